@@ -40,6 +40,7 @@ app.command("capcard_sched.cli.job:app", name="job")
 app.command("capcard_sched.cli.pod:app", name="pod")
 app.command("capcard_sched.cli.validate:validate", name="validate")
 app.command("capcard_sched.cli.trace:app", name="trace")
+app.command("capcard_sched.cli.completion:completion", name="completion")
 
 _HELP = ("-h", "--help")
 #: Subcommand to its positional argument, for the error about a surplus one.

@@ -212,7 +212,10 @@ class _Checker:
         for key, workload in found.items():
             if key in places:
                 figures, owner = workload.exceeded.figures, workload.exceeded.queue
-                name, above = figures.resource, "" if owner == workload.queue else f", ancestor of queue {workload.queue}"
+                name, above = (
+                    figures.resource,
+                    "" if owner == workload.queue else f", ancestor of queue {workload.queue}",
+                )
                 needed, limit = format_amount(name, figures.requested), format_amount(name, figures.limit)
                 message = f"can never start: needs {needed}, quota is {limit} ({name} of queue {owner}{above})"
                 self.rows.append(places[key].row("error", _FIELDS.get(key[0], "spec"), message))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -114,3 +115,13 @@ async def test_a_mistake_is_an_error_with_its_cause(
 ) -> None:
     run = CommandLine(cluster, control_plane.kubeconfig_for("admin"))
     assert await run(*words, status=2) == f"error: {message}\n"
+
+
+async def test_kubectl_completes_its_plugin(cluster: Cluster, control_plane: ControlPlane) -> None:
+    path = os.pathsep.join([str(_PROGRAM.parent), str(control_plane.programs), os.environ["PATH"]])
+    command = ["kubectl", "__complete", "capcard", "job", "s"]
+    environment = {**os.environ, "PATH": path}
+    out = await asyncio.to_thread(
+        subprocess.check_output, command, stderr=subprocess.DEVNULL, text=True, env=environment
+    )
+    assert out.split() == ["suspend", ":4"]

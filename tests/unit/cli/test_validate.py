@@ -207,7 +207,10 @@ def test_a_minimum_above_the_quota_of_an_ancestor_is_an_error(
         ("{name: capacity-card}", ["Job charged"]),
         ("{name: capacity-card, arguments: {cardUnlimitedCpuMemory: true}}", []),
         ("{name: capacity}", ["Deployment devices", "Job charged"]),
-        ("{name: capacity, enableHierarchy: true}", ["Deployment devices", "Job charged", "PodGroup devices-of-parent"]),
+        (
+            "{name: capacity, enableHierarchy: true}",
+            ["Deployment devices", "Job charged", "PodGroup devices-of-parent"],
+        ),
         ("{name: proportion}", ["Deployment devices", "Job charged"]),
         ("{name: gang}", []),
     ],
@@ -216,7 +219,7 @@ def test_a_minimum_above_a_capability_is_an_error_under_the_plugins_that_enforce
     plugins: str, expected: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     queue = "---\napiVersion: scheduling.volcano.sh/v1beta1\nkind: Queue\nmetadata: {name: %s, annotations: {%s}}\n"
-    quota = 'volcano.sh/card.quota: \'{"A": 99}\''
+    quota = "volcano.sh/card.quota: '{\"A\": 99}'"
     pod = "spec: {schedulerName: capcard-sched, containers: [{name: c, image: x, resources: {limits: {%s}}}]}"
     write(
         tmp_path,
@@ -241,7 +244,8 @@ def test_a_minimum_above_a_capability_is_an_error_under_the_plugins_that_enforce
         "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: devices}\nspec:\n  selector: {matchLabels: {a: b}}\n"
         "  template:\n    metadata:\n      labels: {a: b}\n"
         "      annotations: {scheduling.volcano.sh/queue-name: q, volcano.sh/card.name: A}\n    "
-        + pod % "nvidia.com/gpu: 5",
+        + pod
+        % "nvidia.com/gpu: 5",
     )
     group = "apiVersion: scheduling.volcano.sh/v1beta1\nkind: PodGroup\nmetadata: {name: devices-of-parent}\n"
     group += "spec: {queue: child, minMember: 1, minResources: {nvidia.com/gpu: 4}}\n"
