@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from capcard_sched.framework.api.arguments import listed_names
+from capcard_sched.framework.api.node_hooks import NODE_AMOUNTS, score
 from capcard_sched.framework.api.plugin import Plugin
 from capcard_sched.model.resources import CPU, MEMORY
 
@@ -100,10 +101,8 @@ class Binpack(Plugin):
             self._generation = generation
             self._capacities.clear()
 
-    def row_private(self, signature: PodSignature) -> bool:
-        return False
-
-    def node_order(self, signature: PodSignature, rows: NodeView) -> Scores | None:
+    @score(reads=NODE_AMOUNTS)
+    def score_fullness(self, signature: PodSignature, rows: NodeView) -> Scores | None:
         """0 to 100 x `binpack.weight` per row; None when no requested resource has a weight."""
         terms = self._terms.get(signature.cls)
         if terms is None:

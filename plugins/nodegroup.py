@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 
+from capcard_sched.framework.api.node_hooks import NODE_SPEC, OTHER_NODES, filter, score
 from capcard_sched.framework.api.plugin import Plugin
 from capcard_sched.model.annotations import NODEGROUP_NAME, NODEGROUP_RESOURCE_LIMITS
 from capcard_sched.model.quantity import QuantityError, amounts
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.node_view import FilterResult, NodeView, PodSignature, Rows, Scores
     from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.session.session import Session
+    from capcard_sched.model.job import Task
     from capcard_sched.model.objects import QueueAffinity
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.resources import Amounts, Vector
@@ -184,7 +186,7 @@ class NodeGroup(Plugin):
             groups = groups_of(above.affinity)
         return groups, ""
 
-    def class_context(self, queue: Queue, cls: TaskClass) -> QueueContext | None:
+    def signature(self, queue: Queue, task: Task) -> QueueContext | None:
         return self._contexts.get(queue.name)
 
     def _context(self, signature: PodSignature) -> QueueContext:
@@ -213,7 +215,8 @@ class NodeGroup(Plugin):
         """Values by code; the last one serves nodes without a group."""
         return np.array([*values, last], dtype=np.float64)
 
-    def predicate_static(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
+    @filter(reads=NODE_SPEC)
+    def filter_by_group(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
         groups, _, problem = self._context(signature)
         codes = rows.take(self._rows)
         ungrouped = codes < 0
@@ -227,7 +230,8 @@ class NodeGroup(Plugin):
         if problem:
             result.reject(~ungrouped, Code.UNRESOLVABLE, LIMIT_INVALID)
 
-    def node_order_static(self, signature: PodSignature, rows: NodeView) -> Scores | None:
+    @score(reads=NODE_SPEC)
+    def score_groups(self, signature: PodSignature, rows: NodeView) -> Scores | None:
         groups = self._context(signature).groups
         if groups is None:
             return None
@@ -236,10 +240,11 @@ class NodeGroup(Plugin):
 
     # --- limits -----------------------------------------------------------------------------------------------------
 
-    def domain_bound(self, signature: PodSignature) -> bool:
+    def _has_limits(self, signature: PodSignature) -> bool:
         return self._context(signature).limits is not None
 
-    def predicate_domain(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
+    @filter(reads=OTHER_NODES, when=_has_limits)
+    def filter_by_limits(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
         limits = self._context(signature).limits
         if limits is None:
             return

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from capcard_sched.framework.api.arguments import listed_names
+from capcard_sched.framework.api.node_hooks import NODE_AMOUNTS, NODE_SPEC, filter, score
 from capcard_sched.framework.api.plugin import Plugin
 from capcard_sched.framework.api.problems import shown_text
 from capcard_sched.framework.toolkit.annotation_warnings import AnnotationWarnings, invalid_annotation
@@ -185,10 +186,8 @@ class ResourceStrategyFit(Plugin):
 
     # --- utilization ------------------------------------------------------------------------------------------------
 
-    def row_private(self, signature: PodSignature) -> bool:
-        return False
-
-    def node_order(self, signature: PodSignature, rows: NodeView) -> Scores | None:
+    @score(reads=NODE_AMOUNTS)
+    def score_utilization(self, signature: PodSignature, rows: NodeView) -> Scores | None:
         """0 to 100 x `resourceStrategyFitWeight` per row; None when no requested resource has a weight."""
         terms = self._terms.get(signature.cls)
         if terms is None:
@@ -231,7 +230,8 @@ class ResourceStrategyFit(Plugin):
 
     # --- scarce resources -------------------------------------------------------------------------------------------
 
-    def node_order_static(self, signature: PodSignature, rows: NodeView) -> Scores | None:
+    @score(reads=NODE_SPEC)
+    def score_scarcity(self, signature: PodSignature, rows: NodeView) -> Scores | None:
         """100 x `sra.weight` for nodes without scarce resources, reduced by the weight of those that a node has."""
         total = sum(self._scarce.values())
         if not total:
@@ -248,10 +248,12 @@ class ResourceStrategyFit(Plugin):
 
     # --- proportional -----------------------------------------------------------------------------------------------
 
-    def predicate(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
+    def _reserves_any(self, signature: PodSignature) -> bool:
+        return bool(self._reserves)
+
+    @filter(reads=NODE_AMOUNTS, when=_reserves_any)
+    def filter_proportional(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
         """Reject nodes where a pod without the resources would use the cpu and memory reserved for a free device."""
-        if not self._reserves:
-            return
         request, find = signature.cls.request, self._session.resources.find
         columns = [(reserve, find(reserve.resource)) for reserve in self._reserves]
         if any(column is not None and request[column] > 0 for _, column in columns):

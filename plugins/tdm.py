@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 import numpy as np
 
+from capcard_sched.framework.api.node_hooks import NODE_SPEC, filter, score
 from capcard_sched.framework.api.plugin import Plugin
 from capcard_sched.model.annotations import JDB_MAX_UNAVAILABLE, JDB_MIN_AVAILABLE, PREEMPTABLE, REVOCABLE_ZONE
 from capcard_sched.model.pod_facts import preemptable_of
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.node_view import FilterResult, NodeView, PodSignature, Rows, Scores
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job, Task
+    from capcard_sched.model.queue import Queue
 
 ZONE_PREFIX = "tdm.revocable-zone."
 PERIOD_KEY = "tdm.evict.period"
@@ -230,7 +232,7 @@ class Tdm(Plugin):
 
     # --- nodes ------------------------------------------------------------------------------------------------------
 
-    def task_context(self, task: Task) -> tuple[bool, frozenset[str]] | None:
+    def signature(self, queue: Queue, task: Task) -> tuple[bool, frozenset[str]] | None:
         """Whether the pod may run on revocable nodes, and the active zones; None while no node is in a zone."""
         return (is_revocable(task), self._active) if self._rows else None
 
@@ -245,7 +247,8 @@ class Tdm(Plugin):
             return f"revocable zone {text} format error"
         return f"current time beyond revocable zone {zone}:{text}"
 
-    def predicate_static(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
+    @filter(reads=NODE_SPEC)
+    def filter_by_zone(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
         context = signature.context(self.name)
         if context is None:
             return
@@ -254,7 +257,8 @@ class Tdm(Plugin):
             if reason:
                 result.reject(np.isin(rows.rows, members), Code.UNRESOLVABLE, reason)
 
-    def node_order_static(self, signature: PodSignature, rows: NodeView) -> Scores | None:
+    @score(reads=NODE_SPEC)
+    def score_zones(self, signature: PodSignature, rows: NodeView) -> Scores | None:
         context = signature.context(self.name)
         if context is None or not context[0]:
             return None

@@ -20,9 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from capcard_sched.framework.api.dispatch import Dispatch
 from capcard_sched.framework.conf.registry import Registry
 from capcard_sched.framework.conf.scheduler_conf import default_conf, parse_conf
 from capcard_sched.framework.core import Core, StepResult
+from capcard_sched.framework.placement.node_hooks import NodeHooks, SignatureHooks
 from capcard_sched.model import deltas
 from capcard_sched.model.intents import Bind, ClaimBinding, EmitEvent, UpdatePodCondition, UpdatePodGroup
 from capcard_sched.model.objects import PodObject
@@ -33,6 +35,7 @@ from capcard_sched.webhook.connect import connect
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from capcard_sched.framework.api.node_view import PodSignature
     from capcard_sched.framework.api.plugin import Plugin
     from capcard_sched.framework.conf.scheduler_conf import Conf
     from capcard_sched.framework.session.action import Action
@@ -195,3 +198,8 @@ class Harness(ClusterObjects):
     def pod_message(self, name: str) -> str:
         """The last message of the pod's `PodScheduled` condition; "" when there was none."""
         return self._messages.get(name, "")
+
+
+def hooks_of(plugin: Plugin, signature: PodSignature) -> SignatureHooks:
+    """The filters and scores of one plugin that apply to a pod signature."""
+    return NodeHooks(Dispatch([[(plugin, {})]])).of(signature)

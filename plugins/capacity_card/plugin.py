@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from capcard_sched.framework.api.node_hooks import NODE_SPEC, filter, score
 from capcard_sched.framework.api.plugin import Grant, Placement, Plugin
 from capcard_sched.model.annotations import CARD_ASSIGNED
 from capcard_sched.model.explanation import JobCards, PodCards
@@ -73,9 +74,6 @@ class CapacityCard(Plugin):
         self._enqueue = EnqueueCheck(chosen, self.ledger, self.refusals)
         self._allocatable = AllocatableCheck(self.ledger, self.demands, self.selection, self.refusals)
         self._reclaim = CardReclaim(chosen, self.demands, self.ledger, self.selection)
-        if self.selection.per_job:
-            # Only in this mode: the engine calls `task_context` for every pod, `class_context` once per class.
-            self.task_context = self.selection.of_task
 
     # --- session ----------------------------------------------------------------------------------------------------
 
@@ -163,15 +161,18 @@ class CapacityCard(Plugin):
 
     # --- nodes ------------------------------------------------------------------------------------------------------
 
-    def class_context(self, queue: Queue, cls: TaskClass) -> CardChoice | None:
-        return None if self.selection.per_job else self.selection.of_queue(queue.name, cls)
+    def signature(self, queue: Queue, task: Task) -> CardChoice | None:
+        selection = self.selection
+        return selection.of_task(task) if selection.per_job else selection.of_queue(queue.name, task.cls)
 
-    def predicate_static(self, profile: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
+    @filter(reads=NODE_SPEC)
+    def filter_by_card(self, profile: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
         self.selection.filter_offer(profile, rows, verdict)
         # Static too: the open alternatives are part of the pod signature, so a change of quota is another signature.
         self.selection.filter_quota(profile, rows, verdict)
 
-    def node_order_static(self, profile: PodSignature, rows: NodeView) -> Scores | None:
+    @score(reads=NODE_SPEC)
+    def score_cards(self, profile: PodSignature, rows: NodeView) -> Scores | None:
         return self.selection.scores(profile, rows)
 
     # --- events -----------------------------------------------------------------------------------------------------

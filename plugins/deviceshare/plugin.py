@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from capcard_sched.framework.api.node_hooks import NODE_AMOUNTS, NODE_PODS, filter, score
 from capcard_sched.framework.api.node_view import FilterResult
 from capcard_sched.framework.api.plugin import Plugin, Reads, Sample
 from capcard_sched.framework.toolkit.annotation_warnings import AnnotationWarnings
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Node
+    from capcard_sched.model.queue import Queue
     from capcard_sched.model.task_class import TaskClass
     from capcard_sched.plugins.deviceshare.card_reasons import CardReasons
     from capcard_sched.plugins.deviceshare.device_rows import NodeDevices
@@ -84,8 +86,6 @@ class DeviceShare(Plugin):
         self._by_requests: dict[Requests, RequestAnswers] = {}
         self._settings = DeviceSettings(given.config_namespace, given.config_map)
         self._warnings = AnnotationWarnings(DEVICE_REQUEST)
-        if self.types:  # a plugin with `task_context` is asked about every pod
-            self.task_context = self._group_of
 
     @classmethod
     def parse_arguments(cls, raw: Mapping[str, object], problems: ArgumentReader) -> DeviceShareArguments:
@@ -134,7 +134,8 @@ class DeviceShare(Plugin):
     def _problem_of(self, task: Task) -> str:
         if not task.cls.device_containers:
             return ""
-        return "; ".join(filter(None, (kind.problem_of(task.cls) for kind in self.types)))
+        problems = (kind.problem_of(task.cls) for kind in self.types)
+        return "; ".join(problem for problem in problems if problem)
 
     def next_wakeup(self) -> float | None:
         """When the devices of a node end by themselves, if a pod waits."""
@@ -170,6 +171,9 @@ class DeviceShare(Plugin):
             for kind, request in zip(self.types, answers.requests, strict=True)
         )
 
+    def signature(self, queue: Queue, task: Task) -> str | None:
+        return self._group_of(task)
+
     def _group_of(self, task: Task) -> str | None:
         """The job of a pod whose cards depend on where others of its job are."""
         answers = self.answers(task.cls)
@@ -202,12 +206,10 @@ class DeviceShare(Plugin):
             for kind, request, ledger in zip(self.types, answers.requests, devices.ledgers, strict=True)
         ]
 
-    def _answers_of(
-        self, answers: RequestAnswers, signature: PodSignature, view: NodeView
-    ) -> list[DeviceResult] | None:
-        """The answer of every entry; None when they follow from the states of the nodes."""
-        if not self._is_bound_to_cards(answers):
-            return None
+    def _own_answers(self, signature: PodSignature, view: NodeView) -> list[DeviceResult]:
+        """The answer of every entry to a pod that knows single cards."""
+        answers = self.answers(signature.cls)
+        assert answers is not None
         group = signature.context(self.name)
         nodes = view.nodes
         return [self._own_answer(answers, nodes[row], group, future=view.future) for row in view.rows.tolist()]
@@ -221,23 +223,31 @@ class DeviceShare(Plugin):
         answers = self.answers(cls)
         return number if answers is None or number == NO_STATE else answers.answer(number).after
 
-    def row_private(self, signature: PodSignature) -> bool:
+    def _reads_state(self, signature: PodSignature) -> bool:
+        answers = self.answers(signature.cls)
+        return answers is not None and not self._is_bound_to_cards(answers)
+
+    def _reads_cards(self, signature: PodSignature) -> bool:
         answers = self.answers(signature.cls)
         return answers is not None and self._is_bound_to_cards(answers)
 
-    def row_dependent(self, signature: PodSignature) -> bool:
-        return False
+    def _scores_state(self, signature: PodSignature) -> bool:
+        return self.arguments.weight > 0 and self._reads_state(signature)
 
-    def predicate(self, signature: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
+    def _scores_cards(self, signature: PodSignature) -> bool:
+        return self.arguments.weight > 0 and self._reads_cards(signature)
+
+    @filter(reads=NODE_PODS, when=_reads_cards)
+    def filter_by_cards(self, signature: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
+        own = self._own_answers(signature, rows)
+        texts = np.array([each.reason for each in own], dtype=object)
+        for reason in sorted({each.reason for each in own} - {""}):
+            verdict.reject(texts == reason, Code.UNSCHEDULABLE, reason)
+
+    @filter(reads=NODE_AMOUNTS, when=_reads_state)
+    def filter_by_state(self, signature: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
         answers = self.answers(signature.cls)
-        if answers is None:
-            return
-        own = self._answers_of(answers, signature, rows)
-        if own is not None:
-            texts = np.array([each.reason for each in own], dtype=object)
-            for reason in sorted({each.reason for each in own} - {""}):
-                verdict.reject(texts == reason, Code.UNSCHEDULABLE, reason)
-            return
+        assert answers is not None
         numbers = self.rows.numbers_of(rows, self.name)
         refused = answers.scores(numbers) == _NEVER
         if not refused.any():
@@ -251,19 +261,18 @@ class DeviceShare(Plugin):
         for reason, group in by_reason.items():
             verdict.reject(np.isin(numbers, group), Code.UNSCHEDULABLE, reason)
 
-    def node_order(self, signature: PodSignature, rows: NodeView) -> Scores | None:
+    @score(reads=NODE_PODS, when=_scores_cards)
+    def score_by_cards(self, signature: PodSignature, rows: NodeView) -> Scores:
+        return _finite(np.array([each.score for each in self._own_answers(signature, rows)], dtype=np.float64))
+
+    @score(reads=NODE_AMOUNTS, when=_scores_state)
+    def score_by_state(self, signature: PodSignature, rows: NodeView) -> Scores:
         answers = self.answers(signature.cls)
-        if answers is None or not self.arguments.weight > 0:
-            return None
-        own = self._answers_of(answers, signature, rows)
-        if own is not None:
-            scores: Scores = np.array([each.score for each in own], dtype=np.float64)
-        else:
-            scores = answers.scores(self.rows.numbers_of(rows, self.name))
-        return np.where(scores == _NEVER, 0.0, scores)  # a node that does not fit is refused elsewhere
+        assert answers is not None
+        return _finite(answers.scores(self.rows.numbers_of(rows, self.name)))
 
     def rejection_details(self, task: Task, rows: NodeView) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """Figures per card of the nodes that `predicate` rejects, the nearest to fitting first."""
+        """Figures per card of the nodes that a filter rejects, the nearest to fitting first."""
         answers = self.answers(task.cls)
         if answers is None:
             return
@@ -377,6 +386,11 @@ class DeviceShare(Plugin):
         order = max((kind.order_in(written) for kind in self.types), default=0)
         devices.last_order = max(devices.last_order, order)
         return written
+
+
+def _finite(scores: Scores) -> Scores:
+    """Scores with 0 for a node that does not fit: a filter rejects it."""
+    return np.where(scores == _NEVER, 0.0, scores)
 
 
 __all__ = ["DeviceShare", "DeviceShareArguments", "DevicesLostError"]

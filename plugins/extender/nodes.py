@@ -101,9 +101,9 @@ class NodeCalls:
         self.blocked = False
         deciding = dispatch.entries("best_node")
         # Another plugin that decides first, or a switch, prevents the call in `best`.
-        self._may_judge = any(name == self._name for name, _ in dispatch.entries("predicate_domain"))
+        self._may_judge = any(hook.plugin == self._name for hook in dispatch.filters)
         self._lazy = bool(deciding) and deciding[0][0] == self._name
-        scoring = any(name == self._name for name, _ in dispatch.entries("batch_node_order"))
+        scoring = any(hook.plugin == self._name for hook in dispatch.scores)
         self._scores_late = self._lazy and scoring and self._most_scored > 0
         self._known.clear()
         self._defaults.clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from capcard_sched.framework.api.node_hooks import OTHER_NODES, filter, score
 from capcard_sched.framework.api.plugin import OutsideError, Plugin, Sample
 from capcard_sched.framework.api.webhook import CallFailure, NoWebhook, WebhookSettings
 from capcard_sched.model.reasons import EXTENDER_REJECTED
@@ -82,21 +83,21 @@ class Extender(Plugin):
         self._blocked = False
         self._wakeup: float | None = None
         judges, prioritizes = self._nodes.judges, bool(given.prioritize_verb)
-        for hooks, wanted in (
-            (("preemptable",), given.preemptable_verb),
-            (("reclaimable",), given.reclaimable_verb),
-            (("job_enqueueable",), given.job_enqueueable_verb),
-            (("job_enqueued",), given.job_enqueued_verb),
-            (("job_ready",), given.job_ready_verb),
-            (("overused",), given.queue_overused_verb),
-            (("on_allocate",), given.allocate_verb),
-            (("on_deallocate",), given.deallocate_verb),
-            (("predicate_domain",), judges),
-            (("best_node",), judges or (prioritizes and given.prioritize_nodes)),
-            (("batch_node_order",), prioritizes),
-            (("task_context", "domain_bound", "row_private"), judges or prioritizes),
+        for hook, wanted in (
+            ("preemptable", given.preemptable_verb),
+            ("reclaimable", given.reclaimable_verb),
+            ("job_enqueueable", given.job_enqueueable_verb),
+            ("job_enqueued", given.job_enqueued_verb),
+            ("job_ready", given.job_ready_verb),
+            ("overused", given.queue_overused_verb),
+            ("on_allocate", given.allocate_verb),
+            ("on_deallocate", given.deallocate_verb),
+            ("filter_by_webhook", judges),
+            ("best_node", judges or (prioritizes and given.prioritize_nodes)),
+            ("score_by_webhook", prioritizes),
+            ("signature", judges or prioritizes),
         ):
-            for hook in hooks if not wanted else ():
+            if not wanted:
                 setattr(self, hook, None)  # the hook is not dispatched
 
     @classmethod
@@ -213,23 +214,21 @@ class Extender(Plugin):
 
     # --- nodes ------------------------------------------------------------------------------------------------------
 
-    def task_context(self, task: Task) -> str | None:
+    def signature(self, queue: Queue, task: Task) -> str | None:
         """The job of the pods that are sent."""
         if not self._took_part or task.job is None or not self._nodes.interested(task.cls):
             return None
         return task.job.key
 
-    def domain_bound(self, signature: PodSignature) -> bool:
-        """Every pod is sent: the result of one does not hold for the next."""
+    def _is_sent(self, signature: PodSignature) -> bool:
         return self._took_part and self._nodes.interested(signature.cls)
 
-    def row_private(self, signature: PodSignature) -> bool:
-        return self.domain_bound(signature)
-
-    def predicate_domain(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
+    @filter(reads=OTHER_NODES, when=_is_sent)  # every pod is sent: the result of one does not hold for the next
+    def filter_by_webhook(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
         self._nodes.judge(signature, rows, result)
 
-    def batch_node_order(self, signature: PodSignature, candidates: NodeView) -> Scores | None:
+    @score(reads=OTHER_NODES, when=_is_sent)
+    def score_by_webhook(self, signature: PodSignature, candidates: NodeView) -> Scores | None:
         return self._nodes.scores(signature, candidates)
 
     def best_node(self, signature: PodSignature, rows: Rows, scores: Scores) -> int | None:

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 
 from capcard_sched.framework.api.arguments import listed_names
+from capcard_sched.framework.api.node_hooks import CANDIDATES, OTHER_NODES, score
 from capcard_sched.framework.api.plugin import Plugin, Reads
 from capcard_sched.framework.placement.hypernode_bounds import placed_by_hyper_node
 from capcard_sched.model.resources import CPU, MEMORY
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.hyper_nodes import HyperNodeTree
     from capcard_sched.model.job import Job, Task
+    from capcard_sched.model.queue import Queue
 
 MAX_SCORE: Final = 100.0
 RESOURCES_KEY: Final = "hypernode.binpack.resources"
@@ -114,7 +116,7 @@ class NetworkTopologyAware(Plugin):
 
     # --- pod signature ----------------------------------------------------------------------------------------------
 
-    def task_context(self, task: Task) -> Context | None:
+    def signature(self, queue: Queue, task: Task) -> Context | None:
         """The job and its anchor. Pods of a job restricted to the lowest tier have no preference."""
         job = task.job
         if job is None or not self._tree.ready:
@@ -128,17 +130,19 @@ class NetworkTopologyAware(Plugin):
         anchor = self._tree.common(sorted(number for number, pods in self._placed_pods(job).items() if pods))
         return Context(job.key, anchor) if anchor >= 0 else _FIRST
 
-    def domain_bound(self, signature: PodSignature) -> bool:
+    def _follows_pods(self, signature: PodSignature) -> bool:
         """Whether the placement of one pod changes the scores of the next."""
         return signature.context(self.name) not in (None, _NORMAL)
 
+    def _is_normal(self, signature: PodSignature) -> bool:
+        return bool(signature.context(self.name) == _NORMAL)
+
     # --- scores -----------------------------------------------------------------------------------------------------
 
-    def batch_node_order(self, signature: PodSignature, candidates: NodeView) -> Scores | None:
+    @score(reads=OTHER_NODES, when=_follows_pods)
+    def score_nearness(self, signature: PodSignature, candidates: NodeView) -> Scores | None:
         """0 to 200 x `weight` per row; None while no pod of a job with a network topology is placed."""
         context = signature.context(self.name)
-        if context == _NORMAL:
-            return self._binpack_scores(signature, candidates)
         if not isinstance(context, Context) or not context.job or not self.arguments.weight:
             return None
         job = self._session.jobs.get(context.job)
@@ -156,7 +160,8 @@ class NetworkTopologyAware(Plugin):
         weighted: Scores = scores * self.arguments.weight
         return weighted
 
-    def _binpack_scores(self, signature: PodSignature, candidates: NodeView) -> Scores | None:
+    @score(reads=CANDIDATES, when=_is_normal)
+    def score_fullness(self, signature: PodSignature, candidates: NodeView) -> Scores | None:
         """0 to 100 x `weight` per row by the utilization of its HyperNodes; 100 for nodes in none."""
         fullness = self._full().with_request(signature.cls.request) if self.arguments.weight else None
         if fullness is None:

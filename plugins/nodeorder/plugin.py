@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from capcard_sched.framework.api.node_hooks import CANDIDATES, NODE_AMOUNTS, NODE_SPEC, OTHER_NODES, score
 from capcard_sched.framework.api.plugin import Plugin
 from capcard_sched.framework.toolkit.node_index import NodeIndex
 from capcard_sched.plugins.nodeorder import affinity_scores, static_scores
@@ -14,12 +15,14 @@ from capcard_sched.plugins.nodeorder.preferences import PreferenceBook, Preferen
 from capcard_sched.plugins.nodeorder.utilization import Utilization
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any
 
     from capcard_sched.framework.api.node_view import NodeView, PodSignature, Scores
     from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Task
+    from capcard_sched.model.queue import Queue
 
 
 class NodeOrder(Plugin):
@@ -54,35 +57,30 @@ class NodeOrder(Plugin):
 
     # --- pod signature ----------------------------------------------------------------------------------------------
 
-    def task_context(self, task: Task) -> Preferences | None:
+    def signature(self, queue: Queue, task: Task) -> Preferences | None:
         return self._book.preferences(task)
 
-    def domain_bound(self, signature: PodSignature) -> bool:
+    def _has_preferences(self, signature: PodSignature) -> bool:
         return signature.context(self.name) is not None
-
-    def row_private(self, signature: PodSignature) -> bool:
-        return False
 
     # --- scores -----------------------------------------------------------------------------------------------------
 
-    def node_order_static(self, signature: PodSignature, rows: NodeView) -> Scores | None:
+    @score(reads=NODE_SPEC)
+    def score_spec(self, signature: PodSignature, rows: NodeView) -> Scores | None:
         weights, cls = self._weights, signature.cls
         parts = []
         if weights.node_affinity and weights.scoring == "volcano":
             parts.append((weights.node_affinity, static_scores.node_affinity(self._index, cls)))
         if weights.image_locality:
             parts.append((weights.image_locality, self._images.scores(cls)))
-        total: Scores | None = None
-        for weight, part in parts:
-            if part is not None:
-                score = weight * rows.take(part).astype(np.float64)
-                total = score if total is None else total + score
-        return total
+        return _sum((weight, rows.take(part).astype(np.float64)) for weight, part in parts if part is not None)
 
-    def node_order(self, signature: PodSignature, rows: NodeView) -> Scores | None:
+    @score(reads=NODE_AMOUNTS)
+    def score_utilization(self, signature: PodSignature, rows: NodeView) -> Scores | None:
         return self._utilization.scores(signature.cls, rows)
 
-    def batch_node_order(self, signature: PodSignature, candidates: NodeView) -> Scores | None:
+    @score(reads=CANDIDATES)
+    def compare(self, signature: PodSignature, candidates: NodeView) -> Scores | None:
         weights, cls = self._weights, signature.cls
         parts: list[tuple[int, Scores | None]] = []
         if weights.taint_toleration:
@@ -91,18 +89,18 @@ class NodeOrder(Plugin):
         if weights.node_affinity and weights.scoring == "kube-scheduler":
             raw = static_scores.node_affinity(self._index, cls)
             parts.append((weights.node_affinity, static_scores.normalized(raw, candidates)))
-        preferences: Preferences | None = signature.context(self.name)
-        if preferences is not None:
-            if preferences.affinity or preferences.carried is not None:
-                parts.append((weights.pod_affinity, affinity_scores.pod_affinity(self._index, preferences, candidates)))
-            if preferences.spread:
-                score = self._spread.scores(self._index, cls, preferences.spread, candidates)
-                parts.append((weights.topology_spread, score))
-        total: Scores | None = None
-        for weight, part in parts:
-            if part is not None:
-                total = weight * part if total is None else total + weight * part
-        return total
+        return _sum(parts)
+
+    @score(reads=OTHER_NODES, when=_has_preferences)
+    def compare_pods(self, signature: PodSignature, candidates: NodeView) -> Scores | None:
+        weights, preferences = self._weights, signature.context(self.name)
+        parts: list[tuple[int, Scores | None]] = []
+        if preferences.affinity or preferences.carried is not None:
+            parts.append((weights.pod_affinity, affinity_scores.pod_affinity(self._index, preferences, candidates)))
+        if preferences.spread:
+            spread = self._spread.scores(self._index, signature.cls, preferences.spread, candidates)
+            parts.append((weights.topology_spread, spread))
+        return _sum(parts)
 
     # --- updates ----------------------------------------------------------------------------------------------------
 
@@ -111,3 +109,12 @@ class NodeOrder(Plugin):
 
     def on_deallocate(self, placement: Placement) -> None:
         self._book.counters.displace(placement)
+
+
+def _sum(parts: Iterable[tuple[int, Scores | None]]) -> Scores | None:
+    """The weighted sum of scores; None without any."""
+    total: Scores | None = None
+    for weight, part in parts:
+        if part is not None:
+            total = weight * part if total is None else total + weight * part
+    return total

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
+from capcard_sched.framework.api.node_hooks import CANDIDATES, NODE_PODS, filter, score
 from capcard_sched.framework.api.plugin import Plugin, Reads
 from capcard_sched.model.annotations import NUMA_TOPOLOGY_DECISION, NUMA_TOPOLOGY_POLICY
 from capcard_sched.model.numa import NONE
@@ -88,20 +89,19 @@ class NumaAware(Plugin):
 
     # --- nodes ------------------------------------------------------------------------------------------------------
 
-    def _concerns(self, cls: TaskClass) -> bool:
+    def _reads_cpus(self, signature: PodSignature) -> bool:
         """Whether the checks apply: the pod is Guaranteed, and has a policy or uses exclusive CPUs that are tracked."""
+        cls = signature.cls
         if cls.own_cpus is None:
             return False
         return bool(policy_of(cls)) or (bool(cls.own_cpus) and self._rows.tracks_any)
 
-    def row_private(self, signature: PodSignature) -> bool:
-        """Whether nodes with equal amounts can differ, by the position of their free CPUs."""
-        return self._concerns(signature.cls)
+    def _prefers_few_numa_nodes(self, signature: PodSignature) -> bool:
+        return bool(signature.cls.own_cpus and policy_of(signature.cls))
 
-    def predicate(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
+    @filter(reads=NODE_PODS, when=_reads_cpus)
+    def filter_by_cpus(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
         cls = signature.cls
-        if not self._concerns(cls):
-            return
         known, policy = self._rows, policy_of(cls)
         checked = rows.take(known.tracked)
         if policy:
@@ -137,12 +137,10 @@ class NumaAware(Plugin):
         reject(~rows.take(known.has_cpus), NO_CPUS)
         return left
 
-    def batch_node_order(self, signature: PodSignature, candidates: NodeView) -> Scores | None:
-        cls = signature.cls
-        if not cls.own_cpus or not policy_of(cls):
-            return None
-        checked = candidates.take(self._rows.tracked)
-        _, spans = self._rows.place(candidates.rows, checked, tuple(count for _, count in cls.own_cpus))
+    @score(reads=CANDIDATES, when=_prefers_few_numa_nodes)
+    def score_numa_nodes(self, signature: PodSignature, candidates: NodeView) -> Scores:
+        checked, containers = candidates.take(self._rows.tracked), signature.cls.own_cpus or ()
+        _, spans = self._rows.place(candidates.rows, checked, tuple(count for _, count in containers))
         return normalised(spans.astype(np.float64), self.arguments.weight)
 
     # --- placements -------------------------------------------------------------------------------------------------

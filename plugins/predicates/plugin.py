@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
+from capcard_sched.framework.api.node_hooks import NODE_PODS, NODE_SPEC, OTHER_NODES, filter, score
 from capcard_sched.framework.api.node_view import Diagnosis
 from capcard_sched.framework.api.plugin import Plugin
 from capcard_sched.framework.toolkit.node_index import NodeIndex
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.intents import ClaimBinding
     from capcard_sched.model.job import Task
+    from capcard_sched.model.queue import Queue
 
 
 class PodContext(NamedTuple):
@@ -90,7 +92,7 @@ class Predicates(Plugin):
 
     # --- pod signature ----------------------------------------------------------------------------------------------
 
-    def task_context(self, task: Task) -> PodContext | None:
+    def signature(self, queue: Queue, task: Task) -> PodContext | None:
         rules = self._rules.rules(task)
         volumes = self._volumes.of(task)
         return None if rules is None and volumes is None else PodContext(rules, volumes)
@@ -98,15 +100,19 @@ class Predicates(Plugin):
     def _context(self, signature: PodSignature) -> PodContext:
         return signature.context(self.name) or _NOTHING
 
-    def domain_bound(self, signature: PodSignature) -> bool:
-        rules, volumes = self._context(signature)
-        return rules is not None or (volumes is not None and bool(volumes.open or volumes.exclusive))
-
-    def row_private(self, signature: PodSignature) -> bool:
+    def _reads_pods(self, signature: PodSignature) -> bool:
         if signature.cls.host_ports and self._enabled.node_ports:
             return True
         volumes = self._context(signature).volumes
         return volumes is not None and self._volumes.is_limited(volumes)
+
+    def _reads_other_nodes(self, signature: PodSignature) -> bool:
+        rules, volumes = self._context(signature)
+        return rules is not None or (volumes is not None and bool(volumes.open or volumes.exclusive))
+
+    def _prefers_volumes(self, signature: PodSignature) -> bool:
+        volumes = self._context(signature).volumes
+        return bool(self._enabled.volume_binding_shape) and volumes is not None and bool(volumes.open)
 
     # --- feasibility ------------------------------------------------------------------------------------------------
 
@@ -121,9 +127,11 @@ class Predicates(Plugin):
             return None
         return Refusal("pre_predicate", self.name, "Unschedulable", error, code=Code.UNRESOLVABLE)
 
-    def predicate_static(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
+    @filter(reads=NODE_SPEC)
+    def filter_by_spec(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
         if isinstance(result, Diagnosis):
-            # The number of pods comes first, so that unresolvable nodes report it as well.
+            # The fit covers the number of pods, as a request includes a pod slot: only a diagnosis needs the reason.
+            # It comes first, so that unresolvable nodes report it as well.
             node_checks.reject_full(rows, result)
             self._counted = result
         cls, index = signature.cls, self._index
@@ -139,10 +147,8 @@ class Predicates(Plugin):
                 self._volumes.reject_over_limit(volumes, rows, result)
             self._volumes.reject_fixed(volumes, rows, result)
 
-    def predicate(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
-        # Every request includes a pod slot, so the fit covers the number of pods: only a diagnosis needs the reason.
-        if isinstance(result, Diagnosis) and result is not self._counted:
-            node_checks.reject_full(rows, result)
+    @filter(reads=NODE_PODS, when=_reads_pods)
+    def filter_by_pods(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
         wanted = signature.cls.host_ports
         if wanted and self._enabled.node_ports:
             self._ports.reject(wanted, rows, result)
@@ -150,7 +156,8 @@ class Predicates(Plugin):
         if volumes is not None and result is not self._counted and self._volumes.is_limited(volumes):
             self._volumes.reject_over_limit(volumes, rows, result)
 
-    def predicate_domain(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
+    @filter(reads=OTHER_NODES, when=_reads_other_nodes)
+    def filter_by_other_nodes(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
         rules, volumes = self._context(signature)
         if rules is not None:
             pod_affinity.reject(self._index, rules, rows, result)
@@ -163,10 +170,11 @@ class Predicates(Plugin):
 
     # --- scores -----------------------------------------------------------------------------------------------------
 
-    def batch_node_order(self, signature: PodSignature, candidates: NodeView) -> Scores | None:
+    @score(reads=OTHER_NODES, when=_prefers_volumes)
+    def score_volumes(self, signature: PodSignature, candidates: NodeView) -> Scores:
         shape, volumes = self._enabled.volume_binding_shape, self._context(signature).volumes
-        if not shape or volumes is None or not volumes.open:
-            return None
+        assert shape is not None
+        assert volumes is not None
         return candidates.take(self._volumes.score(volumes, shape)) * self._enabled.volume_binding_weight
 
     # --- updates ----------------------------------------------------------------------------------------------------

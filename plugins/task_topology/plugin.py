@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from capcard_sched.framework.api.node_hooks import OTHER_NODES, score
 from capcard_sched.framework.api.plugin import Plugin
 from capcard_sched.framework.toolkit.annotation_warnings import AnnotationWarnings, invalid_annotation
 from capcard_sched.model.task_topology import FORMS, topology_of
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job, Task
+    from capcard_sched.model.queue import Queue
     from capcard_sched.model.task_topology import TaskAffinityGroups
 
 MAX_SCORE = 100
@@ -89,7 +91,7 @@ class TaskTopology(Plugin):
         buckets = self._jobs.get(task.job.key) if self._jobs and task.job is not None else None
         return OUTSIDE if buckets is None else buckets.key(task)
 
-    def task_context(self, task: Task) -> tuple[str, str] | None:
+    def signature(self, queue: Queue, task: Task) -> tuple[str, str] | None:
         """The job and the role; the next task to place follows from the order.
 
         The role may differ between pods with equal labels, unlike the contract of this hook requires: such pods are
@@ -101,16 +103,14 @@ class TaskTopology(Plugin):
         assert task.job is not None
         return task.job.key, task.role
 
-    def domain_bound(self, signature: PodSignature) -> bool:
+    def _has_topology(self, signature: PodSignature) -> bool:
         return signature.context(self.name) is not None
 
-    row_private = domain_bound
-    row_dependent = domain_bound
-
-    def node_order(self, signature: PodSignature, rows: NodeView) -> Scores | None:
+    @score(reads=OTHER_NODES, when=_has_topology)
+    def score_buckets(self, signature: PodSignature, rows: NodeView) -> Scores | None:
         """Up to 100 x `task-topology.weight` per row, for a row that holds or fits the largest bucket whole."""
         context = signature.context(self.name)
-        buckets = self._jobs.get(context[0]) if context is not None else None
+        buckets = self._jobs.get(context[0])
         if buckets is None or not self.arguments.weight:
             return None
         task = buckets.next(signature.cls, context[1], self._session.task_key)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from capcard_sched.framework.api.node_hooks import NODE_PODS, NODE_SPEC, filter, score
 from capcard_sched.framework.api.plugin import Plugin, Reads, Sample
 from capcard_sched.model.refusal import Code
 from capcard_sched.model.resources import CPU_COLUMN, MEMORY_COLUMN
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.node_view import FilterResult, Mask, NodeView, PodSignature, Rows, Scores
     from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.session.session import Session
+    from capcard_sched.model.job import Task
     from capcard_sched.model.queue import Queue
-    from capcard_sched.model.task_class import TaskClass
 
 CPU_EXCEEDS = "the CPU load of the node exceeds the upper limit."
 MEMORY_EXCEEDS = "the memory load of the node exceeds the upper limit."
@@ -153,36 +154,34 @@ class Usage(Plugin):
 
     # --- nodes ------------------------------------------------------------------------------------------------------
 
-    def class_context(self, queue: Queue, cls: TaskClass) -> int | None:
+    def signature(self, queue: Queue, task: Task) -> int | None:
         """The version of the measurements; None without any."""
         return self._version
 
-    def row_private(self, signature: PodSignature) -> bool:
-        """Whether nodes with equal amounts can differ, because the estimates depend on the pods.
+    def _is_measured(self, signature: PodSignature) -> bool:
+        return signature.context(self.name) is not None
 
-        A signature without a version of the measurements has no static scores.
-        """
-        known = signature.context(self.name) is not None
-        return self._version is not None and self._scores_anything and (self._estimates is not None or not known)
+    def _has_static_scores(self, signature: PodSignature) -> bool:
+        """Whether the score follows from the measurements alone, and the signature has their version."""
+        return self._is_measured(signature) and self._scores_anything and self._estimates is None
 
-    def predicate_static(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
+    def _has_changing_scores(self, signature: PodSignature) -> bool:
+        return self._version is not None and self._scores_anything and not self._has_static_scores(signature)
+
+    @filter(reads=NODE_SPEC, when=_is_measured)
+    def filter_overloaded(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
         """Reject nodes above a threshold. Unresolvable, because an eviction lowers the average only after minutes."""
-        if signature.context(self.name) is None:
-            return
         result.reject(rows.take(self._cpu_over), Code.UNRESOLVABLE, CPU_EXCEEDS)
         result.reject(rows.take(self._memory_over), Code.UNRESOLVABLE, MEMORY_EXCEEDS)
 
-    def node_order_static(self, signature: PodSignature, rows: NodeView) -> Scores | None:
-        """The score if it follows from the measurements alone and the signature has their version."""
-        known = signature.context(self.name) is not None
-        return rows.take(self._scores) if known and self._scores_anything and self._estimates is None else None
-
-    def node_order(self, signature: PodSignature, rows: NodeView) -> Scores | None:
+    @score(reads=NODE_SPEC, when=_has_static_scores)
+    def score_measured(self, signature: PodSignature, rows: NodeView) -> Scores:
         """0 to 100 x `usage.weight`: the weighted free part of the node; 0 where the load is unknown."""
-        if self._version is None or not self._scores_anything:
-            return None
-        if self._estimates is None and signature.context(self.name) is not None:
-            return None
+        return rows.take(self._scores)
+
+    @score(reads=NODE_PODS, when=_has_changing_scores)
+    def score_estimated(self, signature: PodSignature, rows: NodeView) -> Scores:
+        """As `score_measured`, with the estimates of placed pods."""
         return rows.take(self._scores)
 
     # --- placements -------------------------------------------------------------------------------------------------

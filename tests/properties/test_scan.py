@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capcard_sched.framework.api.dispatch import HookFailed
+from capcard_sched.framework.api.node_hooks import CANDIDATES, NODE_PODS, OTHER_NODES, filter, score
 from capcard_sched.framework.api.node_view import FilterResult, NodeView, PodSignature, Scores
 from capcard_sched.framework.api.plugin import Plugin
 from capcard_sched.framework.placement.engine import PlacementEngine
@@ -38,13 +39,12 @@ class _Guests(Plugin):
         guests = [[task for task in nodes[row].tasks.values() if task.name[-1] in "02468"] for row in rows.rows]
         return np.array([len(each) for each in guests], dtype=np.float64)
 
-    def row_private(self, signature: PodSignature) -> bool:
-        return True
-
-    def predicate(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
+    @filter(reads=NODE_PODS)
+    def filter_even(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
         result.reject(self._even(rows) >= 3, Code.UNSCHEDULABLE, "full of even ones")
 
-    def node_order(self, signature: PodSignature, rows: NodeView) -> Scores:
+    @score(reads=NODE_PODS)
+    def score_even(self, signature: PodSignature, rows: NodeView) -> Scores:
         return 10 * self._even(rows)
 
 
@@ -53,7 +53,8 @@ class _Relative(Plugin):
 
     name = "relative"
 
-    def batch_node_order(self, signature: PodSignature, candidates: NodeView) -> Scores:
+    @score(reads=CANDIDATES)
+    def compare(self, signature: PodSignature, candidates: NodeView) -> Scores:
         return np.where(np.arange(len(candidates)) % 3 == 0, 25.0, 0.0)
 
 
@@ -65,7 +66,8 @@ class _Silent(Plugin):
     def open(self, session: Session) -> None:
         self._session = session
 
-    def node_order(self, signature: PodSignature, rows: NodeView) -> Scores:
+    @score
+    def score_anywhere(self, signature: PodSignature, rows: NodeView) -> Scores:
         anywhere = sum(len(node.tasks) for node in self._session.nodes.nodes)
         scores: Scores = (anywhere * rows.rows % 7).astype(np.float64)
         return scores
@@ -76,11 +78,9 @@ class _Crowd(_Silent):
 
     name = "crowd"
 
-    def row_private(self, signature: PodSignature) -> bool:
-        return True
-
-    def row_dependent(self, signature: PodSignature) -> bool:
-        return True
+    @score(reads=OTHER_NODES)
+    def score_anywhere(self, signature: PodSignature, rows: NodeView) -> Scores:
+        return super().score_anywhere(signature, rows)
 
 
 class _Chooser(Plugin):
@@ -177,11 +177,12 @@ class _Faltering(_Guests):
     name = "faltering"
     fails = False
 
-    def node_order(self, signature: PodSignature, rows: NodeView) -> Scores:
+    @score(reads=NODE_PODS)
+    def score_even(self, signature: PodSignature, rows: NodeView) -> Scores:
         if self.fails:
             self.fails = False
             raise RuntimeError("not now")
-        return super().node_order(signature, rows)
+        return super().score_even(signature, rows)
 
 
 def test_nodes_with_a_failed_hook_are_evaluated_again() -> None:

@@ -349,7 +349,7 @@ def test_every_pod_goes_where_a_full_scan_would_put_it(conf: str, world: _World)
             same = plain.state.tasks[task.uid]
             other = plain.engine.signature(plain.queues[twin.queue], same)
             ranking = lazy.engine.ranking(signature)
-            if ranking.is_per_node or lazy.engine.is_domain_bound(signature):
+            if ranking.is_per_node or lazy.engine.reads_other_nodes(signature):
                 continue
             rows = ranking.take(1, None, ())
             row = plain.engine.choose(other, plain.engine.candidates(other, future=False))

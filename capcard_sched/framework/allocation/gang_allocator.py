@@ -105,12 +105,12 @@ class GangAllocator:
         end, most, cls = position + 1, min(len(tasks), position + limit), signature.cls
         if end == most:
             return end
-        contexts, first = self._engine.task_contexts, tasks[position]
-        own: list[tuple[str, Hashable]] | None = None
+        contexts, queue, first = self._engine.contexts, self._queue, tasks[position]
+        own: dict[str, Hashable] | None = None
         while end < most and tasks[end].cls is cls:
             if tasks[end].labels is not first.labels:  # otherwise the contexts are equal, by contract
-                own = contexts(first) if own is None else own
-                if contexts(tasks[end]) != own:
+                own = contexts(queue, first) if own is None else own
+                if contexts(queue, tasks[end]) != own:
                     break
             end += 1
         return end
@@ -132,7 +132,7 @@ class GangAllocator:
         task = run[0]
         if task.nominated_node and self._place_nominated(signature, task):
             return True
-        if engine.is_domain_bound(signature) or self._is_idle_capacity_nominated():
+        if engine.reads_other_nodes(signature) or self._is_idle_capacity_nominated():
             return self._place_one(signature, task)
         ranking = engine.ranking(signature)
         if ranking.is_per_node:
@@ -168,7 +168,7 @@ class GangAllocator:
         count = len(run)
         alternatives: Rows | None = None
         limits: tuple[int, ...] = ()
-        for _, many, single in self._engine.quota_hooks:
+        for many, single in self._engine.quota_hooks:
             if many is None:
                 refusal = single(self._queue, run[0])
                 result = Grant(0 if refusal is not None else 1, refusal)

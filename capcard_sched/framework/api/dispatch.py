@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from functools import reduce
+from functools import partial, reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from capcard_sched.framework.api.hooks import HOOKS, Hook
+from capcard_sched.framework.api.hooks import BY_METHOD, DECORATED, HOOKS, Hook
+from capcard_sched.framework.api.node_hooks import declared_hooks
 from capcard_sched.framework.api.plugin import Reads, VictimDecision
 from capcard_sched.model.refusal import Refusal
 from capcard_sched.model.status import Vote
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from capcard_sched.framework.api.node_hooks import NodeReads
+    from capcard_sched.framework.api.node_view import PodSignature
     from capcard_sched.framework.api.plugin import Plugin
 
 #: Plugin name and its method, which raises HookFailed.
@@ -25,6 +28,16 @@ class Judgement(NamedTuple):
 
     victims: list[Any]
     kept: dict[str, str]
+
+
+class BoundNodeHook(NamedTuple):
+    """A filter or score of a plugin."""
+
+    plugin: str
+    reads: NodeReads
+    #: Whether it applies to a signature; None: to all. Raises HookFailed, as `call`.
+    when: Callable[[PodSignature], bool] | None
+    call: Callable[..., Any]
 
 
 class HookFailed(Exception):  # noqa: N818 - the name states the event; HookError is its record
@@ -69,6 +82,8 @@ class Dispatch:
         self.reads = reduce(or_, (plugin.reads for plugin in self.plugins), Reads(0))
         self._tiers: dict[str, list[list[Entry]]] = {}
         self._flat: dict[str, list[Entry]] = {}
+        #: Filters and scores in conf order, and in order of definition within a plugin.
+        self.filters, self.scores = ([*self._node_hooks(kind, tiers)] for kind in ("filter", "score"))
         for hook in HOOKS:
             resolved = [self._resolve(hook, tier) for tier in tiers]
             self._tiers[hook.method] = [entries for entries in resolved if entries]
@@ -81,11 +96,22 @@ class Dispatch:
         self.has_allocation_versions = limiting <= {name for name, _ in self._flat["allocation_version"]}
 
     @staticmethod
+    def _node_hooks(kind: str, tiers: Sequence[Sequence[tuple[Plugin, dict[str, bool]]]]) -> Iterator[BoundNodeHook]:
+        switch = BY_METHOD[kind].switch or ""
+        for plugin, switches in (entry for tier in tiers for entry in tier):
+            for name, (declared_kind, reads, when) in declared_hooks(type(plugin)).items():
+                method = getattr(plugin, name)
+                if declared_kind == kind and method is not None and switches.get(switch, True):
+                    bound = None if when is None else guarded(plugin.name, kind, partial(when, plugin))
+                    yield BoundNodeHook(plugin.name, reads, bound, guarded(plugin.name, kind, method))
+
+    @staticmethod
     def _resolve(hook: Hook, tier: Sequence[tuple[Plugin, dict[str, bool]]]) -> list[Entry]:
         return [
             (plugin.name, guarded(plugin.name, hook.method, getattr(plugin, hook.method)))
             for plugin, switches in tier
-            if getattr(plugin, hook.method, None) is not None
+            if hook.method not in DECORATED
+            and getattr(plugin, hook.method, None) is not None
             and (hook.switch is None or switches.get(hook.switch, True))
         ]
 
@@ -95,6 +121,8 @@ class Dispatch:
 
     def has(self, method: str) -> bool:
         """Whether any plugin implements the hook."""
+        if method in DECORATED:
+            return bool(self.filters if method == "filter" else self.scores)
         return bool(self._flat[method])
 
     def keys(self, method: str, *subjects: object) -> tuple[Any, ...]:

@@ -174,28 +174,12 @@ HOOKS: tuple[Hook, ...] = (
     ),
     Hook("victim_tasks", "(tasks) -> victims", "enabledVictim", Combine.UNION_FIRST_TIER, "no victims"),
     # pod signatures
-    Hook("class_context", "(queue, cls) -> hashable | None", "enablePredicate", Combine.MERGE, "the class alone"),
     Hook(
-        "task_context",
-        "(task) -> hashable | None: depends on the task's class, labels, namespace and job, nothing else of it",
+        "signature",
+        "(queue, task) -> hashable | None: depends on the task's class, labels, namespace and job, nothing else of it",
         "enablePredicate",
         Combine.MERGE,
         "the class alone",
-    ),
-    Hook("domain_bound", "(signature) -> bool", "enablePredicate", Combine.ANY, "rows are independent"),
-    Hook(
-        "row_private",
-        "(signature) -> bool: the plugin's `predicate` or `node_order` reads more of a node than its amounts",
-        None,
-        Combine.ANY,
-        "private and dependent, when the plugin has either hook: all nodes are evaluated before every pod",
-    ),
-    Hook(
-        "row_dependent",
-        "(signature) -> bool: the plugin's `predicate` or `node_order` reads the pods of other nodes, too",
-        None,
-        Combine.ANY,
-        "independent, when the plugin implements `row_private`",
     ),
     Hook(
         "node_state",
@@ -214,21 +198,17 @@ HOOKS: tuple[Hook, ...] = (
     ),
     # feasibility of nodes
     Hook("pre_predicate", "(signature) -> Refusal | None", "enablePredicate", Combine.FIRST_REFUSAL, "passes"),
-    Hook("predicate_static", "(signature, node view, result) -> None", "enablePredicate", Combine.VERDICT, "passes"),
-    Hook("predicate", "(signature, node view, result) -> None", "enablePredicate", Combine.VERDICT, "passes"),
-    Hook("predicate_domain", "(signature, node view, result) -> None", "enablePredicate", Combine.VERDICT, "passes"),
+    Hook("filter", "(signature, node view, result) -> None", "enablePredicate", Combine.VERDICT, "passes"),
     Hook(
         "rejection_details",
-        "(task, node view) -> (node name, texts) pairs: figures behind the rejections of `predicate`, the node nearest "
+        "(task, node view) -> (node name, texts) pairs: figures behind the rejections of filters, the node nearest "
         "to fitting first; for `explain`",
         "enablePredicate",
         Combine.MERGE,
         "none",
     ),
     # preference among nodes
-    Hook("node_order_static", "(signature, node view) -> scores | None", "enableNodeOrder", Combine.SUM, "0"),
-    Hook("node_order", "(signature, node view) -> scores | None", "enableNodeOrder", Combine.SUM, "0"),
-    Hook("batch_node_order", "(signature, candidates) -> scores | None", "enableNodeOrder", Combine.SUM, "0"),
+    Hook("score", "(signature, node view) -> scores | None", "enableNodeOrder", Combine.SUM, "0"),
     Hook("best_node", "(signature, rows, scores) -> row | None", "enableBestNode", Combine.FIRST, "highest score"),
     Hook(
         "hyper_node_order",
@@ -259,6 +239,27 @@ HOOKS: tuple[Hook, ...] = (
 
 #: Hooks that no action calls.
 UNUSED = frozenset({"cluster_order", "target_job", "reserved_nodes"})
+
+#: Hooks of methods with any name and a decorator (`framework.api.node_hooks`).
+DECORATED = frozenset({"filter", "score"})
+
+#: Names of former hooks and attributes to their replacement. Loading fails for a plugin that defines one.
+REPLACED: dict[str, str] = {
+    "predicate_static": "`@filter(reads=NODE_SPEC)`",
+    "predicate": "`@filter(reads=...)`",
+    "predicate_domain": "`@filter(reads=OTHER_NODES, when=...)`",
+    "node_order_static": "`@score(reads=NODE_SPEC)`",
+    "node_order": "`@score(reads=...)`",
+    "batch_node_order": "`@score(reads=CANDIDATES)`",
+    "row_private": "`reads=NODE_PODS` of the filter or score",
+    "row_dependent": "`reads=OTHER_NODES` of the filter or score",
+    "domain_bound": "`reads=OTHER_NODES` of the filter or score",
+    "class_context": "`signature(queue, task)`",
+    "task_context": "`signature(queue, task)`",
+    "time_dependent": "`reads = Reads.CLOCK`",
+    "wakes_on": "`reads = Reads.QUOTAS` and the like",
+    "follows_tree": "`reads = Reads.TREE`",
+}
 
 BY_METHOD: dict[str, Hook] = {hook.method: hook for hook in HOOKS}
 

@@ -24,8 +24,8 @@ Scores = npt.NDArray[np.float64]
 class PodSignature:
     """A task class in its context: everything that decides feasibility and score of a pod on a node.
 
-    `contexts` holds the results of `class_context` and `task_context` by plugin name; plugins that returned None are
-    absent. Signatures are interned per session: equal content is one object.
+    `contexts` holds the results of the hook `signature` by plugin name; plugins that returned None are absent.
+    Signatures are interned per session: equal content is one object.
     """
 
     __slots__ = ("cls", "contexts", "id")

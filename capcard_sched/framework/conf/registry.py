@@ -12,7 +12,8 @@ import sys
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from capcard_sched.framework.api.hooks import BY_METHOD
+from capcard_sched.framework.api.hooks import BY_METHOD, DECORATED, REPLACED
+from capcard_sched.framework.api.node_hooks import declared_hooks
 from capcard_sched.framework.api.plugin import Plugin
 from capcard_sched.framework.api.problems import nearest
 from capcard_sched.framework.session.action import Action
@@ -226,8 +227,13 @@ def _faults(part: type[Any], kind: str) -> list[str]:
     for method in (name for owner in part.__mro__ if owner not in Plugin.__mro__ for name in vars(owner)):
         if method.startswith("_") or method in base:
             continue
-        hook = BY_METHOD.get(method)
-        if hook is None:
+        declared = declared_hooks(part).get(method)
+        hook = BY_METHOD.get(method) if declared is None else BY_METHOD[declared.kind]
+        if declared is None and method in DECORATED:
+            faults.append(f"{place}.{method}: is declared with the decorator `@{method}(reads=...)`")
+        elif declared is None and method in REPLACED:
+            faults.append(f"{place}.{method}: is replaced by {REPLACED[method]}")
+        elif hook is None:
             if callable(getattr(part, method)) and (hint := _resembles_hook(method)):
                 faults.append(f"{place}.{method}: there is no such hook; {hint}")
         else:

@@ -105,7 +105,7 @@ class VictimSearch:
     def free_row(self) -> int:
         """The best row without victims, nominations kept; -1 without one."""
         engine, table = self._session.engine, self._session.nodes
-        if self._free_serial < 0 or engine.is_domain_bound(self.signature):
+        if self._free_serial < 0 or engine.reads_other_nodes(self.signature):
             self._free = set(engine.candidates(self.signature, future=True).tolist())
         elif self._free_serial != table.serial:
             changed = np.flatnonzero(table.stamps > self._free_serial)

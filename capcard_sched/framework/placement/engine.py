@@ -49,7 +49,7 @@ class PlacementEngine:
         self._cache = cache
         self._hooks = cache.hooks
         self._columns = columns
-        #: Per quota plugin (name, batch form, plain form).
+        #: Per quota plugin (batch form, plain form).
         self.quota_hooks = quota_hooks
         self.nodes = nodes
         self._is_restricted = restricted
@@ -96,13 +96,13 @@ class PlacementEngine:
         """The signature of a task now: contexts may change with every placement."""
         return self._cache.signature(queue, task, restricted=self._is_restricted, by_tree=self._by_tree)
 
-    def task_contexts(self, task: Task) -> list[tuple[str, Hashable]]:
-        """The contexts of one pod beyond its class, as (plugin, context); usually empty."""
-        return self._hooks.task_contexts(task, by_tree=self._by_tree)
+    def contexts(self, queue: Queue, task: Task) -> dict[str, Hashable]:
+        """The contexts of one pod beside its class, by plugin; usually few."""
+        return self._hooks.contexts(queue, task, by_tree=self._by_tree)
 
-    def is_domain_bound(self, signature: PodSignature) -> bool:
-        """Whether placements elsewhere may change the feasible nodes of this signature."""
-        return self._hooks.is_domain_bound(signature)
+    def reads_other_nodes(self, signature: PodSignature) -> bool:
+        """Whether placements elsewhere may change filters or scores of this signature."""
+        return self._hooks.of(signature).reads_other_nodes
 
     # --- static results ---------------------------------------------------------------------------------------------
 
@@ -134,7 +134,7 @@ class PlacementEngine:
         """
         everything = self.all_rows()
         diagnosis = Diagnosis(len(everything))
-        self._hooks.filter_static(signature, everything, diagnosis)
+        self._hooks.of(signature).filter_static(everything, diagnosis)
         open_rows: Mask = self.feasible(signature) | (diagnosis.codes == Code.UNSCHEDULABLE)
         return open_rows
 
@@ -145,7 +145,9 @@ class PlacementEngine:
         ranking = self._rankings.get(signature)
         if ranking is None:
             feasible, static = self._static_results(signature)
-            ranking = self._rankings[signature] = Ranking(self._hooks, self.nodes, signature, feasible, static)
+            ranking = self._rankings[signature] = Ranking(
+                self._hooks.of(signature), self.nodes, signature, feasible, static
+            )
         else:
             ranking.sync()
         return ranking
@@ -163,15 +165,14 @@ class PlacementEngine:
             return rows
         selection = NodeView(table, rows, future=future)
         result = FilterResult(len(rows))
-        self._hooks.filter_rows(signature, selection, result)
-        self._hooks.filter_domains(signature, selection, result)
+        hooks = self._hooks.of(signature)
+        hooks.filter_rows(selection, result)
+        hooks.filter_by_others(selection, result)
         return rows[result.ok]
 
     def best(self, signature: PodSignature) -> int:
         """The row for one pod now, `choose` of the `candidates` from cached scores; -1 when there is none."""
-        hooks, table = self._hooks, self.nodes.table
-        if hooks.is_dependent(signature):
-            return self.choose(signature, self.candidates(signature, future=False))
+        hooks, table = self._hooks.of(signature), self.nodes.table
         cache = self._score_caches.pop(signature, None)
         if cache is None:
             cache = ScoreCache(hooks, table, signature, *self._static_results(signature))
@@ -179,29 +180,30 @@ class PlacementEngine:
                 del self._score_caches[next(iter(self._score_caches))]
         self._score_caches[signature] = cache  # most recently used
         candidates, scores = cache.candidates()
-        if len(candidates) and hooks.is_domain_bound(signature):
+        if len(candidates) and hooks.reads_other_nodes:
             result = FilterResult(len(candidates))
-            hooks.filter_domains(signature, NodeView(table, candidates), result)
+            hooks.filter_by_others(NodeView(table, candidates), result)
             candidates, scores = candidates[result.ok], scores[result.ok]
         if not len(candidates):
             return -1
-        total = hooks.with_batch_scores(signature, NodeView(table, candidates), scores)
-        return hooks.pick(signature, candidates, total)
+        total = hooks.with_comparing_scores(NodeView(table, candidates), scores)
+        return hooks.pick(candidates, total)
 
     def choose(self, signature: PodSignature, candidates: Rows, *, future: bool = False) -> int:
         """The best of some candidate rows by all score hooks; -1 without candidates."""
         if not len(candidates):
             return -1
         selection = NodeView(self.nodes.table, candidates, future=future)
-        return self._hooks.pick(signature, candidates, self.totals(signature, selection))
+        return self._hooks.of(signature).pick(candidates, self.totals(signature, selection))
 
     def totals(self, signature: PodSignature, selection: NodeView) -> Scores:
         """All score hooks together, for feasible rows: float64 [k]."""
         _, static = self._static_results(signature)
-        total = self._hooks.row_scores(signature, selection)
+        hooks = self._hooks.of(signature)
+        total = hooks.row_scores(selection)
         if static is not None:
             total = total + static[selection.rows]
-        return self._hooks.with_batch_scores(signature, selection, total)
+        return hooks.with_comparing_scores(selection, total)
 
     def fits(self, signature: PodSignature, row: int, *, future: bool) -> bool:
         """Whether one row passes every filter for one pod."""
@@ -262,7 +264,7 @@ class PlacementEngine:
             diagnosis.caller = ("", "fit")
             allowed = hypernode_bounds.allowed_rows(self._cache.tree, bound)
             diagnosis.reject(~allowed[selection.rows], Code.UNRESOLVABLE, hypernode_bounds.BEYOND)
-        self._hooks.diagnose(signature, selection, diagnosis)
+        self._hooks.of(signature).diagnose(selection, diagnosis)
 
 
 def fit_text(nodes: int, reasons: dict[str, int]) -> str:
@@ -273,12 +275,12 @@ def fit_text(nodes: int, reasons: dict[str, int]) -> str:
     return f"0/{nodes} nodes are unavailable: {', '.join(f'{count} {reason}' for count, reason in parts)}."
 
 
-#: Per quota plugin its name, its batch form where it has one, and its plain form, in conf order.
-QuotaHooks = list[tuple[str, "Callable[..., Any] | None", "Callable[..., Any]"]]
+#: Per quota plugin its batch form where it has one, and its plain form, in conf order.
+QuotaHooks = list[tuple["Callable[..., Any] | None", "Callable[..., Any]"]]
 
 
 def quota_hooks(dispatch: Dispatch) -> QuotaHooks:
     """The quota hooks of all plugins."""
     many: Sequence[Entry] = dispatch.entries("allocatable_many")
     by_name = dict(many)
-    return [(name, by_name.get(name), call) for name, call in dispatch.entries("allocatable")]
+    return [(by_name.get(name), call) for name, call in dispatch.entries("allocatable")]

@@ -1,18 +1,19 @@
-"""The plugins' node hooks, bound once per scheduler-conf, with their results combined."""
+"""The plugins' node hooks: those that apply to a signature, with their results combined by what they read."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from capcard_sched.framework.api.node_hooks import CANDIDATES, NODE_PODS, NODE_SPEC, OTHER_NODES
 from capcard_sched.framework.api.node_view import FilterResult, NodeView
 from capcard_sched.framework.api.plugin import Reads
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Callable, Hashable, Iterable
 
-    from capcard_sched.framework.api.dispatch import Dispatch, Entry
+    from capcard_sched.framework.api.dispatch import BoundNodeHook, Dispatch
     from capcard_sched.framework.api.node_view import Diagnosis, PodSignature, Rows, Scores
     from capcard_sched.model.job import Task
     from capcard_sched.model.queue import Queue
@@ -22,141 +23,144 @@ _NEVER = float("-inf")
 
 
 class NodeHooks:
-    """Filters, scores and signature contexts of all plugins. Every method raises HookFailed when a plugin raises."""
+    """Signatures, filters and scores of all plugins. Every method raises HookFailed when a plugin raises."""
 
     def __init__(self, dispatch: Dispatch) -> None:
         self._dispatch = dispatch
-        self._class_context = dispatch.entries("class_context")
-        self._task_context = dispatch.entries("task_context")
+        self._signature = dispatch.entries("signature")
         #: Names of the plugins that follow the tree of HyperNodes (`Reads.TREE`).
         self.tree_followers = frozenset(plugin.name for plugin in dispatch.plugins if Reads.TREE in plugin.reads)
-        self._task_context_without_tree = [entry for entry in self._task_context if entry[0] not in self.tree_followers]
-        self._predicate_static = dispatch.entries("predicate_static")
-        self._predicate = dispatch.entries("predicate")
-        self._predicate_domain = dispatch.entries("predicate_domain")
-        self._order_static = dispatch.entries("node_order_static")
-        self._order = dispatch.entries("node_order")
-        self._batch_order = dispatch.entries("batch_node_order")
-        self._best_node = dispatch.entries("best_node")
-        declared = {name for name, _ in dispatch.entries("row_private")}
-        #: Some plugin filters or scores rows without declaring its reads: no result is shared between nodes.
-        self.undeclared = any(name not in declared for name, _ in (*self._predicate, *self._order))
+        self._signature_without_tree = [entry for entry in self._signature if entry[0] not in self.tree_followers]
+        self._of: dict[PodSignature, SignatureHooks] = {}
 
-    # --- signatures -------------------------------------------------------------------------------------------------
+    def open(self) -> None:
+        """Starts a session."""
+        self._of.clear()
 
-    def class_contexts(self, queue: Queue, task: Task) -> dict[str, Hashable]:
-        """The contexts of a task's class in a queue, by plugin."""
+    def contexts(self, queue: Queue, task: Task, *, by_tree: bool = True) -> dict[str, Hashable]:
+        """The contexts of a task in its queue, by plugin. `by_tree`: includes the plugins that follow the tree."""
         contexts: dict[str, Hashable] = {}
-        for name, call in self._class_context:
-            context = call(queue, task.cls)
+        for name, call in self._signature if by_tree else self._signature_without_tree:
+            context = call(queue, task)
             if context is not None:
                 contexts[name] = context
         return contexts
 
-    def task_contexts(self, task: Task, *, by_tree: bool = True) -> list[tuple[str, Hashable]]:
-        """The contexts of one pod beyond its class, as (plugin, context); usually empty.
-
-        `by_tree`: includes the plugins that follow the tree of HyperNodes.
-        """
-        found: list[tuple[str, Hashable]] = []
-        for name, call in self._task_context if by_tree else self._task_context_without_tree:
-            context = call(task)
-            if context is not None:
-                found.append((name, context))
+    def of(self, signature: PodSignature) -> SignatureHooks:
+        """The filters and scores that apply to a signature in this session."""
+        found = self._of.get(signature)
+        if found is None:
+            found = self._of[signature] = SignatureHooks(self._dispatch, signature)
         return found
 
-    # --- declared reads ---------------------------------------------------------------------------------------------
 
-    def is_private(self, signature: PodSignature) -> bool:
-        """Whether a row hook reads more of a node than its amounts, for this signature."""
-        return self.undeclared or self._dispatch.any("row_private", signature)
+class SignatureHooks:
+    """The filters and scores that apply to one signature."""
 
-    def is_dependent(self, signature: PodSignature) -> bool:
-        """Whether a row hook reads the pods of other nodes, for this signature."""
-        return self.undeclared or self._dispatch.any("row_dependent", signature)
+    __slots__ = (
+        "_best_node",
+        "_comparing_scores",
+        "_other_filters",
+        "_row_filters",
+        "_row_scores",
+        "_signature",
+        "_static_filters",
+        "_static_scores",
+        "reads_other_nodes",
+        "reads_pods",
+    )
 
-    def is_domain_bound(self, signature: PodSignature) -> bool:
-        """Whether placements elsewhere may change the feasible nodes of this signature."""
-        return self._dispatch.any("domain_bound", signature)
+    def __init__(self, dispatch: Dispatch, signature: PodSignature) -> None:
+        self._signature = signature
+        self._best_node = dispatch.entries("best_node")
+        filters = [hook for hook in dispatch.filters if hook.when is None or hook.when(signature)]
+        scores = [hook for hook in dispatch.scores if hook.when is None or hook.when(signature)]
+        self._static_filters = [hook for hook in filters if hook.reads == NODE_SPEC]
+        self._row_filters = [hook for hook in filters if NODE_SPEC < hook.reads < CANDIDATES]
+        self._other_filters = [hook for hook in filters if hook.reads >= CANDIDATES]
+        self._static_scores = [hook.call for hook in scores if hook.reads == NODE_SPEC]
+        self._row_scores = [hook.call for hook in scores if NODE_SPEC < hook.reads < CANDIDATES]
+        self._comparing_scores = [hook.call for hook in scores if hook.reads >= CANDIDATES]
+        #: Whether a filter or score reads more of a node than its amounts.
+        self.reads_pods = any(hook.reads == NODE_PODS for hook in (*filters, *scores))
+        #: Whether placements elsewhere may change the result for a node.
+        self.reads_other_nodes = bool(self._other_filters) or any(hook.reads == OTHER_NODES for hook in scores)
 
-    def compares_nodes(self, signature: PodSignature, table: NodeTable, candidates: Rows) -> bool:
-        """Whether some hook's result for one node depends on other nodes, for this signature now."""
-        if self._best_node:
-            return True
-        return any(call(signature, NodeView(table, candidates)) is not None for _, call in self._batch_order)
+    def compares_nodes(self, table: NodeTable, candidates: Rows) -> bool:
+        """Whether the score of one of all feasible rows depends on the others now."""
+        return bool(self._best_node) or any(
+            call(self._signature, NodeView(table, candidates)) is not None for call in self._comparing_scores
+        )
 
     # --- filters ----------------------------------------------------------------------------------------------------
 
-    @staticmethod
-    def _filter(entries: Sequence[Entry], signature: PodSignature, selection: NodeView, result: FilterResult) -> None:
-        for _, call in entries:
-            call(signature, selection, result)
+    def _filter(self, hooks: Iterable[BoundNodeHook], selection: NodeView, result: FilterResult) -> None:
+        for hook in hooks:
+            hook.call(self._signature, selection, result)
 
-    def filter_static(self, signature: PodSignature, selection: NodeView, result: FilterResult) -> None:
+    def filter_static(self, selection: NodeView, result: FilterResult) -> None:
         """Runs the filters that placements cannot change."""
-        self._filter(self._predicate_static, signature, selection, result)
+        self._filter(self._static_filters, selection, result)
 
-    def filter_rows(self, signature: PodSignature, selection: NodeView, result: FilterResult) -> None:
+    def filter_rows(self, selection: NodeView, result: FilterResult) -> None:
         """Runs the filters that read single nodes."""
-        self._filter(self._predicate, signature, selection, result)
+        self._filter(self._row_filters, selection, result)
 
-    def filter_domains(self, signature: PodSignature, selection: NodeView, result: FilterResult) -> None:
-        """Runs the filters that read other nodes, where the signature is domain bound."""
-        if self.is_domain_bound(signature):
-            self._filter(self._predicate_domain, signature, selection, result)
+    def filter_by_others(self, selection: NodeView, result: FilterResult) -> None:
+        """Runs the filters that read other nodes."""
+        self._filter(self._other_filters, selection, result)
 
-    def diagnose(self, signature: PodSignature, selection: NodeView, diagnosis: Diagnosis) -> None:
-        """Runs all filters one by one, with the reasons by plugin and hook."""
-        entries = [("predicate_static", self._predicate_static), ("predicate", self._predicate)]
-        if self.is_domain_bound(signature):
-            entries.append(("predicate_domain", self._predicate_domain))
-        for hook, calls in entries:
-            for entry in calls:
-                diagnosis.caller = (entry[0], hook)
-                self._filter([entry], signature, selection, diagnosis)
+    def diagnose(self, selection: NodeView, diagnosis: Diagnosis) -> None:
+        """Runs all filters one by one, with the reasons by plugin."""
+        for hook in (*self._static_filters, *self._row_filters, *self._other_filters):
+            diagnosis.caller = (hook.plugin, "filter")
+            hook.call(self._signature, selection, diagnosis)
 
     # --- scores -----------------------------------------------------------------------------------------------------
 
-    def scores(self, signature: PodSignature, selection: NodeView) -> Scores:
+    def scores(self, selection: NodeView) -> Scores:
         """Row hooks over a selection, without the static part: float64 [k], -inf where a filter rejects."""
         result: FilterResult | None = None
-        if self._predicate:
+        if self._row_filters:
             result = FilterResult(len(selection))
-            self.filter_rows(signature, selection, result)
-        total = self.row_scores(signature, selection)
+            self.filter_rows(selection, result)
+        total = self.row_scores(selection)
         if result is not None and not result.unanimous:
             total = np.where(result.ok, total, _NEVER)  # a new array: the old one may belong to a plugin
         return total
 
-    def row_scores(self, signature: PodSignature, selection: NodeView) -> Scores:
+    def row_scores(self, selection: NodeView) -> Scores:
         """The scores that read single nodes: float64 [k]."""
-        total = self._sum(self._order, signature, selection)
+        total = self._sum(self._row_scores, selection)
         return np.zeros(len(selection)) if total is None else total
 
-    def static_scores(self, signature: PodSignature, selection: NodeView) -> Scores | None:
+    def static_scores(self, selection: NodeView) -> Scores | None:
         """The scores that placements cannot change: float64 [k]; None without any."""
-        return self._sum(self._order_static, signature, selection)
+        return self._sum(self._static_scores, selection)
 
-    def with_batch_scores(self, signature: PodSignature, selection: NodeView, total: Scores) -> Scores:
-        """`total` with the scores that compare nodes: float64 [k]."""
-        compared = self._sum(self._batch_order, signature, selection, total)
+    def comparing_scores(self, selection: NodeView) -> Scores | None:
+        """The scores that read other nodes: float64 [k]; None without any."""
+        return self._sum(self._comparing_scores, selection)
+
+    def with_comparing_scores(self, selection: NodeView, total: Scores) -> Scores:
+        """`total` with the scores that read other nodes: float64 [k]."""
+        compared = self._sum(self._comparing_scores, selection, total)
         return total if compared is None else compared
 
-    @staticmethod
     def _sum(
-        entries: Sequence[Entry], signature: PodSignature, selection: NodeView, total: Scores | None = None
+        self, calls: Iterable[Callable[..., Any]], selection: NodeView, total: Scores | None = None
     ) -> Scores | None:
         """Adds the plugins' scores to `total`: float64 [k]; None without any."""
-        for _, call in entries:
-            part = call(signature, selection)
+        for call in calls:
+            part = call(self._signature, selection)
             if part is not None:
                 total = part if total is None else total + part
         return total
 
-    def pick(self, signature: PodSignature, candidates: Rows, total: Scores) -> int:
+    def pick(self, candidates: Rows, total: Scores) -> int:
         """The best of candidate rows with these scores, unless a plugin chooses."""
         for _, call in self._best_node:
-            row = call(signature, candidates, total)
+            row = call(self._signature, candidates, total)
             if row is not None:
                 return int(row)
         return int(candidates[int(np.argmax(total))])

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.api.node_view import Mask, PodSignature, Rows, Scores
     from capcard_sched.framework.placement.node_classes import NodeClasses
-    from capcard_sched.framework.placement.node_hooks import NodeHooks
+    from capcard_sched.framework.placement.node_hooks import SignatureHooks
     from capcard_sched.framework.placement.node_set import NodeSet
     from capcard_sched.model.resources import Matrix
 
@@ -88,7 +88,7 @@ class Ranking:
     )
 
     def __init__(
-        self, hooks: NodeHooks, nodes: NodeSet, signature: PodSignature, feasible: Mask, static: Scores | None
+        self, hooks: SignatureHooks, nodes: NodeSet, signature: PodSignature, feasible: Mask, static: Scores | None
     ) -> None:
         """`feasible` (bool [nodes]) and `static` (float64 [nodes]): the results that placements cannot change."""
         self._hooks = hooks
@@ -103,13 +103,13 @@ class Ranking:
         #: of the session can place more, unless something was released meanwhile.
         self.known_limit: tuple[list[int], int, str] | None = None
         #: Whether every placement must evaluate all candidates: a hook compares nodes, or reads more than amounts.
-        self.is_per_node = hooks.is_private(signature)
+        self.is_per_node = hooks.reads_pods or hooks.reads_other_nodes
         if not self.is_per_node:
             self._node_classes: NodeClasses = nodes.classes_for(feasible, static)
             self._build()
             rows = self._node_classes.members
             rows = rows[self._scores.take(self._node_classes.ids.take(rows)) > _NEVER]
-            self.is_per_node = hooks.compares_nodes(signature, nodes.table, rows)
+            self.is_per_node = hooks.compares_nodes(nodes.table, rows)
 
     def _build(self) -> None:
         """Scores all classes that have rows."""
@@ -156,7 +156,7 @@ class Ranking:
             held = None if held is None else held[fits]
         by_plugin = self._node_classes.by_plugin(held)
         view = NodeView(table, rows, allocatable=allocatable, charged=charged, states=by_plugin)
-        found = self._hooks.scores(self._signature, view)
+        found = self._hooks.scores(view)
         if static is not None:
             found = found + static.take(rows)
         if whole:

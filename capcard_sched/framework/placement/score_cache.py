@@ -15,7 +15,7 @@ from capcard_sched.framework.api.node_view import NodeView
 
 if TYPE_CHECKING:
     from capcard_sched.framework.api.node_view import Mask, PodSignature, Rows, Scores
-    from capcard_sched.framework.placement.node_hooks import NodeHooks
+    from capcard_sched.framework.placement.node_hooks import SignatureHooks
     from capcard_sched.state.columns import NodeTable
 
 _NEVER = float("-inf")
@@ -27,7 +27,7 @@ class ScoreCache:
     __slots__ = ("_feasible", "_hooks", "_scores", "_signature", "_static", "_synced", "_table")
 
     def __init__(
-        self, hooks: NodeHooks, table: NodeTable, signature: PodSignature, feasible: Mask, static: Scores | None
+        self, hooks: SignatureHooks, table: NodeTable, signature: PodSignature, feasible: Mask, static: Scores | None
     ) -> None:
         """`feasible` (bool [nodes]) and `static` (float64 [nodes]): the results that placements cannot change."""
         self._hooks = hooks
@@ -55,5 +55,5 @@ class ScoreCache:
         self._scores[rows] = _NEVER
         rows = rows[NodeView(table, rows).has_capacity(signature.cls.fit_request)]
         if len(rows):
-            scores = hooks.scores(signature, NodeView(table, rows))
+            scores = hooks.scores(NodeView(table, rows))
             self._scores[rows] = scores if self._static is None else scores + self._static.take(rows)

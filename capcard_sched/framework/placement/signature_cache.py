@@ -47,6 +47,7 @@ class SignatureCache:
     def open(self, table: NodeTable, tree: HyperNodeTree = NO_TREE) -> NodeSet:
         """Starts a session over a settled node table; returns the set of all its nodes."""
         self._session += 1
+        self.hooks.open()
         self.plugin_states.open(len(table))
         self.nodes = NodeSet(table, self.plugin_states) if self.nodes is None else self.nodes.reopen(table)
         self.tree = tree
@@ -71,9 +72,7 @@ class SignatureCache:
         includes the contexts of plugins that follow the tree of HyperNodes.
         """
         job = task.job
-        contexts = self.hooks.class_contexts(queue, task)
-        for name, context in self.hooks.task_contexts(task, by_tree=by_tree):
-            contexts[name] = (contexts[name], context) if name in contexts else context
+        contexts = self.hooks.contexts(queue, task, by_tree=by_tree)
         if not restricted and job is not None and job.topology is not None:
             bound = hypernode_bounds.bound_of(self.tree, job)
             if bound is not None:
@@ -99,12 +98,12 @@ class SignatureCache:
             self._static[key] = (generation, self._session, found[2], found[3])
             return found[2], found[3]
         everything = self.nodes.view()
-        result = FilterResult(len(everything))
-        self.hooks.filter_static(signature, everything, result)
+        result, hooks = FilterResult(len(everything)), self.hooks.of(signature)
+        hooks.filter_static(everything, result)
         bound = signature.contexts.get(hypernode_bounds.CONTEXT)
         if bound is not None:
             assert isinstance(bound, hypernode_bounds.HyperNodeBound)
             result.reject(~hypernode_bounds.allowed_rows(self.tree, bound), Code.UNRESOLVABLE, hypernode_bounds.BEYOND)
-        total = self.hooks.static_scores(signature, everything)
+        total = hooks.static_scores(everything)
         self._static[key] = (generation, self._session, result.ok, total)
         return result.ok, total

@@ -8,7 +8,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from capcard_sched.framework.api.hooks import HOOKS
+from capcard_sched.framework.api.hooks import DECORATED, HOOKS
+from capcard_sched.framework.api.node_hooks import filter, score
 from capcard_sched.framework.api.plugin import Plugin
 from capcard_sched.framework.session.action import Action
 from capcard_sched.framework.session.session import Session
@@ -219,8 +220,6 @@ _DEFAULTS: dict[str, Any] = {
     "job_ready": True,
     "job_enqueueable": Vote.ABSTAIN,
     "overused": False,
-    "domain_bound": False,
-    "row_private": False,
 }
 
 
@@ -230,6 +229,8 @@ def _moody(hook: str) -> type[_Moody]:
             raise RuntimeError("not in the mood")
         return _DEFAULTS.get(hook)
 
+    if hook in DECORATED:
+        call = {"filter": filter, "score": score}[hook](call)
     return type("Moody", (_Moody,), {"hook": hook, hook: call})
 
 
@@ -244,16 +245,10 @@ _ASKED = [
     "job_enqueued",
     "overused",
     "allocatable",
-    "class_context",
-    "task_context",
-    "domain_bound",
-    "row_private",
+    "signature",
     "pre_predicate",
-    "predicate_static",
-    "predicate",
-    "node_order_static",
-    "node_order",
-    "batch_node_order",
+    "filter",
+    "score",
     "on_allocate",
     "bind_annotations",
 ]
@@ -285,7 +280,7 @@ def test_a_plugin_that_fails_over_one_job_stops_that_job_only(hook: str) -> None
     assert h.task("bad-0").status is TaskStatus.PENDING
 
 
-@pytest.mark.parametrize("hook", ["job_valid", "on_allocate", "predicate", "job_ready"])
+@pytest.mark.parametrize("hook", ["job_valid", "on_allocate", "filter", "job_ready"])
 def test_the_failure_is_told_on_the_object(hook: str) -> None:
     h = _cluster(plugins=(_moody(hook),))
     _mixed(h)

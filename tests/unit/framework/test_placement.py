@@ -7,6 +7,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+from capcard_sched.framework.api.node_hooks import CANDIDATES, NODE_AMOUNTS, NODE_SPEC, OTHER_NODES, filter, score
 from capcard_sched.framework.api.node_view import FilterResult, NodeView, PodSignature, Scores
 from capcard_sched.framework.api.plugin import Plugin
 from capcard_sched.framework.session.statement import Statement
@@ -35,10 +36,8 @@ class _Emptiest(Plugin):
 
     name: ClassVar[str] = "emptiest"
 
-    def row_private(self, signature: PodSignature) -> bool:
-        return False
-
-    def node_order(self, signature: PodSignature, rows: NodeView) -> Scores:
+    @score(reads=NODE_AMOUNTS)
+    def score_idle(self, signature: PodSignature, rows: NodeView) -> Scores:
         scores: Scores = rows.idle[:, 0] / 1000.0
         return scores
 
@@ -48,11 +47,13 @@ class _Favourite(Plugin):
 
     name: ClassVar[str] = "favourite"
 
-    def predicate_static(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
+    @filter(reads=NODE_SPEC)
+    def filter_name(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
         rejected = np.array([rows.nodes[row].name == "n0" for row in rows.rows])
         result.reject(rejected, Code.UNRESOLVABLE, "not this one")
 
-    def node_order_static(self, signature: PodSignature, rows: NodeView) -> Scores:
+    @score(reads=NODE_SPEC)
+    def score_name(self, signature: PodSignature, rows: NodeView) -> Scores:
         return np.array([100.0 * (rows.nodes[row].name == "n2") for row in rows.rows])
 
 
@@ -61,7 +62,8 @@ class _OnePerNode(Plugin):
 
     name: ClassVar[str] = "one-per-node"
 
-    def predicate(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
+    @filter
+    def filter_taken(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
         result.reject(np.array([bool(rows.nodes[row].tasks) for row in rows.rows]), Code.UNSCHEDULABLE, "taken")
 
 
@@ -70,10 +72,8 @@ class _Together(Plugin):
 
     name: ClassVar[str] = "together"
 
-    def domain_bound(self, signature: PodSignature) -> bool:
-        return True
-
-    def predicate_domain(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
+    @filter(reads=OTHER_NODES)
+    def filter_apart(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
         taken = [row for row, node in enumerate(rows.nodes) if node.tasks]
         if taken:
             result.reject(~np.isin(rows.rows, taken), Code.UNSCHEDULABLE, "apart from the others")
@@ -84,7 +84,8 @@ class _Comparing(Plugin):
 
     name: ClassVar[str] = "comparing"
 
-    def batch_node_order(self, signature: PodSignature, rows: NodeView) -> Scores:
+    @score(reads=CANDIDATES)
+    def compare(self, signature: PodSignature, rows: NodeView) -> Scores:
         scores = np.zeros(len(rows))
         scores[len(rows) // 2] = 1.0
         return scores
@@ -187,7 +188,8 @@ def test_a_ranking_is_kept_until_a_node_changes() -> None:
     class Counting(_Favourite):
         name = "counting"
 
-        def predicate_static(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
+        @filter(reads=NODE_SPEC)
+        def filter_name(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
             asked.append(len(rows))
 
     h = _cluster(2, Counting)
@@ -228,13 +230,12 @@ class _Remembering(Plugin):
     name: ClassVar[str] = "remembering"
     points: ClassVar[dict[int, Scores]] = {}
 
-    def row_private(self, signature: PodSignature) -> bool:
-        return False
-
-    def predicate(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
+    @filter(reads=NODE_AMOUNTS)
+    def filter_size(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
         result.reject(rows.allocatable[:, 0] < 4000, Code.UNSCHEDULABLE, "not here")
 
-    def node_order(self, signature: PodSignature, rows: NodeView) -> Scores:
+    @score(reads=NODE_AMOUNTS)
+    def score_same(self, signature: PodSignature, rows: NodeView) -> Scores:
         return self.points.setdefault(len(rows), np.full(len(rows), 7.0))
 
 

@@ -8,6 +8,7 @@ from typing import ClassVar
 import pytest
 
 from capcard_sched.framework.api.hooks import HOOKS
+from capcard_sched.framework.api.node_hooks import score
 from capcard_sched.framework.api.plugin import Plugin
 from capcard_sched.framework.conf.registry import Registry, RegistryError, parameter_count
 from capcard_sched.framework.session.action import Action
@@ -42,6 +43,7 @@ def refusal(tmp_path: Path, **files: str) -> str:
 HEAD = (
     "from capcard_sched.framework.api.plugin import Plugin\nfrom capcard_sched.framework.session.action import Action\n"
 )
+NODE_HOOKS = "from capcard_sched.framework.api.node_hooks import filter\n"
 GOOD = HEAD + "class Mine(Plugin):\n    name = 'mine'\n    def job_ready(self, job): return True\n"
 
 
@@ -216,6 +218,26 @@ FOLDER_CASES = [
         "P.on_bind: there is no such hook; known are on_allocate, on_deallocate",
     ),
     (
+        "a filter without its decorator",
+        HEAD + "class P(Plugin):\n name = 'p'\n def filter(self, signature, view, result): pass",
+        "P.filter: is declared with the decorator `@filter(reads=...)`",
+    ),
+    (
+        "a filter with too few parameters",
+        HEAD + f"{NODE_HOOKS}class P(Plugin):\n name = 'p'\n @filter\n def fits(self, signature, view): pass",
+        "P.fits: is called as fits(signature, node view, result) -> None, which does not fit",
+    ),
+    (
+        "a former hook",
+        HEAD + "class P(Plugin):\n name = 'p'\n def predicate(self, signature, view, result): pass",
+        "P.predicate: is replaced by `@filter(reads=...)`",
+    ),
+    (
+        "a former attribute",
+        HEAD + "class P(Plugin):\n name = 'p'\n time_dependent = True",
+        "P.time_dependent: is replaced by `reads = Reads.CLOCK`",
+    ),
+    (
         "a hook with too few parameters",
         HEAD + "class P(Plugin):\n name = 'p'\n def allocatable(self, task): pass",
         "P.allocatable: is called as allocatable(queue, task) -> Refusal | None, which does not fit",
@@ -283,7 +305,8 @@ class Fitting(Plugin):
     def task_order(self, task: object, optional: int = 0) -> int:
         return optional
 
-    def node_order(self, *anything: object) -> None:
+    @score
+    def prefer(self, *anything: object) -> None:
         return None
 
     def quota(self) -> int:

@@ -62,7 +62,7 @@ def test_score(case: Case) -> None:
         h.pod("used", node="n1", requests=case.used)
     h.pod("p", requests=case.request)
     session = h.session()
-    scores = h.plugin("binpack").node_order(PodSignature(h.task("p").cls, {}, 0), session.all_rows())
+    scores = h.plugin("binpack").score_fullness(PodSignature(h.task("p").cls, {}, 0), session.all_rows())
     assert (None if scores is None else scores.tolist()) == (
         None if case.score is None else [pytest.approx(case.score)]
     )
@@ -76,7 +76,7 @@ def test_leaving_pods_still_fill_their_node() -> None:
     h.session()
     h.terminate("leaving")
     session = h.session()
-    scores = h.plugin("binpack").node_order(PodSignature(h.task("p").cls, {}, 0), session.all_rows())
+    scores = h.plugin("binpack").score_fullness(PodSignature(h.task("p").cls, {}, 0), session.all_rows())
     assert scores.tolist() == [50]
 
 
@@ -99,10 +99,10 @@ def test_a_changed_node_is_scored_by_what_it_offers_now() -> None:
     h.pod("p", requests={"cpu": "1"})
     session = h.session()
     signature = PodSignature(h.task("p").cls, {}, 0)
-    assert h.plugin("binpack").node_order(signature, session.all_rows()).tolist() == [25]
+    assert h.plugin("binpack").score_fullness(signature, session.all_rows()).tolist() == [25]
     h.node("n1", cpu="8")
     session = h.session()
-    assert h.plugin("binpack").node_order(signature, session.all_rows()).tolist() == [12.5]
+    assert h.plugin("binpack").score_fullness(signature, session.all_rows()).tolist() == [12.5]
 
 
 @given(
@@ -124,10 +124,10 @@ def test_a_few_rows_score_bit_for_bit_like_many(nodes: list[tuple[int, int, int,
     used[:, session.resources.column(_GPU)] = [1000 * gpus for _, _, _, gpus in nodes]
     rows = np.resize(np.arange(len(nodes)), 32)
     plugin: Binpack = h.plugin("binpack")
-    many = plugin.node_order(signature, NodeView(session.nodes, rows, used=used[rows]))
+    many = plugin.score_fullness(signature, NodeView(session.nodes, rows, used=used[rows]))
     assert many is not None
     for row in range(len(nodes)):
-        alone = plugin.node_order(signature, NodeView(session.nodes, np.array([row]), used=used[[row]]))
+        alone = plugin.score_fullness(signature, NodeView(session.nodes, np.array([row]), used=used[[row]]))
         assert alone is not None
         assert alone.tobytes() == many[row : row + 1].tobytes()
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from capcard_sched.framework.api.node_view import NodeView, PodSignature
 from capcard_sched.framework.conf.scheduler_conf import parse_conf
 from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.annotations import JOB_ALLOCATED_HYPERNODE
 from capcard_sched.model.intents import AnnotatePodGroup
 from capcard_sched.plugins.network_topology_aware import NetworkTopologyAware
-from capcard_sched.testing import Harness, registry
+from capcard_sched.testing import Harness, hooks_of, registry
 
 CONF = """
 actions: "allocate, backfill"
@@ -43,8 +46,15 @@ def scores(h: Harness, pod: str = "next") -> dict[str, float] | None:
     task = h.task(pod)
     assert task.job is not None
     signature = session.engine.signature(session.queues[task.job.queue], task)
-    found = h.plugin("network-topology-aware").batch_node_order(signature, session.all_rows())
+    found = hooks_of(h.plugin("network-topology-aware"), signature).comparing_scores(session.all_rows())
     return None if found is None else dict(zip(session.nodes.names, found.tolist(), strict=True))
+
+
+def compared(plugin: Any, signature: PodSignature, rows: NodeView) -> list[float]:
+    found = hooks_of(plugin, signature).comparing_scores(rows)
+    assert found is not None
+    scores: list[float] = found.tolist()
+    return scores
 
 
 def job_on(h: Harness, *nodes: str, pending: int = 1) -> None:
@@ -75,7 +85,7 @@ def test_the_lower_the_common_tier_the_better(node: str, score: float) -> None:
     task = h.task("next")
     signature = session.engine.signature(session.queues["q"], task)
     one = session.rows(session.nodes.by_name[node].row + session.all_rows().rows[:1] * 0)
-    assert h.plugin("network-topology-aware").batch_node_order(signature, one).tolist() == [score]
+    assert compared(h.plugin("network-topology-aware"), signature, one) == [score]
 
 
 @pytest.mark.parametrize(
@@ -249,13 +259,13 @@ def test_what_is_used_is_counted_as_it_changes() -> None:
     plugin = h.plugin("network-topology-aware")
     task = h.task("next")
     signature = session.engine.signature(session.queues["q"], task)
-    before = plugin.batch_node_order(signature, session.all_rows()).tolist()
+    before = compared(plugin, signature, session.all_rows())
     statement = Statement(session)
     statement.allocate(h.job("plain"), [task], [session.nodes.by_name["n2a"]])
-    after = dict(zip(session.nodes.names, plugin.batch_node_order(signature, session.all_rows()).tolist(), strict=True))
+    after = dict(zip(session.nodes.names, compared(plugin, signature, session.all_rows()), strict=True))
     assert (after["n2b"], after["n0a"]) == (25.0, 12.5)
     statement.discard()
-    assert plugin.batch_node_order(signature, session.all_rows()).tolist() == before
+    assert compared(plugin, signature, session.all_rows()) == before
 
 
 def test_a_gang_in_hard_mode_goes_where_it_fills_most() -> None:

@@ -13,7 +13,7 @@ from capcard_sched.framework.conf.scheduler_conf import parse_conf
 from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.refusal import Code
 from capcard_sched.plugins.nodegroup import NodeGroupArguments
-from capcard_sched.testing import Harness, registry
+from capcard_sched.testing import Harness, hooks_of, registry
 
 GROUP = "volcano.sh/nodegroup-name"
 LIMITS = "volcano.sh/nodegroup-resource-limits"
@@ -63,8 +63,7 @@ def judged(h: Harness, name: str = "p", queue: str = "q") -> dict[str, str]:
     found = {}
     for row, node in enumerate(session.nodes.nodes):
         diagnosis = Diagnosis(1)
-        for hook in (plugin.predicate_static, plugin.predicate_domain):
-            hook(signature, session.rows(np.array([row])), diagnosis)
+        hooks_of(plugin, signature).diagnose(session.rows(np.array([row])), diagnosis)
         found[node.name] = ", ".join(diagnosis.reasons)
         assert diagnosis.codes[0] == (Code.UNRESOLVABLE if diagnosis.reasons else 0)
     return found
@@ -73,7 +72,7 @@ def judged(h: Harness, name: str = "p", queue: str = "q") -> dict[str, str]:
 def scored(h: Harness, queue: str = "q") -> dict[str, float]:
     session = h.session()
     signature = session.engine.signature(session.queues[queue], h.task("p"))
-    answer = h.plugin("nodegroup").node_order_static(signature, session.all_rows())
+    answer = h.plugin("nodegroup").score_groups(signature, session.all_rows())
     scores = [0.0] * len(session.nodes) if answer is None else answer.tolist()
     return dict(zip([node.name for node in session.nodes.nodes], scores, strict=True))
 
@@ -232,11 +231,11 @@ def test_placements_of_the_session_count_and_those_taken_back_do_not() -> None:
     session = h.session()
     plugin = h.plugin("nodegroup")
     signature = session.engine.signature(session.queues["q"], h.task("p"))
-    assert plugin.domain_bound(signature)
+    assert hooks_of(plugin, signature).reads_other_nodes
 
     def full() -> bool:
         diagnosis = Diagnosis(len(session.nodes))
-        plugin.predicate_domain(signature, session.all_rows(), diagnosis)
+        plugin.filter_by_limits(signature, session.all_rows(), diagnosis)
         return OVER in diagnosis.reasons
 
     assert not full()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from capcard_sched.framework.api.node_view import NodeView, PodSignature
-from capcard_sched.testing import Harness
+from capcard_sched.testing import Harness, hooks_of
 
 CONF = """
 actions: "enqueue, allocate, backfill"
@@ -68,7 +68,11 @@ def scores(h: Harness, hook: str, pod: str = "p", nodes: str | None = None) -> l
     session = h.session()
     names = session.nodes.names
     rows = np.array([names.index(name) for name in (nodes or " ".join(names)).split()], dtype=np.intp)
-    answer = getattr(h.plugin("nodeorder"), hook)(signature(h, pod), NodeView(session.nodes, rows))
+    plugin, asked, view = h.plugin("nodeorder"), signature(h, pod), NodeView(session.nodes, rows)
+    if hook == "compare":
+        answer = hooks_of(plugin, asked).comparing_scores(view)
+    else:
+        answer = getattr(plugin, hook)(asked, view)
     if answer is None:
         return None
     assert answer.dtype == np.float64
@@ -100,7 +104,7 @@ def test_least_and_most_requested(cpu: str | None, memory: str | None, least: in
         h = cluster(**weights)
         h.node("n", cpu="4", memory="16Gi")
         h.pod("p", requests=requests)
-        assert scores(h, "node_order") == [expected]
+        assert scores(h, "score_utilization") == [expected]
 
 
 def test_existing_pods_count_with_their_defaults() -> None:
@@ -109,7 +113,7 @@ def test_existing_pods_count_with_their_defaults() -> None:
     h.pod("resident", group=None, node="n", requests={"cpu": "1900m"})
     h.pod("p", requests={"cpu": "2", "memory": "1Gi"})
     # cpu: 100m of 4000m left is 2; memory: 16384 - 1024 - 200 MiB of 16384 MiB is 92.
-    assert scores(h, "node_order") == [(2 + 92) // 2]
+    assert scores(h, "score_utilization") == [(2 + 92) // 2]
 
 
 @pytest.mark.parametrize(("cpu", "memory", "expected"), [("0", "16Gi", 75), ("4", "0", 25), ("0", "0", 0)])
@@ -118,7 +122,7 @@ def test_a_node_without_cpu_or_memory_is_scored_by_the_other(cpu: str, memory: s
     h.node("n", cpu=cpu, memory=memory)
     h.node("whole", cpu="4", memory="16Gi")
     h.pod("p", requests={"cpu": "3", "memory": "4Gi"})
-    assert scores(h, "node_order") == [expected, 50]
+    assert scores(h, "score_utilization") == [expected, 50]
 
 
 @pytest.mark.parametrize(
@@ -140,7 +144,7 @@ def test_balanced(requests: dict[str, str], gpus: int, expected: int | None) -> 
     h.node("n", cpu="4", memory="16Gi", resources={"nvidia.com/gpu": gpus} if gpus else {})
     h.node("gpu", cpu="4", memory="16Gi", resources={"nvidia.com/gpu": 400})
     h.pod("p", requests=requests)
-    assert scores(h, "node_order", nodes="n") == (None if expected is None else [expected])
+    assert scores(h, "score_utilization", nodes="n") == (None if expected is None else [expected])
 
 
 @pytest.mark.parametrize(
@@ -152,7 +156,7 @@ def test_balance_of_what_a_node_has(cpu: str, memory: str, gpus: int, expected: 
     h.node("n", cpu=cpu, memory=memory, resources={"nvidia.com/gpu": gpus})
     h.node("whole", cpu="4", memory="16Gi", resources={"nvidia.com/gpu": 4})
     h.pod("p", requests={"cpu": "3", "memory": "4Gi", "nvidia.com/gpu": "4"})
-    found = scores(h, "node_order")
+    found = scores(h, "score_utilization")
     assert found is not None
     assert found[1] == 68
     # Fractions .75 cpu, .25 memory, 1.0 gpu, less what is missing: |a - b| / 2 of two, 0 of one.
@@ -163,7 +167,7 @@ def test_scores_add_up_with_their_weights() -> None:
     h = cluster(least=2, most=3, balanced=5)
     h.node("n", cpu="4", memory="16Gi")
     h.pod("p", requests={"cpu": "3", "memory": "4Gi"})
-    assert scores(h, "node_order") == [2 * 50 + 3 * 50 + 5 * 75]
+    assert scores(h, "score_utilization") == [2 * 50 + 3 * 50 + 5 * 75]
 
 
 def test_planned_pods_are_seen() -> None:
@@ -174,7 +178,7 @@ def test_planned_pods_are_seen() -> None:
     table, asked = session.nodes, signature(h, "p")
     ahead, rows = np.arange(3)[:, None], np.zeros(3, dtype=np.intp)
     nonzero = np.array([[asked.cls.nonzero_cpu_milli, asked.cls.nonzero_memory_bytes]])
-    answer = h.plugin("nodeorder").node_order(
+    answer = h.plugin("nodeorder").score_utilization(
         asked,
         NodeView(
             table,
@@ -191,7 +195,7 @@ def test_without_weights_utilisation_is_no_score() -> None:
     h = cluster()
     h.node("n")
     h.pod("p")
-    assert scores(h, "node_order") is None
+    assert scores(h, "score_utilization") is None
 
 
 # --- node affinity and images ---------------------------------------------------------------------------------------
@@ -218,8 +222,8 @@ def test_preferred_node_affinity_adds_the_weights_of_matching_terms() -> None:
     zone = {"matchExpressions": [{"key": "zone", "operator": "Exists"}]}
     by_name = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["c"]}]}
     h.pod("p", **preferring((80, ssd), (70, zone), (5, by_name), (100, {})))
-    assert scores(h, "node_order_static") == [300, 160, 10]
-    assert scores(h, "node_order_static", nodes="c a") == [10, 300]
+    assert scores(h, "score_spec") == [300, 160, 10]
+    assert scores(h, "score_spec", nodes="c a") == [10, 300]
 
 
 @pytest.mark.parametrize("scale", [1, 20])
@@ -231,10 +235,10 @@ def test_kube_scheduler_normalizes_preferred_node_affinity_over_the_candidates(s
     ssd, zone = ({"matchExpressions": [{"key": key, "operator": "Exists"}]} for key in ("disk", "zone"))
     terms = [(3 * scale, ssd), (scale, zone)]
     h.pod("p", **preferring(*terms))
-    assert scores(h, "node_order_static") is None
-    assert scores(h, "batch_node_order") == [200, 150, 0]
-    assert scores(h, "batch_node_order", nodes="b c") == [200, 0]
-    assert scores(h, "batch_node_order", nodes="b") is None
+    assert scores(h, "score_spec") is None
+    assert scores(h, "compare") == [200, 150, 0]
+    assert scores(h, "compare", nodes="b c") == [200, 0]
+    assert scores(h, "compare", nodes="b") is None
 
 
 def test_kube_scheduler_counts_required_pod_affinity_of_existing_pods() -> None:
@@ -247,7 +251,7 @@ def test_kube_scheduler_counts_required_pod_affinity_of_existing_pods() -> None:
         for name, node in (("r1", "a"), ("r2", "a"), ("r3", "c")):
             h.pod(name, group=None, node=node, **required)
         h.pod("p", labels={"app": "web"})
-        assert scores(h, "batch_node_order") == expected
+        assert scores(h, "compare") == expected
 
 
 def test_an_unknown_scoring_keeps_the_default() -> None:
@@ -259,7 +263,7 @@ def test_no_preference_is_no_score() -> None:
     h = cluster(node_affinity=2, image=1)
     h.node("a")
     h.pod("p")
-    assert scores(h, "node_order_static") is None
+    assert scores(h, "score_spec") is None
 
 
 @pytest.mark.parametrize(
@@ -278,7 +282,7 @@ def test_image_locality(size: int, holders: int, containers: int, expected: int)
         h.node(f"n{index}", images=images)
     specs = [{"name": "c0", "image": "repo/app"}, *({"name": f"c{n}", "image": "x"} for n in range(1, containers))]
     h.pod("p", containers=specs)
-    assert scores(h, "node_order_static") == ([expected] * holders + [0.0] * (4 - holders) if expected else None)
+    assert scores(h, "score_spec") == ([expected] * holders + [0.0] * (4 - holders) if expected else None)
 
 
 @pytest.mark.parametrize(
@@ -289,7 +293,7 @@ def test_an_image_without_a_tag_is_the_latest(image: str, found: bool) -> None:
     h = cluster(image=1)
     h.node("a", images=[{"names": ["registry:5000/app:latest"], "sizeBytes": 2000 * MIB}])
     h.pod("p", containers=[{"name": "main", "image": image}])
-    assert scores(h, "node_order_static") == ([100.0] if found else None)
+    assert scores(h, "score_spec") == ([100.0] if found else None)
 
 
 # --- taints ---------------------------------------------------------------------------------------------------------
@@ -305,8 +309,8 @@ def test_taint_toleration_is_relative_to_the_worst_candidate() -> None:
     h.node("b", taints=prefer_not("x"))
     h.node("c", taints=[*prefer_not("x", "y", "z"), {"key": "n", "value": "", "effect": "NoSchedule"}])
     h.pod("p")
-    assert scores(h, "batch_node_order") == [300, 201, 0]
-    assert scores(h, "batch_node_order", nodes="b a") == [0, 300]
+    assert scores(h, "compare") == [300, 201, 0]
+    assert scores(h, "compare", nodes="b a") == [0, 300]
 
 
 @pytest.mark.parametrize("effect", ["", "PreferNoSchedule"])
@@ -316,8 +320,8 @@ def test_tolerated_preferences_do_not_count(effect: str) -> None:
     h.node("b", taints=prefer_not("y"))
     h.pod("p", tolerations=[{"key": "x", "operator": "Exists", "effect": effect}])
     h.pod("other", tolerations=[{"key": "x", "operator": "Exists", "effect": "NoSchedule"}])
-    assert scores(h, "batch_node_order") == [100, 0]
-    assert scores(h, "batch_node_order", pod="other") is None
+    assert scores(h, "compare") == [100, 0]
+    assert scores(h, "compare", pod="other") is None
 
 
 def test_taints_that_are_the_same_everywhere_do_not_slow_placement_down() -> None:
@@ -326,8 +330,8 @@ def test_taints_that_are_the_same_everywhere_do_not_slow_placement_down() -> Non
     h.node("b", taints=prefer_not("x"))
     h.node("c")
     h.pod("p")
-    assert scores(h, "batch_node_order", nodes="a b") is None
-    assert scores(h, "batch_node_order", nodes="c") is None
+    assert scores(h, "compare", nodes="a b") is None
+    assert scores(h, "compare", nodes="c") is None
 
 
 # --- pod affinity ---------------------------------------------------------------------------------------------------
@@ -353,8 +357,8 @@ def test_inter_pod_affinity_is_stretched_over_the_candidates() -> None:
     h.pod("web", group=None, node="a", labels={"app": "web"})
     h.pod("db", group=None, node="c", labels={"app": "db"})
     h.pod("p", **preferred(near=(weighted(10, WEB),), apart=(weighted(5, {"matchLabels": {"app": "db"}}),)))
-    assert scores(h, "batch_node_order", nodes="a b c") == [200, 66, 0]
-    assert scores(h, "batch_node_order", nodes="b d") is None
+    assert scores(h, "compare", nodes="a b c") == [200, 66, 0]
+    assert scores(h, "compare", nodes="b d") is None
 
 
 def test_preferred_terms_of_existing_pods_count() -> None:
@@ -364,8 +368,8 @@ def test_preferred_terms_of_existing_pods_count() -> None:
     h.pod("foe", group=None, node="c", **preferred(apart=(weighted(10, WEB),)))
     h.pod("p", labels={"app": "web"})
     h.pod("other", labels={"app": "db"})
-    assert scores(h, "batch_node_order") == [100, 25, 0]
-    assert scores(h, "batch_node_order", pod="other") is None
+    assert scores(h, "compare") == [100, 25, 0]
+    assert scores(h, "compare", pod="other") is None
 
 
 def test_required_terms_of_existing_pods_do_not_score() -> None:
@@ -379,7 +383,7 @@ def test_required_terms_of_existing_pods_do_not_score() -> None:
         affinity={"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}},
     )
     h.pod("p", labels={"app": "web"})
-    assert scores(h, "batch_node_order") is None
+    assert scores(h, "compare") is None
 
 
 def test_without_weight_preferences_of_pods_make_no_profile() -> None:
@@ -434,7 +438,7 @@ def test_soft_spread_over_zones(
     zones(h, **nodes)
     web_pods(h, **counts)
     h.pod("p", labels={"app": "web"}, **soft())
-    assert scores(h, "batch_node_order") == expected
+    assert scores(h, "compare") == expected
 
 
 def test_soft_spread_over_hosts_sees_the_pods_of_each_host() -> None:
@@ -443,7 +447,7 @@ def test_soft_spread_over_hosts_sees_the_pods_of_each_host() -> None:
     web_pods(h, a=2, b=1)
     h.pod("p", labels={"app": "web"}, **soft("kubernetes.io/hostname"))
     # raw: round(2 ln 5) = 3, round(ln 5) = 2, 0
-    assert scores(h, "batch_node_order") == [0, 2 * 33, 200]
+    assert scores(h, "compare") == [0, 2 * 33, 200]
 
 
 def test_the_number_of_domains_is_that_of_the_candidates() -> None:
@@ -452,8 +456,8 @@ def test_the_number_of_domains_is_that_of_the_candidates() -> None:
     web_pods(h, a=5, b=2)
     h.pod("p", labels={"app": "web"}, **soft(skew=3))
     # All five: raw round(5 ln 7 + 2) = 12, round(2 ln 7 + 2) = 6, 2. Two: round(5 ln 4 + 2) = 9, round(2 ln 4 + 2) = 5.
-    assert scores(h, "batch_node_order") == [16, 66, 100, 100, 100]
-    assert scores(h, "batch_node_order", nodes="a b") == [55, 100]
+    assert scores(h, "compare") == [16, 66, 100, 100, 100]
+    assert scores(h, "compare", nodes="a b") == [55, 100]
 
 
 def test_a_gang_with_soft_spread_alternates() -> None:
@@ -499,6 +503,8 @@ def test_a_handful_of_rows_and_many_are_scored_alike_to_the_last_bit() -> None:
         everything = np.arange(40)
         for index in range(len(requests)):
             asked = session.engine.signature(session.queues["q"], h.task(f"p{index}"))
-            many = plugin.node_order(asked, session.rows(everything))
-            few = np.concatenate([plugin.node_order(asked, session.rows(part)) for part in np.split(everything, 8)])
+            many = plugin.score_utilization(asked, session.rows(everything))
+            few = np.concatenate(
+                [plugin.score_utilization(asked, session.rows(part)) for part in np.split(everything, 8)]
+            )
             assert many.tolist() == few.tolist()

@@ -11,7 +11,7 @@ from capcard_sched.framework.api.node_view import Diagnosis, FilterResult, NodeV
 from capcard_sched.framework.conf.scheduler_conf import parse_conf
 from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.refusal import Code
-from capcard_sched.testing import Harness, registry
+from capcard_sched.testing import Harness, hooks_of, registry
 
 CONF = """
 actions: "enqueue, allocate, backfill"
@@ -85,9 +85,10 @@ def judged(h: Harness, pod: str, *, fresh: bool = True) -> dict[str, tuple[list[
 
 
 def ask(plugin: Any, asked: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
-    plugin.predicate_static(asked, rows, verdict)
-    plugin.predicate(asked, rows, verdict)
-    plugin.predicate_domain(asked, rows, verdict)
+    hooks = hooks_of(plugin, asked)
+    hooks.filter_static(rows, verdict)
+    hooks.filter_rows(rows, verdict)
+    hooks.filter_by_others(rows, verdict)
 
 
 def term(selector: dict[str, Any] | None, key: str = "zone", **more: Any) -> dict[str, Any]:
@@ -358,7 +359,7 @@ def test_a_pod_with_host_ports_conflicts_with_its_own_sibling_planned_ahead() ->
         asked = signature(h, name)
         used = table.used[rows] + np.arange(3)[:, None] * asked.cls.request
         verdict = FilterResult(3)
-        h.plugin("predicates").predicate(asked, NodeView(table, rows, used=used), verdict)
+        hooks_of(h.plugin("predicates"), asked).filter_rows(NodeView(table, rows, used=used), verdict)
         assert verdict.ok.tolist() == expected
 
 
@@ -696,7 +697,7 @@ def test_labels_do_not_split_signatures_while_no_pod_has_terms() -> None:
     h.pod("q", labels={"app": "db"})
     h.session()
     assert signature(h, "p") is signature(h, "q")
-    assert not h.plugin("predicates").domain_bound(signature(h, "p"))
+    assert not hooks_of(h.plugin("predicates"), signature(h, "p")).reads_other_nodes
 
 
 def test_labels_split_profiles_only_by_the_terms_they_meet() -> None:
@@ -710,8 +711,8 @@ def test_labels_split_profiles_only_by_the_terms_they_meet() -> None:
     plugin = h.plugin("predicates")
     assert signature(h, "p") is signature(h, "p2")
     assert signature(h, "p") is not signature(h, "q")
-    assert plugin.domain_bound(signature(h, "p"))
-    assert not plugin.domain_bound(signature(h, "q"))
+    assert hooks_of(plugin, signature(h, "p")).reads_other_nodes
+    assert not hooks_of(plugin, signature(h, "q")).reads_other_nodes
 
 
 def test_labels_do_not_matter_again_once_the_pods_with_terms_are_deleted() -> None:

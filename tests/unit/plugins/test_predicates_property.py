@@ -17,7 +17,7 @@ from capcard_sched.framework.api.node_view import Diagnosis, NodeView
 from capcard_sched.framework.session.session import Session
 from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.deltas import ObjectGone
-from capcard_sched.testing import Harness
+from capcard_sched.testing import Harness, hooks_of
 from tests import objects
 
 CONF = """
@@ -434,17 +434,15 @@ def compare(h: Harness, session: Session, name: str, pod: Object, nodes: list[Ob
     assert predicates.pre_predicate(signature) is None
     for row, node in enumerate(nodes):
         diagnosis = Diagnosis(1)
-        for hook in (predicates.predicate_static, predicates.predicate, predicates.predicate_domain):
-            hook(signature, NodeView(session.nodes, np.array([row])), diagnosis)
+        hooks_of(predicates, signature).diagnose(NodeView(session.nodes, np.array([row])), diagnosis)
         assert list(diagnosis.reasons) == reasons(pod, node, nodes, standing), (name, node)
     rows = session.all_rows()
-    answer = nodeorder.batch_node_order(signature, rows)
-    given = [0] * len(nodes) if answer is None else answer.tolist()
+    given = hooks_of(nodeorder, signature).with_comparing_scores(rows, np.zeros(len(nodes))).tolist()
     assert given == batch_scores(pod, nodes, standing), name
-    static = nodeorder.node_order_static(signature, rows)
+    static = nodeorder.score_spec(signature, rows)
     given = [0] * len(nodes) if static is None else static.tolist()
     assert given == [preferred_nodes(pod, node) for node in nodes], name
-    if not predicates.domain_bound(signature):
+    if not hooks_of(predicates, signature).reads_other_nodes:
         # Declared to depend on no other node: no existing pod may change the result.
         for node in nodes:
             assert affinity_reason(pod, node, standing) is None

@@ -13,7 +13,7 @@ from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.deltas import BindFailed
 from capcard_sched.model.refusal import Code
 from capcard_sched.model.status import TaskStatus
-from capcard_sched.testing import Harness
+from capcard_sched.testing import Harness, hooks_of
 from capcard_sched.testing.storage import labelled, on_nodes
 
 CONF = """
@@ -86,10 +86,10 @@ def rejections(h: Harness, pod: str, *, fresh: bool = True) -> dict[str, list[st
 
 
 def ask(plugin: Any, asked: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
-    plugin.predicate_static(asked, rows, verdict)
-    plugin.predicate(asked, rows, verdict)
-    if plugin.domain_bound(asked):
-        plugin.predicate_domain(asked, rows, verdict)
+    hooks = hooks_of(plugin, asked)
+    hooks.filter_static(rows, verdict)
+    hooks.filter_rows(rows, verdict)
+    hooks.filter_by_others(rows, verdict)
 
 
 def allowed(h: Harness, pod: str) -> str:
@@ -258,9 +258,8 @@ def test_pods_with_bound_claims_are_placed_like_others() -> None:
     h.claim("data", volume="pv")
     h.pod("p", **uses("data"))
     h.session()
-    plugin = h.plugin("predicates")
-    assert not plugin.row_private(signature(h, "p"))
-    assert not plugin.domain_bound(signature(h, "p"))
+    hooks = hooks_of(h.plugin("predicates"), signature(h, "p"))
+    assert (hooks.reads_pods, hooks.reads_other_nodes) == (False, False)
 
 
 def test_a_volume_that_changes_is_looked_at_again() -> None:
@@ -646,7 +645,7 @@ SHAPE = "volumebinding.shape: [{utilization: 0, score: 0}, {utilization: 100, sc
 
 def scores(h: Harness, pod: str) -> list[float] | None:
     session = h.session()
-    found = h.plugin("predicates").batch_node_order(signature(h, pod), session.all_rows())
+    found = hooks_of(h.plugin("predicates"), signature(h, pod)).comparing_scores(session.all_rows())
     return None if found is None else found.tolist()
 
 
@@ -794,4 +793,4 @@ def test_telling_the_plugin_of_a_placement_without_claims_changes_nothing() -> N
     placement = Placement(h.job("g"), task.cls, [task], [session.nodes.by_name["n1"]])
     plugin = h.plugin("predicates")
     assert plugin.bind_volumes(placement) is None
-    assert plugin.task_context(task) is None
+    assert plugin.signature(session.queues["q"], task) is None

@@ -52,7 +52,7 @@ def notes(strategy: str | None, weights: object = None) -> dict[str, str]:
     return found
 
 
-def scores(h: Harness, pod: str = "p", hook: str = "node_order") -> list[float] | None:
+def scores(h: Harness, pod: str = "p", hook: str = "score_utilization") -> list[float] | None:
     session = h.session()
     found = getattr(h.plugin("resource-strategy-fit"), hook)(PodSignature(h.task(pod).cls, {}, 0), session.all_rows())
     return None if found is None else [round(score, 2) for score in found.tolist()]
@@ -175,7 +175,7 @@ def test_scarce_resources(
     h = Harness(conf(sra=arguments))
     h.node("n", **node)
     h.pod("p", requests=request_)
-    assert scores(h, hook="node_order_static") == (None if points is None else [points])
+    assert scores(h, hook="score_scarcity") == (None if points is None else [points])
 
 
 def test_pods_without_cards_go_where_no_cards_are() -> None:
@@ -205,7 +205,7 @@ def refusals(h: Harness, pod: str = "p") -> dict[str, int]:
     session = h.session()
     rows = session.all_rows()
     verdict = Diagnosis(len(rows))
-    h.plugin("resource-strategy-fit").predicate(PodSignature(h.task(pod).cls, {}, 0), rows, verdict)
+    h.plugin("resource-strategy-fit").filter_proportional(PodSignature(h.task(pod).cls, {}, 0), rows, verdict)
     assert all(code in (0, Code.UNRESOLVABLE) for code in verdict.codes)
     return verdict.reasons
 
@@ -432,13 +432,13 @@ def test_vector_scores_equal_the_plain_formula(
     plugin = ResourceStrategyFit(arguments)
     plugin.open(session)
     rows = session.all_rows()
-    found = plugin.node_order(PodSignature(h.task("p").cls, {}, 0), rows)
+    found = plugin.score_utilization(PodSignature(h.task("p").cls, {}, 0), rows)
     rules = configured or {"cpu": Choice(), "memory": Choice()}
     plain = [float(formula(rules, weight, request, used, offered)) for offered, used in nodes]
     assert ([0.0] * len(nodes) if found is None else found.tolist()) == pytest.approx(plain, rel=1e-12, abs=1e-9)
     if found is not None:  # one row at a time gives the same bits
         single = [
-            plugin.node_order(PodSignature(h.task("p").cls, {}, 0), NodeView(session.nodes, np.array([row])))
+            plugin.score_utilization(PodSignature(h.task("p").cls, {}, 0), NodeView(session.nodes, np.array([row])))
             for row in range(len(nodes))
         ]
         assert [float(score[0]) for score in single if score is not None] == found.tolist()

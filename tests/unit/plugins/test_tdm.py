@@ -117,7 +117,7 @@ def judged(h: Harness, name: str) -> dict[str, list[str]]:
     found = {}
     for row, node in enumerate(session.nodes.nodes):
         diagnosis = Diagnosis(1)
-        h.plugin("tdm").predicate_static(signature, session.rows(np.array([row])), diagnosis)
+        h.plugin("tdm").filter_by_zone(signature, session.rows(np.array([row])), diagnosis)
         found[node.name] = list(diagnosis.reasons)
         assert diagnosis.codes[0] == (Code.UNRESOLVABLE if diagnosis.reasons else 0)
     return found
@@ -125,7 +125,7 @@ def judged(h: Harness, name: str) -> dict[str, list[str]]:
 
 def scored(h: Harness, name: str) -> list[float]:
     session = h.session()
-    answer = h.plugin("tdm").node_order_static(
+    answer = h.plugin("tdm").score_zones(
         session.engine.signature(session.queues["q"], h.task(name)), session.all_rows()
     )
     return [0.0] * len(session.nodes) if answer is None else answer.tolist()

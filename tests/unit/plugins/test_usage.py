@@ -17,7 +17,7 @@ from capcard_sched.model.refusal import Code
 from capcard_sched.model.usage import NodeUsage
 from capcard_sched.plugins.usage import CPU_EXCEEDS, MEMORY_EXCEEDS
 from capcard_sched.plugins.usage.estimates import estimate
-from capcard_sched.testing import EPOCH, Harness
+from capcard_sched.testing import EPOCH, Harness, hooks_of
 
 MINUTE = 60.0
 
@@ -56,16 +56,17 @@ def profile_of(h: Harness, pod: str = "p") -> tuple[PodSignature, NodeView]:
 def scores(h: Harness) -> list[float]:
     signature, rows = profile_of(h)
     plugin = h.plugin("usage")
-    parts = [plugin.node_order_static(signature, rows), plugin.node_order(signature, rows)]
-    found = [part.tolist() for part in parts if part is not None]
-    assert len(found) <= 1, "never counted twice"
-    return found[0] if found else [0.0] * len(rows)
+    hooks = hooks_of(plugin, signature)
+    static, changing = hooks.static_scores(rows), hooks.row_scores(rows)
+    assert static is None or not changing.any(), "never counted twice"
+    found: list[float] = (changing if static is None else static).tolist()
+    return found
 
 
 def verdict(h: Harness) -> tuple[list[int], dict[str, int]]:
     signature, rows = profile_of(h)
     diagnosis = Diagnosis(len(rows))
-    h.plugin("usage").predicate_static(signature, rows, diagnosis)
+    hooks_of(h.plugin("usage"), signature).diagnose(rows, diagnosis)
     return diagnosis.codes.tolist(), diagnosis.reasons
 
 
@@ -96,8 +97,8 @@ def test_the_score_is_what_is_left_of_a_node(
 def test_weights_of_nothing_score_nothing_better_than_nan(arguments: str) -> None:
     h = cluster((40, 60), arguments=arguments)
     signature, rows = profile_of(h)
-    assert h.plugin("usage").node_order(signature, rows) is None
-    assert h.plugin("usage").node_order_static(signature, rows) is None
+    hooks = hooks_of(h.plugin("usage"), signature)
+    assert (hooks.static_scores(rows), hooks.reads_pods) == (None, False)
 
 
 _UU = Code.UNRESOLVABLE
@@ -176,10 +177,11 @@ def test_without_a_measurement_the_plugin_has_no_effect() -> None:
     signature, rows = profile_of(h)
     plugin = h.plugin("usage")
     answer = FilterResult(len(rows))
-    plugin.predicate_static(signature, rows, answer)
+    hooks = hooks_of(plugin, signature)
+    hooks.filter_static(rows, answer)
     assert answer.unanimous
-    assert plugin.node_order(signature, rows) is None
-    assert not plugin.row_private(signature), "nodes need no evaluation one by one"
+    assert hooks.static_scores(rows) is None
+    assert not hooks.reads_pods, "nodes need no evaluation one by one"
     assert signature.contexts == {}
 
 

@@ -51,14 +51,14 @@ def diagnosis(h: Harness, pod: str = "p") -> Diagnosis:
     rows = session.all_rows()
     verdict = Diagnosis(len(rows))
     plugin = h.plugin("capacity-card")
-    plugin.predicate_static(profile, rows, verdict)
+    plugin.filter_by_card(profile, rows, verdict)
     return verdict
 
 
 def scores(h: Harness, pod: str = "p") -> list[float] | None:
     session = h.session()
     profile = session.engine.signature(h.state.queues["q"], h.task(pod))
-    found = h.plugin("capacity-card").node_order_static(profile, session.all_rows())
+    found = h.plugin("capacity-card").score_cards(profile, session.all_rows())
     return None if found is None else [float(score) for score in found]
 
 

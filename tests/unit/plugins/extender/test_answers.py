@@ -15,7 +15,7 @@ from capcard_sched.framework.session.session import Session
 from capcard_sched.model.refusal import Code, Refusal
 from capcard_sched.model.status import Vote
 from capcard_sched.plugins.extender.nodes import ScoringFailed
-from capcard_sched.testing import Harness
+from capcard_sched.testing import Harness, hooks_of
 from capcard_sched.webhook.client import url_of
 from tests.unit.plugins.extender.webhook import Raw, Webhook, cluster, conf
 
@@ -29,7 +29,7 @@ def judged(h: Harness, session: Session, name: str = "p") -> dict[str, tuple[int
     found = {}
     for row, node in enumerate(session.nodes.nodes):
         verdict = Diagnosis(1)
-        h.plugin("extender").predicate_domain(signature, session.rows(np.array([row])), verdict)
+        h.plugin("extender").filter_by_webhook(signature, session.rows(np.array([row])), verdict)
         found[node.name] = int(verdict.codes[0]), ", ".join(verdict.reasons)
     return found
 
@@ -183,8 +183,9 @@ def test_16_4_pods_without_a_managed_resource_are_none_of_its_business(
     assert plugin.preemptable(task, [task]) == ([] if asked else None)
     assert plugin.reclaimable(task, [task]) == ([] if asked else None)
     signature = profile_of(h, session)
-    assert (plugin.batch_node_order(signature, session.all_rows()) is not None) == asked
-    assert plugin.domain_bound(signature) == asked
+    hooks = hooks_of(plugin, signature)
+    assert (hooks.comparing_scores(session.all_rows()) is not None) == asked
+    assert hooks.reads_other_nodes == asked
     webhook.asked.clear()
     h.core.state.changes.everything = True
     h.step()
@@ -256,7 +257,7 @@ def test_16_6_a_call_that_fails_means_what_ignorable_says(
         case _:
             with nullcontext() if ignorable else pytest.raises(ScoringFailed, match=re.escape(message)):
                 found = "fails"
-                found = plugin.batch_node_order(profile_of(h, session), session.all_rows())
+                found = plugin.score_by_webhook(profile_of(h, session), session.all_rows())
     assert found == expected
 
 

@@ -144,9 +144,9 @@ def test_a_url_that_is_none_fails_every_call_without_sending_it() -> None:
 
 #: Verb to the hooks that are answered only if it is given.
 ANSWERED = {
-    "predicateVerb": {"predicate_domain", "best_node", "task_context", "domain_bound", "row_private"},
-    "predicateBatchVerb": {"predicate_domain", "best_node", "task_context", "domain_bound", "row_private"},
-    "prioritizeVerb": {"batch_node_order", "task_context", "domain_bound", "row_private"},
+    "predicateVerb": {"filter", "best_node", "signature"},
+    "predicateBatchVerb": {"filter", "best_node", "signature"},
+    "prioritizeVerb": {"score", "signature"},
     "preemptableVerb": {"preemptable"},
     "reclaimableVerb": {"reclaimable"},
     "queueOverusedVerb": {"overused"},

@@ -145,7 +145,7 @@ def test_a_node_that_is_scored_more_than_once_is_sent_once(webhook: Webhook) -> 
     h = cluster(conf(webhook.url, "prioritize"), nodes=2)
     session = h.session()
     rows = session.rows(np.array([1, 1, 0, 1]))
-    assert h.plugin("extender").batch_node_order(profile_of(h, session), rows).tolist() == [2, 2, 1, 2]
+    assert h.plugin("extender").score_by_webhook(profile_of(h, session), rows).tolist() == [2, 2, 1, 2]
     assert [node["Name"] for node in webhook.requests("prioritize")[0]["nodes"]] == ["n1", "n0"]
 
 

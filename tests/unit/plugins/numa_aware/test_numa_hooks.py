@@ -12,7 +12,7 @@ from capcard_sched.framework.api.node_view import Diagnosis
 from capcard_sched.framework.conf.scheduler_conf import parse_conf
 from capcard_sched.model.refusal import Code
 from capcard_sched.plugins.numa_aware.plugin import NumaAwareArguments, normalised
-from capcard_sched.testing import Harness, registry
+from capcard_sched.testing import Harness, hooks_of, registry
 from tests.unit.plugins.numa_aware.machines import (
     BEST_EFFORT,
     DECISION,
@@ -36,7 +36,7 @@ def judged(h: Harness, name: str = "p") -> dict[str, tuple[str, Code]]:
     plugin, found = h.plugin("numa-aware"), {}
     for row, node in enumerate(session.nodes.nodes):
         diagnosis = Diagnosis(1)
-        plugin.predicate(signature, session.rows(np.array([row], dtype=np.intp)), diagnosis)
+        hooks_of(plugin, signature).diagnose(session.rows(np.array([row], dtype=np.intp)), diagnosis)
         if diagnosis.reasons:
             (reason,) = diagnosis.reasons
             found[node.name] = (reason, Code(int(diagnosis.codes[0])))
@@ -93,7 +93,7 @@ def test_vector_20_1_in_a_session() -> None:
     whole(h, "p", 6, BEST_EFFORT)
     session = h.session()
     signature = session.engine.signature(session.queues["q"], h.task("p"))
-    assert h.plugin("numa-aware").batch_node_order(signature, session.all_rows()).tolist() == [0, 50, 0]
+    assert h.plugin("numa-aware").score_numa_nodes(signature, session.all_rows()).tolist() == [0, 50, 0]
 
 
 # --- pods that the checks apply to ------------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ def test_a_pod_without_a_policy_is_checked_by_the_policy_of_the_node_and_not_sco
     assert judged(h) == {"a": (REFUSED, Code.UNRESOLVABLE)}
     session = h.session()
     signature = session.engine.signature(session.queues["q"], h.task("p"))
-    assert h.plugin("numa-aware").batch_node_order(signature, session.all_rows()) is None
+    assert hooks_of(h.plugin("numa-aware"), signature).comparing_scores(session.all_rows()) is None
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_what_looks_at_cpus_is_private_and_nothing_else_is() -> None:
     def private() -> list[str]:
         session, plugin = h.session(), h.plugin("numa-aware")
         queue, names = session.queues["q"], ("whole", "named", "plain")
-        return [name for name in names if plugin.row_private(session.engine.signature(queue, h.task(name)))]
+        return [name for name in names if hooks_of(plugin, session.engine.signature(queue, h.task(name))).reads_pods]
 
     assert private() == ["named"], "without CPU alignment whole CPUs are like others"
     h.apply(numatopology("n", "0-15"))

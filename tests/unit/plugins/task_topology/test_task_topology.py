@@ -180,7 +180,7 @@ def test_a_task_without_topology_has_no_opinion() -> None:
     w = World({"a": 1, "x": 1}, affinity="a").nodes(n1=8)
     w.open()
     assert w.scores("x-0") is None
-    assert not w.plugin.domain_bound(w.session.engine.signature(w.session.queues["q"], w.h.task("x-0")))
+    assert not w.session.engine.reads_other_nodes(w.session.engine.signature(w.session.queues["q"], w.h.task("x-0")))
 
 
 def test_better_the_largest_of_the_others_are_left_out_first() -> None:

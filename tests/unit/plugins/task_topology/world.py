@@ -14,7 +14,7 @@ from capcard_sched.model.annotations import (
 )
 from capcard_sched.plugins.task_topology import TaskTopology
 from capcard_sched.plugins.task_topology.buckets import JobBuckets
-from capcard_sched.testing import Harness
+from capcard_sched.testing import Harness, hooks_of
 
 
 def conf(*others: str, **arguments: Any) -> str:
@@ -77,7 +77,7 @@ class World:
         """Score of every node for the next pod of the class and role of `pod`."""
         task = self.h.task(pod)
         signature = self.session.engine.signature(self.session.queues["q"], task)
-        found = self.plugin.node_order(signature, self.session.all_rows())
+        found = hooks_of(self.plugin, signature).comparing_scores(self.session.all_rows())
         if found is None:
             return None
         return dict(zip(self.session.nodes.names, (round(score, 2) for score in found.tolist()), strict=True))
