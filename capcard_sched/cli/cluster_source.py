@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from capcard_sched.simulation.scenario import InputError, load_scenario
 
 if TYPE_CHECKING:
     from capcard_sched.framework.core import Core
+    from capcard_sched.insight.expected_start import KnownState
     from capcard_sched.insight.object_view import ObjectView
     from capcard_sched.kube.client import Client
     from capcard_sched.kube.connection import Connection
@@ -99,6 +100,8 @@ class ClusterSource:
     #: For messages: "at the end of the simulation".
     when: str
     objects: ObjectView
+    #: The state as manifests, with the ends of jobs that the source knows.
+    known_state: Callable[[], KnownState]
     #: Set for a live cluster.
     live: LiveCluster | None = None
     #: Namespace of the kubeconfig's context.
@@ -136,15 +139,21 @@ def load_cluster(source: Source, *, read_only: bool = False, namespace: str = ""
 
 
 def _simulated(source: Source, *, read_only: bool) -> ClusterSource:
+    from capcard_sched.insight.expected_start import KnownState
     from capcard_sched.insight.object_view import StoreObjects
 
     scenario = scenario_of(source)
     core, watched, outcome = run_scenario(scenario, source, source.scheduler_conf)
     for warning in outcome.warnings:
         print(f"warning: {warning}", file=sys.stderr)
-    now = EPOCH + outcome.end / SECOND
+    now, conf = EPOCH + outcome.end / SECOND, core.conf
     _full_session(core, watched, outcome.deltas, now, read_only=read_only)
-    return ClusterSource(core, now, watched, "at the end of the simulation", StoreObjects(outcome.store))
+    store = outcome.store
+
+    def known_state() -> KnownState:
+        return KnownState([obj for kind in store.kinds() for obj in store.list(kind)], now, conf, ends=outcome.ends)
+
+    return ClusterSource(core, now, watched, "at the end of the simulation", StoreObjects(store), known_state)
 
 
 def scenario_of(source: Source, *more: str) -> Scenario:
@@ -170,7 +179,8 @@ def run_scenario(scenario: Scenario, source: Source, conf: Path | None) -> tuple
 
 def _recorded(source: Source, *, read_only: bool) -> ClusterSource:
     from capcard_sched.daemon.diagnosis.recording import RecordingError, RecordingReader
-    from capcard_sched.insight.object_view import DeltaObjects
+    from capcard_sched.insight.expected_start import KnownState
+    from capcard_sched.insight.object_view import DeltaObjects, manifests_of
     from capcard_sched.insight.recorded_state import read_state
 
     assert source.recording is not None
@@ -184,9 +194,15 @@ def _recorded(source: Source, *, read_only: bool) -> ClusterSource:
         core = build_core(source.scheduler_conf, source.plugins_dir, options)
     else:
         core = core_with_conf(state.conf, str(source.recording), source.plugins_dir, options)
-    watched = FailureWatch(core)
+    watched, conf = FailureWatch(core), core.conf
     _full_session(core, watched, state.deltas, state.now, read_only=read_only)
-    return ClusterSource(core, state.now, watched, "at the end of the recording", DeltaObjects(state.deltas))
+    file = source.recording
+
+    def known_state() -> KnownState:
+        return KnownState(manifests_of(state.deltas), state.now, conf, recorded=(file,))
+
+    objects = DeltaObjects(state.deltas)
+    return ClusterSource(core, state.now, watched, "at the end of the recording", objects, known_state)
 
 
 def _full_session(core: Core, watched: FailureWatch, found: Sequence[Delta], now: float, *, read_only: bool) -> None:
@@ -238,21 +254,26 @@ def live_cluster(source: Source, read: LiveCluster, *, read_only: bool) -> Clust
     """The cluster of what was read from a live one. Raises BadInputError for an invalid scheduler-conf."""
     import time
 
-    from capcard_sched.insight.live_objects import fetch_events, fetch_object
-    from capcard_sched.insight.object_view import DeltaObjects, for_core
+    from capcard_sched.insight.expected_start import KnownState
+    from capcard_sched.insight.live_objects import fetch_events, fetch_jobs, fetch_object
+    from capcard_sched.insight.object_view import DeltaObjects, for_core, manifests_of
 
     options = options_of(None, "1s", source.scheduler_name, source.default_queue)
     if read.conf is None:
         core = build_core(source.scheduler_conf, source.plugins_dir, options)
     else:
         core = core_with_conf(read.conf, f"ConfigMap {source.installed_conf}", source.plugins_dir, options)
-    watched = FailureWatch(core)
+    watched, conf = FailureWatch(core), core.conf
     now = time.time()
     _full_session(core, watched, for_core(read.deltas), now, read_only=read_only)
     connection = read.connection
     objects = DeltaObjects(read.deltas, partial(fetch_object, connection), partial(fetch_events, connection))
     namespace = connection.namespace or "default"
-    return ClusterSource(core, now, watched, f"at {connection.server}", objects, read, namespace)
+
+    def known_state() -> KnownState:
+        return KnownState([*fetch_jobs(connection), *manifests_of(read.deltas)], now, conf)
+
+    return ClusterSource(core, now, watched, f"at {connection.server}", objects, known_state, read, namespace)
 
 
 async def _read(source: Source, connection: Connection, namespace: str, *, jobs: bool) -> LiveCluster:

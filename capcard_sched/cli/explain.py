@@ -10,6 +10,7 @@ from cyclopts import Parameter
 
 from capcard_sched.cli.cluster_source import Source, load_cluster
 from capcard_sched.cli.exit_codes import usage_error
+from capcard_sched.cli.expected_start import HistoryFlag, load_forecast
 from capcard_sched.cli.simulate import BadInputError
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ def explain(
     /,
     *,
     namespace: Annotated[str, Parameter(name=["--namespace", "-n"], metavar="NAME")] = "default",
+    expected_start: Annotated[bool | None, Parameter(show_default=False)] = None,
+    history: HistoryFlag = (),
     output: Annotated[Literal["text", "json"], Parameter(name=["--output", "-o"])] = "text",
     source: Source = Source(),  # noqa: B008 - frozen
 ) -> int:
@@ -37,6 +40,9 @@ def explain(
     Args:
         name: A PodGroup, Job, Deployment or Pod; also `deployment/chat`, `ml/chat` or `ml/deployment/chat`.
         namespace: Namespace of NAME.
+        expected_start: Estimate when a waiting job starts (docs/expected-start.md). Default: in clusters of up to
+            2,000 pods and nodes.
+        history: Recording of `run --record` with durations of like jobs. Repeatable.
         output: Output format; JSON follows docs/diagnosis.schema.json.
         source: Flags that select the cluster.
     """
@@ -57,6 +63,10 @@ def explain(
             is_live=cluster.is_live,
             unreadable=cluster.unreadable,
         )
+        if subject.job is not None and not cluster.unreadable:
+            forecast = load_forecast(cluster, history, wanted=expected_start)
+            start = forecast.explain(found) if forecast is not None else None
+            found = msgspec.structs.replace(found, expected_start=start)
     except BadInputError as error:
         return usage_error(str(error))
     if output == "json":

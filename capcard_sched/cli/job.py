@@ -8,6 +8,7 @@ from cyclopts import Parameter
 
 from capcard_sched.cli.cluster_source import ClusterSource, Source
 from capcard_sched.cli.exit_codes import usage_error
+from capcard_sched.cli.expected_start import START_COLUMNS, HistoryFlag, with_expected_starts
 from capcard_sched.cli.lists import (
     Column,
     Listing,
@@ -79,6 +80,8 @@ _LISTING = Listing(
 def list_jobs(
     *names: str,
     scheduler: Annotated[str, Parameter(name=["--scheduler", "-S"], show_default=False, metavar="NAME")] = "",
+    expected_start: Annotated[bool, Parameter(negative=())] = False,
+    history: HistoryFlag = (),
     flags: NamespacedListFlags = NamespacedListFlags(),  # noqa: B008 - frozen
     source: Source = Source(),  # noqa: B008 - frozen
 ) -> int:
@@ -91,6 +94,8 @@ def list_jobs(
     Args:
         names: Jobs to list. Default: all.
         scheduler: Jobs with this schedulerName only.
+        expected_start: Also estimate when waiting jobs start (docs/expected-start.md).
+        history: Recording of `run --record` with durations of like jobs, for --expected-start. Repeatable.
         flags: Flags of every list.
         source: Flags that select the cluster.
     """
@@ -99,9 +104,13 @@ def list_jobs(
         from capcard_sched.insight.lists import job_items
 
         items = job_items(found.core, found.objects, found.now)
-        return [item for item in items if not scheduler or item["scheduler"] == scheduler]
+        items = [item for item in items if not scheduler or item["scheduler"] == scheduler]
+        return with_expected_starts(found, items, history) if expected_start else items
 
-    return show_list(_LISTING, read, flags, source, names)
+    if expected_start and flags.watch:
+        return usage_error("--expected-start: not with --watch")
+    listing = _LISTING._replace(columns=(*_LISTING.columns, *START_COLUMNS)) if expected_start else _LISTING
+    return show_list(listing, read, flags, source, names)
 
 
 @app.command(name="get")

@@ -102,6 +102,17 @@ class Core:
         self.last_session: Session | None = None
         self.reconfigure(conf)
 
+    def sibling(self, conf: Conf) -> Core:
+        """A core with the same parameters, another scheduler-conf and an empty state. It calls no webhook."""
+        state = self.state
+        return Core(
+            conf,
+            self._registry,
+            scheduler_names=state.scheduler_names,
+            default_queue=state.default_queue,
+            term_limits=state.term_limits,
+        )
+
     def reconfigure(self, conf: Conf) -> None:
         """Uses another scheduler-conf from the next step on. Plugins restart and see everything as changed."""
         self.conf = conf

@@ -15,6 +15,7 @@ from capcard_sched.kube.client import ApiError, Client, Unreachable
 from capcard_sched.kube.controllers.records import RESOURCES, path_of
 from capcard_sched.kube.informers import list_all
 from capcard_sched.kube.kinds import KINDS, WatchedKind
+from capcard_sched.kube.listing import PAGE
 from capcard_sched.kube.paths import events_path
 from capcard_sched.model.deltas import ObjectChanged, ObjectGone
 from capcard_sched.model.kinds import KIND_BY_NAME
@@ -84,6 +85,7 @@ class MissingKindError(Exception):
 
 class _Listed(msgspec.Struct):
     items: list[dict[str, Any]] = []
+    metadata: dict[str, Any] = {}
 
 
 def fetch_object(connection: Connection, kind: str, namespace: str, name: str) -> Json | None:
@@ -96,6 +98,29 @@ def fetch_object(connection: Connection, kind: str, namespace: str, name: str) -
         return None
     found: Json = msgspec.json.decode(body)
     return {"apiVersion": RESOURCES[kind].api_version, "kind": kind, **found}
+
+
+def fetch_jobs(connection: Connection) -> list[Json]:
+    """The whole Jobs of all namespaces; none without the right to list them, or where the kind is not served."""
+    try:
+        return asyncio.run(_list_jobs(connection))
+    except (ApiError, Unreachable):
+        return []
+
+
+async def _list_jobs(connection: Connection) -> list[Json]:
+    typed = {"apiVersion": RESOURCES[JOB].api_version, "kind": JOB}
+    found: list[Json] = []
+    following = ""
+    async with Client(connection) as client:
+        while True:
+            params = {"limit": str(PAGE), **({"continue": following} if following else {})}
+            body = await client.request("GET", RESOURCES[JOB].collection(), params=params, limit=2**30)
+            page = msgspec.json.decode(body, type=_Listed)
+            found += [{**typed, **item} for item in page.items]
+            following = str(page.metadata.get("continue") or "")
+            if not following:
+                return found
 
 
 def fetch_events(connection: Connection, kind: str, namespace: str, name: str) -> list[Json]:

@@ -130,6 +130,22 @@ def for_core(found: Iterable[Delta]) -> list[Delta]:
     ]
 
 
+def manifests_of(found: Iterable[Delta]) -> list[Json]:
+    """The last version of every object that the scheduler reads, as manifests."""
+    kept: dict[tuple[str, str, str], msgspec.Struct] = {}
+    for delta in for_core(found):
+        match delta:
+            case ObjectChanged(obj):
+                kind = kind_of_object(obj)
+                namespace = obj.metadata.namespace or "default" if KIND_BY_NAME[kind].namespaced else ""
+                kept[kind, namespace, obj.metadata.name] = obj
+            case ObjectGone(kind, namespace, name):
+                kept.pop((kind, namespace, name), None)
+            case _:
+                pass
+    return [as_manifest(kind, obj) for (kind, _, _), obj in kept.items()]
+
+
 def as_manifest(kind: str, obj: msgspec.Struct) -> Json:
     """An object as a manifest: the fields that the scheduler reads."""
     fields: Json = msgspec.to_builtins(obj)

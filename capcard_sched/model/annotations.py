@@ -142,6 +142,9 @@ FENCE: Final = "capcard-sched.io/fence"
 #: Pod, written with the binding: the queue that is charged for it, also after a restart.
 BOUND_QUEUE: Final = "capcard-sched.io/queue"
 
+#: Workload, pod or PodGroup: Go duration from start to end, as its owner expects it; read for expected starts.
+RUNNING_ESTIMATE: Final = "capcard-sched.io/running-estimate"
+
 # --- controllers ----------------------------------------------------------------------------------------------------
 #: The namespaces whose jobs a Queue accepts (`model.queue_access`); absent: all.
 QUEUE_NAMESPACES: Final = "capcard-sched.io/namespaces"

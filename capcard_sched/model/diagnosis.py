@@ -296,6 +296,42 @@ class PreemptionTrial(InsightPart, frozen=True, kw_only=True):
     searches: tuple[VictimsConsidered, ...] = ()
 
 
+#: What the estimate of an end rests on.
+EstimateSource: TypeAlias = Literal[
+    "Annotation", "RunningEstimate", "LikeJobs", "ActiveDeadline", "Simulation", "Unknown"
+]
+
+
+class AwaitedEnd(InsightPart, frozen=True, kw_only=True):
+    """A job that ends directly before another one starts."""
+
+    #: `namespace/kind/name`.
+    workload: str
+    source: EstimateSource
+    #: Of source `LikeJobs`: the ended jobs that the estimate rests on, and what they have in common.
+    like_jobs: int = 0
+    alike: str = ""
+    #: Simulated runs in which it is so.
+    runs: int
+
+
+class ExpectedStart(InsightPart, frozen=True, kw_only=True):
+    """When a waiting job starts, from simulated runs with ends of jobs drawn from estimates. No further jobs arrive."""
+
+    #: RFC 3339.
+    computed_at: str
+    #: Percentiles in seconds from then; None: no start is known.
+    p10: float | None
+    p50: float | None
+    p90: float | None
+    #: Simulated runs; 1 when all ends are known.
+    runs: int
+    #: The most frequent first; none for a job that starts without an end.
+    awaited: tuple[AwaitedEnd, ...] = ()
+    #: Why a percentile is unknown, else "".
+    reason: str = ""
+
+
 class JobDiagnosis(InsightPart, frozen=True, kw_only=True):
     """Why a job is pending, or that it is not."""
 
@@ -325,6 +361,8 @@ class JobDiagnosis(InsightPart, frozen=True, kw_only=True):
     placed: tuple[PlacedPods, ...] = ()
     capacity: tuple[CardCapacity, ...] = ()
     preemption: PreemptionTrial | None = None
+    #: None for a job that has started, and where it was not computed.
+    expected_start: ExpectedStart | None = None
     #: Searches for preemption victims in the last session.
     victims: tuple[VictimsConsidered, ...] = ()
     #: Recently evicted pods of the job, oldest first.

@@ -5,7 +5,7 @@ The plugins that read them emit the same problems as events.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from capcard_sched.model.annotations import (
     COOLDOWN_TIME,
@@ -16,6 +16,10 @@ from capcard_sched.model.checks import Finding, annotation_field, check_choice
 from capcard_sched.model.cooldown import COOLDOWN_FORM, cooldown_of
 from capcard_sched.model.strategies import STRATEGIES, WEIGHTS_FORM, StrategyError, parse_weights
 from capcard_sched.model.task_topology import FORMS, topology_of
+from capcard_sched.model.timestamps import DurationError, parse_duration
+
+#: The accepted form of a declared duration.
+RUNNING_ESTIMATE_FORM: Final = "a Go duration above 0, such as 90m or 2h30m"
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -58,6 +62,22 @@ def check_scoring(annotations: Mapping[str, str], *, at: str = "metadata") -> li
         message = f"is not read without {RESOURCE_STRATEGY_SCORING_TYPE}"
         findings.append(Finding("warning", field, message, " or ".join(f'"{choice}"' for choice in STRATEGIES)))
     return findings
+
+
+def check_running_estimate(text: object, field: str) -> list[Finding]:
+    """Check a duration that a job declares for itself: `capcard-sched.io/running-estimate` or `runningEstimate`."""
+    if running_estimate(text) is not None:
+        return []
+    return [Finding("warning", field, f"{text!r} is ignored: no end is estimated from it", RUNNING_ESTIMATE_FORM)]
+
+
+def running_estimate(text: object) -> float | None:
+    """The declared seconds from the start of a job to its end; None for an invalid text."""
+    try:
+        seconds = parse_duration(text) if isinstance(text, str) else 0.0
+    except DurationError:
+        return None
+    return seconds if seconds > 0 else None
 
 
 def check_cooldown(labels: Mapping[str, str], annotations: Mapping[str, str], *, at: str = "metadata") -> list[Finding]:

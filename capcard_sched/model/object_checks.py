@@ -28,7 +28,7 @@ from capcard_sched.model.checks import (
     check_spelling,
     is_card_resource,
 )
-from capcard_sched.model.hint_checks import check_cooldown, check_scoring, check_task_topology
+from capcard_sched.model.hint_checks import check_cooldown, check_running_estimate, check_scoring, check_task_topology
 from capcard_sched.model.inventory import (
     Inventory,
     Json,
@@ -205,6 +205,10 @@ def _workload(obj: Json, templates: list[Template], inventory: Inventory) -> Ite
         yield from check_choice(keys.SERVICE_TYPE, annotations[keys.SERVICE_TYPE], SERVICE_TYPES, severity=severity)
     if keys.PREEMPTABLE in annotations:
         yield from check_choice(keys.PREEMPTABLE, annotations[keys.PREEMPTABLE], BOOLEANS)
+    if keys.RUNNING_ESTIMATE in annotations:
+        yield from check_running_estimate(annotations[keys.RUNNING_ESTIMATE], annotation_field(keys.RUNNING_ESTIMATE))
+    if ours and as_map(obj.get("spec")).get("runningEstimate") is not None:
+        yield from check_running_estimate(value_at(obj, "spec", "runningEstimate"), "spec.runningEstimate")
     yield from check_task_topology(annotations, _task_names(obj), severity=severity)
     queue, queue_field = _queue(obj, templates)
     if queue and inventory.quotas and queue not in inventory.quotas and queue not in BUILT_IN_QUEUES:
@@ -259,6 +263,9 @@ def _template(template: Template, obj: Json, inventory: Inventory) -> Iterator[F
             yield Finding("warning", path, message, " or ".join(sorted(OUR_SCHEDULERS)))
         return
     yield from check_scoring(annotations, at=template.metadata_path)
+    if template.path and keys.RUNNING_ESTIMATE in annotations:
+        at = annotation_field(keys.RUNNING_ESTIMATE, template.metadata_path)
+        yield from check_running_estimate(annotations[keys.RUNNING_ESTIMATE], at)
     yield from check_cooldown(texts(template.body, "metadata", "labels"), annotations, at=template.metadata_path)
     if keys.CARD_NAME in annotations or keys.CARD_NAME_ALIAS in annotations or not inventory.charges_unnamed:
         at, requests = template.metadata_path, template.requests()

@@ -203,6 +203,7 @@ class PodSpec(_Object, frozen=True):
     volumes: tuple[Volume, ...] | None = None
     resources: ResourceRequirements | None = None
     termination_grace_period_seconds: int | None = None
+    active_deadline_seconds: int | None = None
 
 
 class PodConditionObject(_Object, frozen=True):

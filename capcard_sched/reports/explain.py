@@ -11,8 +11,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from capcard_sched.model.annotations import RUNNING_ESTIMATE
 from capcard_sched.model.diagnosis import STAGES
-from capcard_sched.model.timestamps import span
+from capcard_sched.model.timestamps import format_timestamp, parse_timestamp, span
 from capcard_sched.reports.terminal import format_amount
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from capcard_sched.model.diagnosis import JobDiagnosis, LimitUse, PendingPods, PodRefusal
+    from capcard_sched.model.diagnosis import ExpectedStart, JobDiagnosis, LimitUse, PendingPods, PodRefusal
     from capcard_sched.model.explanation import EvictedPod, VictimsConsidered
 
 #: Outcome of the last attempt to its text.
@@ -35,6 +36,14 @@ _OUTCOMES: Final = {
 _SHOWN_NAMES: Final = 4
 #: Columns of a line without a terminal: no text is that long.
 _PLAIN_WIDTH: Final = 100_000
+#: Basis of an estimate to its text.
+_SOURCES: Final = {
+    "Annotation": RUNNING_ESTIMATE,
+    "RunningEstimate": "runningEstimate",
+    "ActiveDeadline": "activeDeadlineSeconds",
+    "Simulation": "simulated duration",
+    "Unknown": "no estimate",
+}
 _DONE: Final = frozenset({"Scheduled", "Finished"})
 
 
@@ -94,11 +103,44 @@ def _head(found: JobDiagnosis) -> Table:
             table.add_row("Position:", f"{found.queue.position} of the pending jobs of the queue{after}")
     waiting = "" if found.stage in _DONE else f", pending for {span(found.waiting_seconds)}"
     table.add_row("Pods:", f"{found.scheduled}/{found.pods} scheduled, minAvailable {found.min_available}{waiting}")
+    if found.expected_start is not None:
+        table.add_row("Expected start:", describe_start(found.expected_start))
     if found.pod_group:
         table.add_row("PodGroup:", f"{found.pod_group} (phase {found.phase})")
     for refusal in found.refusals:
         table.add_row("Message:", f"{refusal.message} [{_source(refusal)}]")
     return table
+
+
+def describe_start(found: ExpectedStart) -> str:
+    """An expected start in one line: `in 2h (p10 1h30m, p90 3h), when default/job/a ends (12 like jobs)`."""
+    if found.p50 is None:
+        return f"unknown: {found.reason}"
+    at = format_timestamp(parse_timestamp(found.computed_at) + found.p50)
+    text = f"in {span(found.p50)}, at {at}"
+    if found.runs > 1:
+        late = "unknown" if found.p90 is None else span(found.p90)
+        text += f" (p10 {span(found.p10 or 0.0)}, p90 {late})"
+    if found.awaited:
+        text += f", when {found.awaited[0].workload} ends ({basis_of(found)})"
+    return f"{text}; {found.reason}" if found.reason else text
+
+
+def start_cells(found: ExpectedStart) -> tuple[str, str, str]:
+    """Median, 90th percentile and basis, as cells of a list."""
+    if found.p50 is None:
+        return "unknown", "unknown", found.reason
+    late = "unknown" if found.p90 is None else span(found.p90)
+    return span(found.p50), late, basis_of(found) or "free capacity"
+
+
+def basis_of(found: ExpectedStart) -> str:
+    """The basis of an expected start: `12 like jobs`, `runningEstimate`; "" for a start that awaits no end."""
+    return ", ".join(
+        dict.fromkeys(
+            f"{one.like_jobs} like jobs" if one.source == "LikeJobs" else _SOURCES[one.source] for one in found.awaited
+        )
+    )
 
 
 def _source(refusal: PodRefusal) -> str:

@@ -36,11 +36,12 @@ class Timer:
 class VirtualClock:
     """The time of the run (`now`, microseconds since its start) and its timers."""
 
-    def __init__(self) -> None:
-        self.now = 0
+    def __init__(self, begin: int = 0) -> None:
+        """`begin`: the first moment, microseconds; negative before `EPOCH`."""
+        self.now = begin
         self._heap: list[tuple[int, int, Timer]] = []
         self._made = 0
-        self._stamp = (-1, "")
+        self._stamp: tuple[int | None, str] = (None, "")
 
     @property
     def unix(self) -> float:

@@ -55,8 +55,9 @@ class ClusterComponent(Protocol):
 class SimulatedCluster:
     """The objects and every component that reacts to them, except the scheduler."""
 
-    def __init__(self, scheduler_names: Sequence[str], default_queue: str) -> None:
-        self.clock = VirtualClock()
+    def __init__(self, scheduler_names: Sequence[str], default_queue: str, begin: int = 0) -> None:
+        """`begin`: the first moment of the clock, microseconds."""
+        self.clock = VirtualClock(begin)
         self.store = Store(self.clock)
         #: Source of events that name none: the scheduler name if there is exactly one.
         self.component = scheduler_names[0] if len(scheduler_names) == 1 else "volcano"
@@ -66,8 +67,9 @@ class SimulatedCluster:
         self._default_queue = default_queue
         view = StoreView(self.store)
         self.store.observe(view.observe)
+        self.kubelet = Kubelet(self.store)
         self._controllers: tuple[ClusterComponent, ...] = (
-            Kubelet(self.store),
+            self.kubelet,
             DeploymentController(self.store),
             StatefulSetController(self.store),
             ReplicaSetController(self.store),

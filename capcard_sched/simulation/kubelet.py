@@ -25,6 +25,8 @@ from capcard_sched.simulation.kinds import NODE
 from capcard_sched.simulation.store import Change, Store, grace_period
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from capcard_sched.simulation.clock import Timer
 
 #: Microseconds for which a node must be gone before its pods are deleted.
@@ -34,11 +36,24 @@ UNREACHABLE_TAINT = "node.kubernetes.io/unreachable"
 _RUNNING_CONDITIONS = ("PodScheduled", "Initialized", "ContainersReady", "Ready")
 
 
+def annotated_end(pod: JsonObject, started: int) -> int | None:
+    """The end of a running pod by its annotated duration, microseconds; None: it runs for ever.
+
+    `started`: the moment at which it was first seen running.
+    """
+    duration = annotations_of(pod).get(SIMULATION_DURATION)
+    try:
+        return None if duration is None else started + parse_span(duration)
+    except DurationError:
+        return None  # rejected on input
+
+
 class Kubelet:
     """All kubelets of the cluster."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._end_of: Callable[[JsonObject, int], int | None] = annotated_end
         self._clock = store.clock
         self._pods: dict[tuple[str, str], None] = {}
         self._nodes: dict[str, None] = {}
@@ -74,6 +89,16 @@ class Kubelet:
             self._pods[key] = None
         if change.new is None or (change.old is not None and meta(change.old)["uid"] != meta(change.new)["uid"]):
             self._forget(meta(change.old or change.object)["uid"])
+
+    def use_ends(self, end_of: Callable[[JsonObject, int], int | None]) -> None:
+        """Use other ends of running pods than the annotated ones, also for pods that run already."""
+        self._end_of = end_of
+        for pods in self._on_node.values():
+            self._pods.update(pods)
+
+    def ends(self) -> dict[str, int]:
+        """Uid of each pod with a timer to the moment of its end, or of its removal, microseconds."""
+        return {uid: timer.due for uid, timer in self._timers.items()}
 
     def reconcile(self) -> bool:
         """Sync the queued pods and nodes; whether there were any."""
@@ -114,12 +139,8 @@ class Kubelet:
 
     def _keep_end(self, pod: JsonObject, uid: str) -> None:
         """Set the timer for the end of a running pod: its duration after it was first seen running."""
-        started = self._started.setdefault(uid, self._clock.now)
-        try:
-            duration = annotations_of(pod).get(SIMULATION_DURATION)
-            due = None if duration is None else max(self._clock.now, started + parse_span(duration))
-        except DurationError:
-            due = None  # rejected on input
+        end = self._end_of(pod, self._started.setdefault(uid, self._clock.now))
+        due = None if end is None else max(self._clock.now, end)
         timer = self._timers.pop(uid, None)
         if timer is not None and timer.due == due:
             self._timers[uid] = timer

@@ -6,7 +6,8 @@ proportional to its events, not to its duration.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from capcard_sched.controllers.objects import DEPLOYMENT, JOB, POD_GROUP, REPLICA_SET, STATEFUL_SET, status
@@ -73,6 +74,8 @@ class SimulationOptions(NamedTuple):
     #: Unix seconds, wall clock at the start of the program; the start of the run when None. Handshakes in the input are
     #: judged by it.
     started: float | None = None
+    #: Microseconds: the time at which the objects of the scenario are as given, and of the first session.
+    begin: int = 0
 
 
 class SimulationOutcome(NamedTuple):
@@ -86,6 +89,8 @@ class SimulationOutcome(NamedTuple):
     warnings: tuple[str, ...]
     #: Changes since the last session, which the scheduler has not received.
     deltas: tuple[Delta, ...] = ()
+    #: Uids of running pods to the moments at which they end, microseconds.
+    ends: Mapping[str, int] = MappingProxyType({})
 
 
 #: Called with the virtual time and the time of the last known event.
@@ -96,22 +101,23 @@ def simulate(
     scenario: Scenario, scheduler: Step, options: SimulationOptions, progress: Progress | None = None
 ) -> SimulationOutcome:
     """Run a scenario to its end. Raises InputError when an operation cannot be applied."""
-    run = _Run(scenario, scheduler, options, progress)
+    run = SimulationRun(scenario, scheduler, options, progress)
+    run.load()
     return run.finish()
 
 
-class _Run:
-    """One run; `finish` may be called once."""
+class SimulationRun:
+    """One run: `load`, then `finish`, once each."""
 
     def __init__(
-        self, scenario: Scenario, scheduler: Step, options: SimulationOptions, progress: Progress | None
+        self, scenario: Scenario, scheduler: Step, options: SimulationOptions, progress: Progress | None = None
     ) -> None:
         self._options = options
         self._scheduler = scheduler
         self._progress = progress
         self._operations = list(reversed(scenario.operations))
         self._last_operation = scenario.operations[-1].at if scenario.operations else 0
-        self._cluster = SimulatedCluster(options.scheduler_names, options.default_queue)
+        self._cluster = SimulatedCluster(options.scheduler_names, options.default_queue, options.begin)
         self._clock = self._cluster.clock
         self._feed = StoreWatch(self._cluster.store, EPOCH if options.started is None else options.started)
         self._cluster.store.observe(self._feed.observe)
@@ -122,16 +128,30 @@ class _Run:
         self._warnings = [*scenario.warnings, *scenario.findings]
         self._scenario = scenario
 
-    def finish(self) -> SimulationOutcome:
-        """Run to the end."""
+    @property
+    def cluster(self) -> SimulatedCluster:
+        """The cluster; `load` fills it."""
+        return self._cluster
+
+    def load(self) -> None:
+        """Create the initial objects."""
         self._cluster.load(self._scenario)
+
+    def drain(self) -> list[Delta]:
+        """The changes that the scheduler has not received, for a caller that hands them over."""
+        return self._feed.drain()
+
+    def finish(self, enough: Callable[[], bool] = lambda: False) -> SimulationOutcome:
+        """Run to the end, or until `enough` is true after a session."""
         period, until = self._options.schedule_period, self._options.until
         size = len(self._scenario.entries) + len(self._scenario.operations)
         more = _ENDLESS_PER_OBJECT * (size + _replicas(self._scenario))
-        at = quiet = late = restless = empty = 0
+        at, quiet, late, restless, empty = self._options.begin, 0, 0, 0, 0
         while until is None or at <= until:
             self._advance(at)
             moved, decided, idle = self._session()
+            if enough():
+                break
             quiet = 0 if moved else quiet + 1
             empty = 0 if decided or self._next_due() is not None else empty
             late = late + 1 if at > self._last_operation else 0
@@ -161,7 +181,13 @@ class _Run:
         self._warnings += self._cluster.warnings
         store, evictions = self._cluster.store, tuple(self._effects.evictions)
         return SimulationOutcome(
-            store, self._clock.now, self._sessions, evictions, tuple(self._warnings), tuple(self._feed.drain())
+            store,
+            self._clock.now,
+            self._sessions,
+            evictions,
+            tuple(self._warnings),
+            tuple(self._feed.drain()),
+            self._cluster.kubelet.ends(),
         )
 
     def _session(self) -> tuple[bool, bool, bool]:

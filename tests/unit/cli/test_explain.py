@@ -83,7 +83,7 @@ def test_a_job_that_has_no_pods_yet_is_found_by_its_name(
     assert run(["explain", name, "-f", str(path)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("default/job/train: The PodGroup is not admitted") or "needs 2 cpu" in lines[0]
-    assert "PodGroup:  train-of-my-own (phase Pending)" in "\n".join(lines)
+    assert "PodGroup: train-of-my-own (phase Pending)" in [" ".join(line.split()) for line in lines]
 
 
 TIDAL = DEMO.parent / "tidal"

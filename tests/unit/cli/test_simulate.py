@@ -143,7 +143,7 @@ def test_our_own_failure_is_status_1(
     def explode(*_: object) -> None:
         raise RuntimeError("boom")
 
-    monkeypatch.setattr("capcard_sched.simulation.run._Run.finish", explode)
+    monkeypatch.setattr("capcard_sched.simulation.run.SimulationRun.finish", explode)
     assert run(["simulate", "-f", str(scenario)]) == 1
     assert "internal error: RuntimeError: boom" in capsys.readouterr().err
 

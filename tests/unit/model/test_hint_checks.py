@@ -10,6 +10,7 @@ from capcard_sched.model.annotations import (
     COOLDOWN_TIME,
     RESOURCE_STRATEGY_SCORING_TYPE,
     RESOURCE_STRATEGY_WEIGHT,
+    RUNNING_ESTIMATE,
     TASK_TOPOLOGY_AFFINITY,
     TASK_TOPOLOGY_ANTI_AFFINITY,
     TASK_TOPOLOGY_TASK_ORDER,
@@ -47,6 +48,7 @@ GOOD = [
     job({TASK_TOPOLOGY_AFFINITY: "default2,ps;"}),
     job({}, annotations={RESOURCE_STRATEGY_SCORING_TYPE: "MostAllocated", RESOURCE_STRATEGY_WEIGHT: '{"cpu": 0}'}),
     pod(labels={COOLDOWN_TIME: "10m"}),
+    job({RUNNING_ESTIMATE: "2h"}, annotations={RUNNING_ESTIMATE: "90m"}),
     pod(annotations={COOLDOWN_TIME: "0"}),
     pod("default-scheduler", annotations={COOLDOWN_TIME: "x"}),
     {"kind": "PodGroup", "metadata": {"name": "g", "annotations": {TASK_TOPOLOGY_AFFINITY: "absent"}}},
@@ -84,6 +86,11 @@ WRONG = [
      "a duration such as 600s"),
     (pod(labels={COOLDOWN_TIME: "-5m"}, annotations={COOLDOWN_TIME: "5m"}), "error",
      field(COOLDOWN_TIME, kind="labels"), "'-5m' is below 0; the pods are not protected", "a duration such as 600s"),
+    (job({RUNNING_ESTIMATE: "2 h"}), "warning", field(RUNNING_ESTIMATE), "'2 h' is ignored", "such as 90m or 2h30m"),
+    (job({}, annotations={RUNNING_ESTIMATE: "0s"}), "warning", field(RUNNING_ESTIMATE, WORKER), "'0s' is ignored",
+     "a Go duration above 0"),
+    ({"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "metadata": {"name": "j"},
+      "spec": {"runningEstimate": "soon"}}, "warning", "spec.runningEstimate", "'soon' is ignored", "a Go duration"),
 ]  # fmt: skip
 
 

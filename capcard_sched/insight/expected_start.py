@@ -1,0 +1,328 @@
+"""Expected starts: a copy of the cluster runs forward in the simulator, with the ends of jobs drawn from estimates.
+
+The state is loaded once; each run is a forked copy (`forked_copy`) with its own ends. No further jobs arrive.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from capcard_sched.controllers.objects import (
+    CRON_JOB,
+    EVENT,
+    POD,
+    annotations_of,
+    has_ended,
+    meta,
+    spec,
+    status,
+)
+from capcard_sched.insight.durations import DurationTable
+from capcard_sched.insight.estimates import RUNS, EndEstimator, UnfinishedJob, unfinished_jobs
+from capcard_sched.insight.forked_copy import ForkedCopyError, in_copy
+from capcard_sched.insight.job_runs import job_key, runs_of_state
+from capcard_sched.model.annotations import SIMULATION_DURATION
+from capcard_sched.model.diagnosis import STAGES, AwaitedEnd, ExpectedStart
+from capcard_sched.model.timestamps import format_timestamp
+from capcard_sched.model.workload import display_name
+from capcard_sched.simulation.clock import EPOCH, SECOND
+from capcard_sched.simulation.kinds import kind_of
+from capcard_sched.simulation.kubelet import annotated_end
+from capcard_sched.simulation.run import SimulationOptions, SimulationRun
+from capcard_sched.simulation.scenario import Entry, Origin, Scenario, in_creation_order
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from capcard_sched.controllers.objects import JsonObject
+    from capcard_sched.framework.conf.scheduler_conf import Conf
+    from capcard_sched.framework.core import Core, StepResult
+    from capcard_sched.insight.durations import JobRun
+    from capcard_sched.model.deltas import Delta
+    from capcard_sched.model.diagnosis import JobDiagnosis
+    from capcard_sched.simulation.store import Change
+
+_PERCENTILES: Final = (0.1, 0.5, 0.9)
+#: Seconds before a start within which an end is one that the job waited for: admission and binding take two sessions.
+_AWAITED: Final = 3.0
+_MOST_AWAITED: Final = 4
+_MOST_NAMES: Final = 3
+#: Kinds that a forward run leaves out: events are no input, and a CronJob would add jobs.
+_LEFT_OUT: Final = frozenset({EVENT, CRON_JOB})
+#: Stages of jobs that wait, and of those that nothing but a change starts.
+_WAITS: Final = frozenset(
+    {
+        "NotAdmitted",
+        "OverQuota",
+        "NoNodeFits",
+        "GangWaiting",
+        "NotTried",
+        "VictimsTerminating",
+        "BindBackoff",
+        "Schedulable",
+    }
+)
+_NEVER: Final = frozenset({"CannotStart", "Suspended", "Gated"})
+_ORIGIN: Final = Origin("state", 1)
+
+
+class KnownState(NamedTuple):
+    """A state, and what is known about ends of jobs."""
+
+    objects: Sequence[JsonObject]
+    #: Unix seconds.
+    now: float
+    conf: Conf
+    #: Uids of running pods to the ends that a simulation has for them, microseconds since `EPOCH`.
+    ends: Mapping[str, int] = MappingProxyType({})
+    #: Recordings that the state comes from.
+    recorded: tuple[Path, ...] = ()
+
+
+class DrawnRun(msgspec.Struct, frozen=True):
+    """The result of one run."""
+
+    #: Job to the Unix seconds of its start.
+    starts: dict[str, float]
+    #: Job to the jobs that ended directly before it started.
+    awaited: dict[str, tuple[str, ...]]
+    #: Jobs that still run when nothing more happens.
+    holding: tuple[str, ...] = ()
+    #: Errors of plugins.
+    errors: tuple[str, ...] = ()
+
+
+class Forecast:
+    """Expected starts of the waiting jobs of one state."""
+
+    def __init__(self, core: Core, state: KnownState, history: Iterable[JobRun] = ()) -> None:
+        """`core` gives the parameters and stays as it is. `history`: runs of jobs beside those of the state.
+
+        Cost: that of loading the state into a simulator.
+        """
+        self._state = state
+        now = round((state.now - EPOCH) * SECOND)
+        names = tuple(sorted(core.state.scheduler_names))
+        options = SimulationOptions(names, core.state.default_queue, begin=now + SECOND, started=state.now)
+        self._scheduler = _WatchedCore(core.sibling(state.conf))
+        self._run = SimulationRun(_scenario(state.objects), self._scheduler, options)
+        self._run.cluster.kubelet.use_ends(lambda _pod, _started: None)
+        self._run.load()
+        for delta in self._run.drain():
+            self._scheduler.core.state.apply(delta)
+        runs = {run.key: run for run in (*history, *runs_of_state(state.objects, state.now))}
+        self._estimator = EndEstimator(DurationTable(runs.values()), state.now)
+        self._jobs = {job.key: job for job in unfinished_jobs(self._run.cluster.store)}
+        self._calls_webhook = state.conf.option("extender") is not None
+
+    def waiting(self) -> list[str]:
+        """Keys of the jobs that have not started: of PodGroups, or `namespace/job/name` of vcjobs. Sorted."""
+        return sorted(key for key, job in self._jobs.items() if job.running < job.minimum)
+
+    def key_of(self, namespace: str, workload: str, pod_group: str) -> str:
+        """The key of a job, named as in a diagnosis."""
+        key = f"{namespace}/{workload}"
+        if key in self._jobs:
+            return key
+        kind, _, name = workload.partition("/")
+        pod = self._run.cluster.store.get(POD, namespace, name) if kind == "pod" else None
+        return f"{namespace}/{pod_group}" if pod is None else job_key(pod)
+
+    def expected_starts(self, keys: Collection[str]) -> dict[str, ExpectedStart]:
+        """The expected start of each waiting job among `keys`."""
+        wanted = {key for key in self.waiting() if key in keys}
+        if not wanted:
+            return {}
+        if self._calls_webhook:
+            return {key: self._unknown("the extender decides: a run would call its webhook") for key in wanted}
+        drawn = any(self._estimator.estimate(job).source == "LikeJobs" for job in self._jobs.values())
+        try:
+            runs = [in_copy(partial(self._forward, number, wanted), DrawnRun) for number in range(RUNS if drawn else 1)]
+        except ForkedCopyError as error:
+            return {key: self._unknown(f"the simulation failed: {error}") for key in wanted}
+        errors = sorted({error for run in runs for error in run.errors})
+        if errors:
+            return {key: self._unknown(f"the simulation failed: {errors[0]}") for key in wanted}
+        return {key: self._summary(self._jobs[key], runs) for key in sorted(wanted)}
+
+    def _forward(self, number: int, wanted: set[str]) -> DrawnRun:
+        """One run, in a copy of the process."""
+        cluster = self._run.cluster
+        drawn = {key: self._estimator.draw(job, number) for key, job in self._jobs.items()}
+        cluster.kubelet.use_ends(_DrawnEnds(self._jobs, drawn, self._state.ends).end_of)
+        watch = _StartWatch({key: self._jobs[key] for key in wanted}, self._run)
+        cluster.store.observe(watch.observe)
+        cluster.settle()
+        self._run.finish(lambda: not watch.waiting)
+        starts = {key: EPOCH + moment / SECOND for key, moment in watch.starts.items()}
+        pods = cluster.store.list(POD) if watch.waiting else ()
+        holding = tuple(sorted({job_key(pod) for pod in pods if _runs(pod)}))
+        return DrawnRun(starts, watch.awaited, holding, tuple(self._scheduler.errors))
+
+    def explain(self, found: JobDiagnosis) -> ExpectedStart | None:
+        """The expected start of the job of a diagnosis; None for a job that has started or that nothing processes."""
+        if found.stage in _NEVER:
+            return self._unknown(f"{STAGES[found.stage]}: {found.summary}")
+        if found.stage not in _WAITS or found.scheduled >= max(found.min_available, 1):
+            return None
+        key = self.key_of(found.namespace, found.workload, found.pod_group)
+        if key not in self._jobs:
+            return self._unknown("its pods do not exist yet, and the Job that they are made from is not known")
+        return self.expected_starts({key}).get(key)
+
+    # --- the answer ---
+
+    def _summary(self, job: UnfinishedJob, runs: Sequence[DrawnRun]) -> ExpectedStart:
+        starts = sorted(run.starts.get(job.key, float("inf")) for run in runs)
+        p10, p50, p90 = (
+            _known(starts[round(share * (len(runs) + 1)) - 1 if len(runs) > 1 else 0] - self._state.now // 1)
+            for share in _PERCENTILES
+        )
+        awaited = Counter(key for run in runs for key in run.awaited.get(job.key, ()))
+        reason = ""
+        if p90 is None:
+            never = sum(start == float("inf") for start in starts)
+            reason = "" if never == len(runs) else f"no start in {never} of {len(runs)} runs: "
+            reason += self._reason(job, {key for run in runs if job.key not in run.starts for key in run.holding})
+        return ExpectedStart(
+            computed_at=format_timestamp(self._state.now),
+            p10=p10,
+            p50=p50,
+            p90=p90,
+            runs=len(runs),
+            awaited=tuple(self._awaited(key, count) for key, count in awaited.most_common(_MOST_AWAITED)),
+            reason=reason,
+        )
+
+    def _awaited(self, key: str, count: int) -> AwaitedEnd:
+        found = self._estimator.estimate(self._jobs[key])
+        return AwaitedEnd(
+            workload=self._name(key), source=found.source, like_jobs=found.like_jobs, alike=found.alike, runs=count
+        )
+
+    def _reason(self, job: UnfinishedJob, holding: set[str]) -> str:
+        """Why no start is known: the jobs of its queue, or with its card, that do not end in the runs."""
+        others = [other for key in holding if (other := self._jobs.get(key)) is not None]
+        in_the_way = [other for other in others if other.shape.queue == job.shape.queue or _share_card(other, job)]
+        open_end = sorted(other.key for other in in_the_way)
+        if not open_end:
+            return "it does not start although every job with an estimated end has ended"
+        names = ", ".join(self._name(key) for key in open_end[:_MOST_NAMES])
+        more = f" and {len(open_end) - _MOST_NAMES} more" if len(open_end) > _MOST_NAMES else ""
+        return f"no estimate of the end of {names}{more}"
+
+    def _unknown(self, reason: str) -> ExpectedStart:
+        at = format_timestamp(self._state.now)
+        return ExpectedStart(computed_at=at, p10=None, p50=None, p90=None, runs=0, reason=reason)
+
+    def _name(self, key: str) -> str:
+        job = self._scheduler.core.state.jobs.get(key)
+        return (display_name(job) if job is not None else "") or key
+
+
+def _known(seconds: float) -> float | None:
+    return None if seconds == float("inf") else max(round(seconds, 3), 0.0)
+
+
+def _share_card(one: UnfinishedJob, other: UnfinishedJob) -> bool:
+    return bool(one.shape.card) and bool(set(one.shape.card.split("|")) & set(other.shape.card.split("|")))
+
+
+def _scenario(objects: Iterable[JsonObject]) -> Scenario:
+    entries = [Entry(kind_of(obj), obj, _ORIGIN) for obj in objects if obj["kind"] not in _LEFT_OUT]
+    uids = frozenset(str(meta(entry.object).get("uid") or "") for entry in entries)
+    return Scenario(in_creation_order(entries), (), uids=uids)
+
+
+class _WatchedCore:
+    """Steps the core and keeps the errors of plugins."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self.errors: dict[str, None] = {}
+
+    def step(self, deltas: Sequence[Delta], now: float) -> StepResult:
+        result = self.core.step(deltas, now)
+        for found in result.report.errors:
+            self.errors[f"plugin {found.plugin}, {found.hook}: {found.error}" if found.plugin else found.error] = None
+        return result
+
+
+class _DrawnEnds:
+    """The ends of pods in one run, from the durations of their jobs."""
+
+    def __init__(
+        self, jobs: Mapping[str, UnfinishedJob], drawn: Mapping[str, float | None], ends: Mapping[str, int]
+    ) -> None:
+        self._jobs, self._drawn, self._ends = jobs, drawn, ends
+
+    def end_of(self, pod: JsonObject, started: int) -> int | None:
+        """Microseconds: with the job for pods of a job that runs already, else its duration after `started`."""
+        if SIMULATION_DURATION in annotations_of(pod):
+            known = self._ends.get(meta(pod)["uid"])
+            return annotated_end(pod, started) if known is None else known
+        key = job_key(pod)
+        duration = self._drawn.get(key)
+        if duration is None:
+            return None
+        start = self._jobs[key].start
+        return started + round(duration * SECOND) if start is None else round((start + duration - EPOCH) * SECOND)
+
+
+class _StartWatch:
+    """Notes when jobs reach their minimum of running pods, and the ends directly before."""
+
+    def __init__(self, jobs: Mapping[str, UnfinishedJob], run: SimulationRun) -> None:
+        self._jobs = jobs
+        self._clock = run.cluster.clock
+        #: Job to its running pods, uid to node.
+        self._running: dict[str, dict[str, str]] = {key: {} for key in jobs}
+        #: The last ends: time, job, queue, node.
+        self._ends: list[tuple[int, str, str]] = []
+        self.waiting = set(jobs)
+        #: Microseconds.
+        self.starts: dict[str, int] = {}
+        self.awaited: dict[str, tuple[str, ...]] = {}
+        for pod in run.cluster.store.list(POD):
+            if job_key(pod) in self.waiting and _runs(pod):
+                self._running[job_key(pod)][meta(pod)["uid"]] = spec(pod)["nodeName"]
+
+    def observe(self, change: Change) -> None:
+        """Count running pods."""
+        if change.kind != POD:
+            return
+        pod = change.object
+        was, runs = change.old is not None and _runs(change.old), change.new is not None and _runs(change.new)
+        if was == runs:
+            return
+        key = job_key(pod)
+        if was:
+            self._ends.append((self._clock.now, key, spec(pod)["nodeName"]))
+        if key not in self.waiting:
+            return
+        running = self._running[key]
+        if was:
+            running.pop(meta(pod)["uid"], None)
+        else:
+            running[meta(pod)["uid"]] = spec(pod)["nodeName"]
+        if len(running) >= self._jobs[key].minimum:
+            self.waiting.discard(key)
+            self.starts[key] = self._clock.now
+            self.awaited[key] = self._recent(set(running.values()))
+
+    def _recent(self, nodes: set[str]) -> tuple[str, ...]:
+        """The jobs that ended directly before now; of those on the same nodes only, if there are any."""
+        since = self._clock.now - round(_AWAITED * SECOND)
+        self._ends = [end for end in self._ends if end[0] >= since]
+        near = {key for _, key, node in self._ends if node in nodes}
+        return tuple(sorted(near or {key for _, key, _ in self._ends}))
+
+
+def _runs(pod: JsonObject) -> bool:
+    return status(pod).get("phase") == "Running" and not has_ended(pod) and bool(spec(pod).get("nodeName"))

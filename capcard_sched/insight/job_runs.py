@@ -1,0 +1,227 @@
+"""Which job a pod belongs to, its shape, and the runs of jobs: from pods of a state, or from a recording."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from capcard_sched.controllers.objects import (
+    DAEMON_SET,
+    ENDED_PHASES,
+    POD,
+    POD_GROUP,
+    REPLICA_SET,
+    STATEFUL_SET,
+    annotations_of,
+    controller_of,
+    has_ended,
+    key_of,
+    meta,
+    spec,
+    status,
+)
+from capcard_sched.daemon.diagnosis.recording import Applied, Stepped
+from capcard_sched.insight.durations import JobFeatures, JobRun
+from capcard_sched.insight.object_view import as_manifest
+from capcard_sched.model.annotations import (
+    CARD_NAME,
+    CARD_NAME_ALIAS,
+    GROUP_NAME,
+    GROUP_NAME_ALIAS,
+    JOB_NAME,
+    POD_QUEUE_NAME,
+    QUEUE_NAME,
+)
+from capcard_sched.model.deltas import ObjectChanged, ObjectGone
+from capcard_sched.model.intents import Evict
+from capcard_sched.model.objects import PodGroupObject, PodObject
+from capcard_sched.model.quantity import QuantityError, milli
+from capcard_sched.model.timestamps import parse_time
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from capcard_sched.controllers.objects import JsonObject
+    from capcard_sched.daemon.diagnosis.recording import Record
+
+#: Owners of pods that run for ever.
+SERVICES: Final = frozenset({REPLICA_SET, STATEFUL_SET, DAEMON_SET})
+#: Parts at the end of a name that have a digit: numbers, dates, hashes.
+_NUMBERED: Final = re.compile(r"([-.][a-z0-9]*\d[a-z0-9]*)+$")
+#: Resources that are no cards.
+_PLAIN: Final = ("cpu", "memory", "pods", "ephemeral-storage")
+
+
+def job_key(pod: JsonObject) -> str:
+    """The job of a pod: `namespace/job/name` for a vcjob, else the key of its PodGroup, else `namespace/pod/name`."""
+    namespace, name = key_of(pod)
+    notes = annotations_of(pod)
+    if JOB_NAME in notes:
+        return f"{namespace}/job/{notes[JOB_NAME]}"
+    return f"{namespace}/{notes.get(GROUP_NAME) or notes.get(GROUP_NAME_ALIAS) or f'pod/{name}'}"
+
+
+def is_service(pod: JsonObject) -> bool:
+    """Whether the pod belongs to a workload that runs for ever."""
+    owner = controller_of(pod)
+    return owner is not None and owner["kind"] in SERVICES
+
+
+def workload_name(pod: JsonObject) -> str:
+    """The name of the vcjob, else of the owner, else of the pod itself."""
+    owner = controller_of(pod)
+    return annotations_of(pod).get(JOB_NAME) or (owner["name"] if owner is not None else str(meta(pod)["name"]))
+
+
+def stem_of(name: str) -> str:
+    """A name without the parts at its end that have a digit: `train` of `train-0417-x7k2p`."""
+    return _NUMBERED.sub("", name)
+
+
+def shape_of(pods: Iterable[tuple[JsonObject, int]], queue: str, namespace: str, name: str) -> JobFeatures:
+    """The shape of a job from its pods, or pod templates, and the number of each."""
+    card, per_pod, cards, cores = "", 0.0, 0.0, 0.0
+    for pod, count in pods:
+        resource, amount, cpu = _request(pod)
+        notes = (pod.get("metadata") or {}).get("annotations") or {}
+        cards, cores = cards + amount * count, cores + cpu * count
+        if amount > per_pod:
+            per_pod, card = amount, notes.get(CARD_NAME) or notes.get(CARD_NAME_ALIAS) or resource
+    size = 1 << max(0, math.ceil(math.log2(max(cards or cores, 1.0))))
+    return JobFeatures(namespace, queue, stem_of(name), card, per_pod, size)
+
+
+def _request(pod: JsonObject) -> tuple[str, float, float]:
+    """The extended resource of which a pod requests most, its amount, and cores."""
+    total: dict[str, float] = {}
+    for container in spec(pod).get("containers") or ():
+        resources = container.get("resources") or {}
+        asked = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+        for resource, amount in asked.items():
+            total[resource] = total.get(resource, 0.0) + _number(amount)
+    cpu = total.get("cpu", 0.0)
+    devices = {name: amount for name, amount in total.items() if name not in _PLAIN and "hugepages" not in name}
+    best = max(devices, key=lambda name: (devices[name], name), default="")
+    return best, devices.get(best, 0.0), cpu
+
+
+def _number(amount: object) -> float:
+    try:
+        return milli(str(amount)) / 1000
+    except QuantityError:
+        return 0.0
+
+
+def start_of(pod: JsonObject) -> float | None:
+    """Unix seconds at which a pod started; None before, or when it is not known."""
+    return parse_time(status(pod).get("startTime")) or None
+
+
+def end_of(pod: JsonObject) -> float | None:
+    """Unix seconds at which an ended pod became not ready; None when it is not known."""
+    for condition in status(pod).get("conditions") or ():
+        if condition.get("type") == "Ready" and condition.get("status") == "False":
+            return parse_time(condition.get("lastTransitionTime")) or None
+    return None
+
+
+class _StartedPod(NamedTuple):
+    """One pod of a job that started."""
+
+    pod: JsonObject
+    start: float
+    #: Its end, or the last moment at which it is known to run.
+    last: float
+    ended: bool
+
+
+class RunCollector:
+    """Joins pods to runs of jobs."""
+
+    def __init__(self, observed_from: float) -> None:
+        self._observed_from = observed_from
+        self._parts: dict[str, dict[str, _StartedPod]] = {}
+        self._queues: dict[str, str] = {}
+
+    def add_group(self, group: JsonObject) -> None:
+        """Note the queue of a PodGroup."""
+        self._queues["/".join(key_of(group))] = str(spec(group).get("queue") or "")
+
+    def add_pod(self, pod: JsonObject, last: float, *, ended: bool) -> None:
+        """Note a pod; one that has not started, or belongs to a service, is no run."""
+        start = start_of(pod)
+        if start is not None and not is_service(pod):
+            owner = controller_of(pod)
+            uid = str(meta(pod).get("uid") or "/".join(key_of(pod)))
+            key = str(owner["uid"]) if owner is not None else uid
+            self._parts.setdefault(key, {})[uid] = _StartedPod(pod, start, last, ended)
+
+    def queue_of(self, pod: JsonObject) -> str:
+        """The queue of a pod: that of its PodGroup, else the one it names."""
+        notes = annotations_of(pod)
+        group = notes.get(GROUP_NAME) or notes.get(GROUP_NAME_ALIAS)
+        queue = self._queues.get(f"{key_of(pod)[0]}/{group}") if group else None
+        return queue or notes.get(QUEUE_NAME) or notes.get(POD_QUEUE_NAME) or "default"
+
+    def runs(self) -> list[JobRun]:
+        """One run per job, from the start of its first pod to the end of its last."""
+        found = []
+        for key, pods in self._parts.items():
+            parts = list(pods.values())
+            first = parts[0].pod
+            shape = shape_of(
+                [(part.pod, 1) for part in parts], self.queue_of(first), key_of(first)[0], workload_name(first)
+            )
+            start, last = min(part.start for part in parts), max(part.last for part in parts)
+            found.append(JobRun(key, shape, start, self._observed_from, last, all(part.ended for part in parts)))
+        return found
+
+
+def runs_of_state(objects: Iterable[JsonObject], now: float) -> list[JobRun]:
+    """The runs of the jobs of a state. Ends are known since the first end of a pod that still exists."""
+    objects = list(objects)
+    ends = {str(meta(obj)["uid"]): end_of(obj) for obj in objects if obj["kind"] == POD and has_ended(obj)}
+    collector = RunCollector(min((end for end in ends.values() if end is not None), default=now))
+    for obj in objects:
+        if obj["kind"] == POD_GROUP:
+            collector.add_group(obj)
+        elif obj["kind"] == POD:
+            end = ends.get(str(meta(obj)["uid"]), now)
+            if end is not None:
+                collector.add_pod(obj, end, ended=has_ended(obj))
+    return collector.runs()
+
+
+def runs_of_recording(records: Iterable[Record], begin: float) -> list[JobRun]:
+    """The runs of the jobs of a recording that began at `begin`. An evicted pod has not ended."""
+    collector, now = RunCollector(begin), begin
+    #: Uid of each pod that has started to its newest version.
+    running: dict[str, PodObject] = {}
+    evicted: set[str] = set()
+
+    def note(pod: PodObject, *, ended: bool) -> None:
+        collector.add_pod(as_manifest(POD, pod), now, ended=ended)
+
+    for record in records:
+        if isinstance(record, Stepped):
+            now = record.now
+        for delta in record.deltas if isinstance(record, Applied | Stepped) else ():
+            if isinstance(delta, ObjectGone) and delta.kind == POD:
+                gone = running.pop(delta.uid, None)
+                if gone is not None:
+                    note(gone, ended=delta.uid not in evicted)
+            elif isinstance(delta, ObjectChanged) and isinstance(delta.object, PodGroupObject):
+                collector.add_group(as_manifest(POD_GROUP, delta.object))
+            elif isinstance(delta, ObjectChanged) and isinstance(delta.object, PodObject):
+                pod = delta.object
+                uid = pod.metadata.uid or ""
+                if pod.status.phase not in ENDED_PHASES:
+                    running[uid] = pod
+                elif running.pop(uid, None) is not None:
+                    note(pod, ended=True)
+        if isinstance(record, Stepped):
+            evicted.update(intent.uid for intent in record.intents if isinstance(intent, Evict))
+    for pod in running.values():
+        note(pod, ended=False)
+    return collector.runs()

@@ -1,0 +1,197 @@
+"""Expected starts: with known durations the start of the simulation itself, otherwise percentiles with their basis."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from capcard_sched.cli.main import run
+from capcard_sched.insight.estimates import RUNS
+from capcard_sched.insight.expected_start import Forecast, KnownState
+from capcard_sched.insight.what_if import start_waits
+from capcard_sched.model.annotations import CARD_NAME, CARD_QUOTA, RUNNING_ESTIMATE, SIMULATION_DURATION
+from capcard_sched.model.diagnosis import ExpectedStart
+from capcard_sched.model.timestamps import parse_timestamp
+from capcard_sched.simulation.clock import EPOCH, SECOND
+from capcard_sched.simulation.kinds import kind_of
+from capcard_sched.simulation.run import SimulationOptions, SimulationOutcome, simulate
+from capcard_sched.simulation.scenario import Entry, Origin, Scenario, in_creation_order
+from tests.insight.json_schema import violations
+from tests.insight.scenes import core_of
+from tests.insight.test_what_if import CARD, CLUSTER, job
+
+SCHEMA: dict[str, Any] = json.loads((Path(__file__).parents[2] / "docs" / "diagnosis.schema.json").read_text())
+Manifest = dict[str, Any]
+
+
+def node(name: str, cards: int = 8) -> Manifest:
+    amounts = {"cpu": "64", "memory": "256Gi", "pods": "110", "nvidia.com/gpu": str(cards)}
+    labels = {"nvidia.com/gpu.product": CARD, "nvidia.com/gpu.memory": "143771", "kubernetes.io/hostname": name}
+    metadata = {"name": name, "labels": labels}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "status": {"allocatable": amounts}}
+
+
+def queue(cards: int) -> Manifest:
+    metadata = {"name": "q", "annotations": {CARD_QUOTA: json.dumps({CARD: cards})}}
+    return {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue", "metadata": metadata}
+
+
+def vcjob(name: str, seconds: float | None, *, pods: int = 1, cards: int = 1, **spec: Any) -> Manifest:
+    """A Job that the simulator ends after `seconds`; None: never."""
+    notes = {CARD_NAME: CARD} | ({} if seconds is None else {SIMULATION_DURATION: f"{seconds}s"})
+    container = {"name": "c", "image": "i", "resources": {"limits": {"nvidia.com/gpu": str(cards)}}}
+    template = {"metadata": {"annotations": notes}, "spec": {"containers": [container], "restartPolicy": "Never"}}
+    tasks = [{"name": "w", "replicas": pods, "template": template}]
+    body = {"schedulerName": "volcano", "queue": "q", "minAvailable": pods, "tasks": tasks, **spec}
+    return {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "metadata": {"name": name}, "spec": body}
+
+
+def simulated(manifests: list[Manifest], until: int | None = None) -> SimulationOutcome:
+    entries = in_creation_order(Entry(kind_of(each), each, Origin("test", 1)) for each in manifests)
+    options = SimulationOptions(("volcano",), until=None if until is None else until * SECOND)
+    return simulate(Scenario(entries, ()), core_of(options), options)
+
+
+def snapshot_of(outcome: SimulationOutcome, *, hidden: bool = False) -> KnownState:
+    """The end of a simulation; `hidden`: without the durations that only the simulator knows."""
+    objects = [obj for kind in outcome.store.kinds() for obj in outcome.store.list(kind)]
+    if hidden:
+        objects = json.loads(json.dumps(objects).replace(SIMULATION_DURATION, "example.com/hidden"))
+    return KnownState(objects, EPOCH + outcome.end / SECOND, core_of().conf, {} if hidden else outcome.ends)
+
+
+def forecast(found: KnownState) -> dict[str, ExpectedStart]:
+    made = Forecast(core_of(), found)
+    return made.expected_starts(made.waiting())
+
+
+#: Seconds, pods and cards of one pod of each job.
+JOBS = st.lists(st.tuples(st.integers(5, 300), st.integers(1, 3), st.sampled_from([1, 2, 4])), min_size=1, max_size=7)
+
+
+@given(jobs=JOBS, nodes=st.integers(1, 2), quota=st.sampled_from([4, 8, 12]), until=st.integers(0, 400), data=st.data())
+@settings(max_examples=15, deadline=None)
+def test_with_known_durations_the_expected_start_is_the_start(
+    jobs: list[tuple[int, int, int]], nodes: int, quota: int, until: int, data: st.DataObject
+) -> None:
+    """Whether the durations are those of the simulator, or declared in one of the ways."""
+    way = data.draw(st.sampled_from(["simulator", "annotation", "runningEstimate", "deadline"]))
+    made = []
+    for index, (seconds, pods, cards) in enumerate(jobs):
+        more = {"runningEstimate": f"{seconds}s"} if way == "runningEstimate" else {}
+        each = vcjob(f"j{index}", seconds, pods=pods, cards=cards, **more)
+        if way == "annotation":
+            each["metadata"]["annotations"] = {RUNNING_ESTIMATE: f"{seconds}s"}
+        if way == "deadline":
+            each["spec"]["tasks"][0]["template"]["spec"]["activeDeadlineSeconds"] = seconds
+        made.append(each)
+    manifests = [*(node(f"n{index}") for index in range(nodes)), queue(quota), *made]
+    early = snapshot_of(simulated(manifests, until), hidden=way != "simulator")
+    found = forecast(early)
+    assert forecast(early) == found, "the same state gives the same answer"
+    whole = simulated(manifests)
+    created = {f"default/job/{each['metadata']['name']}": each for each in made}
+    waits = {key: wait for key, wait in start_waits(whole.store).items() if key in created}
+    for key, wait in waits.items():
+        start = None if wait is None else EPOCH + wait
+        if start is not None and start <= early.now:
+            assert key not in found
+        else:
+            assert (found[key].p10, found[key].p90, found[key].runs) == (found[key].p50, found[key].p50, 1)
+            assert found[key].p50 == (None if start is None else start - early.now), (key, way)
+            assert (start is None) == bool(found[key].reason)
+
+
+def history(seconds: range, cards: int = 4) -> list[Manifest]:
+    """Jobs that end one after the other, and one behind them that runs on."""
+    return [vcjob(f"train-{index:02}", each, cards=cards) for index, each in enumerate(seconds)]
+
+
+def test_durations_of_like_jobs_give_percentiles_and_name_their_number() -> None:
+    manifests = [node("n1"), queue(4), *history(range(100, 120)), vcjob("wait-1", 50, cards=4)]
+    # 12 jobs have ended, the 13th runs since a moment.
+    early = snapshot_of(simulated(manifests, 1290), hidden=True)
+    found = forecast(early)
+    following = found["default/job/train-13"]
+    assert following.runs == RUNS
+    known = [value for value in (following.p10, following.p50, following.p90) if value is not None]
+    assert (len(known), known) == (3, sorted(known))
+    assert 0 < known[0] < known[2] < 120
+    (awaited,) = following.awaited
+    assert (awaited.workload, awaited.source) == ("default/job/train-12", "LikeJobs")
+    assert awaited.like_jobs == 11, "the end of the first one begins the observation"
+    assert awaited.alike == "queue, name, cards and size"
+    last = found["default/job/wait-1"]
+    assert (last.p50 or 0) > 6 * 100, "it waits for all jobs before it"
+    assert all(value >= 0 for each in found.values() for value in (each.p10, each.p50, each.p90) if value is not None)
+
+
+def test_a_job_that_outlives_all_like_jobs_has_no_estimate() -> None:
+    manifests = [
+        node("n1"),
+        queue(4),
+        *history(range(10, 22)),
+        vcjob("train-99", 10_000, cards=4),
+        vcjob("w", 1, cards=4),
+    ]
+    early = snapshot_of(simulated(manifests, 1000), hidden=True)
+    found = forecast(early)["default/job/w"]
+    assert (found.p10, found.p50, found.p90) == (None, None, None)
+    assert found.reason == "no estimate of the end of default/job/train-99"
+
+
+def test_without_an_estimate_the_start_is_unknown_and_the_reason_names_the_job() -> None:
+    manifests = [node("n1"), queue(4), vcjob("a", None, cards=4), vcjob("b", None, cards=4)]
+    found = forecast(snapshot_of(simulated(manifests, 60), hidden=True))["default/job/b"]
+    assert (found.p50, found.runs) == (None, 1)
+    assert found.reason == "no estimate of the end of default/job/a"
+
+
+def test_an_exceeded_estimate_counts_as_none() -> None:
+    manifests = [node("n1"), queue(4), vcjob("a", 500, cards=4, runningEstimate="30s"), vcjob("b", None, cards=4)]
+    for until, known in ((20, True), (40, False)):
+        found = forecast(snapshot_of(simulated(manifests, until), hidden=True))["default/job/b"]
+        assert (found.p50 is not None) == known
+
+
+def test_a_job_that_no_end_lets_start_says_so() -> None:
+    manifests = [node("n1"), queue(4), vcjob("a", 60, cards=4), vcjob("b", None, cards=8)]
+    found = forecast(snapshot_of(simulated(manifests, 20)))["default/job/b"]
+    assert found.p50 is None
+    assert found.reason == "it does not start although every job with an estimated end has ended"
+
+
+def explained(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, Any]:
+    assert run(["explain", *words]) == 0
+    text = capsys.readouterr().out
+    assert run(["explain", *words, "-o", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert violations(document, SCHEMA, SCHEMA) == []
+    return next((line for line in text.splitlines() if line.startswith("Expected start:")), ""), document
+
+
+def test_explain_shows_the_expected_start_and_its_basis(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text(CLUSTER + job("a", 4, seconds=600) + job("b", 4))
+    line, document = explained(capsys, "b", "-f", str(file), "--until", "5m")
+    basis = "when default/job/a ends (simulated duration)"
+    assert line == f"Expected start:  in 5m1s, at 2026-01-01T00:10:01Z, {basis}"
+    assert document["expectedStart"]["p50"] == 301
+    assert parse_timestamp(document["expectedStart"]["computedAt"]) == EPOCH + 300
+    line, document = explained(capsys, "b", "-f", str(file), "--until", "5m", "--no-expected-start")
+    assert (line, document["expectedStart"]) == ("", None)
+    line, document = explained(capsys, "a", "-f", str(file), "--until", "5m")
+    assert (line, document["expectedStart"]) == ("", None), "a has started"
+
+
+def test_a_job_that_can_never_start_has_no_expected_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text(CLUSTER + job("big", 8))
+    line, document = explained(capsys, "big", "-f", str(file), "--until", "1m")
+    assert line.startswith("Expected start:  unknown: can never start: ")
+    assert document["expectedStart"]["p50"] is None
