@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from capcard_sched.model import annotations as keys
 from capcard_sched.plugins.deviceshare.card_ledger import BookedDevices
+from capcard_sched.plugins.deviceshare.card_reasons import CardReasons, node_reason
 from capcard_sched.plugins.deviceshare.device_choice import ChosenShare, DeviceChoice, NoChoice, node_score
 from capcard_sched.plugins.deviceshare.device_type import DeviceType, NodeOffer
 from capcard_sched.plugins.deviceshare.shared_card import Booking, CardModel, CardStates, Cause, SharedCard
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from capcard_sched.model.job import Node, Task
     from capcard_sched.model.task_class import TaskClass
@@ -116,13 +117,34 @@ class AscendDevices(DeviceType):
             score += _FULL * after[index].use.memory / AI_CORES
             if len(shares) == request.chips:
                 return DeviceChoice(tuple(shares), score, tuple(after))
-        return NoChoice(Cause.CARDS, {})
+        return NoChoice(Cause.CARDS, {}, 0, cards)
 
     def weighted(self, score: float) -> float:
         return node_score(score, self._weight)
 
     def refusal(self, refused: NoChoice) -> str:
         return f"{self.name} no enough npu ({refused.cause.value})"
+
+    def reasons_of(self, cls: TaskClass, refused: NoChoice, uuids: Sequence[str]) -> CardReasons | None:
+        request = self.request_of(cls)
+        if request is None:
+            return None
+        if request.problem:
+            return node_reason(request.problem)
+        if len(refused.now) < request.chips:
+            return node_reason(f"{request.chips:,} chips requested, {len(refused.now):,} on the node")
+        smallest = request.templates[-1]
+        texts, short = [], []
+        for uuid, card in zip(uuids, refused.now, strict=True):
+            if any(_fits(card, each) for each in request.templates):
+                texts.append(f"chip {uuid}: fits")
+                continue
+            cores, cpus = AI_CORES - card.use.memory, AI_CPUS - card.use.cores
+            free = f"{max(0, cores)} of {AI_CORES} AI cores and {max(0, cpus)} of {AI_CPUS} AI CPUs free"
+            texts.append(f"chip {uuid}: {free}, {smallest.cores} AI cores and {smallest.cpus} AI CPUs requested")
+            short.append((max(0, smallest.cores - cores), max(0, smallest.cpus - cpus)))
+        missing = request.chips - (len(texts) - len(short))
+        return CardReasons((missing, *min(short)), tuple(texts))
 
     def note_of(self, task: Task) -> str:
         return task.device_notes.get(keys.NPU_CORE, "")

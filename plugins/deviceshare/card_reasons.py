@@ -1,4 +1,4 @@
-"""Figures per card behind the refusal of a vGPU request, for `explain`."""
+"""Figures per card behind a refusal, for `explain`: their form, and those of vGPU requests."""
 
 from __future__ import annotations
 
@@ -27,19 +27,29 @@ class CardReasons(NamedTuple):
 _FAR = 1 << 40
 
 
+def node_reason(text: str) -> CardReasons:
+    """A reason that no single card decides."""
+    return CardReasons((_FAR, 0, 0), (text,))
+
+
+def free_text(free: int, total: int, requested: int) -> str:
+    """`2,000 of 4,914 free, 3,000 requested`."""
+    return f"{max(0, free):,} of {total:,} free, {requested:,} requested"
+
+
 def card_reasons(
     request: VgpuRequest, refused: NoChoice, uuids: Sequence[str], containers: Sequence[str]
 ) -> CardReasons:
     """The figures of a refusal. `containers`: names of the regular containers."""
     if refused.cause is Cause.REQUEST:
-        return CardReasons((_FAR, 0, 0), (request.problem,))
+        return node_reason(request.problem)
     if refused.cause is Cause.MODE:
-        return CardReasons((_FAR, 0, 0), (f"no card works in mode {request.mode}",))
+        return node_reason(f"no card works in mode {request.mode}")
     wanted = request.containers[refused.container]
     assert wanted is not None
     place = f"container {containers[refused.container]}: " if len(containers) > 1 else ""
     if refused.cause is Cause.CARDS:
-        return CardReasons((_FAR, 0, 0), (place + _too_few(request, wanted, refused.now),))
+        return node_reason(place + _too_few(request, wanted, refused.now))
     texts, short = [], []
     for index, card in enumerate(refused.now):
         if request.mode and card.model.mode != request.mode:
@@ -76,7 +86,7 @@ def _text(cause: Cause, card: SharedCard, wanted: ContainerRequest) -> str:
         case Cause.SLOTS:
             return f"{use.number:,} of {model.slots:,} slots in use"
         case Cause.MEMORY:
-            return f"{max(0, model.memory - card.used_memory):,} of {model.memory:,} free, {need:,} requested"
+            return free_text(model.memory - card.used_memory, model.memory, need)
         case Cause.CORES:
             free = f"{max(0, ALL_CORES - use.cores)} of {ALL_CORES} cores free"
             return f"{free}, {share.cores} requested" if share.cores else free

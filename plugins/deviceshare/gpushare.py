@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from capcard_sched.model import annotations as keys
 from capcard_sched.plugins.deviceshare.card_ledger import BookedDevices
+from capcard_sched.plugins.deviceshare.card_reasons import CardReasons, free_text, node_reason
 from capcard_sched.plugins.deviceshare.device_choice import ChosenShare, DeviceChoice, NoChoice
 from capcard_sched.plugins.deviceshare.device_type import DeviceType, NodeOffer
 from capcard_sched.plugins.deviceshare.shared_card import Booking, CardModel, CardStates, Cause
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from capcard_sched.model.job import Node, Task
     from capcard_sched.model.task_class import TaskClass
@@ -81,7 +82,8 @@ class GpuShareDevices(DeviceType):
         ]
         wanted = request.number or 1
         if len(free) < wanted:
-            return NoChoice(Cause.CARDS if request.number else Cause.MEMORY, {})
+            cause = Cause.CARDS if request.number else Cause.MEMORY
+            return NoChoice(cause, dict.fromkeys({*range(len(cards))} - {*free}, cause), 0, cards)
         booking, after, shares = Booking(request.memory, 0), list(cards), []
         for index in free[:wanted]:
             shares.append(ChosenShare(0, index, request.memory, booking))
@@ -93,6 +95,26 @@ class GpuShareDevices(DeviceType):
 
     def refusal(self, refused: NoChoice) -> str:
         return "GpuNumber no enough gpu number" if self._by_number else "GpuShare no enough gpu memory"
+
+    def reasons_of(self, cls: TaskClass, refused: NoChoice, uuids: Sequence[str]) -> CardReasons | None:
+        request = self.request_of(cls)
+        if request is None:
+            return None
+        if len(refused.now) < request.number:
+            return node_reason(f"{request.number:,} cards requested, {len(refused.now):,} usable")
+        texts, short = [], []
+        for index, card in enumerate(refused.now):
+            text = "fits"
+            if index in refused.cards and request.number:
+                pods = f"{card.use.number:,} pod{'' if card.use.number == 1 else 's'}"
+                text = f"{pods}, {request.number:,} card{'' if request.number == 1 else 's'} without pods requested"
+            elif index in refused.cards:
+                free = card.model.memory - card.use.memory
+                short.append(request.memory - free)
+                text = free_text(free, card.model.memory, request.memory)
+            texts.append(f"card {uuids[index]}: {text}")
+        missing = (request.number or 1) - (len(refused.now) - len(refused.cards))
+        return CardReasons((missing, min(short, default=0), 0), tuple(texts))
 
     def note_of(self, task: Task) -> str:
         return task.device_notes.get(keys.GPU_INDEX, "")

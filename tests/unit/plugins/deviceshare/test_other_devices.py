@@ -89,6 +89,57 @@ def test_init_containers_count_when_they_want_more() -> None:
     assert ledger.cards[0].use.memory == 900
 
 
+def _nearest(h: VgpuHarness, pod: str) -> list[tuple[str, tuple[str, ...]]]:
+    session = h.core.last_session
+    assert session is not None
+    return list(h.plugin("deviceshare").rejection_details(h.task(pod), session.engine.all_rows()))
+
+
+def test_refusals_by_memory_list_the_free_memory_of_each_card() -> None:
+    h = VgpuHarness(BY_MEMORY)
+    for node, used in (("far", 900), ("near", 700)):
+        _gpus(h, node, 2, 1000, **{keys.GPU_UNHEALTHY_IDS: "1"} if node == "far" else {})
+        h.pod(f"on-{node}", node=node, limits={GPU_MEMORY: used}, annotations={keys.GPU_INDEX: "0"})
+    h.pod("more", node="near", limits={GPU_MEMORY: 800}, annotations={keys.GPU_INDEX: "1"})
+
+    _pods(h, {GPU_MEMORY: 400}, 1)
+
+    assert _nearest(h, "p0") == [
+        ("near", ("card 0: 300 of 1,000 free, 400 requested", "card 1: 200 of 1,000 free, 400 requested")),
+        ("far", ("card 0: 100 of 1,000 free, 400 requested",)),
+    ]
+
+
+def test_refusals_by_number_list_the_cards_with_pods() -> None:
+    h = VgpuHarness(BY_NUMBER)
+    _gpus(h, "n1", 2, 1000)
+    _gpus(h, "n2", 1, 1000)
+    h.pod("old", node="n1", limits={GPU_NUMBER: 1}, annotations={keys.GPU_INDEX: "1"})
+
+    _pods(h, {GPU_NUMBER: 2}, 1)
+
+    assert _nearest(h, "p0") == [
+        ("n1", ("card 0: fits", "card 1: 1 pod, 2 cards without pods requested")),
+        ("n2", ("2 cards requested, 1 usable",)),
+    ]
+
+
+def test_refusals_of_chips_list_their_cores() -> None:
+    h = VgpuHarness(ASCEND)
+    h.node("n1", resources={NPU: 16})
+    for name, note in (("old", "0-vir04"), ("full", "1")):
+        h.pod(name, node="n1", limits={NPU: 4}, annotations={keys.NPU_CORE: note})
+
+    _pods(h, {NPU: 8}, 1)
+    h.group("odd")
+    h.pod("odd", group="odd", limits={NPU: 3})
+    h.settle()
+
+    chips = ("chip 0: 4 of 8 AI cores and 3 of 7 AI CPUs free", "chip 1: 0 of 8 AI cores and 0 of 7 AI CPUs free")
+    assert _nearest(h, "p0") == [("n1", tuple(f"{chip}, 8 AI cores and 7 AI CPUs requested" for chip in chips))]
+    assert _nearest(h, "odd") == [("n1", (f"{NPU} is 3: expected 1, 2, 4 or a multiple of 8",))]
+
+
 # --- Ascend 310P ------------------------------------------------------------------------------------------------------
 
 
