@@ -165,6 +165,7 @@ DEVICE_CONFIG = Reason("InvalidDeviceConfig", "Warning", "{key} is not used, the
 DEVICE_REGISTRATION = Reason("InvalidDeviceRegistration", "Warning", "{detail}")
 DEVICE_REQUEST = Reason("InvalidDeviceRequest", "Warning", "{detail}")
 DEVICE_ANNOTATION = Reason("InvalidDeviceAnnotation", "Warning", "{detail}")
+DEVICES_OVERBOOKED = Reason("DevicesOverbooked", "Warning", "card {card} holds more than it has: {detail}")
 PLUGIN_FAILED = Reason("PluginFailed", "Warning", "Plugin {plugin} failed in {hook}: {error}")
 INQUEUE_TIMEOUT = Reason(
     "InqueueTimeout",

@@ -66,6 +66,7 @@ class AscendDevices(DeviceType):
     """See the module docstring. `memory` of a card counts its AI cores, `cores` its AI CPUs."""
 
     name: ClassVar[str] = "ascend310p-vNPU"
+    note_key: ClassVar[str] = keys.NPU_CORE
 
     def __init__(self, states: CardStates, weight: int) -> None:
         self._states = states
@@ -145,9 +146,6 @@ class AscendDevices(DeviceType):
             short.append((max(0, smallest.cores - cores), max(0, smallest.cpus - cpus)))
         missing = request.chips - (len(texts) - len(short))
         return CardReasons((missing, *min(short)), tuple(texts))
-
-    def note_of(self, task: Task) -> str:
-        return task.device_notes.get(keys.NPU_CORE, "")
 
     def booked(self, task: Task, ledger: CardLedger) -> BookedDevices:
         index_of = {uuid: index for index, uuid in enumerate(ledger.uuids)}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from capcard_sched.model.reasons import DEVICE_ANNOTATION, DEVICE_REGISTRATION, DEVICES_OVERBOOKED
 from capcard_sched.model.status import TaskStatus
 from capcard_sched.plugins.deviceshare.card_ledger import CardLedger
 from capcard_sched.plugins.deviceshare.device_states import DeviceStates
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.node_view import NodeView
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Node, Task
+    from capcard_sched.model.reasons import Reason
     from capcard_sched.plugins.deviceshare.card_ledger import Cards
     from capcard_sched.plugins.deviceshare.device_states import NodeCards
     from capcard_sched.plugins.deviceshare.device_type import DeviceType
@@ -33,7 +35,7 @@ _MOST_EMPTY = 65536
 class NodeDevices:
     """What one node has and who holds it."""
 
-    __slots__ = ("generation", "last_order", "ledgers", "notes", "problems", "warnings", "written")
+    __slots__ = ("generation", "last_order", "ledgers", "notes", "overbooked", "problems", "warnings", "written")
 
     def __init__(self, kinds: int) -> None:
         #: By kind; None where the node has none.
@@ -45,6 +47,8 @@ class NodeDevices:
         self.notes: dict[str, tuple[Mapping[str, str], tuple[str, ...]]] = {}
         #: By pod uid: what is wrong with them.
         self.problems: dict[str, tuple[str, ...]] = {}
+        #: Uuids of cards whose pods hold more than they have.
+        self.overbooked: frozenset[str] = frozenset()
         #: Order number of the pod that was bound last.
         self.last_order = 0
         #: Unix seconds of the last write of annotations on the node.
@@ -71,7 +75,7 @@ class DeviceRows:
         #: Annotations to write on nodes; emptied by the reader.
         self.node_writes: list[tuple[Node, Mapping[str, str]]] = []
         #: Nodes and pods with something new that is wrong, with one sentence each; emptied by the reader.
-        self.news: list[tuple[Node | Task, str]] = []
+        self.news: list[tuple[Node | Task, Reason, str]] = []
         #: Nodes whose offer ends by itself: Unix seconds.
         self._ends: dict[str, float] = {}
         #: Equal cards without pods are one tuple.
@@ -150,6 +154,7 @@ class DeviceRows:
             devices.generation = node.generation
             self._read_offers(node, devices, now)
         self._read_pods(node, devices)
+        self._look_for_overbooked(node, devices)
         if any(ledger is not None for ledger in devices.ledgers) or devices.warnings:
             self.by_node[node.name] = devices
         else:
@@ -187,7 +192,7 @@ class DeviceRows:
             self._count_cards(index, devices.ledgers[index], +1)
         if tuple(warnings) != devices.warnings:
             devices.warnings = tuple(warnings)
-            self.news += [(node, warning) for warning in warnings]
+            self.news += [(node, DEVICE_REGISTRATION, warning) for warning in warnings]
 
     def _count_cards(self, index: int, ledger: CardLedger | None, sign: int) -> None:
         """Keep count of the cards of each size."""
@@ -206,9 +211,30 @@ class DeviceRows:
         for uid in [uid for uid in devices.notes if uid not in tasks]:
             del devices.notes[uid]
             devices.problems.pop(uid, None)
-        noted = [task for task in tasks.values() if task.device_notes]
+        noted = [task for task in tasks.values() if task.device_notes or self._is_unnoted(task, devices)]
         for task in sorted(noted, key=lambda task: (task.created, task.uid)):
             self._read_pod(task, devices)
+
+    def _is_unnoted(self, task: Task, devices: NodeDevices) -> bool:
+        """Whether a pod holds devices of the node that no annotation names: another scheduler placed it."""
+        return bool(task.cls.device_containers) and any(
+            ledger is not None and kind.takes_devices(task.cls) and not kind.note_of(task)
+            for kind, ledger in zip(self.types, devices.ledgers, strict=True)
+        )
+
+    def _look_for_overbooked(self, node: Node, devices: NodeDevices) -> None:
+        found = {
+            uuid: card
+            for ledger in devices.ledgers
+            if ledger is not None and any(card.is_overbooked for card in ledger.cards)
+            for uuid, card in zip(ledger.uuids, ledger.cards, strict=True)
+            if card.is_overbooked
+        }
+        self.news += [
+            (node, DEVICES_OVERBOOKED, DEVICES_OVERBOOKED.render(card=uuid, detail=found[uuid].shown_use))
+            for uuid in sorted(found.keys() - devices.overbooked)
+        ]
+        devices.overbooked = frozenset(found)
 
     def _read_pod(self, task: Task, devices: NodeDevices) -> None:
         seen, booked = devices.notes.get(task.uid, (None, ()))
@@ -228,6 +254,8 @@ class DeviceRows:
             if ledger is None:
                 continue
             ledger.release(task.uid)
+            if not note and kind.takes_devices(task.cls):
+                problems.append(f"{kind.note_key} is missing: the devices of the pod are not counted")
             if note:
                 found = kind.booked(task, ledger)
                 if found.shares:
@@ -236,7 +264,7 @@ class DeviceRows:
             devices.last_order = max(devices.last_order, kind.order_in(task.device_notes))
         if tuple(problems) != devices.problems.get(task.uid, ()):
             devices.problems[task.uid] = tuple(problems)
-            self.news += [(task, problem) for problem in problems]
+            self.news += [(task, DEVICE_ANNOTATION, problem) for problem in problems]
 
     def smallest_memory(self) -> tuple[int, ...]:
         """Memory of the smallest registered card, by kind; 0 without any."""

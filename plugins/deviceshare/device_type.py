@@ -35,6 +35,8 @@ class DeviceType(ABC):
     name: ClassVar[str]
     #: Annotation by which its device plugin locks a node, "" for none.
     lock: ClassVar[str] = ""
+    #: Annotation that names the devices of a bound pod.
+    note_key: ClassVar[str]
 
     def use(self, config: DeviceConfig) -> None:  # noqa: B027 -- only some kinds have settings
         """Take other settings; every offer and every request is read again."""
@@ -128,9 +130,13 @@ class DeviceType(ABC):
         """Indexes of devices that are closed to this very pod. `group`: uids of the pods of its PodGroup."""
         return {}
 
-    @abstractmethod
     def note_of(self, task: Task) -> str:
         """The text in the pod's annotations that names its devices, "" for none."""
+        return task.device_notes.get(self.note_key, "")
+
+    def takes_devices(self, cls: TaskClass) -> bool:
+        """Whether bound pods of a class have an annotation."""
+        return self.request_of(cls) is not None
 
     @abstractmethod
     def booked(self, task: Task, ledger: CardLedger) -> BookedDevices:

@@ -41,6 +41,7 @@ class GpuShareDevices(DeviceType):
 
     name: ClassVar[str] = "GpuShare"
     lock: ClassVar[str] = "gpu"
+    note_key: ClassVar[str] = keys.GPU_INDEX
 
     def __init__(self, states: CardStates, *, by_number: bool) -> None:
         self._states = states
@@ -115,9 +116,6 @@ class GpuShareDevices(DeviceType):
             texts.append(f"card {uuids[index]}: {text}")
         missing = (request.number or 1) - (len(refused.now) - len(refused.cards))
         return CardReasons((missing, min(short, default=0), 0), tuple(texts))
-
-    def note_of(self, task: Task) -> str:
-        return task.device_notes.get(keys.GPU_INDEX, "")
 
     def booked(self, task: Task, ledger: CardLedger) -> BookedDevices:
         request = self.request_of(task.cls) or GpuRequest(0, 0)

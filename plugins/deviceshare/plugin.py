@@ -10,8 +10,7 @@ from capcard_sched.framework.api.node_hooks import NODE_AMOUNTS, NODE_PODS, filt
 from capcard_sched.framework.api.node_view import FilterResult
 from capcard_sched.framework.api.plugin import Plugin, Reads, Sample
 from capcard_sched.framework.toolkit.annotation_warnings import AnnotationWarnings
-from capcard_sched.model.job import Task
-from capcard_sched.model.reasons import DEVICE_ANNOTATION, DEVICE_REGISTRATION, DEVICE_REQUEST
+from capcard_sched.model.reasons import DEVICE_REQUEST
 from capcard_sched.model.refusal import Code
 from capcard_sched.model.status import TaskStatus
 from capcard_sched.model.task_class import NO_ACCOUNTING
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.node_view import NodeView, PodSignature, Scores
     from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.session.session import Session
-    from capcard_sched.model.job import Node
+    from capcard_sched.model.job import Node, Task
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.task_class import TaskClass
     from capcard_sched.plugins.deviceshare.card_reasons import CardReasons
@@ -122,9 +121,8 @@ class DeviceShare(Plugin):
 
     def _warn(self, session: Session) -> None:
         """Events about registrations, bookings and requests that do not count as they are written, once each."""
-        for subject, text in self.rows.news:
-            row = DEVICE_ANNOTATION if isinstance(subject, Task) else DEVICE_REGISTRATION
-            session.notice(subject, row, row.render(detail=text))
+        for subject, reason, text in self.rows.news:
+            session.notice(subject, reason, text)
         self.rows.news.clear()
         for node, notes in self.rows.node_writes:
             session.annotate_node(node, notes)

@@ -90,15 +90,24 @@ class Taken(NamedTuple):
 class SharedCard:
     """One state of a card. Made by `CardStates` alone; compared by identity."""
 
-    __slots__ = ("_answers", "_states", "model", "use", "used_memory")
+    __slots__ = ("_answers", "_states", "is_overbooked", "model", "use", "used_memory")
 
     def __init__(self, states: CardStates, model: CardModel, use: CardUsage) -> None:
         self.model = model
         self.use = use
         #: Units in use; slices of a group may add up to more than the card has.
         self.used_memory = min(use.memory, model.memory) if model.mode == MIG else use.memory
+        #: Whether its pods hold more than it has: it shrank, or another scheduler placed some of them.
+        self.is_overbooked = use.number > model.slots or self.used_memory > model.memory or use.cores > ALL_CORES
         self._states = states
         self._answers: dict[Share, Taken | Cause] = {}
+
+    @property
+    def shown_use(self) -> str:
+        """The amounts in use, for messages."""
+        model, use = self.model, self.use
+        memory = f"{self.used_memory:,} of {model.memory:,} memory"
+        return f"{use.number:,} of {model.slots:,} slots, {memory}, {use.cores} of {ALL_CORES} cores"
 
     def __repr__(self) -> str:
         return f"SharedCard({self.model.type}, {self.use})"

@@ -54,6 +54,7 @@ class VgpuDevices(DeviceType):
 
     name: ClassVar[str] = "hamivgpu"
     lock: ClassVar[str] = "hamivgpu"
+    note_key: ClassVar[str] = keys.VGPU_IDS
 
     def __init__(self, policy: str, weight: int, states: CardStates) -> None:
         self._policy = policy
@@ -225,8 +226,9 @@ class VgpuDevices(DeviceType):
 
     # --- pods -------------------------------------------------------------------------------------------------------
 
-    def note_of(self, task: Task) -> str:
-        return task.device_notes.get(keys.VGPU_IDS, "")
+    def takes_devices(self, cls: TaskClass) -> bool:
+        request = self.request_of(cls)
+        return request is not None and any(wanted is not None and wanted.number for wanted in request.containers)
 
     def booked(self, task: Task, ledger: CardLedger) -> BookedDevices:
         devices = decode_devices(self.note_of(task))

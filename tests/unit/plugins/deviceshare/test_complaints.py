@@ -10,7 +10,7 @@ import pytest
 
 from capcard_sched.model import annotations as keys
 from capcard_sched.model.deltas import ObjectChanged
-from capcard_sched.model.intents import AnnotateNode
+from capcard_sched.model.intents import AnnotateNode, Bind
 from capcard_sched.model.objects import ConfigMapObject
 from capcard_sched.testing import EPOCH
 from tests.unit.plugins.deviceshare.cluster import VgpuHarness, conf
@@ -100,7 +100,7 @@ COMPLAINTS: list[tuple[str, list[str]]] = [
     ),
     (
         "A pod with two kinds of devices meets its own lock.",
-        [f"{LOCKS}::test_a_lock_that_is_released_for_another_pod_still_keeps_the_order"],
+        [f"{OWN}::test_a_pod_with_two_kinds_of_devices_takes_one_lock"],
     ),
     (
         "The device plugin takes the wrong one of two pods of the same second.",
@@ -227,6 +227,18 @@ def test_a_node_gets_one_handshake_in_thirty_seconds_however_often_it_changes() 
         written += [each.name for each in intents if isinstance(each, AnnotateNode)]
 
     assert len(written) == len(set(written)) == 200
+
+
+def test_a_pod_with_two_kinds_of_devices_takes_one_lock() -> None:
+    h = VgpuHarness(conf(NodeLockEnable=True, ASCEND310PVNPUEnable=True))
+    h.cards("n1", "A:1000", resources={"huawei.com/npu-core": 8})
+    h.group("g")
+    h.share("p", 100, limits={"huawei.com/npu-core": 1})
+
+    (bind,) = (intent for intent in h.step().intents if isinstance(intent, Bind))
+
+    assert bind.node_lock == "hamivgpu"
+    assert {keys.VGPU_IDS, keys.NPU_CORE} <= set(bind.annotations)
 
 
 def _settings(name: str, text: str) -> ObjectChanged:

@@ -270,6 +270,40 @@ def test_a_pod_whose_annotations_name_another_node_is_booked_where_it_is() -> No
     ]
 
 
+def test_a_bound_pod_without_its_annotation_is_named_once() -> None:
+    h = VgpuHarness()
+    h.cards("n1", "A:10000")
+    h.pod("foreign", node="n1", limits={NUMBER: 1, MEMORY: 9000})
+    h.pod("nothing", node="n1", limits={NUMBER: 0})
+    h.pod("plain", node="n1")
+    h.settle()
+    h.cards("n1", "A:10000", "B:10000")
+    h.settle()
+
+    text = "volcano.sh/vgpu-ids-new is missing: the devices of the pod are not counted"
+    assert h.event_messages("Pod", "foreign") == [("InvalidDeviceAnnotation", text)]
+    assert [h.event_messages("Pod", name) for name in ("nothing", "plain")] == [[], []]
+    assert h.uses("n1") == [(0, 0, 0)] * 2
+
+
+def test_a_card_that_holds_more_than_it_has_is_named_once() -> None:
+    h = VgpuHarness()
+    h.cards("n1", "A:10000", "B:10000")
+    for index in range(3):
+        h.pod(f"p{index}", node="n1", annotations={keys.VGPU_IDS: "A,NVIDIA,4000,50:"})
+    h.settle()
+    h.cards("n1", "A:10000", "B:10000", labels={"changed": "yes"})
+    h.settle()
+
+    text = "card A holds more than it has: 3 of 10 slots, 12,000 of 10,000 memory, 150 of 100 cores"
+    assert h.event_messages("Node", "n1") == [("DevicesOverbooked", text)]
+    h.delete_pod("p0")
+    h.settle()
+    h.pod("p4", node="n1", annotations={keys.VGPU_IDS: "A,NVIDIA,1,50:"})
+    h.settle()
+    assert len(h.event_messages("Node", "n1")) == 2
+
+
 # --- choosing nodes ---------------------------------------------------------------------------------------------------
 
 
