@@ -20,6 +20,8 @@ CARD_FORM: Final = "uuid,count,memory,type,health,mode:"
 _FIELDS = 6
 _COUNT = re.compile(r"[0-9]{1,15}")
 _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
+#: In a uuid: they have a meaning in the annotation of a pod.
+_FORBIDDEN = frozenset(";[]")
 _HANDSHAKE_TIME = "%Y.%m.%d %H:%M:%S"
 
 
@@ -107,6 +109,8 @@ def _uuids(text: str) -> tuple[str, ...]:
 def _fault(uuid: str, slots: str, memory: str, found: dict[str, RegisteredCard]) -> str:
     if not uuid:
         return "its uuid is empty"
+    if not _FORBIDDEN.isdisjoint(uuid):
+        return "its uuid has a character that separates devices in the annotation of a pod: one of ; [ ]"
     if uuid in found:
         return "an earlier card has the same uuid"
     for field, value in (("count", slots), ("memory", memory)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -16,6 +17,11 @@ _SECTION: Final = "nvidia"
 _FACTOR: Final = "gpuMemoryFactor"
 _GEOMETRIES: Final = "knownMigGeometries"
 _MOST: Final = 1 << 31
+#: Of one group: a position has four digits in the annotation of a pod.
+_MOST_SLICES: Final = 9999
+_GROUP: Final = re.compile(r"[\w.-]{1,63}", re.ASCII)
+#: Extended resources: others count on their own.
+_RESOURCE: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[A-Za-z0-9]([-\w.]{0,61}[A-Za-z0-9])?", re.ASCII)
 
 #: Keys of resource names to the fields of `VgpuResources`.
 _NAMES: Final = {
@@ -77,6 +83,12 @@ class _Reader:
             return ""
         return value.strip()
 
+    def resource(self, value: object, path: str) -> str:
+        name = self.text(value, path)
+        if name and _RESOURCE.fullmatch(name) is None:
+            self.fault(path, value, "a name with a domain, such as volcano.sh/vgpu-number")
+        return name
+
     def integer(self, value: object, path: str) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < _MOST:
             self.fault(path, value, "a positive integer")
@@ -108,7 +120,7 @@ def device_config(document: object) -> DeviceConfig:
     section = root.get(_SECTION)
     nvidia = reader.mapping({} if section is None else section, _SECTION)
     names = {
-        field: reader.text(nvidia[key], f"{_SECTION}.{key}")
+        field: reader.resource(nvidia[key], f"{_SECTION}.{key}")
         for key, field in _NAMES.items()
         if nvidia.get(key) not in (None, "")
     }
@@ -162,4 +174,9 @@ def _group(reader: _Reader, value: object, path: str) -> SliceGroup:
                 reader.integer(kind.get("count"), f"{at}.count"),
             )
         )
-    return SliceGroup(reader.text(group.get("group"), f"{path}.group"), tuple(kinds))
+    name = reader.text(group.get("group"), f"{path}.group")
+    if name and _GROUP.fullmatch(name) is None:
+        reader.fault(f"{path}.group", name, "letters, digits, dots and dashes: pods name it in an annotation")
+    if sum(kind.count for kind in kinds) > _MOST_SLICES:
+        reader.fault(f"{path}.geometries", sum(kind.count for kind in kinds), f"at most {_MOST_SLICES} slices")
+    return SliceGroup(name, tuple(kinds))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import msgspec
 
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 _PREFIX: Final = "deviceshare."
 _POLICIES: Final = ("binpack", "spread")
+_Name: TypeAlias = Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class DeviceShareArguments(msgspec.Struct, frozen=True):
@@ -29,9 +30,9 @@ class DeviceShareArguments(msgspec.Struct, frozen=True):
     #: Times the score of a node, which is up to 100 per card taken; 0 scores nothing.
     weight: int = msgspec.field(name="deviceshare.ScheduleWeight", default=0)
     #: Name of the ConfigMap of the device plugin.
-    config_map: str = msgspec.field(name="deviceshare.KnownGeometriesCMName", default="volcano-vgpu-device-config")
+    config_map: _Name = msgspec.field(name="deviceshare.KnownGeometriesCMName", default="volcano-vgpu-device-config")
     #: Namespace of that ConfigMap.
-    config_namespace: str = msgspec.field(name="deviceshare.KnownGeometriesCMNamespace", default="kube-system")
+    config_namespace: _Name = msgspec.field(name="deviceshare.KnownGeometriesCMNamespace", default="kube-system")
     #: Give slices of Ascend 310P.
     ascend_310p: bool = msgspec.field(name="deviceshare.ASCEND310PVNPUEnable", default=False)
 

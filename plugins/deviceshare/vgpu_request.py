@@ -162,8 +162,10 @@ def container_request(
         units, rest = divmod(thousandths, _UNIT)
         most = _WHOLE if resource in (resources.percentage, resources.cores) else _MOST
         if rest or not 0 <= units <= most:
-            shown = f"{thousandths / _UNIT:g}" if rest else str(units)
-            form = f"an integer from 0 to {most}" if most == _WHOLE else "an integer of 0 or more"
+            shown = f"{thousandths / _UNIT:.3f}".rstrip("0") if rest else str(units)
+            if units > _MOST:
+                shown = f"more than {_MOST}"
+            form = f"an integer from 0 to {most}" if most == _WHOLE or units > most else "an integer of 0 or more"
             problems.append(AmountProblem(resource, shown, form))
     if problems:
         raise InvalidAmountError(container.name, problems)

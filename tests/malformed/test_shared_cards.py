@@ -53,6 +53,8 @@ REGISTRATIONS = [
     Case("memory is infinite", "A,10,inf,NVIDIA,true,x:", f'memory is "inf": {COUNT}'),
     Case("no uuid", ",10,100,NVIDIA,true,x:", "its uuid is empty"),
     Case("a uuid of blanks", "  ,10,100,NVIDIA,true,x:", "its uuid is empty"),
+    Case("a uuid that names a slice", "A[g-0],10,100,NVIDIA,true,x:", "its uuid has a character"),
+    Case("a uuid with a separator", "A;B,10,100,NVIDIA,true,x:", "its uuid has a character"),
     Case("a uuid twice", "A,10,100,NVIDIA,true,x:A,10,100,NVIDIA,true,x:", "an earlier card has the same uuid"),
     Case("a MIG card of no known model", "A,10,100,NVIDIA-X,true,mig:", "no MIG geometry for NVIDIA-X"),
     Case("every card is unhealthy", f"A,10,100,{L40S},false,hami-core:", "health is ignored"),
@@ -100,6 +102,11 @@ REQUESTS = [
     Case("101 percent", {NUMBER: 1, PERCENTAGE: 101}, f"{PERCENTAGE} is 101: {PERCENT}"),
     Case("half a percent", {NUMBER: 1, PERCENTAGE: "0.5"}, f"{PERCENTAGE} is 0.5: {PERCENT}"),
     Case("everything at once", {NUMBER: "1.5", MEMORY: "0.5", CORES: 200}, f"{NUMBER} is 1.5: {WHOLE}"),
+    Case(
+        "a number beyond every node",
+        {NUMBER: 10**22},
+        f"{NUMBER} is more than {1 << 40}: expected an integer from 0 to {1 << 40}",
+    ),
     Case("memory and a bad percentage", {NUMBER: 1, MEMORY: 5, PERCENTAGE: 200}, f"{PERCENTAGE} is 200: {PERCENT}"),
 ]
 
@@ -112,8 +119,12 @@ def _geometry(text: str) -> str:
     return _config(f"knownMigGeometries: [{{{text}}}]")
 
 
+def _groups(text: str) -> str:
+    return _geometry(f"models: [X], allowedGeometries: [{text}]")
+
+
 def _kind(text: str) -> str:
-    return _geometry(f"models: [X], allowedGeometries: [{{group: g, geometries: [{{{text}}}]}}]")
+    return _groups(f"{{group: g, geometries: [{{{text}}}]}}")
 
 
 CONFIGS = [
@@ -127,6 +138,9 @@ CONFIGS = [
     Case("the section is a word", "nvidia: on", "nvidia: expected a map"),
     Case("a name is a number", _config("resourceCountName: 7"), "nvidia.resourceCountName: expected a text"),
     Case("a name is a list", _config("resourceCoreName: [x]"), "nvidia.resourceCoreName: expected a text"),
+    Case(
+        "a name of no device", _config("resourceMemoryName: memory"), "nvidia.resourceMemoryName: expected a name with"
+    ),
     Case("a name twice", _config("resourceMemoryName: volcano.sh/vgpu-number"), "four different resource names"),
     Case("factor 0", _config("gpuMemoryFactor: 0"), "nvidia.gpuMemoryFactor: expected a positive integer"),
     Case("a negative factor", _config("gpuMemoryFactor: -10"), "nvidia.gpuMemoryFactor"),
@@ -140,6 +154,9 @@ CONFIGS = [
     Case("a model is a number", _geometry("models: [1], allowedGeometries: []"), "models[0]: expected a text"),
     Case("no groups", _geometry("models: [X]"), "allowedGeometries: expected a list"),
     Case("a group without slices", _geometry("models: [X], allowedGeometries: [{group: g}]"), "geometries: expected"),
+    Case("a group with brackets", _groups("{group: 'g]', geometries: []}"), "group: expected letters"),
+    Case("a group with a separator", _groups("{group: 'a:b', geometries: []}"), "group: expected letters"),
+    Case("very many slices", _kind("name: s, memory: 5, count: 10000"), "geometries: expected at most 9999 slices"),
     Case("a slice of nothing", _kind("name: s, memory: 0, count: 1"), "geometries[0].memory"),
     Case("a slice with a quantity", _kind("name: s, memory: 5Gi, count: 1"), "geometries[0].memory"),
     Case("no slices", _kind("name: s, memory: 5, count: 0"), "geometries[0].count"),

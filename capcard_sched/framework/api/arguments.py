@@ -253,4 +253,6 @@ def _words(declared: inspect.Type) -> str:
         return " ".join([noun, " and ".join(limits)]) if limits else noun
     if isinstance(declared, inspect.BoolType):
         return "true or false"
-    return "a string" if isinstance(declared, inspect.StrType) else "a value"
+    if isinstance(declared, inspect.StrType):
+        return "a non-empty string" if declared.min_length else "a string"
+    return "a value"

@@ -601,6 +601,7 @@ def test_switches_that_exclude_each_other_reject_the_conf(arguments: dict[str, A
         ({"SchedulePolicy": "binpack"}, "orders the cards of a node only"),
         ({"ScheduleWeight": 10.5}, "integer"),
         ({"VGPUEnable": '"true"'}, "true or false"),
+        ({"KnownGeometriesCMName": "''"}, "non-empty string"),
         ({"Unknown": 1}, "has no argument"),
     ],
 )
