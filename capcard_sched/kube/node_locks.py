@@ -1,11 +1,13 @@
 """Node locks of device plugins: an annotation on the node that one pod holds from its binding until it has its devices.
 
 Bindings of one node wait in the order of their submission. A binding whose turn has not come, or whose node is locked,
-fails with a retriable error, so that no worker waits with it.
+fails with a retriable error, so that no worker waits with it. The device plugin releases a lock when its pod has its
+devices; that of a pod that ends before is released here.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -13,7 +15,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from capcard_sched.kube.client import ApiError
+from capcard_sched.kube.client import ApiError, Unreachable
+from capcard_sched.kube.errors import RequestWithheld
 from capcard_sched.kube.paths import PODS, node_path, pod_path
 from capcard_sched.model.annotations import BIND_PHASE
 from capcard_sched.model.objects import NodeObject, PodObject
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
 EXPIRY_SECONDS: Final = 300.0
 #: Seconds after which a waiting binding that was not retried is dropped.
 _FORGOTTEN_SECONDS = 120.0
+#: Seconds after which a pod with a lock and without a node has no binding under way.
+_BINDING_SECONDS = 30.0
 #: Seconds between two attempts at a held lock: doubling.
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
 _MERGE: Final = "application/merge-patch+json"
@@ -58,6 +63,8 @@ class _LockOwner(NamedTuple):
     namespace: str
     name: str
     uid: str
+    #: Of the annotation.
+    value: str
     #: Seconds of the monotonic clock.
     since: float
 
@@ -84,6 +91,7 @@ class NodeLocks:
         self._queues: dict[str, list[_LockWaiter]] = {}
         #: By node: the pod for which this process holds the lock.
         self._owners: dict[str, _LockOwner] = {}
+        self._releases: set[asyncio.Task[None]] = set()
 
     async def acquire(self, client: Client, bind: Bind) -> None:
         """Return when the pod holds the lock of its node. Raises NodeLockedError until then; ApiError, Unreachable."""
@@ -112,15 +120,37 @@ class NodeLocks:
         if holder:
             raise self._held(bind, own, holder)
         value = datetime.fromtimestamp(self._now(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        version = node.metadata.resource_version
-        patch = {"metadata": {"resourceVersion": version, "annotations": {bind.node_lock: value}}}
         try:
-            await client.request("PATCH", node_path(bind.node), body=msgspec.json.encode(patch), content_type=_MERGE)
+            await _annotate(client, node, bind.node_lock, value)
         except ApiError as error:
             if error.status != HTTPStatus.CONFLICT:
                 raise
             raise self._held(bind, own, "another write") from error
-        self._owners[bind.node] = _LockOwner(bind.namespace, bind.name, bind.uid, self._clock())
+        owner = self._owners[bind.node] = _LockOwner(bind.namespace, bind.name, bind.uid, value, self._clock())
+        release = asyncio.create_task(self._release(client, bind, owner), name=f"lock of {bind.node}")
+        self._releases.add(release)
+        release.add_done_callback(self._releases.discard)
+
+    async def released(self) -> None:
+        """Wait until no pod with a lock waits for its devices."""
+        await asyncio.gather(*self._releases)
+
+    async def _release(self, client: Client, bind: Bind, owner: _LockOwner) -> None:
+        """Release the lock when its pod has ended or has its devices, unless that happened or another pod has it."""
+        pause = _FIRST_PAUSE
+        while self._clock() - owner.since <= EXPIRY_SECONDS:
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+            try:
+                if not await self._is_waiting(client, owner):
+                    node = _nodes.decode(await client.request("GET", node_path(bind.node)))
+                    if (node.metadata.annotations or {}).get(bind.node_lock) == owner.value:
+                        await _annotate(client, node, bind.node_lock, None)
+                    return
+            except RequestWithheld:  # another replica leads
+                return
+            except (ApiError, Unreachable):
+                continue
 
     async def _holder(self, client: Client, bind: Bind, text: str | None) -> str:
         """The holder of a lock with this value, "" when the lock is free."""
@@ -133,7 +163,7 @@ class NodeLocks:
         if owner is not None:
             if owner.uid == bind.uid:  # an earlier attempt at the same binding
                 return ""
-            return f"pod {owner.namespace}/{owner.name}" if await _is_served_later(client, owner) else ""
+            return f"pod {owner.namespace}/{owner.name}" if await self._is_waiting(client, owner) else ""
         if locked < self._started:  # of an earlier run of this scheduler, if some pod still waits for its devices
             query = {"fieldSelector": f"spec.nodeName={bind.node}"}
             found = _pod_lists.decode(await client.request("GET", PODS, params=query)).items
@@ -152,10 +182,23 @@ class NodeLocks:
         """
         owner = self._owners.get(bind.node)
         recent = owner is not None and self._clock() - owner.since <= EXPIRY_SECONDS
-        if owner is not None and recent and owner.uid != bind.uid and await _is_served_later(client, owner):
+        if owner is not None and recent and owner.uid != bind.uid and await self._is_waiting(client, owner):
             return f"pod {owner.namespace}/{owner.name}"
         self._owners.pop(bind.node, None)
         return ""
+
+    async def _is_waiting(self, client: Client, owner: _LockOwner) -> bool:
+        """Whether a pod that took the lock has not got its devices yet; its binding may still be under way."""
+        try:
+            pod = _pods.decode(await client.request("GET", pod_path(owner.namespace, owner.name)))
+        except ApiError as error:
+            if error.status == HTTPStatus.NOT_FOUND:
+                return False
+            raise
+        if pod.metadata.uid != owner.uid:
+            return False
+        unbound = not pod.spec.node_name and BIND_PHASE not in (pod.metadata.annotations or {})
+        return _waits(pod) or (unbound and self._clock() - owner.since <= _BINDING_SECONDS)
 
     def _held(self, bind: Bind, own: _LockWaiter, holder: str) -> NodeLockedError:
         error = NodeLockedError(bind, holder, self._clock() - own.since)
@@ -176,15 +219,11 @@ class NodeLocks:
             del self._queues[bind.node]
 
 
-async def _is_served_later(client: Client, owner: _LockOwner) -> bool:
-    """Whether a pod that holds the lock has not got its devices yet."""
-    try:
-        pod = _pods.decode(await client.request("GET", pod_path(owner.namespace, owner.name)))
-    except ApiError as error:
-        if error.status == HTTPStatus.NOT_FOUND:
-            return False
-        raise
-    return pod.metadata.uid == owner.uid and _waits(pod)
+async def _annotate(client: Client, node: NodeObject, key: str, value: str | None) -> None:
+    """Set or remove an annotation of a node that has not changed since it was read."""
+    patch = {"metadata": {"resourceVersion": node.metadata.resource_version, "annotations": {key: value}}}
+    path = node_path(node.metadata.name)
+    await client.request("PATCH", path, body=msgspec.json.encode(patch), content_type=_MERGE)
 
 
 def _waits(pod: PodObject) -> bool:

@@ -86,8 +86,9 @@ class QuotaPlugin(Plugin):
         raise NotImplementedError
 
     def _capabilities(self, queue: Queue) -> Iterable[tuple[str, Vector]]:
-        """Owner and limit of the queue and of every ancestor that limits it, nearest first: the largest amounts that
-        they can hold in a cluster of any size.
+        """Owner and limit of the queue and of every ancestor that limits it, nearest first.
+
+        A limit is the largest amount that the owner can hold in a cluster of any size.
         """
         raise NotImplementedError
 

@@ -134,6 +134,36 @@ async def test_a_lock_that_is_released_for_another_pod_still_keeps_the_order(clu
         await locks.acquire(effects.client, second)
 
 
+async def test_a_pod_whose_binding_is_under_way_holds_its_lock(cluster: Cluster, proxy: Proxy) -> None:
+    await cluster.create(node("n1"))
+    clock = Clock()
+    locks = _locks(clock)
+    async with Harness(cluster, proxy) as effects:
+        first, second = [await _pod(cluster, name) for name in ("a", "b")]
+        await locks.acquire(effects.client, first)
+        with pytest.raises(NodeLockedError, match=r"by pod .*/a"):
+            await locks.acquire(effects.client, second)
+        clock.ahead = 31  # the binding failed
+        await locks.acquire(effects.client, second)
+
+
+@pytest.mark.parametrize("taken_over", [False, True])
+async def test_the_lock_of_a_pod_that_ends_unserved_is_released_unless_another_client_holds_it(
+    cluster: Cluster, proxy: Proxy, *, taken_over: bool
+) -> None:
+    await cluster.create(node("n1"))
+    locks = _locks(Clock())
+    async with Harness(cluster, proxy) as effects:
+        await locks.acquire(effects.client, await _pod(cluster, "p", phase="allocating"))
+        other = _text(-9)
+        if taken_over:
+            await _set_lock(cluster, other)
+        await cluster.delete("pods", "p")
+        await locks.released()
+
+    assert await _lock_of(cluster) == (other if taken_over else None)
+
+
 async def test_a_lock_of_an_earlier_run_is_held_by_the_oldest_pod_that_still_waits(
     cluster: Cluster, proxy: Proxy
 ) -> None:
