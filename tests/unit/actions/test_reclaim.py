@@ -145,6 +145,12 @@ _VECTORS: list[tuple[str, Callable[[_World], object], int, list[str], str]] = [
     ("34 whoever is not needed is spared",
      lambda w: w.run("a", 2, "n1").run("b", 4, "n1", priority=40000).run("i", 2, "n1", queue="qj"),
      4, ["b-w-0"], ""),
+    ("34 two that a third makes unnecessary are spared",
+     lambda w: w.run("a", 1, "n1").run("b", 1, "n1").run("c", 4, "n1", priority=40000).run("i", 2, "n1", queue="qj"),
+     4, ["c-w-0"], ""),
+    ("34 of two one is spared that a gang makes unnecessary",
+     lambda w: w.run("a", 2, "n1").run("e", 2, *["n1"] * 3, least=3, priority=40000),
+     6, ["e-w-0", "e-w-1", "e-w-2"], ""),
     ("36 spare members go first, the last ones", lambda w: w.run("e", 2, *["n1"] * 4, least=2), 4,
      ["e-w-2", "e-w-3"], ""),
     ("37 a core goes whole", lambda w: w.run("e", 2, *["n1"] * 4, least=2), 6,
@@ -512,32 +518,60 @@ def test_promises_outlive_a_change_of_the_conf() -> None:
 # --- cycles -----------------------------------------------------------------------------------------------------------
 
 
-def test_w34_nobody_is_evicted_who_could_take_the_room_back() -> None:
-    class Everyone(Plugin):
-        name = "everyone"
+class _Everyone(Plugin):
+    """Everybody may evict everybody, except as the class attributes say."""
 
-        def reclaimable(self, task: Task, candidates: Sequence[Task]) -> list[Task]:
-            return list(candidates)
+    name = "everyone"
 
-    conf = """
-actions: "allocate, reclaim"
-tiers: [{plugins: [{name: gang, enableReclaimable: false}]}, {plugins: [{name: everyone}]}]
+    def reclaimable(self, task: Task, candidates: Sequence[Task]) -> list[Task]:
+        return list(candidates)
+
+    preemptable = reclaimable
+
+
+def _queue_q(hook: str, answer: object) -> dict[str, object]:
+    """A hook with an answer for the victim's queue `q` alone, by job or queue."""
+    return {hook: lambda _, subject, *more: answer if "q" in (subject.name, getattr(subject, "queue", "")) else None}
+
+
+_OVER = Refusal("preemptive", "everyone", "Unschedulable", "over")
+_TAKEN_BACK = [
+    pytest.param("reclaim", {}, {}, [], id="across queues"),
+    pytest.param("reclaim", {"back": False}, {}, ["a-w-0"], id="the queue of the preemptor is not reclaimable"),
+    pytest.param("reclaim", {_SAYS: "false"}, {}, ["a-w-0"], id="the preemptor is not preemptable"),
+    pytest.param("reclaim", {}, _queue_q("overused", True), ["a-w-0"], id="the victim's queue is overused"),
+    pytest.param("reclaim", {}, _queue_q("may_reclaim", False), ["a-w-0"], id="the victim's job may not reclaim"),
+    pytest.param("reclaim", {}, _queue_q("preemptive", _OVER), ["a-w-0"], id="the victim's queue is over its quota"),
+    pytest.param("preempt", {}, {}, [], id="within a queue"),
+    pytest.param("preempt", {_SAYS: "false"}, {}, ["a-w-0"], id="within a queue the preemptor is not preemptable"),
+    pytest.param("preempt", {"least": 0}, {}, ["a-w-0"], id="within a queue the victim's job keeps its minimum"),
+]
+
+
+@pytest.mark.parametrize("action, settings, hooks, victims", _TAKEN_BACK)
+def test_w34_nobody_is_evicted_who_could_take_the_room_back(
+    action: str, settings: dict[str, Any], hooks: dict[str, object], victims: list[str]
+) -> None:
+    conf = f"""
+actions: "allocate, {action}"
+tiers:
+- plugins: [{{name: gang, enableReclaimable: false, enablePreemptable: false}}]
+- plugins: [{{name: everyone}}]
 """
-    for back, victims, told in [
-        (True, [], ["0/1 nodes can be reclaimed: 1 would-take-back"]),
-        (False, ["a-w-0"], []),
-    ]:
-        h = Harness(conf, run=True, plugins=[Everyone])
-        h.node("n1", cpu="2")
-        h.queue("q")
-        h.queue("p", reclaimable=back)
-        h.group("a", queue="q", phase="Running")
-        h.pod("a-w-0", group="a", node="n1", requests={"cpu": "2"})
-        h.group("r", queue="p")
-        h.pod("r-w-0", group="r", requests={"cpu": "2"})
-        assert evicted(h.step()) == victims
-        assert [text for reason, text in h.event_messages("Pod", "r-w-0") if reason == "ReclaimFailed"] == told
-        assert recorded(h.state) == rebuilt(h.state)
+    h = Harness(conf, run=True, plugins=[type("Everyone", (_Everyone,), hooks)])
+    h.node("n1", cpu="2")
+    h.queue("q")
+    h.queue("p", reclaimable=settings.get("back", True))
+    h.group("a", queue="q", phase="Running", min_member=settings.get("least", 1))
+    h.pod("a-w-0", group="a", node="n1", requests={"cpu": "2"})
+    h.group("r", queue="q" if action == "preempt" else "p")
+    annotations = {_SAYS: settings[_SAYS]} if _SAYS in settings else {}
+    h.pod("r-w-0", group="r", requests={"cpu": "2"}, annotations=annotations)
+    assert evicted(h.step()) == victims
+    if action == "reclaim":
+        told = [text for reason, text in h.event_messages("Pod", "r-w-0") if reason == "ReclaimFailed"]
+        assert told == ([] if victims else ["0/1 nodes can be reclaimed: 1 would-take-back"])
+    assert recorded(h.state) == rebuilt(h.state)
 
 
 # --- pods that cannot be placed ---------------------------------------------------------------------------------------
