@@ -24,22 +24,25 @@ if TYPE_CHECKING:
     from capcard_sched.model.queue import Queue
 
 
+_TOPOLOGY_AWARE = "enableTopologyAwarePreemption"
+
+
 class PreemptArguments(msgspec.Struct, frozen=True, kw_only=True):
     """Arguments of the action."""
 
     #: Accepted for compatibility: refusals are cached per class here, there is nothing to switch off.
     predicate_error_cache: bool = msgspec.field(name="predicateErrorCacheEnable", default=True)
-    #: Compares only some nodes, by the priorities of their victims, instead of all by their eviction cost.
-    topology_aware: bool = msgspec.field(name="enableTopologyAwarePreemption", default=False)
-    #: Accepted for compatibility: nodes are tried one after the other.
+    #: Accepted for compatibility, ignored with a warning: all nodes are compared by their eviction cost.
+    topology_aware: bool = msgspec.field(name=_TOPOLOGY_AWARE, default=False)
+    #: Accepted for compatibility, as the three below: nodes are compared one after the other, all that may be best.
     workers: Annotated[int, msgspec.Meta(ge=1)] = msgspec.field(name="topologyAwarePreemptWorkerNum", default=16)
-    #: Percentage of nodes that are compared, within the two bounds below.
+    #: Accepted for compatibility.
     candidate_percentage: Annotated[int, msgspec.Meta(ge=0, le=100)] = msgspec.field(
         name="minCandidateNodesPercentage", default=10
     )
-    #: Minimum number of compared nodes.
+    #: Accepted for compatibility.
     fewest_candidates: Annotated[int, msgspec.Meta(ge=1)] = msgspec.field(name="minCandidateNodesAbsolute", default=1)
-    #: Maximum number of compared nodes.
+    #: Accepted for compatibility.
     most_candidates: Annotated[int, msgspec.Meta(ge=1)] = msgspec.field(name="maxCandidateNodesAbsolute", default=100)
     #: Seconds for which capacity stays nominated after the victims' grace period.
     reservation_seconds: Annotated[float, msgspec.Meta(ge=0)] = msgspec.field(name="reservationSeconds", default=60.0)
@@ -57,25 +60,23 @@ class Preempt(Action):
 
     @classmethod
     def parse_arguments(cls, raw: Mapping[str, object], problems: ArgumentReader) -> msgspec.Struct:
-        """The arguments; contradictory bounds produce a warning, and the upper one applies."""
+        """The arguments; topology-aware preemption produces a warning."""
         arguments = super().parse_arguments(raw, problems)
         assert isinstance(arguments, PreemptArguments)
-        if arguments.fewest_candidates > arguments.most_candidates:
-            problems.warning(
-                "minCandidateNodesAbsolute",
-                f"is more than maxCandidateNodesAbsolute; {arguments.most_candidates} is used for both",
-            )
+        if arguments.topology_aware:
+            problems.warning(_TOPOLOGY_AWARE, "is ignored: all nodes are compared by their eviction cost")
         return arguments
 
     def execute(self, session: Session) -> None:
         """Run the action."""
         rounds = contenders(session, self.name, session.job_starving)
-        between = self._evictor(session, Scope("within-queue", "preemptable", self.name))
+        seconds = self.arguments.reservation_seconds
+        between = Evictor(session, Scope("within-queue", "preemptable", self.name), reservation_seconds=seconds)
         visited: list[tuple[Queue, list[Job]]] = []
         while rounds:
             queue, waiting = rounds.pop_queue()
             visited.append((queue, self._drain(session, rounds, between, queue, waiting)))
-        inside = self._evictor(session, Scope("within-job", "preemptable", self.name))
+        inside = Evictor(session, Scope("within-job", "preemptable", self.name), reservation_seconds=seconds)
         for queue, jobs in visited:
             for job in jobs:
                 if not job.allocated_tasks:
@@ -83,14 +84,6 @@ class Preempt(Action):
                 if not session.deadline.allows_attempt(queue.name):
                     break
                 inside.attempt(queue, job, session.pending_tasks(job), session.job_starving)
-
-    def _evictor(self, session: Session, scope: Scope) -> Evictor:
-        arguments = self.arguments
-        max_candidates = 0
-        if arguments.topology_aware and scope.kind == "within-queue":
-            wanted = len(session.nodes) * arguments.candidate_percentage // 100
-            max_candidates = max(1, min(max(wanted, arguments.fewest_candidates), arguments.most_candidates))
-        return Evictor(session, scope, reservation_seconds=arguments.reservation_seconds, max_candidates=max_candidates)
 
     def _drain(
         self, session: Session, rounds: Rounds, evictor: Evictor, queue: Queue, waiting: KeyHeap[Job]

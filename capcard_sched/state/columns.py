@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from capcard_sched.model.job import Node
     from capcard_sched.model.resources import Matrix, Vector
 
@@ -74,6 +76,13 @@ class NodeTable:
     def names(self) -> list[str]:
         """Node names by row."""
         return [node.name for node in self.nodes]
+
+    def future_idle(self, rows: int | npt.NDArray[np.intp]) -> npt.NDArray[np.int64]:
+        """Idle amounts of some rows, an int or intp [k], once releasing pods are gone, without those of pipelined pods.
+
+        int64 [resources] or [k, resources]; may be negative.
+        """
+        return self.allocatable[rows] - self.used[rows] + self.releasing[rows] - self.pipelined[rows]
 
     def _expose(self) -> None:
         n = len(self.nodes)

@@ -198,7 +198,7 @@ class UnitTable:
         nodes = rows[starts]
         table = self._session.nodes
         columns = np.flatnonzero(request)
-        future = table.allocatable[nodes] - table.used[nodes] + table.releasing[nodes] - table.pipelined[nodes]
+        future = table.future_idle(nodes)
         # Resources by units from here on: operations over all units run along the rows of arrays.
         shortfall = np.maximum(request[columns, None] - future[:, columns].T, 0)
         each = np.repeat(shortfall, lengths, axis=1)

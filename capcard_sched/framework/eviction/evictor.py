@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from capcard_sched.framework.eviction import nominations
 from capcard_sched.framework.eviction.search import PreemptionPlan, VictimSearch
 from capcard_sched.framework.eviction.shortfall import shortfall_text
+from capcard_sched.framework.eviction.units import minimal_set
 from capcard_sched.framework.eviction.victim_index import may_be_evicted
 from capcard_sched.framework.session.session import reference
 from capcard_sched.framework.session.statement import Statement
@@ -42,12 +43,11 @@ _REMEMBERED = 16
 class Evictor:
     """Finds capacity for the pods of jobs within one scope, during one action."""
 
-    def __init__(self, session: Session, scope: Scope, *, reservation_seconds: float, max_candidates: int = 0) -> None:
-        """`reservation_seconds`: lifetime of a nomination after its victims; `max_candidates`: see `VictimSearch`."""
+    def __init__(self, session: Session, scope: Scope, *, reservation_seconds: float) -> None:
+        """`reservation_seconds`: lifetime of a nomination after its victims."""
         self._session = session
         self._scope = scope
         self._seconds = reservation_seconds
-        self._max_candidates = max_candidates
         self._searches: dict[Hashable, VictimSearch] = {}
         #: Searches used since the last statement ended.
         self._used: set[VictimSearch] = set()
@@ -166,7 +166,6 @@ class Evictor:
                 signature,
                 queue,
                 task,
-                max_candidates=self._max_candidates,
                 over_quota=over_quota,
             )
         self._used.add(search)
@@ -252,11 +251,7 @@ class Evictor:
     def _trial(
         self, statement: Statement, queue: Queue, task: Task, search: VictimSearch, row: int
     ) -> PreemptionPlan | None:
-        """Trial evictions for a row where sums are not enough: ports, affinity, counts, quota.
-
-        Units are evicted one by one until the pod fits; then each unit that is not needed is restored.
-        """
-        units = search.units(row, task, None)
+        """Trial evictions for a row where sums are not enough: ports, affinity, counts, quota."""
         mark = len(statement)
 
         def fits_without(gone: list[VictimUnit]) -> bool:
@@ -266,21 +261,11 @@ class Evictor:
             return self._fits(queue, task, row)
 
         try:
-            chosen: list[VictimUnit] = []
-            for unit in units:
-                if unit.whole:
-                    chosen = [one for one in chosen if one.job is not unit.job]
-                chosen.append(unit)
-                if fits_without(chosen):
-                    break
-            else:
-                return None
-            for unit in chosen[-2::-1]:
-                rest = [one for one in chosen if one is not unit]
-                if fits_without(rest):
-                    chosen = rest
+            chosen = minimal_set(search.units(row, task, None), fits_without)
         finally:
             statement.rollback(mark)
+        if chosen is None:
+            return None
         return search.priced(row, chosen, search.shortfall(row), tried=True)
 
     def _would_be_preempted_back(

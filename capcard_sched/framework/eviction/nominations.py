@@ -156,16 +156,11 @@ def _renew_one(session: Session, statement: Statement, job: Job, task: Task) -> 
         feasible = session.engine.feasible(session.engine.signature(queue, task))
     leaving = over_quota or any(other.status is TaskStatus.RELEASING for other in node.tasks.values())
     # Releasing pods may still hold ports and the like: until they are gone only resources count.
-    if leaving and _has_capacity(session, task, node.row) and bool(feasible[node.row]):
+    view = session.rows(np.array([node.row], dtype=np.intp))
+    if leaving and view.has_capacity(task.cls.fit_request, future=True)[0] and feasible[node.row]:
         statement.pipeline(job, [task], [node])
         return True
     return False
-
-
-def _has_capacity(session: Session, task: Task, row: int) -> bool:
-    table, request = session.nodes, task.cls.fit_request
-    future = table.allocatable[row] - table.used[row] + table.releasing[row] - table.pipelined[row]
-    return bool(((future >= request) | (request == 0)).all())
 
 
 def hold_idle_capacity(session: Session, row: int) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from capcard_sched.framework.eviction.bounds import LEAST, Cost, device_columns
-from capcard_sched.framework.eviction.units import VictimUnit, units_of
+from capcard_sched.framework.eviction.units import VictimUnit, covers, minimal_set, units_of
 from capcard_sched.framework.eviction.victim_index import SYSTEM_CRITICAL, VictimIndex
 from capcard_sched.model.status import TaskStatus
 
@@ -62,23 +62,17 @@ class VictimSearch:
         queue: Queue,
         task: Task,
         *,
-        max_candidates: int = 0,
         over_quota: bool = False,
     ) -> None:
-        """`max_candidates`: number of nodes compared in topology-aware mode; 0 selects the other mode.
-
-        `over_quota`: a quota refuses the pod that evictions within the scope can free.
-        """
+        """`over_quota`: a quota refuses the pod that evictions within the scope can free."""
         self._session = session
         self._scope = scope
         self._index = session.once(VictimIndex)
         self._queue = queue
         self.signature = signature
-        self._columns = np.flatnonzero(signature.cls.fit_request)
         #: The resources whose surplus counts, and the amount of them per class.
-        self._counted = device_columns(self._columns)
+        self._counted = device_columns(np.flatnonzero(signature.cls.fit_request))
         self._held: dict[int, int] = {}
-        self._max_candidates = max_candidates
         #: The alternative of the pod on each node: intp [nodes]; None without alternatives.
         self._alternatives: Rows | None = session.dispatch.first("alternatives", signature)
         #: Rows that pass every filter but that of capacity: bool [nodes].
@@ -121,7 +115,7 @@ class VictimSearch:
     def _bound(self, job: Job) -> None:
         """One vector pass: the rows with enough candidates, each with its lower bound."""
         bounds = self._index.units.bounds(self._scope, job, self.signature.cls.fit_request, self.feasible)
-        if self._scope.kind == "within-job" or self._max_candidates:
+        if self._scope.kind == "within-job":
             bounds = dict.fromkeys(bounds, (LEAST,))
         self._bounds = bounds
         self._unseen = [(cost, row) for row, cost in bounds.items()]
@@ -163,8 +157,6 @@ class VictimSearch:
         plans = self._plans
         if not plans:
             return True
-        if self._max_candidates:
-            return len(plans) < self._max_candidates
         best = plans[0][0]
         if bound >= best:
             return False
@@ -197,8 +189,7 @@ class VictimSearch:
     def shortfall(self, row: int) -> Vector:
         """The pod's shortfall on a row: int64 [resource columns]."""
         table, request = self._session.nodes, self.signature.cls.fit_request
-        future = table.allocatable[row] - table.used[row] + table.releasing[row] - table.pipelined[row]
-        lacking: Vector = np.where(request > 0, np.maximum(request - future, 0), 0)
+        lacking: Vector = np.where(request > 0, np.maximum(request - table.future_idle(row), 0), 0)
         return lacking
 
     def units(self, row: int, task: Task, shortfall: Vector | None) -> list[VictimUnit]:
@@ -285,7 +276,7 @@ class VictimSearch:
             return None
         if not shortfall.any():
             return PreemptionPlan((LEAST,), row, (), shortfall, self._session.nodes.serial)
-        chosen = cover(units, shortfall[self._columns], self._columns)
+        chosen = minimal_set(units, covers(shortfall))
         if chosen is None:
             self.kept[row][""] = 1
             return None
@@ -296,13 +287,8 @@ class VictimSearch:
         """A plan with its cost."""
         tasks = {task.uid: task for unit in units for task in unit.tasks}.values()
         queues = self._session.queues
-        if self._max_candidates:
-            top = max(task.priority for task in tasks)
-            total = sum(task.priority + 2**31 for task in tasks)
-            latest = max(task.created for task in tasks if task.priority == top)
-            cost: Cost = (top, total, len(tasks), -latest, row)
-        elif self._scope.kind == "within-job":
-            cost = (max(task.priority for task in tasks), len(tasks), self._surplus(units, shortfall), row)
+        if self._scope.kind == "within-job":
+            cost: Cost = (max(task.priority for task in tasks), len(tasks), self._surplus(units, shortfall), row)
         else:
             cost = (
                 max(queues[unit.job.queue].priority for unit in units),
@@ -341,38 +327,9 @@ class VictimSearch:
                 looked += 1
                 shortfall = self.shortfall(row)
                 units = self.units(row, task, shortfall if shortfall.any() else None)
-                if units and cover(units, shortfall[self._columns], self._columns) is None:
+                if units and minimal_set(units, covers(shortfall)) is None:
                     self.kept[row][""] = 1
             for causes in (self.kept.get(row), self.barred.get(row)):
                 for cause, count in causes.items() if causes else ():
                     total[cause] += count
         return total, total.pop("", 0)
-
-
-def cover(
-    units: list[VictimUnit], shortfall: Vector, columns: np.ndarray[tuple[int], np.dtype[np.intp]]
-) -> list[VictimUnit] | None:
-    """The units that cover a shortfall (int64 [columns]), in the given order.
-
-    None when all together are not enough. A unit that the others make unnecessary is left out.
-    """
-    chosen: list[VictimUnit] = []
-    total = np.zeros(len(columns), dtype=np.int64)
-    for unit in units:
-        if unit.whole:  # it includes its spare members
-            for part in chosen:
-                if part.job is unit.job:
-                    total -= part.gain[columns]
-            chosen = [part for part in chosen if part.job is not unit.job]
-        chosen.append(unit)
-        total += unit.gain[columns]
-        if (total >= shortfall).all():
-            break
-    else:
-        return None
-    for unit in chosen[::-1]:
-        without = total - unit.gain[columns]
-        if (without >= shortfall).all():
-            chosen = [one for one in chosen if one is not unit]
-            total = without
-    return chosen

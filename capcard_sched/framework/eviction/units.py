@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
+from capcard_sched.framework.toolkit.gang_slack import split_slack
 from capcard_sched.model.annotations import EVICT_SCOPE
 from capcard_sched.model.status import TaskStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job, Task
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
 #: Statuses of pods that can be evicted.
 LIVE = (TaskStatus.RUNNING, TaskStatus.BOUND)
 _STARTING = (TaskStatus.BINDING, TaskStatus.ALLOCATED, TaskStatus.PIPELINED)
-_READY = frozenset({*LIVE, TaskStatus.BINDING, TaskStatus.ALLOCATED, TaskStatus.SUCCEEDED})
 
 
 class VictimUnit(NamedTuple):
@@ -53,33 +54,6 @@ def evict_scope(session: Session, job: Job) -> str:
     return "job" if job.annotations.get(EVICT_SCOPE) == "job" else "whole"
 
 
-class _Slack:
-    """The number of members that a gang can lose, in total and per role."""
-
-    def __init__(self, job: Job) -> None:
-        self._job = job
-        self.left = job.ready_tasks - job.min_available
-
-    def spares(self, task: Task) -> bool:
-        """Whether the job can spare one more task of the role, which then counts as evicted."""
-        job = self._job
-        if self.left <= 0:
-            return False
-        minimum = job.min_task_member.get(task.role, 0) if job.checks_roles else 0
-        if minimum:
-            counts = job.roles[task.role]
-            gone = self._gone.get(task.role, 0)
-            if sum(counts[status] for status in _READY) - gone <= minimum:
-                return False
-            self._gone[task.role] = gone + 1
-        self.left -= 1
-        return True
-
-    @cached_property
-    def _gone(self) -> dict[str, int]:
-        return {}
-
-
 def units_of(
     job: Job,
     here: list[Task],
@@ -104,14 +78,8 @@ def units_of(
             VictimUnit(job, (task,), task.cls.request, not singly and position >= left, whole=False)
             for position, task in enumerate(may_go)
         ]
-    units: list[VictimUnit] = []
-    rest = may_go
-    if scope == "whole":
-        slack = _Slack(job)
-        spare = [task for task in may_go if slack.spares(task)]
-        spared = {task.uid for task in spare}
-        units = [VictimUnit(job, (task,), task.cls.request, breaks=False, whole=False) for task in spare]
-        rest = [task for task in may_go if task.uid not in spared]
+    spare, rest = split_slack(may_go) if scope == "whole" else ([], may_go)
+    units = [VictimUnit(job, (task,), task.cls.request, breaks=False, whole=False) for task in spare]
     if not rest:
         return units
     gang = gang_of(job)
@@ -122,3 +90,34 @@ def units_of(
     node = here[0].node
     assert node is not None
     return [*units, VictimUnit(job, gang.members, gang.held[node.row], breaks=True, whole=True)]
+
+
+def minimal_set(units: Sequence[VictimUnit], fits: Callable[[list[VictimUnit]], bool]) -> list[VictimUnit] | None:
+    """The first units, in the given order, without which the pod fits; None when all together are not enough.
+
+    A unit that the others make unnecessary is left out, the last one first. A whole gang replaces its spare members.
+    """
+    chosen: list[VictimUnit] = []
+    for unit in units:
+        if unit.whole:
+            chosen = [one for one in chosen if one.job is not unit.job]
+        chosen.append(unit)
+        if fits(chosen):
+            break
+    else:
+        return None
+    for unit in chosen[-2::-1]:
+        rest = [one for one in chosen if one is not unit]
+        if fits(rest):
+            chosen = rest
+    return chosen
+
+
+def covers(shortfall: Vector) -> Callable[[list[VictimUnit]], bool]:
+    """Whether units free a shortfall (int64 [resource columns]) on their node."""
+    lacking = [(column, shortfall.item(column)) for column in np.flatnonzero(shortfall).tolist()]
+
+    def fits(units: list[VictimUnit]) -> bool:
+        return all(sum(unit.gain.item(column) for unit in units) >= amount for column, amount in lacking)
+
+    return fits

@@ -264,48 +264,7 @@ def test_nobody_is_evicted_twice_for_the_same_pod() -> None:
         w.run("noise", "1")  # something changes: a session runs
 
 
-# --- topology-aware mode ----------------------------------------------------------------------------------------------
-
-_AWARE = "{enableTopologyAwarePreemption: true, minCandidateNodesPercentage: 100}"
-
-
-def _priorities(w: _World, node: str, *priorities: int) -> None:
-    for i, priority in enumerate(priorities):
-        name = f"{node}{i}"
-        w.h.group(name, min_member=1, phase="Running", priority_class="p10")
-        w.h.pod(f"{name}-w-0", group=name, requests={"cpu": str(4 // len(priorities))}, node=node, priority=priority)
-
-
-@pytest.mark.parametrize(
-    "first, second, chosen",
-    [
-        pytest.param((7,), (5,), "n2", id="the lowest of the highest priorities"),
-        pytest.param((5, 5), (5, 3), "n2", id="the lowest sum"),
-        pytest.param((5,), (5, 1), "n1", id="fewer victims sum up to less"),
-        pytest.param((5,), (5,), "n2", id="the one that started last"),
-    ],
-)
-def test_topology_aware_mode_compares_priorities_of_pods(
-    first: tuple[int, ...], second: tuple[int, ...], chosen: str
-) -> None:
-    w = _World(_conf(arguments=_AWARE), nodes=2)
-    _priorities(w, "n1", *first)
-    _priorities(w, "n2", *second)
-    w.want("hi", "4")
-    assert {name[:2] for name in w.step()} == {chosen}
-
-
-@pytest.mark.parametrize("most, chosen", [(1, "n1-w-0"), (100, "n3-w-0")])
-def test_topology_aware_mode_looks_at_so_many_nodes(most: int, chosen: str) -> None:
-    arguments = (
-        f"{{enableTopologyAwarePreemption: true, minCandidateNodesPercentage: 100, maxCandidateNodesAbsolute: {most}}}"
-    )
-    w = _World(_conf(arguments=arguments), nodes=3)
-    for i, priority in enumerate((7, 6, 5), 1):
-        w.h.group(f"n{i}", min_member=1, phase="Running", priority_class="p10")
-        w.h.pod(f"n{i}-w-0", group=f"n{i}", requests={"cpu": "4"}, node=f"n{i}", priority=priority)
-    w.want("hi", "4")
-    assert w.step() == [chosen]
+# --- arguments --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -314,7 +273,7 @@ def test_topology_aware_mode_looks_at_so_many_nodes(most: int, chosen: str) -> N
         ("{minCandidateNodesPercentage: 10, topologyAwarePreemptWorkerNum: 16, predicateErrorCacheEnable: false}", 0),
         ("{minCandidateNodesPercentage: 101}", 1),
         ("{minCandidateNodesAbsolute: 0}", 1),
-        ("{minCandidateNodesAbsolute: 200}", 1),
+        ("{enableTopologyAwarePreemption: true, minCandidateNodesAbsolute: 200}", 1),
         ("{minCandidateNodes: 3}", 1),
     ],
 )
