@@ -1,6 +1,7 @@
 """Jobs created at once, scheduled and run to completion by scheduler, controllers and admission; and a resync.
 
-The raw rate is that of a bare client which creates pods of the same body on the same server in the same run.
+The raw rate is that of a bare client which creates pods of the same body on the same server in the same run, without
+webhooks. The controllers have the account and the rights of the manifests.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ import re
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from operator import itemgetter
 from pathlib import Path
+from uuid import UUID
 
 import msgspec
 
@@ -22,18 +24,21 @@ from benchmarks.e2e.helper import Helper
 from benchmarks.e2e.kubelets import AllEnded, AllRun, KubeletJob, Watching
 from benchmarks.e2e.objects import Document
 from benchmarks.e2e.server import Server, cpu_seconds, peak_mib
+from capcard_sched.controllers.jobs.job_spec import job_spec
+from capcard_sched.controllers.jobs.pods import job_pod
 from capcard_sched.model import annotations as keys
 from tests.controlplane.cluster import Cluster
 from tests.e2e.admission.server import SYSTEM, Admission
 from tests.e2e.controllers.conftest import Controllers
 from tests.e2e.daemons import Daemon
+from tests.manifests.documents import MANIFESTS
 
 #: Seconds: everything takes less, or something is wrong.
 _LIMIT = 900.0
 #: Seconds for which the pods run after the last of them has started.
 _RUN_SECONDS = 2.0
 #: Seconds between looks at counts.
-_LOOK = 0.2
+_LOOK = 0.5
 #: Pods of the raw run.
 _RAW_PODS = 2_000
 _JOBS = "/apis/batch.volcano.sh/v1alpha1"
@@ -44,6 +49,9 @@ _REQUESTS = re.compile(
 _WAITING = re.compile(r'^volcano_controller_queue_length\{controller="[^"]+"\} (\S+)$', re.MULTILINE)
 _UID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _WRITES = {"create", "update", "patch", "delete"}
+#: The account of the controllers and its rights.
+_ACCOUNT = "capcard-sched-controllers"
+_RIGHTS = ("serviceaccount.yaml", "rbac-controllers.yaml", "rbac-leader-election.yaml")
 #: What is not written about an object of a user.
 _ASIDE = ("events", "leases")
 
@@ -139,8 +147,12 @@ async def jobs_run(
             admission = Admission(cluster, Path(folder))
             await admission.install()
             await admission.start()
+            for file in _RIGHTS:
+                await cluster.apply(MANIFESTS / "controllers" / file)
+            token = await cluster.token_of(_ACCOUNT, namespace=SYSTEM)
+            account = server.plane.kubeconfig_for(token=token, namespace=SYSTEM, name=_ACCOUNT)
             try:
-                await _run(server, admission, gangs, quota, result, Path(folder), program, say)
+                await _run(server, admission, account, gangs, quota, result, Path(folder), program, say)
             finally:
                 admission.stop()
                 for kind in ("mutatingwebhookconfigurations", "validatingwebhookconfigurations"):
@@ -158,6 +170,7 @@ async def jobs_run(
 async def _run(
     server: Server,
     admission: Admission,
+    account: Path,
     gangs: list[objects.Gang],
     quota: dict[str, dict[str, int]],
     result: JobsRun,
@@ -167,7 +180,7 @@ async def _run(
 ) -> None:
     config = server.plane.kubeconfig_for("scheduler-a")
     daemon = Daemon(config, folder, f"--bind-workers={result.connections}", "--schedule-period=1s", conf=objects.CONF)
-    controllers = Controllers(server.plane.kubeconfig_for("admin"), folder)
+    controllers = Controllers(account, folder)
     if program is not None:
         daemon.command[0] = controllers.command[0] = program
     target = server.target
@@ -236,14 +249,23 @@ async def _all_completed(server: Server, count: int) -> float:
 async def _raw(server: Server, result: JobsRun) -> None:
     """Create pods of the same body that name no running scheduler, and delete them."""
     path = f"/api/v1/namespaces/{objects.RAW_NAMESPACE}/pods"
-    gangs = objects.gangs(_RAW_PODS, prefix="raw", namespace=objects.RAW_NAMESPACE, scheduler="none")
-    bodies = [(path, msgspec.json.encode(pod).decode()) for gang in gangs for pod in gang.pods]
+    bodies = [(path, msgspec.json.encode(pod).decode()) for pod in _raw_pods()]
     before = server.cpu_seconds()
     done = await _create(server, bodies, result.connections)
     used = server.cpu_seconds() - before + done.cpu_seconds
     result.raw.append(len(bodies) / done.seconds)
     result.raw_us.append(used / len(bodies) * 1e6)
     await server.delete_all(path)
+
+
+def _raw_pods() -> Iterator[Document]:
+    """Pods as the controllers make them."""
+    for number, job in enumerate(vcjobs(objects.gangs(_RAW_PODS, prefix="raw", scheduler="none"))):
+        job["metadata"] |= {"namespace": objects.RAW_NAMESPACE, "uid": str(UUID(int=number))}
+        desired = job_spec(job, "none")
+        for task in desired.tasks:
+            for index in range(task.replicas):
+                yield job_pod(job, desired, task, index, desired.group_name)
 
 
 def _writes(exposition: str, pods: int) -> dict[str, float]:

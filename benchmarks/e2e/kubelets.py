@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 import aiohttp
@@ -72,6 +73,7 @@ class _Event(msgspec.Struct, frozen=True):
 
 class _List(msgspec.Struct, frozen=True):
     metadata: _Meta
+    items: list[_Pod] = []
 
 
 _EVENT = msgspec.json.Decoder(_Event)
@@ -90,43 +92,56 @@ class Kubelets:
 
     async def run(self) -> None:
         """Until every pod has ended."""
-        path = f"/api/v1/namespaces/{self._job.namespace}/pods"
         async with self._job.target.session() as session:
-            async with session.get(path, params={"limit": "1"}) as answer:
-                version = msgspec.json.decode(await answer.read(), type=_List).metadata.resource_version
-            params = {"watch": "1", "resourceVersion": version}
-            async with session.get(path, params=params, timeout=aiohttp.ClientTimeout(total=None)) as stream:
-                say(Watching())
-                workers = [asyncio.create_task(self._work(session)) for _ in range(_CONNECTIONS)]
-                watching = asyncio.create_task(self._watch(stream))
-                await self._all_run.wait()
-                say(AllRun(*(sorted(times.values()) for times in (self._created, self._bound, self._running))))
-                await asyncio.sleep(self._job.seconds)
-                for name in self._running:
-                    self._starts.put_nowait((name, "Succeeded"))
-                await self._starts.join()
-                say(AllEnded())
-                for task in (*workers, watching):
-                    task.cancel()
+            workers = [asyncio.create_task(self._work(session)) for _ in range(_CONNECTIONS)]
+            watching = asyncio.create_task(self._watch(session))
+            all_run = asyncio.create_task(self._all_run.wait())
+            await asyncio.wait({all_run, watching, *workers}, return_when=asyncio.FIRST_COMPLETED)
+            for task in (watching, *workers):
+                if task.done():
+                    task.result()
+            say(AllRun(*(sorted(times.values()) for times in (self._created, self._bound, self._running))))
+            await asyncio.sleep(self._job.seconds)
+            for name in self._running:
+                self._starts.put_nowait((name, "Succeeded"))
+            await self._starts.join()
+            say(AllEnded())
+            for task in (*workers, watching):
+                task.cancel()
 
-    async def _watch(self, stream: aiohttp.ClientResponse) -> None:
-        rest = b""
+    async def _watch(self, session: aiohttp.ClientSession) -> None:
+        """List and watch, again when the server ends a watch that is behind."""
+        path = f"/api/v1/namespaces/{self._job.namespace}/pods"
+        first = True
         while True:
-            piece = rest + await stream.content.readany()
-            now = time.monotonic()
-            end = piece.rfind(b"\n") + 1
-            rest = piece[end:]
-            for event in _EVENT.decode_lines(piece[:end]):
-                name = event.object.metadata.name
-                self._created.setdefault(name, now)
-                if event.object.spec.node_name and name not in self._bound:
-                    self._bound[name] = now
-                    self._starts.put_nowait((name, "Running"))
-                if event.object.status.phase == "Running":
-                    self._running.setdefault(name, now)
-            if len(self._running) == self._job.pods:
-                self._all_run.set()
-            await asyncio.sleep(_GATHER_SECONDS)
+            async with session.get(path) as answer:
+                found = msgspec.json.decode(await answer.read(), type=_List)
+            self._see(found.items)
+            params = {"watch": "1", "resourceVersion": found.metadata.resource_version}
+            async with session.get(path, params=params, timeout=aiohttp.ClientTimeout(total=None)) as stream:
+                if first:
+                    say(Watching())
+                first = False
+                rest = b""
+                while not stream.content.at_eof():
+                    piece = rest + await stream.content.readany()
+                    end = piece.rfind(b"\n") + 1
+                    rest = piece[end:]
+                    self._see(event.object for event in _EVENT.decode_lines(piece[:end]) if event.type != "ERROR")
+                    await asyncio.sleep(_GATHER_SECONDS)
+
+    def _see(self, pods: Iterable[_Pod]) -> None:
+        now = time.monotonic()
+        for pod in pods:
+            name = pod.metadata.name
+            self._created.setdefault(name, now)
+            if pod.spec.node_name and name not in self._bound:
+                self._bound[name] = now
+                self._starts.put_nowait((name, "Running"))
+            if pod.status.phase == "Running":
+                self._running.setdefault(name, now)
+        if len(self._running) == self._job.pods:
+            self._all_run.set()
 
     async def _work(self, session: aiohttp.ClientSession) -> None:
         while True:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from capcard_sched.admission.names import LABEL_FORM, check_label, is_label, shown
-from capcard_sched.admission.pod_templates import check_pod_template
+from capcard_sched.admission.pod_templates import check_budgets, check_pod_template
 from capcard_sched.admission.review import AdmissionResult, JsonPatch
 from capcard_sched.admission.view import DEFAULT_QUEUE, ROOT_QUEUE
 from capcard_sched.model.checks import Finding
+from capcard_sched.model.inventory import texts
 from capcard_sched.model.object_checks import check_object
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ def check_new_job(obj: Json, view: ClusterView) -> AdmissionResult:
         return AdmissionResult((Finding("error", "spec", "is required", "a job spec with at least one task"),))
     findings = [
         *check_job_structure(obj),
+        *check_budgets(texts(obj, "metadata", "annotations")),
         *(
             finding
             for index, task in enumerate(_tasks(spec))

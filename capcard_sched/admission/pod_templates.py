@@ -6,14 +6,18 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from capcard_sched.admission.names import check_label, check_labels, check_qualified, shown
-from capcard_sched.model.checks import Finding
+from capcard_sched.model.annotations import JDB_MAX_UNAVAILABLE, JDB_MIN_AVAILABLE
+from capcard_sched.model.checks import Finding, annotation_field
+from capcard_sched.model.inventory import texts
 from capcard_sched.model.quantity import QuantityError, milli
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator
+    from collections.abc import Generator, Iterable, Iterator, Mapping
 
 Json = dict[str, Any]
 
+_BUDGET: Final = re.compile(r"[1-9][0-9]{0,9}|[1-9][0-9]?%")
+_BUDGET_FORM: Final = "a positive integer, or 1% to 99%"
 _ENV_NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
 _PORT_NAME = re.compile(r"(?=.{1,15}$)(?=.*[a-z])[a-z0-9]([a-z0-9]|-(?!-))*(?<!-)")
 _POLICIES: Final = ("Always", "OnFailure", "Never")
@@ -27,8 +31,21 @@ _NATIVE: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
 _NATIVE_PREFIXES: Final = ("hugepages-", "requests.", "limits.")
 
 
+def check_budgets(annotations: Mapping[str, str], at: str = "metadata") -> Iterator[Finding]:
+    """What is wrong with the disruption annotations of the metadata at the path `at`."""
+    given = [key for key in (JDB_MIN_AVAILABLE, JDB_MAX_UNAVAILABLE) if key in annotations]
+    if len(given) > 1:
+        message = f"must not be set beside {given[0]}"
+        yield Finding("error", annotation_field(given[1], at), message, "one of the two annotations")
+    for key in given:
+        if _BUDGET.fullmatch(annotations[key]) is None:
+            yield Finding(
+                "error", annotation_field(key, at), f"{shown(annotations[key])} is not accepted", _BUDGET_FORM
+            )
+
+
 def check_pod_template(template: Any, field: str) -> Iterator[Finding]:
-    """Everything that keeps the API server from accepting a pod of the template; `field` is its path."""
+    """Everything for which a pod of the template is rejected; `field` is its path."""
     if not isinstance(template, dict) or not isinstance(template.get("spec"), dict):
         yield Finding("error", f"{field}.spec", "is required", "a pod spec with at least one container")
         return
@@ -38,6 +55,7 @@ def check_pod_template(template: Any, field: str) -> Iterator[Finding]:
         annotations = metadata.get("annotations")
         for key in annotations if isinstance(annotations, dict) else ():
             yield from check_qualified(key, f"{field}.metadata.annotations")
+        yield from check_budgets(texts(template, "metadata", "annotations"), f"{field}.metadata")
     yield from _check_spec(spec, f"{field}.spec")
 
 

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from capcard_sched.admission.names import shown
+from capcard_sched.admission.pod_templates import check_budgets
 from capcard_sched.admission.review import AdmissionResult, JsonPatch
 from capcard_sched.model import annotations as keys
-from capcard_sched.model.checks import Finding, annotation_field
 from capcard_sched.model.inventory import texts
 from capcard_sched.model.object_checks import check_object
 from capcard_sched.model.yaml_reader import YamlError, read_document
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from capcard_sched.admission.review import Json
     from capcard_sched.admission.view import ClusterView
-
-_BUDGET: Final = re.compile(r"[1-9][0-9]{0,9}|[1-9][0-9]?%")
-_BUDGET_FORM: Final = "a positive integer, or 1% to 99%"
 
 
 class GroupMatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -113,7 +109,7 @@ def _matches(group: ResourceGroup, namespace: str, annotations: dict[str, str]) 
 
 def check_new_pod(obj: Json, view: ClusterView) -> AdmissionResult:
     """What is wrong with a new pod of our scheduler, and warnings about its cards."""
-    return AdmissionResult((*_check_budgets(obj), *check_object(obj, view.inventory)))
+    return AdmissionResult((*check_budgets(texts(obj, "metadata", "annotations")), *check_object(obj, view.inventory)))
 
 
 def check_workload(obj: Json, view: ClusterView) -> AdmissionResult:
@@ -125,14 +121,3 @@ def check_workload(obj: Json, view: ClusterView) -> AdmissionResult:
             for finding in found
         )
     )
-
-
-def _check_budgets(obj: Json) -> Iterator[Finding]:
-    annotations = texts(obj, "metadata", "annotations")
-    given = [key for key in (keys.JDB_MIN_AVAILABLE, keys.JDB_MAX_UNAVAILABLE) if key in annotations]
-    if len(given) > 1:
-        message = f"must not be set beside {given[0]}"
-        yield Finding("error", annotation_field(given[1]), message, "one of the two annotations")
-    for key in given:
-        if _BUDGET.fullmatch(annotations[key]) is None:
-            yield Finding("error", annotation_field(key), f"{shown(annotations[key])} is not accepted", _BUDGET_FORM)

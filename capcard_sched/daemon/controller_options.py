@@ -56,11 +56,11 @@ class ControllerOptions:
     """Context of the kubeconfig; its current one when absent."""
 
     kube_api_qps: Annotated[float, _flag(CLUSTER, values.rate, metavar="N", show_default=lambda rate: f"{rate:g}")] = (
-        200.0
+        2000.0
     )
     """Most requests per second to the API server."""
 
-    kube_api_burst: Annotated[int, _flag(CLUSTER, values.whole(1, 10**6), metavar="N")] = 400
+    kube_api_burst: Annotated[int, _flag(CLUSTER, values.whole(1, 10**6), metavar="N")] = 2000
     """Most requests at once above that rate."""
 
     controllers: Annotated[
@@ -74,7 +74,7 @@ class ControllerOptions:
     ] = ("capcard-sched",)
     """Pods of this `schedulerName` get PodGroups; Jobs that name no scheduler get the first one. Repeatable."""
 
-    worker_threads: Annotated[int, _workers()] = 8
+    worker_threads: Annotated[int, _workers()] = 32
     """Jobs that are reconciled at the same time."""
 
     worker_threads_for_podgroup: Annotated[int, _workers()] = 5

@@ -73,6 +73,8 @@ class UpdatePodGroup(_Intent, frozen=True):
     succeeded: int
     failed: int
     conditions: tuple[PodGroupCondition, ...]
+    #: Admitted in this session, not placed yet: controllers create pods when they see the phase.
+    admitted: bool = False
 
 
 class UpdateQueueStatus(_Intent, frozen=True):

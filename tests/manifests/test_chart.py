@@ -167,8 +167,10 @@ def test_the_flags_of_a_release_name_its_own_objects(helm: Path) -> None:
     cards = found[f"ValidatingWebhookConfiguration {name}-cards"]
     for hook in cards["webhooks"]:
         assert hook["clientConfig"]["service"]["name"] == name
-        (condition,) = hook["matchConditions"]
-        assert condition["expression"].endswith("in ['a', 'b']")
+        conditions = {condition["name"]: condition["expression"] for condition in hook["matchConditions"]}
+        assert conditions.pop("of-our-scheduler").endswith("in ['a', 'b']")
+        exempt = "request.userInfo.username != 'system:serviceaccount:capcard-system:gpu-capcard-sched-controllers'"
+        assert conditions == ({"of-users": exempt} if hook["name"] == "validatepod.volcano.sh" else {})
     (queues,) = (
         hook
         for hook in found[f"ValidatingWebhookConfiguration {name}"]["webhooks"]

@@ -299,7 +299,7 @@ class _Replay:
         if not self._diverged or not isinstance(intent, UpdatePodGroup):
             return intent
         conditions = tuple(replace(item, transition_id="", last_transition_time=None) for item in intent.conditions)
-        return replace(intent, conditions=conditions)
+        return replace(intent, conditions=conditions, admitted=False)  # formats before it do not record it
 
     def _admissions(self, intents: Sequence[Intent]) -> dict[str, tuple[str, str]]:
         """PodGroups that leave phase Pending."""

@@ -101,7 +101,8 @@ class SessionCloser:
         unwritten = {*session.report.enqueued, *session.report.requeued, *again}
         for job in jobs:
             if job.uid:
-                self._close_job(session, job, intents, unwritten=job.key in unwritten)
+                admitted = job.key in session.report.enqueued
+                self._close_job(session, job, intents, unwritten=job.key in unwritten, admitted=admitted)
             elif job.key in groupless:
                 self._close_pods(session, job, intents)
         self._queue_statuses.close(session, intents)
@@ -167,7 +168,7 @@ class SessionCloser:
 
     # --- jobs -------------------------------------------------------------------------------------------------------
 
-    def _close_job(self, session: Session, job: Job, intents: list[Intent], *, unwritten: bool) -> None:
+    def _close_job(self, session: Session, job: Job, intents: list[Intent], *, unwritten: bool, admitted: bool) -> None:
         """Phase, conditions, counts and events. `unwritten`: the PodGroup in the API server differs from the job."""
         if not unwritten and self._repeats_failure(session, job):
             return
@@ -194,8 +195,9 @@ class SessionCloser:
         ):
             job.conditions, job.status_counts = conditions, status_counts
             if not job.implicit:
+                admitted = admitted and phase is PodGroupPhase.INQUEUE
                 intents.append(
-                    UpdatePodGroup(job.namespace, job.name, job.uid, phase.value, *status_counts, conditions)
+                    UpdatePodGroup(job.namespace, job.name, job.uid, phase.value, *status_counts, conditions, admitted)
                 )
         if job.topology is not None:
             notes = annotation_changes(session.tree, job)

@@ -6,7 +6,7 @@ import asyncio
 import heapq
 from typing import TYPE_CHECKING, Final
 
-from capcard_sched.controllers.view import Create, Failure, Patch, Result
+from capcard_sched.controllers.view import Create, Delete, Failure, Patch, Result
 from capcard_sched.kube.client import ApiError, Unreachable
 from capcard_sched.kube.controllers.object_cache import NotFetchedError
 from capcard_sched.kube.controllers.progress_pace import ProgressPace
@@ -125,7 +125,8 @@ class ControllerLoop:
                     self._put(key)
             for key in self._pace.release(self._steady()):
                 self._put(key)
-            self._wake.set()
+            if len(self._queue):  # what failed may be due again
+                self._wake.set()
             await asyncio.sleep(_TICK)
 
     def _set_alarm(self, key: Key, moment: float | None) -> None:
@@ -156,7 +157,9 @@ class ControllerLoop:
         try:
             result = await self._reconcile(key)
             self._set_alarm(key, result.at)
-            await self._executor.execute(self._hold_back(key, result.writes), self._term)
+            writes, began = self._hold_back(key, result.writes), self._steady()
+            await self._executor.execute(writes, self._term)
+            self._note_work(writes, began)
         except LeadershipLost:
             raise
         except WriteFailedError as error:
@@ -191,6 +194,13 @@ class ControllerLoop:
             kept.append(write)
         self._pace.end(key)
         return kept
+
+    def _note_work(self, writes: Sequence[Write], began: float) -> None:
+        """Report the writes of a pass that are not about its progress to the pace."""
+        count = sum(isinstance(each, Create | Delete) or (isinstance(each, Patch) and not each.lazy) for each in writes)
+        if count:
+            now = self._steady()
+            self._pace.worked(count, now - began, now)
 
     async def _failed(self, taken: WorkItem[Key, int], error: WriteFailedError) -> None:
         """Report to the controller, which may have writes of its own; a conflict is only repeated."""

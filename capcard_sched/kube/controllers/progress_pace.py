@@ -1,5 +1,8 @@
 """The pace of status writes that only show progress: at once while there are few, merged while there are many.
 
+A rate per second lets these writes grow with the time that a burst takes. While the controller creates and deletes
+objects, most of their number is a share of those writes.
+
 No I/O, no tasks; times come as arguments, in seconds of any clock.
 """
 
@@ -12,10 +15,14 @@ if TYPE_CHECKING:
 
     from capcard_sched.controllers.objects import Key
 
-#: Writes per second, and writes at once after a pause.
-_RATE, _BURST = 5.0, 10.0
-#: Seconds after which an object gets its turn, however many wait.
-_LONGEST: Final = 30.0
+#: Writes per second, without and with other writes, and writes at once after a pause.
+_RATE, _RATE_BESIDE, _BURST = 5.0, 0.2, 10.0
+#: Writes of progress per other write.
+_SHARE: Final = 1 / 12
+#: Seconds for which another write has effect: at least, and at most.
+_LEAST, _MOST = 2.0, 30.0
+#: Seconds after which an object gets its turn, however many wait, without and with other writes.
+_LONGEST, _LONGEST_BESIDE = 30.0, 120.0
 #: Last writes that are remembered before outdated ones are dropped.
 _REMEMBERED: Final = 4096
 
@@ -28,6 +35,8 @@ class ProgressPace:
         self._gap = gap
         self._tokens = _BURST
         self._filled = now
+        #: Until when other writes have effect.
+        self._busy_until = now
         #: Objects that wait for their turn, in order, and since when.
         self._waiting: dict[Key, float] = {}
         #: Objects whose turn it is.
@@ -52,6 +61,12 @@ class ProgressPace:
         if len(self._written) > _REMEMBERED:
             self._written = {each: at for each, at in self._written.items() if now < at + self._gap}
 
+    def worked(self, writes: int, seconds: float, now: float) -> None:
+        """Other writes of a pass are made: how many, and how long it took."""
+        self._fill(now)
+        self._tokens = min(_BURST, self._tokens + writes * _SHARE)
+        self._busy_until = max(self._busy_until, now + min(max(seconds, _LEAST), _MOST))
+
     def end(self, key: Key) -> None:
         """The pass is over: a grant that it did not use lapses."""
         self._granted.discard(key)
@@ -59,9 +74,10 @@ class ProgressPace:
     def release(self, now: float) -> Iterator[Key]:
         """The objects to reconcile because `take` allows their write now."""
         self._fill(now)
+        longest = _LONGEST_BESIDE if now < self._busy_until else _LONGEST
         while self._waiting:
             key, since = next(iter(self._waiting.items()))
-            if not self._rested(key, now) or (self._tokens < 1 and now < since + _LONGEST):
+            if not self._rested(key, now) or (self._tokens < 1 and now < since + longest):
                 return  # those behind it began to wait later
             del self._waiting[key]
             self._tokens = max(0.0, self._tokens - 1)
@@ -72,5 +88,7 @@ class ProgressPace:
         return now >= self._written.get(key, -self._gap) + self._gap
 
     def _fill(self, now: float) -> None:
-        self._tokens = min(_BURST, self._tokens + max(0.0, now - self._filled) * _RATE)
+        passed = max(0.0, now - self._filled)
+        calm = min(passed, max(0.0, now - self._busy_until))
+        self._tokens = min(_BURST, self._tokens + calm * _RATE + (passed - calm) * _RATE_BESIDE)
         self._filled = now

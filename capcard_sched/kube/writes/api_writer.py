@@ -2,7 +2,8 @@
 
 Bindings and evictions are sent at once, on `binders` connections. Statuses are sent when no binding waits, events when
 no status waits; each object or event waits once, with its latest value. An entry of a lower queue that waits for
-seconds is sent beside the bindings, one at a time.
+seconds is sent beside the bindings, one at a time. Admissions are statuses that do not wait for bindings: controllers
+create the pods of a job when they see its phase.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from capcard_sched.kube.writes.statuses import Statuses, StatusWrite, condition_
 from capcard_sched.kube.writes.uid_cache import UidCache
 from capcard_sched.kube.writes.work_queue import WorkQueue
 from capcard_sched.kube.writes.write_backoff import WriteBackoff
-from capcard_sched.model.intents import Bind, EmitEvent, Evict, Intent
+from capcard_sched.model.intents import Bind, EmitEvent, Evict, Intent, UpdatePodGroup
 from capcard_sched.model.timestamps import format_timestamp
 
 if TYPE_CHECKING:
@@ -139,7 +140,8 @@ class ApiWriter:
                 evicts.append(intent)
             else:
                 key = statuses.key_of(intent)
-                self._statuses.add(key, StatusWrite(intent, term), now)
+                admitted = isinstance(intent, UpdatePodGroup) and intent.admitted
+                self._statuses.add(key, StatusWrite(intent, term), now, urgent=admitted)
                 if self._rate_limiter.may_advance(key, intent, now):
                     self._statuses.advance(key)
                 low += 1
@@ -214,6 +216,10 @@ class ApiWriter:
     async def _write_low(self) -> None:
         while True:
             now = self._clock()
+            urgent = self._statuses.get_urgent()
+            if urgent is not None:
+                await asyncio.sleep(min(await self._write_status(urgent), _MAX_PAUSE))
+                continue
             busy = self._bind_queue.busy
             if busy and not self._is_overdue(now):
                 await self._wait_for_work()

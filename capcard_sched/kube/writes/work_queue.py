@@ -40,6 +40,7 @@ class WorkQueue(Generic[K, V]):
     """Values by key, in FIFO order, at most one write per key in flight.
 
     `merge(old, new)` combines two waiting values of one key. With `capacity`, new entries replace the oldest ones.
+    Urgent entries may be taken before the others.
     """
 
     def __init__(self, merge: Callable[[V, V], V], capacity: int | None = None) -> None:
@@ -50,6 +51,8 @@ class WorkQueue(Generic[K, V]):
         self._ready: deque[K] = deque()
         self._delays: list[tuple[float, int, K]] = []
         self._delayed: dict[K, int] = {}
+        #: Keys of urgent entries, in order; stale keys are skipped.
+        self._urgent: dict[K, None] = {}
         self._in_flight: set[K] = set()
         #: Keys in flight whose write is not retried.
         self._discarded: set[K] = set()
@@ -68,8 +71,10 @@ class WorkQueue(Generic[K, V]):
         """Whether a write of this key is in flight."""
         return key in self._in_flight
 
-    def add(self, key: K, value: V, now: float) -> int:
+    def add(self, key: K, value: V, now: float, *, urgent: bool = False) -> int:
         """Add a value, or merge it into the waiting one. Returns the number of dropped entries."""
+        if urgent:
+            self._urgent[key] = None
         present = self._waiting.get(key)
         if present is not None:
             present.value = self._merge(present.value, value)
@@ -98,9 +103,23 @@ class WorkQueue(Generic[K, V]):
                 continue
             entry = self._waiting.pop(key, None)
             if entry is not None:
+                self._urgent.pop(key, None)
                 self._in_flight.add(key)
                 return WorkItem(key, entry.value, entry.since)
         return None
+
+    def get_urgent(self) -> WorkItem[K, V] | None:
+        """Remove and return the first urgent entry that is ready; None without one."""
+        while True:
+            # A value whose predecessor is in flight waits for the end of that write.
+            key = next((each for each in self._urgent if each not in self._in_flight), None)
+            if key is None:
+                return None
+            del self._urgent[key]
+            entry = None if key in self._delayed else self._waiting.pop(key, None)
+            if entry is not None:
+                self._in_flight.add(key)
+                return WorkItem(key, entry.value, entry.since)
 
     def done(self, key: K) -> None:
         """End a write; a value added since becomes ready."""
@@ -143,6 +162,7 @@ class WorkQueue(Generic[K, V]):
     def discard(self, key: K) -> None:
         """Remove the waiting entry; a write in flight continues and is not retried."""
         self._waiting.pop(key, None)
+        self._urgent.pop(key, None)
         self._delayed.pop(key, None)
         if key in self._in_flight:
             self._discarded.add(key)
@@ -151,6 +171,7 @@ class WorkQueue(Generic[K, V]):
         """Remove all waiting entries; writes in flight continue and are not retried."""
         self._discarded |= self._in_flight
         self._waiting.clear()
+        self._urgent.clear()
         self._ready.clear()
         self._delays.clear()
         self._delayed.clear()

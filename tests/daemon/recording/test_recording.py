@@ -94,7 +94,7 @@ def example(kind: type[Any]) -> Any:
         elif isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
             required = [item for item in msgspec.structs.fields(field.type) if item.required]
             values[field.name] = example(field.type) if required else field.type()
-        elif field.type in (float, int):
+        elif field.type in (float, int, bool):
             values[field.name] = field.type(3)
         elif "Literal" in str(field.type):
             values[field.name] = get_args(field.type)[0]

@@ -71,6 +71,38 @@ def test_every_one_of_many_objects_is_written_within_thirty_seconds() -> None:
     assert len(early) == 5 * 30 - 1, "the others wait for the changes of that time"
 
 
+def test_beside_other_writes_progress_is_a_twelfth_of_them_and_little_more() -> None:
+    pace = ProgressPace(GAP, 0.0)
+    for number in range(1000):
+        pace.take(key(number), 0.0)
+    written = 0
+    for step in range(100):  # a pass of eight writes ends every second, each after four seconds
+        pace.worked(8, 4.0, float(step))
+        written += len(served(pace, step, step + 0.9))
+    assert 100 * 8 / 12 - 1 <= written <= 100 * 8 / 12 + 100 / 5
+
+
+def test_beside_other_writes_every_object_is_written_within_two_minutes() -> None:
+    pace = ProgressPace(GAP, 0.0)
+    early = 0
+    for number in range(1000):
+        early += pace.take(key(number), 0.0)
+    for step in range(120):
+        pace.worked(1, 4.0, float(step))
+        early += len(served(pace, step, step + 0.9))
+    assert early < 150
+    pace.worked(1, 4.0, 120.0)
+    assert len(served(pace, 120.0, 120.1)) == 1000 - early
+
+
+def test_jobs_that_follow_each_other_are_not_delayed() -> None:
+    pace = ProgressPace(GAP, 0.0)
+    for number in range(100):  # a Job every five seconds, whose creations take two
+        now = number * 5.0
+        pace.worked(9, 2.0, now)
+        assert all(pace.take(key(3 * number + step), now + step) for step in range(3))
+
+
 @given(st.lists(st.tuples(st.integers(0, 5), st.floats(0.0, 3.0)), max_size=60))
 def test_no_object_that_was_refused_is_forgotten(calls: list[tuple[int, float]]) -> None:
     pace, now = ProgressPace(GAP, 0.0), 0.0

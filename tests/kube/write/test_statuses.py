@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 import yaml
 
@@ -301,6 +302,20 @@ async def test_statuses_wait_for_bindings_but_not_for_ever(cluster: Cluster, pro
         assert effects.requests("PATCH", "/podgroups") == []
         await effects.until(lambda: effects.requests("PATCH", "/podgroups"), "the status")
         assert len(effects.requests("POST", "/binding")) < 80, "while bindings were still waiting"
+
+
+@pytest.mark.asyncio
+async def test_the_admission_of_a_group_does_not_wait_for_bindings(cluster: Cluster, proxy: Proxy) -> None:
+    groups = await cluster.create_all([pod_group(name) for name in ("g", "h")])
+    made = await cluster.create_all([pod(f"p{index}") for index in range(40)])
+    proxy.delay("POST", "/binding", 0.25, times=None)
+    async with Harness(cluster, proxy, binders=2) as effects:
+        admission = msgspec.structs.replace(group_status(groups[0], "Inqueue"), admitted=True)
+        binds = [bind_of(each) for each in made]
+        effects.effects.submit([*binds, group_status(groups[1], "Running", running=2), admission])
+        await effects.until(lambda: effects.observer.writes, "the admission", within=2.0)
+        assert [each.path.rpartition("/")[2] for each in effects.requests("PATCH", "/podgroups")] == ["g"]
+    assert (await cluster.get("podgroups", "g"))["status"]["phase"] == "Inqueue"
 
 
 @pytest.mark.asyncio

@@ -92,7 +92,47 @@ def test_the_line_itself_is_bounded() -> None:
     assert len(lane._ready) < 300
 
 
-@given(st.lists(st.tuples(st.sampled_from(["put", "take", "done", "retry", "discard", "tick"]), st.integers(0, 4))))
+def test_urgent_entries_are_taken_first_and_once() -> None:
+    lane = WorkQueue[str, int](last)
+    lane.add("a", 1, 0.0)
+    lane.add("b", 2, 0.0, urgent=True)
+    taken = lane.get_urgent()
+    assert taken is not None
+    assert taken.key == "b"
+    lane.add("b", 3, 1.0, urgent=True)
+    assert lane.get_urgent() is None, "one write per object at a time"
+    lane.done("b")
+    again = lane.get_urgent()
+    assert again is not None
+    assert (again.key, again.value) == ("b", 3)
+    assert lane.get_urgent() is None
+    other = lane.get(1.0)
+    assert other is not None
+    assert other.key == "a"
+    assert lane.get(1.0) is None
+
+
+def test_an_urgent_entry_that_failed_waits_its_time() -> None:
+    lane = WorkQueue[str, int](last)
+    lane.add("a", 1, 0.0, urgent=True)
+    taken = lane.get_urgent()
+    assert taken is not None
+    lane.add("a", 2, 0.0, urgent=True)
+    lane.requeue(taken, 5.0)
+    assert lane.get_urgent() is None
+    assert lane.get(4.0) is None
+    again = lane.get(5.0)
+    assert again is not None
+    assert again.value == 2
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["put", "urge", "take", "hurry", "done", "retry", "discard", "tick"]), st.integers(0, 4)
+        )
+    )
+)
 def test_every_value_is_written_in_the_end_unless_a_later_one_was_or_it_was_discarded(
     happened: list[tuple[str, int]],
 ) -> None:
@@ -102,10 +142,13 @@ def test_every_value_is_written_in_the_end_unless_a_later_one_was_or_it_was_disc
     flying: dict[int, WorkItem[int, int]] = {}
     now = 0.0
     for number, (what, key) in enumerate(happened):
-        if what == "put":
-            lane.add(key, number, now)
+        if what in ("put", "urge"):
+            lane.add(key, number, now, urgent=what == "urge")
             expected[key] = number
-        elif what == "take" and (taken := lane.get(now)) is not None:
+        elif what in ("take", "hurry"):
+            taken = lane.get(now) if what == "take" else lane.get_urgent()
+            if taken is None:
+                continue
             assert taken.key not in flying, "one write per object at a time"
             flying[taken.key] = taken
         elif what == "done" and key in flying:

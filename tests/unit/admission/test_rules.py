@@ -281,6 +281,39 @@ def test_a_malformed_disruption_annotation_is_rejected(key: str, value: str) -> 
     assert_rejected(check_new_pod(pod(**{key: value}), view()), f'metadata.annotations["{key}"]', "is not accepted")
 
 
+def test_disruption_annotations_that_pods_of_a_job_get_are_checked_with_the_job() -> None:
+    """The controllers create its pods without the webhook of pods."""
+    for path in ("metadata", "spec.tasks[1].template.metadata"):
+        bad = changed(JOBS["base"], f"{path}.annotations", {MIN: "100%"})
+        assert_rejected(check_new_job(bad, view()), f'{path}.annotations["{MIN}"]', "is not accepted")
+        bad = changed(JOBS["base"], f"{path}.annotations", {MIN: "1", MAX: "1"})
+        assert_rejected(check_new_job(bad, view()), f'{path}.annotations["{MAX}"]', "must not be set")
+
+
+@pytest.mark.parametrize(
+    "annotations",
+    [
+        {"volcano.sh/card.name": "A||B"},
+        {"volcano.sh/card.name": "A/mps-80g*1/8"},
+        {"volcano.sh/card.name": "A/mig-1g.10gb-mixed"},
+        {"volcano.sh/preemptable": "yes"},
+        {MIN: "0"},
+        {MIN: "1", MAX: "1"},
+    ],
+    ids=str,
+)
+def test_what_a_pod_is_rejected_for_its_job_is_rejected_for(annotations: dict[str, str]) -> None:
+    """The controllers create pods of Jobs without the webhook of pods."""
+    template = "spec.tasks[1].template"
+    bad = changed(JOBS["base"], f"{template}.metadata.annotations", annotations)
+    spec = {**bad["spec"]["tasks"][1]["template"]["spec"], "schedulerName": "capcard-sched"}
+    of_pod = check_new_pod({"kind": "Pod", "metadata": {"annotations": annotations}, "spec": spec}, view())
+    of_job = check_new_job(bad, view())
+    wanted = {(f"{template}.{finding.field}", finding.message) for finding in of_pod.errors}
+    assert wanted
+    assert wanted <= {(finding.field, finding.message) for finding in of_job.errors}
+
+
 def test_both_disruption_annotations_are_rejected() -> None:
     assert_rejected(
         check_new_pod(pod(**{MIN: "1", MAX: "1"}), view()), f'metadata.annotations["{MAX}"]', "must not be set"

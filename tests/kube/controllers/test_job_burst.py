@@ -1,0 +1,204 @@
+"""Writes per pod of the job controller while many Jobs start on an API server that is the bottleneck.
+
+Counts in virtual time: the store of the simulator takes so many writes per second, from the controllers, from a
+scheduler and from kubelets, and delivers changes to the cache as a watch does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import selectors
+from collections import Counter, deque
+from collections.abc import Coroutine, Mapping
+from typing import Any
+
+import pytest
+
+from capcard_sched.controllers.jobs.job_controller import JobController
+from capcard_sched.controllers.objects import JOB, POD, POD_GROUP, JsonObject, meta, status
+from capcard_sched.kube.controllers.controller_loop import ControllerLoop
+from capcard_sched.kube.controllers.object_cache import ObjectCache
+from capcard_sched.kube.controllers.records import RecordGone, decode_change
+from capcard_sched.kube.controllers.write_executor import WriteExecutor
+from capcard_sched.kube.writes.leadership_gate import LeadershipGate
+from capcard_sched.model.kinds import KIND_BY_NAME
+from capcard_sched.simulation.clock import SECOND, VirtualClock
+from capcard_sched.simulation.store import Change, Store
+
+GANG = 8
+#: Seconds until a watch delivers a change, between two sessions, and until a bound pod runs.
+_DELIVERY, _PERIOD, _START = 0.05, 1.0, 2.0
+_KINDS = {kind.resource: name for name, kind in KIND_BY_NAME.items()}
+
+
+class VirtualSelector(selectors.DefaultSelector):
+    """Waits in no time: the clock of the loop moves instead."""
+
+    now = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        self.now += timeout or 0.0
+        return super().select(0)
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop in which time passes only when nothing is ready."""
+
+    def __init__(self) -> None:
+        self.selector = VirtualSelector()
+        super().__init__(self.selector)
+
+    def time(self) -> float:
+        return self.selector.now
+
+
+class SlowServer:
+    """The store behind `rate` writes per second, first come, first served."""
+
+    def __init__(self, rate: float, loop: VirtualLoop) -> None:
+        self.loop = loop
+        self.clock = VirtualClock()
+        self.store = Store(self.clock)
+        self.cache = ObjectCache(loop.time, self._changed)
+        self.jobs: ControllerLoop | None = None
+        self.writes: Counter[str] = Counter()
+        self._seconds = 1 / rate
+        self._free = 0.0
+        self._deliveries: deque[Change] = deque()
+        self.starts: set[asyncio.Task[None]] = set()
+        self.store.observe(self._observe)
+
+    async def turn(self) -> None:
+        """Wait until the server has done one more write."""
+        self._free = max(self._free, self.loop.time()) + self._seconds
+        await asyncio.sleep(self._free - self.loop.time())
+        self.clock.now = round(self.loop.time() * SECOND)
+
+    async def request(self, method: str, path: str, *, body: bytes | None = None, **_: Any) -> bytes:
+        """A write of the controllers."""
+        await self.turn()
+        parts = path.partition("/namespaces/")[2].split("/")
+        namespace, kind = parts[0], _KINDS[parts[1]]
+        self.writes[f"{method} {'/'.join((parts[1], *parts[3:]))}"] += 1
+        content = json.loads(body or b"{}")
+        if method == "POST":
+            return json.dumps(self.store.create(kind, content)).encode()
+        content.get("metadata", {}).pop("resourceVersion", None)
+        if method == "PATCH":
+            return json.dumps(self.store.patch(kind, namespace, parts[2], content)).encode()
+        self.store.delete(kind, namespace, parts[2])
+        return b"{}"
+
+    def _observe(self, change: Change) -> None:
+        self._deliveries.append(change)
+        self.loop.call_later(_DELIVERY, self._deliver)
+
+    def _deliver(self) -> None:
+        change = self._deliveries.popleft()
+        if change.new is None:
+            self.cache.apply(RecordGone(change.kind, *change.key, meta(change.object)["uid"]))
+            return
+        decoded = decode_change(change.kind, json.dumps(change.new).encode())
+        assert decoded is not None
+        self.cache.apply(decoded)
+
+    def _changed(self, kind: str, old: JsonObject | None, new: JsonObject | None) -> None:
+        if self.jobs is not None:
+            self.jobs.observe(kind, old, new)
+
+    def found(self, kind: str) -> list[JsonObject]:
+        return list(self.store.list(kind))
+
+
+def job(number: int) -> JsonObject:
+    template = {"spec": {"containers": [{"name": "main", "image": "train"}]}}
+    return {
+        "apiVersion": "batch.volcano.sh/v1alpha1",
+        "kind": JOB,
+        "metadata": {"name": f"train-{number:04}", "namespace": "ns"},
+        "spec": {"minAvailable": GANG, "tasks": [{"name": "w", "replicas": GANG, "template": template}]},
+    }
+
+
+async def schedule(server: SlowServer) -> None:
+    """Admit PodGroups and bind whole gangs, a session per second, 32 writes at a time."""
+    bound: set[str] = set()
+    while True:
+        await asyncio.sleep(_PERIOD)
+        patches = [
+            (POD_GROUP, meta(group)["name"], {"status": {"phase": "Inqueue"}})
+            for group in server.found(POD_GROUP)
+            if not status(group).get("phase")
+        ]
+        gangs: dict[str, list[str]] = {}
+        for pod in server.found(POD):
+            if meta(pod)["name"] not in bound:
+                gangs.setdefault(meta(pod)["ownerReferences"][0]["uid"], []).append(meta(pod)["name"])
+        for names in gangs.values():
+            if len(names) == GANG:
+                bound.update(names)
+                patches += [(POD, name, {"spec": {"nodeName": "n"}}) for name in names]
+        for first in range(0, len(patches), 32):
+            await asyncio.gather(*(_patch(server, *patch) for patch in patches[first : first + 32]))
+
+
+async def _patch(server: SlowServer, kind: str, name: str, patch: Mapping[str, Any]) -> None:
+    await server.turn()
+    server.store.patch(kind, "ns", name, dict(patch))
+    if "spec" in patch:
+        server.starts.add(asyncio.create_task(_start(server, name)))
+
+
+async def _start(server: SlowServer, pod: str) -> None:
+    await asyncio.sleep(_START)
+    await _patch(server, POD, pod, {"status": {"phase": "Running"}})
+
+
+async def burst(server: SlowServer, jobs: int, workers: int) -> None:
+    """Create the Jobs, and return when every pod runs."""
+    gate = LeadershipGate(lambda: 60.0)
+    client: Any = server
+    executor = WriteExecutor(
+        client, gate, server.cache, emit=lambda _: None, count=lambda _: None, clock=server.loop.time
+    )
+    problems: list[str] = []
+    server.jobs = ControllerLoop(
+        "job-controller",
+        JobController("capcard-sched", lambda: pytest.fail("no Job uses ssh")),
+        server.cache,
+        executor,
+        term=gate.term,
+        workers=workers,
+        max_requeue=15,
+        lazy_seconds=1.0,
+        clock=server.loop.time,
+        steady=server.loop.time,
+        report=lambda _, key, text: problems.append(f"{key}: {text}"),
+    )
+    endless: list[Coroutine[Any, Any, None]] = [server.jobs.run(), schedule(server)]
+    tasks = [asyncio.create_task(each) for each in endless]
+    for number in range(jobs):
+        await server.turn()
+        server.store.create(JOB, job(number))
+    while sum(status(pod).get("phase") == "Running" for pod in server.found(POD)) < jobs * GANG:
+        assert server.loop.time() < 3600, "the pods do not run"
+        assert not any(task.done() for task in tasks)
+        await asyncio.sleep(_PERIOD)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert not problems
+
+
+@pytest.mark.parametrize(("jobs", "rate"), [(200, 15), (150, 100), (150, 1000)])
+def test_a_burst_of_jobs_takes_at_most_1_3_writes_per_pod(jobs: int, rate: float) -> None:
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        loop = runner.get_loop()
+        assert isinstance(loop, VirtualLoop)
+        server = SlowServer(rate, loop)
+        runner.run(burst(server, jobs, workers=8))
+    pods = jobs * GANG
+    assert server.writes["POST pods"] == pods
+    assert server.writes["POST podgroups"] == jobs
+    assert server.writes.total() / pods <= 1.3, (server.writes, loop.time())
