@@ -62,7 +62,7 @@ class GpuShareDevices(DeviceType):
         cards = node.capacity.get(NUMBER, 0) // _UNIT
         if cards <= 0:
             return None
-        model = CardModel(_ANY_NUMBER, max(1, node.capacity.get(MEMORY, 0) // _UNIT // cards), self.name)
+        model = CardModel(_ANY_NUMBER, node.capacity.get(MEMORY, 0) // _UNIT // cards, self.name)
         text = node.annotations.get(keys.GPU_UNHEALTHY_IDS, "")
         unhealthy = {int(part) for part in _items(text) if _INDEX.fullmatch(part)}
         warnings = [

@@ -46,6 +46,14 @@ def test_memory_left_over_on_a_card_is_used() -> None:
     assert sorted(_pods(h, {GPU_MEMORY: 400}, 5)) == ["", "0", "0", "1", "1"]
 
 
+@pytest.mark.parametrize("memory, taken", [(2, "0"), (1, ""), (0, "")])  # of two cards
+def test_cards_without_a_unit_of_memory_share_none(memory: int, taken: str) -> None:
+    h = VgpuHarness(BY_MEMORY)
+    h.node("n1", resources={GPU_NUMBER: 2, GPU_MEMORY: memory})
+
+    assert _pods(h, {GPU_MEMORY: 1}, 1) == [taken]
+
+
 def test_whole_cards_are_given_by_number() -> None:
     h = VgpuHarness(BY_NUMBER)
     _gpus(h, "n1", 4, 1000, **{keys.GPU_UNHEALTHY_IDS: "1, x"})
