@@ -53,10 +53,10 @@ def kustomized(kubectl: Path, folder: Path) -> list[Manifest]:
     return parsed(done.stdout)
 
 
-def overlay(folder: Path, *components: str) -> Path:
-    """Makes in `folder` a kustomization of the base and those components, as users do, and returns it."""
+def overlay(folder: Path, *components: str, resource: str = "base") -> Path:
+    """Makes in `folder` a kustomization of a resource and those components, as users do, and returns it."""
     up = os.path.relpath(MANIFESTS, folder.resolve())  # kustomize takes no absolute paths
-    named = {"resources": [f"{up}/base"], "components": [f"{up}/{component}" for component in components]}
+    named = {"resources": [f"{up}/{resource}"], "components": [f"{up}/{component}" for component in components]}
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(named), "utf-8")
     return folder
 

@@ -97,6 +97,28 @@ def test_with_every_feature_it_makes_those_of_the_components(helm: Path, kubectl
     assert plain_by_key(rendered(helm, values)) == plain_by_key(ours)
 
 
+@pytest.mark.parametrize("mode", ["standalone", "beside-volcano"])
+def test_with_cert_manager_the_chart_makes_the_objects_of_that_component(
+    helm: Path, kubectl: Path, tmp_path: Path, mode: str
+) -> None:
+    resource = "." if mode == "standalone" else mode
+    ours = kustomized(kubectl, overlay(tmp_path, "cert-manager", resource=resource))
+    values = {"custom": {"mode": mode, "cert_manager_enable": True}}
+    found = plain_by_key(rendered(helm, values, crds=mode == "standalone"))
+    assert found == plain_by_key(ours)
+    configurations = [each for name, each in found.items() if "WebhookConfiguration" in name]
+    certificate = found["Certificate capcard-system/capcard-sched-admission"]
+    service = by_key(ours)["Service capcard-system/capcard-sched-admission"]["metadata"]
+    assert f"{service['name']}.{service['namespace']}.svc" in certificate["spec"]["dnsNames"]
+    assert len(configurations) == (3 if mode == "standalone" else 1)
+    for each in configurations:
+        assert each["metadata"]["annotations"] == {
+            "cert-manager.io/inject-ca-from": "capcard-system/capcard-sched-admission"
+        }
+    rules = [rule for name, each in found.items() if "Role " in name and "admission" in name for rule in each["rules"]]
+    assert {word for rule in rules for word in rule["resources"]} == {"queues", "namespaces"}
+
+
 def test_beside_volcano_the_chart_makes_the_objects_of_that_kustomization(helm: Path, kubectl: Path) -> None:
     ours = kustomized(kubectl, MANIFESTS / "beside-volcano")
     assert plain_by_key(rendered(helm, {"custom": {"mode": "beside-volcano"}})) == plain_by_key(ours)

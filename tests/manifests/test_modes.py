@@ -78,10 +78,12 @@ def test_every_webhook_has_a_path_that_the_server_serves_and_a_configuration_tha
         assert hook["admissionReviewVersions"] == ["v1"]
     configurations = of_kind(objects, "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
     assert {manifest["metadata"]["name"] for manifest in configurations} == set(options.configurations)
-    (role,) = (
-        each for each in of_kind(objects, "ClusterRole") if each["metadata"]["name"] == "capcard-sched-admission"
+    roles = (
+        each
+        for each in of_kind(objects, "ClusterRole")
+        if each["metadata"]["name"] == "capcard-sched-admission-certificates"
     )
-    named = {name for rule in role["rules"] for name in rule.get("resourceNames", ())}
+    named = {name for role in roles for rule in role["rules"] for name in rule.get("resourceNames", ())}
     assert set(options.configurations) <= named
 
 

@@ -246,7 +246,12 @@ def test_values_have_a_schema_and_every_value_is_in_it() -> None:
 
 
 def test_objects_of_the_components_have_names_of_their_own() -> None:
-    names = ("eviction-api/rbac.yaml", "podgroup-status/rbac.yaml", "devices/rbac.yaml")
+    names = (
+        "eviction-api/rbac.yaml",
+        "podgroup-status/rbac.yaml",
+        "devices/rbac.yaml",
+        "cert-manager/certificates.yaml",
+    )
     files = [MANIFESTS / name for name in names]
     optional = by_key(document for file in files for document in read(file))
     assert not set(optional) & set(ALL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import ssl
 import subprocess
 import sys
@@ -27,11 +28,16 @@ class Admission:
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
 
-    async def install(self) -> None:
-        """Apply manifests/admission."""
+    async def install(self, folder: Path = MANIFESTS / "admission", authorities: str = "") -> None:
+        """Apply a kustomization; with `authorities`, PEM, in the place of cert-manager."""
         kubectl = self.cluster.control_plane.programs / "kubectl"
-        for manifest in await asyncio.to_thread(kustomized, kubectl, MANIFESTS / "admission"):
+        for manifest in await asyncio.to_thread(kustomized, kubectl, folder):
+            if manifest["apiVersion"].startswith("cert-manager.io/"):
+                continue
             self._call_by_url(manifest)
+            if authorities and manifest["kind"].endswith("WebhookConfiguration"):
+                for hook in manifest["webhooks"]:
+                    hook["clientConfig"]["caBundle"] = base64.b64encode(authorities.encode()).decode()
             await self.cluster.apply(manifest)
 
     async def redirect(self) -> None:
@@ -57,7 +63,7 @@ class Admission:
         own = ("--port=", "--webhook-namespace=")
         command = [
             Path(sys.executable).with_name("capcard-sched"),
-            *(flag for flag in flags if not flag.startswith(own)),
+            *(flag.replace("/certificates/", f"{self._folder}/") for flag in flags if not flag.startswith(own)),
             f"--kubeconfig={kubeconfig}",
             f"--webhook-namespace={SYSTEM}",
             "--webhook-host=127.0.0.1",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import datetime as dt
 import io
 import json
 import ssl
@@ -15,8 +16,12 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
+from capcard_sched.daemon.admission.certificates import ServingCertificate, renewed
 from tests.controlplane.cluster import Cluster, Manifest, RequestError
+from tests.controlplane.controlplane import ControlPlane
 from tests.e2e.admission.server import NAME, SYSTEM, Admission
+from tests.e2e.rbac.installed import Audit
+from tests.manifests.documents import overlay
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.controlplane]
 
@@ -180,6 +185,17 @@ async def test_pods_of_other_schedulers_never_reach_the_server(cluster: Cluster,
     await admission.start()
 
 
+async def test_pods_that_the_controllers_create_never_reach_the_server(cluster: Cluster, admission: Admission) -> None:
+    metadata = {"name": "p", "annotations": {"volcano.sh/jdb-min-available": "0"}}
+    spec = {"schedulerName": "capcard-sched", "containers": [{"name": "c", "image": "i"}]}
+    pod: Manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+    assert '"0" is not accepted' in await refusal(cluster, pod)
+    account = f"system:serviceaccount:{SYSTEM}:capcard-sched-controllers"
+    headers = {"Impersonate-User": account, "Impersonate-Group": "system:masters"}
+    async with cluster.session.post(await cluster.path("pods"), json=pod, headers=headers) as response:
+        assert response.status == 201, await response.text()
+
+
 async def test_a_renewed_certificate_is_served_without_a_restart(cluster: Cluster, admission: Admission) -> None:
     secret = await cluster.get("secrets", NAME, namespace=SYSTEM)
     before = await asyncio.to_thread(admission.certificate)
@@ -195,6 +211,42 @@ async def test_a_renewed_certificate_is_served_without_a_restart(cluster: Cluste
     found = await cluster.get("validatingwebhookconfigurations", NAME)
     bundle = base64.b64decode(found["webhooks"][0]["clientConfig"]["caBundle"]).decode()
     assert bundle.count("BEGIN CERTIFICATE") == 2, "the former authority stays trusted"
+
+
+async def test_certificates_of_cert_manager_are_read_again_and_need_no_rights(
+    cluster: Cluster, control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    await cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}})
+    for name in ("root", "default"):
+        await cluster.create(queue(name))
+    server = Admission(cluster, tmp_path)
+    now = dt.datetime.now(dt.UTC)
+    first = renewed(None, ("127.0.0.1",), now)
+    second = renewed(first, ("127.0.0.1", f"{NAME}.{SYSTEM}.svc"), now)
+    await server.install(overlay(tmp_path, "cert-manager", resource="admission"), first.authorities)
+    audit = Audit(control_plane, f"system:serviceaccount:{SYSTEM}:{NAME}")
+
+    def mount(pair: ServingCertificate) -> None:
+        tmp_path.joinpath("tls.key").write_text(pair.key)
+        tmp_path.joinpath("tls.crt").write_text(pair.certificate)
+
+    async def rejected() -> bool:
+        return "unable to find job queue: missing" in await refusal(cluster, job("train", queue="missing"))
+
+    async def served() -> bool:
+        return (await asyncio.to_thread(server.certificate)).strip() == second.certificate.strip()
+
+    mount(first)
+    await server.start()
+    try:
+        await cluster.wait_until(rejected, "the webhooks")
+        mount(second)
+        await cluster.wait_until(served, "the second certificate", within=30)
+        assert await rejected()
+    finally:
+        server.stop()
+    assert not audit.denied()
+    assert {right.resource for right in audit.used()} == {"queues", "namespaces"}
 
 
 async def test_bodies_that_are_no_reviews_are_refused(cluster: Cluster, admission: Admission) -> None:
