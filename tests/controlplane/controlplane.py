@@ -268,9 +268,11 @@ class ControlPlane:
 
     def is_ready(self) -> bool:
         """Whether the API server answers /readyz with ok."""
-        if not self.ca.exists():
+        try:
+            context = self.ssl
+        except OSError:  # the server has not written its certificate, or not all of it
             return False
-        connection = http.client.HTTPSConnection("127.0.0.1", self._port, timeout=5, context=self.ssl)
+        connection = http.client.HTTPSConnection("127.0.0.1", self._port, timeout=5, context=context)
         try:
             connection.request("GET", "/readyz", headers={"Authorization": f"Bearer {self.token('admin')}"})
             answer = connection.getresponse()
