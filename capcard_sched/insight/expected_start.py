@@ -168,7 +168,7 @@ class Forecast:
     def explain(self, found: JobDiagnosis) -> ExpectedStart | None:
         """The expected start of the job of a diagnosis; None for a job that has started or that nothing processes."""
         if found.stage in _NEVER:
-            return self._unknown(f"{STAGES[found.stage]}: {found.summary}")
+            return self._unknown(STAGES[found.stage])
         if found.stage not in _WAITS or found.scheduled >= max(found.min_available, 1):
             return None
         key = self.key_of(found.namespace, found.workload, found.pod_group)
