@@ -23,7 +23,8 @@ from capcard_sched.framework.api.hooks import DECORATED, HOOKS, SWITCHES, UNUSED
 from capcard_sched.framework.api.node_hooks import MEANING, declared_hooks
 from capcard_sched.framework.conf.registry import Registry
 from capcard_sched.model import reasons
-from capcard_sched.model.diagnosis import InsightPart, JobDiagnosis, schema_of
+from capcard_sched.model.diagnosis import JobDiagnosis
+from capcard_sched.model.trials import InsightPart, schema_of
 from capcard_sched.model.what_if import WhatIfReport
 from tests.mutants.mutant import page as mutants_page
 

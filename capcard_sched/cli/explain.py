@@ -27,6 +27,7 @@ def explain(
     namespace: Annotated[str, Parameter(name=["--namespace", "-n"], metavar="NAME")] = "default",
     expected_start: Annotated[bool | None, Parameter(show_default=False)] = None,
     history: HistoryFlag = (),
+    fix: Annotated[bool, Parameter(negative=())] = False,
     output: Annotated[Literal["text", "json"], Parameter(name=["--output", "-o"])] = "text",
     source: Source = Source(),  # noqa: B008 - frozen
 ) -> int:
@@ -43,6 +44,7 @@ def explain(
         expected_start: Estimate when a waiting job starts (docs/expected-start.md). Default: in clusters of up to
             2,000 pods and nodes.
         history: Recording of `run --record` with durations of like jobs. Repeatable.
+        fix: Also search the smallest changes that start it, each proven on a copy; changes nothing.
         output: Output format; JSON follows docs/diagnosis.schema.json.
         source: Flags that select the cluster.
     """
@@ -62,6 +64,7 @@ def explain(
             cluster.now,
             is_live=cluster.is_live,
             unreadable=cluster.unreadable,
+            fix=fix,
         )
         if subject.job is not None and not cluster.unreadable:
             forecast = load_forecast(cluster, history, wanted=expected_start)

@@ -55,7 +55,8 @@ def what_if(
         output: Output format; JSON follows docs/what-if.schema.json.
         source: Flags that select the cluster.
     """
-    from capcard_sched.insight.what_if import UnknownObjectError, change_scenario, compare_runs
+    from capcard_sched.insight.changes import UnknownObjectError
+    from capcard_sched.insight.what_if import change_scenario, compare_runs
 
     try:
         if not source.file:

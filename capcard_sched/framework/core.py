@@ -85,7 +85,8 @@ class Core:
         It decides nothing, except with a `session_deadline` above 0, in seconds: see `SessionDeadline`.
         """
         self.state = ClusterState(scheduler_names, default_queue, term_limits)
-        self._registry = registry
+        #: The plugins and actions that a scheduler-conf can name.
+        self.registry = registry
         self._timer = timer
         self._session_deadline = session_deadline
         #: Whether the session deadline left jobs to the next session.
@@ -123,7 +124,7 @@ class Core:
             for option in tier:
                 plugin = built.get(option.name)
                 if plugin is None:
-                    plugin_type = self._registry.plugin(option.name)
+                    plugin_type = self.registry.plugin(option.name)
                     if plugin_type is None:
                         continue
                     plugin = built[option.name] = plugin_type(
@@ -134,7 +135,7 @@ class Core:
         self.dispatch = Dispatch(tiers)
         self.actions: list[Action] = []
         for name in conf.actions:
-            action_type = self._registry.action(name)
+            action_type = self.registry.action(name)
             if action_type is not None:
                 self.actions.append(action_type(conf.action_arguments.get(name)))
         reads = reduce(or_, (action.reads for action in self.actions), self.dispatch.reads)

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
+from capcard_sched.controllers.objects import BATCH_API
 from capcard_sched.framework.explain.diagnose import diagnose_job
 from capcard_sched.framework.explain.find import find_workload
 from capcard_sched.insight.by_conditions import diagnose_by_conditions
+from capcard_sched.insight.fixes import suggest_fixes
 from capcard_sched.insight.preemption import preemption_trial
 from capcard_sched.insight.problems import problems_of
 from capcard_sched.insight.unscheduled import diagnose_unscheduled
@@ -90,8 +92,9 @@ def explain(
     *,
     is_live: bool,
     unreadable: Sequence[str] = (),
+    fix: bool = False,
 ) -> JobDiagnosis:
-    """The diagnosis of a subject. `now` in Unix seconds.
+    """The diagnosis of a subject, with `fix` also the changes that start it. `now` in Unix seconds.
 
     `unreadable`: required resources that are not readable; the diagnosis then is what the scheduler wrote on objects.
     """
@@ -107,13 +110,18 @@ def explain(
     if found.stage in _MAY_PREEMPT:
         trial = preemption_trial(core, job, now)
     facts = [*found.facts, *(trial.facts if trial is not None else ()), *_closed_by(objects, found)]
-    return msgspec.structs.replace(
+    found = msgspec.structs.replace(
         found,
         facts=tuple(facts),
         problems=problems_of(core, objects, job, subject.object),
         preemption=trial.result if trial is not None else None,
         eviction_events=_eviction_events(objects, job) if is_live and not job.implicit else (),
     )
+    if not fix:
+        return found
+    vcjob = subject.object if (subject.object or {}).get("apiVersion") == BATCH_API else None
+    fixes = suggest_fixes(core, objects, job, found, now, pod=subject.pod, vcjob=vcjob)
+    return msgspec.structs.replace(found, fixes=fixes)
 
 
 def _closed_by(objects: ObjectView, found: JobDiagnosis) -> list[str]:

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from capcard_sched.insight.forked_copy import ForkedCopyError
 from capcard_sched.insight.trial import run_trial, with_actions
-from capcard_sched.model.diagnosis import PreemptionTrial
+from capcard_sched.model.trials import PreemptionTrial
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from capcard_sched.framework.core import Core
-    from capcard_sched.model.diagnosis import EvictedInTrial
     from capcard_sched.model.explanation import VictimsConsidered
     from capcard_sched.model.job import Job
+    from capcard_sched.model.trials import EvictedInTrial
 
 #: Actions that evict pods for others: first within a queue, then across queues.
 EVICTING_ACTIONS: Final = ("preempt", "reclaim")
@@ -46,8 +46,12 @@ def preemption_trial(core: Core, job: Job, now: float) -> PreemptionFinding | No
     missing = tuple(action for action in EVICTING_ACTIONS if action not in core.conf.actions)
     if not missing or core.conf.option("extender") is not None:
         return None
+    conf = with_actions(core.conf, missing)
     try:
-        found = run_trial(core, now, conf=with_actions(core.conf, missing), max_sessions=_SESSIONS)
+        # Other jobs compete for the victims. Alone, the job finds at least as many, at the cost of one search.
+        found = run_trial(core, now, conf=conf, max_sessions=_SESSIONS, only=job.key)
+        if job.key in found.started:
+            found = run_trial(core, now, conf=conf, max_sessions=_SESSIONS)
     except ForkedCopyError as error:
         return PreemptionFinding(None, [f"The trial with {' and '.join(missing)} failed: {error}"])
     own = {task.key for task in job.tasks.values()}

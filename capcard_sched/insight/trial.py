@@ -13,19 +13,20 @@ import msgspec
 from capcard_sched.framework.explain.queue_uses import card_uses
 from capcard_sched.insight.forked_copy import in_copy
 from capcard_sched.model.deltas import ObjectGone
-from capcard_sched.model.diagnosis import ChangedUsage, EvictedInTrial, StateDifference
 from capcard_sched.model.intents import Evict
 from capcard_sched.model.quantity import in_units
 from capcard_sched.model.resources import PODS
+from capcard_sched.model.trials import ChangedUsage, EvictedInTrial, StateDifference
 from capcard_sched.model.workload import display_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from capcard_sched.framework.conf.scheduler_conf import Conf
     from capcard_sched.framework.core import Core
     from capcard_sched.model.deltas import Delta
     from capcard_sched.model.explanation import VictimsConsidered
+    from capcard_sched.model.intents import Intent
 
 #: Sessions of one trial.
 MAX_SESSIONS: Final = 64
@@ -56,12 +57,16 @@ def run_trial(
     *,
     conf: Conf | None = None,
     max_sessions: int = MAX_SESSIONS,
+    only: str = "",
 ) -> StateDifference:
     """The difference that `changes` and another scheduler-conf make, from `now` (Unix seconds) on.
 
-    The state of `core` stays as it is. Raises ForkedCopyError. Cost: the sessions; the copy takes milliseconds.
+    `only`: the key of the one job that sessions attempt; "" for all. The state of `core` stays as it is. Raises
+    ForkedCopyError. Cost: the sessions; the copy takes milliseconds.
     """
-    return in_copy(lambda: advance(core, now, changes, conf=conf, max_sessions=max_sessions), StateDifference)
+    return in_copy(
+        lambda: advance(core, now, changes, conf=conf, max_sessions=max_sessions, only=only), StateDifference
+    )
 
 
 def with_actions(conf: Conf, actions: Sequence[str]) -> Conf:
@@ -71,12 +76,24 @@ def with_actions(conf: Conf, actions: Sequence[str]) -> Conf:
 
 
 def advance(
-    core: Core, now: float, changes: Sequence[Delta] = (), *, conf: Conf | None = None, max_sessions: int = MAX_SESSIONS
+    core: Core,
+    now: float,
+    changes: Sequence[Delta] = (),
+    *,
+    conf: Conf | None = None,
+    max_sessions: int = MAX_SESSIONS,
+    only: str = "",
+    react: Callable[[Core, Sequence[Intent]], Sequence[Delta]] = lambda *_: (),
 ) -> StateDifference:
-    """`run_trial` on the core itself, which keeps the result: for a core that serves nothing else."""
+    """`run_trial` on the core itself, which keeps the result: for a core that serves nothing else.
+
+    `react`: further deltas after each session with these intents, in place of controllers and kubelets.
+    """
     before = figures_of(core)
     if conf is not None:
         core.reconfigure(conf)
+    if only:
+        core.state.attempt_only(only)
     deltas, sessions, quiet = list(changes), 0, 0
     evicted: list[EvictedInTrial] = []
     searches: Mapping[str, Mapping[str, VictimsConsidered]] = {}
@@ -87,7 +104,8 @@ def advance(
         if not sessions and core.last_session is not None:
             searches = core.last_session.preemption_reports
         deltas = [ObjectGone("Pod", eviction.namespace, eviction.name, eviction.uid) for eviction in evictions]
-        quiet = 0 if evictions or result.report.decided else quiet + 1
+        deltas += react(core, result.intents)
+        quiet = 0 if deltas or result.report.decided else quiet + 1
         sessions, now = sessions + 1, now + PERIOD
     after = figures_of(core)
     return StateDifference(

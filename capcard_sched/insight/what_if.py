@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -20,8 +19,9 @@ from capcard_sched.controllers.objects import (
     spec,
     status,
 )
+from capcard_sched.insight.changes import UnknownObjectError, set_card_quota, set_unschedulable
 from capcard_sched.insight.trial import changed_usage, figures_of
-from capcard_sched.model.annotations import CARD_QUOTA, GROUP_NAME, GROUP_NAME_ALIAS, JOB_NAME
+from capcard_sched.model.annotations import GROUP_NAME, GROUP_NAME_ALIAS, JOB_NAME
 from capcard_sched.model.timestamps import parse_timestamp
 from capcard_sched.model.what_if import EvictedPodCount, JobChange, WhatIfReport
 from capcard_sched.model.workload import display_name
@@ -42,10 +42,6 @@ _HOSTNAME: Final = "kubernetes.io/hostname"
 _ORIGIN: Final = Origin("what-if", 1)
 #: Assigned by an API server; a copied node gets its own.
 _ASSIGNED: Final = ("uid", "resourceVersion", "creationTimestamp", "managedFields")
-
-
-class UnknownObjectError(ValueError):
-    """A change names an object that the input does not have, or it has no meaning for it."""
 
 
 class QuotaChange(NamedTuple):
@@ -76,7 +72,7 @@ def change_scenario(
     """
     entries = {(entry.kind, *key_of(entry.object)): entry for entry in scenario.entries}
     for change in quotas:
-        _set_quota(entries, change)
+        set_card_quota(_put(entries, QUEUE, change.queue), change.card, change.quota)
     for name in drained:
         _drain(entries, name)
     for more in copies:
@@ -95,22 +91,8 @@ def _put(entries: dict[tuple[str, str, str], Entry], kind: str, name: str) -> Js
     return entry.object
 
 
-def _set_quota(entries: dict[tuple[str, str, str], Entry], change: QuotaChange) -> None:
-    queue = _put(entries, QUEUE, change.queue)
-    text = annotations_of(queue).get(CARD_QUOTA)
-    try:
-        quota = json.loads(text) if text else {}
-    except ValueError:
-        quota = None
-    if not isinstance(quota, dict):
-        raise UnknownObjectError(f"Queue {change.queue}: metadata.annotations[{CARD_QUOTA}] is malformed: {text!r}")
-    notes = {**annotations_of(queue), CARD_QUOTA: json.dumps({**quota, change.card: change.quota})}
-    meta(queue)["annotations"] = notes
-
-
 def _drain(entries: dict[tuple[str, str, str], Entry], name: str) -> None:
-    node = _put(entries, NODE, name)
-    node["spec"] = {**spec(node), "unschedulable": True}
+    set_unschedulable(_put(entries, NODE, name), value=True)
     for key, entry in entries.items():
         if key[0] == POD and spec(entry.object).get("nodeName") == name:
             pod = copy.deepcopy(entry.object)

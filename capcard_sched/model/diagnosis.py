@@ -8,12 +8,8 @@ from __future__ import annotations
 
 from typing import Final, Literal, TypeAlias
 
-import msgspec
-
-from capcard_sched.model.explanation import EvictedPod, VictimsConsidered
-
-#: `apiVersion` of the document. Fields are added within a version, never renamed or removed.
-API_VERSION: Final = "insight.capcard-sched.io/v1alpha1"
+from capcard_sched.model.explanation import EvictedPod, VictimsConsidered  # noqa: TC001 - msgspec reads them
+from capcard_sched.model.trials import API_VERSION, FixSearch, InsightPart, PreemptionTrial
 
 #: Entries of a list of nodes, or of holders. Sums and numbers of nodes count all of them.
 MOST_LISTED: Final = 32
@@ -56,10 +52,6 @@ STAGES: Final[dict[Stage, str]] = {
     "Terminating": "terminating",
     "Finished": "finished",
 }
-
-
-class InsightPart(msgspec.Struct, frozen=True, rename="camel"):
-    """Base of all parts: camelCase in JSON, as in Kubernetes."""
 
 
 class ObjectProblem(InsightPart, frozen=True, kw_only=True):
@@ -249,53 +241,6 @@ class QueuePosition(InsightPart, frozen=True, kw_only=True):
     ahead: tuple[str, ...] = ()
 
 
-class EvictedInTrial(InsightPart, frozen=True, kw_only=True):
-    """A pod that a trial evicts."""
-
-    #: `namespace/name`, and its workload as `namespace/kind/name`.
-    pod: str
-    workload: str
-    node: str
-    action: str
-    #: The preemptor.
-    by: str
-
-
-class ChangedUsage(InsightPart, frozen=True, kw_only=True):
-    """The usage of a card or resource by a queue before and after."""
-
-    queue: str
-    resource: str
-    before: float
-    after: float
-
-
-class StateDifference(InsightPart, frozen=True, kw_only=True):
-    """The difference between two states: before a trial, and after it."""
-
-    #: Keys of PodGroups (`namespace/name`) that reach their minimum, or get further pods.
-    started: tuple[str, ...]
-    #: Keys of PodGroups below their minimum at the end.
-    pending: tuple[str, ...]
-    evicted: tuple[EvictedInTrial, ...]
-    usage: tuple[ChangedUsage, ...]
-    sessions: int
-    #: False: the bound of sessions was reached before the decisions ended.
-    settled: bool
-    #: Searches for victims without a result, by key of a PodGroup.
-    searches: dict[str, tuple[VictimsConsidered, ...]] = {}
-
-
-class PreemptionTrial(InsightPart, frozen=True, kw_only=True):
-    """A trial with actions that the scheduler-conf does not have."""
-
-    actions: tuple[str, ...]
-    #: Whether the pods of this job start.
-    starts: bool
-    evicted: tuple[EvictedInTrial, ...]
-    searches: tuple[VictimsConsidered, ...] = ()
-
-
 #: What the estimate of an end rests on.
 EstimateSource: TypeAlias = Literal[
     "Annotation", "RunningEstimate", "LikeJobs", "ActiveDeadline", "Simulation", "Unknown"
@@ -369,9 +314,5 @@ class JobDiagnosis(InsightPart, frozen=True, kw_only=True):
     evicted: tuple[EvictedPod, ...] = ()
     #: Messages of `Evict` events of the PodGroup, oldest first.
     eviction_events: tuple[str, ...] = ()
-
-
-def schema_of(document: type[InsightPart]) -> dict[str, object]:
-    """The JSON Schema of a document."""
-    found: dict[str, object] = msgspec.json.schema(document)
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": document.__name__, **found}
+    #: Of `explain --fix`.
+    fixes: FixSearch | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from capcard_sched.model.diagnosis import API_VERSION, ChangedUsage, InsightPart
+from capcard_sched.model.trials import API_VERSION, ChangedUsage, InsightPart
 
 
 class JobChange(InsightPart, frozen=True, kw_only=True):

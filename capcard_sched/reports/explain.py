@@ -14,6 +14,7 @@ from rich.text import Text
 from capcard_sched.model.annotations import RUNNING_ESTIMATE
 from capcard_sched.model.diagnosis import STAGES
 from capcard_sched.model.timestamps import format_timestamp, parse_timestamp, span
+from capcard_sched.reports.fixes import render_fixes
 from capcard_sched.reports.terminal import format_amount
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ def render(found: JobDiagnosis) -> RenderableType:
         Text.assemble((f"{found.namespace}/{found.workload}: ", "bold"), _sentence(found.summary)),
         *(Text(f"  {_sentence(fact)}") for fact in found.facts),
         *_problems(found),
+        *(render_fixes(found.fixes) if found.fixes is not None else ()),
         Text(""),
         _head(found),
     ]

@@ -64,6 +64,8 @@ class ClusterState:
         #: Schedulable jobs with work as of the opening of the last session: not admitted yet, or with pending tasks. A
         #: superset inside a session.
         self.active: dict[str, Job] = {}
+        #: Key of the only job that sessions attempt; "" for no such restriction.
+        self._only = ""
         #: Number of times this scheduler became leader.
         self.terms = 0
         #: The rule that accounts devices.
@@ -192,6 +194,12 @@ class ClusterState:
         """Fix the accounts of bound pods from now on: the initial lists, in any order, are complete."""
         self._job_table.fixed_queues.live = True
 
+    def attempt_only(self, key: str) -> None:
+        """Attempt one job alone in further sessions: for trials. Others keep their pods, and may be victims."""
+        self._only = key
+        for other in self.active.keys() - {key}:
+            del self.active[other]
+
     def open_session(self) -> Changes:
         """Sort the rows, refresh the tree, and drain the changes."""
         self._match_width()
@@ -204,6 +212,8 @@ class ClusterState:
         self._hyper_node_table.refresh(self.nodes, changed)
         for key in changed.jobs:
             job = self.schedulable.get(key)
+            if self._only not in {"", key}:
+                continue
             if job is not None and job.uid and (job.pending or job.phase is PodGroupPhase.PENDING):
                 self.active[key] = job
             else:

@@ -28,7 +28,7 @@ THIRD_PARTY = {
     "reports": {"msgspec", "rich"},
     "cli": {"cyclopts", "msgspec", "rich", "yaml"},
     "config": set(),
-    "insight": {"msgspec"},
+    "insight": {"msgspec", "numpy"},
     "daemon": {
         "aiohttp",
         "cryptography",

@@ -9,8 +9,8 @@ from capcard_sched.insight.forked_copy import ForkedCopyError, in_copy
 from capcard_sched.insight.preemption import preemption_trial
 from capcard_sched.insight.trial import run_trial, with_actions
 from capcard_sched.model.deltas import ObjectChanged
-from capcard_sched.model.diagnosis import StateDifference
 from capcard_sched.model.objects import NodeObject, QueueObject
+from capcard_sched.model.trials import StateDifference
 from capcard_sched.testing import Harness
 
 H200 = "NVIDIA-H200"

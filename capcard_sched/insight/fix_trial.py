@@ -1,0 +1,160 @@
+"""One trial of a fix: the changes are applied to a copy of the core, and sessions run until nothing happens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from capcard_sched.controllers.jobs.job_spec import job_spec
+from capcard_sched.controllers.jobs.pods import job_pod
+from capcard_sched.controllers.objects import JOB, POD, annotations_of, key_of, spec
+from capcard_sched.framework.explain.diagnose import diagnose_job
+from capcard_sched.insight.changes import Edits, JobObjects, ProposedChange, apply_change, changed_conf, end_job
+from capcard_sched.insight.fix_candidates import candidates
+from capcard_sched.insight.preemption import EVICTING_ACTIONS
+from capcard_sched.insight.trial import advance
+from capcard_sched.model.deltas import ObjectChanged
+from capcard_sched.model.intents import Bind
+from capcard_sched.model.objects import PodObject
+from capcard_sched.model.status import PodGroupPhase
+from capcard_sched.model.trials import StateDifference
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from capcard_sched.framework.core import Core
+    from capcard_sched.insight.object_view import Json, ObjectView
+    from capcard_sched.model.deltas import Delta
+    from capcard_sched.model.intents import Intent
+    from capcard_sched.model.job import Job
+
+
+class FixTrial(msgspec.Struct, frozen=True):
+    """The result of one trial."""
+
+    starts: bool
+    difference: StateDifference
+    #: Where the job does not start: candidates of the state at the end.
+    further: tuple[tuple[ProposedChange, ...], ...] = ()
+
+
+class FixSubject(NamedTuple):
+    """The job to start: its key, the pod of it that the search is about, and its vcjob, if any."""
+
+    key: str
+    pod: str
+    vcjob: Json | None
+    #: Pods that are to be scheduled of a job that has its minimum; 0 for one that has not.
+    pods: int
+    #: Its minimum, and its pods.
+    minimum: int
+    members: int
+
+    @property
+    def goal(self) -> str:
+        """What a fix achieves."""
+        if self.pod:
+            return f"pod {self.pod} is scheduled"
+        if self.pods:
+            return "the pending pod is scheduled" if self.pods == 1 else f"all {self.pods} pending pods are scheduled"
+        return f"the job starts with {self.minimum} of its {self.members} pods" if self.is_elastic else "the job starts"
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether the job starts with a part of its pods."""
+        return 0 < self.minimum < self.members
+
+
+class FixTrialRun:
+    """One set of changes, applied to the core of a copy."""
+
+    def __init__(
+        self,
+        core: Core,
+        view: ObjectView,
+        subject: FixSubject,
+        changes: Sequence[ProposedChange],
+        now: float,
+        *,
+        absent: bool = False,
+        is_last: bool = False,
+    ) -> None:
+        """`absent`: without the job itself. `is_last`: no changes are added to these."""
+        self._core, self._subject, self._now, self._is_last = core, subject, now, is_last
+        self._edits = Edits(view, subject.vcjob)
+        jobs = core.state.jobs
+        job = JobObjects(self._edits, jobs[subject.key], subject.vcjob)
+        for change in changes:
+            apply_change(change, self._edits, job, jobs.get("/".join(change.target[1:])))
+        if absent:
+            end_job(self._edits, jobs[subject.key])
+        self._deltas = self._edits.deltas()
+        self.conf = changed_conf(core.conf, changes, core.registry)
+
+    def result(self, only: str = "") -> FixTrial:
+        """Run sessions until nothing happens. In a copy of the core."""
+        core, key = self._core, self._subject.key
+        difference = advance(core, self._now, self._deltas, conf=self.conf, only=only, react=self._react)
+        job = core.state.jobs.get(key)
+        if job is None:
+            return FixTrial(False, difference)
+        if _reached(self._subject, job):
+            return FixTrial(True, difference)
+        if self._is_last:
+            return FixTrial(False, difference)
+        return FixTrial(False, difference, further=candidates(core, job, diagnose_job(core, job)))
+
+    def _react(self, core: Core, intents: Sequence[Intent]) -> list[Delta]:
+        """Pods run after their binding, and can be evicted for others; the controller of a vcjob creates its pods."""
+        created = self._create_pods(core)
+        if not any(name in core.conf.actions for name in EVICTING_ACTIONS):
+            return created
+        return [*created, *(delta for intent in intents if isinstance(intent, Bind) for delta in self._running(intent))]
+
+    def _running(self, bind: Bind) -> Iterable[Delta]:
+        pod = self._edits.get(POD, bind.namespace, bind.name)
+        if pod is not None:
+            notes = {**annotations_of(pod), **bind.pod_annotations()}
+            bound = {
+                **pod,
+                "metadata": {**pod["metadata"], "annotations": notes},
+                "spec": {**spec(pod), "nodeName": bind.node},
+                "status": {"phase": "Running"},
+            }
+            yield ObjectChanged(msgspec.convert(bound, PodObject))
+
+    def _create_pods(self, core: Core) -> list[Delta]:
+        """The pods of an admitted vcjob, which its controller creates after the admission."""
+        job = core.state.jobs.get(self._subject.key)
+        if job is None or job.tasks or self._subject.vcjob is None or job.phase is PodGroupPhase.PENDING:
+            return []
+        found = self._edits.get(JOB, *key_of(self._subject.vcjob))
+        pods = _pods_of(core, found, job.name) if found is not None else []
+        self._edits.add(pods)
+        return [ObjectChanged(msgspec.convert(pod, PodObject)) for pod in pods]
+
+
+def _pods_of(core: Core, vcjob: Json, group: str) -> list[Json]:
+    found: list[Json] = []
+    desired = job_spec(vcjob, min(core.state.scheduler_names))
+    for task in desired.tasks:
+        for index in range(task.replicas):
+            pod = job_pod(vcjob, desired, task, index, group)
+            pod["metadata"]["uid"] = f"trial-{pod['metadata']['name']}"
+            priority = core.state.priority_classes.get(spec(pod).get("priorityClassName") or "")
+            if priority is not None:
+                pod["spec"] = {**spec(pod), "priority": priority[0]}
+            found.append(pod)
+    return found
+
+
+def _reached(subject: FixSubject, job: Job) -> bool:
+    """Whether the goal is reached: pods that wait for victims do not count."""
+    if subject.pod:
+        return any(task.name == subject.pod and task.node is not None for task in job.tasks.values())
+    if subject.pods:
+        return not job.pending and not job.waiting_tasks and job.is_ready()
+    if not job.tasks:  # its controller is not this project's: admission is what a session decides
+        return subject.vcjob is None and job.phase is not PodGroupPhase.PENDING
+    return job.is_ready() and job.roles_ready()

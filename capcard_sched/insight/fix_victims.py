@@ -1,0 +1,224 @@
+"""Pods of other jobs that a fix ends: the fewest that return quota, or free nodes.
+
+A unit is what ends together: one pod of a Deployment or ReplicaSet, which can be scaled, or else a whole job.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from capcard_sched.framework.explain.capacity import workload_name
+from capcard_sched.insight.changes import ProposedChange
+from capcard_sched.model.cards import discover_cards
+from capcard_sched.model.job import SYSTEM_NAMESPACE
+from capcard_sched.model.quantity import in_units
+from capcard_sched.model.selectors import untolerated_taint
+from capcard_sched.model.status import ALLOCATED_STATUSES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from capcard_sched.framework.core import Core
+    from capcard_sched.framework.session.session import Session
+    from capcard_sched.model.job import Job, Node, Task
+    from capcard_sched.model.queue import Queue
+    from capcard_sched.model.resources import Vector
+
+#: Kinds of workloads of which single pods can end for good.
+_SCALABLE: Final = ("deployment/", "replicaset/")
+
+
+class EndingUnit(NamedTuple):
+    """Pods that end together."""
+
+    change: ProposedChange
+    #: Number of pods and priority of the job: fewer and lower first.
+    pods: int
+    priority: int
+
+
+def unit_of(task: Task) -> EndingUnit | None:
+    """The unit of a pod; None for pods that belong to their node or to the cluster."""
+    if task.cls.owner_kind in {"DaemonSet", "Node"} or task.namespace == SYSTEM_NAMESPACE:
+        return None
+    job = task.job
+    workload = workload_name(task)
+    if job is None or workload.partition("/")[2].startswith(_SCALABLE):
+        change = ProposedChange("End", ("Pod", task.namespace, task.name), workload)
+        return EndingUnit(change, 1, job.priority if job is not None else task.priority)
+    return EndingUnit(
+        ProposedChange("End", ("PodGroup", job.namespace, job.name), workload), len(job.tasks), job.priority
+    )
+
+
+def quota_holders(core: Core, queue: Queue, job: Job, resource: str, missing: float) -> tuple[ProposedChange, ...]:
+    """The fewest units below a queue that return an amount of a card or resource; () when all are not enough."""
+    amounts: dict[EndingUnit, float] = {}
+    for other in _jobs_below(core, queue):
+        if other is job:
+            continue
+        counted = core.dispatch.first("job_cards", other)
+        reserved = counted.reserved.get(resource, 0) / 1000 if counted is not None and not job.tasks else 0.0
+        for task in other.tasks.values():
+            unit = unit_of(task)
+            amount = _held(task, resource)
+            if unit is not None and amount:
+                amounts[unit] = amounts.get(unit, 0.0) + amount
+        if reserved and other.tasks and (unit := unit_of(next(iter(other.tasks.values())))) is not None:
+            amounts[unit] = amounts.get(unit, 0.0) + reserved
+    return tuple(unit.change for unit in fewest(amounts, missing))
+
+
+def fewest(amounts: dict[EndingUnit, float], missing: float) -> list[EndingUnit]:
+    """The fewest units with a sum of at least `missing`, then those of the lowest priority and the smallest excess."""
+    ordered = sorted(amounts, key=lambda unit: (-amounts[unit], unit.priority, unit.pods, unit.change.target))
+    chosen: list[EndingUnit] = []
+    total = 0.0
+    for unit in ordered:
+        if total >= missing:
+            break
+        chosen.append(unit)
+        total += amounts[unit]
+    if total < missing:
+        return []
+    rest = sorted(set(ordered) - set(chosen), key=lambda unit: (unit.priority, amounts[unit], unit.change.target))
+    for index, unit in enumerate(chosen):
+        spare = total - missing
+        for other in rest:
+            cheaper = (other.priority, amounts[other]) < (unit.priority, amounts[unit])
+            if cheaper and amounts[unit] - amounts[other] <= spare:
+                chosen[index] = other
+                rest.remove(other)
+                total += amounts[other] - amounts[unit]
+                break
+    return chosen
+
+
+def _jobs_below(core: Core, queue: Queue) -> Iterable[Job]:
+    names, seen = [queue.name], {queue.name}
+    while names:
+        name = names.pop()
+        yield from core.state.queues[name].jobs.values()
+        for child, other in core.state.queues.items():
+            if other.parent == name and child not in seen:
+                seen.add(child)
+                names.append(child)
+
+
+def _held(task: Task, resource: str) -> float:
+    """The amount of a card or resource that a pod on a node uses."""
+    if task.node is None or task.status not in ALLOCATED_STATUSES:
+        return 0.0
+    cards = discover_cards(task.node.labels, task.node.allocatable).cards
+    requested = cards[resource][1] if resource in cards else resource
+    return in_units(requested, task.cls.requests.get(requested, 0))
+
+
+# --- nodes ----------------------------------------------------------------------------------------------------------
+
+
+def cheapest_on_nodes(core: Core, session: Session, job: Job, needed: Sequence[Task]) -> tuple[ProposedChange, ...]:
+    """The fewest units whose end gives every needed pod a node; () when no set does."""
+    queue = session.queues.get(job.queue)
+    if queue is None:
+        return ()
+    plan = _NodePlan(core, job)
+    for cls in dict.fromkeys(task.cls for task in needed):
+        tasks = [task for task in needed if task.cls is cls]
+        rows = np.flatnonzero(session.engine.open_to_evictions(session.engine.signature(queue, tasks[0])))
+        nodes = [
+            node
+            for row in rows
+            if not (node := core.state.nodes.nodes[row]).unschedulable
+            and untolerated_taint(node.taints, cls.tolerations) is None
+        ]
+        if not plan.place(nodes, cls.fit_request, len(tasks)):
+            return ()
+    return tuple(plan.ended)
+
+
+class _NodePlan:
+    """Units that end, and the resources that they free, while pods are placed one by one."""
+
+    def __init__(self, core: Core, job: Job) -> None:
+        self._core, self._job = core, job
+        table = core.state.nodes
+        self._free: dict[int, Vector] = {}
+        self._table = table
+        self.ended: dict[ProposedChange, None] = {}
+
+    def place(self, nodes: Sequence[Node], request: Vector, count: int) -> bool:
+        """Place pods of one request on the cheapest nodes; False when they have no place even so."""
+        wanted = np.flatnonzero(request)
+        heap = [(cost, node.row) for node in nodes if (cost := self._cost(node, request, wanted)) is not None]
+        heapify(heap)
+        while count and heap:
+            cost, row = heappop(heap)
+            node = self._table.nodes[row]
+            current = self._cost(node, request, wanted)
+            if current is None:
+                continue
+            if current != cost:
+                heappush(heap, (current, row))
+                continue
+            for unit in self._units(node, request, wanted) or ():
+                self._end(unit)
+            self._free[row] = self._idle(row) - request
+            count -= 1
+            if (again := self._cost(node, request, wanted)) is not None:
+                heappush(heap, (again, row))
+        return not count
+
+    def _idle(self, row: int) -> Vector:
+        if row not in self._free:
+            self._free[row] = self._table.allocatable[row] - self._table.used[row]
+        return self._free[row]
+
+    def _cost(self, node: Node, request: Vector, wanted: Vector) -> tuple[int, int, int] | None:
+        units = self._units(node, request, wanted)
+        if units is None:
+            return None
+        return len(units), max((unit.priority for unit in units), default=0), sum(unit.pods for unit in units)
+
+    def _units(self, node: Node, request: Vector, wanted: Vector) -> list[EndingUnit] | None:
+        """The fewest units of a node that make place for one more pod; None when all are not enough."""
+        lacks = (request - self._idle(node.row))[wanted]
+        if not (lacks > 0).any():
+            return []
+        gains: dict[EndingUnit, Vector] = {}
+        for task in node.tasks.values():
+            unit = unit_of(task) if task.job is not self._job else None
+            if unit is not None and unit.change not in self.ended:
+                gain = task.cls.fit_request[wanted]
+                gains[unit] = gains[unit] + gain if unit in gains else gain
+        scale = np.maximum(lacks, 1)
+        weight = {unit: float((np.minimum(gain, scale) / scale)[lacks > 0].sum()) for unit, gain in gains.items()}
+        chosen: list[EndingUnit] = []
+        left = lacks.copy()
+        for unit in sorted(gains, key=lambda unit: (-weight[unit], unit.priority, unit.pods, unit.change.target)):
+            if not (left > 0).any():
+                break
+            chosen.append(unit)
+            left = left - gains[unit]
+        if (left > 0).any():
+            return None
+        for unit in sorted(chosen, key=lambda unit: weight[unit]):
+            if not (left + gains[unit] > 0).any():
+                chosen.remove(unit)
+                left = left + gains[unit]
+        return chosen
+
+    def _end(self, unit: EndingUnit) -> None:
+        self.ended[unit.change] = None
+        kind, namespace, name = unit.change.target
+        job = self._core.state.jobs.get(f"{namespace}/{name}") if kind == "PodGroup" else None
+        tasks = job.tasks.values() if job is not None else self._named(namespace, name)
+        for task in tasks:
+            if task.node is not None and task.node.row >= 0:
+                self._free[task.node.row] = self._idle(task.node.row) + task.cls.fit_request
+
+    def _named(self, namespace: str, name: str) -> list[Task]:
+        return [task for task in self._core.state.tasks.values() if (task.namespace, task.name) == (namespace, name)]

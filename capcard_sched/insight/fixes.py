@@ -1,0 +1,274 @@
+"""Suggested fixes: the smallest changes after which a job starts, each proven by a trial on a copy of the state.
+
+The diagnosis yields candidates. The cheapest is applied to a copy, and sessions run until nothing happens. When the job
+does not start, the diagnosis of the copy yields further changes, which are tried together with the first ones. When it
+starts, parts are left out and amounts made smaller as long as it still starts: a fix has no part that can be missing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import resource
+from heapq import heappop, heappush
+from time import process_time
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from capcard_sched.insight.changes import (
+    ProposedChange,
+    UnknownObjectError,
+)
+from capcard_sched.insight.fix_candidates import candidates
+from capcard_sched.insight.fix_texts import describe_fix
+from capcard_sched.insight.fix_trial import FixSubject, FixTrial, FixTrialRun
+from capcard_sched.insight.forked_copy import ForkedCopyError, in_copy
+from capcard_sched.model.trials import FixSearch, SuggestedFix
+from capcard_sched.model.workload import display_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from capcard_sched.framework.core import Core
+    from capcard_sched.insight.fix_candidates import Candidate
+    from capcard_sched.insight.object_view import Json, ObjectView
+    from capcard_sched.model.diagnosis import JobDiagnosis
+    from capcard_sched.model.job import Job
+
+#: Bounds of one search: trials, CPU seconds, fixes, and steps from a diagnosis to a set of changes.
+MAX_TRIALS: Final = 80
+MAX_SECONDS: Final = 6.0
+_MOST_FIXES: Final = 6
+_MOST_STEPS: Final = 4
+#: Disruption of a kind of change: the order in which candidates are tried.
+_DISRUPTION: Final = {
+    "OpenQueue": 1,
+    "Uncordon": 1,
+    "MoveQueue": 2,
+    "Quota": 2,
+    "Capability": 2,
+    "AcceptCard": 2,
+    "Tolerate": 2,
+    "CardRequest": 3,
+    "MinAvailable": 3,
+    "Untaint": 3,
+    "Priority": 3,
+    "End": 4,
+    "Plugin": 5,
+    "Action": 5,
+}
+#: Stages that a change of the state cannot end, or that need none.
+_WITHOUT_FIX: Final = frozenset({"Scheduled", "Schedulable", "Finished", "Terminating", "Gated", "Suspended", "NoPods"})
+
+
+#: Kinds of which a fix has one change at most: they set a field of the job.
+_SINGLE: Final = frozenset({"AcceptCard", "MoveQueue", "Priority"})
+
+
+def suggest_fixes(
+    core: Core, view: ObjectView, job: Job, found: JobDiagnosis, now: float, *, pod: str = "", vcjob: Json | None = None
+) -> FixSearch | None:
+    """The fixes of a pending job; None for one that needs none, or with an extender, whose webhook trials would call.
+
+    `found`: the diagnosis of the same state. The state stays as it is. Cost: at most `MAX_TRIALS` trials, and about
+    `MAX_SECONDS` of CPU time.
+    """
+    if found.stage in _WITHOUT_FIX or core.conf.option("extender") is not None:
+        return None
+    pods = len(job.pending) if job.is_ready() and job.tasks else 0
+    subject = FixSubject(job.key, pod, vcjob, pods, job.min_available, len(job.tasks))
+    return _FixFinder(core, view, subject, found, now).find()
+
+
+class _FixFinder:
+    """One search. Trials are kept, so that no set of changes is tried twice."""
+
+    def __init__(self, core: Core, view: ObjectView, subject: FixSubject, found: JobDiagnosis, now: float) -> None:
+        self._core, self._view, self._subject, self._found, self._now = core, view, subject, found, now
+        self._job = core.state.jobs[subject.key]
+        self._known: dict[frozenset[ProposedChange], FixTrial | None] = {}
+        self._until = _cpu_seconds() + MAX_SECONDS
+        self._bound = ""
+
+    def find(self) -> FixSearch:
+        """Try candidates, the cheapest first."""
+        core, found = self._core, self._found
+        trial = found.preemption
+        may_evict = tuple(dict.fromkeys(one.action for one in trial.evicted)) if trial and trial.starts else ()
+        #: Changes in the order of their trials, with the candidates of the state that they were made for.
+        frontier: list[tuple[int, int, int, Candidate, frozenset[Candidate]]] = []
+        numbers = itertools.count()
+        first = candidates(core, self._job, found, may_evict=may_evict)
+        for candidate in first:
+            heappush(frontier, (1, _disruption(candidate), next(numbers), candidate, frozenset(first)))
+        base = self._try((), is_last=True)
+        fixes: list[tuple[Candidate, bool]] = []
+        while frontier and not self._bound:
+            steps, _, _, candidate, known = heappop(frontier)
+            if _contains_any(candidate, fixes):
+                continue
+            tried = self._try(candidate)
+            if tried is None:
+                continue
+            if tried.starts:
+                smallest, proven = self._smallest(candidate)
+                if not _contains_any(smallest, fixes):
+                    fixes.append((smallest, proven))
+                if len(fixes) == _MOST_FIXES:
+                    break
+            elif steps < _MOST_STEPS and not known.issuperset(tried.further):  # else the changes make no difference
+                for more in tried.further:
+                    merged = _merge(candidate, more)
+                    if merged is not None and frozenset(merged) not in self._known and self._ends_placed(more):
+                        row = (steps + 1, _disruption(merged), next(numbers), merged, frozenset(tried.further))
+                        heappush(frontier, row)
+        suggested = [self._suggestion(changes, proven, base) for changes, proven in fixes]
+        suggested.sort(
+            key=lambda fix: (sum(len(ended.pods) for ended in fix.ended) + len(fix.evicted), len(fix.changes))
+        )
+        return FixSearch(
+            goal=self._subject.goal, fixes=tuple(suggested), trials=len(self._known) - 1, bound=self._bound
+        )
+
+    def _ends_placed(self, changes: Candidate) -> bool:
+        """Whether each job that ends has pods on nodes, or is one of the same queue: others come and go anyway."""
+        for change in changes:
+            kind, namespace, name = change.target
+            job = self._core.state.jobs.get(f"{namespace}/{name}")
+            ends = change.kind == "End" and kind == "PodGroup"
+            if ends and job is not None and not job.bound and job.queue != self._job.queue:
+                return False
+        return True
+
+    # --- trials -----------------------------------------------------------------------------------------------------
+
+    def _try(self, changes: Sequence[ProposedChange], *, is_last: bool = False) -> FixTrial | None:
+        """A trial of changes; None when they cannot be applied, or a bound is reached. `is_last`: without `further`."""
+        key = frozenset(changes)
+        if key not in self._known:
+            if len(self._known) > MAX_TRIALS:
+                self._bound = f"{MAX_TRIALS} trials"
+            elif _cpu_seconds() > self._until:
+                self._bound = f"{MAX_SECONDS:.0f} s of CPU time"
+            if self._bound:
+                return None
+            try:
+                self._known[key] = self._run(changes, is_last)
+            except (ForkedCopyError, UnknownObjectError, msgspec.ValidationError):
+                self._known[key] = None
+        return self._known[key]
+
+    def _run(self, changes: Sequence[ProposedChange], is_last: bool) -> FixTrial:
+        run = FixTrialRun(self._core, self._view, self._subject, changes, self._now, is_last=is_last)
+        if run.conf is not None:
+            # With further actions every job searches victims; alone, this one finds at least as many.
+            alone = in_copy(lambda: run.result(only=self._subject.key), FixTrial)
+            if not alone.starts:
+                return alone
+        return in_copy(run.result, FixTrial)
+
+    # --- minimality -------------------------------------------------------------------------------------------------
+
+    def _smallest(self, changes: Candidate) -> tuple[Candidate, bool]:
+        """Changes without a part that can be missing or smaller; False when a bound ended the proof."""
+        while True:
+            smaller = self._without_a_part(changes) or self._with_a_smaller_amount(changes)
+            if smaller is None:
+                return changes, not self._bound
+            changes = smaller
+
+    def _starts(self, changes: Sequence[ProposedChange]) -> bool:
+        tried = self._try(changes, is_last=True)
+        return tried is not None and tried.starts
+
+    def _without_a_part(self, changes: Candidate) -> Candidate | None:
+        if len(changes) > 1:
+            for part in sorted(changes, key=lambda change: -_DISRUPTION[change.kind]):
+                rest = tuple(change for change in changes if change is not part)
+                if self._starts(rest):
+                    return rest
+        return None
+
+    def _with_a_smaller_amount(self, changes: Candidate) -> Candidate | None:
+        for index, part in enumerate(changes):
+
+            def at(steps: int, index: int = index, part: ProposedChange = part) -> Candidate:
+                return (*changes[:index], part.reduced(steps), *changes[index + 1 :])
+
+            if part.steps > 1 and self._starts(at(part.steps - 1)):
+                fails, starts = 0, part.steps - 1
+                while starts - fails > 1:
+                    middle = (starts + fails) // 2
+                    fails, starts = (fails, middle) if self._starts(at(middle)) else (middle, starts)
+                return at(starts)
+        return None
+
+    # --- costs ------------------------------------------------------------------------------------------------------
+
+    def _suggestion(self, changes: Candidate, proven: bool, base: FixTrial | None) -> SuggestedFix:
+        tried = self._known[frozenset(changes)]
+        assert tried is not None
+        own = self._subject.key
+        before = set(base.difference.started) if base is not None else set()
+        pending = set(tried.difference.pending)
+        ahead = _ahead(self._core, own) if any(change.kind == "Priority" for change in changes) else ()
+        delayed = [key for key in sorted(pending & {*before, *self._started_without_it(changes)}) if key != own]
+        fix = describe_fix(self._core, self._view, self._job, self._subject.vcjob, changes)
+        return msgspec.structs.replace(
+            fix,
+            evicted=tried.difference.evicted,
+            started=self._names(key for key in tried.difference.started if key != own and key not in before),
+            delayed=self._names(dict.fromkeys((*(key for key in ahead if key in pending), *delayed))),
+            minimal=proven,
+        )
+
+    def _started_without_it(self, changes: Candidate) -> tuple[str, ...]:
+        """Jobs that start with the changes when this job is absent."""
+        others = [change for change in changes if not change.is_of_job]
+        run = FixTrialRun(self._core, self._view, self._subject, others, self._now, absent=True)
+        try:
+            return in_copy(run.result, FixTrial).difference.started
+        except ForkedCopyError:
+            return ()
+
+    def _names(self, keys: Iterable[str]) -> tuple[str, ...]:
+        jobs = self._core.state.jobs
+        return tuple(display_name(jobs[key]) for key in keys if key in jobs)
+
+
+def _ahead(core: Core, key: str) -> tuple[str, ...]:
+    """Keys of the pending jobs before a job in its queue."""
+    session, job = core.last_session, core.state.jobs[key]
+    if session is None or job.queue not in core.state.queues:
+        return ()
+    own = session.job_key(job)
+    others = core.state.queues[job.queue].jobs.values()
+    return tuple(other.key for other in others if other.pending and other is not job and session.job_key(other) < own)
+
+
+def _disruption(changes: Candidate) -> int:
+    ends = sum(change.kind == "End" for change in changes)
+    return sum(_DISRUPTION[kind] for kind in {change.kind for change in changes}) + ends
+
+
+def _merge(changes: Candidate, more: Candidate) -> Candidate | None:
+    """Both; of two amounts of one thing the later one. None for two values of one field."""
+    merged = {change.identity: change for change in changes}
+    if {change.kind for change in changes} & {change.kind for change in more} & _SINGLE:
+        return None
+    for change in more:
+        present = merged[change.identity].present if change.identity in merged else change.present
+        merged[change.identity] = msgspec.structs.replace(change, present=present)
+    return tuple(merged.values())
+
+
+def _contains_any(changes: Candidate, fixes: Iterable[tuple[Candidate, bool]]) -> bool:
+    """Whether changes contain all parts of a fix, whatever the amounts."""
+    own = {change.identity for change in changes}
+    return any({change.identity for change in fix} <= own for fix, _ in fixes)
+
+
+def _cpu_seconds() -> float:
+    """CPU time of this process and of the copies that ended."""
+    copies = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return process_time() + copies.ru_utime + copies.ru_stime

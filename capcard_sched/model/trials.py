@@ -1,0 +1,139 @@
+"""Trials as data: the difference that changes make, and the changes that start a job. Parts of insight documents."""
+
+from __future__ import annotations
+
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+from capcard_sched.model.explanation import VictimsConsidered
+
+#: `apiVersion` of the document. Fields are added within a version, never renamed or removed.
+API_VERSION: Final = "insight.capcard-sched.io/v1alpha1"
+
+ChangeKind: TypeAlias = Literal[
+    "Quota",
+    "Capability",
+    "AcceptCard",
+    "MinAvailable",
+    "Priority",
+    "Uncordon",
+    "Untaint",
+    "Tolerate",
+    "CardRequest",
+    "OpenQueue",
+    "MoveQueue",
+    "Action",
+    "Plugin",
+    "End",
+]
+
+
+class InsightPart(msgspec.Struct, frozen=True, rename="camel"):
+    """Base of all parts: camelCase in JSON, as in Kubernetes."""
+
+
+class EvictedInTrial(InsightPart, frozen=True, kw_only=True):
+    """A pod that a trial evicts."""
+
+    #: `namespace/name`, and its workload as `namespace/kind/name`.
+    pod: str
+    workload: str
+    node: str
+    action: str
+    #: The preemptor.
+    by: str
+
+
+class ChangedUsage(InsightPart, frozen=True, kw_only=True):
+    """The usage of a card or resource by a queue before and after."""
+
+    queue: str
+    resource: str
+    before: float
+    after: float
+
+
+class StateDifference(InsightPart, frozen=True, kw_only=True):
+    """The difference between two states: before a trial, and after it."""
+
+    #: Keys of PodGroups (`namespace/name`) that reach their minimum, or get further pods.
+    started: tuple[str, ...]
+    #: Keys of PodGroups below their minimum at the end.
+    pending: tuple[str, ...]
+    evicted: tuple[EvictedInTrial, ...]
+    usage: tuple[ChangedUsage, ...]
+    sessions: int
+    #: False: the bound of sessions was reached before the decisions ended.
+    settled: bool
+    #: Searches for victims without a result, by key of a PodGroup.
+    searches: dict[str, tuple[VictimsConsidered, ...]] = {}
+
+
+class PreemptionTrial(InsightPart, frozen=True, kw_only=True):
+    """A trial with actions that the scheduler-conf does not have."""
+
+    actions: tuple[str, ...]
+    #: Whether the pods of this job start.
+    starts: bool
+    evicted: tuple[EvictedInTrial, ...]
+    searches: tuple[VictimsConsidered, ...] = ()
+
+
+class SuggestedChange(InsightPart, frozen=True, kw_only=True):
+    """One part of a fix."""
+
+    kind: ChangeKind
+    #: `Queue team`, `Node n1`, `Job ml/train`, `scheduler-conf`.
+    object: str
+    #: A card, resource, taint, action or plugin; "" where the kind has one meaning.
+    subject: str = ""
+    #: The value now, and the smallest one that suffices; "" for changes without a value.
+    before: str = ""
+    after: str = ""
+    #: The change in words.
+    text: str
+    #: A shell command, or else the line of YAML that makes the change; "" where neither exists.
+    command: str = ""
+    yaml: str = ""
+
+
+class EndedPods(InsightPart, frozen=True, kw_only=True):
+    """Pods of a workload that a fix ends."""
+
+    workload: str
+    queue: str
+    pods: tuple[str, ...]
+
+
+class SuggestedFix(InsightPart, frozen=True, kw_only=True):
+    """Changes that together start the job, as a trial shows, and what they cost other jobs."""
+
+    changes: tuple[SuggestedChange, ...]
+    ended: tuple[EndedPods, ...] = ()
+    evicted: tuple[EvictedInTrial, ...] = ()
+    #: Other workloads that the changes start as well: `namespace/kind/name`.
+    started: tuple[str, ...] = ()
+    #: Pending workloads that start with the changes, or without them, if this job is absent, and those that it
+    #: overtakes by its priority.
+    delayed: tuple[str, ...] = ()
+    #: Trials show that no part can be left out, and no amount be smaller; False: the search ended before.
+    minimal: bool = True
+
+
+class FixSearch(InsightPart, frozen=True, kw_only=True):
+    """The result of a search for fixes."""
+
+    #: What each fix achieves: `the job starts`, `all 3 pending pods are scheduled`.
+    goal: str
+    #: The least disruptive first.
+    fixes: tuple[SuggestedFix, ...]
+    trials: int
+    #: The bound that ended the search before all candidates were tried, "" for none.
+    bound: str = ""
+
+
+def schema_of(document: type[InsightPart]) -> dict[str, object]:
+    """The JSON Schema of a document."""
+    found: dict[str, object] = msgspec.json.schema(document)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": document.__name__, **found}

@@ -1,0 +1,71 @@
+"""Renders the fixes of a diagnosis: one row per change, the costs, and the commands."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import RenderableType
+
+    from capcard_sched.model.trials import FixSearch, SuggestedFix
+
+#: Workloads listed before "and N more".
+_SHOWN_NAMES: Final = 4
+
+
+def render_fixes(found: FixSearch) -> list[RenderableType]:
+    """The table of the fixes, the least disruptive first."""
+    trials = f"{found.trials} trial{'' if found.trials == 1 else 's'} on a copy of the state"
+    end = f"; the search ended at its bound of {found.bound}" if found.bound else ""
+    if not found.fixes:
+        return [Text(""), Text(f"No fix found with which {found.goal} ({trials}{end}).")]
+    table = Table("FIX", "CHANGE", "COST", box=None, pad_edge=False)
+    table.columns[1].overflow = "fold"
+    for number, fix in enumerate(found.fixes, 1):
+        costs = _costs(fix)
+        rows = max(len(fix.changes), len(costs))
+        for row in range(rows):
+            change = fix.changes[row].text if row < len(fix.changes) else ""
+            joined = f"and {change}" if row and change else change
+            table.add_row("" if row else str(number), joined, costs[row] if row < len(costs) else "")
+    parts: list[RenderableType] = [
+        Text(""),
+        Text(f"With any one of these fixes, {found.goal} (proven by {trials}{end}):"),
+        table,
+    ]
+    for number, fix in enumerate(found.fixes, 1):
+        lines = list(dict.fromkeys(change.command or change.yaml for change in fix.changes))
+        parts.append(Text(f"Fix {number}:", "bold"))
+        parts += [Text(f"  {line}") for line in lines if line]
+    return parts
+
+
+def _costs(fix: SuggestedFix) -> list[str]:
+    costs = []
+    if fix.ended:
+        pods = sum(len(ended.pods) for ended in fix.ended)
+        costs.append(f"{pods} pod{' ends' if pods == 1 else 's end'}")
+    if fix.evicted:
+        costs.append(f"evicts {_workloads([pod.workload for pod in fix.evicted], len(fix.evicted))}")
+    if fix.started:
+        costs.append(f"also starts {_names(fix.started)}")
+    if fix.delayed:
+        costs.append(f"longer wait of {_names(fix.delayed)}")
+    if not fix.minimal:
+        costs.append("a smaller change may suffice")
+    return costs or ["none"]
+
+
+def _workloads(workloads: Sequence[str], pods: int) -> str:
+    return f"{pods} pod{'' if pods == 1 else 's'} of {_names(list(dict.fromkeys(workloads)))}"
+
+
+def _names(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_SHOWN_NAMES])
+    more = len(names) - _SHOWN_NAMES
+    return f"{shown} and {more} more" if more > 0 else shown

@@ -1,0 +1,263 @@
+"""`explain --fix`: the right fixes of every situation, and every fix of random clusters proven on another cluster."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+import yaml
+from hypothesis import assume, event, given, settings
+from hypothesis import strategies as st
+
+from capcard_sched.cli.main import run
+from capcard_sched.framework.core import StepResult
+from capcard_sched.framework.explain.diagnose import diagnose_job
+from capcard_sched.insight.fixes import suggest_fixes
+from capcard_sched.insight.object_view import DeltaObjects
+from capcard_sched.insight.preemption import preemption_trial
+from capcard_sched.model.deltas import Delta
+from capcard_sched.model.intents import Evict
+from capcard_sched.model.trials import FixSearch, SuggestedChange
+from capcard_sched.testing import Harness
+from tests.insight.json_schema import violations
+from tests.insight.test_situations import HERE, SCHEMA
+
+CASES: list[dict[str, Any]] = yaml.safe_load((Path(__file__).parent / "fixes.yaml").read_text())
+
+
+def check_fixes(case: dict[str, Any], text: str, document: dict[str, Any]) -> None:
+    """Compare the fixes of an answer, as text and as JSON, with a case."""
+    assert violations(document, SCHEMA, SCHEMA) == []
+    found = [[change["text"] for change in fix["changes"]] for fix in document["fixes"]["fixes"]]
+    for wanted in case["fixes"]:
+        assert any(_is(changes, wanted) for changes in found), f"{wanted} is missing: {found}"
+    assert bool(found) == bool(case["fixes"]), found
+    for change in (change for fix in document["fixes"]["fixes"] for change in fix["changes"]):
+        assert change["text"] in text
+        assert (change["command"] or change["yaml"]) in text
+
+
+def _is(changes: list[str], wanted: list[str]) -> bool:
+    """Whether the texts begin as wanted: names of single pods may follow."""
+    return len(changes) == len(wanted) and all(any(text.startswith(one) for text in changes) for one in wanted)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['file']}, {case['name']}")
+def test_the_fix_of_a_situation_is_proposed(case: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(HERE / "situations" / f"{case['file']}.yaml")
+    words = ["explain", case["name"], "-f", file, "--until", case["until"], "--fix"]
+    assert run(words) == 0
+    text = capsys.readouterr().out
+    assert run([*words, "-o", "json"]) == 0
+    check_fixes(case, text, json.loads(capsys.readouterr().out))
+
+
+# --- random clusters ------------------------------------------------------------------------------------------------
+
+H200, A100 = "NVIDIA-H200", "NVIDIA-A100-80GB"
+TAINT = {"key": "dedicated", "value": "llm", "effect": "NoSchedule"}
+TOLERATION = {"key": "dedicated", "operator": "Equal", "value": "llm", "effect": "NoSchedule"}
+CONF = """
+actions: "{actions}"
+tiers: [{{plugins: [{{name: priority}}, {{name: gang, enablePreemptable: false}}, {{name: predicates}},
+  {{name: capacity-card}}]}}]
+"""
+
+
+class Spec(NamedTuple):
+    """A random cluster."""
+
+    actions: str
+    #: Card, number of cards, state.
+    nodes: list[tuple[str, int, str]]
+    #: Quotas of H200 and A100 of queue a, of H200 of queue b, and of H200 of their parent (None: no limit).
+    quotas: tuple[int, int, int, int | None]
+    #: Capability cpu of queue a; None for none.
+    cpu: int | None
+    #: Queue, node, cards and priority of one running pod.
+    pods: list[tuple[str, int, int, int]]
+    #: Queue, pods, cards of one pod of pending gangs.
+    others: list[tuple[str, int, int]]
+    #: Card, pods, cards of one pod.
+    gang: tuple[str, int, int]
+
+
+SPECS = st.builds(
+    Spec,
+    actions=st.sampled_from(["enqueue, allocate", "enqueue, allocate", "enqueue, allocate, preempt"]),
+    nodes=st.lists(
+        st.tuples(
+            st.sampled_from([H200, H200, A100]), st.integers(2, 8), st.sampled_from(["", "", "cordoned", "tainted"])
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+    quotas=st.tuples(
+        st.sampled_from([0, 3, 6, 20]),
+        st.sampled_from([0, 8]),
+        st.sampled_from([4, 20]),
+        st.sampled_from([None, None, 6, 40]),
+    ),
+    cpu=st.sampled_from([None, None, 3, 40]),
+    pods=st.lists(
+        st.tuples(st.sampled_from("aab"), st.integers(0, 3), st.integers(1, 4), st.sampled_from([0, 50])), max_size=6
+    ),
+    others=st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 2), st.integers(1, 4)), max_size=2),
+    gang=st.tuples(st.sampled_from([H200, H200, A100, "NVIDIA-H-200"]), st.integers(1, 3), st.sampled_from([1, 2, 4])),
+)
+
+
+class FixedCluster(Harness):
+    """A cluster of a `Spec`. Evicted pods end at once; bound pods run."""
+
+    def __init__(self, spec: Spec, changes: Iterable[SuggestedChange] = ()) -> None:
+        super().__init__(CONF.format(actions=spec.actions), run=True)
+        self.spec, self.seen = spec, list[Delta]()
+        self._gang: dict[str, Any] = {"min_member": spec.gang[1], "priority_class": ""}
+        self._pods_of_gang: dict[str, Any] = {"card": spec.gang[0]}
+        self._quotas = {"a": {H200: spec.quotas[0], A100: spec.quotas[1]}, "b": {H200: spec.quotas[2]}}
+        if spec.quotas[3] is not None:
+            self._quotas["p"] = {H200: spec.quotas[3], A100: 40}
+        self._cpu = spec.cpu
+        self._build()
+        self.run()
+        for change in changes:
+            self._change(change)
+        self.run()
+
+    def step(self, now: float | None = None, cuts: Mapping[str, Any] | None = None) -> StepResult:
+        self.seen += self._deltas
+        return super().step(now, cuts)
+
+    def run(self) -> None:
+        for _ in range(40):
+            result = self.step()
+            evicted = [intent for intent in result.intents if isinstance(intent, Evict)]
+            for intent in evicted:
+                self.delete_pod(intent.name)
+            if result.idle and not evicted:
+                return
+        raise AssertionError("still busy")
+
+    @property
+    def starts(self) -> bool:
+        return self.job("gang").is_ready()
+
+    def _build(self) -> None:
+        self.priority_class("middle", 100)
+        self.priority_class("some", 50)
+        for index in range(len(self.spec.nodes)):
+            self._node(index)
+        if "p" in self._quotas:
+            self._queue("p")
+        for name in "ab":
+            self._queue(name)
+        free = [count for _, count, _ in self.spec.nodes]
+        for number, (queue, node, cards, priority) in enumerate(self.spec.pods):
+            if node < len(free) and free[node] >= cards:
+                free[node] -= cards
+                self.group(f"run{number}", queue=queue, phase="Running", priority_class="some" if priority else "")
+                card = self.spec.nodes[node][0]
+                more: dict[str, Any] = {"node": f"n{node}", "phase": "Running", "priority": priority}
+                self.pod(f"run{number}", group=f"run{number}", card=card, cards=cards, **more)
+        for number, (queue, size, cards) in enumerate(self.spec.others):
+            self.group(f"other{number}", queue=queue, min_member=size)
+            for index in range(size):
+                self.pod(f"other{number}-{index}", group=f"other{number}", card=H200, cards=cards)
+        self._make_gang()
+
+    def _node(self, index: int, **state: bool) -> None:
+        card, count, written = self.spec.nodes[index]
+        cordoned, tainted = state.get("cordoned", written == "cordoned"), state.get("tainted", written == "tainted")
+        self.gpu_node(f"n{index}", card, count, unschedulable=cordoned, taints=[TAINT] if tainted else [])
+
+    def _queue(self, name: str) -> None:
+        cpu = {"cpu": str(self._cpu)} if name == "a" and self._cpu is not None else None
+        parent = "p" if name != "p" and "p" in self._quotas else None
+        self.queue(name, cards=self._quotas[name], capability=cpu, parent=parent)
+
+    def _make_gang(self) -> None:
+        self.group("gang", queue="a", **self._gang)
+        for index in range(self.spec.gang[1]):
+            self.pod(f"gang-{index}", group="gang", cards=self.spec.gang[2], **self._pods_of_gang)
+
+    def _change(self, change: SuggestedChange) -> None:
+        """Make a change by its data."""
+        _, _, name = change.object.partition(" ")
+        match change.kind:
+            case "Quota":
+                self._quotas[name][change.subject] = int(change.after)
+                self._queue(name)
+            case "Capability":
+                self._cpu = int(change.after)
+                self._queue(name)
+            case "Uncordon":
+                self._node(int(name[1:]), cordoned=False)
+            case "Untaint":
+                self._node(int(name[1:]), tainted=False)
+            case "Tolerate":
+                self._pods_of_gang["tolerations"] = [TOLERATION]
+                self._make_gang()
+            case "AcceptCard":
+                self._pods_of_gang["card"] = change.after
+                self._make_gang()
+            case "MinAvailable":
+                self._gang["min_member"] = int(change.after)
+                self._make_gang()
+            case "Priority":
+                self._gang["priority_class"] = change.after
+                self._make_gang()
+            case "Action":
+                self.reconfigure(CONF.format(actions=change.after))
+            case "End":
+                group = name.partition("/")[2]
+                for task in self.job(group).tasks.copy().values():
+                    self.delete_pod(task.name)
+                self.delete_group(group)
+            case _:
+                raise AssertionError(change)
+
+
+def search(cluster: FixedCluster) -> FixSearch | None:
+    job, core = cluster.job("gang"), cluster.core
+    found = diagnose_job(core, job)
+    trial = preemption_trial(core, job, cluster.now)
+    if trial is not None:
+        found = msgspec.structs.replace(found, preemption=trial.result)
+    return suggest_fixes(core, DeltaObjects(cluster.seen), job, found, cluster.now)
+
+
+def smaller(change: SuggestedChange) -> SuggestedChange | None:
+    """The change with an amount that is smaller by one; None without such an amount."""
+    if change.kind not in {"Quota", "MinAvailable", "Capability"}:
+        return None
+    before, after = int(change.before), int(change.after)
+    step = 1 if after > before else -1
+    return None if abs(after - before) == 1 else msgspec.structs.replace(change, after=str(after - step))
+
+
+@settings(max_examples=60, deadline=None)
+@given(SPECS)
+def test_every_fix_starts_the_job_and_no_part_can_be_left_out(spec: Spec) -> None:
+    cluster = FixedCluster(spec)
+    assume(not cluster.starts)
+    found = search(cluster)
+    assert found is not None
+    event(f"fixes: {len(found.fixes)}")
+    for fix in found.fixes:
+        assert fix.minimal or found.bound
+        event("kinds: " + ", ".join(sorted({change.kind for change in fix.changes})))
+        texts = [change.text for change in fix.changes]
+        assert FixedCluster(spec, fix.changes).starts, texts
+        for index, change in enumerate(fix.changes):
+            if not fix.minimal:
+                continue
+            rest = [*fix.changes[:index], *fix.changes[index + 1 :]]
+            assert not FixedCluster(spec, rest).starts, f"{change.text} is not needed: {texts}"
+            less = smaller(change)
+            if less is not None:
+                assert not FixedCluster(spec, [*rest, less]).starts, f"{less} suffices: {texts}"
