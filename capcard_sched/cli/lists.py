@@ -13,7 +13,7 @@ from cyclopts import Parameter
 from capcard_sched.cli.cluster_source import load_cluster
 from capcard_sched.cli.exit_codes import usage_error
 from capcard_sched.cli.simulate import BadInputError
-from capcard_sched.model.diagnosis import API_VERSION
+from capcard_sched.model.trials import API_VERSION
 
 if TYPE_CHECKING:
     from capcard_sched.cli.cluster_source import ClusterSource, Source

@@ -108,7 +108,7 @@ class Core:
         state = self.state
         return Core(
             conf,
-            self._registry,
+            self.registry,
             scheduler_names=state.scheduler_names,
             default_queue=state.default_queue,
             term_limits=state.term_limits,
