@@ -69,7 +69,7 @@ class Preempt(Action):
 
     def execute(self, session: Session) -> None:
         """Run the action."""
-        rounds = contenders(session, self.name, session.job_starving)
+        rounds = contenders(session, self.name, session.job_starving, "within-queue")
         seconds = self.arguments.reservation_seconds
         between = Evictor(session, Scope("within-queue", "preemptable", self.name), reservation_seconds=seconds)
         visited: list[tuple[Queue, list[Job]]] = []
@@ -96,6 +96,7 @@ class Preempt(Action):
             tasks = rest.get(job.key)
             tasks = session.pending_tasks(job) if tasks is None else tasks
             tasks = evictor.attempt(queue, job, tasks, session.job_starving)
+            rounds.note_evictions(queue)
             if tasks:
                 rest[job.key] = tasks
                 try:

@@ -41,7 +41,7 @@ class Reclaim(Action):
 
     def execute(self, session: Session) -> None:
         """Run the action."""
-        rounds = contenders(session, self.name, session.may_reclaim)
+        rounds = contenders(session, self.name, session.may_reclaim, "across-queues")
         scope = Scope("across-queues", "reclaimable", self.name)
         evictor = Evictor(session, scope, reservation_seconds=self.arguments.reservation_seconds)
         rest: dict[str, Sequence[Task]] = {}
@@ -62,6 +62,7 @@ class Reclaim(Action):
             known = rest.get(job.key)
             tasks = session.pending_tasks(job) if known is None else known
             tasks = evictor.attempt(queue, job, tasks, session.may_reclaim)
+            rounds.note_evictions(queue)
             if tasks:
                 rest[job.key] = tasks
                 rounds.push_job(job)

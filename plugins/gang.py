@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from capcard_sched.framework.api.plugin import Plugin, Sample, VictimDecision
+from capcard_sched.framework.api.plugin import Plugin, Protection, Sample, VictimDecision
 from capcard_sched.framework.toolkit.gang_slack import split_slack
 from capcard_sched.model.reasons import GANG_READY, NOT_ENOUGH_PODS_OF_TASK, NOT_ENOUGH_RESOURCES, NOT_ENOUGH_TASKS
 from capcard_sched.model.refusal import Refusal
@@ -78,6 +78,10 @@ class Gang(Plugin):
 
     def job_starving(self, job: Job) -> bool:
         return job.is_starving()
+
+    def protects(self, hook: str, job: Job, priority: int) -> Protection:
+        """Of gangs without members beyond their minimum."""
+        return Protection.NONE if job.ready_tasks > job.min_available else Protection.IN_TIER
 
     def preemptable(self, task: Task, candidates: Sequence[Task]) -> list[Task] | VictimDecision:
         """The first candidates of each job, as long as the job, and each of its roles, keeps its minimum.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from capcard_sched.framework.api.plugin import Plugin
+from capcard_sched.framework.api.plugin import Plugin, Protection
 from capcard_sched.model.job import CRITICAL_CLASSES, SYSTEM_NAMESPACE
 from capcard_sched.model.reasons import PRIORITY_CLASS_IGNORED
 from capcard_sched.model.status import TaskStatus
@@ -67,6 +67,11 @@ class Priority(Plugin):
         """Whether some member is not placed, also beyond the gang minimum."""
         counts = job.counts
         return job.ready_tasks + counts[TaskStatus.PIPELINED] < len(job.tasks)
+
+    def protects(self, hook: str, job: Job, priority: int) -> Protection:
+        """Of jobs whose priority is not lower; with `boundByPods` the priority depends on more than the job."""
+        lower = hook != "preemptable" or self.arguments.bound_by_pods or job.priority < priority
+        return Protection.NONE if lower else Protection.IN_TIER
 
     def preemptable(self, task: Task, candidates: Sequence[Task]) -> list[Task]:
         """Tasks of jobs of lower priority; inside the preemptor's own job, tasks of lower priority."""

@@ -186,6 +186,7 @@ class Core:
             everything = session.changed.everything or (next_wakeup is not None and now >= next_wakeup)
             # Labels of namespaces decide which jobs a queue with a namespaces annotation accepts.
             everything = everything or self._restricts(session.changed)
+            nominations.renew_nominations(session)  # first: failures depend on what is nominated
             session.failed_attempts.open(
                 self._signatures,
                 now,
@@ -194,7 +195,6 @@ class Core:
                 changed_jobs=session.changed.jobs,
                 everything=everything,
             )
-            nominations.renew_nominations(session)
             self._run_actions(session)
         intents.extend(self._closer.close(session))
         session.report.cuts = session.deadline.cuts

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from capcard_sched.framework.api.node_hooks import NODE_SPEC, filter, score
-from capcard_sched.framework.api.plugin import Grant, Placement, Plugin
+from capcard_sched.framework.api.plugin import Grant, Placement, Plugin, Protection
 from capcard_sched.model.annotations import CARD_ASSIGNED
 from capcard_sched.model.explanation import JobCards, PodCards
 from capcard_sched.model.refusal import ExceededLimit
@@ -114,7 +114,8 @@ class CapacityCard(Plugin):
         return self._enqueue.refusal(self._queues.get(job.queue), job) or Vote.PERMIT
 
     def admission_version(self, job: Job) -> tuple[object, ...] | None:
-        return self._enqueue.version(self._queues.get(job.queue), job)
+        version = self._enqueue.version(self._queues.get(job.queue), job)
+        return None if version is None else (self._renames, *version)
 
     def job_enqueued(self, job: Job) -> None:
         self.ledger.admit(job)
@@ -152,6 +153,9 @@ class CapacityCard(Plugin):
 
     def reclaimable(self, task: Task, candidates: Sequence[Task]) -> VictimDecision:
         return self._reclaim.victims(task, candidates)
+
+    def protects(self, hook: str, job: Job, priority: int) -> Protection:
+        return self._reclaim.protects(job) if hook == "reclaimable" else Protection.NONE
 
     def evict_scope(self, job: Job) -> Literal["member"] | None:
         return self._reclaim.evict_scope(job)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from capcard_sched.framework.api.plugin import VictimDecision
+from capcard_sched.framework.api.plugin import Protection, VictimDecision
 from capcard_sched.model.resources import CPU, MEMORY
 from capcard_sched.plugins.capacity_card.service_type import has_service_type, service_type
 
@@ -95,6 +95,11 @@ class CardReclaim:
             else:
                 victims.append(candidate)
         return VictimDecision(protected, victims, unanimous=True)
+
+    def protects(self, job: Job) -> Protection:
+        """Of jobs without training pods."""
+        trains = any(self._type(job, task) == "training" for task in job.tasks.values())
+        return Protection.NONE if trains else Protection.ALWAYS
 
     def evict_scope(self, job: Job) -> Literal["member"] | None:
         """`member` for training under `gangEviction: policy`: the job's own policy applies to the rest; else None."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from capcard_sched.framework.api.hooks import BY_METHOD, DECORATED, HOOKS, Hook
 from capcard_sched.framework.api.node_hooks import declared_hooks
-from capcard_sched.framework.api.plugin import Reads, VictimDecision
+from capcard_sched.framework.api.plugin import Protection, Reads, VictimDecision
 from capcard_sched.model.refusal import Refusal
 from capcard_sched.model.status import Vote
 
@@ -232,6 +232,14 @@ class Dispatch:
                 return Judgement(chosen, removed | protected)
             kept = removed | kept
         return Judgement([], kept)
+
+    def protects(self, hook: str, job: object, priority: int) -> bool:
+        """Whether `judge` names no pod of the job as a victim for a preemptor of the priority, whatever the order."""
+        found = {name: call(hook, job, priority) for name, call in self._flat["protects"]}
+        voters = [[name for name, _ in tier] for tier in self._tiers[hook]]
+        return any(found.get(name) is Protection.ALWAYS for tier in voters for name in tier) or all(
+            any(found.get(name) for name in tier) for tier in voters
+        )
 
     def passed(self, method: str, subjects: list[Any]) -> list[Any]:
         """Combine.FILTER: the subjects that every plugin keeps."""

@@ -152,6 +152,15 @@ HOOKS: tuple[Hook, ...] = (
         "as `job_starving`",
     ),
     Hook(
+        "protects",
+        '("preemptable" | "reclaimable", job, priority) -> Protection: of the pods of the job from all preemptors in jobs of '
+        "the priority (across queues: 0, for preemptors of any priority); may depend on the job alone. Sessions skip "
+        "preemptors whose possible victims are all protected",
+        None,
+        Combine.MERGE,
+        "no protection",
+    ),
+    Hook(
         "evict_scope",
         "(job) -> 'whole' | 'member' | 'job' | None: the part of a gang evicted at once when its minimum is broken",
         None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import Flag, auto
+from enum import Flag, IntEnum, auto
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import msgspec
@@ -82,6 +82,16 @@ class VictimDecision(NamedTuple):
     unanimous: bool = False
     #: uid of a candidate that is not among `victims` to the displayed cause; others have the plugin's name.
     causes: Mapping[str, str] | None = None
+
+
+class Protection(IntEnum):
+    """How far a plugin protects all pods of a job from a kind of preemptors."""
+
+    NONE = 0
+    #: Its `preemptable` or `reclaimable` never names one of them as a victim.
+    IN_TIER = 1
+    #: It protects them in every tier.
+    ALWAYS = 2
 
 
 #: No pod may be evicted for this task.

@@ -305,7 +305,8 @@ class SessionCloser:
 
         for key, failure in session.failures.items():
             if key not in changed and key in self._failures:
-                session.failed_attempts.add(failure, *results_of(failure.job, self._failures[key][1]))
+                results = results_of(failure.job, self._failures[key][1])
+                session.failed_attempts.add(failure, *results, session.eviction_needs)
         for key, (job, version) in session.refused_jobs.items():
             if key not in changed:
                 known = session.carry_over.enqueue.get(key)

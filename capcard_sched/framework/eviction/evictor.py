@@ -14,7 +14,7 @@ from capcard_sched.framework.eviction.search import PreemptionPlan, VictimSearch
 from capcard_sched.framework.eviction.shortfall import shortfall_text
 from capcard_sched.framework.eviction.units import minimal_set
 from capcard_sched.framework.eviction.victim_index import may_be_evicted
-from capcard_sched.framework.session.session import reference
+from capcard_sched.framework.session.carry_over import REFRESH_SECONDS
 from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model import reasons
 from capcard_sched.model.explanation import EvictedPod, VictimsConsidered
@@ -378,5 +378,15 @@ class Evictor:
             causes = f": {considered.text}" if considered.text else ""
             message = reasons.RECLAIM_FAILED.render(nodes=considered.nodes, causes=causes)
             refusal = Refusal("reclaimable", "", reasons.RECLAIM_FAILED.code, message, queue=queue.name, event=True)
-            before = session.carry_over.refusals.get((reference(task), "reclaimable"))
-            session.refuse(task, before if before is not None and before == refusal else refusal)
+            self._refuse(job, task, refusal)
+
+    def _refuse(self, job: Job, task: Task, refusal: Refusal) -> None:
+        """Refuses the pod. An unchanged job keeps its refusal; pod and figures are refreshed at intervals."""
+        session, known = self._session, self._session.carry_over.reclaim_refusals
+        uid, before, refresh_at = known.get(job.key, ("", refusal, 0.0))
+        changed = session.changed.everything or job.key in session.changed.jobs
+        if uid in job.pending and session.now < refresh_at and not changed:
+            session.refuse(job.pending[uid], before)
+            return
+        known[job.key] = task.uid, refusal, session.now + REFRESH_SECONDS
+        session.refuse(task, before if uid == task.uid and before == refusal else refusal)

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Callable, Hashable
 
     import numpy.typing as npt
 
     from capcard_sched.framework.api.node_view import Mask, Rows
     from capcard_sched.model.job import Node
+    from capcard_sched.model.resources import Matrix
     from capcard_sched.model.task_class import TaskClass
     from capcard_sched.state.columns import NodeTable
 
@@ -32,7 +33,7 @@ class FitChange(Enum):
 class ClassFit:
     """An upper bound on the pods of one class that can be placed: free resources of the feasible nodes alone.
 
-    Capacity that is being released counts as free.
+    Capacity that is being released counts as free, and the requests of `victims`.
     """
 
     __slots__ = (
@@ -42,15 +43,27 @@ class ClassFit:
         "_generation",
         "_nodes",
         "_request",
+        "_victims",
         "cls",
         "contexts",
         "serial",
         "total",
     )
 
-    def __init__(self, cls: TaskClass, contexts: dict[str, Hashable], table: NodeTable, feasible: Mask) -> None:
-        """`feasible`: bool [nodes], the rows that pass the static filters."""
+    def __init__(
+        self,
+        cls: TaskClass,
+        contexts: dict[str, Hashable],
+        table: NodeTable,
+        feasible: Mask,
+        victims: Callable[[Rows, Rows], Matrix] | None = None,
+    ) -> None:
+        """`feasible`: bool [nodes], the rows that pass the static filters.
+
+        `victims` returns the requests on rows in columns that evictions free: int64 [rows, columns].
+        """
         self.cls = cls
+        self._victims = victims
         #: The contexts of the signature, by plugin.
         self.contexts = contexts
         self._rebuild(table, feasible)
@@ -75,6 +88,8 @@ class ClassFit:
             return np.full(len(rows), _MOST_PODS, dtype=np.int64)
         cells = np.ix_(rows, columns)
         free = table.allocatable[cells] - table.used[cells] + table.releasing[cells] - table.pipelined[cells]
+        if self._victims is not None:
+            free += self._victims(rows, columns)
         pods: npt.NDArray[np.int64] = (free // self._request).min(axis=1)
         return pods.clip(0, _MOST_PODS)
 

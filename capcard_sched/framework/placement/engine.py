@@ -128,15 +128,8 @@ class PlacementEngine:
         return self._static_results(signature)[1]
 
     def open_to_evictions(self, signature: PodSignature) -> Mask:
-        """Rows that pass the static filters, possibly after evictions: bool [nodes]. Not cached.
-
-        Evictions below a queue with a full quota return quota, and with it the nodes that only the quota closed.
-        """
-        everything = self.all_rows()
-        diagnosis = Diagnosis(len(everything))
-        self._hooks.of(signature).filter_static(everything, diagnosis)
-        open_rows: Mask = self.feasible(signature) | (diagnosis.codes == Code.UNSCHEDULABLE)
-        return open_rows
+        """Rows of all nodes that pass the static filters, possibly after evictions: bool [nodes]. Not cached."""
+        return self._cache.open_to_evictions(signature)
 
     # --- placement --------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capcard_sched.framework.api.node_view import FilterResult, PodSignature
+from capcard_sched.framework.api.node_view import Diagnosis, FilterResult, PodSignature
 from capcard_sched.framework.placement import hypernode_bounds
 from capcard_sched.framework.placement.node_hooks import NodeHooks
 from capcard_sched.framework.placement.node_set import NodeSet
@@ -107,3 +107,15 @@ class SignatureCache:
         total = hooks.static_scores(everything)
         self._static[key] = (generation, self._session, result.ok, total)
         return result.ok, total
+
+    def open_to_evictions(self, signature: PodSignature) -> Mask:
+        """Rows that pass the static filters, possibly after evictions: bool [nodes]. Not cached.
+
+        Evictions below a queue with a full quota return quota, and with it the nodes that only the quota closed.
+        """
+        assert self.nodes is not None
+        everything = self.nodes.view()
+        diagnosis = Diagnosis(len(everything))
+        self.hooks.of(signature).filter_static(everything, diagnosis)
+        open_rows: Mask = self.static_results(signature)[0] | (diagnosis.codes == Code.UNSCHEDULABLE)
+        return open_rows

@@ -56,6 +56,9 @@ class CarryOver:
         #: The refusals of the last session, by object and hook.
         self.refusals: dict[tuple[ObjectRef, str], Refusal] = {}
 
+        #: By key of a job the uid of its first pod that reclaim did not place, the refusal, and the Unix seconds at
+        #: which its figures are refreshed.
+        self.reclaim_refusals: dict[str, tuple[str, Refusal, float]] = {}
         #: Queues whose attempts the session deadline ended in the last session, by action and queue.
         self.deferrals: dict[str, dict[str, Deferral]] = {}
 
@@ -104,3 +107,4 @@ class CarryOver:
         """Drops the state of jobs that are gone. `jobs`: keys."""
         self.enqueue = {key: value for key, value in self.enqueue.items() if key in jobs}
         self.evicted = {key: value for key, value in self.evicted.items() if key in jobs}
+        self.reclaim_refusals = {key: value for key, value in self.reclaim_refusals.items() if key in jobs}

@@ -10,6 +10,8 @@ A record is dropped, and its job attempted again, when
 - a static result or a signature context of one of its classes changed,
 - a plugin's wakeup was reached, or its events are to be repeated.
 
+Evictions for a skipped job are searched only while they may help it (`EvictionBounds`).
+
 A job refused at admission has a record, too, which stands while the admission version of its group is the same
 (`RefusedAdmissions`). The checks run per queue, group and class, never per job: a session costs what changed.
 """
@@ -24,6 +26,7 @@ import numpy as np
 from capcard_sched.framework.api.dispatch import HookFailed
 from capcard_sched.framework.api.plugin import Reads
 from capcard_sched.framework.placement.class_fits import ClassFit, FitChange
+from capcard_sched.framework.session.eviction_bounds import EvictionBounds, Skipped
 from capcard_sched.framework.session.refused_admissions import RefusedAdmissions
 from capcard_sched.model.status import PodGroupPhase
 
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.dispatch import Dispatch
     from capcard_sched.framework.api.node_view import PodSignature, Rows
     from capcard_sched.framework.placement.signature_cache import SignatureCache
+    from capcard_sched.framework.session.eviction_bounds import EvictionKind
     from capcard_sched.framework.session.queue_access import QueueAccess
     from capcard_sched.framework.session.refused_admissions import AdmissionVersion
     from capcard_sched.framework.session.report import TaskOutcome
@@ -97,6 +101,8 @@ class FailedAttempts:
         self._is_supported = dispatch.has_allocation_versions and not depends_on_time
         self._skips_refused = dispatch.has_admission_versions and not depends_on_time
         self._admissions = RefusedAdmissions()
+        #: What evictions may do for the skipped jobs.
+        self._evictions = EvictionBounds(state, dispatch)
         self._records: dict[str, FailedAttempt] = {}
         #: Queue to allocation version to the keys of its jobs.
         self._queues: dict[str, dict[Hashable, set[str]]] = {}
@@ -145,6 +151,7 @@ class FailedAttempts:
         if everything:
             self.drop_all()
             return
+        self._evictions.note_changes(changed_jobs)
         for key in changed_jobs:
             self._drop(key)  # the state decides whether a changed job is active
         while self._expiries and self._expiries[0][0] <= now:
@@ -205,8 +212,12 @@ class FailedAttempts:
         expires: float,
         outcomes: dict[str, TaskOutcome],
         refusals: dict[tuple[ObjectRef, str], Refusal],
+        evictions: Callable[[Job], Mapping[EvictionKind, Mapping[PodSignature, int] | None]],
     ) -> None:
-        """Records a failed attempt at the end of its session, unless its queue changed since."""
+        """Records a failed attempt at the end of its session, unless its queue changed since.
+
+        `evictions` returns the kinds of eviction that the job may try, with the needs as of `EvictionBounds.add`.
+        """
         job, needs, version = failure
         queue = self._state.queues.get(job.queue)
         if (
@@ -237,6 +248,12 @@ class FailedAttempts:
             self._classes[key].waiting.setdefault(count, set()).add(job.key)
         self._keep(FailedAttempt(job, job.queue, version, tuple(keyed), expires, outcomes, refusals))
         self._queues.setdefault(job.queue, {}).setdefault(version, set()).add(job.key)
+        for kind, classes in evictions(job).items():
+            self._evictions.add(kind, job, self._cache, classes)
+
+    def may_evict(self, kind: EvictionKind, changed_jobs: Iterable[str]) -> Skipped:
+        """The skipped jobs that may evict. `changed_jobs`: keys of those that changed in this session."""
+        return Skipped([], {}) if self._cache is None else self._evictions.skipped(kind, self._cache, changed_jobs)
 
     def add_refused(
         self,
@@ -298,6 +315,7 @@ class FailedAttempts:
         if record.version is None:
             self._admissions.discard(key)
             return record
+        self._evictions.discard(key, record.queue)
         _discard(self._queues, record.queue, record.version, key)
         for class_key, count in record.needs:
             entry = self._classes[class_key]

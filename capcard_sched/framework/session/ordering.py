@@ -7,15 +7,17 @@ back; between pushes it is as old as the push, as in Volcano.
 from __future__ import annotations
 
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from capcard_sched.framework.session.session_deadline import Deferral
 from capcard_sched.model import reasons
 from capcard_sched.model.refusal import Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
+    from capcard_sched.framework.session.eviction_bounds import EvictionKind, Skipped
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job
     from capcard_sched.model.queue import Queue
@@ -26,20 +28,22 @@ Item = TypeVar("Item")
 class KeyHeap(Generic[Item]):
     """A heap of items by key; equal keys keep their push order (keys end in a name, so they differ)."""
 
-    __slots__ = ("_entries", "_key", "_pushes")
+    __slots__ = ("_entries", "_pushes", "key", "last")
 
     def __init__(self, key: Callable[[Item], tuple[Any, ...]]) -> None:
-        self._key = key
+        self.key = key
+        #: The key of the last popped item.
+        self.last: tuple[Any, ...] = ()
         self._entries: list[tuple[tuple[Any, ...], int, Item]] = []
         self._pushes = 0
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def push(self, item: Item) -> None:
-        """Adds an item under its current key. O(log n)."""
+    def push(self, item: Item, key: tuple[Any, ...] | None = None) -> None:
+        """Adds an item under its current key, or under that of an earlier time. O(log n)."""
         self._pushes += 1
-        heappush(self._entries, (self._key(item), self._pushes, item))
+        heappush(self._entries, (self.key(item) if key is None else key, self._pushes, item))
 
     def __iter__(self) -> Iterator[Item]:
         """The items, in no particular order."""
@@ -47,7 +51,16 @@ class KeyHeap(Generic[Item]):
 
     def pop(self) -> Item:
         """Removes and returns the first item. O(log n). IndexError when empty."""
-        return heappop(self._entries)[2]
+        self.last, _, item = heappop(self._entries)
+        return item
+
+
+class _Later(NamedTuple):
+    """Skipped jobs, and the keys of their queues before the first attempt."""
+
+    skipped: Skipped
+    enters: Callable[[Job], bool]
+    queue_keys: Mapping[str, tuple[Any, ...]]
 
 
 class Rounds:
@@ -57,7 +70,7 @@ class Rounds:
     deadline are deferred: in the next session they precede the jobs that were tried, except in a strict FIFO queue.
     """
 
-    __slots__ = ("_action", "_attempted", "_deferred", "_hook", "_jobs", "_queues", "_session")
+    __slots__ = ("_action", "_attempted", "_deferred", "_hook", "_jobs", "_later", "_queues", "_session")
 
     def __init__(self, session: Session, action: str, hook: str = "") -> None:
         """`action`: its name; `hook`: the hook of the refusal that deferred jobs get, "" for none."""
@@ -69,6 +82,8 @@ class Rounds:
         self._attempted: dict[str, list[str]] = {}
         self._jobs: dict[str, KeyHeap[Job]] = {}
         self._queues: KeyHeap[Queue] = KeyHeap(session.queue_key)
+        #: Jobs that take part once the session evicts; None when they do, or when there are none.
+        self._later: _Later | None = None
 
     def __len__(self) -> int:
         """The number of queues to be popped."""
@@ -88,6 +103,44 @@ class Rounds:
             return job_key
         tried = deferred.tried
         return lambda job: (tried.get(job.key, 0), *job_key(job))
+
+    def add_later(self, skipped: Skipped, enters: Callable[[Job], bool]) -> None:
+        """Adds skipped jobs for which `enters` is true once the session evicts (`note_evictions`): at their places."""
+        session = self._session
+        keys = {}
+        for name in skipped.others:
+            try:
+                keys[name] = session.queue_key(session.queues[name])
+            except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+                session.record_hook_error(session.queues[name], error)
+        self._later = _Later(skipped, enters, keys)
+        self.note_evictions(None)
+
+    def note_evictions(self, current: Queue | None) -> None:
+        """Adds the jobs of `add_later` once the session has evicted, except those before the last attempt.
+
+        `current`: the queue of the last attempt, None before the first. What comes before it failed, or would have.
+        """
+        session, later = self._session, self._later
+        if later is None or not session.evictions:
+            return
+        self._later = None
+        known, waiting = set(later.skipped.promising), {queue.name for queue in self._queues}
+        for name, start in later.queue_keys.items():
+            own = current is not None and name == current.name
+            heap = self._jobs.get(name)
+            if current is not None and not own and name not in waiting and (heap is not None or start < self._queues.last):
+                continue
+            jobs = [session.jobs[key] for key in later.skipped.others[name] if key not in known and key in session.jobs]
+            jobs = [job for job in jobs if later.enters(job)]
+            if own and heap is not None:
+                jobs = [job for job in jobs if heap.key(job) > heap.last]
+            if jobs and heap is None:
+                queue = session.queues[name]
+                self._jobs[name] = KeyHeap(self._key_of_jobs(queue))
+                self._queues.push(queue, start)
+            for job in jobs:
+                self.push_job(job)
 
     def push_job(self, job: Job) -> None:
         """Pushes a job back."""
@@ -146,15 +199,26 @@ class Rounds:
                 session.explain_pending(job, refusal)
 
 
-def contenders(session: Session, action: str, may: Callable[[Job], bool]) -> Rounds:
-    """The admitted, valid jobs with pending tasks, not blocked by the head of their queue, for which `may` is true."""
+def contenders(session: Session, action: str, may: Callable[[Job], bool], kind: EvictionKind) -> Rounds:
+    """The admitted, valid jobs with pending tasks, not blocked by the head of their queue, for which `may` is true.
+
+    Skipped jobs that evictions cannot help take part once the session evicts: they may use what others free.
+    """
     rounds = Rounds(session, action)
-    for job in session.with_pending_tasks():
+
+    def enters(job: Job) -> bool:
         if session.is_pending_phase(job) or job.key in session.blocked_by_head:
-            continue
+            return False
         try:
-            if session.job_valid(job) is None and may(job):
-                rounds.add(job)
+            return session.job_valid(job) is None and may(job)
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
             session.record_hook_error(job, error)
+            return False
+
+    skipped, jobs = session.skipped_evictors(kind), session.jobs
+    promising = [jobs[key] for key in skipped.promising if key in jobs]
+    for job in chain(session.to_attempt(), promising):
+        if enters(job):
+            rounds.add(job)
+    rounds.add_later(skipped, enters)
     return rounds

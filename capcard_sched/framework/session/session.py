@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.api.webhook import WebhookFactory
     from capcard_sched.framework.placement.engine import PlacementEngine
+    from capcard_sched.framework.session.eviction_bounds import EvictionKind, Skipped
     from capcard_sched.model.explanation import VictimsConsidered
     from capcard_sched.model.intents import Bind, Evict
     from capcard_sched.model.job import Node
@@ -241,7 +242,9 @@ class Session(Snapshot):
         """
         barred = self.once(QueueAccess).refusal(job, "job_enqueueable")
         if barred is not None:
-            self.refused_jobs[job.key] = job, (barred.message,)
+            version = self.admission_version(job)
+            if version is not None:
+                self.refused_jobs[job.key] = job, version
             return False, barred
         grounds = self.admission_version(job)
         known = self.carry_over.enqueue.get(job.key)
@@ -271,9 +274,8 @@ class Session(Snapshot):
         if not self.dispatch.has_admission_versions:
             return None
         barred = self.once(QueueAccess).refusal(job, "job_enqueueable")
-        if barred is not None:
-            return (barred.message,)
-        grounds: list[object] = [job.uid]
+        # Also of a job that its queue does not accept: limits that its minimum exceeds are reported all the same.
+        grounds: list[object] = [job.uid, None if barred is None else barred.message]
         for _, call in self.dispatch.entries("admission_version"):
             token = call(job)
             if token is None:
@@ -452,6 +454,34 @@ class Session(Snapshot):
             self.failures.pop(job.key, None)
         else:
             self.failures[job.key] = PlacementFailure(job, shortages, self.failed_attempts.version(queue))
+
+    def eviction_needs(self, job: Job) -> dict[EvictionKind, dict[PodSignature, int] | None]:
+        """The kinds of eviction that a waiting job may try: its pending classes, each with the pods that it needs.
+
+        One pod of each of several classes; None where its victims have no bound. May raise HookFailed.
+        """
+        kinds: dict[EvictionKind, str] = {}
+        if "preempt" in self.actions and self.job_starving(job):
+            kinds["within-queue"] = "preempt"
+        if "reclaim" in self.actions and self.may_reclaim(job):
+            kinds["across-queues"] = "reclaim"
+        if not kinds:
+            return {}
+        queue, needed = self.queues[job.queue], 1
+        samples = {task.cls: task for task in job.pending.values()}
+        if len(samples) == 1 and not self.job_pipelined(job):
+            needed = max(1, job.min_available - job.ready_tasks - job.waiting_tasks)
+        needs = {self.engine.signature(queue, task): needed for task in samples.values()}
+        deferred = self.carry_over.deferrals
+        return {
+            kind: None if job.queue in deferred.get(action, ()) or (action == "preempt" and job.allocated_tasks) else needs
+            for kind, action in kinds.items()
+        }
+
+    def skipped_evictors(self, kind: EvictionKind) -> Skipped:
+        """The skipped jobs that may take part in an action of evictions."""
+        placed = (placement.job.key for placement in self.report.placements)
+        return self.failed_attempts.may_evict(kind, chain(self.state.changes.jobs, placed))
 
     def enqueue(self, job: Job) -> None:
         """Moves the job from phase Pending to Inqueue."""
