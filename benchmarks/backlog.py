@@ -5,6 +5,8 @@ One running pod per node holds all its cards, and 10,000 gangs of four such pods
 - B1: all of them are admitted; half of them wait for nodes, half of them because the card quota of their queue is
   smaller than the gang.
 - B2: all of them are refused at admission, because running pods use most of the quota of their queue.
+- B3: as B1, with the actions preempt and reclaim: the running pods are in another queue, and are no training.
+- B4: as B3, and one running pod per queue has a low priority: each gang may preempt it, and needs three nodes more.
 """
 
 from __future__ import annotations
@@ -26,14 +28,20 @@ from benchmarks.workloads import (
     make_queue,
     timestamp,
 )
+from capcard_sched.framework.conf.scheduler_conf import default_text
 from capcard_sched.gc import settle_memory
 from capcard_sched.model.deltas import Delta, ObjectChanged
 from capcard_sched.model.intents import Bind
-from capcard_sched.model.objects import ObjectMeta, PodObject, PodStatus
+from capcard_sched.model.objects import ObjectMeta, PodObject, PodStatus, PriorityClassObject
 
-BACKLOGS: Final = ("B1", "B2")
+BACKLOGS: Final = ("B1", "B2", "B3", "B4")
+_EVICTING: Final = default_text().replace(
+    '"enqueue, allocate, backfill"', '"enqueue, allocate, preempt, reclaim, backfill"'
+)
+_WITH_EVICTIONS: Final = ("B3", "B4")
 _QUEUES: Final = 40
 _GANG: Final = 4
+_LOW: Final = PriorityClassObject(metadata=ObjectMeta(name="low", uid="low"), value=-1)
 #: Gangs per node.
 _GANGS_PER_NODE: Final = 2
 #: Times each small change is repeated inside one run.
@@ -76,7 +84,8 @@ def measure_backlog(scene: str, size: str, nodes: int, repeats: int) -> Backlog:
 def _sample(scene: str, nodes: int, gangs: int) -> _Sample:
     workload = _workload(scene, nodes, gangs)
     running = [pod for pod in workload.pods if pod.spec.node_name]
-    core, work = started_core(encode(workload))
+    core, work = started_core(encode(workload), _EVICTING if scene in _WITH_EVICTIONS else None)
+    core.state.apply(ObjectChanged(_LOW))
     take_in(core, work)
     settle_memory()
 
@@ -116,13 +125,18 @@ def _workload(scene: str, nodes: int, gangs: int) -> Workload:
     on_nodes: list[Template] = []
     for number, node in enumerate(whole):
         model = (node.metadata.labels or {})[f"{GPU}.product"]
-        queue = "busy" if scene == "B1" else f"queue-{number % _QUEUES:02d}"
-        if scene != "B1":
+        is_victim = scene == "B4" and number >= len(whole) - _QUEUES
+        queue = f"queue-{number % _QUEUES:02d}" if scene == "B2" or is_victim else "busy"
+        if queue in held:
             held[queue][model] += 8
         on_nodes.append(Template(8, 32, model, GPU, 8))
         add_gang(workload, queue, on_nodes[-1], 1, phase="Running")
         workload.pods[-1] = _on_node(workload.pods[-1], "Running", node.metadata.name)
-    phase = "Inqueue" if scene == "B1" else "Pending"
+        if is_victim:
+            group = workload.groups[-1]
+            spec = msgspec.structs.replace(group.spec, priority_class_name=_LOW.metadata.name)
+            workload.groups[-1] = msgspec.structs.replace(group, spec=spec)
+    phase = "Inqueue" if scene != "B2" else "Pending"
     for number in range(gangs):
         template = Template(8 + number % 3, 32, models[number % len(models)], GPU, 8)
         add_gang(workload, f"queue-{number % _QUEUES:02d}", template, _GANG, phase=phase)

@@ -170,12 +170,12 @@ DECODERS: dict[type, Callable[[bytes], Delta]] = {
 }
 
 
-def started_core(frames: Sequence[Frame]) -> tuple[Core, Sequence[Frame]]:
-    """A core that runs already, and the frames of the work that is still to arrive.
+def started_core(frames: Sequence[Frame], conf: str | None = None) -> tuple[Core, Sequence[Frame]]:
+    """A core that runs already, and the frames of the work that is still to arrive. `conf`: else the built-in one.
 
     Its first session, over nodes and queues alone, is behind it: a scheduler has that once, when it starts.
     """
-    core = build_core()
+    core = build_core() if conf is None else core_with(conf, "scheduler-conf of the scene")
     standing = [frame for frame in frames if frame.kind in (NodeObject, QueueObject)]
     take_in(core, standing)
     core.step((), NOW - 1)

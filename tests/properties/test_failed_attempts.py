@@ -72,6 +72,8 @@ _turns = st.lists(
     min_size=1,
     max_size=8,
 )
+
+
 def _evicting(*tiers: str) -> str:
     listed = ", ".join(f"{{plugins: [{tier}]}}" for tier in tiers)
     return f'actions: "enqueue, allocate, preempt, reclaim, backfill"\ntiers: [{listed}]'

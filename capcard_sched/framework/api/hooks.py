@@ -153,9 +153,9 @@ HOOKS: tuple[Hook, ...] = (
     ),
     Hook(
         "protects",
-        '("preemptable" | "reclaimable", job, priority) -> Protection: of the pods of the job from all preemptors in jobs of '
-        "the priority (across queues: 0, for preemptors of any priority); may depend on the job alone. Sessions skip "
-        "preemptors whose possible victims are all protected",
+        '("preemptable" | "reclaimable", job, priority) -> Protection: of the pods of the job from all preemptors in '
+        "jobs of the priority (across queues: 0, for preemptors of any priority); may depend on the job alone. "
+        "Sessions skip preemptors whose possible victims are all protected",
         None,
         Combine.MERGE,
         "no protection",

@@ -125,8 +125,9 @@ class EvictionBounds:
     def add(
         self, kind: EvictionKind, job: Job, cache: SignatureCache, needs: Mapping[PodSignature, int] | None
     ) -> None:
-        """Adds a job that may evict. `needs`: its pending classes, each with the pods that one success takes; None
-        for a job whose own pods are possible victims.
+        """Adds a job that may evict. `needs`: its pending classes, each with the pods that one success takes.
+
+        None for a job whose own pods are possible victims.
         """
         count = sum(map(len, self._bounds.values()))
         if needs is None or count + len(needs) > _MAX_BOUNDS:

@@ -129,7 +129,12 @@ class Rounds:
         for name, start in later.queue_keys.items():
             own = current is not None and name == current.name
             heap = self._jobs.get(name)
-            if current is not None and not own and name not in waiting and (heap is not None or start < self._queues.last):
+            if (
+                current is not None
+                and not own
+                and name not in waiting
+                and (heap is not None or start < self._queues.last)
+            ):
                 continue
             jobs = [session.jobs[key] for key in later.skipped.others[name] if key not in known and key in session.jobs]
             jobs = [job for job in jobs if later.enters(job)]

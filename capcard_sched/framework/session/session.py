@@ -474,7 +474,9 @@ class Session(Snapshot):
         needs = {self.engine.signature(queue, task): needed for task in samples.values()}
         deferred = self.carry_over.deferrals
         return {
-            kind: None if job.queue in deferred.get(action, ()) or (action == "preempt" and job.allocated_tasks) else needs
+            kind: None
+            if job.queue in deferred.get(action, ()) or (action == "preempt" and job.allocated_tasks)
+            else needs
             for kind, action in kinds.items()
         }
 

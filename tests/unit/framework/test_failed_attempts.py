@@ -6,6 +6,7 @@ import pytest
 
 from capcard_sched.framework.api.plugin import Plugin
 from capcard_sched.framework.explain.diagnose import diagnose_job
+from capcard_sched.model.intents import Evict
 from capcard_sched.model.queue import Queue
 from capcard_sched.model.status import PodGroupPhase
 from capcard_sched.testing import Harness
@@ -213,3 +214,121 @@ def test_a_queue_that_no_longer_accepts_the_namespace_has_its_waiting_jobs_attem
 
     assert _attempted(h)
     assert "does not accept jobs of namespace" in h.pod_message("g-0")
+
+
+# --- evictions --------------------------------------------------------------------------------------------------------
+
+_EVICTING = (
+    'actions: "enqueue, allocate, preempt, reclaim, backfill"\n'
+    "tiers: [{plugins: [{name: priority}, {name: gang, enablePreemptable: false, enableReclaimable: false}, "
+    "{name: predicates}, {name: capacity-card}, {name: nodeorder}]}]"
+)
+
+
+def _searching() -> Harness:
+    """Two full nodes of another queue, and a waiting gang of two pods of high priority without possible victims."""
+    h = Harness(_EVICTING, run=True)
+    h.priority_class("high", 100)
+    limits = {"cpu": "100", "memory": "100Gi"}
+    for queue in ("q", "other"):
+        h.queue(queue, cards={"A": 100}, capability=limits)
+    for i in range(2):
+        h.gpu_node(f"n{i}", card="A", count=2, cpu="8")
+        h.group(f"busy-{i}", queue="other", min_member=1)
+        h.pod(f"busy-{i}", group=f"busy-{i}", requests={"cpu": "1"}, card="A", cards=2)
+    h.step()
+    h.group("g", queue="q", min_member=2, priority_class="high")
+    for i in range(2):
+        h.pod(f"g-{i}", group="g", requests={"cpu": "1"}, card="A", cards=2)
+    h.step()
+    h.step()
+    assert len(h.core.failed_attempts) == 1
+    return h
+
+
+def _searched(h: Harness) -> set[str]:
+    """The actions that search victims for the gang in the next session, which another pod causes."""
+    h.group("late", queue="other", min_member=1)
+    h.pod("late", group="late", requests={"cpu": "1"})
+    h.step()
+    assert h.binds["late"]
+    assert h.core.last_session is not None
+    return set(h.core.last_session.preemption_reports.get("default/g", ()))
+
+
+def _lower(h: Harness, *names: str, queue: str = "q", service: str = "") -> None:
+    """Running pods in place of those that fill the nodes."""
+    for i, name in enumerate(names):
+        h.delete_pod(f"busy-{i}")
+        h.group(name, queue=queue, min_member=1, annotations={"volcano.sh/service.type": service} if service else {})
+        h.pod(name, group=name, requests={"cpu": "1"}, card="A", cards=2, node=f"n{i}", phase="Running")
+
+
+def test_a_job_without_possible_victims_searches_none() -> None:
+    assert _searched(_searching()) == set()
+
+
+def test_too_few_possible_victims_cause_no_search() -> None:
+    h = _searching()
+    _lower(h, "low-0")
+    h.step()
+    assert "default/g" in {job.key for job in h.core.failed_attempts}
+    assert _searched(h) == set()
+
+
+def test_possible_victims_that_suffice_are_evicted() -> None:
+    h = _searching()
+    _lower(h, "low-0", "low-1")
+    result = h.step()
+
+    assert {intent.name for intent in result.intents if isinstance(intent, Evict)} == {"low-0", "low-1"}
+
+
+def test_a_pod_that_becomes_a_possible_victim_is_evicted() -> None:
+    h = _searching()
+    h.priority_class("higher", 200)
+    for i in range(2):
+        h.delete_pod(f"busy-{i}")
+        h.group(f"high-{i}", queue="q", min_member=1, priority_class="higher")
+        h.pod(f"high-{i}", group=f"high-{i}", requests={"cpu": "1"}, card="A", cards=2, node=f"n{i}", phase="Running")
+    h.step()
+    assert _searched(h) == set()
+    h.priority_class("higher", 1)
+    result = h.step()
+
+    assert {intent.name for intent in result.intents if isinstance(intent, Evict)} == {"high-0", "high-1"}
+
+
+def test_training_of_another_queue_is_a_possible_victim_of_reclaim() -> None:
+    h = _searching()
+    h.group("g", queue="q", min_member=2, priority_class="high", annotations={"volcano.sh/service.type": "inference"})
+    h.step()
+    assert _searched(h) == set()
+    _lower(h, "train-0", "train-1", queue="other", service="training")
+    result = h.step()
+
+    assert {intent.name for intent in result.intents if isinstance(intent, Evict)} == {"train-0", "train-1"}
+
+
+def test_a_skipped_job_uses_what_is_evicted_for_another_job_in_the_same_session() -> None:
+    """The eviction of a whole gang frees a node that the first job does not need."""
+    h = Harness(_EVICTING, run=True)
+    h.priority_class("high", 100)
+    h.queue("q", cards={"A": 100}, capability={"cpu": "100", "memory": "100Gi"})
+    for i in range(2):
+        h.gpu_node(f"n{i}", card="A", count=2, cpu="8")
+    h.group("low", queue="q", min_member=2)
+    for i in range(2):
+        h.pod(f"low-{i}", group="low", requests={"cpu": "1"}, card="A", cards=2)
+    h.step()
+    h.group("behind", queue="q", min_member=1, priority_class="")
+    h.pod("behind", group="behind", requests={"cpu": "1"}, card="A", cards=2)
+    h.settle()
+    assert "default/behind" in {job.key for job in h.core.failed_attempts}
+    h.group("first", queue="q", min_member=1, priority_class="high")
+    h.pod("first", group="first", requests={"cpu": "1"}, card="A", cards=2)
+    result = h.step()
+
+    assert {intent.name for intent in result.intents if isinstance(intent, Evict)} == {"low-0", "low-1"}
+    assert h.core.last_session is not None
+    assert {h.core.last_session.outcomes[h.task(name).uid].kind for name in ("first", "behind")} == {"pipelined"}
