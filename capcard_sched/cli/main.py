@@ -15,6 +15,7 @@ import cyclopts
 from capcard_sched import __version__
 from capcard_sched.cli.exit_codes import BAD_INPUT, INTERNAL_ERROR
 from capcard_sched.cli.help import whole_flags
+from capcard_sched.gc import keep_all
 
 #: The name in usages: kubectl runs a program called kubectl-capcard as `kubectl capcard`.
 PROGRAM = "kubectl capcard" if Path(sys.argv[0]).name == "kubectl-capcard" else "capcard-sched"
@@ -43,6 +44,8 @@ app.command("capcard_sched.cli.trace:app", name="trace")
 app.command("capcard_sched.cli.completion:completion", name="completion")
 
 _HELP = ("-h", "--help")
+#: Subcommands that read a cluster once; with --watch they go on.
+_READING = frozenset({"explain", "snapshot", "job", "queue", "card", "node", "pod"})
 #: Subcommand to its positional argument, for the error about a surplus one.
 _POSITIONAL = {"explain": "explain takes one NAME", "replay": "replay takes one FILE"}
 
@@ -86,5 +89,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+    if sys.argv[1:2] and sys.argv[1] in _READING:
+        keep_all()
     status = run(sys.argv[1:])
     sys.exit(status)

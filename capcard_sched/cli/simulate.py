@@ -12,12 +12,17 @@ from cyclopts import Parameter
 from capcard_sched.cli.exit_codes import Files, usage_error
 from capcard_sched.cli.failures import FailureWatch
 from capcard_sched.controllers.objects import ROOT_QUEUE
+from capcard_sched.daemon.diagnosis.saved_state import SavedStateError, saved_settings
 from capcard_sched.model.timestamps import SPAN_FORM, DurationError, parse_span
+from capcard_sched.simulation.clock import EPOCH, SECOND
 from capcard_sched.simulation.run import DEFAULT_SCHEDULERS, SimulationOptions, SimulationOutcome
 from capcard_sched.simulation.scenario import InputError, load_scenario
 from capcard_sched.webhook.connect import connect
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from capcard_sched.daemon.diagnosis.saved_state import SavedSettings
     from capcard_sched.framework.core import Core
     from capcard_sched.simulation.run import Progress
 
@@ -46,7 +51,7 @@ def simulate(
 
     Args:
         file: File, folder or `-` for standard input, YAML or JSON. Repeatable.
-        scheduler_conf: Scheduler-conf file. Default: the built-in one.
+        scheduler_conf: Scheduler-conf file. Default: that of a saved state in the input, else the built-in one.
         until: Stop at this virtual time, such as 10m. Default: when no further change is possible.
         output: Output format: a summary table, or all objects at the end as one List.
         schedule_period: Virtual time between sessions.
@@ -57,11 +62,15 @@ def simulate(
             -o json and -o yaml.
     """
     try:
-        options = options_of(until, schedule_period, scheduler_name, default_queue)
+        settings = settings_of(file)
+        options = options_of(until, schedule_period, scheduler_name, default_queue, settings)
         if not file:
             raise BadInputError("-f is required: a file, a folder or - for standard input")
-        scenario = load_scenario(file, existing_queues=(ROOT_QUEUE, default_queue))
-        scheduler = build_core(scheduler_conf, plugins_dir, options)
+        scenario = load_scenario(file, existing_queues=(ROOT_QUEUE, options.default_queue))
+        if scheduler_conf is None and settings is not None and settings.scheduler_conf:
+            scheduler = core_with_conf(settings.scheduler_conf, "savedState.schedulerConf", plugins_dir, options)
+        else:
+            scheduler = build_core(scheduler_conf, plugins_dir, options)
     except (BadInputError, InputError) as error:
         return usage_error(str(error))
     from capcard_sched.gc import settle_memory
@@ -81,15 +90,28 @@ def simulate(
     _show(outcome, output, scheduler.state.shares)
     if recorder is not None:
         from capcard_sched.reports.timeline import print_timeline, timeline_of
-        from capcard_sched.simulation.clock import EPOCH, SECOND
 
         recorder.finish(EPOCH + outcome.end / SECOND)
         print_timeline(timeline_of(recorder), to_stderr=output != "table")
     return watched.report()
 
 
-def options_of(until: str | None, period: str, names: tuple[str, ...], default_queue: str) -> SimulationOptions:
-    """The run options from the flags. Raises BadInputError."""
+def settings_of(files: Sequence[str]) -> SavedSettings | None:
+    """The settings of the first saved state among files; None without one. Raises BadInputError."""
+    try:
+        return next(filter(None, map(saved_settings, map(Path, files))), None)
+    except SavedStateError as error:
+        raise BadInputError(str(error)) from None
+
+
+def options_of(
+    until: str | None,
+    period: str,
+    names: tuple[str, ...],
+    default_queue: str,
+    settings: SavedSettings | None = None,
+) -> SimulationOptions:
+    """The run options from the flags, and from the settings of a state. Raises BadInputError."""
     moments = {"until": None if until is None else _moment("--until", until)}
     step = _moment("--schedule-period", period)
     if not step:
@@ -98,9 +120,13 @@ def options_of(until: str | None, period: str, names: tuple[str, ...], default_q
         raise BadInputError("--scheduler-name: must not be empty")
     if not default_queue:
         raise BadInputError("--default-queue: must not be empty")
-    return SimulationOptions(
-        tuple(dict.fromkeys(names)) or DEFAULT_SCHEDULERS, default_queue, step, moments["until"], time.time()
-    )
+    chosen, end = tuple(dict.fromkeys(names)), moments["until"]
+    if settings is None:
+        return SimulationOptions(chosen or DEFAULT_SCHEDULERS, default_queue, step, end, time.time())
+    begin = round((settings.now - EPOCH) * SECOND)
+    until_then = None if end is None else begin + end
+    names, queue = chosen or settings.scheduler_names, settings.default_queue
+    return SimulationOptions(names, queue, step, until_then, settings.now, begin)
 
 
 def _moment(flag: str, text: str) -> int:
@@ -178,10 +204,10 @@ def _show(outcome: SimulationOutcome, output: str, shares: frozenset[str]) -> No
     else:
         from capcard_sched.reports.overview import EvictionRow, survey
         from capcard_sched.reports.tables import print_overview
-        from capcard_sched.simulation.clock import EPOCH, SECOND
 
         evictions = [
-            EvictionRow(eviction.at / SECOND, f"{eviction.namespace}/{eviction.pod}", eviction.node, eviction.message)
-            for eviction in outcome.evictions
+            EvictionRow((one.at - outcome.begin) / SECOND, f"{one.namespace}/{one.pod}", one.node, one.message)
+            for one in outcome.evictions
         ]
-        print_overview(survey(document["items"], EPOCH + outcome.end / SECOND, EPOCH, evictions, shares))
+        start = EPOCH + outcome.begin / SECOND
+        print_overview(survey(document["items"], start + outcome.elapsed, start, evictions, shares))

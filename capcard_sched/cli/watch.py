@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from typing import TYPE_CHECKING, Final
 
 from capcard_sched.cli.cluster_source import live_cluster
+from capcard_sched.gc import settle_memory
 from capcard_sched.insight.object_view import DeltaObjects, for_core
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from capcard_sched.cli.cluster_source import ClusterSource, LiveCluster, Source
+    from capcard_sched.cli.cluster_source import ClusterSource, Source
+    from capcard_sched.cli.live_cluster import LiveCluster
     from capcard_sched.insight.object_view import Json
     from capcard_sched.model.deltas import Delta
 
@@ -89,4 +92,6 @@ async def _follow(source: Source, read: LiveCluster, follower: _Follower) -> Non
         async with asyncio.TaskGroup() as group:
             group.create_task(informers.run())
             await informers.wait_synced()
+            gc.enable()  # from here on, what is replaced becomes garbage
             follower.begin(live_cluster(source, read._replace(deltas=follower.initial), read_only=True))
+            settle_memory()

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 import msgspec
 from cyclopts import Parameter
 
-from capcard_sched.cli.cluster_source import Source, run_scenario, scenario_of
+from capcard_sched.cli.cluster_source import Source, load_input, load_state, run_scenario
 from capcard_sched.cli.exit_codes import usage_error
 from capcard_sched.cli.simulate import BadInputError
 
 if TYPE_CHECKING:
+    from capcard_sched.cli.cluster_source import SimulationInput
     from capcard_sched.cli.failures import FailureWatch
     from capcard_sched.framework.core import Core
     from capcard_sched.insight.what_if import NodeCopies, QuotaChange
     from capcard_sched.simulation.run import SimulationOutcome
-    from capcard_sched.simulation.scenario import Scenario
 
 #: Exit status: a job no longer starts, waits longer, or loses more pods to evictions.
 WORSE: Final = 3
@@ -40,7 +40,8 @@ def what_if(
 ) -> int:
     """Show the effect of changes: jobs that start, added waiting time, evictions, usage per queue and card.
 
-    Simulates the manifests of -f twice, as they are and with all changes, and compares the two ends.
+    Simulates the input twice, as it is and with all changes, and compares the two ends. The input are the manifests of
+    -f, the last state of a recording, or the state of a live cluster; writes nothing to it.
 
     Exit status: 0 when no job is worse off; 3 when a job no longer starts, waits longer or is evicted more; 2 on bad
     input; 1 on an internal error.
@@ -51,7 +52,7 @@ def what_if(
         drain: Node to drain: unschedulable, its pods are pending again. Repeatable.
         add_nodes: Copies of an existing node: `4xgpu-node-1`. Repeatable.
         conf: Scheduler-conf file after the change. Default: the same as before.
-        save: Write the changed input to this file, for `simulate -f`.
+        save: Write the changed input to this file, for `simulate -f` and `what-if -f`.
         output: Output format; JSON follows docs/what-if.schema.json.
         source: Flags that select the cluster.
     """
@@ -59,24 +60,25 @@ def what_if(
     from capcard_sched.insight.what_if import change_scenario, compare_runs
 
     try:
-        if not source.file:
-            raise BadInputError("-f is required: a file, a folder or - for standard input")
         changes = _changes(add, quota, drain, add_nodes, conf)
         if not changes:
             raise BadInputError("no change: pass --add, --quota, --drain, --add-nodes or --conf")
         if add and "-" in (*source.file, *add):
             raise BadInputError("--add: the base is read twice, standard input only once; save it to a file")
-        scenario = scenario_of(source)
-        changed = change_scenario(
-            scenario_of(source, *add) if add else scenario,
+        state = load_state(source)
+        given = load_input(source, state=state)
+        more = load_input(source, *add, state=state) if add else given
+        scenario = change_scenario(
+            more.scenario,
             quotas=[_quota(text) for text in quota],
             drained=drain,
             copies=[_copies(text) for text in add_nodes],
         )
+        changed, new_conf = more._replace(scenario=scenario), conf or source.scheduler_conf
         if save is not None:
-            _save(changed, save)
-        before, watched = _run(scenario, source, source.scheduler_conf)
-        after, also_watched = _run(changed, source, conf or source.scheduler_conf)
+            _save(changed, new_conf, save)
+        before, watched = _run(given, source, source.scheduler_conf)
+        after, also_watched = _run(changed, source, new_conf)
     except (BadInputError, UnknownObjectError) as error:
         return usage_error(str(error))
     report = compare_runs(changes, before, after)
@@ -89,8 +91,10 @@ def what_if(
     return watched.report() or also_watched.report() or (WORSE if report.is_worse else 0)
 
 
-def _run(scenario: Scenario, source: Source, conf: Path | None) -> tuple[tuple[Core, SimulationOutcome], FailureWatch]:
-    core, watched, outcome = run_scenario(scenario, source, conf)
+def _run(
+    given: SimulationInput, source: Source, conf: Path | None
+) -> tuple[tuple[Core, SimulationOutcome], FailureWatch]:
+    core, watched, outcome = run_scenario(given, source, conf)
     for delta in outcome.deltas:
         core.state.apply(delta)
     return (core, outcome), watched
@@ -122,11 +126,18 @@ def _copies(text: str) -> NodeCopies:
     return NodeCopies(int(found["count"]), found["template"])
 
 
-def _save(scenario: Scenario, path: Path) -> None:
+def _save(changed: SimulationInput, conf: Path | None, path: Path) -> None:
+    """Write an input, with its settings under a scheduler-conf file where it has settings."""
+    from capcard_sched.daemon.diagnosis.saved_state import document_of
     from capcard_sched.simulation.output import to_json
     from capcard_sched.simulation.scenario import as_manifests
 
+    settings, document = changed.settings, as_manifests(changed.scenario)
     try:
-        path.write_text(to_json(as_manifests(scenario)), "utf-8")
+        if settings is not None:
+            if conf is not None:
+                settings = msgspec.structs.replace(settings, scheduler_conf=conf.read_text("utf-8"))
+            document = document_of(settings, document["items"])
+        path.write_text(to_json(document), "utf-8")
     except OSError as error:
-        raise BadInputError(f"--save: {path}: {error.strerror or error}") from None
+        raise BadInputError(f"--save: {error.filename or path}: {error.strerror or error}") from None

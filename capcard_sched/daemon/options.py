@@ -204,7 +204,8 @@ class Options:
     log the differences."""
 
     cache_dump_dir: Annotated[Path, _flag(DIAGNOSIS, metavar="PATH")] = Path("/tmp")  # noqa: S108 - Volcano's default
-    """Folder of dumps, `snapshot-<unix seconds>.json`."""
+    """Folder of dumps, `snapshot-<unix seconds>.json`, and of the objects of the API server beside them,
+    `objects-<unix seconds>.json`, which `-f` of the commands reads."""
 
     debug_socket_dir: Annotated[
         Path | None, _flag(DIAGNOSIS, values.path, env_var="DEBUG_SOCKET_DIR", show_env_var=False, metavar="PATH")

@@ -22,8 +22,8 @@ from capcard_sched.controllers.objects import (
     status,
 )
 from capcard_sched.daemon.diagnosis.recording import Applied, Stepped
+from capcard_sched.daemon.diagnosis.saved_state import as_manifest
 from capcard_sched.insight.durations import JobFeatures, JobRun
-from capcard_sched.insight.object_view import as_manifest
 from capcard_sched.model.annotations import (
     CARD_NAME,
     CARD_NAME_ALIAS,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
-import msgspec
-
+from capcard_sched.daemon.diagnosis.saved_state import as_manifest
 from capcard_sched.model.deltas import ObjectChanged, ObjectGone
 from capcard_sched.model.kinds import KIND_BY_NAME, kind_of_object
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+
+    import msgspec
 
     from capcard_sched.model.deltas import Delta
     from capcard_sched.simulation.store import Store
@@ -128,25 +129,3 @@ def for_core(found: Iterable[Delta]) -> list[Delta]:
             or (isinstance(delta, ObjectGone) and delta.kind in _PARTIAL)
         )
     ]
-
-
-def manifests_of(found: Iterable[Delta]) -> list[Json]:
-    """The last version of every object that the scheduler reads, as manifests."""
-    kept: dict[tuple[str, str, str], msgspec.Struct] = {}
-    for delta in for_core(found):
-        match delta:
-            case ObjectChanged(obj):
-                kind = kind_of_object(obj)
-                namespace = obj.metadata.namespace or "default" if KIND_BY_NAME[kind].namespaced else ""
-                kept[kind, namespace, obj.metadata.name] = obj
-            case ObjectGone(kind, namespace, name):
-                kept.pop((kind, namespace, name), None)
-            case _:
-                pass
-    return [as_manifest(kind, obj) for (kind, _, _), obj in kept.items()]
-
-
-def as_manifest(kind: str, obj: msgspec.Struct) -> Json:
-    """An object as a manifest: the fields that the scheduler reads."""
-    fields: Json = msgspec.to_builtins(obj)
-    return {"apiVersion": KIND_BY_NAME[kind].api_version, **fields}

@@ -25,7 +25,6 @@ from capcard_sched.model.annotations import GROUP_NAME, GROUP_NAME_ALIAS, JOB_NA
 from capcard_sched.model.timestamps import parse_timestamp
 from capcard_sched.model.what_if import EvictedPodCount, JobChange, WhatIfReport
 from capcard_sched.model.workload import display_name
-from capcard_sched.simulation.clock import SECOND
 from capcard_sched.simulation.kinds import NODE
 from capcard_sched.simulation.scenario import Entry, Origin, in_creation_order
 
@@ -136,8 +135,8 @@ def compare_runs(
             moved.append(change)
     return WhatIfReport(
         changes=tuple(changes),
-        end_before=old.end / SECOND,
-        end_after=new.end / SECOND,
+        end_before=old.elapsed,
+        end_after=new.elapsed,
         starts=tuple(starts),
         blocked=tuple(blocked),
         moved=tuple(moved),
@@ -161,9 +160,10 @@ def start_waits(store: Store) -> dict[str, float | None]:
     found: dict[str, float | None] = {}
     for group in store.list(POD_GROUP):
         owner = controller_of(group)
-        if owner is None or (owner["kind"], owner.get("apiVersion")) != (JOB, BATCH_API):
-            key = "/".join(key_of(group))
-            found[key] = _wait(group, spec(group).get("minMember"), started.get(key, ()))
+        key = "/".join(key_of(group))
+        if owner is not None and (owner["kind"], owner.get("apiVersion")) == (JOB, BATCH_API):
+            key = f"{meta(group)['namespace']}/job/{owner['name']}"  # a state has no Jobs
+        found[key] = _wait(group, spec(group).get("minMember"), started.get(key, ()))
     for vcjob in store.list(JOB):
         namespace, name = key_of(vcjob)
         key = f"{namespace}/job/{name}"

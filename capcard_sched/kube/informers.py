@@ -8,7 +8,7 @@ from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from capcard_sched.kube.decode import KindDecoder
+from capcard_sched.kube.decode import KindDecoder, UndecodableObject
 from capcard_sched.kube.delta_store import DeltaStore
 from capcard_sched.kube.errors import ApiError
 from capcard_sched.kube.instrumentation import NullObserver
@@ -118,7 +118,11 @@ async def list_all(
         store = DeltaStore(kind, watch_observer)
         try:
             async for page in pages(client, kind.path, KindDecoder(kind), field_selector=kind.field_selector):
-                store.items(page.items, out)
+                for item in page.items:  # all of one version: nothing is to be compared
+                    if isinstance(item, UndecodableObject):
+                        store.undecodable(item, out)
+                    elif kind.selects is None or kind.selects(item):
+                        out.append(kind.changed(item))
         except ApiError as error:
             if kind.required or error.status not in {HTTPStatus.NOT_FOUND, HTTPStatus.FORBIDDEN}:
                 raise

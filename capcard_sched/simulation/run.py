@@ -82,7 +82,7 @@ class SimulationOutcome(NamedTuple):
     """The cluster at the end of a run."""
 
     store: Store
-    #: Virtual time of the end, microseconds since the start.
+    #: Virtual time of the end, microseconds since `EPOCH`.
     end: int
     sessions: int
     evictions: tuple[PendingEviction, ...]
@@ -91,6 +91,13 @@ class SimulationOutcome(NamedTuple):
     deltas: tuple[Delta, ...] = ()
     #: Uids of running pods to the moments at which they end, microseconds.
     ends: Mapping[str, int] = MappingProxyType({})
+    #: Virtual time of the start, microseconds since `EPOCH`.
+    begin: int = 0
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds from the start to the end."""
+        return (self.end - self.begin) / SECOND
 
 
 #: Called with the virtual time and the time of the last known event.
@@ -115,8 +122,9 @@ class SimulationRun:
         self._options = options
         self._scheduler = scheduler
         self._progress = progress
-        self._operations = list(reversed(scenario.operations))
-        self._last_operation = scenario.operations[-1].at if scenario.operations else 0
+        begin = options.begin
+        self._operations = [one._replace(at=begin + one.at) for one in reversed(scenario.operations)]
+        self._last_operation = self._operations[0].at if self._operations else begin
         self._cluster = SimulatedCluster(options.scheduler_names, options.default_queue, options.begin)
         self._clock = self._cluster.clock
         self._feed = StoreWatch(self._cluster.store, EPOCH if options.started is None else options.started)
@@ -188,6 +196,7 @@ class SimulationRun:
             tuple(self._warnings),
             tuple(self._feed.drain()),
             self._cluster.kubelet.ends(),
+            self._options.begin,
         )
 
     def _session(self) -> tuple[bool, bool, bool]:

@@ -107,21 +107,32 @@ class Scenario(NamedTuple):
     uids: frozenset[str] = frozenset()
 
 
-def load_scenario(paths: Sequence[str], stdin: Any = None, existing_queues: Iterable[str] = ()) -> Scenario:
-    """Read and check everything. `existing_queues` are created by the simulator. Raises InputError."""
-    scenario, problems = read_scenario(paths, stdin, existing_queues)
+def load_scenario(
+    paths: Sequence[str],
+    stdin: Any = None,
+    existing_queues: Iterable[str] = (),
+    documents: Iterable[ManifestDocument] = (),
+) -> Scenario:
+    """Read and check everything: `documents`, then files. `existing_queues` are created by the simulator.
+
+    Raises InputError.
+    """
+    scenario, problems = read_scenario(paths, stdin, existing_queues, documents)
     if problems:
         raise InputError(problems)
     return scenario
 
 
 def read_scenario(
-    paths: Sequence[str], stdin: Any = None, existing_queues: Iterable[str] = ()
+    paths: Sequence[str],
+    stdin: Any = None,
+    existing_queues: Iterable[str] = (),
+    documents: Iterable[ManifestDocument] = (),
 ) -> tuple[Scenario, list[str]]:
     """As `load_scenario`; returns the valid objects and operations, and the problems of the others."""
     loader = _Loader()
     try:
-        for document in read_manifests(paths, stdin):
+        for document in (*documents, *(read_manifests(paths, stdin) if paths else ())):
             loader.add(document)
     except ManifestError as error:
         loader.problems.append(str(error))

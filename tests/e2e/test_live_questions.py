@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from capcard_sched.cli.cluster_source import INSTALLED_CONF
+from capcard_sched.cli.cluster_source import INSTALLED_CONF, Source, load_input, run_scenario
 from capcard_sched.cli.main import run
 from capcard_sched.model import annotations as keys
+from capcard_sched.simulation.output import as_list, to_json
 from tests.controlplane.cluster import Cluster, Manifest
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.kubelet import Kubelet
@@ -414,16 +415,40 @@ async def test_a_snapshot_answers_as_the_cluster_does(
     arguments = ["snapshot", "-o", str(file), "--kubeconfig", str(control_plane.kubeconfig_for("scheduler-b"))]
     assert await asyncio.to_thread(run, arguments) == 0
     assert f"objects to {file}" in capsys.readouterr().err
-    arguments = ["explain", "waits", "-n", cluster.namespace, "-f", str(file), "--until", "0s", "-o", "json"]
+    arguments = ["explain", "waits", "-n", cluster.namespace, "-f", str(file), "-o", "json"]
     assert await asyncio.to_thread(run, arguments) == 0
     saved = json.loads(capsys.readouterr().out)
     for field in ("stage", "summary", "podGroup", "minAvailable"):
         assert saved[field] == live[field], field
     assert saved["queue"]["limits"] == live["queue"]["limits"]
-    arguments = ["what-if", "-f", str(file), "--until", "1m", "--quota", f"q/{A10}=6", "-o", "json"]
-    assert await asyncio.to_thread(run, arguments) == 0
-    report = json.loads(capsys.readouterr().out)
-    assert f"{cluster.namespace}/podgroup/waits" in [row["job"] for row in report["starts"]]
+
+
+@pytest.mark.asyncio
+async def test_a_change_of_a_live_cluster_equals_a_simulation_of_the_changed_input(
+    cluster: Cluster, ask: Asking, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await _set_the_scene(cluster)
+    file = tmp_path / "changed.json"
+    flags = ["--until", "1m", "--quota", f"q/{A10}=6", "--save", str(file), "-o", "json"]
+    answer = await ask("what-if", *flags)
+    assert answer.status == 0
+    assert [row["job"] for row in answer.document["starts"]] == [f"{cluster.namespace}/podgroup/waits"]
+    row = answer.document["starts"][0]
+    assert row["waitAfter"] < 600, "since its creation, by the clock of the cluster"
+    usage = {(row["queue"], row["resource"]): row["after"] for row in answer.document["usage"]}
+    assert usage["q", A10] == 6
+    assert await asyncio.to_thread(run, ["simulate", "-f", str(file), "--until", "1m", "-o", "json"]) == 0
+    simulated = capsys.readouterr().out
+    given = load_input(Source(file=(str(file),), until="1m"))
+    _, _, outcome = await asyncio.to_thread(run_scenario, given, Source(file=(str(file),), until="1m"), None)
+    assert to_json(as_list(outcome.store)) == simulated
+    bound = {
+        item["metadata"]["name"]: item["spec"].get("nodeName")
+        for item in json.loads(simulated)["items"]
+        if item["kind"] == "Pod"
+    }
+    assert bound["waits-0"] == "n1", "the change is in the saved input"
+    assert sorted(await cluster.bound()) == [f"runs-{member}" for member in range(4)], "nothing is written"
 
 
 # --- lists ----------------------------------------------------------------------------------------------------------

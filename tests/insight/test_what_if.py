@@ -157,7 +157,7 @@ def test_another_scheduler_conf_is_compared(tmp_path: Path, cluster: str, capsys
 
 
 BAD = {
-    "no input": (["--drain", "n1"], "-f is required"),
+    "no input": (["--kubeconfig", "/nowhere", "--drain", "n1"], "kubeconfig /nowhere: no such file"),
     "no change": (["-f", DEMO], "no change: pass --add"),
     "unknown queue": (["-f", DEMO, "--quota", "nope/A=1"], "Queue nope does not exist; the input has research"),
     "form of a quota": (["-f", DEMO, "--quota", "research=1"], "--quota: 'research=1': expected QUEUE/CARD=N"),

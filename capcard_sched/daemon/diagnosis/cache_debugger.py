@@ -1,4 +1,4 @@
-"""Dumps the state on SIGUSR1 and compares it with the API server on SIGUSR2."""
+"""Dumps the state and the objects on SIGUSR1 and compares it with the API server on SIGUSR2."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from capcard_sched.daemon.diagnosis import cache_comparer, dump
+from capcard_sched.daemon.diagnosis.saved_state import document_text, manifests_of
 from capcard_sched.kube.client import ApiError, Client, Unreachable
 from capcard_sched.kube.informers import list_all
 
@@ -46,15 +47,26 @@ class CacheDebugger:
         self._log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
     async def dump(self) -> None:
-        """Write the state to a file."""
+        """Write the state to a file, and the objects of the API server, as a saved state, to another."""
         now = time.time()
         content = await self._thread.query(lambda core: dump.snapshot(core, now))
+        settings = await self._thread.query(lambda core: dump.settings(core, now))
+        await self._write("dump written", dump.STATE, content, now)
         try:
-            path = await asyncio.to_thread(dump.write_snapshot, self._folder, content, now)
+            deltas = await list_all(self._client, self._kinds, self._observer)
+        except (ApiError, Unreachable) as error:
+            self._log.error("failed to list the objects of the dump", err=str(error))
+            return
+        objects = await asyncio.to_thread(lambda: document_text(settings, manifests_of(deltas)))
+        await self._write("objects of the dump written", dump.OBJECTS, objects, now)
+
+    async def _write(self, message: str, kind: str, content: bytes, now: float) -> None:
+        try:
+            path = await asyncio.to_thread(dump.write_snapshot, self._folder, content, now, kind)
         except OSError as error:
             self._log.error("failed to write dump", folder=str(self._folder), err=str(error))
         else:
-            self._log.info("dump written", file=str(path), bytes=len(content))
+            self._log.info(message, file=str(path), bytes=len(content))
 
     async def compare(self) -> None:
         """Log differences from the API server that two comparisons find."""

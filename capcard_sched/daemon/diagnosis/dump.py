@@ -2,7 +2,7 @@
 
 The dump is the document of the state (`state/document.py`) with the cards of queues and nodes, without empty fields and
 without texts of tenants: of annotations and labels it has only those of cards; of containers neither environment nor
-arguments.
+arguments. Beside it is a saved state (`saved_state.py`) with the objects of the API server, for `-f` of the commands.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from capcard_sched.daemon.diagnosis.recording import conf_document
+from capcard_sched.daemon.diagnosis.saved_state import SavedSettings
 from capcard_sched.framework.api.dispatch import error_text
 from capcard_sched.model.annotations import CARD_NAME, CARD_NAME_ALIAS
 from capcard_sched.model.cards import CARD, discover_cards
@@ -33,6 +35,8 @@ _UNITS: Final = {
     "ResourceQuota": "bytes for resources in bytes, else thousandths",
     "NodeUsage": f"percent, averages over {PERIOD}",
 }
+#: Names of the files: the document of the state, and the objects of the API server.
+STATE, OBJECTS = "snapshot", "objects"
 #: Prefix of the quota plugin's metrics per queue and card.
 _CARD_FIGURES: Final = "queue_card_"
 
@@ -84,9 +88,15 @@ def _printed(row: Row) -> Row:
     }
 
 
-def write_snapshot(folder: Path, content: bytes, now: float) -> Path:
-    """Write `snapshot-<unix seconds>.json` atomically, readable by the owner only. Raises OSError."""
-    target = folder / f"snapshot-{int(now)}.json"
+def settings(core: Core, now: float) -> SavedSettings:
+    """The settings of the objects beside a dump. For the scheduler thread; `now` in Unix seconds."""
+    names, conf = tuple(sorted(core.state.scheduler_names)), msgspec.json.encode(conf_document(core.conf))
+    return SavedSettings(format_timestamp(now), names, core.state.default_queue, conf.decode())
+
+
+def write_snapshot(folder: Path, content: bytes, now: float, kind: str = STATE) -> Path:
+    """Write `<kind>-<unix seconds>.json` atomically, readable by the owner only. Raises OSError."""
+    target = folder / f"{kind}-{int(now)}.json"
     part = folder / f".{target.name}.{os.getpid()}"
     # O_EXCL and O_NOFOLLOW: the folder is often world-writable.
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from capcard_sched.cli.cluster_source import Source, load_cluster
+from capcard_sched.cli.simulate import BadInputError
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.kubelet import Kubelet
 from tests.controlplane.proxy import Proxy
@@ -52,6 +54,16 @@ async def _snapshot(daemon: Daemon, number: int) -> dict[str, Any]:
     return content
 
 
+def placed_plugins(content: dict[str, Any]) -> list[str]:
+    """The plugins of a dump, in order."""
+    return [name for tier in content["schedulerConf"]["tiers"] for name in tier]
+
+
+def _file_of(daemon: Daemon) -> str:
+    """The file of the last dump."""
+    return str(daemon.lines("dump written")[-1]["file"])
+
+
 @pytest.mark.asyncio
 async def test_a_snapshot_and_a_comparison_can_be_had_at_any_time(
     cluster: Cluster, history: History, proxy: Proxy, kubelet: Kubelet, tmp_path: Path
@@ -76,3 +88,11 @@ async def test_a_snapshot_and_a_comparison_can_be_had_at_any_time(
         assert placed["Cluster"][""]["total_used"]["nvidia.com/gpu"] == 40_000
         assert placed["PriorityClass"]["system-node-critical"]["value"] == 2_000_001_000
         assert cluster.namespace in placed["Namespace"]
+        line = await daemon.logged("objects of the dump written", times=2)
+        assert Path(line["file"]).name.startswith("objects-")
+        source = Source(file=(line["file"],))
+        found = await asyncio.to_thread(load_cluster, source, read_only=True)
+        assert (len(found.core.state.nodes), len(found.core.state.tasks)) == (5, 40)
+        assert [plugin.name for plugin in found.core.dispatch.plugins] == placed_plugins(placed)
+        with pytest.raises(BadInputError, match="apiVersion: is required"):
+            await asyncio.to_thread(load_cluster, Source(file=(_file_of(daemon),)))
