@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from capcard_sched.model.annotations import CARD_NAME, QUEUE_NAMESPACES
+from capcard_sched.model.annotations import CARD_NAME, POD_QUEUE_NAME, QUEUE_NAMESPACES
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.kubelet import Kubelet
-from tests.controlplane.manifests import gang, gpu_node, queue
+from tests.controlplane.manifests import gang, gpu_node, pod, queue
 from tests.e2e.card.stage import eventually, wants
 from tests.e2e.daemons import CARD_CONF, Daemon
 
@@ -92,6 +92,44 @@ async def test_no_action_of_a_tenant_gets_more_cards_than_the_quota(
     async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, conf=CONF, name="again") as daemon:
         await settled(daemon)
         assert (await cluster.bound()).keys() == held
+
+
+async def test_bare_pods_that_change_their_queue_free_no_quota(
+    cluster: Cluster, control_plane: ControlPlane, kubelet: Kubelet, tmp_path: Path
+) -> None:
+    await cluster.create_all([gpu_node("n1", H200, 8), queue("q", cards={H200: 4}), queue("other", cards={})])
+    await cluster.create_all([pod(f"held-{i}", queue="q", cards=H200, requests=wants()) for i in range(4)])
+    held = {f"held-{index}" for index in range(4)}
+    async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, conf=CONF) as daemon:
+        await eventually(cluster.bound, "the first pods to be bound", lambda bound: bound.keys() == held)
+        for name in sorted(held):
+            await cluster.patch("pods", name, {"metadata": {"annotations": {POD_QUEUE_NAME: "other"}}})
+        await cluster.create_all([pod(f"more-{i}", queue="q", cards=H200, requests=wants()) for i in range(4)])
+        await settled(daemon)
+        assert (await cluster.bound()).keys() == held
+    async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, conf=CONF, name="again") as daemon:
+        await settled(daemon)
+        assert (await cluster.bound()).keys() == held
+
+
+@pytest.mark.parametrize("critical", ["system-cluster-critical", "system-node-critical"])
+async def test_a_critical_class_of_a_podgroup_evicts_no_pod_of_another_team(
+    cluster: Cluster, control_plane: ControlPlane, kubelet: Kubelet, tmp_path: Path, critical: str
+) -> None:
+    conf = CONF.replace("allocate, backfill", "allocate, preempt, backfill").replace(
+        "{name: gang}", "{name: gang, enablePreemptable: false}"
+    )
+    await cluster.create_all([gpu_node("n1", H200, 4), queue("q", cards={H200: 8})])
+    async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, conf=conf) as daemon:
+        await cluster.create_all(gang("theirs", 4, queue="q", cards=H200, requests=wants()))
+        await eventually(cluster.bound, "the gang to be bound", lambda bound: len(bound) == 4)
+        group, *members = gang("mine", 4, queue="q", cards=H200, requests=wants())
+        group["spec"]["priorityClassName"] = critical
+        await cluster.create_all([group, *members])
+        await settled(daemon)
+        pods = await cluster.list("pods")
+        assert not [one["metadata"]["name"] for one in pods if "deletionTimestamp" in one["metadata"]]
+        assert len(pods) == 8
 
 
 async def settled(daemon: Daemon) -> None:

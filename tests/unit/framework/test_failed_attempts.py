@@ -312,7 +312,7 @@ def test_training_of_another_queue_is_a_possible_victim_of_reclaim() -> None:
 
 def test_a_skipped_job_uses_what_is_evicted_for_another_job_in_the_same_session() -> None:
     """The eviction of a whole gang frees a node that the first job does not need."""
-    h = Harness(_EVICTING, run=True)
+    h = Harness(_EVICTING.replace(", reclaim", ""), run=True)
     h.priority_class("high", 100)
     h.queue("q", cards={"A": 100}, capability={"cpu": "100", "memory": "100Gi"})
     for i in range(2):

@@ -42,6 +42,20 @@ def test_an_admitted_gang_above_the_quota_blocks_no_declared_job(harness: Callab
     assert account.inqueue.is_empty
 
 
+def test_an_overcommitted_gang_above_the_quota_reserves_nothing(harness: Callable[..., Harness]) -> None:
+    h = harness({"overCommitFactor": 2})
+    for node in ("n1", "n2"):
+        h.gpu_node(node, card="H200")
+    h.queue("q", cards={"H200": 8})
+    add(h, "dead", 2, 8)
+    h.settle()
+    assert h.job("dead").phase == "Inqueue"
+    add(h, "small", 2, 4, declared=8)
+    h.settle()
+    assert h.plugin("capacity-card").ledger.queues["q"].inqueue.is_empty
+    assert h.binds.keys() == {"small-p-0", "small-p-1"}
+
+
 def test_a_declared_job_above_the_quota_is_reported_at_enqueue(harness: Callable[..., Harness]) -> None:
     h = world(harness)
     h.group("dead", phase="Pending", min_member=2, annotations={"volcano.sh/card.request": '{"H200": 16}'})
