@@ -24,6 +24,8 @@ Batch: TypeAlias = "list[JsonObject]"
 _CLUSTER: Final = Group("The cluster", sort_key=2)
 #: Objects per page of a list.
 _PAGE: Final = "500"
+#: Messages of an API server for kinds that it does not serve.
+_UNSERVED: Final = frozenset({"404 page not found", "the server could not find the requested resource"})
 #: Seconds between two attempts to watch.
 _PAUSE: Final = 1.0
 _T = TypeVar("_T")
@@ -173,6 +175,12 @@ class LiveObjects:
                 method, path, params=params, body=content, content_type=kind, limit=2**30
             )
         except ApiError as error:
+            if error.status == HTTPStatus.NOT_FOUND and error.message in _UNSERVED:
+                resource = path.partition("/apis/")[2].split("/")
+                text = (
+                    f"{'/'.join(resource[:2])} is not served by the API server: install the CustomResourceDefinitions"
+                )
+                raise RequestFailedError(text) from None
             raise RequestFailedError(error.message) from None
         except Unreachable as error:
             raise RequestFailedError(f"{self._client.connection.server}: {error}") from None

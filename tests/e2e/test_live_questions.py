@@ -3,91 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import resource
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
-import yaml
 
-from capcard_sched.cli.cluster_source import INSTALLED_CONF, Source, load_input, run_scenario
+from capcard_sched.cli.cluster_source import INSTALLED_CONF
 from capcard_sched.cli.main import run
-from capcard_sched.model import annotations as keys
-from capcard_sched.simulation.output import as_list, to_json
 from tests.controlplane.cluster import Cluster, Manifest
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.kubelet import Kubelet
 from tests.controlplane.manifests import gang, gpu_node, pod, pod_group, queue
-from tests.controlplane.processes import free_port
+from tests.e2e.asking import A10, CARD, H200, NO_CONF, Asking, set_the_scene
 from tests.e2e.daemons import CARD_CONF, Daemon
 
-A10, H200 = "A10", "NVIDIA-H200"
-_CARD = {"cpu": "1", "nvidia.com/gpu": "1"}
-READER = Path(__file__).parents[2] / "manifests" / "readers" / "clusterrole.yaml"
-_NO_CONF = f"note: ConfigMap {INSTALLED_CONF}: not found; using the built-in scheduler-conf\n"
 _SHORT = "Queue <q> has insufficient <A10> quota: requested <2000>, total would be <6000>, but capability is <4000>"
-
-
-class Answer(NamedTuple):
-    """What a command left behind."""
-
-    status: int
-    out: str
-    err: str
-
-    @property
-    def document(self) -> Any:
-        return json.loads(self.out)
-
-
-class Asking:
-    """Commands about the cluster, run in this process."""
-
-    def __init__(self, kubeconfig: Path, namespace: str, capsys: pytest.CaptureFixture[str]) -> None:
-        self.kubeconfig = kubeconfig
-        self.namespace = namespace
-        self._capsys = capsys
-
-    async def __call__(self, *words: str, kubeconfig: Path | None = None) -> Answer:
-        self._capsys.readouterr()
-        status = await asyncio.to_thread(run, [*words, f"--kubeconfig={kubeconfig or self.kubeconfig}"])
-        return Answer(status, *self._capsys.readouterr())
-
-    async def explain(self, name: str, *words: str) -> Answer:
-        return await self("explain", name, "-n", self.namespace, *words)
 
 
 @pytest.fixture
 def ask(cluster: Cluster, control_plane: ControlPlane, capsys: pytest.CaptureFixture[str]) -> Asking:
     return Asking(control_plane.kubeconfig_for("scheduler-b"), cluster.namespace, capsys)
-
-
-async def _set_the_scene(cluster: Cluster) -> None:
-    """`runs` holds 4 of 4 cards, `waits` asks for 2 more, and nobody has placed `fits` of another queue yet."""
-    await cluster.create_all(
-        [
-            gpu_node("n1", A10, 8),
-            gpu_node("n2", H200, 2),
-            queue("q", cards={A10: 4, "X": 1}, capability={"cpu": "32"}),
-            queue("other", cards={A10: 2, H200: 2}),
-        ]
-    )
-    await cluster.create_all(
-        [
-            *gang("runs", 4, queue="q", cards=A10, requests=_CARD),
-            *gang("waits", 2, queue="q", cards=A10, requests=_CARD),
-            *gang("fits", 2, queue="other", cards=A10, requests=_CARD),
-            pod_group("early", queue="other", members=1, annotations={keys.CARD_REQUEST: f'{{"{H200}":2}}'}),
-        ]
-    )
-    for member in range(4):
-        await cluster.bind(f"runs-{member}", "n1")
-    for name, phase in {"runs": "Running", "early": "Inqueue"}.items():
-        await cluster.patch("podgroups", name, {"status": {"phase": phase}})
 
 
 async def _install(cluster: Cluster, content: Mapping[str, str]) -> None:
@@ -116,9 +54,9 @@ async def _allow(cluster: Cluster, user: str, rules: list[Manifest]) -> None:
 
 @pytest.mark.asyncio
 async def test_explain_says_why_a_job_waits_with_figures(cluster: Cluster, ask: Asking) -> None:
-    await _set_the_scene(cluster)
+    await set_the_scene(cluster)
     answer = await ask.explain("waits")
-    assert (answer.status, answer.err) == (0, _NO_CONF)
+    assert (answer.status, answer.err) == (0, NO_CONF)
     lines = answer.out.splitlines()
     needs = "it needs 2 A10, and queue q has 0 A10 left of its quota of 4 (4 used)"
     assert lines[0] == f"{cluster.namespace}/podgroup/waits: The PodGroup is not admitted: {needs}."
@@ -131,7 +69,7 @@ async def test_explain_says_why_a_job_waits_with_figures(cluster: Cluster, ask: 
 
 @pytest.mark.asyncio
 async def test_explain_as_json_is_the_record(cluster: Cluster, ask: Asking) -> None:
-    await _set_the_scene(cluster)
+    await set_the_scene(cluster)
     found = (await ask.explain("waits-1", "-o", "json")).document
     assert (found["podGroup"], found["queue"]["name"], found["phase"]) == ("waits", "q", "Pending")
     assert (found["stage"], found["refusals"][0]["message"]) == ("NotAdmitted", _SHORT)
@@ -147,7 +85,7 @@ async def test_explain_as_json_is_the_record(cluster: Cluster, ask: Asking) -> N
 
 @pytest.mark.asyncio
 async def test_explain_tells_what_does_not_wait_and_what_would_not(cluster: Cluster, ask: Asking) -> None:
-    await _set_the_scene(cluster)
+    await set_the_scene(cluster)
     assert ": Not pending: all pods are scheduled.\n" in (await ask.explain("runs")).out
     answer = await ask.explain("fits")
     assert ": The next session binds 2 pods to n1.\n" in answer.out
@@ -157,9 +95,9 @@ async def test_explain_tells_what_does_not_wait_and_what_would_not(cluster: Clus
 
 @pytest.mark.asyncio
 async def test_explain_knows_a_deployment_by_its_name(cluster: Cluster, ask: Asking) -> None:
-    await _set_the_scene(cluster)
+    await set_the_scene(cluster)
     for name in ("chat-5d8f-aaaaa", "chat-v2-5d8f-bbbbb"):
-        replica = pod(name, queue="q", cards=A10, requests=_CARD, labels={"pod-template-hash": "5d8f"})
+        replica = pod(name, queue="q", cards=A10, requests=CARD, labels={"pod-template-hash": "5d8f"})
         replica_set = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": name[:-6], "uid": name}
         replica["metadata"]["ownerReferences"] = [{**replica_set, "controller": True}]
         await cluster.create(replica)
@@ -175,14 +113,14 @@ async def test_explain_knows_a_deployment_by_its_name(cluster: Cluster, ask: Ask
 
 @pytest.mark.asyncio
 async def test_an_unknown_name_offers_what_there_is(cluster: Cluster, ask: Asking) -> None:
-    await _set_the_scene(cluster)
+    await set_the_scene(cluster)
     await cluster.create_all([pod_group(f"more-{number}", queue="q") for number in range(9)])
     where = cluster.control_plane.server
     answer = await ask.explain("wait")
     assert (answer.status, answer.out) == (2, "")
     shown = "waits, early, fits, more-0, more-1, more-2, more-3, more-4 and 5 more"
     there = f"{cluster.namespace}/wait: no such job or pod at {where}; namespace {cluster.namespace} has {shown}"
-    assert answer.err == f"{_NO_CONF}error: {there}\n"
+    assert answer.err == f"{NO_CONF}error: {there}\n"
     elsewhere = await ask("explain", "waits", "-n", "elsewhere")
     assert f"namespace elsewhere has no jobs; namespaces with jobs: {cluster.namespace}\n" in elsewhere.err
 
@@ -192,9 +130,9 @@ async def test_an_unknown_name_offers_what_there_is(cluster: Cluster, ask: Askin
 
 @pytest.mark.asyncio
 async def test_queue_list_shows_what_is_held_promised_and_free(cluster: Cluster, ask: Asking) -> None:
-    await _set_the_scene(cluster)
+    await set_the_scene(cluster)
     answer = await ask("queue", "list")
-    assert (answer.status, answer.err) == (0, _NO_CONF)
+    assert (answer.status, answer.err) == (0, NO_CONF)
     rows = [line.split() for line in answer.out.splitlines()]
     columns = "QUEUE STATE JOBS PENDING JOBS TOTAL CARD OR RESOURCE QUOTA ALLOCATED RESERVED QUOTA FREE CLUSTER TOTAL"
     assert rows[0] == columns.split()
@@ -208,7 +146,7 @@ async def test_queue_list_shows_what_is_held_promised_and_free(cluster: Cluster,
 
 @pytest.mark.asyncio
 async def test_queue_list_as_json_of_one_queue(cluster: Cluster, ask: Asking) -> None:
-    await _set_the_scene(cluster)
+    await set_the_scene(cluster)
     answer = await ask("queue", "list", "q", "-o", "json")
     (only,) = answer.document["items"]
     assert (only["name"], only["state"], only["jobs"], only["waiting"]) == ("q", "Open", 2, 1)
@@ -219,7 +157,7 @@ async def test_queue_list_as_json_of_one_queue(cluster: Cluster, ask: Asking) ->
     assert only["resources"]["cpu"] == [32000, 4000]
     unknown = await ask("queue", "list", "q", "nope")
     assert (unknown.status, unknown.out) == (2, "")
-    assert unknown.err == f"{_NO_CONF}error: no such queue: nope; existing queues: other, q\n"
+    assert unknown.err == f"{NO_CONF}error: no such queue: nope; existing queues: other, q\n"
 
 
 @pytest.mark.asyncio
@@ -229,7 +167,7 @@ async def test_queue_list_agrees_with_the_daemon(
     either = f"{H200}|{A10}"
     await cluster.create_all([gpu_node("n1", A10, 8), gpu_node("n2", H200, 1), queue("q", cards={A10: 3, H200: 8})])
     await cluster.create_all(
-        [*gang("job", 3, queue="q", cards=either, requests=_CARD), pod("shy", queue="q", cards="|")]
+        [*gang("job", 3, queue="q", cards=either, requests=CARD), pod("shy", queue="q", cards="|")]
     )
     async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, conf=CARD_CONF) as daemon:
 
@@ -251,8 +189,8 @@ async def test_queue_list_agrees_with_the_daemon(
 
 @pytest.mark.asyncio
 async def test_the_installed_scheduler_conf_decides(cluster: Cluster, ask: Asking, tmp_path: Path) -> None:
-    await _set_the_scene(cluster)
-    await cluster.create(pod("unnamed", queue="q", requests=_CARD))
+    await set_the_scene(cluster)
+    await cluster.create(pod("unnamed", queue="q", requests=CARD))
     deny = CARD_CONF.replace("{name: capacity-card}", "{name: capacity-card, arguments: {unnamedCards: deny}}")
     await _install(cluster, {"scheduler.yaml": deny})
     answer = await ask.explain("unnamed")
@@ -293,40 +231,10 @@ async def test_an_installed_scheduler_conf_of_no_use_is_told(
 
 
 @pytest.mark.asyncio
-async def test_the_rights_of_a_reader_suffice_and_nothing_but_reading_is_done(
-    cluster: Cluster, control_plane: ControlPlane, ask: Asking, tmp_path: Path
-) -> None:
-    await _set_the_scene(cluster)
-    user, token = "asker", await _token(cluster, "asker")
-    asker = control_plane.kubeconfig_for(token=token, name=user)
-    account = f"system:serviceaccount:{cluster.namespace}:{user}"
-    await _allow(cluster, account, yaml.safe_load(READER.read_text())["rules"])
-    explain, snapshot = (
-        ["explain", "waits", "-n", cluster.namespace],
-        ["snapshot", "-o", str(tmp_path / "cluster.json")],
-    )
-    for words in (explain, ["queue", "list"], ["card", "list"], ["node", "list"], snapshot):
-        answer = await ask(*words, kubeconfig=asker)
-        assert answer.status == 0
-        assert "denied" not in answer.err
-
-    def done() -> set[str]:
-        return {row.verb for row in control_plane.audit() if row.user == account}
-
-    await cluster.wait_until(done, "the audit log")
-    assert done() == {"get", "list"}
-
-
-async def _token(cluster: Cluster, name: str) -> str:
-    await cluster.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}})
-    return await cluster.token_of(name)
-
-
-@pytest.mark.asyncio
 async def test_who_may_read_little_is_told_what_is_missing(
     cluster: Cluster, control_plane: ControlPlane, ask: Asking
 ) -> None:
-    await _set_the_scene(cluster)
+    await set_the_scene(cluster)
     somebody = control_plane.kubeconfig_for("somebody")
     answer = await ask("queue", "list", kubeconfig=somebody)
     assert (answer.status, answer.out) == (2, "")
@@ -342,18 +250,6 @@ async def test_who_may_read_little_is_told_what_is_missing(
     assert left_out.startswith("note: access denied, assumed empty: ")
     assert "priorityclasses" in left_out
     assert ["q", "Open", "1", "2", "A10", "4", "4", "0", "0", "8"] in [line.split() for line in answer.out.splitlines()]
-
-
-@pytest.mark.parametrize("words", [["explain", "x"], ["queue", "list"]], ids=["explain", "queue list"])
-def test_a_cluster_that_cannot_be_reached_is_told_in_one_line(
-    words: list[str], control_plane: ControlPlane, capsys: pytest.CaptureFixture[str]
-) -> None:
-    server = f"https://127.0.0.1:{free_port()}"
-    assert run([*words, f"--kubeconfig={control_plane.kubeconfig_for('scheduler-b', server=server)}"]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.count("\n") == 1
-    assert err.startswith(f"error: {server}: ")
 
 
 def test_without_a_kubeconfig_files_are_offered(
@@ -390,7 +286,7 @@ def test_flags_of_no_use_are_told(
 
 @pytest.mark.asyncio
 async def test_an_answer_takes_little_time(cluster: Cluster, control_plane: ControlPlane) -> None:
-    await _set_the_scene(cluster)
+    await set_the_scene(cluster)
     program = Path(sys.executable).with_name("capcard-sched")
     config = control_plane.kubeconfig_for("scheduler-b")
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -400,121 +296,3 @@ async def test_an_answer_takes_little_time(cluster: Cluster, control_plane: Cont
     assert _SHORT in out
     # Of the processor: the machine may have other things to do meanwhile. Alone it answers in about as long.
     assert (after.ru_utime + after.ru_stime) - (before.ru_utime + before.ru_stime) < 3.0
-
-
-# --- snapshot -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.asyncio
-async def test_a_snapshot_answers_as_the_cluster_does(
-    cluster: Cluster, ask: Asking, control_plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    await _set_the_scene(cluster)
-    live = (await ask.explain("waits", "-o", "json")).document
-    file = tmp_path / "cluster.json"
-    arguments = ["snapshot", "-o", str(file), "--kubeconfig", str(control_plane.kubeconfig_for("scheduler-b"))]
-    assert await asyncio.to_thread(run, arguments) == 0
-    assert f"objects to {file}" in capsys.readouterr().err
-    arguments = ["explain", "waits", "-n", cluster.namespace, "-f", str(file), "-o", "json"]
-    assert await asyncio.to_thread(run, arguments) == 0
-    saved = json.loads(capsys.readouterr().out)
-    for field in ("stage", "summary", "podGroup", "minAvailable"):
-        assert saved[field] == live[field], field
-    assert saved["queue"]["limits"] == live["queue"]["limits"]
-
-
-@pytest.mark.asyncio
-async def test_a_change_of_a_live_cluster_equals_a_simulation_of_the_changed_input(
-    cluster: Cluster, ask: Asking, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    await _set_the_scene(cluster)
-    file = tmp_path / "changed.json"
-    flags = ["--until", "1m", "--quota", f"q/{A10}=6", "--save", str(file), "-o", "json"]
-    answer = await ask("what-if", *flags)
-    assert answer.status == 0
-    assert [row["job"] for row in answer.document["starts"]] == [f"{cluster.namespace}/podgroup/waits"]
-    row = answer.document["starts"][0]
-    assert row["waitAfter"] < 600, "since its creation, by the clock of the cluster"
-    usage = {(row["queue"], row["resource"]): row["after"] for row in answer.document["usage"]}
-    assert usage["q", A10] == 6
-    assert await asyncio.to_thread(run, ["simulate", "-f", str(file), "--until", "1m", "-o", "json"]) == 0
-    simulated = capsys.readouterr().out
-    given = load_input(Source(file=(str(file),), until="1m"))
-    _, _, outcome = await asyncio.to_thread(run_scenario, given, Source(file=(str(file),), until="1m"), None)
-    assert to_json(as_list(outcome.store)) == simulated
-    bound = {
-        item["metadata"]["name"]: item["spec"].get("nodeName")
-        for item in json.loads(simulated)["items"]
-        if item["kind"] == "Pod"
-    }
-    assert bound["waits-0"] == "n1", "the change is in the saved input"
-    assert sorted(await cluster.bound()) == [f"runs-{member}" for member in range(4)], "nothing is written"
-
-
-# --- lists ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.asyncio
-async def test_each_list_reads_the_live_cluster(cluster: Cluster, ask: Asking) -> None:
-    await _set_the_scene(cluster)
-    expected = {
-        "job": {"early", "fits", "runs", "waits"},
-        "pod": {
-            f"{gang}-{member}" for gang, size in (("runs", 4), ("waits", 2), ("fits", 2)) for member in range(size)
-        },
-        "queue": {"other", "q"},
-        "card": {A10, H200},
-        "node": {"n1", "n2"},
-    }
-    for kind, names in expected.items():
-        scope = ["-n", cluster.namespace] if kind in {"job", "pod"} else []
-        answer = await ask(kind, "list", "-o", "json", *scope)
-        assert (answer.status, answer.err) == (0, _NO_CONF)
-        assert {item["name"] for item in answer.document["items"]} == names
-    rows = [line.split() for line in (await ask("job", "list", "-n", cluster.namespace)).out.splitlines()]
-    assert ["runs", "podgroup", "q", "Running", "4/4", "(4)"] in [row[:6] for row in rows]
-    assert ["waits", "podgroup", "q", "Pending", "0/2", "(2)"] in [row[:6] for row in rows]
-    elsewhere = await ask("job", "list", "-n", "elsewhere")
-    assert (elsewhere.status, elsewhere.out, elsewhere.err) == (0, "", f"{_NO_CONF}No resources found\n")
-
-
-@pytest.mark.parametrize(
-    "words, before, after",
-    [
-        (["queue", "list", "q", "-o", "json"], 4, 5),
-        (["card", "list", A10, "-o", "json"], 4, 5),
-        (["node", "list", "n1", "-o", "json"], 4, 5),
-    ],
-    ids=["queue", "card", "node"],
-)
-@pytest.mark.asyncio
-async def test_a_watch_prints_what_changes(
-    words: list[str], before: int, after: int, cluster: Cluster, control_plane: ControlPlane
-) -> None:
-    await _set_the_scene(cluster)
-    program = Path(sys.executable).with_name("capcard-sched")
-    command = [str(program), *words, "-w", f"--kubeconfig={control_plane.kubeconfig_for('scheduler-b')}"]
-    watch = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    assert watch.stdout is not None
-    decoder, text = json.JSONDecoder(), ""
-
-    async def amount() -> int:
-        nonlocal text
-        while True:
-            try:
-                document, end = decoder.raw_decode(text)
-            except ValueError:
-                assert watch.stdout is not None
-                text += (await watch.stdout.readline()).decode()
-                continue
-            text = text[end:].lstrip()
-            return int(document["used"] if "used" in document else document["cards"][0]["allocated"])
-
-    try:
-        async with asyncio.timeout(60):
-            assert await amount() == before
-            await cluster.bind("fits-0" if words[0] != "queue" else "waits-0", "n1")
-            assert await amount() == after
-    finally:
-        watch.terminate()
-        await watch.wait()

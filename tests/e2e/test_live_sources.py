@@ -1,0 +1,141 @@
+"""The lists, snapshots and changes of a live cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from capcard_sched.cli.cluster_source import Source, load_input, run_scenario
+from capcard_sched.cli.main import run
+from capcard_sched.simulation.output import as_list, to_json
+from tests.controlplane.cluster import Cluster
+from tests.controlplane.controlplane import ControlPlane
+from tests.e2e.asking import A10, H200, NO_CONF, Asking, set_the_scene
+
+
+@pytest.fixture
+def ask(cluster: Cluster, control_plane: ControlPlane, capsys: pytest.CaptureFixture[str]) -> Asking:
+    return Asking(control_plane.kubeconfig_for("scheduler-b"), cluster.namespace, capsys)
+
+
+# --- snapshot -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+async def test_a_snapshot_answers_as_the_cluster_does(
+    cluster: Cluster, ask: Asking, control_plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await set_the_scene(cluster)
+    live = (await ask.explain("waits", "-o", "json")).document
+    file = tmp_path / "cluster.json"
+    arguments = ["snapshot", "-o", str(file), "--kubeconfig", str(control_plane.kubeconfig_for("scheduler-b"))]
+    assert await asyncio.to_thread(run, arguments) == 0
+    assert f"objects to {file}" in capsys.readouterr().err
+    arguments = ["explain", "waits", "-n", cluster.namespace, "-f", str(file), "-o", "json"]
+    assert await asyncio.to_thread(run, arguments) == 0
+    saved = json.loads(capsys.readouterr().out)
+    for field in ("stage", "summary", "podGroup", "minAvailable"):
+        assert saved[field] == live[field], field
+    assert saved["queue"]["limits"] == live["queue"]["limits"]
+
+
+@pytest.mark.asyncio
+async def test_a_change_of_a_live_cluster_equals_a_simulation_of_the_changed_input(
+    cluster: Cluster, ask: Asking, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await set_the_scene(cluster)
+    file = tmp_path / "changed.json"
+    flags = ["--until", "1m", "--quota", f"q/{A10}=6", "--save", str(file), "-o", "json"]
+    answer = await ask("what-if", *flags)
+    assert answer.status == 0
+    assert [row["job"] for row in answer.document["starts"]] == [f"{cluster.namespace}/podgroup/waits"]
+    row = answer.document["starts"][0]
+    assert row["waitAfter"] < 600, "since its creation, by the clock of the cluster"
+    usage = {(row["queue"], row["resource"]): row["after"] for row in answer.document["usage"]}
+    assert usage["q", A10] == 6
+    assert await asyncio.to_thread(run, ["simulate", "-f", str(file), "--until", "1m", "-o", "json"]) == 0
+    simulated = capsys.readouterr().out
+    given = load_input(Source(file=(str(file),), until="1m"))
+    _, _, outcome = await asyncio.to_thread(run_scenario, given, Source(file=(str(file),), until="1m"), None)
+    assert to_json(as_list(outcome.store)) == simulated
+    bound = {
+        item["metadata"]["name"]: item["spec"].get("nodeName")
+        for item in json.loads(simulated)["items"]
+        if item["kind"] == "Pod"
+    }
+    assert bound["waits-0"] == "n1", "the change is in the saved input"
+    assert sorted(await cluster.bound()) == [f"runs-{member}" for member in range(4)], "nothing is written"
+
+
+# --- lists ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+async def test_each_list_reads_the_live_cluster(cluster: Cluster, ask: Asking) -> None:
+    await set_the_scene(cluster)
+    expected = {
+        "job": {"early", "fits", "runs", "waits"},
+        "pod": {
+            f"{gang}-{member}" for gang, size in (("runs", 4), ("waits", 2), ("fits", 2)) for member in range(size)
+        },
+        "queue": {"other", "q"},
+        "card": {A10, H200},
+        "node": {"n1", "n2"},
+    }
+    for kind, names in expected.items():
+        scope = ["-n", cluster.namespace] if kind in {"job", "pod"} else []
+        answer = await ask(kind, "list", "-o", "json", *scope)
+        assert (answer.status, answer.err) == (0, NO_CONF)
+        assert {item["name"] for item in answer.document["items"]} == names
+    rows = [line.split() for line in (await ask("job", "list", "-n", cluster.namespace)).out.splitlines()]
+    assert ["runs", "podgroup", "q", "Running", "4/4", "(4)"] in [row[:6] for row in rows]
+    assert ["waits", "podgroup", "q", "Pending", "0/2", "(2)"] in [row[:6] for row in rows]
+    elsewhere = await ask("job", "list", "-n", "elsewhere")
+    assert (elsewhere.status, elsewhere.out, elsewhere.err) == (0, "", f"{NO_CONF}No resources found\n")
+
+
+@pytest.mark.parametrize(
+    "words, before, after",
+    [
+        (["queue", "list", "q", "-o", "json"], 4, 5),
+        (["card", "list", A10, "-o", "json"], 4, 5),
+        (["node", "list", "n1", "-o", "json"], 4, 5),
+    ],
+    ids=["queue", "card", "node"],
+)
+@pytest.mark.asyncio
+async def test_a_watch_prints_what_changes(
+    words: list[str], before: int, after: int, cluster: Cluster, control_plane: ControlPlane
+) -> None:
+    await set_the_scene(cluster)
+    program = Path(sys.executable).with_name("capcard-sched")
+    command = [str(program), *words, "-w", f"--kubeconfig={control_plane.kubeconfig_for('scheduler-b')}"]
+    watch = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert watch.stdout is not None
+    decoder, text = json.JSONDecoder(), ""
+
+    async def amount() -> int:
+        nonlocal text
+        while True:
+            try:
+                document, end = decoder.raw_decode(text)
+            except ValueError:
+                assert watch.stdout is not None
+                text += (await watch.stdout.readline()).decode()
+                continue
+            text = text[end:].lstrip()
+            return int(document["used"] if "used" in document else document["cards"][0]["allocated"])
+
+    try:
+        async with asyncio.timeout(60):
+            assert await amount() == before
+            await cluster.bind("fits-0" if words[0] != "queue" else "waits-0", "n1")
+            assert await amount() == after
+    finally:
+        watch.terminate()
+        await watch.wait()

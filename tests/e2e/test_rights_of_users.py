@@ -1,0 +1,220 @@
+"""Every verb on a live cluster, by users with few rights, without the CustomResourceDefinitions, or out of reach."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import yaml
+
+from capcard_sched.cli.main import run
+from capcard_sched.kube.controllers.records import RESOURCES
+from capcard_sched.kube.kinds import KINDS
+from tests.controlplane.cluster import Cluster, Manifest
+from tests.controlplane.controlplane import ControlPlane
+from tests.controlplane.manifests import gang, gpu_node, queue
+from tests.controlplane.processes import free_port
+from tests.insight.test_situations import HERE
+
+A10 = "A10"
+READER = HERE.parents[1] / "manifests" / "readers" / "clusterrole.yaml"
+_RBAC = "rbac.authorization.k8s.io"
+
+
+class Verb(NamedTuple):
+    """A command line, and what a user sees who may read pods, PodGroups and Jobs of one namespace only."""
+
+    words: str
+    #: Part of the output of a success, or of the error line.
+    seen: str
+    status: int = 0
+    #: Whether it takes -n.
+    namespaced: bool = True
+
+
+#: `{tmp}` is a folder.
+READING = {
+    verb.words.split(" {")[0]: verb
+    for verb in (
+        Verb("explain waits", "Not readable: nodes, podgroups of other namespaces, pods of other namespaces, queues"),
+        Verb("job list", "waits"),
+        Verb("pod list", "waits-0"),
+        Verb("job get train", "train"),
+        Verb("snapshot -o {tmp}/cluster.json", ""),
+        Verb("queue list", "access denied: queues; queue list reads them", 2, namespaced=False),
+        Verb("card list", "access denied: nodes; card list reads them", 2, namespaced=False),
+        Verb("node list", "access denied: nodes; node list reads them", 2, namespaced=False),
+        Verb("queue get q", 'cannot get resource "queues"', 2),
+        Verb("what-if --drain n1 --until 1m", "access denied: nodes, ", 2, namespaced=False),
+    )
+}
+WRITING = [
+    "job run more",
+    "job suspend train",
+    "job resume train",
+    "job delete train",
+    "queue create more",
+    "queue open q",
+    "queue close q",
+    "queue update q -w 2",
+    "queue delete q",
+]
+
+
+class Shell:
+    """Runs verbs in this process as a user."""
+
+    def __init__(self, cluster: Cluster, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self._cluster, self._folder, self._capsys = cluster, folder, capsys
+
+    async def __call__(self, words: str, config: Path, *, namespaced: bool = True) -> tuple[int, str, str]:
+        self._capsys.readouterr()
+        command = [*words.format(tmp=self._folder).split(), f"--kubeconfig={config}"]
+        if namespaced:
+            command += ["-n", self._cluster.namespace]
+        status = await asyncio.to_thread(run, command)
+        return status, *self._capsys.readouterr()
+
+
+@pytest.fixture
+def shell(cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Shell:
+    return Shell(cluster, tmp_path, capsys)
+
+
+async def furnish(cluster: Cluster) -> None:
+    """`runs` holds the quota, `waits` waits, `train` has no PodGroup."""
+    await cluster.create_all([gpu_node("n1", A10, 8), queue("q", cards={A10: 2})])
+    card = {"cpu": "1", "nvidia.com/gpu": "1"}
+    for name in ("runs", "waits"):
+        await cluster.create_all(gang(name, 2, queue="q", cards=A10, requests=card))
+    for member in range(2):
+        await cluster.bind(f"runs-{member}", "n1")
+    template = {"spec": {"containers": [{"name": "main", "image": "x"}]}}
+    spec = {
+        "schedulerName": "volcano",
+        "minAvailable": 1,
+        "tasks": [{"name": "w", "replicas": 1, "template": template}],
+    }
+    api = "batch.volcano.sh/v1alpha1"
+    await cluster.create({"apiVersion": api, "kind": "Job", "metadata": {"name": "train"}, "spec": spec})
+
+
+async def allow(cluster: Cluster, user: str, rules: list[Manifest], *, everywhere: bool) -> None:
+    """Bind rules to a user, in all namespaces or in that of the test."""
+    kind, name = "ClusterRole" if everywhere else "Role", f"reader-{user}"
+    role = {"apiVersion": f"{_RBAC}/v1", "kind": kind, "metadata": {"name": name}, "rules": rules}
+    binding = {
+        "apiVersion": f"{_RBAC}/v1",
+        "kind": f"{kind}Binding",
+        "metadata": {"name": name},
+        "roleRef": {"apiGroup": _RBAC, "kind": kind, "name": name},
+        "subjects": [{"apiGroup": _RBAC, "kind": "User", "name": user}],
+    }
+    await cluster.create_all([role, binding])
+
+
+def one_error(err: str) -> str:
+    """The last line, which is the only error."""
+    lines = err.splitlines()
+    assert [line for line in lines if not line.startswith("note: ")] == lines[-1:], err
+    assert lines[-1].startswith("error: "), err
+    return lines[-1]
+
+
+@pytest.mark.parametrize("words", [*(verb.words for verb in READING.values()), *WRITING])
+def test_an_unreachable_api_server_is_one_line(
+    words: str, control_plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = f"https://127.0.0.1:{free_port()}"
+    config = control_plane.kubeconfig_for("scheduler-b", server=server)
+    assert run([*words.format(tmp=tmp_path).split(), f"--kubeconfig={config}"]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith(f"error: {server}: ")
+
+
+@pytest.mark.asyncio
+async def test_without_rights_each_verb_names_what_is_denied(
+    cluster: Cluster, control_plane: ControlPlane, shell: Shell
+) -> None:
+    await furnish(cluster)
+    nobody = control_plane.kubeconfig_for("somebody")
+    for words in (*(verb.words for verb in READING.values()), *WRITING):
+        status, out, err = await shell(words, nobody, namespaced="get" in words or words in WRITING)
+        assert (status, out) == (2, ""), words
+        assert " is forbidden: " in one_error(err), words
+
+
+@pytest.mark.asyncio
+async def test_rights_in_one_namespace_show_what_is_readable_and_name_what_is_not(
+    cluster: Cluster, control_plane: ControlPlane, shell: Shell, tmp_path: Path
+) -> None:
+    await furnish(cluster)
+    rules = [
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]},
+        {"apiGroups": ["scheduling.volcano.sh"], "resources": ["podgroups"], "verbs": ["get", "list"]},
+        {"apiGroups": ["batch.volcano.sh"], "resources": ["jobs"], "verbs": ["get", "list"]},
+    ]
+    await allow(cluster, "somebody", rules, everywhere=False)
+    config = control_plane.kubeconfig_for("somebody", namespace=cluster.namespace)
+    for verb in READING.values():
+        status, out, err = await shell(verb.words, config, namespaced=verb.namespaced)
+        assert status == verb.status, (verb.words, out, err)
+        if status:
+            assert verb.seen in one_error(err), verb.words
+        else:
+            assert verb.seen in out, verb.words
+            assert "error" not in err, verb.words
+        if "get" not in verb.words:
+            assert "note: access denied: " in err, verb.words
+            assert "nodes, " in err, verb.words
+    saved = json.loads(await asyncio.to_thread((tmp_path / "cluster.json").read_text))
+    assert {item["kind"] for item in saved["items"]} == {"Pod", "PodGroup"}
+    assert {"nodes", "queues", "pods of other namespaces"} <= set(saved["savedState"]["unreadable"])
+    elsewhere = await shell("job list -n elsewhere", config, namespaced=False)
+    assert elsewhere[0] == 2
+    assert " is forbidden: " in one_error(elsewhere[2])
+
+
+@pytest.mark.asyncio
+async def test_the_role_of_readers_suffices_for_each_reading_verb(
+    cluster: Cluster, control_plane: ControlPlane, shell: Shell
+) -> None:
+    await furnish(cluster)
+    await cluster.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "asker"}})
+    config = control_plane.kubeconfig_for(token=await cluster.token_of("asker"), name="asker")
+    account = f"system:serviceaccount:{cluster.namespace}:asker"
+    rules = yaml.safe_load(READER.read_text())["rules"]
+    await allow(cluster, account.replace(":", "-"), rules, everywhere=True)
+    subject = {"kind": "User", "name": account, "apiGroup": _RBAC}
+    await cluster.patch("clusterrolebindings", f"reader-{account.replace(':', '-')}", {"subjects": [subject]})
+    for verb in READING.values():
+        status, _, err = await shell(verb.words, config, namespaced=verb.namespaced)
+        assert status in ({0, 3} if verb.words.startswith("what-if") else {0}), (verb.words, err)
+        assert "denied" not in err, verb.words
+
+    def done() -> set[str]:
+        return {row.verb for row in control_plane.audit() if row.user == account}
+
+    await cluster.wait_until(done, "the audit log")
+    assert done() == {"get", "list"}, "nothing but reading"
+
+
+@pytest.mark.parametrize("words", [*(verb.words for verb in READING.values()), "queue create more", "queue close q"])
+@pytest.mark.asyncio
+async def test_missing_custom_resource_definitions_are_one_line(
+    words: str, cluster: Cluster, control_plane: ControlPlane, shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unserved = tuple(replace(kind, path=kind.path.replace("v1beta1/", "v9/")) for kind in KINDS)
+    monkeypatch.setattr("capcard_sched.insight.live_objects.KINDS", unserved)
+    for name in ("Queue", "Job", "PodGroup"):
+        kind = RESOURCES[name]
+        api = f"{kind.api_version.partition('/')[0]}/v9"
+        monkeypatch.setitem(RESOURCES, name, kind._replace(api_version=api))
+    status, out, err = await shell(words, control_plane.kubeconfig_for("admin"), namespaced="get" in words)
+    assert (status, out) == (2, ""), err
+    assert "is not served by the API server: install the CustomResourceDefinitions" in one_error(err)
