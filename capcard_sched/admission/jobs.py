@@ -8,6 +8,7 @@ from capcard_sched.admission.names import LABEL_FORM, check_label, is_label, sho
 from capcard_sched.admission.pod_templates import check_budgets, check_pod_template
 from capcard_sched.admission.review import AdmissionResult, JsonPatch
 from capcard_sched.admission.view import DEFAULT_QUEUE, ROOT_QUEUE
+from capcard_sched.model.annotations import PREEMPTABLE
 from capcard_sched.model.checks import Finding
 from capcard_sched.model.inventory import texts
 from capcard_sched.model.object_checks import check_object
@@ -91,6 +92,7 @@ def check_new_job(obj: Json, view: ClusterView) -> AdmissionResult:
         *_check_plugins(spec),
         *check_queue(str(spec.get("queue") or DEFAULT_QUEUE), view),
         *check_object(obj, view.inventory),
+        *_check_eviction(obj, spec),
     ]
     return AdmissionResult(tuple(findings))
 
@@ -351,6 +353,29 @@ def _check_policies(policies: Any, field: str) -> Iterator[Finding]:
             yield Finding("error", f"{place}.action", message, ", ".join(ACTIONS))
     if "*" in events and len(events) > 1:
         yield Finding("error", field, "if there's * here, no other policy should be here", "only the event *")
+
+
+def _check_eviction(obj: Json, spec: Json) -> Iterator[Finding]:
+    """A warning for a gang that stays incomplete when a pod of some task is evicted."""
+    annotations = texts(obj, "metadata", "annotations")
+    gang = _count(spec.get("minAvailable") or sum(map(_replicas, _tasks(spec))))
+    if gang <= 1 or annotations.get(PREEMPTABLE) == "false" or _answers_eviction(spec):
+        return
+    if not all(map(_answers_eviction, _tasks(spec))):
+        message = "no policy for PodEvicted: when a pod of the gang is evicted, the others wait for its replacement"
+        yield Finding("warning", "spec.policies", message, "{event: PodEvicted, action: RestartJob}")
+
+
+def _answers_eviction(owner: Json) -> bool:
+    """Whether a policy of a job or task is for the event."""
+    policies = owner.get("policies")
+    entries = [entry for entry in policies if isinstance(entry, dict)] if isinstance(policies, list) else []
+    return any(name in ("PodEvicted", "*") for entry in entries for name in (entry.get("event"), *_events(entry)))
+
+
+def _events(policy: Json) -> list[Any]:
+    events = policy.get("events")
+    return events if isinstance(events, list) else []
 
 
 def _check_volumes(volumes: Any) -> Iterator[Finding]:

@@ -1,6 +1,7 @@
 """`capcard-sched run`: the scheduler daemon."""
 
 import re
+from collections.abc import Iterable
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -10,6 +11,12 @@ from capcard_sched.daemon.options import Options
 
 #: Arguments of existing deployments end with `2>&1`, which without a shell arrives here as a word.
 _REDIRECTION = re.compile(r"[0-9]?>+&?[0-9]?")
+
+
+def stray_words(words: Iterable[str]) -> list[str]:
+    """A line for each word that is no redirection."""
+    stray = [word for word in words if not _REDIRECTION.fullmatch(word)]
+    return [f'unexpected argument "{word}": pass values as --flag=value' for word in stray]
 
 
 def run(
@@ -26,9 +33,7 @@ def run(
     SIGTERM or SIGINT; 2 on invalid input (flags, kubeconfig, plugins, ports and, with --strict-conf, the
     scheduler-conf); 1 on an internal error.
     """
-    stray = [word for word in redirections if not _REDIRECTION.fullmatch(word)]
-    problems = [f'unexpected argument "{word}": pass values as --flag=value' for word in stray]
-    problems += options.problems()
+    problems = [*stray_words(redirections), *options.problems()]
     if problems:
         return usage_error("\n".join(problems))
     from capcard_sched.daemon.service import StartError

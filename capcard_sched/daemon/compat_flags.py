@@ -1,4 +1,4 @@
-"""Flags of Volcano's scheduler without effect here, accepted so that arguments of existing deployments work."""
+"""Flags of Volcano's programs without effect here, accepted so that arguments of existing deployments work."""
 
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Final
@@ -41,22 +41,9 @@ def _duration(why: str) -> Parameter:
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class CompatFlags:
-    """One field per flag. The form of values is checked; durations are seconds."""
+class CommonCompatFlags:
+    """Those of every program of Volcano. One field per flag; the form of values is checked; durations are seconds."""
 
-    resync_period: Annotated[
-        float,
-        _duration("watches are relisted only when the API server requires it"),
-    ] = 0.0
-    node_worker_threads: Annotated[int, _number("the scheduler applies node updates itself, without workers")] = 20
-    minimum_feasible_nodes: Annotated[int, _number(_SAMPLING)] = 100
-    minimum_percentage_nodes_to_find: Annotated[int, _number(_SAMPLING)] = 5
-    percentage_nodes_to_find: Annotated[int, _number(_SAMPLING)] = 0
-    csi_storage: Annotated[bool, _switch("storage capacity is checked for every CSI driver that publishes it")] = False
-    ignored_provisioners: Annotated[
-        tuple[str, ...],
-        _flag("a provisioner without published capacity is not checked", values.words, metavar="NAME"),
-    ] = ()
     feature_gates: Annotated[str, _text("there are no feature gates")] = ""
     enable_pprof: Annotated[bool, _switch("there is no Go profile")] = False
     log_flush_frequency: Annotated[float, _duration("every line is written immediately")] = 5.0
@@ -76,9 +63,29 @@ class CompatFlags:
     def given(self) -> dict[str, str]:
         """Flags with a value other than their default: name to the reason why they have no effect."""
         texts = {item.name: item.type.__metadata__[0].help for item in fields(self)}  # type: ignore[union-attr]
-        default = CompatFlags()
+        default = type(self)()
         return {
             f"--{name.replace('_', '-')}": reason.removeprefix(NO_EFFECT)
             for name, reason in texts.items()
             if getattr(self, name) != getattr(default, name)
         }
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class CompatFlags(CommonCompatFlags):
+    """Those of the scheduler."""
+
+    resync_period: Annotated[
+        float,
+        _duration("watches are relisted only when the API server requires it"),
+    ] = 0.0
+    node_worker_threads: Annotated[int, _number("the scheduler applies node updates itself, without workers")] = 20
+    minimum_feasible_nodes: Annotated[int, _number(_SAMPLING)] = 100
+    minimum_percentage_nodes_to_find: Annotated[int, _number(_SAMPLING)] = 5
+    percentage_nodes_to_find: Annotated[int, _number(_SAMPLING)] = 0
+    csi_storage: Annotated[bool, _switch("storage capacity is checked for every CSI driver that publishes it")] = False
+    ignored_provisioners: Annotated[
+        tuple[str, ...],
+        _flag("a provisioner without published capacity is not checked", values.words, metavar="NAME"),
+    ] = ()

@@ -1,12 +1,13 @@
 """The flags of `capcard-sched controllers`: names, defaults and spellings are those of Volcano's controller manager."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from cyclopts import Group, Parameter
 
 from capcard_sched.daemon import flag_values as values
+from capcard_sched.daemon.compat_flags import CommonCompatFlags
 from capcard_sched.daemon.flag_values import AddressFlag
 
 CLUSTER: Final = Group("The cluster", sort_key=1)
@@ -134,6 +135,8 @@ class ControllerOptions:
     log_format: Annotated[Literal["auto", "json", "console"], _flag(DIAGNOSIS)] = "auto"
     """One JSON object per line, or lines for people; auto: for people on a terminal."""
 
+    ignored: CommonCompatFlags = field(default_factory=CommonCompatFlags)
+
     @property
     def enabled(self) -> frozenset[str]:
         """The controllers to run."""
@@ -161,5 +164,5 @@ class ControllerOptions:
     def summary(self) -> dict[str, object]:
         """The options that differ from their defaults, for the first line of the log."""
         default = ControllerOptions()
-        names = [item.name for item in fields(self)]
+        names = [item.name for item in fields(self) if item.name != "ignored"]
         return {name: str(getattr(self, name)) for name in names if getattr(self, name) != getattr(default, name)}

@@ -14,6 +14,7 @@ import pytest
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
 from tests.e2e.controllers.conftest import Controllers, Jobs
+from tests.manifests.documents import MANIFESTS
 
 pytestmark = pytest.mark.asyncio
 
@@ -75,6 +76,31 @@ async def test_a_user_runs_suspends_resumes_and_deletes_a_job(
                                     "spec": {**found["spec"], "minAvailable": 1}}))  # fmt: skip
     assert await run("job", "run", "-f", str(manifest)) == "run job f successfully\n"
     await jobs.phase("f", "Running")
+
+
+async def test_the_role_of_editors_suffices_for_the_verbs_of_jobs_and_not_for_queues(
+    cluster: Cluster, control_plane: ControlPlane
+) -> None:
+    await cluster.apply(MANIFESTS / "readers" / "jobs.yaml")
+    subject = {"kind": "User", "name": "somebody", "apiGroup": "rbac.authorization.k8s.io"}
+    role = {"kind": "ClusterRole", "name": "capcard-sched-job-editor", "apiGroup": "rbac.authorization.k8s.io"}
+    await cluster.create(
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "RoleBinding",
+            "metadata": {"name": "editor"},
+            "roleRef": role,
+            "subjects": [subject],
+        }
+    )
+    run = CommandLine(cluster, control_plane.kubeconfig_for("somebody"))
+
+    assert await run("job", "run", "j") == "run job j successfully\n"
+    for verb in ("suspend", "resume", "delete"):
+        assert await run("job", verb, "j") == f"{verb} job j successfully\n"
+    targets = [(each["action"], each["target"]["name"]) for each in await cluster.list("commands")]
+    assert sorted(targets) == [("AbortJob", "j"), ("ResumeJob", "j")]
+    assert "forbidden" in await run("queue", "create", "q", status=2)
 
 
 async def test_a_user_creates_closes_opens_and_deletes_a_queue(

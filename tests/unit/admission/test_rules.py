@@ -143,6 +143,48 @@ def test_pods_that_differ_from_the_request_of_the_job_are_a_warning() -> None:
     assert [finding.severity for finding in result.findings] == ["warning"]
 
 
+@pytest.mark.parametrize(
+    "changes, warned",
+    [
+        ({"spec.policies": []}, True),
+        ({"spec.policies": [{"event": "PodFailed", "action": "RestartJob"}]}, True),
+        ({"spec.policies": [{"events": ["PodFailed", "PodEvicted"], "action": "AbortJob"}]}, False),
+        ({"spec.policies": [{"event": "*", "action": "RestartJob"}]}, False),
+        ({"spec.policies": [], "spec.tasks[0].policies": [{"event": "PodEvicted", "action": "RestartJob"}]}, True),
+        (
+            {
+                "spec.policies": [],
+                "spec.tasks[0].policies": [{"event": "PodEvicted", "action": "RestartJob"}],
+                "spec.tasks[1].policies": [{"event": "*", "action": "RestartTask"}],
+            },
+            False,
+        ),
+        ({"spec.policies": [], "spec.minAvailable": 1}, False),
+        ({"spec.policies": [], "metadata.annotations": {"volcano.sh/preemptable": "false"}}, False),
+        ({"spec.policies": [], "metadata.annotations": {"volcano.sh/preemptable": "true"}}, True),
+    ],
+    ids=str,
+)
+def test_a_gang_that_may_lose_a_pod_without_a_policy_is_a_warning(changes: Json, warned: bool) -> None:
+    job = JOBS["base"]
+    for path, value in changes.items():
+        job = changed(job, path, value)
+    result = check_new_job(job, view())
+    assert result.errors == []
+    assert [(finding.severity, finding.field) for finding in result.findings] == (
+        [("warning", "spec.policies")] if warned else []
+    )
+
+
+def test_there_are_at_least_two_hundred_malformed_objects() -> None:
+    cases = [
+        *(("Job", *case) for case in JOBS["rejected"]),
+        *(("update of a Job", *case) for case in JOBS["updates"]),
+        *(("Queue", *case) for case in QUEUES["rejected"]),
+    ]
+    assert len({json.dumps(case) for case in cases}) == len(cases) >= 200
+
+
 # --- queues ---------------------------------------------------------------------------------------------------------
 
 

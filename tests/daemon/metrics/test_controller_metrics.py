@@ -1,0 +1,34 @@
+"""The metrics of the controllers: series of queues and Jobs go with their objects."""
+
+from __future__ import annotations
+
+from prometheus_client import generate_latest
+
+from capcard_sched.controllers.view import Increment
+from capcard_sched.daemon.controller_metrics import ControllerMetrics
+
+
+def exposed(metrics: ControllerMetrics) -> list[str]:
+    return generate_latest(metrics.registry).decode().splitlines()
+
+
+def test_the_gauges_of_a_queue_count_its_podgroups_and_go_with_it() -> None:
+    metrics = ControllerMetrics()
+    metrics.sample(["a", "b"], {"a": {"Running": 2, "Pending": 1}}, 5)
+    lines = exposed(metrics)
+    assert 'volcano_queue_pod_group_running_count{queue_name="a"} 2.0' in lines
+    assert 'volcano_queue_pod_group_pending_count{queue_name="a"} 1.0' in lines
+    assert 'volcano_queue_pod_group_inqueue_count{queue_name="b"} 0.0' in lines
+    metrics.sample(["b"], {}, 5)
+    lines = exposed(metrics)
+    assert not [line for line in lines if 'queue_name="a"' in line]
+    assert 'volcano_queue_pod_group_running_count{queue_name="b"} 0.0' in lines
+
+
+def test_the_counters_of_a_job_go_with_it() -> None:
+    metrics = ControllerMetrics()
+    labels = (("job_name", "ns/j"), ("queue_name", "q"))
+    metrics.count(Increment("volcano_job_failed_phase_count", labels))
+    assert [line for line in exposed(metrics) if 'job_name="ns/j"' in line]
+    metrics.forget_job("ns/j")
+    assert not [line for line in exposed(metrics) if 'job_name="ns/j"' in line]

@@ -1,0 +1,78 @@
+"""The flags of `capcard-sched controllers`: those of Volcano's controller manager."""
+
+from __future__ import annotations
+
+import pytest
+from cyclopts import App
+
+from capcard_sched.cli.controllers import controllers
+from capcard_sched.daemon.controller_options import NAMES, ControllerOptions
+
+
+def parse(*words: str) -> ControllerOptions:
+    app = App(result_action="return_value")
+    app.default(controllers)
+    _, bound, _ = app.parse_args(list(words), exit_on_error=False, print_error=False)
+    found: ControllerOptions = bound.arguments.get("options", ControllerOptions())
+    return found
+
+
+def test_the_arguments_of_volcanos_chart_are_accepted_as_they_are() -> None:
+    options = parse(
+        "--logtostderr",
+        "--enable-healthz=true",
+        "--enable-metrics=true",
+        "--leader-elect=true",
+        "--leader-elect-resource-namespace=volcano-system",
+        "--kube-api-qps=50",
+        "--kube-api-burst=100",
+        "--worker-threads=3",
+        "--worker-threads-for-gc=5",
+        "--worker-threads-for-podgroup=5",
+        "--worker-threads-for-queue=5",
+        "--max-requeue-num=15",
+        "--scheduler-name=volcano",
+        "--inherit-owner-annotations=true",
+        "-v=4",
+        "2>&1",
+    )
+    assert options.problems() == []
+    assert (options.worker_threads, options.worker_threads_for_gc, options.kube_api_qps) == (3, 5, 50.0)
+    assert options.scheduler_name == ("volcano",)
+    assert options.ignored.given() == {}
+
+
+def test_a_flag_without_effect_has_its_reason() -> None:
+    assert parse("--feature-gates=WorkLoadSupport=true").ignored.given() == {
+        "--feature-gates": "there are no feature gates"
+    }
+
+
+@pytest.mark.parametrize(
+    "given, enabled",
+    [
+        (["*"], {*NAMES}),
+        (["+pg-controller"], {"pg-controller"}),
+        (["pg-controller", "job-controller"], {"pg-controller", "job-controller"}),
+        (["-gc-controller"], {*NAMES} - {"gc-controller"}),
+        (["+pg-controller", "-pg-controller"], set()),
+    ],
+)
+def test_the_controllers_to_run(given: list[str], enabled: set[str]) -> None:
+    options = parse(*(f"--controllers={word}" for word in given))
+    assert options.problems() == []
+    assert options.enabled == enabled
+
+
+@pytest.mark.parametrize(
+    "words, problem",
+    [
+        (["--controllers=*", "--controllers=+pg-controller"], "'*' cannot be combined"),
+        (["--controllers=+nodes"], "unknown controller 'nodes'; accepted: *, pg-controller"),
+        (["--leader-elect-lease-duration=5s"], "must be longer than --leader-elect-renew-deadline"),
+        (["--leader-elect-retry-period=9s"], "must be longer than 1.2 times --leader-elect-retry-period"),
+    ],
+)
+def test_flags_that_do_not_fit_together_are_named(words: list[str], problem: str) -> None:
+    (found,) = parse(*words).problems()
+    assert problem in found
