@@ -101,7 +101,7 @@ def measure_decoding(pods: int = 20_000, nodes: int = 5_000, repeats: int = 5) -
     settle_memory()
     samples: list[tuple[float, ...]] = []
     for _ in range(repeats):
-        state = build_core().state
+        state = build_core().snapshot().state
         pod_chain, node_chain = _Chain("Pod", state.apply), _Chain("Node", state.apply)
         first = pod_chain.run(pod_stream)
         again = pod_chain.run(repeat_stream)

@@ -105,7 +105,7 @@ def core_for(scene: Scene) -> Core:
     """A core with the scene's scheduler-conf that has taken in the full cluster. Timings are CPU time."""
     core = core_with(scene.conf, f"scheduler-conf of {scene.name}", timer=process_time)
     for delta in scene.standing():
-        core.state.apply(delta)
+        core.apply(delta)
     _checked(core.step((), NOW - 1))
     return core
 
@@ -137,7 +137,7 @@ class _Play:
         """Everything of a `Taking` that is measured."""
         core = self._core
         for delta in self._scene.arriving():
-            core.state.apply(delta)
+            core.apply(delta)
         settle_memory()
         start, start_cpu = perf_counter(), process_time()
         result = _checked(core.step((), NOW))

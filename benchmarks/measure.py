@@ -185,7 +185,7 @@ def started_core(frames: Sequence[Frame], conf: str | None = None) -> tuple[Core
 def take_in(core: Core, frames: Sequence[Frame]) -> None:
     """Decode and apply one by one, as the watch does: no fact outlives its application."""
     for frame in frames:
-        core.state.apply(frame.decode())
+        core.apply(frame.decode())
 
 
 class Session(NamedTuple):

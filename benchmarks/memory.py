@@ -34,7 +34,7 @@ def main(path: Path) -> None:
             if not before and name not in _FIRST:
                 gc.collect()
                 before = resident_bytes()
-            core.state.apply(decoders[name](frame))
+            core.apply(decoders[name](frame))
     gc.collect()
     print(json.dumps({"bytes": resident_bytes() - before}))
 

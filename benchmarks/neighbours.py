@@ -63,7 +63,7 @@ def measure_placing(name: str, size: str, nodes: int, repeats: int) -> Placing:
     for _ in range(repeats):
         core = scene_core(name, nodes)
         for delta in coming(name, groups):
-            core.state.apply(delta)
+            core.apply(delta)
         settle_memory()
         sessions.append(run_session(core))
     return Placing(

@@ -97,7 +97,7 @@ def measure_sharing(name: str, size: str, nodes: int, repeats: int) -> Sharing:
     for _ in range(repeats):
         core = scene_core(name, nodes)
         for delta in coming(name, pods):
-            core.state.apply(delta)
+            core.apply(delta)
         settle_memory()
         sessions.append(run_session(core))
         changes.append(_one_more(core, name, pods))
@@ -202,7 +202,7 @@ def _card_bytes(scene: str, nodes: int) -> int:
     """Bytes that the plugin keeps for the cards of these nodes."""
     core = core_with(_CONF, f"scheduler-conf of {scene}")
     for delta in _present(scene, nodes):
-        core.state.apply(delta)
+        core.apply(delta)
     gc.collect()
     tracemalloc.start()
     try:

@@ -87,7 +87,7 @@ def _suggestions(core: Core, namespace: str, name: str) -> str:
 
     from capcard_sched.model.workload import workload_of
 
-    jobs = core.state.jobs.values()
+    jobs = core.snapshot().state.jobs.values()
     here = sorted({workload_of(job) or job.name for job in jobs if job.namespace == namespace})
     if not here:
         others = sorted({job.namespace for job in jobs})

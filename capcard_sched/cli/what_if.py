@@ -96,7 +96,7 @@ def _run(
 ) -> tuple[tuple[Core, SimulationOutcome], FailureWatch]:
     core, watched, outcome = run_scenario(given, source, conf)
     for delta in outcome.deltas:
-        core.state.apply(delta)
+        core.apply(delta)
     return (core, outcome), watched
 
 

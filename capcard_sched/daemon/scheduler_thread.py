@@ -207,7 +207,7 @@ class SchedulerThread:
         """Apply deltas one by one: a failing one is reported and skipped."""
         for delta in deltas:
             try:
-                self._core.state.apply(delta)
+                self._core.apply(delta)
             except Exception as error:  # noqa: BLE001 - a malformed object must not end the thread
                 self._listener.failed(f"applying {type(delta).__name__}", error)
 
@@ -220,7 +220,7 @@ class SchedulerThread:
         try:
             result = self._core.step((), now, self._commit)
         except Exception as error:  # noqa: BLE001 - the next session starts from the current state
-            self._core.state.changes.everything = True
+            self._core.resync()
             self._listener.applied(deltas)
             self._listener.failed("session", error)
             return

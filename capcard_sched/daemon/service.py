@@ -296,7 +296,7 @@ class Service:
         began = time.monotonic()
         await self._backend.informers.wait_synced()
         counts = await self._thread.query(_sizes)
-        await self._thread.query(lambda core: core.state.fix_accounts())  # on a standby, too
+        await self._thread.query(Core.lists_applied)  # on a standby, too
         self._health.lists_applied()
         self._log.info("caches synced", seconds=round(time.monotonic() - began, 3), **counts)
         await self._thread.query(lambda _: settle_memory())
@@ -325,7 +325,8 @@ class Service:
         """A step is complete."""
         if self._recording is not None:
             self._recording.stepped(result, deltas, now)
-        unplaced = core.last_session.unplaced if core.last_session is not None and not result.idle else 0
+        session = core.snapshot().session
+        unplaced = session.unplaced if session is not None and not result.idle else 0
         self._metrics.session(result.report, seconds, intake=intake, idle=result.idle, unplaced=unplaced)
         self._health.cycle_done()
         self._sessions.step(result, seconds)
@@ -392,9 +393,9 @@ class Service:
 
 
 def _node_names(core: Core) -> frozenset[str]:
-    return frozenset(core.state.nodes.by_name)
+    return frozenset(core.snapshot().state.nodes.by_name)
 
 
 def _sizes(core: Core) -> dict[str, int]:
-    state = core.state
+    state = core.snapshot().state
     return {"nodes": len(state.nodes), "pods": len(state.tasks), "jobs": len(state.jobs), "queues": len(state.queues)}

@@ -66,6 +66,24 @@ class StepResult(NamedTuple):
     only_retries: bool = False
 
 
+class CoreSnapshot(NamedTuple):
+    """What can be read between two steps. Valid until the next step or `reconfigure`; readers change nothing."""
+
+    state: ClusterState
+    conf: Conf
+    #: The plugins and their hooks.
+    dispatch: Dispatch
+    #: The waiting jobs that sessions skip.
+    failed_attempts: FailedAttempts
+    #: The last session with its refusals and outcomes, None before the first.
+    session: Session | None
+
+    @property
+    def plugin_names(self) -> frozenset[str]:
+        """Names of the configured plugins."""
+        return frozenset(option.name for tier in self.conf.tiers for option in tier)
+
+
 class Core:
     """The scheduler without its environment. The same deltas, conf and times give the same intents, byte for byte."""
 
@@ -84,7 +102,7 @@ class Core:
 
         It decides nothing, except with a `session_deadline` above 0, in seconds: see `SessionDeadline`.
         """
-        self.state = ClusterState(scheduler_names, default_queue, term_limits)
+        self._state = ClusterState(scheduler_names, default_queue, term_limits)
         #: The plugins and actions that a scheduler-conf can name.
         self.registry = registry
         self._timer = timer
@@ -96,11 +114,10 @@ class Core:
         self._memory = CarryOver()
         self._sessions = 0
         #: The waiting jobs that sessions skip.
-        self.failed_attempts = FailedAttempts(self.state, Dispatch(()))
+        self._failed_attempts = FailedAttempts(self._state, Dispatch(()))
         self._reported_problems: dict[ObjectRef, str] = {}
         self._reported_edits: set[ObjectRef] = set()
-        #: The last session, for `explain`: its refusals and outcomes are readable until the next one.
-        self.last_session: Session | None = None
+        self._last_session: Session | None = None
         self.reconfigure(conf)
 
     def sibling(self, conf: Conf) -> Core:
@@ -116,7 +133,7 @@ class Core:
 
     def reconfigure(self, conf: Conf) -> None:
         """Uses another scheduler-conf from the next step on. Plugins restart and see everything as changed."""
-        self.conf = conf
+        self._conf = conf
         built: dict[str, Plugin] = {}
         tiers: list[list[tuple[Plugin, dict[str, bool]]]] = []
         for tier in conf.tiers:
@@ -132,31 +149,47 @@ class Core:
                     )
                 resolved.append((plugin, dict(option.switches)))
             tiers.append(resolved)
-        self.dispatch = Dispatch(tiers)
-        self.actions: list[Action] = []
+        self._dispatch = Dispatch(tiers)
+        self._actions: list[Action] = []
         for name in conf.actions:
             action_type = self.registry.action(name)
             if action_type is not None:
-                self.actions.append(action_type(conf.action_arguments.get(name)))
-        reads = reduce(or_, (action.reads for action in self.actions), self.dispatch.reads)
+                self._actions.append(action_type(conf.action_arguments.get(name)))
+        reads = reduce(or_, (action.reads for action in self._actions), self._dispatch.reads)
         self._reads_clock = Reads.CLOCK in reads
         self._watched_fields = [field for field, flag in _WATCHED.items() if flag in reads]
-        self._queue_warnings = QueueWarnings({plugin.name for plugin in self.dispatch.plugins})
+        self._queue_warnings = QueueWarnings({plugin.name for plugin in self._dispatch.plugins})
         self._next_wakeup: float | None = None
         self._only_retries = False
-        self.failed_attempts.drop_all()
-        self.failed_attempts = FailedAttempts(self.state, self.dispatch)
-        self._signatures = SignatureCache(self.dispatch)
-        self._quota_hooks = quota_hooks(self.dispatch)
-        if not self.dispatch.has("prepare"):
-            self.state.account_devices(NO_ACCOUNTING)
-        self.state.changes.everything = True
+        self._failed_attempts.drop_all()
+        self._failed_attempts = FailedAttempts(self._state, self._dispatch)
+        self._signatures = SignatureCache(self._dispatch)
+        self._quota_hooks = quota_hooks(self._dispatch)
+        if not self._dispatch.has("prepare"):
+            self._state.account_devices(NO_ACCOUNTING)
+        self._state.changes.everything = True
         self._memory = self._memory.successor()
+
+    def snapshot(self) -> CoreSnapshot:
+        """The state, the scheduler-conf and the last session, for readers. O(1)."""
+        return CoreSnapshot(self._state, self._conf, self._dispatch, self._failed_attempts, self._last_session)
+
+    def apply(self, delta: Delta) -> None:
+        """Apply a delta outside of a step."""
+        self._state.apply(delta)
+
+    def resync(self) -> None:
+        """Let the next session see everything as changed."""
+        self._state.changes.everything = True
+
+    def lists_applied(self) -> None:
+        """Fix the accounts of bound pods from now on: the initial lists are complete."""
+        self._state.fix_accounts()
 
     @property
     def config_maps(self) -> frozenset[tuple[str, str]]:
         """Namespace and name of the ConfigMaps that the plugins read."""
-        return frozenset().union(*(plugin.config_maps for plugin in self.dispatch.plugins))
+        return frozenset().union(*(plugin.config_maps for plugin in self._dispatch.plugins))
 
     def step(
         self,
@@ -172,7 +205,7 @@ class Core:
         commit; the result holds them again, first among the intents. `cuts`: the points at which the session deadline
         ended the attempts of queues in a recording, by queue; the timer then ends none.
         """
-        state = self.state
+        state = self._state
         for delta in deltas:
             state.apply(delta)
         intents = self._confirm()
@@ -208,19 +241,19 @@ class Core:
         return StepResult(intents, session.report, False, self._next_wakeup, self._only_retries)
 
     def _is_dirty(self) -> bool:
-        dirty = self.state.changes
+        dirty = self._state.changes
         if bool(dirty) or any(getattr(dirty, field) for field in self._watched_fields):
             return True
         return self._restricts(dirty)
 
     def _restricts(self, changed: Changes) -> bool:
         """Whether a namespace changed, and some queue accepts jobs by namespace."""
-        return bool(changed.namespaces) and any(QUEUE_NAMESPACES in q.annotations for q in self.state.queues.values())
+        return bool(changed.namespaces) and any(QUEUE_NAMESPACES in q.annotations for q in self._state.queues.values())
 
     def _earliest_wakeup(self, session: Session) -> float | None:
         """The time of the next session without a change of the cluster; always in the future."""
         moments = [self._closer.next_wakeup, nominations.next_wakeup(self._memory)]
-        for name, call in self.dispatch.entries("next_wakeup"):
+        for name, call in self._dispatch.entries("next_wakeup"):
             try:
                 moments.append(call())
             except HookFailed as error:
@@ -237,33 +270,33 @@ class Core:
         cuts: Mapping[str, QueueCut] | None = None,
     ) -> Session:
         """Opens a session and its plugins. A failed plugin stops the actions: its protection would be missing."""
-        changed = self.state.open_session()
+        changed = self._state.open_session()
         self._sessions += 1
-        nodes = self._signatures.open(self.state.nodes, self.state.tree)
+        nodes = self._signatures.open(self._state.nodes, self._state.tree)
         session = Session(
-            self.state,
-            self.dispatch,
-            PlacementEngine(self._signatures, self.state.columns, self._quota_hooks, nodes),
+            self._state,
+            self._dispatch,
+            PlacementEngine(self._signatures, self._state.columns, self._quota_hooks, nodes),
             changed,
             uid=f"session-{self._sessions}",
             now=now,
-            actions=self.conf.actions,
+            actions=self._conf.actions,
             memory=self._memory,
-            failed_attempts=self.failed_attempts,
+            failed_attempts=self._failed_attempts,
             on_commit=on_commit,
             webhooks=self._webhooks,
             deadline=SessionDeadline(
                 self._session_deadline,
                 self._timer,
                 recorded=cuts,
-                queues=len(self.state.queues),
-                waiting=lambda: len({job.queue for job in self.state.active.values()}),
+                queues=len(self._state.queues),
+                waiting=lambda: len({job.queue for job in self._state.active.values()}),
             ),
         )
-        self.last_session = session
+        self._last_session = session
         self._queue_warnings.report(session)
         for hook in ("prepare", "open"):
-            for plugin in self.dispatch.plugins:
+            for plugin in self._dispatch.plugins:
                 start = getattr(plugin, hook, None)
                 if start is None:
                     continue
@@ -294,11 +327,11 @@ class Core:
 
     def _keep_dirty(self, changed: Changes) -> None:
         """Marks the changes of a failed session again; plugins then start from everything."""
-        self.state.changes.everything = True
-        self.state.changes.jobs |= changed.jobs
+        self._state.changes.everything = True
+        self._state.changes.jobs |= changed.jobs
 
     def _run_actions(self, session: Session) -> None:
-        for action in self.actions:
+        for action in self._actions:
             began = self._read_timer()
             session.deadline.begin_action()
             try:
@@ -308,32 +341,32 @@ class Core:
                 session.report.errors.append(
                     HookError(plugin, hook, f"{type(error).__name__}: {error}", f"action {action.name}")
                 )
-                self.state.changes.everything = True
+                self._state.changes.everything = True
             self._time(session, "action", action.name, "", began)
 
     def _confirm(self) -> list[Intent]:
         """`Scheduled` events of pods whose binding the watch confirmed."""
         intents: list[Intent] = []
-        for task in self.state.confirmed:
+        for task in self._state.confirmed:
             if task.node is None:
                 continue
             ref = reference(task)
             message = reasons.POD_SCHEDULED.render(namespace=task.namespace, name=task.name, node=task.node.name)
             intents.append(EmitEvent(ref, reasons.POD_SCHEDULED.type, reasons.POD_SCHEDULED.code, message))
             self._closer.forget_pod(ref)
-        self.state.confirmed.clear()
+        self._state.confirmed.clear()
         return intents
 
     def _report_problems(self, intents: list[Intent]) -> None:
         """Events of invalid objects, once per problem, and of ignored edits, once per object."""
-        problems = self.state.problems
+        problems = self._state.problems
         for ref in sorted(problems):
             detail = problems[ref]
             if self._reported_problems.get(ref) != detail:
                 row = reasons.INVALID_OBJECT
                 intents.append(EmitEvent(ref, row.type, row.code, row.render(detail=detail)))
         self._reported_problems = dict(problems)
-        edits = self.state.ignored_edits.details
+        edits = self._state.ignored_edits.details
         if edits or self._reported_edits:
             for ref in sorted(edits.keys() - self._reported_edits):
                 row = reasons.QUOTA_EVASION_IGNORED

@@ -61,7 +61,7 @@ def find(core: Core, objects: ObjectView, namespace: str, name: str) -> Subject 
 
 def _find_in(core: Core, objects: ObjectView, namespace: str, name: str) -> Subject | None:
     kind, _, plain = name.rpartition("/")
-    job = find_workload(core, namespace, name)
+    job = find_workload(core.snapshot(), namespace, name)
     if job is not None:
         pod = plain if kind in {"", "pod"} and any(task.name == plain for task in job.tasks.values()) else ""
         return Subject(job, _owner(objects, job), pod)
@@ -98,14 +98,16 @@ def explain(
 
     `unreadable`: required resources that are not readable; the diagnosis then is what the scheduler wrote on objects.
     """
-    other = diagnose_unscheduled(core, objects, subject.job, subject.object)
+    other = diagnose_unscheduled(core.snapshot(), objects, subject.job, subject.object)
     if other is not None:
-        return msgspec.structs.replace(other, problems=problems_of(core, objects, subject.job, subject.object))
+        return msgspec.structs.replace(
+            other, problems=problems_of(core.snapshot(), objects, subject.job, subject.object)
+        )
     assert subject.job is not None
     job = subject.job
     if unreadable:
         return diagnose_by_conditions(objects, job, subject.pod, now, unreadable)
-    found = diagnose_job(core, job, pod=subject.pod, now=now)
+    found = diagnose_job(core.snapshot(), job, pod=subject.pod, now=now)
     trial = None
     if found.stage in _MAY_PREEMPT:
         trial = preemption_trial(core, job, now)
@@ -113,7 +115,7 @@ def explain(
     found = msgspec.structs.replace(
         found,
         facts=tuple(facts),
-        problems=problems_of(core, objects, job, subject.object),
+        problems=problems_of(core.snapshot(), objects, job, subject.object),
         preemption=trial.result if trial is not None else None,
         eviction_events=_eviction_events(objects, job) if is_live and not job.implicit else (),
     )

@@ -10,17 +10,18 @@ from capcard_sched.model.inventory import Inventory
 from capcard_sched.model.object_checks import check_object
 
 if TYPE_CHECKING:
-    from capcard_sched.framework.core import Core
+    from capcard_sched.framework.core import CoreSnapshot
     from capcard_sched.insight.object_view import Json, ObjectView
     from capcard_sched.model.job import Job
 
 
-def problems_of(core: Core, objects: ObjectView, job: Job | None, workload: Json | None) -> tuple[ObjectProblem, ...]:
+def problems_of(
+    snapshot: CoreSnapshot, objects: ObjectView, job: Job | None, workload: Json | None
+) -> tuple[ObjectProblem, ...]:
     """The findings of `validate` about the queue of a job, its workload and, without it, one of its pods."""
-    plugins = frozenset(option.name for tier in core.conf.tiers for option in tier)
     inventory = Inventory(())  # without quotas and nodes: their limits are part of the diagnosis itself
-    inventory.resources.update(offer.resource for offers in CapacityReader(core).cards.values() for offer in offers)
-    inventory.charges_unnamed = _charges_unnamed(core, job)
+    inventory.resources.update(offer.resource for offers in CapacityReader(snapshot).cards.values() for offer in offers)
+    inventory.charges_unnamed = _charges_unnamed(snapshot, job)
     checked = [objects.get("Queue", "", job.queue)] if job is not None and job.queue else []
     if workload is not None:
         checked.append(workload)
@@ -37,15 +38,15 @@ def problems_of(core: Core, objects: ObjectView, job: Job | None, workload: Json
         )
         for obj in checked
         if obj is not None
-        for finding in check_object(obj, inventory, plugins)
+        for finding in check_object(obj, inventory, snapshot.plugin_names)
     ]
     return tuple(dict.fromkeys(found))
 
 
-def _charges_unnamed(core: Core, job: Job | None) -> bool:
+def _charges_unnamed(snapshot: CoreSnapshot, job: Job | None) -> bool:
     """Whether pods without a card name are charged all the same."""
     classes = {task.cls for task in job.tasks.values()} if job is not None else set()
-    found = [core.dispatch.first("pod_cards", cls) for cls in classes]
+    found = [snapshot.dispatch.first("pod_cards", cls) for cls in classes]
     return any(cards is not None and cards.amount for cards in found)
 
 

@@ -101,8 +101,8 @@ def advance(
         result = core.step(deltas, now)
         evictions = [intent for intent in result.intents if isinstance(intent, Evict)]
         evicted += [_evicted(core, eviction) for eviction in evictions]
-        if not sessions and core.last_session is not None:
-            searches = core.last_session.preemption_reports
+        if not sessions and (session := core.snapshot().session) is not None:
+            searches = session.preemption_reports
         deltas = [ObjectGone("Pod", eviction.namespace, eviction.name, eviction.uid) for eviction in evictions]
         deltas += react(core, result.intents)
         quiet = 0 if deltas or result.report.decided else quiet + 1
@@ -145,7 +145,7 @@ def _starts(before: _JobState | None, after: _JobState) -> bool:
 
 
 def _evicted(core: Core, eviction: Evict) -> EvictedInTrial:
-    task = core.state.tasks.get(eviction.uid)
+    task = core.snapshot().state.tasks.get(eviction.uid)
     workload = display_name(task.job) if task is not None and task.job is not None else ""
     return EvictedInTrial(
         pod=f"{eviction.namespace}/{eviction.name}",
@@ -158,7 +158,7 @@ def _evicted(core: Core, eviction: Evict) -> EvictedInTrial:
 
 def figures_of(core: Core) -> StateFigures:
     """The figures of the present state."""
-    state = core.state
+    state = core.snapshot().state
     jobs = {
         key: _JobState(job.ready_tasks, job.is_ready(), bool(job.pending) or job.ready_tasks < job.min_available)
         for key, job in state.jobs.items()
@@ -168,7 +168,7 @@ def figures_of(core: Core) -> StateFigures:
         for resource, amount in state.columns.amounts(queue.allocated).items():
             if resource != PODS:
                 usage[name, resource] = in_units(resource, amount)
-    for name, uses in card_uses(core).items():
+    for name, uses in card_uses(core.snapshot()).items():
         for use in uses:
             usage[name, use.card] = use.allocated
     return StateFigures(jobs, usage)

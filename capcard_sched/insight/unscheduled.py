@@ -9,7 +9,7 @@ from capcard_sched.model.diagnosis import JobDiagnosis
 from capcard_sched.model.object_checks import templates_of
 
 if TYPE_CHECKING:
-    from capcard_sched.framework.core import Core
+    from capcard_sched.framework.core import CoreSnapshot
     from capcard_sched.insight.object_view import Json, ObjectView
     from capcard_sched.model.job import Job
 
@@ -17,8 +17,10 @@ _SUSPENDED: Final = frozenset({"Aborted", "Aborting"})
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 
 
-def diagnose_unscheduled(core: Core, objects: ObjectView, job: Job | None, obj: Json | None) -> JobDiagnosis | None:
-    """The diagnosis of an object without pods in the core, and of a suspended Job; None: the core schedules it."""
+def diagnose_unscheduled(
+    snapshot: CoreSnapshot, objects: ObjectView, job: Job | None, obj: Json | None
+) -> JobDiagnosis | None:
+    """The diagnosis of an object without pods in the snapshot, and of a suspended Job; None: the core schedules it."""
     if obj is None:
         return None
     kind, meta = str(obj.get("kind")), obj["metadata"]
@@ -28,12 +30,12 @@ def diagnose_unscheduled(core: Core, objects: ObjectView, job: Job | None, obj: 
             obj, job, "Suspended", f"Job {meta['name']} is suspended (phase {phase})", _RESUME.format(meta["name"])
         )
     foreign = sorted(
-        {template.scheduler or "default-scheduler" for template in templates_of(obj)} - core.state.scheduler_names
+        {template.scheduler or "default-scheduler" for template in templates_of(obj)} - snapshot.state.scheduler_names
     )
     templates = list(templates_of(obj))
     if templates and len(foreign) == len({template.scheduler or "default-scheduler" for template in templates}):
         pods = _pods_of(objects, obj)
-        ours = " and ".join(sorted(core.state.scheduler_names))
+        ours = " and ".join(sorted(snapshot.state.scheduler_names))
         what = f"{kind} {meta['name']} is scheduled by {' and '.join(foreign)}"
         facts = f"This scheduler serves pods with schedulerName {ours}"
         return _diagnosis(obj, job, "NotProcessed", what, facts, pods=pods)

@@ -180,7 +180,7 @@ def _wait(created: JsonObject, minimum: int | None, started: Iterable[float]) ->
 
 def _name(core: Core, key: str) -> str:
     """The name of a job that does not depend on generated uids, where its pods or PodGroup still exist."""
-    job = core.state.jobs.get(key)
+    job = core.snapshot().state.jobs.get(key)
     return (display_name(job) if job is not None else "") or key
 
 

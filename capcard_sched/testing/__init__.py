@@ -158,7 +158,7 @@ class Harness(ClusterObjects):
         """An open session over all objects so far: plugins are open, no action has run."""
         pending, self._deltas = self._deltas, []
         for delta in pending:
-            self.core.state.apply(delta)
+            self.core.apply(delta)
         self.now += 1
         session = self.core.open_session(self.now)
         if session.report.errors:
@@ -168,7 +168,7 @@ class Harness(ClusterObjects):
     def plugin(self, name: str) -> Any:
         """A plugin instance of the conf."""
         found: Plugin
-        for found in self.core.dispatch.plugins:
+        for found in self.core.snapshot().dispatch.plugins:
             if found.name == name:
                 return found
         raise KeyError(name)
@@ -178,15 +178,23 @@ class Harness(ClusterObjects):
     @property
     def state(self) -> ClusterState:
         """The state behind the core."""
-        return self.core.state
+        return self.core.snapshot().state
+
+    @property
+    def last_session(self) -> Session:
+        """The last session; ValueError before the first."""
+        session = self.core.snapshot().session
+        if session is None:
+            raise ValueError("no session has run yet")
+        return session
 
     def job(self, name: str, *, namespace: str = "default") -> Job:
         """A job by the name of its PodGroup."""
-        return self.core.state.jobs[f"{namespace}/{name}"]
+        return self.core.snapshot().state.jobs[f"{namespace}/{name}"]
 
     def task(self, name: str, *, namespace: str = "default") -> Task:
         """A task by the name of its pod."""
-        for task in self.core.state.tasks.values():
+        for task in self.core.snapshot().state.tasks.values():
             if task.name == name and task.namespace == namespace:
                 return task
         raise KeyError(name)

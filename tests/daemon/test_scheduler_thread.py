@@ -100,7 +100,7 @@ def _ask(thread: SchedulerThread, question: Callable[[Core], object]) -> object:
 def test_a_standby_keeps_the_state_and_decides_nothing(thread: SchedulerThread, outside: Outside) -> None:
     thread.deliver(_CLUSTER)
     thread.deliver(_gang("g", 2))
-    assert _ask(thread, lambda core: sorted(core.state.nodes.by_name)) == ["n1", "n2"]
+    assert _ask(thread, lambda core: sorted(core.snapshot().state.nodes.by_name)) == ["n1", "n2"]
     time.sleep(0.2)  # four periods
     assert (outside.intents, outside.steps) == ([], [])
     assert len(outside.seen) == len(_CLUSTER) + 3
@@ -123,12 +123,12 @@ def test_a_deposed_leader_goes_on_applying_facts_and_stops_deciding(thread: Sche
     outside.wait(lambda: bool(outside.steps))
     thread.stand_by()
     thread.deliver(_gang("g", 1))
-    assert _ask(thread, lambda core: len(core.state.tasks)) == 1
+    assert _ask(thread, lambda core: len(core.snapshot().state.tasks)) == 1
     assert outside.binds == {}
 
 
 def test_taking_facts_in_and_the_session_are_timed_apart(core: Core, outside: Outside) -> None:
-    apply, step = core.state.apply, core.step
+    apply, step = core.apply, core.step
 
     def slow_apply(delta: Delta) -> None:
         time.sleep(0.1)
@@ -138,7 +138,7 @@ def test_taking_facts_in_and_the_session_are_timed_apart(core: Core, outside: Ou
         time.sleep(0.3)
         return step(*arguments)
 
-    core.state.apply, core.step = slow_apply, slow_step  # type: ignore[method-assign,assignment]
+    core.apply, core.step = slow_apply, slow_step  # type: ignore[method-assign,assignment]
     thread = SchedulerThread(core, handover=outside.handover, listener=outside, period=30)
     thread.start()
     thread.lead()

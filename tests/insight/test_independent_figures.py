@@ -108,7 +108,7 @@ def test_figures_agree_with_plain_sums(
     gang: tuple[str, int, int],
 ) -> None:
     world = World(nodes, pods, quotas, gang)
-    found = diagnose_job(world.h.core, world.h.job("gang"))
+    found = diagnose_job(world.h.core.snapshot(), world.h.job("gang"))
     assert found.stage == world.stage, found.summary
     if found.stage == "Schedulable":
         return

@@ -26,7 +26,7 @@ def test_a_failed_binding_is_a_backoff() -> None:
     h.step()
     failed = BindFailed("default", "p", h.task("p").uid, "etcdserver: request timed out", retry_after=60.0)
     h.core.step([failed], h.now + 1)
-    found = diagnose_job(h.core, h.job("g"))
+    found = diagnose_job(h.core.snapshot(), h.job("g"))
     assert (found.stage, found.scheduled) == ("BindBackoff", 0)
     assert found.summary == "Binding p failed; it is retried after a backoff"
 
@@ -39,12 +39,12 @@ def test_a_nominated_pod_waits_for_its_victims() -> None:
     h.group("high", priority_class="urgent")
     h.pod("high", group="high", requests={"cpu": "3"}, priority=1000)
     h.step()
-    found = diagnose_job(h.core, h.job("high"))
+    found = diagnose_job(h.core.snapshot(), h.job("high"))
     assert (found.stage, found.summary) == (
         "VictimsTerminating",
         "1 pod nominated to n1; waiting for the victims to terminate",
     )
-    left = diagnose_job(h.core, h.job("low"))
+    left = diagnose_job(h.core.snapshot(), h.job("low"))
     assert (left.stage, left.summary) == ("Terminating", "Not pending: 1 of 1 pod are terminating")
 
 
@@ -54,8 +54,8 @@ def test_what_the_session_itself_decides_is_announced() -> None:
     h.pod("p", group="pods", requests={"cpu": "1"})
     h.group("none", phase="Pending")
     h.step()
-    assert diagnose_job(h.core, h.job("pods")).summary == "The next session binds 1 pod to n1"
-    found = diagnose_job(h.core, h.job("none"))
+    assert diagnose_job(h.core.snapshot(), h.job("pods")).summary == "The next session binds 1 pod to n1"
+    found = diagnose_job(h.core.snapshot(), h.job("none"))
     assert (found.stage, found.summary) == (
         "Schedulable",
         "The next session admits the PodGroup; then its controller creates the pods",
@@ -68,7 +68,7 @@ def test_a_diagnosis_of_one_pod_is_about_that_pod() -> None:
     h.pod("small", group="g", requests={"cpu": "1"})
     h.pod("large", group="g", requests={"cpu": "8"})
     h.step()
-    found = diagnose_job(h.core, h.job("g"), pod="large")
+    found = diagnose_job(h.core.snapshot(), h.job("g"), pod="large")
     assert found.stage == "CannotStart"
     assert found.summary == "Can never start: each pod needs 8 cpu, and the largest node has 4"
     assert [pods.names for pods in found.pending] == [("large",)]

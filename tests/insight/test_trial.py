@@ -67,7 +67,7 @@ def test_changed_objects_start_a_job_together_and_neither_alone(h: Harness) -> N
 
 
 def test_an_action_that_the_conf_lacks_evicts_and_starts(h: Harness) -> None:
-    found = run_trial(h.core, 100.0, conf=with_actions(h.core.conf, ("preempt",)))
+    found = run_trial(h.core, 100.0, conf=with_actions(h.core.snapshot().conf, ("preempt",)))
     (evicted,) = found.evicted
     assert (evicted.pod, evicted.node, evicted.action, evicted.by) == (
         "default/runs",
@@ -79,11 +79,11 @@ def test_an_action_that_the_conf_lacks_evicts_and_starts(h: Harness) -> None:
 
 
 def test_a_trial_leaves_the_state_as_it_is(h: Harness) -> None:
-    before = h.core.last_session
+    before = h.last_session
     first = run_trial(h.core, 100.0, [queue(16), node("n2")])
-    assert h.core.last_session is before
-    assert sorted(h.core.state.nodes.by_name) == ["n1"]
-    assert h.core.conf.actions == ("enqueue", "allocate")
+    assert h.core.snapshot().session is before
+    assert sorted(h.state.nodes.by_name) == ["n1"]
+    assert h.core.snapshot().conf.actions == ("enqueue", "allocate")
     assert run_trial(h.core, 100.0, [queue(16), node("n2")]) == first, "the same input gives the same result"
 
 

@@ -130,8 +130,8 @@ class _Typed(_Run):
 
 
 def _attempt_everything(h: Harness) -> None:
-    h.core.failed_attempts.add = lambda *_: None  # type: ignore[method-assign]
-    h.core.failed_attempts.add_refused = lambda *_: None  # type: ignore[method-assign]
+    h.core.snapshot().failed_attempts.add = lambda *_: None  # type: ignore[method-assign]
+    h.core.snapshot().failed_attempts.add_refused = lambda *_: None  # type: ignore[method-assign]
 
 
 def _turn(run: _Typed, turn: _Turn) -> tuple[list[list[Any]], list[dict[str, str]], list[str]]:

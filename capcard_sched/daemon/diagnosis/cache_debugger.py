@@ -49,7 +49,7 @@ class CacheDebugger:
     async def dump(self) -> None:
         """Write the state to a file, and the objects of the API server, as a saved state, to another."""
         now = time.time()
-        content = await self._thread.query(lambda core: dump.snapshot(core, now))
+        content = await self._thread.query(lambda core: dump.snapshot(core.snapshot(), now))
         settings = await self._thread.query(lambda core: dump.settings(core, now))
         await self._write("dump written", dump.STATE, content, now)
         try:
@@ -84,6 +84,6 @@ class CacheDebugger:
 
     async def _differences(self) -> list[cache_comparer.CacheDifference]:
         deltas = await list_all(self._client, self._kinds, self._observer)
-        state = await self._thread.query(lambda core: core.state)
+        state = await self._thread.query(lambda core: core.snapshot().state)
         fresh = await asyncio.to_thread(cache_comparer.rebuild, state, deltas)  # reads only settings of `state`
-        return await self._thread.query(lambda core: cache_comparer.differences(core.state, fresh))
+        return await self._thread.query(lambda core: cache_comparer.differences(core.snapshot().state, fresh))

@@ -24,7 +24,7 @@ from capcard_sched.state.document import TENANT_TEXTS, Row, by_object, to_docume
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from capcard_sched.framework.core import Core
+    from capcard_sched.framework.core import CoreSnapshot
 
 _UNITS: Final = {
     "cpu": "thousandths of a core",
@@ -41,7 +41,7 @@ STATE, OBJECTS = "snapshot", "objects"
 _CARD_FIGURES: Final = "queue_card_"
 
 
-def snapshot(core: Core, now: float) -> bytes:
+def snapshot(core: CoreSnapshot, now: float) -> bytes:
     """The state as JSON text. For the scheduler thread, between two steps; `now` in Unix seconds.
 
     Changes nothing. Card figures of a failing plugin are replaced by its error.
@@ -110,7 +110,7 @@ def write_snapshot(folder: Path, content: bytes, now: float, kind: str = STATE) 
     return target
 
 
-def _card_figures(core: Core) -> tuple[dict[str, Row], list[str]]:
+def _card_figures(core: CoreSnapshot) -> tuple[dict[str, Row], list[str]]:
     """Queue to card to figures (capacity, allocated, ...) from the quota plugin's metrics; and errors."""
     found: dict[str, Row] = {}
     failures = []

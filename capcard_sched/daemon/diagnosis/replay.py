@@ -198,10 +198,10 @@ class _Replay:
         return self._core
 
     def _apply(self, deltas: Sequence[object]) -> None:
-        state = self._running.state
+        core = self._running
         for delta in self._history.deltas(deltas):  # type: ignore[arg-type]
             try:
-                state.apply(delta)
+                core.apply(delta)
             except Exception as error:  # noqa: BLE001 - as in the daemon, a failing delta is skipped
                 self._found.notes.append(f"{type(delta).__name__} not applied: {type(error).__name__}: {error}")
 
@@ -229,7 +229,7 @@ class _Replay:
         if self._other is None:
             self._compare_rest(record, result.intents)
         self._history.record_intents(record.intents)
-        self._history.restore(core.state, record.intents, result.intents, record.now)
+        self._history.restore(core, record.intents, result.intents, record.now)
         self._diverged = True
 
     # --- comparisons ------------------------------------------------------------------------------------------------
@@ -333,7 +333,7 @@ class _Replay:
         return self._found.queues.setdefault(queue, QueueCounts())
 
     def _queue_of(self, kind: Kind, key: str) -> str:
-        state = self._running.state
+        state = self._running.snapshot().state
         if kind == "admitted":
             job = state.jobs.get(key)
         else:
@@ -344,11 +344,11 @@ class _Replay:
     def _reason(self, kind: Kind, key: str, result: StepResult) -> str:
         """The reason why the replay has no decision for a pod or PodGroup."""
         core = self._running
-        session = core.last_session
+        state, session = core.snapshot().state, core.snapshot().session
         if result.idle or session is None:
             return "no session: no input had changed"
-        task = core.state.tasks.get(key)
-        job = core.state.jobs.get(key) if kind == "admitted" else None if task is None else task.job
+        task = state.tasks.get(key)
+        job = state.jobs.get(key) if kind == "admitted" else None if task is None else task.job
         if job is None:
             return "not found"
         refusals = [

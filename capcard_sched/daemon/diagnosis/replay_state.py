@@ -19,6 +19,7 @@ from capcard_sched.model.timestamps import format_timestamp
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from capcard_sched.framework.core import Core
     from capcard_sched.state.cluster import ClusterState
 
 _NOT_RECORDED: str = "replay: not in the recording"
@@ -103,14 +104,14 @@ class ReplayState:
                     kept = {name: value for name, value in notes.items() if value is not None}
                     self._groups[key] = replace(group, metadata=replace(group.metadata, annotations=kept))
 
-    def restore(self, state: ClusterState, recorded: Sequence[Intent], replayed: Sequence[Intent], now: float) -> None:
+    def restore(self, core: Core, recorded: Sequence[Intent], replayed: Sequence[Intent], now: float) -> None:
         """Return the state to that after the recorded decisions. `now`: Unix seconds of the step."""
         for delta in [
             *self._bindings(_binds(recorded), _binds(replayed)),
             *self._evictions(_evicts(recorded), _evicts(replayed), now),
-            *self._phases(state, recorded, replayed),
+            *self._phases(core.snapshot().state, recorded, replayed),
         ]:
-            state.apply(delta)
+            core.apply(delta)
 
     def _bindings(self, recorded: Mapping[str, Bind], replayed: Mapping[str, Bind]) -> Iterator[Delta]:
         for uid, bind in replayed.items():

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from capcard_sched.framework.api.plugin import Sample
-    from capcard_sched.framework.core import Core
+    from capcard_sched.framework.core import CoreSnapshot
 
 #: Series: maximum per metric; `metrics_series_dropped` counts the rest.
 MOST_SERIES: Final = 10_000
@@ -64,19 +64,19 @@ class JobTimes(NamedTuple):
     last: float
 
 
-def sample_core(core: Core) -> CoreSample:
+def sample_core(snapshot: CoreSnapshot) -> CoreSample:
     """Sample plugins and state. For the scheduler thread, between steps. O(jobs + queues x cards).
 
     A plugin that raises has no series in this sample and is listed in `failed`.
     """
     plugins: list[tuple[str, tuple[Sample, ...]]] = []
     failed: list[tuple[str, str]] = []
-    for name, metrics in core.dispatch.entries("metrics"):
+    for name, metrics in snapshot.dispatch.entries("metrics"):
         try:
             plugins.append((name, tuple(metrics())))
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
             failed.append((name, error_text(error)))
-    state = core.state
+    state = snapshot.state
     # Implicit jobs of pods without a PodGroup are named after a uid: their series would be useless.
     jobs = tuple(
         JobFact(job.namespace, job.name, job.queue, job.created)
@@ -88,7 +88,7 @@ def sample_core(core: Core) -> CoreSample:
         tuple(failed),
         jobs,
         frozenset(state.queues),
-        tuple(_namespace_shares(core)),
+        tuple(_namespace_shares(snapshot)),
         tuple(sorted(Counter(ref.kind for ref in state.problems).items())),
         tuple(
             (name, sum(job.bound for job in queue.jobs.values()))
@@ -98,17 +98,17 @@ def sample_core(core: Core) -> CoreSample:
     )
 
 
-def _namespace_shares(core: Core) -> Iterator[tuple[str, float]]:
-    columns = core.state.columns
+def _namespace_shares(snapshot: CoreSnapshot) -> Iterator[tuple[str, float]]:
+    columns = snapshot.state.columns
     allocated: dict[str, list[int]] = {}
-    for job in core.state.jobs.values():
+    for job in snapshot.state.jobs.values():
         amounts = job.allocated.tolist()
         if any(amounts):
             sums = allocated.setdefault(job.namespace, [0] * columns.width)
             allocated[job.namespace] = [
                 total + amounts[column] if column < len(amounts) else total for column, total in enumerate(sums)
             ]
-    totals = columns.fit(core.state.nodes.total_allocatable).tolist()
+    totals = columns.fit(snapshot.state.nodes.total_allocatable).tolist()
     for namespace in sorted(allocated):
         shares = [
             (amount / total if total else 1.0)

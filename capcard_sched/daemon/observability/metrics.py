@@ -196,7 +196,7 @@ class Metrics:
     def sample(self, core: Core) -> CoreSample:
         """Sample plugins and state. In the scheduler thread, so that no session ends between the two lines."""
         self._stale = False
-        return sample_core(core)
+        return sample_core(core.snapshot())
 
     def plugin_samples(self, sample: CoreSample) -> None:
         """Publish the result of `sample` and drop series of deleted jobs and queues. Ignored by a standby."""

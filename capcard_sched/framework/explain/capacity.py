@@ -13,7 +13,7 @@ from capcard_sched.model.workload import display_name
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from capcard_sched.framework.core import Core
+    from capcard_sched.framework.core import CoreSnapshot
     from capcard_sched.model.job import Node, Task
     from capcard_sched.model.task_class import TaskClass
 
@@ -67,8 +67,8 @@ def _state_of(node: Node) -> str:
 class CapacityReader:
     """Capacity of one state. The cards of the nodes are discovered once: O(nodes)."""
 
-    def __init__(self, core: Core) -> None:
-        self._table, self._columns = core.state.nodes, core.state.columns
+    def __init__(self, snapshot: CoreSnapshot) -> None:
+        self._table, self._columns = snapshot.state.nodes, snapshot.state.columns
         self._cards: dict[str, list[NodeCard]] = {}
         self._nodes = [node for _, node in sorted(self._table.by_name.items())]
         for node in self._nodes:

@@ -29,7 +29,7 @@ from capcard_sched.model.status import PodGroupPhase, TaskStatus
 from capcard_sched.model.workload import display_name
 
 if TYPE_CHECKING:
-    from capcard_sched.framework.core import Core
+    from capcard_sched.framework.core import CoreSnapshot
     from capcard_sched.framework.session.report import TaskOutcome
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job, Task
@@ -46,25 +46,25 @@ _PLACED: Final = frozenset(
 )
 
 
-def diagnose_job(core: Core, job: Job, *, pod: str = "", now: float | None = None) -> JobDiagnosis:
+def diagnose_job(snapshot: CoreSnapshot, job: Job, *, pod: str = "", now: float | None = None) -> JobDiagnosis:
     """The diagnosis of a job, or of its pod `pod`, as of the last session, which must be one over the whole state.
 
     `now` (Unix seconds) is the end of the waiting time; the time of the last session when absent.
     Cost: O(nodes + pods) once, and one scan of the nodes per pending template without a node.
     """
-    session = core.last_session
+    session = snapshot.session
     if session is None:
         raise ValueError("no session has run yet")
-    return _Diagnoser(core, session, job, pod).diagnosis(session.now if now is None else now)
+    return _Diagnoser(snapshot, session, job, pod).diagnosis(session.now if now is None else now)
 
 
 class _Diagnoser:
     """The diagnosis of one job."""
 
-    def __init__(self, core: Core, session: Session, job: Job, pod: str) -> None:
-        self._core, self._session, self._job, self._pod = core, session, job, pod
-        self._capacity = CapacityReader(core)
-        self._limits = LimitReader(core, self._capacity)
+    def __init__(self, snapshot: CoreSnapshot, session: Session, job: Job, pod: str) -> None:
+        self._snapshot, self._session, self._job, self._pod = snapshot, session, job, pod
+        self._capacity = CapacityReader(snapshot)
+        self._limits = LimitReader(snapshot, self._capacity)
         self._tasks = [task for task in job.tasks.values() if not pod or task.name == pod]
         #: Bound by the last session only: a live cluster does not have these bindings.
         binds = {bind.uid for bind in session.binds}
@@ -76,8 +76,8 @@ class _Diagnoser:
         job, session = self._job, self._session
         refusals = session.refusals_of(job)
         requested = self._requested()
-        limits = self._limits.limits(job.queue, requested) if job.queue in self._core.state.queues else ()
-        queue = self._core.state.queues.get(job.queue)
+        limits = self._limits.limits(job.queue, requested) if job.queue in self._snapshot.state.queues else ()
+        queue = self._snapshot.state.queues.get(job.queue)
         ahead = self._ahead()
         pending = self._pending()
         is_waiting = bool(self._waiting) or (job.phase is PodGroupPhase.PENDING and not job.tasks)
@@ -102,7 +102,7 @@ class _Diagnoser:
             quota_refusal=_quota_refusal(session, self._waiting, refusals),
             limits=limits,
             queue=position,
-            queues=sorted(self._core.state.queues),
+            queues=sorted(self._snapshot.state.queues),
             capacity=capacity,
             known_cards=sorted(self._capacity.cards),
             pod_cards=list(self._cards.values()),
@@ -137,7 +137,7 @@ class _Diagnoser:
     # --- requests ---------------------------------------------------------------------------------------------------
 
     def _cards_of(self, cls: TaskClass) -> PodCards:
-        found = self._core.dispatch.first("pod_cards", cls)
+        found = self._snapshot.dispatch.first("pod_cards", cls)
         return found if isinstance(found, PodCards) else PodCards((), (), 0)
 
     def _requested(self) -> dict[str, tuple[int, int]]:

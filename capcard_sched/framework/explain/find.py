@@ -7,34 +7,34 @@ from typing import TYPE_CHECKING
 from capcard_sched.model.workload import workload_of
 
 if TYPE_CHECKING:
-    from capcard_sched.framework.core import Core
+    from capcard_sched.framework.core import CoreSnapshot
     from capcard_sched.model.job import Job
 
 
-def find_workload(core: Core, namespace: str, name: str) -> Job | None:
+def find_workload(snapshot: CoreSnapshot, namespace: str, name: str) -> Job | None:
     """The job of `NAME` or `kind/NAME`; of several jobs of a workload a pending one, else the newest."""
     kind, _, plain = name.rpartition("/")
-    exact = core.state.jobs.get(f"{namespace}/{plain}")
+    exact = snapshot.state.jobs.get(f"{namespace}/{plain}")
     if exact is not None and kind in ("", "podgroup"):
         return exact
     named = []
-    for job in core.state.jobs.values():
+    for job in snapshot.state.jobs.values():
         if job.namespace == namespace:
             own_kind, _, own_name = workload_of(job).partition("/")
             if own_name == plain and kind in ("", own_kind):
                 named.append(job)
     if named:
         return max(named, key=lambda job: (bool(job.pending), job.created, job.key))
-    found = find_job(core, namespace, plain) if kind in ("", "pod") else None
+    found = find_job(snapshot, namespace, plain) if kind in ("", "pod") else None
     return found if found is None or not kind or any(task.name == plain for task in found.tasks.values()) else None
 
 
-def find_job(core: Core, namespace: str, name: str) -> Job | None:
+def find_job(snapshot: CoreSnapshot, namespace: str, name: str) -> Job | None:
     """The job of a PodGroup, of a pod, of a Job or of another workload, by that name.
 
     A prefix shared by several owners matches none: `llm` is not the Job `llm-tuning`.
     """
-    state = core.state
+    state = snapshot.state
     exact = state.jobs.get(f"{namespace}/{name}")
     if exact is not None:
         return exact

@@ -18,7 +18,7 @@ from capcard_sched.model.workload import display_name
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from capcard_sched.framework.core import Core
+    from capcard_sched.framework.core import CoreSnapshot
     from capcard_sched.framework.explain.capacity import CapacityReader
     from capcard_sched.model.explanation import JobCards
     from capcard_sched.model.job import Job
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _CHARGED: Final = {"queue_allocated_milli_cpu": CPU, "queue_allocated_memory_bytes": MEMORY}
 
 
-def share_totals(core: Core) -> dict[str, float]:
+def share_totals(snapshot: CoreSnapshot) -> dict[str, float]:
     """Registered amounts of shared devices by resource, in whole units."""
     session, columns = core.last_session, core.state.columns
     if session is None:
@@ -40,17 +40,17 @@ def share_totals(core: Core) -> dict[str, float]:
 class LimitReader:
     """Limits and usage of one state."""
 
-    def __init__(self, core: Core, capacity: CapacityReader) -> None:
-        self._core = core
+    def __init__(self, snapshot: CoreSnapshot, capacity: CapacityReader) -> None:
+        self._snapshot = snapshot
         self._capacity = capacity
-        self._queues = core.state.queues
-        self._shares = share_totals(core)
+        self._queues = snapshot.state.queues
+        self._shares = share_totals(snapshot)
         self._jobs: dict[str, JobCards | None] = {}
         self._below: dict[str, list[str]] = {}
         for name, queue in sorted(self._queues.items()):
             self._below.setdefault(queue.parent, []).append(name)
         self._charged: dict[tuple[str, str], float] = {}
-        for _, call in core.dispatch.entries("metrics"):
+        for _, call in snapshot.dispatch.entries("metrics"):
             for sample in call():
                 if sample.name in _CHARGED:
                     self._charged[sample.labels["queue_name"], _CHARGED[sample.name]] = sample.value
@@ -58,7 +58,7 @@ class LimitReader:
     def cards_of(self, job: Job) -> JobCards | None:
         """The amounts of a job in the accounts of its queue; None without card quotas."""
         if job.key not in self._jobs:
-            self._jobs[job.key] = self._core.dispatch.first("job_cards", job)
+            self._jobs[job.key] = self._snapshot.dispatch.first("job_cards", job)
         return self._jobs[job.key]
 
     def chain(self, name: str) -> list[Queue]:
@@ -152,7 +152,7 @@ class LimitReader:
         return sum(offer.total for offer in self._capacity.nodes_with(card)) / 1000
 
     def _resource_rows(self, queue: Queue, requested: Mapping[str, tuple[int, int]]) -> Iterable[LimitUse]:
-        columns = self._core.state.columns
+        columns = self._snapshot.state.columns
         for resource, limit in sorted((queue.capability or {}).items()):
             if resource not in (CPU, MEMORY):
                 continue

@@ -15,19 +15,18 @@ from capcard_sched.model.status import PodGroupPhase
 from capcard_sched.model.unenforced_limits import unenforced_limits
 
 if TYPE_CHECKING:
-    from capcard_sched.framework.core import Core
+    from capcard_sched.framework.core import CoreSnapshot
 
 
-def queue_uses(core: Core) -> tuple[QueueUse, ...]:
+def queue_uses(snapshot: CoreSnapshot) -> tuple[QueueUse, ...]:
     """Quotas and usage of all queues, in order of name."""
-    uses = card_uses(core)
-    columns, queues = core.state.columns, {**core.state.deleted_queues, **core.state.queues}
+    uses = card_uses(snapshot)
+    columns, queues = snapshot.state.columns, {**snapshot.state.deleted_queues, **snapshot.state.queues}
     usage = {name: queue.allocated.copy() for name, queue in queues.items()}
     for queue in queues.values():
         for above in ancestors(queue, queues):
             usage[above.name] += queue.allocated
     found: list[QueueUse] = []
-    plugins = frozenset(option.name for tier in core.conf.tiers for option in tier)
     # A deleted queue with live pods stays visible.
     for name, queue in sorted(queues.items()):
         limits = queue.capability or {}
@@ -52,7 +51,7 @@ def queue_uses(core: Core) -> tuple[QueueUse, ...]:
                 for finding in check_card_quota(queue.annotations.get(CARD_QUOTA, ""))
                 if finding.severity == "error"
             ),
-            *unenforced_limits(fields, queue.annotations, plugins, core.state.shares),
+            *unenforced_limits(fields, queue.annotations, snapshot.plugin_names, snapshot.state.shares),
         ]
         warnings = tuple(f"{finding.field}: {finding.message}" for finding in findings)
         state = queue.state or "Open"
@@ -60,18 +59,17 @@ def queue_uses(core: Core) -> tuple[QueueUse, ...]:
     return tuple(found)
 
 
-def card_uses(core: Core) -> dict[str, tuple[CardUse, ...]]:
+def card_uses(snapshot: CoreSnapshot) -> dict[str, tuple[CardUse, ...]]:
     """Per queue and card: the figures that the quota plugin publishes."""
     figures: dict[str, dict[str, dict[str, float]]] = {}
-    totals = share_totals(core)
-    for _, call in core.dispatch.entries("metrics"):
+            *unenforced_limits(fields, queue.annotations, snapshot.plugin_names, snapshot.state.shares),
         for sample in call():
             if sample.name == "card_total":
                 totals[sample.labels["card"]] = sample.value
             elif sample.name.startswith("queue_card_"):
                 cards = figures.setdefault(sample.labels["queue_name"], {})
                 cards.setdefault(sample.labels["card"], {})[sample.name.removeprefix("queue_card_")] = sample.value
-    queues = core.state.queues
+    queues = snapshot.state.queues
     free = {
         (queue, card): max(0.0, values["capacity"] - values.get("allocated", 0.0))
         for queue, cards in figures.items()

@@ -58,7 +58,7 @@ def cluster() -> Harness:
 
 
 def document(h: Harness) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(snapshot(h.core, NOW))
+    found: dict[str, Any] = json.loads(snapshot(h.core.snapshot(), NOW))
     return found
 
 
@@ -281,21 +281,21 @@ def test_the_head_has_time_conf_and_totals() -> None:
     h = cluster()
     found = document(h)
     assert found["time"] == "2026-01-01T00:00:00Z"
-    assert found["schedulerConf"]["hash"] == h.core.conf.hash
+    assert found["schedulerConf"]["hash"] == h.core.snapshot().conf.hash
     assert found["schedulerConf"]["actions"] == ["enqueue", "allocate", "backfill"]
     assert "capacity-card" in found["schedulerConf"]["tiers"][1]
     assert found["Cluster"][""]["total_used"] == {"cpu": 2000, "nvidia.com/gpu": 2000, "pods": 2}
 
 
 def test_annotations_labels_environment_and_arguments_stay_out() -> None:
-    assert SECRET.encode() not in snapshot(cluster().core, NOW)
+    assert SECRET.encode() not in snapshot(cluster().core.snapshot(), NOW)
 
 
 def test_a_snapshot_changes_nothing_and_is_the_same_twice() -> None:
     h = cluster()
     before = to_document(h.state)
-    first = snapshot(h.core, NOW)
-    assert snapshot(h.core, NOW) == first
+    first = snapshot(h.core.snapshot(), NOW)
+    assert snapshot(h.core.snapshot(), NOW) == first
     assert to_document(h.state) == before
     assert h.step().idle
 

@@ -84,14 +84,13 @@ class Daemon:
         self.metrics = Metrics(self.clock)
         self.metrics.leader(leading=True)
         self.h = Harness(conf, run=True, plugins=plugins)
-        self.h.core = Core(self.h.core.conf, self.h._registry, timer=self.clock)
+        self.h.core = Core(self.h.core.snapshot().conf, self.h._registry, timer=self.clock)
         self.h.now = self.clock.now = EPOCH + 3600.0  # long after the objects were made
 
     def step(self, *, bind: bool = True) -> list[Bind]:
         self.clock.now = self.h.now + 1
         result = self.h.step(self.clock.now)
-        session = self.h.core.last_session
-        assert session is not None
+        session = self.h.last_session
         unplaced = len(session.outcomes)
         self.metrics.session(
             result.report, 0.002, intake=0.001, idle=result.idle, unplaced=0 if result.idle else unplaced

@@ -57,9 +57,9 @@ class Day:
         self.core = self.h.core
         self.recording = Recording(
             path,
-            self.core.conf,
-            scheduler_names=self.core.state.scheduler_names,
-            default_queue=self.core.state.default_queue,
+            self.core.snapshot().conf,
+            scheduler_names=self.core.snapshot().state.scheduler_names,
+            default_queue=self.core.snapshot().state.default_queue,
             max_bytes=max_bytes,
             clock=lambda: self.h.now,
         )
@@ -83,7 +83,7 @@ class Day:
         facts = [*self.h._deltas, *more]
         self.h._deltas = []
         for fact in facts:
-            self.core.state.apply(fact)
+            self.core.apply(fact)
         if facts:
             self.recording.applied(facts)
 

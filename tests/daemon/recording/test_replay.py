@@ -81,12 +81,12 @@ def test_under_another_conf_every_step_still_starts_from_what_happened(
         replaying = _Replay(RecordingReader(path), registry(), parsed(CONFS[other]), 1000)
         found = replaying.finish()
         assert replaying._core is not None
-        state = replaying._core.state
-        assert placed(state) == placed(day.core.state)
+        state = replaying._core.snapshot().state
+        assert placed(state) == placed(day.core.snapshot().state)
         assert {key: job.phase for key, job in state.jobs.items() if not job.implicit} == {
-            key: job.phase for key, job in day.core.state.jobs.items() if not job.implicit
+            key: job.phase for key, job in day.core.snapshot().state.jobs.items() if not job.implicit
         }
-        assert state.nodes.charged.tolist() == day.core.state.nodes.charged.tolist()
+        assert state.nodes.charged.tolist() == day.core.snapshot().state.nodes.charged.tolist()
         pods = sum(1 for result in day.results for intent in result.intents if isinstance(intent, Bind))
         counted = found.queues.values()
         assert sum(queue.bound for queue in counted) == pods

@@ -27,7 +27,10 @@ class Daemon:
         core = self.h.core
         self.metrics = Metrics()
         self.recording = Recording(
-            path, core.conf, scheduler_names=core.state.scheduler_names, default_queue=core.state.default_queue
+            path,
+            core.snapshot().conf,
+            scheduler_names=core.snapshot().state.scheduler_names,
+            default_queue=core.snapshot().state.default_queue,
         )
         self.thread = SchedulerThread(core, handover=self.handover, listener=self, period=0.2)
         self.bound: dict[str, str] = {}
@@ -88,7 +91,7 @@ def test_what_the_thread_decided_is_decided_again(tmp_path: Path) -> None:
         time.sleep(0.02)
     daemon.wait_for(24)
     answer: Future[CoreSample] = Future()
-    daemon.thread.call(sample_core, answer)
+    daemon.thread.call(lambda core: sample_core(core.snapshot()), answer)
     daemon.metrics.plugin_samples(answer.result(30))
     again: Future[None] = Future()
 

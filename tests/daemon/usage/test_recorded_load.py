@@ -45,7 +45,7 @@ class Day:
         self.h = Harness(CONF, run=True)
         self.recording = Recording(
             path,
-            self.h.core.conf,
+            self.h.core.snapshot().conf,
             scheduler_names=sorted(self.h.state.scheduler_names),
             default_queue=self.h.state.default_queue,
         )

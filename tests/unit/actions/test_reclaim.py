@@ -281,7 +281,7 @@ def test_a_gang_takes_its_room_in_one_go() -> None:
     w.run("a", 8, "n1").run("b", 8, "n2").want(4, pods=4, least=4)
     result = w.h.step()
     assert evicted(result) == ["a-w-0", "b-w-0"]
-    assert len(w.h.core.last_session.carry_over.nominations) == 4  # type: ignore[union-attr]
+    assert len(w.h.last_session.carry_over.nominations) == 4
 
 
 def test_w10_a_veto_in_a_lower_tier_is_final() -> None:
@@ -399,7 +399,7 @@ def test_a_reservation_ends_with_its_pod() -> None:
     w.h.pod("b2-w-0", group="b", cards=4, card=H200)
     w.h.step()
     assert w.h.binds == {"b2-w-0": "n1"}
-    assert not w.h.core.last_session.carry_over.nominations  # type: ignore[union-attr]
+    assert not w.h.last_session.carry_over.nominations
 
 
 def test_a_reservation_expires_and_the_core_wakes_up_for_it() -> None:
@@ -670,7 +670,7 @@ def test_everybody_is_told() -> None:
     assert [reason for reason, _ in w.h.event_messages("Pod", "chat-w-1")] == ["FailedScheduling"]
     told = [text for reason, text in w.h.event_messages("PodGroup", "chat") if reason == "Reclaimed"]
     assert told == [f"2 pods of 1 jobs evicted on node n1: default/T1; waiting for {H200}: 2"]
-    promises = w.h.core.last_session.carry_over.nominations  # type: ignore[union-attr]
+    promises = w.h.last_session.carry_over.nominations
     assert {nomination.node for nomination in promises.values()} == {"n1"}
 
 
@@ -689,10 +689,10 @@ def test_all_that_is_lacking_is_told_in_order_of_name() -> None:
 
 def test_explain_tells_what_protected_whom_and_who_took_the_place() -> None:
     def text(name: str) -> str:
-        job = find_job(w.h.core, "default", name)
+        job = find_job(w.h.core.snapshot(), "default", name)
         assert job is not None
         console = Console(width=200, file=io.StringIO())
-        console.print(render(diagnose_job(w.h.core, job)))
+        console.print(render(diagnose_job(w.h.core.snapshot(), job)))
         assert isinstance(console.file, io.StringIO)
         return console.file.getvalue()
 
@@ -706,7 +706,7 @@ def test_explain_tells_what_protected_whom_and_who_took_the_place() -> None:
     w = _World()
     w.run("a", 8, "n1").want(4)
     w.h.step()
-    assert [(pod.pod, pod.by, pod.action) for pod in diagnose_job(w.h.core, w.h.job("a")).evicted] == [
+    assert [(pod.pod, pod.by, pod.action) for pod in diagnose_job(w.h.core.snapshot(), w.h.job("a")).evicted] == [
         ("a-w-0", "default/r-w-0", "reclaim")
     ]
     assert "default/r-w-0" in text("a")

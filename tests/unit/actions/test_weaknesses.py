@@ -79,7 +79,7 @@ def test_w14_a_plan_that_is_undone_nominates_nobody() -> None:
     result = h.step()
     assert evicted(result) == []
     assert {intent.nominated_node for intent in result.intents if isinstance(intent, UpdatePodCondition)} == {None}
-    assert not h.core.last_session.carry_over.nominations  # type: ignore[union-attr]
+    assert not h.last_session.carry_over.nominations
 
 
 def test_w14_room_that_becomes_free_elsewhere_is_used_when_the_promise_has_run_out() -> None:

@@ -129,7 +129,7 @@ def engine_on(documents: Documents) -> dict[str, str]:
     deltas += [ObjectChanged(msgspec.convert(group, PodGroupObject)) for group in groups]
     deltas += [ObjectChanged(msgspec.convert(pod, PodObject)) for pod in pods]
     for delta in deltas:
-        core.state.apply(delta)
+        core.apply(delta)
     return engine(core)
 
 

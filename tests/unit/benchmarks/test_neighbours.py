@@ -18,7 +18,7 @@ def _placed(scene: str, nodes: int, groups: int) -> list[list[str]]:
     """The nodes of each gang's pods."""
     core = scene_core(scene, nodes)
     for delta in coming(scene, groups):
-        core.state.apply(delta)
+        core.apply(delta)
     where: dict[str, list[str]] = {}
     for bind in run_session(core).binds:
         where.setdefault(bind.name.rpartition("-")[0], []).append(bind.node)
@@ -42,7 +42,7 @@ def test_hyper_nodes_fill_up_one_after_the_other() -> None:
 
 
 def test_pods_go_where_the_measured_load_is_low() -> None:
-    session = scene_core("U1", 40).last_session
+    session = scene_core("U1", 40).snapshot().session
     assert session is not None
     load = {name: (said.cpu or 0) + (said.memory or 0) for name, said in session.usage.items()}
     used = {node for nodes in _placed("U1", 40, 2) for node in nodes}

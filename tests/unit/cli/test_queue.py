@@ -215,7 +215,7 @@ def test_a_deleted_queue_with_live_pods_stays_visible() -> None:
     h.step()
     h.apply(ObjectGone("Queue", "", "q"))
     h.step()
-    deleted = {use.name: use for use in queue_uses(h.core)}["q"]
+    deleted = {use.name: use for use in queue_uses(h.core.snapshot())}["q"]
     assert (deleted.state, deleted.jobs) == ("Deleted", 1)
     assert deleted.resources["cpu"][1] > 0
 

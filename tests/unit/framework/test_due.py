@@ -51,8 +51,7 @@ def test_what_is_no_time_to_come_wakes_nobody(at: float | None, monkeypatch: pyt
     result = h.step(EPOCH + 200)
     assert (result.idle, result.next_wakeup) == (True, None)
     if at == 0:
-        session = h.core.last_session
-        assert session is not None
+        session = h.last_session
         assert [(error.plugin, error.hook) for error in session.report.errors] == [("clock", "next_wakeup")]
 
 

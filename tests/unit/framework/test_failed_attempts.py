@@ -31,15 +31,15 @@ def _cluster(conf: str = _CONF, quota: int = 8) -> Harness:
     h.step()
     h.step()
     assert h.job("g").phase is PodGroupPhase.INQUEUE
-    assert len(h.core.failed_attempts) == 1
+    assert len(h.core.snapshot().failed_attempts) == 1
     return h
 
 
 def _attempted(h: Harness) -> bool:
     """Whether the next session attempts the gang."""
-    before = h.core.failed_attempts.get("default/g")
+    before = h.core.snapshot().failed_attempts.get("default/g")
     h.step()
-    return h.core.failed_attempts.get("default/g") is not before
+    return h.core.snapshot().failed_attempts.get("default/g") is not before
 
 
 def test_a_pod_that_takes_capacity_elsewhere_is_no_reason_for_another_attempt() -> None:
@@ -99,11 +99,11 @@ def test_a_failure_is_refreshed_after_five_minutes(seconds: int, expected: bool)
 
 def test_another_scheduler_conf_has_every_job_attempted() -> None:
     h = _cluster()
-    h.core.reconfigure(h.core.conf)
+    h.core.reconfigure(h.core.snapshot().conf)
 
-    assert len(h.core.failed_attempts) == 0
+    assert len(h.core.snapshot().failed_attempts) == 0
     h.step()
-    assert len(h.core.failed_attempts) == 1
+    assert len(h.core.snapshot().failed_attempts) == 1
 
 
 def test_a_skipped_job_is_explained_by_its_last_attempt() -> None:
@@ -112,7 +112,7 @@ def test_a_skipped_job_is_explained_by_its_last_attempt() -> None:
     h.pod("late", group="late", requests={"cpu": "1"})
     h.step()
 
-    explanation = diagnose_job(h.core, h.job("g"))
+    explanation = diagnose_job(h.core.snapshot(), h.job("g"))
     assert explanation.pending[0].message == "0/2 nodes are unavailable: 2 Insufficient nvidia.com/gpu."
     assert [item.outcome for item in explanation.pending] == ["unfit"]
 
@@ -133,7 +133,7 @@ def test_without_the_allocation_version_of_a_limit_every_job_is_attempted() -> N
     h.step()
     h.step()
 
-    assert len(h.core.failed_attempts) == 0
+    assert len(h.core.snapshot().failed_attempts) == 0
 
 
 def _refused(gangs: int = 3) -> Harness:
@@ -153,15 +153,14 @@ def _refused(gangs: int = 3) -> Harness:
     for _ in range(3):
         h.step()
     assert {h.phases[f"g{i}"] for i in range(gangs)} == {"Pending"}
-    assert len(h.core.failed_attempts) == gangs
+    assert len(h.core.snapshot().failed_attempts) == gangs
     return h
 
 
 def _visited(h: Harness) -> bool:
     """Whether the next session votes on the admission of g0 again."""
     h.step()
-    assert h.core.last_session is not None
-    return "default/g0" in h.core.last_session.refused_jobs
+    return "default/g0" in h.last_session.refused_jobs
 
 
 def test_a_job_of_another_queue_is_no_reason_for_another_vote() -> None:
@@ -202,9 +201,7 @@ def test_a_refused_job_is_explained_by_its_last_vote() -> None:
     h.group("late", queue="other", min_member=1)
     h.pod("late", group="late", requests={"cpu": "1"})
     h.step()
-
-    assert h.core.last_session is not None
-    assert [refusal.reason for refusal in h.core.last_session.refusals_of(h.job("g0"))] == ["InsufficientScalarQuota"]
+    assert [refusal.reason for refusal in h.last_session.refusals_of(h.job("g0"))] == ["InsufficientScalarQuota"]
 
 
 def test_a_queue_that_no_longer_accepts_the_namespace_has_its_waiting_jobs_attempted() -> None:

@@ -107,9 +107,9 @@ def test_explain_says_so_at_once() -> None:
     h = _cluster()
     h.pod("p", group="late")
     h.step()
-    job = find_job(h.core, "default", "p")
+    job = find_job(h.core.snapshot(), "default", "p")
     assert job is not None
-    assert diagnose_job(h.core, job).summary == _TOLD[1]
+    assert diagnose_job(h.core.snapshot(), job).summary == _TOLD[1]
 
 
 def test_a_clock_that_is_set_back_makes_nobody_wait_longer() -> None:

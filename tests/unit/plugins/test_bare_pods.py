@@ -38,7 +38,6 @@ def test_a_bare_pod_is_protected_by_gang_alone(switches: str, evicted: list[str]
 def test_the_report_names_the_bare_pod() -> None:
     h = cluster("")
     h.step()
-    session = h.core.last_session
-    assert session is not None
+    session = h.last_session
     (report,) = session.preemption_reports["default/g"].values()
     assert "gang (bare pod)" in report.text

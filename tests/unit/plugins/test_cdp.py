@@ -172,8 +172,7 @@ def test_the_pod_goes_when_its_time_is_over_though_nothing_else_happens() -> Non
     h.pod("high", group="high", requests={"cpu": "3"})
     result = h.step()
     assert evicted(result) == []
-    assert h.core.last_session is not None
-    assert "cool-down" in h.core.last_session.preemption_reports["default/high"]["preempt"].text
+    assert "cool-down" in h.last_session.preemption_reports["default/high"]["preempt"].text
     while not result.idle:
         result = h.step()
         assert evicted(result) == []

@@ -58,8 +58,7 @@ def harness(arguments: dict[str, int], *, scoring: str = "volcano") -> Harness:
 
 
 def signature(h: Harness, pod: str) -> PodSignature:
-    session = h.core.last_session
-    assert session is not None
+    session = h.last_session
     return session.engine.signature(session.queues["q"], h.task(pod))
 
 

@@ -49,8 +49,7 @@ def zones(h: Harness, **by_node: str | None) -> None:
 
 
 def signature(h: Harness, pod: str) -> PodSignature:
-    session = h.core.last_session
-    assert session is not None
+    session = h.last_session
     return session.engine.signature(session.queues["q"], h.task(pod))
 
 
@@ -67,8 +66,7 @@ def judged(h: Harness, pod: str, *, fresh: bool = True) -> dict[str, tuple[list[
     """One diagnosis per node, and a check that all nodes at once, in a plain verdict, come to the same."""
     if fresh:
         h.session()
-    session = h.core.last_session
-    assert session is not None
+    session = h.last_session
     plugin, asked = h.plugin("predicates"), signature(h, pod)
     found: dict[str, tuple[list[str], Code]] = {}
     for row, name in enumerate(session.nodes.names):

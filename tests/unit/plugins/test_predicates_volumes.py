@@ -60,8 +60,7 @@ def scratch(*names: str) -> dict[str, Any]:
 
 
 def signature(h: Harness, pod: str) -> PodSignature:
-    session = h.core.last_session
-    assert session is not None
+    session = h.last_session
     return session.engine.signature(session.queues["q"], h.task(pod))
 
 
@@ -69,8 +68,7 @@ def rejections(h: Harness, pod: str, *, fresh: bool = True) -> dict[str, list[st
     """Per node the reasons against the pod; and a check that all nodes at once come to the same."""
     if fresh:
         h.session()
-    session = h.core.last_session
-    assert session is not None
+    session = h.last_session
     plugin, asked = h.plugin("predicates"), signature(h, pod)
     assert plugin.pre_predicate(asked) is None
     found: dict[str, list[str]] = {}

@@ -91,7 +91,7 @@ def test_an_attachment_is_counted_whichever_is_told_first(h: Harness) -> None:
     h.volume("v", driver="csi.test", handle="7")
     assert not h.step().idle
     assert list(h.state.volumes.attached("n1")) == [AttachmentKey("csi.test", "7")]
-    assert "n1" in h.core.last_session.changed.nodes  # type: ignore[union-attr]
+    assert "n1" in h.last_session.changed.nodes
 
 
 def test_an_attachment_that_moves_is_on_one_node(h: Harness) -> None:

@@ -53,11 +53,10 @@ def rebuilt(h: Harness, arguments: CapacityCardArguments) -> CapacityCard:
     core, ledger, placed = h.core, h.plugin("capacity-card").ledger, fresh.demands.placed
     # On a node without the card only the ledger of the running scheduler has the charge.
     fresh.demands.placed = lambda task, node, before=None: placed(task, node, before or ledger.charge_of(task))  # type: ignore[method-assign]
-    assert core.last_session is not None
     session = Session(
-        core.state,
-        core.dispatch,
-        core.last_session.engine,
+        h.state,
+        core.snapshot().dispatch,
+        h.last_session.engine,
         Changes(everything=True),
         uid="fresh",
         now=h.now,

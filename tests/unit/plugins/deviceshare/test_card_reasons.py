@@ -81,7 +81,7 @@ def test_the_nearest_nodes_come_first_and_nodes_without_cards_are_left_out() -> 
     h.group("g")
     h.share("p", 6000)
     h.step()
-    plugin, session = h.plugin("deviceshare"), h.core.last_session
+    plugin, session = h.plugin("deviceshare"), h.last_session
     assert session is not None
 
     found = list(plugin.rejection_details(h.task("p"), session.engine.all_rows()))

@@ -187,7 +187,7 @@ def test_16_4_pods_without_a_managed_resource_are_none_of_its_business(
     assert (hooks.comparing_scores(session.all_rows()) is not None) == asked
     assert hooks.reads_other_nodes == asked
     webhook.asked.clear()
-    h.core.state.changes.everything = True
+    h.core.resync()
     h.step()
     assert h.binds == {"p": "n0"}
     assert sorted(webhook.verbs()) == (["allocate", "predicate", "prioritize"] if asked else [])

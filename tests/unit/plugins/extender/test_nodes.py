@@ -125,8 +125,7 @@ def test_room_that_is_coming_is_promised_only_where_the_webhook_lets_it(webhook:
     h.group("g")
     h.pod("p", requests={"cpu": "2"})
     h.step()
-    outcome = h.core.last_session.outcomes[h.task("p").uid] if h.core.last_session is not None else None
-    assert outcome is not None
+    outcome = h.last_session.outcomes[h.task("p").uid]
     assert (outcome.kind, outcome.node) == ("pipelined", "n1")
 
 
@@ -135,7 +134,7 @@ def test_explaining_asks_nobody_and_says_what_was_said(webhook: Webhook) -> None
     h = cluster(conf(webhook.url, "predicate"))
     h.step()
     before = len(webhook.asked)
-    (pending,) = diagnose_job(h.core, h.job("g")).pending
+    (pending,) = diagnose_job(h.core.snapshot(), h.job("g")).pending
     assert [(found.reason, found.nodes, found.plugin) for found in pending.nodes] == [("no", 3, "extender")]
     assert len(webhook.asked) == before
 
@@ -232,7 +231,7 @@ def test_without_a_webhook_that_counts_no_pod_is_placed_and_all_are_told_why(web
         "p"
     )
     assert f"0/3 nodes are unavailable: 3 {unasked}." in h.pod_message("p2")
-    (pending,) = diagnose_job(h.core, h.job("g2")).pending
+    (pending,) = diagnose_job(h.core.snapshot(), h.job("g2")).pending
     assert [(found.reason, found.nodes, found.plugin) for found in pending.nodes] == [(unasked, 3, "extender")]
 
 

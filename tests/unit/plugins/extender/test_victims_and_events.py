@@ -56,7 +56,7 @@ def test_preemption_takes_the_pod_that_the_webhook_names(webhook: Webhook) -> No
         h.pod(f"low-{number}", group=f"low-{number}", node=f"n{number}", requests={"cpu": "4"}, priority=1)
     h.group("g", priority_class="high")
     h.pod("p", requests={"cpu": "4"}, priority=1000)
-    evicted = [h.core.state.tasks[uid].name for uid in h.step().report.evicted]
+    evicted = [h.state.tasks[uid].name for uid in h.step().report.evicted]
     assert evicted == ["low-1"]
 
 
