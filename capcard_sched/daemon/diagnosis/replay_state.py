@@ -109,7 +109,7 @@ class ReplayState:
         for delta in [
             *self._bindings(_binds(recorded), _binds(replayed)),
             *self._evictions(_evicts(recorded), _evicts(replayed), now),
-            *self._phases(core.snapshot().state, recorded, replayed),
+            *self._phases(core.snapshot().state),
         ]:
             core.apply(delta)
 
@@ -136,12 +136,11 @@ class ReplayState:
                     replace(pod, metadata=replace(pod.metadata, deletion_timestamp=format_timestamp(now)))
                 )
 
-    def _phases(self, state: ClusterState, recorded: Sequence[Intent], replayed: Sequence[Intent]) -> Iterator[Delta]:
-        intents = (*recorded, *replayed)
-        keys = {(intent.namespace, intent.name) for intent in intents if isinstance(intent, UpdatePodGroup)}
-        for key in sorted(keys):
-            job, group = state.jobs.get("/".join(key)), self._groups.get(key)
-            if job is not None and group is not None and job.phase.value != self.phase(*key):
+    def _phases(self, state: ClusterState) -> Iterator[Delta]:
+        """Of all PodGroups: a status that only the core has may come of an earlier step's decisions."""
+        for key, group in sorted(self._groups.items()):
+            job = state.jobs.get("/".join(key))
+            if job is not None and job.phase.value != self.phase(*key):
                 yield ObjectChanged(group)
 
 
