@@ -85,7 +85,7 @@ def _sample(scene: str, nodes: int, gangs: int) -> _Sample:
     workload = _workload(scene, nodes, gangs)
     running = [pod for pod in workload.pods if pod.spec.node_name]
     core, work = started_core(encode(workload), _EVICTING if scene in _WITH_EVICTIONS else None)
-    core.state.apply(ObjectChanged(_LOW))
+    core.apply(ObjectChanged(_LOW))
     take_in(core, work)
     settle_memory()
 

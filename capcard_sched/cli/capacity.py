@@ -69,7 +69,7 @@ def list_cards(
     def read(found: ClusterSource) -> list[_Row]:
         from capcard_sched.framework.explain.capacity import CapacityReader
 
-        nodes = found.core.state.nodes.by_name
+        nodes = found.core.snapshot().state.nodes.by_name
         return [
             {
                 "name": card,
@@ -82,7 +82,7 @@ def list_cards(
                 "queues": sorted({each.queue for each in use.holders}),
                 "labels": dict(nodes[use.name].labels),
             }
-            for card, use in CapacityReader(found.core).list_cards()
+            for card, use in CapacityReader(found.core.snapshot()).list_cards()
         ]
 
     return show_list(_CARDS, read, flags, source, names)
@@ -109,7 +109,7 @@ def list_nodes(
     def read(found: ClusterSource) -> list[_Row]:
         from capcard_sched.framework.explain.capacity import CapacityReader
 
-        nodes = found.core.state.nodes.by_name
+        nodes = found.core.snapshot().state.nodes.by_name
         return [
             {
                 "name": node.name,
@@ -125,7 +125,7 @@ def list_nodes(
                 "queues": sorted({task.job.queue for task in nodes[node.name].tasks.values() if task.job}),
                 "labels": dict(nodes[node.name].labels),
             }
-            for node in CapacityReader(found.core).list_nodes()
+            for node in CapacityReader(found.core.snapshot()).list_nodes()
         ]
 
     return show_list(_NODES, read, flags, source, names)

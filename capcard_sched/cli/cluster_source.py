@@ -217,7 +217,7 @@ def _recorded(file: Path, source: Source) -> SourceState:
 
 def _of_state(source: Source, state: SourceState, *, read_only: bool) -> ClusterSource:
     core, watched = _core_of(source, state.settings, state.conf_name, source.scheduler_conf)
-    conf = core.conf
+    conf = core.snapshot().conf
     _full_session(core, watched, state.deltas, state.now, read_only=read_only)
 
     def known_state() -> KnownState:
@@ -264,7 +264,7 @@ def _simulated(source: Source, *, read_only: bool) -> ClusterSource:
     core, watched, outcome = run_scenario(given, source, source.scheduler_conf)
     for warning in outcome.warnings:
         print(f"warning: {warning}", file=sys.stderr)
-    now, conf = EPOCH + outcome.end / SECOND, core.conf
+    now, conf = EPOCH + outcome.end / SECOND, core.snapshot().conf
     _full_session(core, watched, outcome.deltas, now, read_only=read_only)
     store = outcome.store
 
@@ -296,7 +296,7 @@ def live_cluster(source: Source, read: LiveCluster, *, read_only: bool) -> Clust
 
     state, connection = live_state(source, read), read.connection
     core, watched = _core_of(source, state.settings, state.conf_name, source.scheduler_conf)
-    conf = core.conf
+    conf = core.snapshot().conf
     _full_session(core, watched, for_core(state.deltas), state.now, read_only=read_only)
     objects = DeltaObjects(state.deltas, partial(fetch_object, connection), partial(fetch_events, connection))
     namespace = connection.namespace or "default"

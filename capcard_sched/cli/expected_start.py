@@ -31,7 +31,7 @@ def load_forecast(cluster: ClusterSource, history: Iterable[Path], *, wanted: bo
     """
     from capcard_sched.insight.expected_start import Forecast
 
-    state = cluster.core.state
+    state = cluster.core.snapshot().state
     if wanted is False or (wanted is None and len(state.tasks) + len(state.nodes) > _SMALL):
         return None
     known = cluster.known_state()

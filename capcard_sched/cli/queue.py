@@ -114,7 +114,10 @@ def list_queues(
     def read(found: ClusterSource) -> list[dict[str, Any]]:
         from capcard_sched.framework.explain.queue_uses import queue_uses
 
-        labels = {name: dict(queue.labels) for name, queue in found.core.state.queues.items()}
-        return [{**msgspec.to_builtins(use), "labels": labels.get(use.name, {})} for use in queue_uses(found.core)]
+        labels = {name: dict(queue.labels) for name, queue in found.core.snapshot().state.queues.items()}
+        return [
+            {**msgspec.to_builtins(use), "labels": labels.get(use.name, {})}
+            for use in queue_uses(found.core.snapshot())
+        ]
 
     return show_list(LISTING, read, flags, source, names)

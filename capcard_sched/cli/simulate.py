@@ -87,7 +87,7 @@ def simulate(
         return usage_error(str(error))
     for warning in outcome.warnings:
         print(f"warning: {warning}", file=sys.stderr)
-    _show(outcome, output, scheduler.state.shares)
+    _show(outcome, output, scheduler.snapshot().state.shares)
     if recorder is not None:
         from capcard_sched.reports.timeline import print_timeline, timeline_of
 

@@ -122,7 +122,7 @@ class Core:
 
     def sibling(self, conf: Conf) -> Core:
         """A core with the same parameters, another scheduler-conf and an empty state. It calls no webhook."""
-        state = self.state
+        state = self._state
         return Core(
             conf,
             self.registry,

@@ -108,14 +108,14 @@ class Forecast:
         """
         self._state = state
         now = round((state.now - EPOCH) * SECOND)
-        names = tuple(sorted(core.state.scheduler_names))
-        options = SimulationOptions(names, core.state.default_queue, begin=now + SECOND, started=state.now)
+        names = tuple(sorted(core.snapshot().state.scheduler_names))
+        options = SimulationOptions(names, core.snapshot().state.default_queue, begin=now + SECOND, started=state.now)
         self._scheduler = _WatchedCore(core.sibling(state.conf))
         self._run = SimulationRun(_scenario(state.objects), self._scheduler, options)
         self._run.cluster.kubelet.use_ends(lambda _pod, _started: None)
         self._run.load()
         for delta in self._run.drain():
-            self._scheduler.core.state.apply(delta)
+            self._scheduler.core.apply(delta)
         runs = {run.key: run for run in (*history, *runs_of_state(state.objects, state.now))}
         self._estimator = EndEstimator(DurationTable(runs.values()), state.now)
         self._jobs = {job.key: job for job in unfinished_jobs(self._run.cluster.store)}
@@ -222,7 +222,7 @@ class Forecast:
         return ExpectedStart(computed_at=at, p10=None, p50=None, p90=None, runs=0, reason=reason)
 
     def _name(self, key: str) -> str:
-        job = self._scheduler.core.state.jobs.get(key)
+        job = self._scheduler.core.snapshot().state.jobs.get(key)
         return (display_name(job) if job is not None else "") or key
 
 

@@ -47,7 +47,7 @@ def candidates(core: Core, job: Job, found: JobDiagnosis, *, may_evict: Sequence
     `may_evict`: actions that a trial found to help. `found` is the diagnosis of the same state.
     Cost: O(pods of the queue), and O(nodes) array operations per template of pending pods.
     """
-    session = core.last_session
+    session = core.snapshot().session
     if session is None:
         return ()
     one = _FixCandidates(core, session, job, found)
@@ -70,7 +70,7 @@ class _FixCandidates:
 
     def __init__(self, core: Core, session: Session, job: Job, found: JobDiagnosis) -> None:
         self._core, self._session, self._job, self._found = core, session, job, found
-        self._state = core.state
+        self._state = core.snapshot().state
         self._waiting = session.pending_tasks(job)
         #: Pods that are still needed: up to the minimum, or all pending pods of a job that has it.
         missing = job.min_available - job.ready_tasks
@@ -111,7 +111,7 @@ class _FixCandidates:
         groups = dict.fromkeys(
             cards.alternatives
             for task in self._needed
-            if (cards := self._core.dispatch.first("pod_cards", task.cls)) is not None and cards.alternatives
+            if (cards := self._core.snapshot().dispatch.first("pod_cards", task.cls)) is not None and cards.alternatives
         )
         if not groups:
             return []
@@ -203,7 +203,7 @@ class _FixCandidates:
         """Pods like a task for which a node has free resources, and the card."""
         if node.row < 0:
             return 0
-        cards = self._core.dispatch.first("pod_cards", task.cls)
+        cards = self._core.snapshot().dispatch.first("pod_cards", task.cls)
         if cards is not None and cards.alternatives:
             provided = discover_cards(node.labels, node.allocatable).cards
             if not any(card in provided for card in cards.alternatives):
@@ -221,7 +221,7 @@ class _FixCandidates:
         if not self._needed:
             return
         cls = self._needed[0].cls
-        own = self._core.dispatch.first("pod_cards", cls)
+        own = self._core.snapshot().dispatch.first("pod_cards", cls)
         if own is None or not own.names:
             return
         free: dict[str, int] = {}
@@ -285,7 +285,7 @@ class _FixCandidates:
 
     def actions(self, may_evict: Sequence[str]) -> Iterator[Candidate]:
         """Actions that are switched off."""
-        conf = self._core.conf
+        conf = self._core.snapshot().conf
         placing = [name for name in _PLACING if name not in conf.actions]
         best_effort = self._waiting and all(task.cls.best_effort for task in self._waiting)
         if "enqueue" in placing and self._job.phase is PodGroupPhase.PENDING:
@@ -298,7 +298,7 @@ class _FixCandidates:
 
     def priorities(self) -> Iterator[Candidate]:
         """A higher PriorityClass: ahead of others in the queue, or able to preempt."""
-        job, conf = self._job, self._core.conf
+        job, conf = self._job, self._core.snapshot().conf
         position = self._found.queue
         evicts = any(name in conf.actions for name in _EVICTING)
         if job.implicit or self._found.stage in {"CannotStart", "NotAdmitted"}:

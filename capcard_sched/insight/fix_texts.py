@@ -57,7 +57,7 @@ class _Texts:
             case "Capability":
                 return self._capability(change)
             case "OpenQueue":
-                state = self._core.state.queues[name].state
+                state = self._core.snapshot().state.queues[name].state
                 return _change(change, f"open queue {name}", f"capcard-sched queue open {name}", state, "Open")
             case "Uncordon":
                 return _change(change, f"uncordon node {name}", f"kubectl uncordon {name}", "cordoned", "schedulable")
@@ -136,7 +136,7 @@ class _Texts:
 
     def _accepted(self) -> str:
         task = next(iter(self._job.pending.values()), None)
-        cards = self._core.dispatch.first("pod_cards", task.cls) if task is not None else None
+        cards = self._core.snapshot().dispatch.first("pod_cards", task.cls) if task is not None else None
         return "|".join(cards.names) if cards is not None else ""
 
     def _annotate_pods(self, key: str, value: str) -> str:
@@ -159,7 +159,7 @@ class _Texts:
         if change.kind == "Plugin":
             text = f"plugin {change.key} in the scheduler-conf"
             return _change(change, text, "", "", change.key, yaml=f"- name: {change.key}  # in the first tier")
-        before = self._core.conf
+        before = self._core.snapshot().conf
         after = changed_conf(before, self._changes, self._core.registry) or before
         return _change(
             change,
@@ -178,7 +178,7 @@ class _Texts:
         for change in self._changes:
             if change.kind == "End":
                 kind, namespace, name = change.target
-                job = self._core.state.jobs.get(f"{namespace}/{name}") if kind == "PodGroup" else None
+                job = self._core.snapshot().state.jobs.get(f"{namespace}/{name}") if kind == "PodGroup" else None
                 pods = sorted(task.name for task in job.tasks.values()) if job is not None else [name]
                 owner = job if job is not None else self._owner(namespace, name)
                 found.setdefault((change.key, owner.queue if owner is not None else ""), []).extend(pods)
@@ -187,7 +187,7 @@ class _Texts:
         ]
 
     def _owner(self, namespace: str, pod: str) -> Job | None:
-        for task in self._core.state.tasks.values():
+        for task in self._core.snapshot().state.tasks.values():
             if (task.namespace, task.name) == (namespace, pod):
                 return task.job
         return None

@@ -83,32 +83,32 @@ class FixTrialRun:
         """`absent`: without the job itself. `is_last`: no changes are added to these."""
         self._core, self._subject, self._now, self._is_last = core, subject, now, is_last
         self._edits = Edits(view, subject.vcjob)
-        jobs = core.state.jobs
+        jobs = core.snapshot().state.jobs
         job = JobObjects(self._edits, jobs[subject.key], subject.vcjob)
         for change in changes:
             apply_change(change, self._edits, job, jobs.get("/".join(change.target[1:])))
         if absent:
             end_job(self._edits, jobs[subject.key])
         self._deltas = self._edits.deltas()
-        self.conf = changed_conf(core.conf, changes, core.registry)
+        self.conf = changed_conf(core.snapshot().conf, changes, core.registry)
 
     def result(self, only: str = "") -> FixTrial:
         """Run sessions until nothing happens. In a copy of the core."""
         core, key = self._core, self._subject.key
         difference = advance(core, self._now, self._deltas, conf=self.conf, only=only, react=self._react)
-        job = core.state.jobs.get(key)
+        job = core.snapshot().state.jobs.get(key)
         if job is None:
             return FixTrial(False, difference)
         if _reached(self._subject, job):
             return FixTrial(True, difference)
         if self._is_last:
             return FixTrial(False, difference)
-        return FixTrial(False, difference, further=candidates(core, job, diagnose_job(core, job)))
+        return FixTrial(False, difference, further=candidates(core, job, diagnose_job(core.snapshot(), job)))
 
     def _react(self, core: Core, intents: Sequence[Intent]) -> list[Delta]:
         """Pods run after their binding, and can be evicted for others; the controller of a vcjob creates its pods."""
         created = self._create_pods(core)
-        if not any(name in core.conf.actions for name in EVICTING_ACTIONS):
+        if not any(name in core.snapshot().conf.actions for name in EVICTING_ACTIONS):
             return created
         return [*created, *(delta for intent in intents if isinstance(intent, Bind) for delta in self._running(intent))]
 
@@ -126,7 +126,7 @@ class FixTrialRun:
 
     def _create_pods(self, core: Core) -> list[Delta]:
         """The pods of an admitted vcjob, which its controller creates after the admission."""
-        job = core.state.jobs.get(self._subject.key)
+        job = core.snapshot().state.jobs.get(self._subject.key)
         if job is None or job.tasks or self._subject.vcjob is None or job.phase is PodGroupPhase.PENDING:
             return []
         found = self._edits.get(JOB, *key_of(self._subject.vcjob))
@@ -137,12 +137,12 @@ class FixTrialRun:
 
 def _pods_of(core: Core, vcjob: Json, group: str) -> list[Json]:
     found: list[Json] = []
-    desired = job_spec(vcjob, min(core.state.scheduler_names))
+    desired = job_spec(vcjob, min(core.snapshot().state.scheduler_names))
     for task in desired.tasks:
         for index in range(task.replicas):
             pod = job_pod(vcjob, desired, task, index, group)
             pod["metadata"]["uid"] = f"trial-{pod['metadata']['name']}"
-            priority = core.state.priority_classes.get(spec(pod).get("priorityClassName") or "")
+            priority = core.snapshot().state.priority_classes.get(spec(pod).get("priorityClassName") or "")
             if priority is not None:
                 pod["spec"] = {**spec(pod), "priority": priority[0]}
             found.append(pod)

@@ -60,7 +60,7 @@ def quota_holders(core: Core, queue: Queue, job: Job, resource: str, missing: fl
     for other in _jobs_below(core, queue):
         if other is job:
             continue
-        counted = core.dispatch.first("job_cards", other)
+        counted = core.snapshot().dispatch.first("job_cards", other)
         reserved = counted.reserved.get(resource, 0) / 1000 if counted is not None and not job.tasks else 0.0
         for task in other.tasks.values():
             unit = unit_of(task)
@@ -101,8 +101,8 @@ def _jobs_below(core: Core, queue: Queue) -> Iterable[Job]:
     names, seen = [queue.name], {queue.name}
     while names:
         name = names.pop()
-        yield from core.state.queues[name].jobs.values()
-        for child, other in core.state.queues.items():
+        yield from core.snapshot().state.queues[name].jobs.values()
+        for child, other in core.snapshot().state.queues.items():
             if other.parent == name and child not in seen:
                 seen.add(child)
                 names.append(child)
@@ -132,7 +132,7 @@ def cheapest_on_nodes(core: Core, session: Session, job: Job, needed: Sequence[T
         nodes = [
             node
             for row in rows
-            if not (node := core.state.nodes.nodes[row]).unschedulable
+            if not (node := core.snapshot().state.nodes.nodes[row]).unschedulable
             and untolerated_taint(node.taints, cls.tolerations) is None
         ]
         if not plan.place(nodes, cls.fit_request, len(tasks)):
@@ -145,7 +145,7 @@ class _NodePlan:
 
     def __init__(self, core: Core, job: Job) -> None:
         self._core, self._job = core, job
-        table = core.state.nodes
+        table = core.snapshot().state.nodes
         self._free: dict[int, Vector] = {}
         self._table = table
         self.ended: dict[ProposedChange, None] = {}
@@ -214,11 +214,15 @@ class _NodePlan:
     def _end(self, unit: EndingUnit) -> None:
         self.ended[unit.change] = None
         kind, namespace, name = unit.change.target
-        job = self._core.state.jobs.get(f"{namespace}/{name}") if kind == "PodGroup" else None
+        job = self._core.snapshot().state.jobs.get(f"{namespace}/{name}") if kind == "PodGroup" else None
         tasks = job.tasks.values() if job is not None else self._named(namespace, name)
         for task in tasks:
             if task.node is not None and task.node.row >= 0:
                 self._free[task.node.row] = self._idle(task.node.row) + task.cls.fit_request
 
     def _named(self, namespace: str, name: str) -> list[Task]:
-        return [task for task in self._core.state.tasks.values() if (task.namespace, task.name) == (namespace, name)]
+        return [
+            task
+            for task in self._core.snapshot().state.tasks.values()
+            if (task.namespace, task.name) == (namespace, name)
+        ]

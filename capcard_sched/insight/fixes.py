@@ -73,7 +73,7 @@ def suggest_fixes(
     `found`: the diagnosis of the same state. The state stays as it is. Cost: at most `MAX_TRIALS` trials, and about
     `MAX_SECONDS` of CPU time.
     """
-    if found.stage in _WITHOUT_FIX or core.conf.option("extender") is not None:
+    if found.stage in _WITHOUT_FIX or core.snapshot().conf.option("extender") is not None:
         return None
     pods = len(job.pending) if job.is_ready() and job.tasks else 0
     subject = FixSubject(job.key, pod, vcjob, pods, job.min_available, len(job.tasks))
@@ -85,7 +85,7 @@ class _FixFinder:
 
     def __init__(self, core: Core, view: ObjectView, subject: FixSubject, found: JobDiagnosis, now: float) -> None:
         self._core, self._view, self._subject, self._found, self._now = core, view, subject, found, now
-        self._job = core.state.jobs[subject.key]
+        self._job = core.snapshot().state.jobs[subject.key]
         self._known: dict[frozenset[ProposedChange], FixTrial | None] = {}
         self._until = _cpu_seconds() + MAX_SECONDS
         self._bound = ""
@@ -134,7 +134,7 @@ class _FixFinder:
         """Whether each job that ends has pods on nodes, or is one of the same queue: others come and go anyway."""
         for change in changes:
             kind, namespace, name = change.target
-            job = self._core.state.jobs.get(f"{namespace}/{name}")
+            job = self._core.snapshot().state.jobs.get(f"{namespace}/{name}")
             ends = change.kind == "End" and kind == "PodGroup"
             if ends and job is not None and not job.bound and job.queue != self._job.queue:
                 return False
@@ -232,17 +232,17 @@ class _FixFinder:
             return ()
 
     def _names(self, keys: Iterable[str]) -> tuple[str, ...]:
-        jobs = self._core.state.jobs
+        jobs = self._core.snapshot().state.jobs
         return tuple(display_name(jobs[key]) for key in keys if key in jobs)
 
 
 def _ahead(core: Core, key: str) -> tuple[str, ...]:
     """Keys of the pending jobs before a job in its queue."""
-    session, job = core.last_session, core.state.jobs[key]
-    if session is None or job.queue not in core.state.queues:
+    session, job = core.snapshot().session, core.snapshot().state.jobs[key]
+    if session is None or job.queue not in core.snapshot().state.queues:
         return ()
     own = session.job_key(job)
-    others = core.state.queues[job.queue].jobs.values()
+    others = core.snapshot().state.queues[job.queue].jobs.values()
     return tuple(other.key for other in others if other.pending and other is not job and session.job_key(other) < own)
 
 

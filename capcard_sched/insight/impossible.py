@@ -67,7 +67,7 @@ class AdmittedWorkloads:
         """The workloads whose minimum exceeds a limit under a scheduler-conf, in order of their PodGroups."""
         core = Core(conf, registry, self._options.scheduler_names, self._options.default_queue)
         for delta in self._deltas:
-            core.state.apply(delta)
+            core.apply(delta)
         session = core.open_session(self._store.clock.unix)
         for key in sorted(session.jobs):
             job = session.jobs[key]

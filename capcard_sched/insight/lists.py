@@ -34,7 +34,7 @@ def job_items(core: Core, objects: ObjectView, now: float) -> list[Json]:
 
     `pods` counts the pods that are wanted: the replicas of a Job, else the pods that exist, at least the minimum.
     """
-    state = core.state
+    state = core.snapshot().state
     vcjobs = {_key(job): job for job in objects.all_of("Job") if "tasks" in (job.get("spec") or {})}
     found = []
     for job in state.jobs.values():
@@ -80,10 +80,10 @@ def job_items(core: Core, objects: ObjectView, now: float) -> list[Json]:
 
 def pod_items(core: Core, objects: ObjectView, now: float) -> list[Json]:
     """Every pod of a job of the core, by namespace and name. `now` in Unix seconds."""
-    reader = CapacityReader(core)
+    reader = CapacityReader(core.snapshot())
     found = [
         _pod(task, job, objects.get("Pod", task.namespace, task.name) or {}, reader, now)
-        for job in core.state.jobs.values()
+        for job in core.snapshot().state.jobs.values()
         for task in job.tasks.values()
     ]
     return sorted(found, key=lambda item: (item["namespace"], item["name"]))

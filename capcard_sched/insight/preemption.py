@@ -43,10 +43,10 @@ def preemption_trial(core: Core, job: Job, now: float) -> PreemptionFinding | No
 
     None with an extender, too: sessions of a trial would call its webhook.
     """
-    missing = tuple(action for action in EVICTING_ACTIONS if action not in core.conf.actions)
-    if not missing or core.conf.option("extender") is not None:
+    missing = tuple(action for action in EVICTING_ACTIONS if action not in core.snapshot().conf.actions)
+    if not missing or core.snapshot().conf.option("extender") is not None:
         return None
-    conf = with_actions(core.conf, missing)
+    conf = with_actions(core.snapshot().conf, missing)
     try:
         # Other jobs compete for the victims. Alone, the job finds at least as many, at the cost of one search.
         found = run_trial(core, now, conf=conf, max_sessions=_SESSIONS, only=job.key)

@@ -136,7 +136,9 @@ def test_a_recording_has_the_runs_of_its_jobs(tmp_path: Path) -> None:
     text = CLUSTER + job("a-1", 4, seconds=60) + job("b-1", 4, seconds=30) + job("c-1", 4)
     manifests.write_text(text.replace("schedulerName: capcard-sched", "schedulerName: volcano"))
     core = core_of()
-    recording = Recording(file, core.conf, scheduler_names=("volcano",), default_queue="default", clock=lambda: EPOCH)
+    recording = Recording(
+        file, core.snapshot().conf, scheduler_names=("volcano",), default_queue="default", clock=lambda: EPOCH
+    )
     recorded_run(str(manifests), core, recording, until=200 * SECOND)
     recording.close(timeout=30.0)
     reader = RecordingReader(file)

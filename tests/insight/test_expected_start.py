@@ -62,7 +62,7 @@ def snapshot_of(outcome: SimulationOutcome, *, hidden: bool = False) -> KnownSta
     objects = [obj for kind in outcome.store.kinds() for obj in outcome.store.list(kind)]
     if hidden:
         objects = json.loads(json.dumps(objects).replace(SIMULATION_DURATION, "example.com/hidden"))
-    return KnownState(objects, EPOCH + outcome.end / SECOND, core_of().conf, {} if hidden else outcome.ends)
+    return KnownState(objects, EPOCH + outcome.end / SECOND, core_of().snapshot().conf, {} if hidden else outcome.ends)
 
 
 def forecast(found: KnownState) -> dict[str, ExpectedStart]:

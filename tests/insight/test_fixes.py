@@ -224,7 +224,7 @@ class FixedCluster(Harness):
 
 def search(cluster: FixedCluster) -> FixSearch | None:
     job, core = cluster.job("gang"), cluster.core
-    found = diagnose_job(core, job)
+    found = diagnose_job(core.snapshot(), job)
     trial = preemption_trial(core, job, cluster.now)
     if trial is not None:
         found = msgspec.structs.replace(found, preemption=trial.result)

@@ -31,12 +31,16 @@ class Files:
         self.manifests.write_text(WAITING)
         core = core_of()
         recording = Recording(
-            self.recording, core.conf, scheduler_names=("volcano",), default_queue="default", clock=lambda: EPOCH
+            self.recording,
+            core.snapshot().conf,
+            scheduler_names=("volcano",),
+            default_queue="default",
+            clock=lambda: EPOCH,
         )
         assert recorded_run(str(self.manifests), core, recording, until=30 * SECOND) == 30 * SECOND
         recording.close(timeout=30.0)
         state = read_state(RecordingReader(self.recording))
-        conf = json.dumps(conf_document(core.conf))
+        conf = json.dumps(conf_document(core.snapshot().conf))
         settings = SavedSettings(format_timestamp(state.now), ("volcano",), "default", conf)
         self.saved.write_bytes(document_text(settings, manifests_of(state.deltas)))
 

@@ -50,7 +50,7 @@ class CacheDebugger:
         """Write the state to a file, and the objects of the API server, as a saved state, to another."""
         now = time.time()
         content = await self._thread.query(lambda core: dump.snapshot(core.snapshot(), now))
-        settings = await self._thread.query(lambda core: dump.settings(core, now))
+        settings = await self._thread.query(lambda core: dump.settings(core.snapshot(), now))
         await self._write("dump written", dump.STATE, content, now)
         try:
             deltas = await list_all(self._client, self._kinds, self._observer)

@@ -88,7 +88,7 @@ def _printed(row: Row) -> Row:
     }
 
 
-def settings(core: Core, now: float) -> SavedSettings:
+def settings(core: CoreSnapshot, now: float) -> SavedSettings:
     """The settings of the objects beside a dump. For the scheduler thread; `now` in Unix seconds."""
     names, conf = tuple(sorted(core.state.scheduler_names)), msgspec.json.encode(conf_document(core.conf))
     return SavedSettings(format_timestamp(now), names, core.state.default_queue, conf.decode())

@@ -151,12 +151,12 @@ class _Diagnoser:
         for task in self._waiting:
             cards = self._cards[task.cls]
             add("|".join(cards.alternatives), cards.amount)
-            for resource in (CPU, MEMORY, *sorted(self._core.state.shares)):
+            for resource in (CPU, MEMORY, *sorted(self._snapshot.state.shares)):
                 add(resource, task.cls.requests.get(resource, 0))
         if not self._job.tasks:
             for key, amount in self._declared().items():
                 add(key, amount)
-            for resource in (CPU, MEMORY, *sorted(self._core.state.shares)):
+            for resource in (CPU, MEMORY, *sorted(self._snapshot.state.shares)):
                 add(resource, (self._job.min_resources or {}).get(resource, 0))
         return found
 

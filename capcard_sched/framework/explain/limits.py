@@ -30,11 +30,11 @@ _CHARGED: Final = {"queue_allocated_milli_cpu": CPU, "queue_allocated_memory_byt
 
 def share_totals(snapshot: CoreSnapshot) -> dict[str, float]:
     """Registered amounts of shared devices by resource, in whole units."""
-    session, columns = core.last_session, core.state.columns
+    session, columns = snapshot.session, snapshot.state.columns
     if session is None:
         return {}
     total = columns.fit(session.total)
-    return {name: total.item(columns.column(name)) / 1000 for name in sorted(core.state.shares)}
+    return {name: total.item(columns.column(name)) / 1000 for name in sorted(snapshot.state.shares)}
 
 
 class LimitReader:
@@ -192,7 +192,7 @@ class LimitReader:
 
     def _shares_of(self, job: Job, field: str) -> dict[str, int]:
         """Amounts of shared devices of a job without card accounts."""
-        columns = self._core.state.columns
+        columns = self._snapshot.state.columns
         if field != "held":
             return {}
         held = columns.fit(job.allocated) + columns.fit(job.releasing)

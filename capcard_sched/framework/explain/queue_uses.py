@@ -62,7 +62,8 @@ def queue_uses(snapshot: CoreSnapshot) -> tuple[QueueUse, ...]:
 def card_uses(snapshot: CoreSnapshot) -> dict[str, tuple[CardUse, ...]]:
     """Per queue and card: the figures that the quota plugin publishes."""
     figures: dict[str, dict[str, dict[str, float]]] = {}
-            *unenforced_limits(fields, queue.annotations, snapshot.plugin_names, snapshot.state.shares),
+    totals = share_totals(snapshot)
+    for _, call in snapshot.dispatch.entries("metrics"):
         for sample in call():
             if sample.name == "card_total":
                 totals[sample.labels["card"]] = sample.value

@@ -1,4 +1,4 @@
-"""Writes intents to the API server from three queues of falling priority.
+"""Writes intents to the API server: one dispatcher of calls with three priorities.
 
 Bindings and evictions are sent at once, on `binders` connections. Statuses are sent when no binding waits, events when
 no status waits; each object or event waits once, with its latest value. An entry of a lower queue that waits for
@@ -9,50 +9,51 @@ create the pods of a job when they see its phase.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections import deque
-from typing import TYPE_CHECKING, Final
+from collections import Counter
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-from capcard_sched.kube.writes import events, statuses
-from capcard_sched.kube.writes.bind_queue import BindQueue
+from capcard_sched.kube.writes.binder import BindCall, Binder, PreBinder
 from capcard_sched.kube.writes.event_correlator import EventCorrelator
-from capcard_sched.kube.writes.events import EventNames, EventWrite, EventWriter
+from capcard_sched.kube.writes.events import EventCall, EventNames, EventWriter
+from capcard_sched.kube.writes.evictor import EvictionCall, EvictionGroup, PodEvictor
 from capcard_sched.kube.writes.leadership_gate import LeadershipGate, LeadershipLost
-from capcard_sched.kube.writes.status_discovery import StatusDiscovery
 from capcard_sched.kube.writes.status_rate_limiter import StatusRateLimiter
-from capcard_sched.kube.writes.statuses import Statuses, StatusWrite, condition_key
-from capcard_sched.kube.writes.uid_cache import UidCache
-from capcard_sched.kube.writes.work_queue import WorkQueue
-from capcard_sched.kube.writes.write_backoff import WriteBackoff
+from capcard_sched.kube.writes.statuses import StatusCall, Statuses, condition_key
+from capcard_sched.kube.writes.work_queue import IdleWorkers, WorkQueue
+from capcard_sched.kube.writes.write_call import WriteCall, WriteResult
 from capcard_sched.model.intents import Bind, EmitEvent, Evict, Intent, UpdatePodGroup
 from capcard_sched.model.timestamps import format_timestamp
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from capcard_sched.kube.client import Client
     from capcard_sched.kube.instrumentation import Observer
     from capcard_sched.kube.writes.binder import PreBind
-    from capcard_sched.kube.writes.event_correlator import Series, SeriesKey
+    from capcard_sched.kube.writes.event_correlator import Series
     from capcard_sched.kube.writes.statuses import StatusKey
     from capcard_sched.kube.writes.work_queue import WorkItem
-    from capcard_sched.kube.writes.write_outcome import WriteOutcome
     from capcard_sched.model.deltas import Delta
+
+_Calls: TypeAlias = "WorkQueue[Hashable, WriteCall]"
+_Item: TypeAlias = "WorkItem[Hashable, WriteCall]"
 
 #: Number of workers, and connections, for statuses and events.
 LOW_WORKERS: Final = 8
+#: Number of pods whose volumes are bound concurrently: mostly waiting, minutes where volumes are provisioned.
+PRE_BINDERS: Final = 64
 #: Number of waiting events; beyond it the oldest are dropped.
 MAX_EVENTS: Final = 20_000
 #: Seconds after which a status, an event is written beside bindings.
 _STATUS_SECONDS, _EVENT_SECONDS = 5.0, 10.0
 #: Seconds between checks of delayed entries.
 _POLL_SECONDS = 0.25
-#: Seconds; longest pause of a worker after a 429; the write itself may wait longer.
-_MAX_PAUSE = 1.0
-_STATUS_BACKOFF = WriteBackoff(first=0.5, longest=60.0)
-_EVENT_BACKOFF = WriteBackoff(first=1.0, longest=60.0)
-#: Used while the server is overloaded or unreachable, so that statuses are current soon after it returns.
-_AWAY_BACKOFF = WriteBackoff(first=0.5, longest=10.0)
+#: Seconds between attempts at a binding that may have been committed, during shutdown.
+_CLOSING_RETRY = 0.2
+#: Seconds by which a worker is woken late: a rounded timer must not wake it early.
+_TIMER_SLACK = 0.002
 
 
 class ApiWriter:
@@ -88,36 +89,52 @@ class ApiWriter:
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
+        self._deliver = deliver
         self._observer = observer
+        self._binders = binders
+        self._use_eviction_api = use_eviction_api
         self._clock = clock
         self._now = now
         self._gate = LeadershipGate(time_left)
-        self._statuses: WorkQueue[StatusKey, StatusWrite] = WorkQueue(statuses.merge)
+        self._urgent: _Calls = WorkQueue(_merge)
+        self._pre_binds: _Calls = WorkQueue(_merge)
+        self._statuses: _Calls = WorkQueue(_merge)
+        self._events: _Calls = WorkQueue(_merge, MAX_EVENTS)
+        self._urgent_idle, self._pre_bind_idle, self._low_idle = IdleWorkers(), IdleWorkers(), IdleWorkers()
         self._rate_limiter = StatusRateLimiter()
-        self._events: WorkQueue[SeriesKey, EventWrite] = WorkQueue(events.merge, MAX_EVENTS)
         self._correlator = EventCorrelator(scheduler_name, EventNames())
-        self._status_writer = Statuses(client, self._gate, StatusDiscovery(client, clock), self._stamp)
-        self._event_writer = EventWriter(client, self._gate, UidCache(client, clock), self._correlator)
-        self._bind_queue = BindQueue(
-            client,
-            self._gate,
-            deliver,
-            observer,
-            workers=binders,
+        base = client, self._gate, observer, clock
+        self._binder = Binder(
+            *base,
+            fence=fence,
+            quiesce=self._quiesce,
+            server_seconds=server_seconds,
+            deliver=self._deliver_after,
+            submit=self.submit,
+        )
+        self._pre_binder = None if pre_bind is None else PreBinder(self._binder, pre_bind, self._put_urgent)
+        self._evictor = PodEvictor(
+            *base,
             scheduler_name=scheduler_name,
             use_eviction_api=use_eviction_api,
-            fence=fence,
-            server_seconds=server_seconds,
-            pre_bind=pre_bind,
-            quiesce=self._quiesce,
+            stamp=lambda: format_timestamp(now()),
+            deliver=self._deliver_after,
             submit=self.submit,
-            stamp=self._stamp,
-            on_idle=self._wake_all,
-            clock=clock,
+            resume=self._put_urgent,
         )
+        self._status_writer = Statuses(*base, self._rate_limiter, lambda: format_timestamp(now()))
+        self._event_writer = EventWriter(*base, self._correlator)
+        #: Bindings and evictions without an outcome.
+        self._open = {"bind": 0, "evict": 0}
+        self._in_flight = 0
+        #: Bindings that may have been committed, between two attempts.
+        self._uncertain: set[WriteCall] = set()
+        #: Time from which nothing new is sent, in seconds of the clock.
+        self._closing: float | None = None
+        #: Timers of deltas.
+        self._timers: set[asyncio.TimerHandle] = set()
         #: Futures that wait for the end of a condition's write, by its key.
-        self._condition_waiters: dict[StatusKey, asyncio.Future[None]] = {}
-        self._idle_workers: deque[asyncio.Future[None]] = deque()
+        self._condition_waiters: dict[Hashable, asyncio.Future[None]] = {}
         #: A worker of the lower queues writes beside bindings.
         self._low_beside_binds = False
 
@@ -125,186 +142,117 @@ class ApiWriter:
         """Queue the intents of a session. Called in the event loop; returns at once."""
         low = 0
         term, now = self._gate.term, self._clock()
-        evicts: list[Evict] = []
+        evicts = [intent for intent in intents if isinstance(intent, Evict)]
         for intent in intents:
             if isinstance(intent, Bind):
                 self._discard_condition(condition_key(intent.uid))
                 self._status_writer.forget_pod(intent.uid)
-                self._bind_queue.bind(intent)
+                self._put_bind(intent, term, now)
             elif isinstance(intent, EmitEvent):
                 series = self._correlator.observe(intent, self._now())
-                low += series is not None
                 if series is not None:
                     self._put_event(series, term, now)
-            elif isinstance(intent, Evict):
-                evicts.append(intent)
-            else:
-                key = statuses.key_of(intent)
+                    low += 1
+            elif not isinstance(intent, Evict):
+                call = StatusCall(self._status_writer, intent, term)
                 admitted = isinstance(intent, UpdatePodGroup) and intent.admitted
-                self._statuses.add(key, StatusWrite(intent, term), now, urgent=admitted)
-                if self._rate_limiter.may_advance(key, intent, now):
-                    self._statuses.advance(key)
+                self._statuses.add(call.key, call, now, urgent=admitted)
+                if self._rate_limiter.may_advance(call.key, intent, now):
+                    self._statuses.advance(call.key)
                 low += 1
-        self._bind_queue.evict(evicts)
+        # With the eviction API, the victims of one preemptor are evicted all or none.
+        counts = Counter(evict.by for evict in evicts if self._use_eviction_api and evict.by)
+        groups = {by: EvictionGroup() for by, count in counts.items() if count > 1}
+        for evict in evicts:
+            self._open["evict"] += 1
+            self._put_urgent(EvictionCall(self._evictor, evict, term, groups.get(evict.by)))
         self._report_lost()
-        if low:
-            self._wake(low)
+        self._low_idle.wake(low)
 
     async def run(self) -> None:
         """Run the workers until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for task in self._bind_queue.workers():
-                group.create_task(task)
-            for _ in range(LOW_WORKERS):
-                group.create_task(self._write_low())
             group.create_task(self._poll_delayed())
+            counts = {self._write_urgent: self._binders, self._write_low: LOW_WORKERS}
+            if self._pre_binder is not None:
+                counts[self._run_pre_binds] = PRE_BINDERS
+            for worker in Counter(counts).elements():
+                group.create_task(worker())
 
     async def drain(self, timeout: float) -> Mapping[str, int]:  # noqa: ASYNC109 -- returns the rest instead of raising
         """Write what is queued, for at most `timeout` seconds; returns the number of unsent writes by queue.
 
         In the last fifth of the time no new binding or eviction is sent, so that those in flight can end; a binding
-        that may have been committed is still resolved.
+        that may have been committed is still resolved, without delay.
         """
         deadline = self._clock() + timeout
-        self._bind_queue.close(deadline - timeout / 5)
-        while self._clock() < deadline and (self._bind_queue.open or self._statuses.open or self._events.open):  # noqa: ASYNC110 -- once, at shutdown
+        self._closing = deadline - timeout / 5
+        for call in self._uncertain:
+            self._urgent.advance(call.key, first=True)
+        self._urgent_idle.wake(len(self._uncertain))
+        while self._clock() < deadline:
+            binds = self.unresolved_binds if self._is_closing() else sum(self._open.values())
+            if not (binds or self._statuses.open or self._events.open):
+                break
             await asyncio.sleep(min(0.02, timeout / 20))
         return self.backlog()
 
     def reset(self) -> None:
         """Drop all unsent writes after a loss of leadership; outcomes of requests in flight are ignored."""
         self._gate.revoke()
-        self._bind_queue.clear()
-        self._statuses.clear()
+        for queue in (self._urgent, self._pre_binds, self._statuses, self._events):
+            queue.clear()
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
+        self._uncertain.clear()
+        self._open.update(bind=0, evict=0)
+        self._binder.refusals.clear()
+        self._evictor.refusals.clear()
         self._rate_limiter.clear()
-        self._events.clear()
         self._correlator.clear()
 
     @property
     def unresolved_binds(self) -> int:
         """Number of bindings and evictions in flight, and of bindings that may have been committed."""
-        return self._bind_queue.unresolved
+        return self._in_flight + len(self._uncertain)
 
     def backlog(self) -> Mapping[str, int]:
         """Number of waiting and in-flight writes by queue."""
-        return {**self._bind_queue.backlog(), "status": len(self._statuses), "event": len(self._events)}
+        return {**self._open, "status": len(self._statuses), "event": len(self._events)}
 
-    # --- statuses and events ----------------------------------------------------------------------------------------
+    # --- queues -----------------------------------------------------------------------------------------------------
+
+    def _put_bind(self, bind: Bind, term: int, now: float) -> None:
+        self._open["bind"] += 1
+        if self._pre_binder is None or not (bind.volumes or bind.node_lock):
+            self._put_urgent(BindCall(self._binder, bind, term))
+        else:
+            call = BindCall(self._pre_binder, bind, term)
+            self._pre_binds.add(call, call, now)
+            self._pre_bind_idle.wake()
+
+    def _put_urgent(self, call: WriteCall) -> None:
+        self._urgent.add(call.key, call, call.since or self._clock())
+        self._urgent_idle.wake()
 
     def _put_event(self, series: Series, term: int, now: float) -> None:
-        dropped = self._events.add(series.key, EventWrite(series, term), now)
-        if dropped:
-            self._observer.dropped("Event", dropped)
+        call = EventCall(self._event_writer, series, term)
+        if self._events.add(call.key, call, now):
+            self._observer.dropped("Event", 1)
 
     def _report_lost(self) -> None:
-        lost = self._correlator.drain_lost()
-        if lost:
+        if lost := self._correlator.drain_lost():
             self._observer.dropped("Event", lost)
 
     async def _poll_delayed(self) -> None:
         """Move delayed entries to their queue when they are ready; idle, it costs a few microseconds."""
         while True:
             await asyncio.sleep(_POLL_SECONDS)
-            ready = self._correlator.pop_ready(self._now())
-            term, now = self._gate.term, self._clock()
-            for series in ready:
-                self._put_event(series, term, now)
+            for series in self._correlator.pop_ready(self._now()):
+                self._put_event(series, self._gate.term, self._clock())
             self._report_lost()
-            if self._statuses or self._events:
-                self._wake(LOW_WORKERS)
-
-    async def _write_low(self) -> None:
-        while True:
-            now = self._clock()
-            urgent = self._statuses.get_urgent()
-            if urgent is not None:
-                await asyncio.sleep(min(await self._write_status(urgent), _MAX_PAUSE))
-                continue
-            busy = self._bind_queue.busy
-            if busy and not self._is_overdue(now):
-                await self._wait_for_work()
-                continue
-            self._low_beside_binds |= busy
-            try:
-                wait = await self._write_one(now)
-            finally:
-                if busy:
-                    self._low_beside_binds = False
-            if wait is None:
-                await self._wait_for_work()
-            elif wait > 0:
-                await asyncio.sleep(min(wait, _MAX_PAUSE))
-
-    def _is_overdue(self, now: float) -> bool:
-        """Whether an entry has waited long enough to be sent beside bindings, and no other one is."""
-        if self._low_beside_binds:
-            return False
-        status, event = self._statuses.oldest(), self._events.oldest()
-        return (status is not None and now - status > _STATUS_SECONDS) or (
-            event is not None and now - event > _EVENT_SECONDS
-        )
-
-    async def _write_one(self, now: float) -> float | None:
-        """Write the next entry. Returns seconds to pause, None when nothing waits."""
-        event_since = self._events.oldest()
-        # An overdue event precedes statuses, so that it does not starve.
-        if event_since is None or now - event_since <= _EVENT_SECONDS:
-            status = self._statuses.get(now)
-            if status is not None:
-                return await self._write_status(status)
-        event = self._events.get(now)
-        if event is not None:
-            return await self._write_event(event)
-        status = self._statuses.get(now)
-        return None if status is None else await self._write_status(status)
-
-    async def _write_status(self, item: WorkItem[StatusKey, StatusWrite]) -> float:
-        key, write = item.key, item.value
-        until = self._rate_limiter.delay_until(key, write.intent, self._clock())
-        if until is not None:
-            self._statuses.requeue(item, until)
-            return 0.0
-        try:
-            outcome = await self._status_writer.write(write, self._clock() - item.since)
-        except LeadershipLost:
-            outcome = None
-        self._end(item.since, outcome, key[0])
-        if outcome is not None and outcome.retry:
-            again = StatusWrite(write.intent, write.term, write.attempts + 1)
-            backoff = _AWAY_BACKOFF if outcome.throttled or outcome.code >= 500 else _STATUS_BACKOFF
-            at = self._clock() + backoff.wait(again.attempts, outcome.wait)
-            self._statuses.requeue(item._replace(value=again), at)
-        else:
-            if outcome is not None and outcome.written:
-                self._rate_limiter.record(key, write.intent, self._clock())
-            self._statuses.done(key)
-        waiter = self._condition_waiters.pop(key, None)
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
-        return _pause_after(outcome)
-
-    async def _write_event(self, item: WorkItem[SeriesKey, EventWrite]) -> float:
-        write = item.value
-        try:
-            outcome = await self._event_writer.write(write)
-        except LeadershipLost:
-            outcome = None
-        self._end(item.since, outcome, "Event")
-        if outcome is not None and outcome.retry:
-            again = EventWrite(write.series, write.term, write.attempts + 1)
-            at = self._clock() + _EVENT_BACKOFF.wait(again.attempts, outcome.wait)
-            self._events.requeue(item._replace(value=again), at)
-        else:
-            self._events.done(item.key)
-        return _pause_after(outcome)
-
-    def _end(self, since: float, outcome: WriteOutcome | None, kind: str) -> None:
-        if outcome is None:
-            return
-        if outcome.written:
-            self._observer.written(kind, self._clock() - since)
-        else:
-            self._observer.write_failed(kind, outcome.code, outcome.message)
+            self._low_idle.wake(LOW_WORKERS if self._statuses or self._events else 0)
 
     async def _quiesce(self, uid: str) -> None:
         """Discard the pod's condition and wait for its write in flight: a bound pod must not get PodScheduled=False."""
@@ -318,27 +266,135 @@ class ApiWriter:
         self._statuses.discard(key)
         self._rate_limiter.forget(key)
 
-    def _stamp(self) -> str:
-        return format_timestamp(self._now())
+    def _deliver_after(self, seconds: float, delta: Delta) -> None:
+        """Deliver a delta after `seconds`, unless `reset` comes first."""
+        if seconds <= 0:
+            self._deliver([delta])
+            return
 
-    # --- idle workers -----------------------------------------------------------------------------------------------
+        def fire() -> None:
+            self._timers.discard(timer)
+            self._deliver([delta])
 
-    async def _wait_for_work(self) -> None:
-        future = asyncio.get_running_loop().create_future()
-        self._idle_workers.append(future)
-        await future
+        timer = asyncio.get_running_loop().call_later(seconds, fire)
+        self._timers.add(timer)
 
-    def _wake(self, count: int) -> None:
-        while count > 0 and self._idle_workers:
-            future = self._idle_workers.popleft()
-            if not future.done():
-                future.set_result(None)
-                count -= 1
+    # --- workers ----------------------------------------------------------------------------------------------------
 
-    def _wake_all(self) -> None:
-        if self._statuses or self._events:
-            self._wake(LOW_WORKERS)
+    async def _write_urgent(self) -> None:
+        while True:
+            item = self._next_urgent()
+            if item is None:
+                await self._urgent_idle.wait()
+                continue
+            self._in_flight += 1
+            try:
+                pause = await self._send(self._urgent, item, self._urgent_idle)
+            finally:
+                self._in_flight -= 1
+            if not self._busy:
+                self._low_idle.wake(LOW_WORKERS if self._statuses or self._events else 0)
+            if pause:
+                await asyncio.sleep(pause)
+
+    def _next_urgent(self) -> _Item | None:
+        """The next call; while closing, only bindings that may have been committed. The others stay in the backlog."""
+        item = self._urgent.get(self._clock())
+        while item is not None and self._is_closing() and item.value not in self._uncertain:
+            self._urgent.done(item.key)
+            item = self._urgent.get(self._clock())
+        if item is not None:
+            self._uncertain.discard(item.value)
+        return item
+
+    async def _run_pre_binds(self) -> None:
+        while True:
+            item = None if self._is_closing() else self._pre_binds.get(self._clock())
+            if item is None:
+                await self._pre_bind_idle.wait()
+            else:
+                await self._send(self._pre_binds, item, self._pre_bind_idle)
+
+    async def _write_low(self) -> None:
+        while True:
+            admission = self._statuses.get_urgent()
+            busy = self._busy and admission is None
+            found = self._next_low(self._clock()) if admission is None else (self._statuses, admission)
+            if found is None:
+                await self._low_idle.wait()
+                continue
+            self._low_beside_binds |= busy
+            try:
+                pause = await self._send(*found)
+            finally:
+                if busy:
+                    self._low_beside_binds = False
+            if pause:
+                await asyncio.sleep(pause)
+
+    def _next_low(self, now: float) -> tuple[_Calls, _Item] | None:
+        """The next status, else the next event; beside bindings, one that is overdue, unless another one is sent."""
+        overdue = [
+            queue
+            for queue, seconds in ((self._statuses, _STATUS_SECONDS), (self._events, _EVENT_SECONDS))
+            if (since := queue.oldest()) is not None and now - since > seconds
+        ]
+        if self._busy and (self._low_beside_binds or not overdue):
+            return None
+        # An overdue event precedes statuses, so that it does not starve.
+        first, last = (self._events, self._statuses) if self._events in overdue else (self._statuses, self._events)
+        for queue in (first, last):
+            item = queue.get(now)
+            if item is not None:
+                return queue, item
+        return None
+
+    async def _send(self, queue: _Calls, item: _Item, idle: IdleWorkers | None = None) -> float:
+        """One attempt at a call. Returns seconds to pause. `idle`: woken when the next attempt is due."""
+        call, writer = item.value, item.value.writer
+        until = writer.not_before(call)
+        if until is not None:
+            queue.requeue(item, until)
+            return 0.0
+        call.since = item.since
+        call.attempts += 1
+        outcome = None
+        with contextlib.suppress(LeadershipLost):
+            outcome = await writer.send(call)
+        if outcome is None or call.term != self._gate.term:
+            queue.done(item.key)
+        elif outcome.result is WriteResult.AGAIN:
+            self._retry(queue, item, writer.wait(call, outcome), idle)
+            writer.end(call, outcome)
+        else:
+            queue.done(item.key)
+            if call.lane and outcome.result is not WriteResult.ALLOWED:
+                self._open[call.lane] -= 1
+            writer.end(call, outcome)
+        waiter = self._condition_waiters.pop(item.key, None)
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+        return 0.0 if outcome is None else outcome.pause
+
+    def _retry(self, queue: _Calls, item: _Item, wait: float, idle: IdleWorkers | None) -> None:
+        call = item.value
+        uncertain = isinstance(call, BindCall) and call.uncertain
+        if uncertain:
+            self._uncertain.add(call)
+        if self._closing is not None and isinstance(call, BindCall):
+            wait = min(wait, _CLOSING_RETRY)
+        queue.requeue(item, self._clock() + wait, first=uncertain)
+        if idle is not None:
+            asyncio.get_running_loop().call_later(wait + _TIMER_SLACK, idle.wake)
+
+    @property
+    def _busy(self) -> bool:
+        """Whether lower queues must wait: calls are queued, or many connections are in use."""
+        return self._urgent.oldest() is not None or self._in_flight > self._binders // 4
+
+    def _is_closing(self) -> bool:
+        return self._closing is not None and self._clock() >= self._closing
 
 
-def _pause_after(outcome: WriteOutcome | None) -> float:
-    return max(outcome.wait, 0.1) if outcome is not None and outcome.throttled else 0.0
+def _merge(old: WriteCall, new: WriteCall) -> WriteCall:
+    return new.merge(old)

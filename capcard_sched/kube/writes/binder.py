@@ -1,4 +1,4 @@
-"""Bindings: one POST per pod, and the classification of every response.
+"""Bindings: one POST per pod, the classification of every response, and the reports about failed ones.
 
 While the outcome of a binding is unknown, the core does not schedule the pod again. The binder reads the pod, and
 unless that decides the outcome, sends the same binding again until a response is definite. Reads and watches race, so a
@@ -7,66 +7,39 @@ read never updates the state of the pod; only "bound by another client" and "gon
 
 from __future__ import annotations
 
-import enum
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, cast
+
+import msgspec
 
 from capcard_sched.kube.client import ApiError, Client, Unreachable
 from capcard_sched.kube.paths import pod_path
 from capcard_sched.kube.writes import requests
+from capcard_sched.kube.writes.leadership_gate import GatedClient, LeadershipGate
 from capcard_sched.kube.writes.live_pod import LivePod, read_pod
-from capcard_sched.kube.writes.retry_class import RetryClass, code_of, retry_after_of, retry_class, text_of
+from capcard_sched.kube.writes.retry_class import RetryClass, code_of, retry_class, text_of
+from capcard_sched.kube.writes.write_backoff import RefusedWrites, WriteBackoff
+from capcard_sched.kube.writes.write_call import DONE, CallWriter, WriteCall, WriteOutcome, WriteResult, outcome_of
+from capcard_sched.model.deltas import BindFailed, BindRetry, ObjectGone
+from capcard_sched.model.intents import EmitEvent, ObjectRef, UpdatePodCondition
+from capcard_sched.model.reasons import FAILED_SCHEDULING
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
-    from capcard_sched.kube.writes.leadership_gate import LeadershipGate
-    from capcard_sched.model.intents import Bind
+    from capcard_sched.kube.instrumentation import Observer
+    from capcard_sched.model.deltas import Delta
+    from capcard_sched.model.intents import Bind, Intent
 
+#: Seconds of backoff of a rejected pod.
+_REFUSALS: Final = WriteBackoff(first=1.0, longest=300.0)
+#: Seconds of backoff of a pod that another client bound, until the watch delivers that.
+_ELSEWHERE_SECONDS: Final = 1.0
+#: Number of inconclusive attempts after which the pod gets an event.
+_REPORT_AFTER: Final = 5
+#: Reason of the condition of a pod whose binding failed.
+_SCHEDULER_ERROR: Final = "SchedulerError"
 #: Number of retried conflicts with other writes to an unbound pod; then the binding counts as rejected.
 _MAX_CONFLICTS = 5
-
-
-class BindCall:
-    """A binding and the state of its attempts."""
-
-    __slots__ = ("attempts", "bind", "conflicts", "since", "term", "uncertain")
-
-    def __init__(self, bind: Bind, term: int, since: float) -> None:
-        self.bind = bind
-        self.term = term
-        #: Time of submission, in seconds of a monotonic clock.
-        self.since = since
-        self.attempts = 0
-        self.conflicts = 0
-        #: An earlier attempt may have been committed.
-        self.uncertain = False
-
-
-class BindResult(enum.Enum):
-    """Result of an attempt at a binding."""
-
-    BOUND = "bound"
-    #: The pod is gone, or another pod has its name.
-    GONE = "gone"
-    #: Bound, as far as known not by this binding: the watch delivers the node.
-    ELSEWHERE = "elsewhere"
-    #: A definite rejection: the pod gets a backoff.
-    REFUSED = "refused"
-    #: Inconclusive: the same binding is sent again.
-    AGAIN = "again"
-
-
-class BindOutcome(NamedTuple):
-    """Outcome of one attempt at a binding."""
-
-    result: BindResult
-    #: Status of the response; 0 without one.
-    code: int = 0
-    message: str = ""
-    #: `Retry-After` in seconds.
-    wait: float = 0.0
-    #: The server is overloaded or unreachable: the worker pauses.
-    throttled: bool = False
 
 
 class PreBind(Protocol):
@@ -79,100 +52,195 @@ class PreBind(Protocol):
         """
 
 
-class Binder:
-    """Sends bindings.
+class BindCall(WriteCall):
+    """A binding and the state of its attempts."""
+
+    __slots__ = ("bind", "conflicts", "uncertain")
+
+    lane = "bind"
+
+    def __init__(self, writer: CallWriter[BindCall], bind: Bind, term: int) -> None:
+        super().__init__(writer, term)
+        self.bind = bind
+        self.conflicts = 0
+        #: An earlier attempt may have been committed.
+        self.uncertain = False
+
+
+class PreBinder(CallWriter[BindCall]):
+    """Binds the volumes of pods and locks their nodes, before the binder binds them."""
+
+    def __init__(self, binder: Binder, pre_bind: PreBind, resume: Callable[[BindCall], None]) -> None:
+        """`resume` receives the binding of the pod."""
+        super().__init__(binder.client, binder.gate, binder.observer, binder.clock)
+        self._binder = binder
+        self._pre_bind = pre_bind
+        self._resume = resume
+
+    async def send(self, call: BindCall) -> WriteOutcome:
+        """Return when the pod may be bound. Raises LeadershipLost."""
+        try:
+            await self._pre_bind(cast("Client", GatedClient(self.client, self.gate, call.term)), call.bind)
+        except msgspec.DecodeError as error:
+            return WriteOutcome(WriteResult.REFUSED, message=f"an object cannot be decoded: {error}")
+        except (ApiError, Unreachable) as error:
+            later = retry_class(error) in (RetryClass.LATER, RetryClass.UNKNOWN)
+            return outcome_of(WriteResult.AGAIN if later else WriteResult.REFUSED, error)
+        return WriteOutcome(WriteResult.ALLOWED)
+
+    def end(self, call: BindCall, outcome: WriteOutcome) -> None:
+        """Queue the binding of the pod."""
+        if outcome.result is WriteResult.ALLOWED:
+            call.writer, call.attempts = self._binder, 0
+            self._resume(call)
+        elif outcome.result is WriteResult.REFUSED:
+            text = f"execute preBind for pod {call.bind.name} failed: {outcome.message}, resync the task"
+            self._binder.refuse(call.bind, outcome, text)
+
+
+class Binder(CallWriter[BindCall]):
+    """Sends bindings and reports those that fail.
 
     `fence` returns the token of a Binding; `quiesce` waits for other writes to the same pod; `server_seconds` limits
     the processing on the API server, so that a new leader knows when bindings of the former one have ended.
+    `deliver(seconds, delta)` returns pods to the core, `submit(intents)` queues conditions and events.
     """
 
     def __init__(
         self,
         client: Client,
         gate: LeadershipGate,
+        observer: Observer,
+        clock: Callable[[], float],
+        *,
         fence: Callable[[], str | None],
         quiesce: Callable[[str], Awaitable[None]],
         server_seconds: float | None,
+        deliver: Callable[[float, Delta], None],
+        submit: Callable[[Sequence[Intent]], None],
     ) -> None:
-        self._client = client
-        self._gate = gate
+        super().__init__(client, gate, observer, clock)
         self._fence = fence
         self._quiesce = quiesce
         self._params = None if server_seconds is None else {"timeout": f"{server_seconds:g}s"}
+        self._deliver = deliver
+        self._submit = submit
+        self.refusals = RefusedWrites(_REFUSALS, clock)
 
-    async def attempt(self, call: BindCall) -> BindOutcome:
+    async def send(self, call: BindCall) -> WriteOutcome:
         """Send the binding once, after resolving the last attempt. Raises LeadershipLost."""
-        call.attempts += 1
+        outcome = await self._attempt(call)
+        if outcome.result is WriteResult.DONE:
+            self.observer.bound(call.bind, self.clock() - call.since)
+        return outcome
+
+    async def _attempt(self, call: BindCall) -> WriteOutcome:
         bind = call.bind
         if call.uncertain and (outcome := await self._read_back(call, None)) is not None:
             return outcome
         await self._quiesce(bind.uid)
-        await self._gate.wait(call.term)  # before the token is read
+        await self.gate.wait(call.term)  # before the token is read
         body = requests.binding(bind, self._fence())
         path = pod_path(bind.namespace, bind.name, "binding")
         try:
-            await self._gate.send(self._client, call.term, "POST", path, params=self._params, body=body)
+            await self.gate.send(self.client, call.term, "POST", path, params=self._params, body=body)
         except (ApiError, Unreachable) as error:
             return await self._classify(call, error)
-        return BindOutcome(BindResult.BOUND)
+        return DONE
 
-    async def _classify(self, call: BindCall, error: ApiError | Unreachable) -> BindOutcome:
+    def end(self, call: BindCall, outcome: WriteOutcome) -> None:
+        """Return a pod that is not bound to the core, and report it."""
+        bind, result, message = call.bind, outcome.result, outcome.message
+        if result is WriteResult.AGAIN:
+            if call.attempts >= _REPORT_AFTER and self._report(bind, _bind_text(bind, message)):
+                self.observer.bind_failed(bind, outcome.code, message)
+        elif result is WriteResult.REFUSED:
+            self.refuse(bind, outcome, _bind_text(bind, message))
+        else:
+            self.refusals.forget(bind.uid)
+            if result is WriteResult.GONE:
+                self._deliver(0.0, ObjectGone("Pod", bind.namespace, bind.name, bind.uid))
+            elif result is WriteResult.ELSEWHERE:
+                self.observer.bind_failed(bind, outcome.code, message)
+                self._return_to_core(bind, message, _ELSEWHERE_SECONDS)
+
+    def refuse(self, bind: Bind, outcome: WriteOutcome, text: str) -> None:
+        """Return a rejected pod to the core with a backoff, and report `text`."""
+        self.observer.bind_failed(bind, outcome.code, outcome.message)
+        self._return_to_core(bind, outcome.message, self.refusals.refused(bind.uid, outcome.wait))
+        self._report(bind, text)
+
+    def _return_to_core(self, bind: Bind, message: str, wait: float) -> None:
+        """Return the pod to the core with a backoff of `wait` seconds."""
+        self._deliver(0.0, BindFailed(bind.namespace, bind.name, bind.uid, message, wait))
+        self._deliver(wait, BindRetry(bind.namespace, bind.name, bind.uid))
+
+    def _report(self, bind: Bind, message: str) -> bool:
+        """Write condition and event of the pod, once per text; whether the text was new."""
+        if not self.refusals.is_new(bind.uid, message):
+            return False
+        pod = ObjectRef("Pod", bind.namespace, bind.name, bind.uid)
+        row = FAILED_SCHEDULING
+        self._submit(
+            [
+                UpdatePodCondition(bind.namespace, bind.name, bind.uid, _SCHEDULER_ERROR, message),
+                EmitEvent(pod, row.type, row.code, row.render(detail=message)),
+            ]
+        )
+        return True
+
+    async def _classify(self, call: BindCall, error: ApiError | Unreachable) -> WriteOutcome:
         found = retry_class(error)
         if found is RetryClass.REFUSED:
-            return BindOutcome(BindResult.REFUSED, code_of(error), text_of(error), retry_after_of(error))
+            return outcome_of(WriteResult.REFUSED, error)
         if found is RetryClass.LATER:
-            return BindOutcome(BindResult.AGAIN, code_of(error), text_of(error), retry_after_of(error), throttled=True)
+            return outcome_of(WriteResult.AGAIN, error, throttled=True)
         if found is RetryClass.UNKNOWN:
             # The server may still process it: the pod is read at the next attempt, not at once.
             call.uncertain = True
-            return BindOutcome(
-                BindResult.AGAIN, code_of(error), text_of(error), retry_after_of(error), throttled=not code_of(error)
-            )
+            return outcome_of(WriteResult.AGAIN, error, throttled=not code_of(error))
         outcome = await self._read_back(call, error)
         if outcome is not None:
             return outcome
         # The pod exists and is unbound.
         if found is RetryClass.ABSENT:
-            return BindOutcome(BindResult.REFUSED, code_of(error), text_of(error), retry_after_of(error))
+            return outcome_of(WriteResult.REFUSED, error)
         call.conflicts += 1
-        result = BindResult.AGAIN if call.conflicts <= _MAX_CONFLICTS else BindResult.REFUSED
-        return BindOutcome(result, code_of(error), text_of(error), retry_after_of(error))
+        return outcome_of(WriteResult.AGAIN if call.conflicts <= _MAX_CONFLICTS else WriteResult.REFUSED, error)
 
-    async def _read_back(self, call: BindCall, refusal: ApiError | Unreachable | None) -> BindOutcome | None:
+    async def _read_back(self, call: BindCall, refusal: ApiError | Unreachable | None) -> WriteOutcome | None:
         """Read the pod; None when it is unbound. `refusal`: the response that caused the read, if any."""
         bind = call.bind
         try:
-            pod = await read_pod(self._client, bind.namespace, bind.name, bind.uid)
+            pod = await read_pod(self.client, bind.namespace, bind.name, bind.uid)
         except (ApiError, Unreachable) as error:
             return self._on_read_error(call, error, refusal)
         if pod is None:
-            return BindOutcome(BindResult.GONE, 404, f'pods "{bind.name}" not found')
+            return WriteOutcome(WriteResult.GONE, 404, f'pods "{bind.name}" not found')
         node = pod.spec.node_name
         if node == bind.node:
-            return BindOutcome(BindResult.BOUND)
+            return DONE
         if node:
-            return BindOutcome(BindResult.ELSEWHERE, 409, f"pod {bind.name} is already assigned to node {node}")
+            return WriteOutcome(WriteResult.ELSEWHERE, 409, f"pod {bind.name} is already assigned to node {node}")
         call.uncertain = False
         if refusal is not None and (reason := _unbindable_reason(pod)):
-            return BindOutcome(BindResult.REFUSED, code_of(refusal), text_of(refusal) or reason)
+            return WriteOutcome(WriteResult.REFUSED, code_of(refusal), text_of(refusal) or reason)
         return None
 
     @staticmethod
     def _on_read_error(
         call: BindCall, error: ApiError | Unreachable, refusal: ApiError | Unreachable | None
-    ) -> BindOutcome | None:
+    ) -> WriteOutcome | None:
         if retry_class(error) is not RetryClass.REFUSED:
             call.uncertain = True
-            return BindOutcome(
-                BindResult.AGAIN, code_of(error), text_of(error), retry_after_of(error), throttled=not code_of(error)
-            )
+            return outcome_of(WriteResult.AGAIN, error, throttled=not code_of(error))
         # Reading pods is forbidden. A repeated binding is safe: the API server rejects the second one definitely.
         if refusal is None:
             call.uncertain = False
             return None
         # A conflict may mean that this binding succeeded: no failure is reported, the watch delivers the node.
-        result = BindResult.ELSEWHERE if retry_class(refusal) is RetryClass.CONFLICT else BindResult.REFUSED
-        return BindOutcome(result, code_of(refusal), f"{text_of(refusal)}; failed to read the pod: {text_of(error)}")
+        result = WriteResult.ELSEWHERE if retry_class(refusal) is RetryClass.CONFLICT else WriteResult.REFUSED
+        return WriteOutcome(result, code_of(refusal), f"{text_of(refusal)}; failed to read the pod: {text_of(error)}")
 
 
 def _unbindable_reason(pod: LivePod) -> str:
@@ -180,3 +248,7 @@ def _unbindable_reason(pod: LivePod) -> str:
     if pod.deleting:
         return "the pod is being deleted"
     return "the pod has scheduling gates" if pod.spec.scheduling_gates else ""
+
+
+def _bind_text(bind: Bind, message: str) -> str:
+    return f"failed to bind to node {bind.node}: {message}"

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from capcard_sched.kube.client import ApiError, Client, Unreachable
 from capcard_sched.kube.paths import events_path
 from capcard_sched.kube.writes import requests
-from capcard_sched.kube.writes.retry_class import RetryClass, code_of, retry_after_of, retry_class, text_of
-from capcard_sched.kube.writes.write_outcome import WriteOutcome
+from capcard_sched.kube.writes.retry_class import RetryClass, code_of, retry_class
+from capcard_sched.kube.writes.uid_cache import UidCache
+from capcard_sched.kube.writes.write_backoff import WriteBackoff
+from capcard_sched.kube.writes.write_call import DONE, CallWriter, WriteCall, WriteOutcome, WriteResult, outcome_of
 from capcard_sched.model.timestamps import format_timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from capcard_sched.kube.writes.event_correlator import EventCorrelator, Series
+    from capcard_sched.kube.instrumentation import Observer
+    from capcard_sched.kube.writes.event_correlator import EventCorrelator, Series, SeriesKey
     from capcard_sched.kube.writes.leadership_gate import LeadershipGate
-    from capcard_sched.kube.writes.uid_cache import UidCache
 
 #: Number of failed attempts after which an event is dropped.
 _MAX_ATTEMPTS = 12
@@ -25,17 +27,19 @@ _MAX_ATTEMPTS = 12
 _MAX_NAME = 253
 
 
-class EventWrite(NamedTuple):
+class EventCall(WriteCall):
     """A queued event: the series in its state at the time of the write."""
 
-    series: Series
-    term: int
-    attempts: int = 0
+    __slots__ = ("series",)
 
+    def __init__(self, writer: CallWriter[EventCall], series: Series, term: int) -> None:
+        super().__init__(writer, term)
+        self.series = series
 
-def merge(old: EventWrite, new: EventWrite) -> EventWrite:
-    """Keep the newer one; both refer to the same series."""
-    return EventWrite(new.series, new.term, max(old.attempts, new.attempts))
+    @property
+    def key(self) -> SeriesKey:
+        """The series."""
+        return self.series.key
 
 
 class EventNames:
@@ -52,59 +56,63 @@ class EventNames:
         return object_name[: _MAX_NAME - len(suffix)].rstrip("-.") + suffix
 
 
-class EventWriter:
+class EventWriter(CallWriter[EventCall]):
     """Creates and patches Event objects. An event that cannot be written soon is dropped."""
 
-    def __init__(self, client: Client, gate: LeadershipGate, uids: UidCache, correlator: EventCorrelator) -> None:
-        self._client = client
-        self._gate = gate
-        self._uids = uids
+    backoff = WriteBackoff(first=1.0, longest=60.0)
+
+    def __init__(
+        self,
+        client: Client,
+        gate: LeadershipGate,
+        observer: Observer,
+        clock: Callable[[], float],
+        correlator: EventCorrelator,
+    ) -> None:
+        super().__init__(client, gate, observer, clock)
+        self._uids = UidCache(client, clock)
         self._correlator = correlator
 
-    async def write(self, write: EventWrite) -> WriteOutcome:
+    async def send(self, call: EventCall) -> WriteOutcome:
         """Create or patch the Event object of the series. Raises LeadershipLost."""
-        series = write.series
+        return self.observe("Event", call, await self._attempt(call))
+
+    async def _attempt(self, call: EventCall) -> WriteOutcome:
+        series = call.series
         try:
-            if series.created and await self._repeat(write):
-                return WriteOutcome(written=True)
+            if series.created and await self._repeat(call):
+                return DONE
             uid = await self._uids.uid(series.object)
             if uid is None:
-                return WriteOutcome(
-                    written=False, code=404, message=f"{series.object.kind} {series.object.name} not found"
-                )
-            await self._create(write, uid)
+                message = f"{series.object.kind} {series.object.name} not found"
+                return WriteOutcome(WriteResult.GONE, 404, message)
+            await self._create(call, uid)
         except (ApiError, Unreachable) as error:
             found = retry_class(error)
-            retry = found in (RetryClass.LATER, RetryClass.UNKNOWN) and write.attempts + 1 < _MAX_ATTEMPTS
-            return WriteOutcome(
-                written=False,
-                retry=retry,
-                code=code_of(error),
-                message=text_of(error),
-                wait=retry_after_of(error),
-                throttled=found is RetryClass.LATER or not code_of(error),
-            )
-        return WriteOutcome(written=True)
+            again = found in (RetryClass.LATER, RetryClass.UNKNOWN) and call.attempts < _MAX_ATTEMPTS
+            throttled = found is RetryClass.LATER or not code_of(error)
+            return outcome_of(WriteResult.AGAIN if again else WriteResult.REFUSED, error, throttled=throttled)
+        return DONE
 
-    async def _create(self, write: EventWrite, uid: str) -> None:
-        series = write.series
+    async def _create(self, call: EventCall, uid: str) -> None:
+        series = call.series
         body = requests.event(series, uid, format_timestamp(series.first), format_timestamp(series.last))
         path = events_path(requests.event_namespace(series))
         try:
-            await self._gate.send(self._client, write.term, "POST", path, body=body)
+            await self.gate.send(self.client, call.term, "POST", path, body=body)
         except ApiError as error:
             # An earlier attempt succeeded and its response was lost.
-            if not (retry_class(error) is RetryClass.CONFLICT and write.attempts):
+            if not (retry_class(error) is RetryClass.CONFLICT and call.attempts > 1):
                 raise
         series.created = True
 
-    async def _repeat(self, write: EventWrite) -> bool:
+    async def _repeat(self, call: EventCall) -> bool:
         """Patch the count; False when the Event object has expired."""
-        series = write.series
+        series = call.series
         try:
-            await self._gate.send(
-                self._client,
-                write.term,
+            await self.gate.send(
+                self.client,
+                call.term,
                 "PATCH",
                 events_path(requests.event_namespace(series), series.name),
                 body=requests.repeat(series, format_timestamp(series.last)),

@@ -7,27 +7,28 @@ dry runs before any is evicted, so that no gang is evicted in part.
 
 from __future__ import annotations
 
-import enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from capcard_sched.kube.client import ApiError, Client, Unreachable
 from capcard_sched.kube.paths import pod_path
 from capcard_sched.kube.writes import requests
 from capcard_sched.kube.writes.live_pod import LivePod, decode_pod, read_pod
-from capcard_sched.kube.writes.retry_class import (
-    RetryClass,
-    code_of,
-    is_uid_mismatch,
-    retry_after_of,
-    retry_class,
-    text_of,
-)
+from capcard_sched.kube.writes.retry_class import RetryClass, code_of, is_uid_mismatch, retry_class, text_of
+from capcard_sched.kube.writes.write_backoff import RefusedWrites, WriteBackoff
+from capcard_sched.kube.writes.write_call import DONE, CallWriter, WriteCall, WriteOutcome, WriteResult, outcome_of
+from capcard_sched.model.deltas import EvictFailed, ObjectGone
+from capcard_sched.model.intents import EmitEvent, ObjectRef
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from capcard_sched.kube.instrumentation import Observer
     from capcard_sched.kube.writes.leadership_gate import LeadershipGate
-    from capcard_sched.model.intents import Evict
+    from capcard_sched.model.deltas import Delta
+    from capcard_sched.model.intents import Evict, Intent
+
+#: Seconds after which the core learns of a repeatedly rejected eviction.
+_REFUSALS: Final = WriteBackoff(first=1.0, longest=60.0)
 
 #: Cause of a rejection by a disruption budget; any other 429 means that the server is overloaded.
 _BUDGET = "DisruptionBudget"
@@ -35,20 +36,23 @@ _BUDGET = "DisruptionBudget"
 _MAX_ERRORS = 5
 
 
-class EvictionCall:
+class EvictionCall(WriteCall):
     """An eviction and the state of its attempts."""
 
-    __slots__ = ("attempts", "errors", "evict", "group", "live_pod", "needs_dry_run", "term")
+    __slots__ = ("errors", "evict", "group", "live_pod", "needs_dry_run")
 
-    def __init__(self, evict: Evict, term: int, group: EvictionGroup | None = None) -> None:
+    lane = "evict"
+
+    def __init__(
+        self, writer: CallWriter[EvictionCall], evict: Evict, term: int, group: EvictionGroup | None = None
+    ) -> None:
+        super().__init__(writer, term)
         self.evict = evict
-        self.term = term
         #: The other victims of its preemptor, and whether a dry run comes first.
         self.group = group
         self.needs_dry_run = group is not None
         if group is not None:
             group.unchecked.add(self)
-        self.attempts = 0
         self.errors = 0
         #: The pod in the response to the write of its conditions.
         self.live_pod: LivePod | None = None
@@ -64,16 +68,16 @@ class EvictionGroup:
         #: Allowed evictions that wait for the dry runs of the others.
         self.waiting: list[EvictionCall] = []
         #: Outcome of the first rejected dry run.
-        self.refusal: EvictionOutcome | None = None
+        self.refusal: WriteOutcome | None = None
 
-    def record(self, call: EvictionCall, outcome: EvictionOutcome) -> list[EvictionCall]:
+    def record(self, call: EvictionCall, outcome: WriteOutcome) -> list[EvictionCall]:
         """Record the outcome of one dry run. Returns the calls to continue."""
         call.needs_dry_run = False
         call.attempts = call.errors = 0
         self.unchecked.discard(call)
-        if outcome.result is EvictionResult.ALLOWED:
+        if outcome.result is WriteResult.ALLOWED:
             self.waiting.append(call)
-        elif outcome.result is EvictionResult.REFUSED and self.refusal is None:
+        elif outcome.result is WriteResult.REFUSED and self.refusal is None:
             pod = f"{call.evict.namespace}/{call.evict.name}"
             message = f"cannot evict {pod}, a victim of the same preemptor: {outcome.message}"
             self.refusal = outcome._replace(message=message)
@@ -83,57 +87,74 @@ class EvictionGroup:
         return ready
 
 
-class EvictionResult(enum.Enum):
-    """Result of an attempt at an eviction."""
+class PodEvictor(CallWriter[EvictionCall]):
+    """Sends evictions and reports them.
 
-    #: The dry run succeeded.
-    ALLOWED = "willing"
-    EVICTED = "evicted"
-    #: The pod no longer exists.
-    GONE = "gone"
-    #: A definite rejection.
-    REFUSED = "refused"
-    #: Inconclusive or temporarily impossible: the same call is repeated.
-    AGAIN = "again"
-
-
-class EvictionOutcome(NamedTuple):
-    """Outcome of one attempt at an eviction."""
-
-    result: EvictionResult
-    code: int = 0
-    message: str = ""
-    wait: float = 0.0
-    throttled: bool = False
-
-
-class PodEvictor:
-    """Sends evictions.
-
-    `stamp()` returns the time for conditions. `on_condition_error(code, message)` receives failed writes of conditions,
-    which do not stop an eviction.
+    `stamp()` returns the time for conditions, whose failed writes do not stop an eviction. `deliver(seconds, delta)`
+    returns outcomes to the core, `submit(intents)` queues events, `resume(call)` queues the next step of an eviction.
     """
 
     def __init__(
         self,
         client: Client,
         gate: LeadershipGate,
+        observer: Observer,
+        clock: Callable[[], float],
         *,
         scheduler_name: str,
         use_eviction_api: bool,
         stamp: Callable[[], str],
-        on_condition_error: Callable[[int, str], None],
+        deliver: Callable[[float, Delta], None],
+        submit: Callable[[Sequence[Intent]], None],
+        resume: Callable[[EvictionCall], None],
     ) -> None:
-        self._client = client
-        self._gate = gate
+        super().__init__(client, gate, observer, clock)
         self._preempting = f"{scheduler_name}: preempting to accommodate a higher priority pod"
         self._use_eviction_api = use_eviction_api
         self._stamp = stamp
-        self._on_condition_error = on_condition_error
+        self._deliver = deliver
+        self._submit = submit
+        self._resume = resume
+        self.refusals = RefusedWrites(_REFUSALS, clock)
 
-    async def attempt(self, call: EvictionCall) -> EvictionOutcome:
+    def end(self, call: EvictionCall, outcome: WriteOutcome) -> None:
+        """Report the outcome, and let the other victims go on."""
+        evict, result = call.evict, outcome.result
+        if result is WriteResult.AGAIN:
+            return
+        if call.needs_dry_run and call.group is not None:
+            for one in call.group.record(call, outcome):
+                self._resume(one)
+        if result is WriteResult.ALLOWED:
+            return
+        if result is WriteResult.REFUSED:
+            self.observer.evict_failed(evict, outcome.code, outcome.message)
+            # A repeated rejection reaches the core with a delay, or core and server would loop.
+            repeats = evict.uid in self.refusals
+            wait = self.refusals.refused(evict.uid)
+            failed = EvictFailed(evict.namespace, evict.name, evict.uid, outcome.message)
+            self._deliver(wait if repeats else 0.0, failed)
+            return
+        self.refusals.forget(evict.uid)
+        if result is WriteResult.GONE:
+            self._deliver(0.0, ObjectGone("Pod", evict.namespace, evict.name, evict.uid))
+            return
+        pod = ObjectRef("Pod", evict.namespace, evict.name, evict.uid)
+        intents: list[Intent] = [EmitEvent(pod, "Warning", "Evict", eviction_message(evict))]
+        # The framework emits one event per preempted job; other evictions get theirs here.
+        if not evict.by and call.live_pod is not None and call.live_pod.group:
+            group = ObjectRef("PodGroup", evict.namespace, call.live_pod.group)
+            intents.append(EmitEvent(group, "Normal", "Evict", evict.reason))
+        self._submit(intents)
+
+    async def send(self, call: EvictionCall) -> WriteOutcome:
         """Continue after the last attempt. Raises LeadershipLost."""
-        call.attempts += 1
+        outcome = await self._attempt(call)
+        if outcome.result is WriteResult.DONE:
+            self.observer.evicted(call.evict)
+        return outcome
+
+    async def _attempt(self, call: EvictionCall) -> WriteOutcome:
         if call.group is not None and call.group.refusal is not None:
             return call.group.refusal
         try:
@@ -149,31 +170,31 @@ class PodEvictor:
                 await self._delete(call)
         except (ApiError, Unreachable) as error:
             return await self._classify(call, error)
-        return EvictionOutcome(EvictionResult.EVICTED)
+        return DONE
 
-    async def _dry_run(self, call: EvictionCall) -> EvictionOutcome:
+    async def _dry_run(self, call: EvictionCall) -> WriteOutcome:
         """Check by a dry run whether the pod may be evicted."""
         evict = call.evict
         body = requests.eviction(evict.namespace, evict.name, evict.uid)
         path = pod_path(evict.namespace, evict.name, "eviction")
-        await self._gate.send(self._client, call.term, "POST", path, params={"dryRun": "All"}, body=body)
-        return EvictionOutcome(EvictionResult.ALLOWED)
+        await self.gate.send(self.client, call.term, "POST", path, params={"dryRun": "All"}, body=body)
+        return WriteOutcome(WriteResult.ALLOWED)
 
-    async def _post_eviction(self, call: EvictionCall) -> EvictionOutcome:
+    async def _post_eviction(self, call: EvictionCall) -> WriteOutcome:
         """Evict by the subresource; the conditions are patched during the grace period."""
         evict = call.evict
         body = requests.eviction(evict.namespace, evict.name, evict.uid)
         path = pod_path(evict.namespace, evict.name, "eviction")
-        await self._gate.send(self._client, call.term, "POST", path, body=body)
+        await self.gate.send(self.client, call.term, "POST", path, body=body)
         await self._write_conditions(call)
-        return EvictionOutcome(EvictionResult.EVICTED)
+        return DONE
 
     async def _delete(self, call: EvictionCall) -> None:
         evict = call.evict
         path = pod_path(evict.namespace, evict.name)
-        await self._gate.send(self._client, call.term, "DELETE", path, body=requests.deletion(evict.uid))
+        await self.gate.send(self.client, call.term, "DELETE", path, body=requests.deletion(evict.uid))
 
-    async def _write_conditions(self, call: EvictionCall) -> EvictionOutcome | None:
+    async def _write_conditions(self, call: EvictionCall) -> WriteOutcome | None:
         """Write the conditions. Returns an outcome when the pod is gone."""
         evict = call.evict
         now = self._stamp()
@@ -182,8 +203,8 @@ class PodEvictor:
             requests.PodCondition("DisruptionTarget", "True", "PreemptionByScheduler", self._preempting, now),
         )
         try:
-            response = await self._gate.send(
-                self._client,
+            response = await self.gate.send(
+                self.client,
                 call.term,
                 "PATCH",
                 pod_path(evict.namespace, evict.name, "status"),
@@ -193,35 +214,32 @@ class PodEvictor:
         except (ApiError, Unreachable) as error:
             found = retry_class(error)
             if found is RetryClass.ABSENT or is_uid_mismatch(error):
-                return EvictionOutcome(EvictionResult.GONE, code_of(error), text_of(error))
-            self._on_condition_error(code_of(error), text_of(error))
+                return outcome_of(WriteResult.GONE, error)
+            self.observer.write_failed("PodCondition", code_of(error), text_of(error))
             if found in (RetryClass.LATER, RetryClass.UNKNOWN) and not self._use_eviction_api:
                 raise
             return None
         call.live_pod = decode_pod(response)
         return None
 
-    async def _classify(self, call: EvictionCall, error: ApiError | Unreachable) -> EvictionOutcome:
-        evict, found = call.evict, retry_class(error)
-        code, message, wait = code_of(error), text_of(error), retry_after_of(error)
+    async def _classify(self, call: EvictionCall, error: ApiError | Unreachable) -> WriteOutcome:
+        found = retry_class(error)
         if found is RetryClass.ABSENT:
-            return EvictionOutcome(EvictionResult.GONE, code, message)
+            return outcome_of(WriteResult.GONE, error)
         if found is RetryClass.REFUSED or is_protected(error):
-            return EvictionOutcome(EvictionResult.REFUSED, code, message, wait)
-        if found is RetryClass.CONFLICT and await self._is_gone(evict):
-            return EvictionOutcome(EvictionResult.GONE, code, message)
-        if code:
+            return outcome_of(WriteResult.REFUSED, error)
+        if found is RetryClass.CONFLICT and await self._is_gone(call.evict):
+            return outcome_of(WriteResult.GONE, error)
+        if code_of(error):
             call.errors += found is not RetryClass.LATER
             if call.errors >= _MAX_ERRORS:
-                return EvictionOutcome(EvictionResult.REFUSED, code, message)
-        return EvictionOutcome(
-            EvictionResult.AGAIN, code, message, wait, throttled=found is RetryClass.LATER or not code
-        )
+                return outcome_of(WriteResult.REFUSED, error)
+        return outcome_of(WriteResult.AGAIN, error, throttled=found is RetryClass.LATER or not code_of(error))
 
     async def _is_gone(self, evict: Evict) -> bool:
         """Whether the pod is gone or replaced; the message of a conflict does not show that reliably."""
         try:
-            return await read_pod(self._client, evict.namespace, evict.name, evict.uid) is None
+            return await read_pod(self.client, evict.namespace, evict.name, evict.uid) is None
         except (ApiError, Unreachable):
             return False
 

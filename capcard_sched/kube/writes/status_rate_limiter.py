@@ -13,7 +13,9 @@ from capcard_sched.model.intents import UpdatePodCondition, UpdatePodGroup
 from capcard_sched.model.reasons import without_numbers
 
 if TYPE_CHECKING:
-    from capcard_sched.kube.writes.statuses import StatusIntent, StatusKey
+    from collections.abc import Hashable
+
+    from capcard_sched.model.intents import Intent
 
 #: Seconds between two writes about one object that differ in numbers only: first and longest. Conditions expire after a
 #: minute, so the longest delay is shorter.
@@ -33,14 +35,14 @@ class StatusRateLimiter:
     """Remembers the last write per object while it matters. Times are seconds of any monotonic clock."""
 
     def __init__(self) -> None:
-        self._written: Lru[StatusKey, _Written] = Lru(_CAPACITY)
+        self._written: Lru[Hashable, _Written] = Lru(_CAPACITY)
         #: Keys of delayed writes.
-        self._delayed: set[StatusKey] = set()
+        self._delayed: set[Hashable] = set()
 
     def __len__(self) -> int:
         return len(self._written)
 
-    def delay_until(self, key: StatusKey, intent: StatusIntent, now: float) -> float | None:
+    def delay_until(self, key: Hashable, intent: Intent, now: float) -> float | None:
         """Time until which the write must wait; None when it may be sent. Called right before sending."""
         until = self._not_before(key, intent)
         if until > now:
@@ -49,14 +51,14 @@ class StatusRateLimiter:
         self._delayed.discard(key)
         return None
 
-    def may_advance(self, key: StatusKey, intent: StatusIntent, now: float) -> bool:
+    def may_advance(self, key: Hashable, intent: Intent, now: float) -> bool:
         """Whether a delayed write of this key may be sent at once, since its text changed."""
         if key not in self._delayed or self._not_before(key, intent) > now:
             return False
         self._delayed.discard(key)
         return True
 
-    def record(self, key: StatusKey, intent: StatusIntent, now: float) -> None:
+    def record(self, key: Hashable, intent: Intent, now: float) -> None:
         """Record a write."""
         text = _without_counts(intent)
         if text is None:
@@ -67,7 +69,7 @@ class StatusRateLimiter:
         self._written.put(key, _Written(text, now, interval))
         self._written.drop_oldest(lambda written: now - written.at > 2 * LONGEST_SECONDS)
 
-    def forget(self, key: StatusKey) -> None:
+    def forget(self, key: Hashable) -> None:
         """Drop the delay of this key."""
         self._delayed.discard(key)
 
@@ -76,12 +78,12 @@ class StatusRateLimiter:
         self._written.clear()
         self._delayed.clear()
 
-    def _not_before(self, key: StatusKey, intent: StatusIntent) -> float:
+    def _not_before(self, key: Hashable, intent: Intent) -> float:
         last = self._written.get(key)
         return last.at + last.interval if last is not None and last.text == _without_counts(intent) else 0.0
 
 
-def _without_counts(intent: StatusIntent) -> object:
+def _without_counts(intent: Intent) -> object:
     """The status without the numbers in its messages; None for a status without rate limit."""
     if isinstance(intent, UpdatePodCondition):
         return intent.reason, without_numbers(intent.message), intent.nominated_node

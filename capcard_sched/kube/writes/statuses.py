@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 
 from capcard_sched.kube.client import ApiError, Client, Unreachable
 from capcard_sched.kube.paths import node_path, pod_path, podgroup_path, queue_path
 from capcard_sched.kube.writes import requests
-from capcard_sched.kube.writes.retry_class import (
-    RetryClass,
-    code_of,
-    is_uid_mismatch,
-    retry_after_of,
-    retry_class,
-    text_of,
-)
-from capcard_sched.kube.writes.write_outcome import WriteOutcome
+from capcard_sched.kube.writes.retry_class import RetryClass, code_of, is_uid_mismatch, retry_class
+from capcard_sched.kube.writes.status_discovery import StatusDiscovery
+from capcard_sched.kube.writes.write_backoff import WriteBackoff
+from capcard_sched.kube.writes.write_call import DONE, CallWriter, WriteCall, WriteOutcome, WriteResult, outcome_of
 from capcard_sched.model.intents import (
     AnnotateNode,
     AnnotatePodGroup,
@@ -31,27 +26,23 @@ from capcard_sched.model.intents import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from capcard_sched.kube.instrumentation import Observer
     from capcard_sched.kube.writes.leadership_gate import LeadershipGate
-    from capcard_sched.kube.writes.status_discovery import StatusDiscovery
+    from capcard_sched.kube.writes.status_rate_limiter import StatusRateLimiter
 
 StatusIntent: TypeAlias = (
     UpdatePodGroup | AnnotatePodGroup | UpdateQueueStatus | AnnotateQueue | AnnotateNode | UpdatePodCondition
 )
+_ANNOTATIONS: Final = (AnnotatePodGroup, AnnotateQueue, AnnotateNode)
 #: Kind of write, then namespace and name, or uid, of the object.
 StatusKey: TypeAlias = tuple[str, str, str]
 
+#: Seconds between attempts while the server is overloaded or unreachable.
+_AWAY_BACKOFF: Final = WriteBackoff(first=0.5, longest=10.0)
 #: Number of pods whose transition is remembered.
 _TRANSITIONS = 65_536
 #: Seconds after which an unwritten condition of a pod is outdated.
 _CONDITION_SECONDS = 60.0
-
-
-class StatusWrite(NamedTuple):
-    """A queued write about one object."""
-
-    intent: StatusIntent
-    term: int
-    attempts: int = 0
 
 
 class _Status(msgspec.Struct, frozen=True):
@@ -86,65 +77,100 @@ def condition_key(uid: str) -> StatusKey:
     return ("PodCondition", "", uid)
 
 
-def merge(old: StatusWrite, new: StatusWrite) -> StatusWrite:
-    """Merge two writes: the latest value wins, annotations accumulate, the larger number of attempts stays."""
-    intent = new.intent
-    if isinstance(intent, AnnotateQueue) and isinstance(old.intent, AnnotateQueue) and old.term == new.term:
-        intent = AnnotateQueue(intent.name, {**old.intent.annotations, **intent.annotations})
-    elif isinstance(intent, AnnotateNode) and isinstance(old.intent, AnnotateNode) and old.term == new.term:
-        intent = AnnotateNode(intent.name, {**old.intent.annotations, **intent.annotations})
-    elif (
-        isinstance(intent, AnnotatePodGroup)
-        and isinstance(old.intent, AnnotatePodGroup)
-        and (old.term, old.intent.uid) == (new.term, intent.uid)
-    ):
-        intent = msgspec.structs.replace(intent, annotations={**old.intent.annotations, **intent.annotations})
-    return StatusWrite(intent, new.term, max(old.attempts, new.attempts))
+class StatusCall(WriteCall):
+    """A queued status, condition or change of annotations of one object; the latest value wins."""
+
+    __slots__ = ("_key", "intent")
+
+    def __init__(self, writer: CallWriter[StatusCall], intent: StatusIntent, term: int) -> None:
+        super().__init__(writer, term)
+        self._key = key_of(intent)
+        self.intent = intent
+
+    @property
+    def key(self) -> StatusKey:
+        """Kind of write and object."""
+        return self._key
+
+    def merge(self, older: WriteCall) -> WriteCall:
+        """The latest value; annotations of one object and term accumulate."""
+        mine = self.intent
+        if isinstance(mine, _ANNOTATIONS) and isinstance(older, StatusCall) and older.term == self.term:
+            theirs = older.intent
+            if isinstance(theirs, _ANNOTATIONS) and getattr(theirs, "uid", "") == getattr(mine, "uid", ""):
+                self.intent = msgspec.structs.replace(mine, annotations={**theirs.annotations, **mine.annotations})
+        return super().merge(older)
 
 
-class Statuses:
+class Statuses(CallWriter[StatusCall]):
     """Writes one status per call. `stamp()` returns the time for conditions in the format of Kubernetes."""
 
+    backoff = WriteBackoff(first=0.5, longest=60.0)
+
     def __init__(
-        self, client: Client, gate: LeadershipGate, discovery: StatusDiscovery, stamp: Callable[[], str]
+        self,
+        client: Client,
+        gate: LeadershipGate,
+        observer: Observer,
+        clock: Callable[[], float],
+        limiter: StatusRateLimiter,
+        stamp: Callable[[], str],
     ) -> None:
-        self._client = client
-        self._gate = gate
-        self._discovery = discovery
+        super().__init__(client, gate, observer, clock)
+        self._discovery = StatusDiscovery(client, clock)
+        self._limiter = limiter
         self._stamp = stamp
         #: Uids of pods whose PodScheduled=False is written: the transition time changes only with the status.
         self._transitions: OrderedDict[str, None] = OrderedDict()
 
-    async def write(self, write: StatusWrite, age: float) -> WriteOutcome:
-        """Send the write. `age`: seconds since its submission. Raises LeadershipLost."""
-        intent = write.intent
+    def not_before(self, call: StatusCall) -> float | None:
+        """Updates that differ in numbers only are rate-limited."""
+        return self._limiter.delay_until(call.key, call.intent, self.clock())
+
+    def wait(self, call: StatusCall, outcome: WriteOutcome) -> float:
+        """Shorter while the server is overloaded or unreachable, so that statuses are current soon after it returns."""
+        away = outcome.throttled or outcome.code >= 500
+        return (_AWAY_BACKOFF if away else self.backoff).wait(call.attempts, outcome.wait)
+
+    def end(self, call: StatusCall, outcome: WriteOutcome) -> None:
+        """Start the interval of the rate limit."""
+        if outcome.result is WriteResult.DONE:
+            self._limiter.record(call.key, call.intent, self.clock())
+
+    async def send(self, call: StatusCall) -> WriteOutcome:
+        """Send the latest value. Raises LeadershipLost."""
+        return self.observe(call.key[0], call, await self._attempt(call, self.clock() - call.since))
+
+    async def _attempt(self, call: StatusCall, age: float) -> WriteOutcome:
+        intent = call.intent
         try:
             if isinstance(intent, UpdatePodCondition):
-                return await self._write_condition(intent, write.term, age)
+                return await self._write_condition(intent, call.term, age)
             if isinstance(intent, UpdatePodGroup):
-                return await self._write_group(intent, write.term)
+                return await self._write_group(intent, call.term)
             if isinstance(intent, UpdateQueueStatus):
-                return await self._write_queue(intent, write.term)
+                return await self._write_queue(intent, call.term)
             if isinstance(intent, AnnotatePodGroup):
                 body = requests.annotation_changes(intent.annotations, intent.uid)
-                await self._patch(podgroup_path(intent.namespace, intent.name), body, write.term)
-                return WriteOutcome(written=True)
+                await self._patch(podgroup_path(intent.namespace, intent.name), body, call.term)
+                return DONE
             path = node_path(intent.name) if isinstance(intent, AnnotateNode) else queue_path(intent.name)
-            await self._patch(path, requests.annotation_changes(intent.annotations), write.term)
+            await self._patch(path, requests.annotation_changes(intent.annotations), call.term)
         except (ApiError, Unreachable) as error:
             return self._classify(intent, error, age)
-        return WriteOutcome(written=True)
+        return DONE
 
     def forget_pod(self, uid: str) -> None:
         """Forget the transition of a pod that is bound or gone."""
         self._transitions.pop(uid, None)
 
     async def _patch(self, path: str, body: bytes, term: int, content_type: str = requests.MERGE) -> bytes:
-        return await self._gate.send(self._client, term, "PATCH", path, body=body, content_type=content_type)
+        return await self.gate.send(self.client, term, "PATCH", path, body=body, content_type=content_type)
 
     async def _write_condition(self, intent: UpdatePodCondition, term: int, age: float) -> WriteOutcome:
         if age > _CONDITION_SECONDS:
-            return WriteOutcome(written=False, message=f"not written for {_CONDITION_SECONDS:g} s: outdated")
+            message = f"not written for {_CONDITION_SECONDS:g} s: outdated"
+            return WriteOutcome(WriteResult.REFUSED, message=message)
         known = intent.uid in self._transitions
         condition = requests.PodCondition(
             "PodScheduled", "False", intent.reason, intent.message, None if known else self._stamp()
@@ -159,7 +185,7 @@ class Statuses:
             self._transitions[intent.uid] = None
             if len(self._transitions) > _TRANSITIONS:
                 self._transitions.popitem(last=False)
-        return WriteOutcome(written=True)
+        return DONE
 
     async def _write_group(self, intent: UpdatePodGroup, term: int) -> WriteOutcome:
         sub = "status" if await self._discovery.has_status("podgroups") else ""
@@ -168,8 +194,8 @@ class Statuses:
         )
         if _decode(response).phase != intent.phase and self._discovery.invalidate():
             # The API server ignored the status: the kind now has a subresource.
-            return WriteOutcome(written=False, retry=True, code=200, message="the API server ignored the status")
-        return WriteOutcome(written=True)
+            return WriteOutcome(WriteResult.AGAIN, 200, "the API server ignored the status")
+        return DONE
 
     async def _write_queue(self, intent: UpdateQueueStatus, term: int) -> WriteOutcome:
         sub = "status" if await self._discovery.has_status("queues") else ""
@@ -180,8 +206,8 @@ class Statuses:
         if stale:
             await self._patch(path, requests.queue_status({**dict.fromkeys(sorted(stale)), **intent.allocated}), term)
         elif intent.allocated and not response.allocated and self._discovery.invalidate():
-            return WriteOutcome(written=False, retry=True, code=200, message="the API server ignored the status")
-        return WriteOutcome(written=True)
+            return WriteOutcome(WriteResult.AGAIN, 200, "the API server ignored the status")
+        return DONE
 
     def _classify(self, intent: StatusIntent, error: ApiError | Unreachable, age: float) -> WriteOutcome:
         found = retry_class(error)
@@ -194,14 +220,8 @@ class Statuses:
             retry = not is_uid_mismatch(error)
         if isinstance(intent, UpdatePodCondition) and (found is RetryClass.REFUSED or age > _CONDITION_SECONDS):
             retry = False
-        return WriteOutcome(
-            written=False,
-            retry=retry,
-            code=code_of(error),
-            message=text_of(error),
-            wait=retry_after_of(error),
-            throttled=found is RetryClass.LATER or not code_of(error),
-        )
+        throttled = found is RetryClass.LATER or not code_of(error)
+        return outcome_of(WriteResult.AGAIN if retry else WriteResult.REFUSED, error, throttled=throttled)
 
 
 def _decode(response: bytes) -> _Status:

@@ -1,10 +1,11 @@
-"""A work queue in which each key waits once, with its merged value.
+"""A work queue in which each key waits once, with its merged value, and the workers that wait for entries.
 
 No I/O, no tasks; times come as arguments, in seconds of any monotonic clock.
 """
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 from collections import deque
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
@@ -50,7 +51,8 @@ class WorkQueue(Generic[K, V]):
         #: Keys in order; stale keys are skipped.
         self._ready: deque[K] = deque()
         self._delays: list[tuple[float, int, K]] = []
-        self._delayed: dict[K, int] = {}
+        #: Number of the delay, and whether the entry precedes ready ones afterwards.
+        self._delayed: dict[K, tuple[int, bool]] = {}
         #: Keys of urgent entries, in order; stale keys are skipped.
         self._urgent: dict[K, None] = {}
         self._in_flight: set[K] = set()
@@ -94,9 +96,9 @@ class WorkQueue(Generic[K, V]):
         """Remove and return the oldest ready entry; None without one."""
         while self._delays and self._delays[0][0] <= now:
             _, sequence, key = heapq.heappop(self._delays)
-            if self._delayed.get(key) == sequence:
-                del self._delayed[key]
-                self._ready.append(key)
+            delay = self._delayed.get(key)
+            if delay is not None and delay[0] == sequence:
+                self.advance(key, first=delay[1])
         while self._ready:
             key = self._ready.popleft()
             if key in self._in_flight or key in self._delayed:
@@ -128,8 +130,11 @@ class WorkQueue(Generic[K, V]):
         if key in self._waiting:
             self._ready.append(key)
 
-    def requeue(self, item: WorkItem[K, V], at: float) -> None:
-        """Retry a write at `at`, merged with a value added since; unless the key was discarded."""
+    def requeue(self, item: WorkItem[K, V], at: float, *, first: bool = False) -> None:
+        """Retry a write at `at`, merged with a value added since; unless the key was discarded.
+
+        `first`: before all ready entries then.
+        """
         key = item.key
         if key in self._discarded:
             self.done(key)
@@ -141,13 +146,13 @@ class WorkQueue(Generic[K, V]):
         else:
             self._waiting[key] = _Waiting(item.value, item.since)
         self._sequence += 1
-        self._delayed[key] = self._sequence
+        self._delayed[key] = self._sequence, first
         heapq.heappush(self._delays, (at, self._sequence, key))
 
-    def advance(self, key: K) -> None:
-        """Make a delayed entry ready."""
+    def advance(self, key: K, *, first: bool = False) -> None:
+        """Make a delayed entry ready; `first`: before the others."""
         if self._delayed.pop(key, None) is not None:
-            self._ready.append(key)
+            (self._ready.appendleft if first else self._ready.append)(key)
 
     def oldest(self) -> float | None:
         """Time at which the next ready entry was added; None without one."""
@@ -175,3 +180,24 @@ class WorkQueue(Generic[K, V]):
         self._ready.clear()
         self._delays.clear()
         self._delayed.clear()
+
+
+class IdleWorkers:
+    """Workers that wait for work, woken in order."""
+
+    def __init__(self) -> None:
+        self._waiters: deque[asyncio.Future[None]] = deque()
+
+    async def wait(self) -> None:
+        """Return after a `wake`."""
+        future = asyncio.get_running_loop().create_future()
+        self._waiters.append(future)
+        await future
+
+    def wake(self, count: int = 1) -> None:
+        """Wake at most `count` of those that wait."""
+        while count > 0 and self._waiters:
+            future = self._waiters.popleft()
+            if not future.done():
+                future.set_result(None)
+                count -= 1

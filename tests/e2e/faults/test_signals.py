@@ -92,7 +92,7 @@ async def test_a_snapshot_and_a_comparison_can_be_had_at_any_time(
         assert Path(line["file"]).name.startswith("objects-")
         source = Source(file=(line["file"],))
         found = await asyncio.to_thread(load_cluster, source, read_only=True)
-        assert (len(found.core.state.nodes), len(found.core.state.tasks)) == (5, 40)
-        assert [plugin.name for plugin in found.core.dispatch.plugins] == placed_plugins(placed)
+        assert (len(found.core.snapshot().state.nodes), len(found.core.snapshot().state.tasks)) == (5, 40)
+        assert [plugin.name for plugin in found.core.snapshot().dispatch.plugins] == placed_plugins(placed)
         with pytest.raises(BadInputError, match="apiVersion: is required"):
             await asyncio.to_thread(load_cluster, Source(file=(_file_of(daemon),)))

@@ -61,6 +61,32 @@ def test_a_repeated_write_waits_its_time_and_takes_newer_values_along() -> None:
     assert found.value == 111
 
 
+def test_a_write_that_is_repeated_first_precedes_what_is_ready() -> None:
+    queue: WorkQueue[str, list[str]] = WorkQueue(lambda old, new: old + new)
+    for key in ("a", "b"):
+        queue.add(key, [key], 0.0)
+        item = queue.get(0.0)
+        assert item is not None
+        queue.requeue(item, 5.0, first=key == "b")
+    queue.add("c", ["c"], 1.0)
+    assert [item.key for item in (queue.get(6.0), queue.get(6.0), queue.get(6.0)) if item is not None] == [
+        "b",
+        "c",
+        "a",
+    ]
+
+
+def test_a_delayed_write_can_be_made_the_next_one() -> None:
+    queue: WorkQueue[str, list[str]] = WorkQueue(lambda old, new: old + new)
+    queue.add("a", ["a"], 0.0)
+    item = queue.get(0.0)
+    assert item is not None
+    queue.requeue(item, 100.0)
+    queue.add("b", ["b"], 1.0)
+    queue.advance("a", first=True)
+    assert [item.key for item in (queue.get(2.0), queue.get(2.0)) if item is not None] == ["a", "b"]
+
+
 def test_what_is_discarded_is_not_repeated_and_not_lost_when_it_comes_back() -> None:
     lane = WorkQueue[str, int](last)
     lane.add("a", 1, 0.0)

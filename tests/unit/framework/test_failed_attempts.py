@@ -239,7 +239,7 @@ def _searching() -> Harness:
         h.pod(f"g-{i}", group="g", requests={"cpu": "1"}, card="A", cards=2)
     h.step()
     h.step()
-    assert len(h.core.failed_attempts) == 1
+    assert len(h.core.snapshot().failed_attempts) == 1
     return h
 
 
@@ -249,8 +249,8 @@ def _searched(h: Harness) -> set[str]:
     h.pod("late", group="late", requests={"cpu": "1"})
     h.step()
     assert h.binds["late"]
-    assert h.core.last_session is not None
-    return set(h.core.last_session.preemption_reports.get("default/g", ()))
+    assert h.core.snapshot().session is not None
+    return set(h.last_session.preemption_reports.get("default/g", ()))
 
 
 def _lower(h: Harness, *names: str, queue: str = "q", service: str = "") -> None:
@@ -269,7 +269,7 @@ def test_too_few_possible_victims_cause_no_search() -> None:
     h = _searching()
     _lower(h, "low-0")
     h.step()
-    assert "default/g" in {job.key for job in h.core.failed_attempts}
+    assert "default/g" in {job.key for job in h.core.snapshot().failed_attempts}
     assert _searched(h) == set()
 
 
@@ -321,11 +321,11 @@ def test_a_skipped_job_uses_what_is_evicted_for_another_job_in_the_same_session(
     h.group("behind", queue="q", min_member=1, priority_class="")
     h.pod("behind", group="behind", requests={"cpu": "1"}, card="A", cards=2)
     h.settle()
-    assert "default/behind" in {job.key for job in h.core.failed_attempts}
+    assert "default/behind" in {job.key for job in h.core.snapshot().failed_attempts}
     h.group("first", queue="q", min_member=1, priority_class="high")
     h.pod("first", group="first", requests={"cpu": "1"}, card="A", cards=2)
     result = h.step()
 
     assert {intent.name for intent in result.intents if isinstance(intent, Evict)} == {"low-0", "low-1"}
-    assert h.core.last_session is not None
-    assert {h.core.last_session.outcomes[h.task(name).uid].kind for name in ("first", "behind")} == {"pipelined"}
+    assert h.core.snapshot().session is not None
+    assert {h.last_session.outcomes[h.task(name).uid].kind for name in ("first", "behind")} == {"pipelined"}

@@ -98,8 +98,7 @@ def test_init_containers_count_when_they_want_more() -> None:
 
 
 def _nearest(h: VgpuHarness, pod: str) -> list[tuple[str, tuple[str, ...]]]:
-    session = h.core.last_session
-    assert session is not None
+    session = h.last_session
     return list(h.plugin("deviceshare").rejection_details(h.task(pod), session.engine.all_rows()))
 
 

@@ -62,7 +62,7 @@ def test_capacity_card_shows_shares_in_whole_units() -> None:
     h.group("g")
     h.share("p", 1000, number=2, cores=20)
     h.settle()
-    (queue,) = [use for use in queue_uses(h.core) if use.name == "q"]
+    (queue,) = [use for use in queue_uses(h.core.snapshot()) if use.name == "q"]
     shown = {use.card: (use.quota, use.allocated, use.free, use.total) for use in queue.cards}
     assert shown == {
         MEMORY: (6000, 2000, 4000, 20000),
@@ -218,7 +218,7 @@ def test_explain_lists_the_shares_that_a_queue_names(plugin: str) -> None:
     h.settle()
     waiting = next(name for name in ("p", "waits") if name not in h.binds)
 
-    found = diagnose_job(h.core, h.job(waiting))
+    found = diagnose_job(h.core.snapshot(), h.job(waiting))
 
     assert found.queue is not None
     rows = {row.resource: (row.quota, row.used, row.free, row.cluster_total) for row in found.queue.limits}

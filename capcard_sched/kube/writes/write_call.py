@@ -1,0 +1,129 @@
+"""A write to the API server as an object: its key, its merge, its attempts, and the outcome of each of them."""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, NamedTuple, TypeVar
+
+from capcard_sched.kube.writes.retry_class import code_of, retry_after_of, text_of
+from capcard_sched.kube.writes.write_backoff import WriteBackoff
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+    from capcard_sched.kube.client import ApiError, Client, Unreachable
+    from capcard_sched.kube.instrumentation import Observer
+    from capcard_sched.kube.writes.leadership_gate import LeadershipGate
+
+#: Seconds; shortest and longest pause of a worker after a 429; the write itself may wait longer.
+_MIN_PAUSE: Final = 0.1
+_MAX_PAUSE: Final = 1.0
+
+
+class WriteResult(enum.Enum):
+    """Result of an attempt at a write."""
+
+    #: Committed.
+    DONE = "done"
+    #: A step before the write succeeded.
+    ALLOWED = "allowed"
+    #: The object is gone, or another one has its name.
+    GONE = "gone"
+    #: The pod is bound, as far as known not by this binding: the watch delivers the node.
+    ELSEWHERE = "elsewhere"
+    #: A definite rejection, or the write is outdated.
+    REFUSED = "refused"
+    #: Inconclusive or temporarily impossible: the same write is sent again.
+    AGAIN = "again"
+
+
+class WriteOutcome(NamedTuple):
+    """Outcome of one attempt at a write."""
+
+    result: WriteResult
+    #: Status of the response; 0 without one.
+    code: int = 0
+    message: str = ""
+    #: `Retry-After` in seconds.
+    wait: float = 0.0
+    #: The server is overloaded or unreachable: the worker pauses.
+    throttled: bool = False
+
+    @property
+    def pause(self) -> float:
+        """Seconds until the worker sends its next write: the rate falls as 429s become frequent."""
+        return min(max(self.wait, _MIN_PAUSE), _MAX_PAUSE) if self.throttled else 0.0
+
+
+DONE: Final = WriteOutcome(WriteResult.DONE)
+
+
+def outcome_of(result: WriteResult, error: ApiError | Unreachable, *, throttled: bool = False) -> WriteOutcome:
+    """The outcome of an attempt that ended with an error."""
+    return WriteOutcome(result, code_of(error), text_of(error), retry_after_of(error), throttled)
+
+
+class WriteCall:
+    """Base: a queued write. The dispatcher sends it, retries it, and drops it with its term of leadership."""
+
+    __slots__ = ("attempts", "since", "term", "writer")
+
+    #: Its part of the backlog, of bindings and evictions.
+    lane: ClassVar[Literal["", "bind", "evict"]] = ""
+
+    def __init__(self, writer: CallWriter[Any], term: int) -> None:
+        self.writer = writer
+        self.term = term
+        #: Time of submission, in seconds of a monotonic clock; set when it is sent.
+        self.since = 0.0
+        self.attempts = 0
+
+    @property
+    def key(self) -> Hashable:
+        """Later writes with the same key merge with this one while it waits."""
+        return self
+
+    def merge(self, older: WriteCall) -> WriteCall:
+        """This write with what it keeps of an older one that was not sent."""
+        self.attempts = max(self.attempts, older.attempts)
+        return self
+
+
+C = TypeVar("C", bound=WriteCall)
+
+
+class CallWriter(Generic[C]):
+    """Base: sends the calls of one kind and judges the responses."""
+
+    #: Seconds between attempts.
+    backoff = WriteBackoff(first=0.1, longest=10.0)
+
+    def __init__(self, client: Client, gate: LeadershipGate, observer: Observer, clock: Callable[[], float]) -> None:
+        self.client = client
+        self.gate = gate
+        self.observer = observer
+        self.clock = clock
+
+    def not_before(self, call: C) -> float | None:
+        """Time until which a call must wait, None to send it; asked right before it is sent."""
+        del call
+        return None
+
+    async def send(self, call: C) -> WriteOutcome:
+        """Send a call once. Raises LeadershipLost."""
+        raise NotImplementedError
+
+    def wait(self, call: C, outcome: WriteOutcome) -> float:
+        """Seconds until the next attempt."""
+        return self.backoff.wait(call.attempts, outcome.wait)
+
+    def end(self, call: C, outcome: WriteOutcome) -> None:
+        """Act on the outcome of an attempt, AGAIN included, within the term of the call."""
+
+    def observe(self, kind: str, call: C, outcome: WriteOutcome) -> WriteOutcome:
+        """Count an attempt at a status or an event."""
+        if outcome.result is WriteResult.DONE:
+            self.observer.written(kind, self.clock() - call.since)
+        else:
+            self.observer.write_failed(kind, outcome.code, outcome.message)
+        return outcome
