@@ -297,7 +297,7 @@ TAMPERING: list[tuple[Callable[[Listed], None], str]] = [
         _job_counts,
         "PodGroup default/runs: counts: cache {'Running': 3, 'Succeeded': 1}, API {'Running': 2, 'Succeeded'",
     ),
-    (_job_phase, "PodGroup default/waits: phase: cache Running, API Inqueue"),
+    (_job_phase, "PodGroup default/waits: phase: cache Running, API "),
     (_job_pending, "PodGroup default/waits: pending: cache also nothing, API also default-c-uid, default-d-uid"),
     (_job_roles, "PodGroup default/waits: roles: cache {'worker': [3, "),
     (_job_hidden, "PodGroup default/waits: schedulable: cache False, API True"),
