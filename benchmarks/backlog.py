@@ -29,9 +29,14 @@ from benchmarks.workloads import (
     timestamp,
 )
 from capcard_sched.framework.conf.scheduler_conf import default_text
+from capcard_sched.framework.core import Core
 from capcard_sched.gc import settle_memory
+from capcard_sched.insight.explain import Subject, explain
+from capcard_sched.insight.forked_copy import cpu_seconds
+from capcard_sched.insight.object_view import DeltaObjects
 from capcard_sched.model.deltas import Delta, ObjectChanged
 from capcard_sched.model.intents import Bind
+from capcard_sched.model.kinds import KubernetesObject
 from capcard_sched.model.objects import ObjectMeta, PodObject, PodStatus, PriorityClassObject
 
 BACKLOGS: Final = ("B1", "B2", "B3", "B4")
@@ -63,6 +68,9 @@ class Backlog(msgspec.Struct, frozen=True):
     ended_pod_seconds: float
     #: One running pod that ends, whose capacity starts a waiting job.
     started_job_seconds: float
+    #: The diagnosis of a waiting gang, and of one with suggested fixes, after the first session.
+    explain_seconds: float
+    fix_seconds: float
     repeats: int
 
 
@@ -71,6 +79,8 @@ class _Sample(NamedTuple):
     new_pod: float
     ended_pod: float
     started_job: float
+    explain: float
+    fix: float
 
 
 def measure_backlog(scene: str, size: str, nodes: int, repeats: int) -> Backlog:
@@ -78,7 +88,7 @@ def measure_backlog(scene: str, size: str, nodes: int, repeats: int) -> Backlog:
     gangs = _GANGS_PER_NODE * nodes
     samples = [_sample(scene, nodes, gangs) for _ in range(repeats)]
     found = _Sample(*(statistics.median(times) for times in zip(*samples, strict=True)))
-    return Backlog(scene, size, nodes, gangs, found.first, found.new_pod, found.ended_pod, found.started_job, repeats)
+    return Backlog(scene, size, nodes, gangs, *found, repeats)
 
 
 def _sample(scene: str, nodes: int, gangs: int) -> _Sample:
@@ -101,6 +111,9 @@ def _sample(scene: str, nodes: int, gangs: int) -> _Sample:
         return step([ObjectChanged(_on_node(pod, "Succeeded"))], at)
 
     first, _ = step([], 0)
+    objects: list[KubernetesObject] = [*workload.nodes, *workload.queues, *workload.groups, *workload.pods]
+    view = DeltaObjects(map(ObjectChanged, objects))
+    explained = [_explain(core, view, fix=fix) for fix in (False, True)]
     step(_late_pod(0), 1)
     settle_memory()
     new_pods = [step(_late_pod(number), 1 + number) for number in range(1, 1 + _CHANGES)]
@@ -108,7 +121,17 @@ def _sample(scene: str, nodes: int, gangs: int) -> _Sample:
     ended = [end(pod, 40 + number) for number, pod in enumerate(running[_CHANGES : 2 * _CHANGES])]
     if [count for _, count in (*new_pods, *started)] != [1] * 2 * _CHANGES or any(count for _, count in ended):
         raise RuntimeError("the scene binds other pods than those meant to be")
-    return _Sample(first, _median(new_pods), _median(ended), _median(started))
+    return _Sample(first, _median(new_pods), _median(ended), _median(started), *explained)
+
+
+def _explain(core: Core, view: DeltaObjects, *, fix: bool) -> float:
+    """CPU seconds of the diagnosis of a gang without nodes, with those of its trials."""
+    job = next(job for _, job in sorted(core.state.jobs.items()) if job.queue == "queue-02" and job.pending)
+    start = cpu_seconds()
+    found = explain(core, view, Subject(job, None), NOW, is_live=False, fix=fix)
+    if fix != (found.fixes is not None):
+        raise RuntimeError("the gang needs no fix")
+    return cpu_seconds() - start
 
 
 def _median(steps: list[tuple[float, int]]) -> float:

@@ -189,8 +189,12 @@ class JobObjects:
 
     @property
     def group(self) -> Json | None:
-        """The PodGroup; None for pods without one."""
-        return None if self.job.implicit else self._edits.edit(POD_GROUP, self.job.namespace, self.job.name)
+        """The PodGroup, in its phase in the core; None for pods without one."""
+        if self.job.implicit:
+            return None
+        group = self._edits.edit(POD_GROUP, self.job.namespace, self.job.name)
+        group["status"] = {**(group.get("status") or {}), "phase": self.job.phase.value}
+        return group
 
     @property
     def vcjob(self) -> Json | None:

@@ -257,9 +257,10 @@ class _FixCandidates:
         fitting = self._fitting()
         if not fitting and self._found.stage in {"CannotStart", "NotAdmitted"}:
             fitting = self._fitting_by_figures()
-        size = job.ready_tasks + fitting
-        if 0 < size < job.min_available:
-            yield (ProposedChange("MinAvailable", self._group, value=size, present=job.min_available),)
+        empty = self._places(when_empty=True)
+        for size in dict.fromkeys((job.ready_tasks + fitting, job.ready_tasks + (0 if fitting else empty))):
+            if 0 < size < job.min_available:
+                yield (ProposedChange("MinAvailable", self._group, value=size, present=job.min_available),)
 
     def declared_cards(self) -> Iterator[Candidate]:
         """The declaration of cards is dropped while it stands for pods that are not created yet."""
@@ -274,8 +275,17 @@ class _FixCandidates:
             if row.quota is not None and (row.requested_per_pod or self._share(row))
         ]
         if self._found.capacity:
-            bounds.append(sum(row.fits_now for row in self._found.capacity))
+            bounds.append(self._places())
         return min(bounds, default=0)
+
+    def _places(self, *, when_empty: bool = False) -> int:
+        """Pods that the nodes with an accepted card, or else those with the scarcest resource, fit."""
+        fits = [
+            (row.card != row.resource, row.fits_when_empty if when_empty else row.fits_now)
+            for row in self._found.capacity
+        ]
+        cards = [pods for is_card, pods in fits if is_card]
+        return sum(cards) if cards else min((pods for _, pods in fits), default=0)
 
     def _share(self, row: LimitUse) -> float:
         """The share of one pod in the request of a job without pods."""

@@ -57,7 +57,7 @@ class FixSubject(NamedTuple):
         if self.pod:
             return f"pod {self.pod} is scheduled"
         if self.pods:
-            return "the pending pod is scheduled" if self.pods == 1 else f"all {self.pods} pending pods are scheduled"
+            return "the pending pod is scheduled" if self.pods == 1 else f"the {self.pods} pending pods are scheduled"
         return f"the job starts with {self.minimum} of its {self.members} pods" if self.is_elastic else "the job starts"
 
     @property

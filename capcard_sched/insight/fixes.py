@@ -8,9 +8,7 @@ starts, parts are left out and amounts made smaller as long as it still starts: 
 from __future__ import annotations
 
 import itertools
-import resource
 from heapq import heappop, heappush
-from time import process_time
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -22,7 +20,7 @@ from capcard_sched.insight.changes import (
 from capcard_sched.insight.fix_candidates import candidates
 from capcard_sched.insight.fix_texts import describe_fix
 from capcard_sched.insight.fix_trial import FixSubject, FixTrial, FixTrialRun
-from capcard_sched.insight.forked_copy import ForkedCopyError, in_copy
+from capcard_sched.insight.forked_copy import ForkedCopyError, cpu_seconds, in_copy
 from capcard_sched.model.trials import FixSearch, SuggestedFix
 from capcard_sched.model.workload import display_name
 
@@ -37,7 +35,7 @@ if TYPE_CHECKING:
 
 #: Bounds of one search: trials, CPU seconds, fixes, and steps from a diagnosis to a set of changes.
 MAX_TRIALS: Final = 80
-MAX_SECONDS: Final = 6.0
+MAX_SECONDS: Final = 5.0
 _MOST_FIXES: Final = 6
 _MOST_STEPS: Final = 4
 #: Disruption of a kind of change: the order in which candidates are tried.
@@ -87,7 +85,7 @@ class _FixFinder:
         self._core, self._view, self._subject, self._found, self._now = core, view, subject, found, now
         self._job = core.snapshot().state.jobs[subject.key]
         self._known: dict[frozenset[ProposedChange], FixTrial | None] = {}
-        self._until = _cpu_seconds() + MAX_SECONDS
+        self._until = cpu_seconds() + MAX_SECONDS
         self._bound = ""
 
     def find(self) -> FixSearch:
@@ -148,7 +146,7 @@ class _FixFinder:
         if key not in self._known:
             if len(self._known) > MAX_TRIALS:
                 self._bound = f"{MAX_TRIALS} trials"
-            elif _cpu_seconds() > self._until:
+            elif cpu_seconds() > self._until:
                 self._bound = f"{MAX_SECONDS:.0f} s of CPU time"
             if self._bound:
                 return None
@@ -266,9 +264,3 @@ def _contains_any(changes: Candidate, fixes: Iterable[tuple[Candidate, bool]]) -
     """Whether changes contain all parts of a fix, whatever the amounts."""
     own = {change.identity for change in changes}
     return any({change.identity for change in fix} <= own for fix, _ in fixes)
-
-
-def _cpu_seconds() -> float:
-    """CPU time of this process and of the copies that ended."""
-    copies = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return process_time() + copies.ru_utime + copies.ru_stime

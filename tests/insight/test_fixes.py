@@ -181,7 +181,7 @@ class FixedCluster(Harness):
         self.queue(name, cards=self._quotas[name], capability=cpu, parent=parent)
 
     def _make_gang(self) -> None:
-        self.group("gang", queue="a", **self._gang)
+        self.group("gang", queue="a", phase=self.phases.get("gang", "Inqueue"), **self._gang)
         for index in range(self.spec.gang[1]):
             self.pod(f"gang-{index}", group="gang", cards=self.spec.gang[2], **self._pods_of_gang)
 

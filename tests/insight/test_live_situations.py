@@ -22,6 +22,8 @@ from tests.controlplane.cluster import Cluster, Manifest, RequestError
 from tests.controlplane.controlplane import ControlPlane
 from tests.insight.json_schema import violations
 from tests.insight.scenes import WAITING, core_of
+from tests.insight.test_fixes import CASES as FIXES
+from tests.insight.test_fixes import check_fixes
 from tests.insight.test_situations import CASES, HERE, SCHEMA, check
 
 LIVE = [case for case in CASES if case.get("live")]
@@ -99,6 +101,27 @@ async def test_a_live_cluster_gives_the_same_facts(
         facts = case["contains"] if case["live"] is True else case["live"]
         local = {**case, "contains": [fact.replace("default/", f"{cluster.namespace}/") for fact in facts]}
         check(local, text, json.loads(document))
+
+
+@pytest.mark.parametrize("case", [case for case in FIXES if case.get("live")], ids=lambda case: str(case["file"]))
+@pytest.mark.asyncio
+async def test_a_live_cluster_gets_the_same_fixes_and_keeps_its_objects(
+    case: dict[str, Any], cluster: Cluster, control_plane: ControlPlane, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await create_as_they_are(cluster, objects_of(HERE / "situations" / f"{case['file']}.yaml", 900 * SECOND))
+    kinds = ("nodes", "queues", "podgroups", "pods", "jobs.batch.volcano.sh")
+    before = {kind: _versions(await cluster.list(kind)) for kind in kinds}
+    config = control_plane.kubeconfig_for("scheduler-b")
+    status, text, _ = await explain(cluster, config, capsys, case["name"], "--fix")
+    assert status == 0
+    _, document, _ = await explain(cluster, config, capsys, case["name"], "--fix", "-o", "json")
+    fixes = [[text.replace("default/", f"{cluster.namespace}/") for text in fix] for fix in case["fixes"]]
+    check_fixes({**case, "fixes": fixes}, text, json.loads(document))
+    assert {kind: _versions(await cluster.list(kind)) for kind in kinds} == before
+
+
+def _versions(found: list[Manifest]) -> dict[str, str]:
+    return {obj["metadata"]["name"]: obj["metadata"]["resourceVersion"] for obj in found}
 
 
 @pytest.mark.asyncio
