@@ -87,6 +87,8 @@ class GangAllocator:
             end = self._end_of_run(signature, limit)
             if not self._place_run(signature, tasks[self._position : end], ready):
                 break
+        if self.shortages is not None:  # tasks that fit are a part of the failure: others are reached behind them
+            self.shortages.update(dict.fromkeys(self._placed_signatures - self.shortages.keys(), 0))
         return self._position
 
     def _end_unfinished(self) -> None:
@@ -186,9 +188,6 @@ class GangAllocator:
     def _refuse(self, signature: PodSignature, grant: Grant) -> None:
         """Records the quota's refusal for all further tasks of the signature."""
         session, refusal = self._session, grant.refusal
-        if self.shortages is not None:
-            # The attempt reaches this refusal only while the tasks before it find their nodes.
-            self.shortages.update(dict.fromkeys(self._placed_signatures - self.shortages.keys(), 0))
         end = self._end_of_run(signature, len(self._tasks))
         message = refusal.message if refusal is not None else ""
         outcome = TaskOutcome("refused", message, refusal=refusal)

@@ -116,6 +116,9 @@ class EvictionBounds:
         self._changed: set[str] = set()
         #: The table's generation and serial of the sums.
         self._generation, self._serial = -1, -1
+        #: Groups and counts of jobs that are not skipped, valid until the next refresh.
+        self._passing_groups: dict[_GroupKey, PossibleVictims] = {}
+        self._passing_fits: dict[tuple[_GroupKey, Hashable], ClassFit] = {}
 
     def note_changes(self, jobs: Iterable[str]) -> None:
         """Records changed jobs, by key."""
@@ -133,7 +136,7 @@ class EvictionBounds:
         if needs is None or count + len(needs) > _MAX_BOUNDS:
             self._unbounded.setdefault(kind, set()).add(job.key)
             return
-        group = _GroupKey(kind, job.queue, job.priority) if kind == "within-queue" else _GroupKey(kind, "", 0)
+        group = _group_of(kind, job)
         if group not in self._groups:
             self._groups[group] = PossibleVictims(group, self._dispatch)
             self._groups[group].update(self._state, self._rows_with_victims(group))
@@ -150,6 +153,31 @@ class EvictionBounds:
             bound.waiting.setdefault(needed, set()).add(job.key)
             keyed[key] = needed
         self._bounded.setdefault(kind, {}).setdefault(job.queue, {})[job.key] = group, keyed
+
+    def is_hopeless(
+        self, kind: EvictionKind, job: Job, cache: SignatureCache, signature: PodSignature, needed: int
+    ) -> bool:
+        """Whether evictions cannot help an active job that needs pods of one signature; call `skipped` first.
+
+        False where sums are missing: across queues without skipped jobs.
+        """
+        group = _group_of(kind, job)
+        victims = self._groups.get(group) or self._passing_groups.get(group)
+        if victims is None:
+            if kind == "across-queues":
+                return False
+            victims = self._passing_groups[group] = PossibleVictims(group, self._dispatch)
+            victims.update(self._state, self._rows_with_victims(group))
+        if not victims.by_row:
+            return True
+        key: Hashable = signature.cls, tuple(signature.contexts.items())
+        bound = self._bounds.get(group, {}).get(key)
+        fit = self._passing_fits.get((group, key)) if bound is None else bound.fit
+        if fit is None:
+            feasible, table = _open_rows(cache, signature), self._state.nodes
+            fit = ClassFit(signature.cls, signature.contexts, table, feasible, victims.of)
+            self._passing_fits[group, key] = fit
+        return fit.total < needed
 
     def discard(self, key: str, queue: str) -> None:
         """Removes a job, by key, from the queue it was added with."""
@@ -187,6 +215,8 @@ class EvictionBounds:
 
     def _refresh(self, cache: SignatureCache) -> None:
         """Updates the sums of the nodes that changed, and of the nodes of changed jobs."""
+        self._passing_groups.clear()
+        self._passing_fits.clear()
         table = self._state.nodes
         before, self._serial = self._serial, table.serial
         changed, self._changed = self._changed, set()
@@ -224,6 +254,10 @@ class EvictionBounds:
         queue = self._state.queues.get(group.queue)
         tasks = (task for job in queue.jobs.values() for task in job.tasks.values()) if queue is not None else ()
         return sorted({task.node.row for task in tasks if task.node is not None and task.node.row >= 0})
+
+
+def _group_of(kind: EvictionKind, job: Job) -> _GroupKey:
+    return _GroupKey(kind, job.queue, job.priority) if kind == "within-queue" else _GroupKey(kind, "", 0)
 
 
 def _open_rows(cache: SignatureCache, signature: PodSignature) -> Mask:

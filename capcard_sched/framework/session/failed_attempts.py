@@ -255,6 +255,10 @@ class FailedAttempts:
         """The skipped jobs that may evict. `changed_jobs`: keys of those that changed in this session."""
         return Skipped([], {}) if self._cache is None else self._evictions.skipped(kind, self._cache, changed_jobs)
 
+    def is_hopeless(self, kind: EvictionKind, job: Job, signature: PodSignature, needed: int) -> bool:
+        """Whether evictions cannot help an active job that needs pods of one signature; call `may_evict` first."""
+        return self._cache is not None and self._evictions.is_hopeless(kind, job, self._cache, signature, needed)
+
     def add_refused(
         self,
         job: Job,

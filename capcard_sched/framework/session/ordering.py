@@ -7,7 +7,6 @@ back; between pushes it is as old as the push, as in Volcano.
 from __future__ import annotations
 
 from heapq import heappop, heappush
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from capcard_sched.framework.session.session_deadline import Deferral
@@ -220,10 +219,24 @@ def contenders(session: Session, action: str, may: Callable[[Job], bool], kind: 
             session.record_hook_error(job, error)
             return False
 
+    def repeats(job: Job) -> bool:
+        try:
+            return not session.evictions and session.repeats_failed_evictions(job, kind)
+        except Exception:  # noqa: BLE001 - the attempt reports what a plugin raises
+            return False
+
     skipped, jobs = session.skipped_evictors(kind), session.jobs
-    promising = [jobs[key] for key in skipped.promising if key in jobs]
-    for job in chain(session.to_attempt(), promising):
-        if enters(job):
+    repeating: dict[str, dict[str, object]] = {}
+    for job in session.to_attempt():
+        if not enters(job):
+            continue
+        if repeats(job):
+            repeating.setdefault(job.queue, {})[job.key] = None
+        else:
             rounds.add(job)
-    rounds.add_later(skipped, enters)
+    for key in skipped.promising:
+        if key in jobs and enters(jobs[key]):
+            rounds.add(jobs[key])
+    later = {name: {**skipped.others.get(name, {}), **keys} for name, keys in repeating.items()}
+    rounds.add_later(skipped._replace(others={**skipped.others, **later}), enters)
     return rounds

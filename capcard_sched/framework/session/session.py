@@ -467,11 +467,9 @@ class Session(Snapshot):
             kinds["across-queues"] = "reclaim"
         if not kinds:
             return {}
-        queue, needed = self.queues[job.queue], 1
-        samples = {task.cls: task for task in job.pending.values()}
-        if len(samples) == 1 and not self.job_pipelined(job):
-            needed = max(1, job.min_available - job.ready_tasks - job.waiting_tasks)
-        needs = {self.engine.signature(queue, task): needed for task in samples.values()}
+        signatures = self._pending_signatures(job)
+        needed = self._needed_by_evictions(job) if len(signatures) == 1 else 1
+        needs = dict.fromkeys(signatures, needed)
         deferred = self.carry_over.deferrals
         return {
             kind: None
@@ -479,6 +477,42 @@ class Session(Snapshot):
             else needs
             for kind, action in kinds.items()
         }
+
+    def _pending_signatures(self, job: Job) -> list[PodSignature]:
+        """The signatures of the pending tasks, in order of their first task."""
+        queue, samples = self.queues[job.queue], {(task.cls, id(task.labels)): task for task in job.pending.values()}
+        return list(dict.fromkeys(self.engine.signature(queue, task) for task in samples.values()))
+
+    def _needed_by_evictions(self, job: Job) -> int:
+        """The pods that one success of an eviction attempt places."""
+        return 1 if self.job_pipelined(job) else max(1, job.min_available - job.ready_tasks - job.waiting_tasks)
+
+    def repeats_failed_evictions(self, job: Job, kind: EvictionKind) -> bool:
+        """Whether an unchanged job of one class would search victims in vain again; its refusal is then repeated.
+
+        For an active job, after `skipped_evictors` and while the session evicts nothing. May raise HookFailed.
+        """
+        queue, refusal = self.queues[job.queue], None
+        unchanged = not (self.changed.everything or job.key in self.changed.jobs or job.key in self.state.changes.jobs)
+        if not unchanged or job.allocated_tasks or queue.strict_fifo:
+            return False
+        with self.plan_nominations():
+            signatures, task = self._pending_signatures(job), next(iter(job.pending.values()))
+            if len(signatures) > 1:
+                return False
+            if kind == "across-queues":
+                uid, refusal, refresh_at = self.carry_over.reclaim_refusals.get(job.key, ("", None, 0.0))
+                if uid not in job.pending or self.now >= refresh_at:
+                    return False
+                if any(self.dispatch.refusal(hook, queue, task) for hook in ("preemptive", "allocatable")):
+                    return False
+            if self.dispatch.refusal("pre_predicate", signatures[0]) is not None:
+                return False
+            if not self.failed_attempts.is_hopeless(kind, job, signatures[0], self._needed_by_evictions(job)):
+                return False
+        if refusal is not None:
+            self.refuse(job.pending[uid], refusal)
+        return True
 
     def skipped_evictors(self, kind: EvictionKind) -> Skipped:
         """The skipped jobs that may take part in an action of evictions."""
