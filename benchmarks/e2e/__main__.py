@@ -163,8 +163,8 @@ def show(console: Console, report: Report) -> None:
     for served in report.admission:
         console.print(
             f"Admission at {served.rate} reviews/s: p50 {served.p50:.1f} ms, p99 {served.p99:.1f} ms, longest "
-            f"{served.worst:.1f} ms of {served.reviews:,}; {served.cpu_percent:.0f} % of a core, peak "
-            f"{served.peak_mib:.0f} MiB"
+            f"{served.worst:.1f} ms of {served.reviews:,}; {served.cpu_percent:.0f} % of a core, "
+            f"{10 * served.cpu_percent / served.rate:.2f} ms of CPU per review, peak {served.peak_mib:.0f} MiB"
         )
     for made in report.jobs:
         _show_jobs(console, made)

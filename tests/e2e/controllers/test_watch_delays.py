@@ -1,4 +1,4 @@
-"""Watches that are late: a write that the API server acknowledged is not made again."""
+"""Watches that are late or lose changes: acknowledged writes are not repeated, deletions are noticed."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 
 from tests.controlplane.cluster import Cluster, Manifest
 from tests.controlplane.manifests import queue
-from tests.controlplane.proxy import Exchange, Proxy
-from tests.e2e.controllers.conftest import Controllers, Jobs
+from tests.controlplane.proxy import Exchange, Proxy, failure
+from tests.e2e.controllers.conftest import BATCH, Controllers, Jobs
 
 pytestmark = pytest.mark.asyncio
 
@@ -77,3 +77,39 @@ async def test_the_state_of_a_queue_is_written_once(cluster: Cluster, proxy: Pro
         assert await is_in("Closed")
         assert [each.status for each in _writes(proxy, "/queues/q/status")[before:]] == [200]
         assert controllers.lines("reconcile failed") == []
+
+
+async def test_a_job_that_is_deleted_while_the_watch_is_away_no_longer_blocks_its_cron_job(
+    cluster: Cluster, proxy: Proxy, jobs: Jobs, tmp_path: Path
+) -> None:
+    """The version of the watch expires: no event shows the deletion, only the difference of two lists does."""
+    spec = (await jobs.create("template", 1))["spec"]
+    await cluster.delete("jobs.batch.volcano.sh", "template")
+    body = {"schedule": "* * * * *", "concurrencyPolicy": "Forbid", "jobTemplate": {"spec": spec}}
+    metadata = {"name": "cron", "namespace": cluster.namespace}
+    past: Manifest = {"status": {"lastScheduleTime": "2026-01-01T00:00:00Z"}}
+
+    async def uids() -> set[str]:
+        return {job["metadata"]["uid"] for job in await cluster.list("jobs.batch.volcano.sh")}
+
+    async with Controllers(proxy.kubeconfig_for("admin"), tmp_path) as controllers:
+        await controllers.logged("controllers started")
+        await cluster.create({"apiVersion": BATCH, "kind": "CronJob", "metadata": metadata, "spec": body})
+        await cluster.patch("cronjobs.batch.volcano.sh", "cron", past, subresource="status")
+        await cluster.wait_until(uids, "the first Job", within=60)
+        (job,) = await cluster.list("jobs.batch.volcano.sh")
+
+        async def active() -> bool:
+            found = await cluster.get("cronjobs.batch.volcano.sh", "cron")
+            return [each["name"] for each in found["status"].get("active", ())] == [job["metadata"]["name"]]
+
+        await cluster.wait_until(active, "the Job to be active", within=60)
+        away = proxy.pause("v1alpha1/jobs$")
+        await cluster.delete("jobs.batch.volcano.sh", job["metadata"]["name"])
+        assert not await uids()
+        expired: Manifest = {"type": "ERROR", "object": failure(410, "too old resource version")}
+        assert await proxy.inject("v1alpha1/jobs$", expired) == 1
+        away.resume()
+        await cluster.patch("cronjobs.batch.volcano.sh", "cron", past, subresource="status")
+        await cluster.wait_until(uids, "the next Job", within=90)
+        assert job["metadata"]["uid"] not in await uids()
