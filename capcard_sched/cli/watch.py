@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from capcard_sched.cli.cluster_source import live_cluster
@@ -87,8 +88,10 @@ async def _follow(source: Source, read: LiveCluster, follower: _Follower) -> Non
     from capcard_sched.kube.informers import Informers
     from capcard_sched.kube.instrumentation import NullObserver
 
+    # `pod list` shows more of a pod than the scheduler reads: its containers.
+    kinds = [replace(kind, reads=None, derives=None) if kind.name == "Pod" else kind for kind in read.kinds]
     async with Client(read.connection) as client:
-        informers = Informers(client, follower.deliver, NullObserver(), read.kinds)
+        informers = Informers(client, follower.deliver, NullObserver(), kinds)
         async with asyncio.TaskGroup() as group:
             group.create_task(informers.run())
             await informers.wait_synced()

@@ -6,7 +6,9 @@ import asyncio
 import json
 import subprocess
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -99,27 +101,56 @@ async def test_each_list_reads_the_live_cluster(cluster: Cluster, ask: Asking) -
     assert (elsewhere.status, elsewhere.out, elsewhere.err) == (0, "", f"{NO_CONF}No resources found\n")
 
 
+async def _bind(cluster: Cluster) -> None:
+    await cluster.bind("fits-0", "n1")
+
+
+async def _bind_of_q(cluster: Cluster) -> None:
+    await cluster.bind("waits-0", "n1")
+
+
+async def _make_ready(cluster: Cluster) -> None:
+    row = {"name": "main", "image": "i", "imageID": "i", "ready": True, "restartCount": 2}
+    await cluster.patch("pods", "runs-0", {"status": {"containerStatuses": [row]}}, subresource="status")
+
+
+async def _weigh(cluster: Cluster) -> None:
+    await cluster.patch("queues", "q", {"spec": {"weight": 7}})
+
+
 @pytest.mark.parametrize(
-    "words, before, after",
+    "words, value, before, change, after",
     [
-        (["queue", "list", "q", "-o", "json"], 4, 5),
-        (["card", "list", A10, "-o", "json"], 4, 5),
-        (["node", "list", "n1", "-o", "json"], 4, 5),
+        ("queue list q", lambda queue: queue["cards"][0]["allocated"], 4, _bind_of_q, 5),
+        (f"card list {A10}", lambda card: card["used"], 4, _bind, 5),
+        ("node list n1", lambda node: node["used"], 4, _bind, 5),
+        ("job list fits -n {namespace}", lambda job: job["scheduled"], 0, _bind, 1),
+        ("pod list fits-0 -n {namespace}", lambda pod: pod["node"], "", _bind, "n1"),
+        ("pod list runs-0 -n {namespace}", lambda pod: (pod["ready"], pod["restarts"]), (0, 0), _make_ready, (1, 2)),
+        ("queue get q", lambda queue: queue["spec"]["weight"], 1, _weigh, 7),
     ],
-    ids=["queue", "card", "node"],
+    ids=["queue", "card", "node", "job", "pod", "container", "queue get"],
 )
 @pytest.mark.asyncio
 async def test_a_watch_prints_what_changes(
-    words: list[str], before: int, after: int, cluster: Cluster, control_plane: ControlPlane
+    words: str,
+    value: Callable[[Any], object],
+    before: object,
+    change: Callable[[Cluster], Awaitable[None]],
+    after: object,
+    cluster: Cluster,
+    control_plane: ControlPlane,
 ) -> None:
     await set_the_scene(cluster)
     program = Path(sys.executable).with_name("capcard-sched")
-    command = [str(program), *words, "-w", f"--kubeconfig={control_plane.kubeconfig_for('scheduler-b')}"]
+    config = control_plane.kubeconfig_for("scheduler-b")
+    command = [str(program), *words.format(namespace=cluster.namespace).split(), "-w", "-o", "json"]
+    command.append(f"--kubeconfig={config}")
     watch = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert watch.stdout is not None
     decoder, text = json.JSONDecoder(), ""
 
-    async def amount() -> int:
+    async def shown() -> object:
         nonlocal text
         while True:
             try:
@@ -129,13 +160,13 @@ async def test_a_watch_prints_what_changes(
                 text += (await watch.stdout.readline()).decode()
                 continue
             text = text[end:].lstrip()
-            return int(document["used"] if "used" in document else document["cards"][0]["allocated"])
+            return value(document)
 
     try:
         async with asyncio.timeout(60):
-            assert await amount() == before
-            await cluster.bind("fits-0" if words[0] != "queue" else "waits-0", "n1")
-            assert await amount() == after
+            assert await shown() == before
+            await change(cluster)
+            assert await shown() == after
     finally:
         watch.terminate()
         await watch.wait()
