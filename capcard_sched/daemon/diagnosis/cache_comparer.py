@@ -37,6 +37,8 @@ _UNDESCRIBED_FIELDS: Final = frozenset(
 )  # fmt: skip
 #: Fields of a job without a PodGroup that no object has.
 _OWN_FIELDS: Final = frozenset({"conditions", "phase", "status_counts"})
+#: Fields of a job that a list cannot have: what this process saw of it.
+_SEEN: Final = frozenset({"had_tasks"})
 #: Fields of a HyperNode that follow from other HyperNodes.
 _OF_TREE: Final = frozenset({"above", "nodes"})
 #: Fields of a pod that no tenant can edit.
@@ -180,6 +182,8 @@ def _compare(kind: str, key: str, mine: Row | None, theirs: Row | None) -> Itera
         fields = fields - _OWN_FIELDS
     elif kind == "HyperNode":
         fields = fields - _OF_TREE
+    if kind == "PodGroup":
+        fields = fields - _SEEN
     for field in sorted(fields):
         one, other = mine[field], theirs[field]
         if one == other:

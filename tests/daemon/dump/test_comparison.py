@@ -167,6 +167,17 @@ def test_a_pod_left_alone_after_a_refused_binding_is_no_difference() -> None:
     assert compare(h.state, h.listing()) == []
 
 
+def test_a_job_whose_pods_are_gone_equals_the_listed_one_that_never_had_any() -> None:
+    h = cluster()
+    h.group("short")
+    h.pod("brief", group="short")
+    h.step()
+    h.delete_pod("brief")
+    h.settle()
+    assert h.job("short").had_tasks
+    assert compare(h.state, h.listing()) == []
+
+
 # --- tampering --------------------------------------------------------------------------------------------------------
 
 
