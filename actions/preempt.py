@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 
 from capcard_sched.framework.eviction.evictor import Evictor
-from capcard_sched.framework.eviction.scope import Scope
+from capcard_sched.framework.eviction.scope import WithinJob, WithinQueue
 from capcard_sched.framework.session.action import Action
 from capcard_sched.framework.session.ordering import contenders
 
@@ -71,12 +71,12 @@ class Preempt(Action):
         """Run the action."""
         rounds = contenders(session, self.name, session.job_starving, "within-queue")
         seconds = self.arguments.reservation_seconds
-        between = Evictor(session, Scope("within-queue", "preemptable", self.name), reservation_seconds=seconds)
+        between = Evictor(session, WithinQueue(self.name), reservation_seconds=seconds)
         visited: list[tuple[Queue, list[Job]]] = []
         while rounds:
             queue, waiting = rounds.pop_queue()
             visited.append((queue, self._drain(session, rounds, between, queue, waiting)))
-        inside = Evictor(session, Scope("within-job", "preemptable", self.name), reservation_seconds=seconds)
+        inside = Evictor(session, WithinJob(self.name), reservation_seconds=seconds)
         for queue, jobs in visited:
             for job in jobs:
                 if not job.allocated_tasks:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 
 from capcard_sched.framework.eviction.evictor import Evictor
-from capcard_sched.framework.eviction.scope import Scope
+from capcard_sched.framework.eviction.scope import AcrossQueues
 from capcard_sched.framework.session.action import Action
 from capcard_sched.framework.session.ordering import contenders
 
@@ -42,7 +42,7 @@ class Reclaim(Action):
     def execute(self, session: Session) -> None:
         """Run the action."""
         rounds = contenders(session, self.name, session.may_reclaim, "across-queues")
-        scope = Scope("across-queues", "reclaimable", self.name)
+        scope = AcrossQueues(self.name)
         evictor = Evictor(session, scope, reservation_seconds=self.arguments.reservation_seconds)
         rest: dict[str, Sequence[Task]] = {}
         while rounds:

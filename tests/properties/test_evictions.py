@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 
 from capcard_sched.framework.core import StepResult
-from capcard_sched.framework.eviction.scope import Scope
+from capcard_sched.framework.eviction.scope import AcrossQueues
 from capcard_sched.framework.eviction.search import VictimSearch
 from capcard_sched.framework.eviction.victim_index import VictimIndex
 from capcard_sched.model.deltas import EvictFailed
@@ -243,10 +243,11 @@ def test_w03_the_cheapest_node_is_found_without_asking_all(world: _World, cpu: i
     run.h.pod("taker-w-0", group="taker", requests={"cpu": str(cpu)})
     session = run.h.session()
     task, queue = run.h.task("taker-w-0"), session.queues["qi"]
-    scope = Scope("across-queues", "reclaimable", "reclaim")
+    scope = AcrossQueues("reclaim")
     search = VictimSearch(session, scope, session.engine.signature(queue, task), queue, task)
     plans = [search.plan(row, task) for row in range(len(session.nodes))]
-    bounds = session.once(VictimIndex).units.bounds(scope, run.h.job("taker"), task.cls.request, search.feasible)
+    table = session.once(VictimIndex).units
+    bounds = table.bounds(scope.mask(table, run.h.job("taker")), task.cls.request, search.feasible)
     for row, plan in enumerate(plans):
         if plan is not None and plan.units:
             assert bounds[row] <= plan.cost, "a node is looked at only while it may be the cheapest"

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from capcard_sched.framework.api.node_view import Mask, Rows
-    from capcard_sched.framework.eviction.scope import Scope
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job, Task
     from capcard_sched.model.resources import Matrix, Vector
@@ -88,30 +87,12 @@ class UnitTable:
         self.priorities: list[tuple[int, int]] = known
         ranks = {priorities: rank for rank, priorities in enumerate(known)}
         self._queues = {name: number for number, name in enumerate(dict.fromkeys(job.queue for job in jobs))}
-        self._masks: dict[tuple[str, str], Mask] = {}
         #: bool [jobs]: whether any pod is left, after the first `_seen` evictions of the session.
         self._left: Mask = np.ones(len(jobs), dtype=bool)
         self._seen = 0
-        self.units = self._units(
-            tasks,
-            rows,
-            requests,
-            [scope_of(job) for job in jobs],
-            np.array(of_task, dtype=np.intp),
-            jobs,
-            np.array([ranks[queues[job.queue].priority, job.priority] for job in jobs], dtype=np.intp),
-        )
-
-    def _units(
-        self,
-        tasks: list[Task],
-        rows: Rows,
-        requests: Matrix,
-        scopes: list[str],
-        jobs_of: Rows,
-        jobs: list[Job],
-        ranks: Rows,
-    ) -> UnitColumns:
+        scopes = [scope_of(job) for job in jobs]
+        jobs_of = np.array(of_task, dtype=np.intp)
+        job_ranks = np.array([ranks[queues[job.queue].priority, job.priority] for job in jobs], dtype=np.intp)
         count = len(jobs_of)
         slack = np.array([job.ready_tasks - job.min_available for job in jobs], dtype=np.intp)
         #: Whether the remaining members can only leave all at once.
@@ -130,7 +111,7 @@ class UnitTable:
         running = np.array([task.status is TaskStatus.RUNNING for task in tasks], dtype=bool)
         gang = whole[jobs_of]
         own = np.where(gang, 0, np.arange(1, count + 1))
-        order = np.lexsort((own, jobs_of, ranks[jobs_of], rows))
+        order = np.lexsort((own, jobs_of, job_ranks[jobs_of], rows))
         rows, jobs_of, own, gang = rows[order], jobs_of[order], own[order], gang[order]
         first = np.ones(count, dtype=bool)
         first[1:] = (rows[1:] != rows[:-1]) | (jobs_of[1:] != jobs_of[:-1]) | (own[1:] != own[:-1])
@@ -140,9 +121,10 @@ class UnitTable:
         gains = np.add.reduceat(requests, starts, axis=1)
         allocated = np.array([job.allocated for job in jobs], dtype=np.int64).reshape(len(jobs), len(requests)).T
         queue_of = np.array([self._queues[job.queue] for job in jobs], dtype=np.intp)
-        return UnitColumns(
+        #: The units.
+        self.units = UnitColumns(
             rows=rows,
-            ranks=ranks[jobs_of],
+            ranks=job_ranks[jobs_of],
             jobs=jobs_of,
             queues=queue_of[jobs_of],
             breaks=breaks[jobs_of],
@@ -154,19 +136,18 @@ class UnitTable:
             created=np.where(gang, oldest[jobs_of], created[order][starts]),
         )
 
-    def mask(self, scope: Scope, job: Job) -> Mask:
-        """The units within a scope for a preemptor's job: bool [units]. Its own pods may be among them."""
-        if scope.kind == "within-job":
-            inside: Mask = self.units.jobs == self._numbers.get(job.key, -1)
-            return inside
-        known = self._masks.get((scope.kind, job.queue))
-        if known is None:
-            same = self.units.queues == self._queues.get(job.queue, -1)
-            known = same if scope.kind == "within-queue" else self.units.running & self._reclaimable() & ~same
-            self._masks[scope.kind, job.queue] = known
-        return known
+    def of_job(self, job: Job) -> Mask:
+        """The units of a job: bool [units]."""
+        found: Mask = self.units.jobs == self._numbers.get(job.key, -1)
+        return found
 
-    def _reclaimable(self) -> Mask:
+    def of_queue(self, queue: str) -> Mask:
+        """The units of a queue, by name: bool [units]."""
+        found: Mask = self.units.queues == self._queues.get(queue, -1)
+        return found
+
+    def reclaimable(self) -> Mask:
+        """The units of reclaimable queues: bool [units]."""
         queues = self._session.queues
         allowed = np.array([queues[name].reclaimable for name in self._queues], dtype=bool)
         found: Mask = allowed[self.units.queues]
@@ -182,14 +163,15 @@ class UnitTable:
                 self._left[number] = False
         self._seen = len(evictions)
 
-    def bounds(self, scope: Scope, job: Job, request: Vector, feasible: Mask) -> dict[int, Cost]:
+    def bounds(self, candidates: Mask, request: Vector, feasible: Mask) -> dict[int, Cost]:
         """Row to the lower bound of the cost of a request (int64 [resources]) there.
 
-        Only rows with enough candidates, of those that are `feasible` (bool [nodes]). O(units of the feasible rows).
+        Only rows with enough `candidates` (bool [units]), of those that are `feasible` (bool [nodes]). O(units of the
+        feasible rows).
         """
         units = self.units
         self._note_evictions()
-        chosen = np.flatnonzero(self.mask(scope, job) & feasible[units.rows] & self._left[units.jobs])
+        chosen = np.flatnonzero(candidates & feasible[units.rows] & self._left[units.jobs])
         if not len(chosen):
             return {}
         rows = units.rows[chosen]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from capcard_sched.framework.eviction import nominations
 from capcard_sched.framework.eviction.search import PreemptionPlan, VictimSearch
 from capcard_sched.framework.eviction.shortfall import shortfall_text
-from capcard_sched.framework.eviction.units import minimal_set
+from capcard_sched.framework.eviction.units import minimal_set, tasks_of
 from capcard_sched.framework.eviction.victim_index import may_be_evicted
 from capcard_sched.framework.session.carry_over import REFRESH_SECONDS
 from capcard_sched.framework.session.statement import Statement
@@ -21,16 +21,19 @@ from capcard_sched.model.explanation import EvictedPod, VictimsConsidered
 from capcard_sched.model.refusal import Refusal
 
 if TYPE_CHECKING:
-    from collections import Counter
-    from collections.abc import Callable, Hashable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from capcard_sched.framework.api.node_view import PodSignature
     from capcard_sched.framework.api.plugin import Placement
-    from capcard_sched.framework.eviction.scope import Scope
+    from capcard_sched.framework.eviction.scope import WithinQueue
     from capcard_sched.framework.eviction.units import VictimUnit
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job, Task
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.resources import Vector
+
+    #: Signature, key of the scope, job and pod priority: preemptors that share a search.
+    SearchKey = tuple[PodSignature, tuple[str, str], int, int]
 
 #: `preemptionPolicy` of pods that never preempt.
 _NEVER = "Never"
@@ -43,19 +46,15 @@ _REMEMBERED = 16
 class Evictor:
     """Finds capacity for the pods of jobs within one scope, during one action."""
 
-    def __init__(self, session: Session, scope: Scope, *, reservation_seconds: float) -> None:
+    def __init__(self, session: Session, scope: WithinQueue, *, reservation_seconds: float) -> None:
         """`reservation_seconds`: lifetime of a nomination after its victims."""
         self._session = session
         self._scope = scope
         self._seconds = reservation_seconds
-        self._searches: dict[Hashable, VictimSearch] = {}
+        self._searches: dict[SearchKey, VictimSearch] = {}
         #: Searches used since the last statement ended.
         self._used: set[VictimSearch] = set()
-        #: Search key to (commits before, least number of unplaced pods, whether nodes were searched).
-        self._hopeless: dict[Hashable, tuple[int, int, bool]] = {}
         self._commits = 0
-        #: Search key to (commits before, pods by protecting cause, rows without enough candidates).
-        self._reports: dict[Hashable, tuple[int, Counter[str], int]] = {}
         #: uid of a pod to its shortfall on its node: int64 [resource columns].
         self._shortfalls: dict[str, Vector] = {}
 
@@ -84,7 +83,7 @@ class Evictor:
         needed = max(1, job.min_available - job.ready_tasks - job.waiting_tasks) if whole else 1
         done = 0
         placed = 0
-        failed: set[Hashable] = set()
+        failed: set[SearchKey] = set()
         unplaced: Task | None = None
         try:
             for task in tasks:
@@ -95,12 +94,12 @@ class Evictor:
                 key = self._key(queue, job, task)
                 if key in failed or task.cls.preemption_policy == _NEVER:
                     continue
-                known = self._hopeless.get(key)
-                if known is not None and known[0] == self._commits and needed - placed >= known[1]:
-                    unplaced = unplaced or (task if known[2] else None)
+                search = self._searches.get(key)
+                if search is not None and search.is_hopeless(self._commits, needed - placed):
+                    unplaced = unplaced or (task if search.hopeless[2] else None)
                     failed.add(key)
                     continue
-                found = self._place(statement, queue, job, task)
+                found = self._place(statement, queue, job, task, key)
                 if found:
                     placed += 1
                     if not whole or session.job_pipelined(job):
@@ -109,8 +108,9 @@ class Evictor:
                     failed.add(key)
                     searched = found is not None
                     unplaced = unplaced or (task if searched else None)
-                    if key in self._searches and (not placed or len({one.cls for one in tasks}) == 1):
-                        self._hopeless[key] = self._commits, needed, searched
+                    search = self._searches.get(key)
+                    if search is not None and (not placed or len({one.cls for one in tasks}) == 1):
+                        search.hopeless = self._commits, needed, searched
                     if not whole or job.min_available == len(job.tasks):
                         break
             if not placed or not session.job_pipelined(job):
@@ -147,50 +147,35 @@ class Evictor:
             search.end_statement(undone=undone)
         self._used.clear()
 
-    def _key(self, queue: Queue, job: Job, task: Task) -> Hashable:
+    def _key(self, queue: Queue, job: Job, task: Task) -> SearchKey:
         """The key under which preemptors share a search."""
         signature = self._session.engine.signature(queue, task)
-        own = job.key if self._scope.kind == "within-job" else ""
-        return signature, queue.name, job.priority, task.priority, own
+        return signature, self._scope.key(job), job.priority, task.priority
 
     # --- pods -------------------------------------------------------------------------------------------------------
 
-    def _search(self, queue: Queue, job: Job, task: Task, *, over_quota: bool) -> VictimSearch:
-        key = self._key(queue, job, task)
-        search = self._searches.get(key)
-        if search is None:
-            signature = self._session.engine.signature(queue, task)
-            search = self._searches[key] = VictimSearch(
-                self._session,
-                self._scope,
-                signature,
-                queue,
-                task,
-                over_quota=over_quota,
-            )
-        self._used.add(search)
-        return search
-
-    def _place(self, statement: Statement, queue: Queue, job: Job, task: Task) -> bool | None:
+    def _place(self, statement: Statement, queue: Queue, job: Job, task: Task, key: SearchKey) -> bool | None:
         """Pipelines a pod, evicting others if necessary. False with nothing left behind.
 
-        None when a quota or a check of the pod itself refuses, whatever is evicted.
+        `key`: as of `_key`. None when a quota or a check of the pod itself refuses, whatever is evicted.
         """
-        session = self._session
+        session, signature = self._session, key[0]
         dispatch = session.dispatch
-        signature = session.engine.signature(queue, task)
-        if self._scope.kind == "across-queues":
-            refusal = dispatch.refusal("preemptive", queue, task)
-            if refusal is not None:
-                session.refuse(task, refusal)
-                return None
+        refusal = self._scope.refusal(session, queue, task)
+        if refusal is not None:
+            session.refuse(task, refusal)
+            return None
         if dispatch.refusal("pre_predicate", signature) is not None:
             return None
         quota = dispatch.refusal("allocatable", queue, task)
         over_quota = quota is not None
-        if quota is not None and self._scope.kind == "across-queues" and quota.queue in ("", queue.name):
-            return None  # evictions in other queues do not free this queue's own quota
-        search = self._search(queue, job, task, over_quota=over_quota)
+        if quota is not None and not self._scope.frees_own_quota and quota.queue in ("", queue.name):
+            return None
+        search = self._searches.get(key)
+        if search is None:
+            search = VictimSearch(session, self._scope, signature, queue, task, over_quota=over_quota)
+            self._searches[key] = search
+        self._used.add(search)
         if not over_quota:
             row = search.free_row()
             if row >= 0:
@@ -203,7 +188,7 @@ class Evictor:
                 if not obstacle:
                     search.restore(plan.row)
                     return True
-                search.barred[plan.row] = {obstacle: len(plan.victims)}
+                search.barred[plan.row] = {obstacle: len(tasks_of(plan.units))}
             trials += 1
             tried = None
             if not plan.tried and trials <= _MOST_TRIALS:
@@ -224,10 +209,10 @@ class Evictor:
         message = f"{self._scope.action}: {lacking} on node {node.name} for {task.key} of queue {queue.name}"
         obstacle = "predicates"
         try:
-            self._evict(statement, plan.victims, queue, task, message)
+            self._evict(statement, plan.units, queue, task, message)
             if self._fits(queue, task, plan.row):
                 statement.pipeline(job, [task], [node])
-                if not self._would_be_preempted_back(statement, queue, job, task, plan):
+                if not self._would_be_preempted_back(statement, job, task, plan):
                     return ""
                 obstacle = "would-take-back"
         except Exception:
@@ -236,8 +221,8 @@ class Evictor:
         statement.rollback(mark)
         return obstacle
 
-    def _evict(self, statement: Statement, victims: Sequence[Task], queue: Queue, task: Task, message: str) -> None:
-        for victim in victims:
+    def _evict(self, statement: Statement, units: Iterable[VictimUnit], queue: Queue, task: Task, message: str) -> None:
+        for victim in tasks_of(units):
             statement.evict(victim, self._scope.action, message, by=task.key, queue=queue.name)
 
     def _fits(self, queue: Queue, task: Task, row: int) -> bool:
@@ -256,8 +241,7 @@ class Evictor:
 
         def fits_without(gone: list[VictimUnit]) -> bool:
             statement.rollback(mark)
-            victims = {victim.uid: victim for unit in gone for victim in unit.tasks}
-            self._evict(statement, list(victims.values()), queue, task, self._scope.action)
+            self._evict(statement, gone, queue, task, self._scope.action)
             return self._fits(queue, task, row)
 
         try:
@@ -268,29 +252,19 @@ class Evictor:
             return None
         return search.priced(row, chosen, search.shortfall(row), tried=True)
 
-    def _would_be_preempted_back(
-        self, statement: Statement, queue: Queue, job: Job, task: Task, plan: PreemptionPlan
-    ) -> bool:
+    def _would_be_preempted_back(self, statement: Statement, job: Job, task: Task, plan: PreemptionPlan) -> bool:
         """Whether a victim's job could evict the pod in turn as soon as it runs."""
         session, dispatch, hook = self._session, self._session.dispatch, self._scope.hook
-        if not may_be_evicted(task) or (self._scope.kind == "across-queues" and not queue.reclaimable):
+        if not may_be_evicted(task):
             return False
-        rivals: list[tuple[Queue, Task]] = []
-        for unit in plan.units:
-            victim, rival = unit.tasks[0], session.queues[unit.job.queue]
-            if self._scope.kind == "across-queues":
-                hungry = session.may_reclaim(unit.job) and not session.overused(rival)
-                if not hungry or dispatch.refusal("preemptive", rival, victim) is not None:
-                    continue
-            elif unit.job is not job and not session.job_starving(unit.job):
-                continue
-            rivals.append((rival, victim))
+        victims = [unit.tasks[0] for unit in plan.units]
+        rivals = [victim for victim in victims if self._scope.may_preempt_back(session, job, victim)]
         if not rivals:
             return False
         mark = len(statement)
         statement.rollback(mark - 1)  # for the plugins it is allocated, as it will be when a rival returns
         statement.allocate(job, [task], [session.nodes.nodes[plan.row]])
-        found = any(dispatch.judge(hook, victim, [task]).victims for _, victim in rivals)
+        found = any(dispatch.judge(hook, victim, [task]).victims for victim in rivals)
         statement.rollback(mark - 1)
         statement.pipeline(job, [task], [session.nodes.nodes[plan.row]])
         return found
@@ -334,7 +308,7 @@ class Evictor:
                     action=self._scope.action, pods=len(members), by=takers[key], queue=queue.name
                 )
                 session.notice(first, reasons.GROUP_EVICTED, message)
-        row = reasons.CAPACITY_RECLAIMED if self._scope.kind == "across-queues" else reasons.CAPACITY_PREEMPTED
+        row = self._scope.success
         served = {
             task: node.name
             for placement in promises
@@ -361,23 +335,22 @@ class Evictor:
         session, action = self._session, self._scope.action
         if action in session.preemption_reports.get(job.key, {}):
             return
-        key = self._key(queue, job, task)
-        search = self._searches.get(key)
+        search = self._searches.get(self._key(queue, job, task))
         if search is None:
             return  # a quota or a check of the pod itself refused, and that is recorded
-        known = self._reports.get(key)
-        if known is None or known[0] != self._commits:
-            known = self._reports[key] = self._commits, *search.report(task)
-        _, kept, not_enough = known
+        if search.known_report is None or search.known_report[0] != self._commits:
+            search.known_report = self._commits, *search.report(task)
+        _, kept, not_enough = search.known_report
         considered = VictimsConsidered(
             action, task.name, len(session.nodes), tuple(sorted(kept.items(), key=lambda entry: (-entry[1], entry[0]))),
             not_enough,
         )  # fmt: skip
         session.preemption_reports.setdefault(job.key, {})[action] = considered
-        if self._scope.kind == "across-queues":
+        failure = self._scope.failure
+        if failure is not None:
             causes = f": {considered.text}" if considered.text else ""
-            message = reasons.RECLAIM_FAILED.render(nodes=considered.nodes, causes=causes)
-            refusal = Refusal("reclaimable", "", reasons.RECLAIM_FAILED.code, message, queue=queue.name, event=True)
+            message = failure.render(nodes=considered.nodes, causes=causes)
+            refusal = Refusal(self._scope.hook, "", failure.code, message, queue=queue.name, event=True)
             self._refuse(job, task, refusal)
 
     def _refuse(self, job: Job, task: Task, refusal: Refusal) -> None:

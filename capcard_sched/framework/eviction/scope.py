@@ -1,15 +1,138 @@
-"""The scope of a preemption."""
+"""The scopes of preemption: between jobs of one queue, within one job, across queues."""
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from capcard_sched.framework.eviction.units import LIVE
+from capcard_sched.model import reasons
+from capcard_sched.model.status import TaskStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from capcard_sched.framework.api.node_view import Mask
+    from capcard_sched.framework.eviction.bounds import Cost, UnitTable
+    from capcard_sched.framework.eviction.units import VictimUnit
+    from capcard_sched.framework.session.session import Session
+    from capcard_sched.model.job import Job, Task
+    from capcard_sched.model.queue import Queue
+    from capcard_sched.model.refusal import Refusal
 
 
-class Scope(NamedTuple):
-    """The candidates of an action and its hook."""
+class WithinQueue:
+    """Jobs of a queue preempt others of the queue. The base of the other scopes."""
 
-    #: Between jobs of one queue, within one job, or across queues.
-    kind: Literal["within-queue", "within-job", "across-queues"]
-    hook: Literal["preemptable", "reclaimable"]
-    #: Name of the action: the reason of its evictions.
-    action: str
+    hook: ClassVar[Literal["preemptable", "reclaimable"]] = "preemptable"
+    #: Whether every pod is evicted alone, whatever happens to its gang.
+    singly: ClassVar[bool] = False
+    #: Whether evictions can free quota of the preemptor's own queue.
+    frees_own_quota: ClassVar[bool] = True
+    #: Statuses of candidates.
+    statuses: ClassVar[tuple[TaskStatus, ...]] = LIVE
+    #: The events on a preemptor that gets capacity, and on one that gets none.
+    success: ClassVar[reasons.Reason] = reasons.CAPACITY_PREEMPTED
+    failure: ClassVar[reasons.Reason | None] = None
+
+    def __init__(self, action: str) -> None:
+        """`action`: the name of the action, the reason of its evictions."""
+        self.action = action
+
+    def key(self, job: Job) -> tuple[str, str]:
+        """Jobs with equal keys have the same candidates."""
+        return job.queue, ""
+
+    def outside(self, session: Session, preemptor: Task, task: Task) -> str:
+        """The cause that excludes a pod without permanent protection for this preemptor; "" for none."""
+        assert task.job is not None
+        assert preemptor.job is not None
+        if task.status not in LIVE:
+            return "terminating"
+        if preemptor.cls.best_effort and not task.cls.best_effort:
+            return "not-best-effort"
+        return self._outside_job(preemptor.job, task.job)
+
+    def _outside_job(self, own: Job, job: Job) -> str:
+        if job is own:
+            return "same-job"
+        return "" if job.queue == own.queue else "other-queue"
+
+    def mask(self, table: UnitTable, job: Job) -> Mask:
+        """The units of candidates: bool [units]. The preemptor's own pods may be among them."""
+        return table.of_queue(job.queue)
+
+    def cost(
+        self, session: Session, units: Sequence[VictimUnit], tasks: Collection[Task], surplus: int, alternative: int
+    ) -> Cost:
+        """The cost of evicting units with these pods, without the row."""
+        queues = session.queues
+        return (
+            max(queues[unit.job.queue].priority for unit in units),
+            max(unit.job.priority for unit in units),
+            len({unit.job.key for unit in units if unit.breaks}),
+            len(tasks),
+            surplus,
+            -min(task.created for task in tasks),
+            alternative,
+        )
+
+    def refusal(self, session: Session, queue: Queue, task: Task) -> Refusal | None:
+        """The reason for not searching victims for the pod at all, or None."""
+        return None
+
+    def may_preempt_back(self, session: Session, preemptor: Job, victim: Task) -> bool:
+        """Whether the victim's job could evict pods of the preemptor in turn, if the hook allows it."""
+        return victim.job is preemptor or (victim.job is not None and session.job_starving(victim.job))
+
+
+class WithinJob(WithinQueue):
+    """Pods of a job preempt others of the job."""
+
+    singly = True
+
+    def key(self, job: Job) -> tuple[str, str]:
+        return job.queue, job.key
+
+    def _outside_job(self, own: Job, job: Job) -> str:
+        return "" if job is own else "other-job"
+
+    def mask(self, table: UnitTable, job: Job) -> Mask:
+        return table.of_job(job)
+
+    def cost(
+        self, session: Session, units: Sequence[VictimUnit], tasks: Collection[Task], surplus: int, alternative: int
+    ) -> Cost:
+        return max(task.priority for task in tasks), len(tasks), surplus
+
+
+class AcrossQueues(WithinQueue):
+    """Jobs of a queue reclaim capacity from running pods of other, reclaimable queues."""
+
+    hook = "reclaimable"
+    frees_own_quota = False
+    statuses = (TaskStatus.RUNNING,)
+    success = reasons.CAPACITY_RECLAIMED
+    failure = reasons.RECLAIM_FAILED
+
+    def outside(self, session: Session, preemptor: Task, task: Task) -> str:
+        assert task.job is not None
+        assert preemptor.job is not None
+        if task.status not in self.statuses:
+            return "not-running" if task.status in LIVE else "terminating"
+        if task.job.queue == preemptor.job.queue:
+            return "same-queue"
+        return "" if session.queues[task.job.queue].reclaimable else "queue-not-reclaimable"
+
+    def mask(self, table: UnitTable, job: Job) -> Mask:
+        return table.units.running & table.reclaimable() & ~table.of_queue(job.queue)
+
+    def refusal(self, session: Session, queue: Queue, task: Task) -> Refusal | None:
+        return session.dispatch.refusal("preemptive", queue, task)
+
+    def may_preempt_back(self, session: Session, preemptor: Job, victim: Task) -> bool:
+        job = victim.job
+        if job is None or not session.queues[preemptor.queue].reclaimable:
+            return False
+        queue = session.queues[job.queue]
+        hungry = session.may_reclaim(job) and not session.overused(queue)
+        return hungry and self.refusal(session, queue, victim) is None

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from capcard_sched.framework.eviction.bounds import LEAST, Cost, device_columns
-from capcard_sched.framework.eviction.units import VictimUnit, covers, minimal_set, units_of
+from capcard_sched.framework.eviction.units import VictimUnit, covers, minimal_set, tasks_of, units_of
 from capcard_sched.framework.eviction.victim_index import SYSTEM_CRITICAL, VictimIndex
-from capcard_sched.model.status import TaskStatus
 
 if TYPE_CHECKING:
     from capcard_sched.framework.api.node_view import PodSignature, Rows
-    from capcard_sched.framework.eviction.scope import Scope
+    from capcard_sched.framework.eviction.scope import WithinQueue
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job, Task
     from capcard_sched.model.queue import Queue
@@ -45,11 +44,6 @@ class PreemptionPlan(NamedTuple):
     #: Whether it was tried on a statement.
     tried: bool = False
 
-    @property
-    def victims(self) -> list[Task]:
-        """Every evicted pod, without duplicates."""
-        return list({task.uid: task for unit in self.units for task in unit.tasks}.values())
-
 
 class VictimSearch:
     """See the module docstring."""
@@ -57,7 +51,7 @@ class VictimSearch:
     def __init__(
         self,
         session: Session,
-        scope: Scope,
+        scope: WithinQueue,
         signature: PodSignature,
         queue: Queue,
         task: Task,
@@ -76,23 +70,34 @@ class VictimSearch:
         #: The alternative of the pod on each node: intp [nodes]; None without alternatives.
         self._alternatives: Rows | None = session.dispatch.first("alternatives", signature)
         #: Rows that pass every filter but that of capacity: bool [nodes].
-        by_quota = bool(signature.contexts) and (over_quota or scope.kind != "across-queues")
+        by_quota = bool(signature.contexts) and (over_quota or scope.frees_own_quota)
         self.feasible = session.engine.open_to_evictions(signature) if by_quota else session.engine.feasible(signature)
         #: Rows that fit the pod once releasing pods are gone, and the table's serial of that result.
         self._free: set[int] = set()
         self._free_serial = -1
+        #: Of a search in vain: the commits before, the fewest missing pods, whether nodes were searched.
+        self.hopeless = (-1, 0, False)
+        #: The number of commits before the last report, and the report.
+        self.known_report: tuple[int, Counter[str], int] | None = None
         #: Row to the causes that protected pods on it at its last evaluation; "" is "not enough".
         self.kept: dict[int, dict[str, int]] = {}
         #: Row to the candidates whose eviction does not help, by obstacle.
         self.barred: dict[int, dict[str, int]] = {}
-        self._bounds: dict[int, Cost] = {}
-        self._unseen: list[tuple[Cost, int]] = []
+        assert task.job is not None
+        # One vector pass: the rows with enough candidates, each with its lower bound.
+        table = self._index.units
+        bounds = table.bounds(scope.mask(table, task.job), signature.cls.fit_request, self.feasible)
+        self._bounds = dict.fromkeys(bounds, (LEAST,)) if scope.singly else bounds  # alone, the cost has another order
+        self._unseen = [(cost, row) for row, cost in self._bounds.items()]
+        heapify(self._unseen)
         self._plans: list[tuple[Cost, int, PreemptionPlan]] = []
         #: Rows in one of the heaps, and those removed from them since `end_statement`.
-        self._waiting: set[int] = set()
+        self._waiting = set(bounds)
         self._used: list[int] = []
-        assert task.job is not None
-        self._bound(task.job)
+
+    def is_hopeless(self, commits: int, missing: int) -> bool:
+        """Whether a search since the last commit was in vain for this number of missing pods or fewer."""
+        return self.hopeless[0] == commits and missing >= self.hopeless[1]
 
     # --- free capacity ----------------------------------------------------------------------------------------------
 
@@ -109,18 +114,6 @@ class VictimSearch:
         if not self._free:
             return -1
         return engine.choose(self.signature, np.array(sorted(self._free), dtype=np.intp))
-
-    # --- bounds -----------------------------------------------------------------------------------------------------
-
-    def _bound(self, job: Job) -> None:
-        """One vector pass: the rows with enough candidates, each with its lower bound."""
-        bounds = self._index.units.bounds(self._scope, job, self.signature.cls.fit_request, self.feasible)
-        if self._scope.kind == "within-job":
-            bounds = dict.fromkeys(bounds, (LEAST,))
-        self._bounds = bounds
-        self._unseen = [(cost, row) for row, cost in bounds.items()]
-        self._waiting.update(bounds)
-        heapify(self._unseen)
 
     # --- plans ------------------------------------------------------------------------------------------------------
 
@@ -141,17 +134,13 @@ class VictimSearch:
             if not plans:
                 return None
             cost, row, plan = heappop(plans)
-            if plan.serial == table.serial:
-                self._mark_used(row)
-                return plan
-            fresh = self.plan(row, task)
-            if fresh is None:
-                self._mark_used(row)
-            elif fresh.cost <= cost:
-                self._mark_used(row)
-                return fresh
-            else:
+            fresh = plan if plan.serial == table.serial else self.plan(row, task)
+            if fresh is not None and fresh.cost > cost:
                 heappush(plans, (fresh.cost, row, fresh))
+                continue
+            self._mark_used(row)
+            if fresh is not None:
+                return fresh
 
     def _may_be_cheaper(self, bound: Cost) -> bool:
         plans = self._plans
@@ -197,11 +186,11 @@ class VictimSearch:
         session, index = self._session, self._index
         kept = dict(index.kept.get(row, ()))
         for victim in index.critical.get(row, ()):
-            cause = index.outside(self._scope, task, victim) or SYSTEM_CRITICAL
+            cause = self._scope.outside(session, task, victim) or SYSTEM_CRITICAL
             kept[cause] = kept.get(cause, 0) + 1
         candidates: list[Task] = []
         for victim in index.by_row.get(row, ()):
-            cause = index.outside(self._scope, task, victim)
+            cause = self._scope.outside(session, task, victim)
             if cause:
                 kept[cause] = kept.get(cause, 0) + 1
             else:
@@ -213,7 +202,7 @@ class VictimSearch:
         useful = index.by_job([victim for victim in candidates if victim.uid in helps], self._queue)
         rest = [victim for victim in candidates if victim.uid not in helps]
         judged = [victim for _, members in useful for victim in members] + rest
-        singly = self._scope.kind == "within-job"
+        singly = self._scope.singly
         if not singly:
             judged += self._elsewhere(useful, {victim.uid for victim in judged}, task)
         judgement = session.dispatch.judge(self._scope.hook, task, judged)
@@ -255,7 +244,7 @@ class VictimSearch:
 
     def _elsewhere(self, jobs: list[tuple[Job, list[Task]]], known: set[str], task: Task) -> list[Task]:
         """Members on other nodes of gangs that may be evicted whole, as far as they are candidates."""
-        running, found = self._scope.kind == "across-queues", []
+        statuses, found = self._scope.statuses, []
         asks_little = task.cls.best_effort
         for job, _ in jobs:
             if len(job.tasks) > 1 and (job.min_available > 1 or job.annotations):
@@ -263,7 +252,7 @@ class VictimSearch:
                     member
                     for member in self._index.gang(job).movable
                     if member.uid not in known
-                    and (not running or member.status is TaskStatus.RUNNING)
+                    and member.status in statuses
                     and (not asks_little or member.cls.best_effort)
                 ]
         return found
@@ -285,21 +274,9 @@ class VictimSearch:
 
     def priced(self, row: int, units: list[VictimUnit], shortfall: Vector, *, tried: bool = False) -> PreemptionPlan:
         """A plan with its cost."""
-        tasks = {task.uid: task for unit in units for task in unit.tasks}.values()
-        queues = self._session.queues
-        if self._scope.kind == "within-job":
-            cost: Cost = (max(task.priority for task in tasks), len(tasks), self._surplus(units, shortfall), row)
-        else:
-            cost = (
-                max(queues[unit.job.queue].priority for unit in units),
-                max(unit.job.priority for unit in units),
-                len({unit.job.key for unit in units if unit.breaks}),
-                len(tasks),
-                self._surplus(units, shortfall),
-                -min(task.created for task in tasks),
-                0 if self._alternatives is None else int(self._alternatives[row]),
-                row,
-            )
+        tasks = tasks_of(units)
+        alternative = 0 if self._alternatives is None else int(self._alternatives[row])
+        cost = (*self._scope.cost(self._session, units, tasks, self._surplus(units, shortfall), alternative), row)
         return PreemptionPlan(cost, row, tuple(units), shortfall, self._session.nodes.serial, tried)
 
     def _surplus(self, units: list[VictimUnit], shortfall: Vector) -> int:

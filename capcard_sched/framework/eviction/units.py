@@ -11,7 +11,7 @@ from capcard_sched.model.annotations import EVICT_SCOPE
 from capcard_sched.model.status import TaskStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job, Task
@@ -90,6 +90,11 @@ def units_of(
     node = here[0].node
     assert node is not None
     return [*units, VictimUnit(job, gang.members, gang.held[node.row], breaks=True, whole=True)]
+
+
+def tasks_of(units: Iterable[VictimUnit]) -> list[Task]:
+    """Every evicted pod, without duplicates."""
+    return list({task.uid: task for unit in units for task in unit.tasks}.values())
 
 
 def minimal_set(units: Sequence[VictimUnit], fits: Callable[[list[VictimUnit]], bool]) -> list[VictimUnit] | None:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from capcard_sched.framework.api.node_view import Rows
-    from capcard_sched.framework.eviction.scope import Scope
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job, Task
     from capcard_sched.model.queue import Queue
@@ -145,27 +144,6 @@ class VictimIndex:
     def movable(self) -> set[str]:
         """Uids of all candidates."""
         return {task.uid for task in self.tasks}
-
-    def outside(self, scope: Scope, preemptor: Task, task: Task) -> str:
-        """The cause that excludes a candidate for this preemptor; "" for none."""
-        job, own = task.job, preemptor.job
-        assert job is not None
-        assert own is not None
-        if task.status not in LIVE:
-            return "terminating"
-        if scope.kind == "across-queues":
-            if task.status is not TaskStatus.RUNNING:
-                return "not-running"
-            if job.queue == own.queue:
-                return "same-queue"
-            return "" if self._session.queues[job.queue].reclaimable else "queue-not-reclaimable"
-        if preemptor.cls.best_effort and not task.cls.best_effort:
-            return "not-best-effort"
-        if scope.kind == "within-job":
-            return "" if job is own else "other-job"
-        if job is own:
-            return "same-job"
-        return "" if job.queue == own.queue else "other-queue"
 
     # --- gangs ------------------------------------------------------------------------------------------------------
 
