@@ -17,7 +17,8 @@ from capcard_sched.framework.session.carry_over import CarryOver
 from capcard_sched.framework.session.failed_attempts import FailedAttempts
 from capcard_sched.framework.session.queue_access import QueueAccess
 from capcard_sched.framework.session.report import HookError, SessionReport, Timing
-from capcard_sched.framework.session.session import Session, reference
+from capcard_sched.framework.session.results import reference
+from capcard_sched.framework.session.session import Session
 from capcard_sched.framework.session.session_deadline import SessionDeadline
 from capcard_sched.model import reasons
 from capcard_sched.model.annotations import QUEUE_NAMESPACES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capcard_sched.framework.session.session import reference
+from capcard_sched.framework.session.results import reference
 from capcard_sched.model import reasons
 from capcard_sched.model.annotations import QUEUE_NAMESPACES
 from capcard_sched.model.intents import ObjectRef

@@ -16,7 +16,7 @@ from capcard_sched.framework.placement.hypernode_bounds import annotation_change
 from capcard_sched.framework.session.carry_over import REFRESH_SECONDS
 from capcard_sched.framework.session.pending_reasons import task_scheduling_reason
 from capcard_sched.framework.session.report import HookError, TaskOutcome, Timing
-from capcard_sched.framework.session.session import reference
+from capcard_sched.framework.session.results import reference
 from capcard_sched.model import reasons
 from capcard_sched.model.annotations import CARD_REQUEST
 from capcard_sched.model.intents import (
@@ -36,7 +36,8 @@ from capcard_sched.model.timestamps import format_timestamp
 if TYPE_CHECKING:
     from collections.abc import Callable, Container
 
-    from capcard_sched.framework.session.session import GroupCondition, Session
+    from capcard_sched.framework.session.results import GroupCondition
+    from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job
 
 #: The kinds of failure of a job's tasks: kind of outcome, and hook, plugin and reason of its refusal.

@@ -8,27 +8,19 @@ from __future__ import annotations
 from collections import ChainMap
 from contextlib import contextmanager
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from capcard_sched.framework.api.dispatch import HookFailed, error_text
 from capcard_sched.framework.api.node_view import NodeView
-from capcard_sched.framework.api.plugin import OutsideError
 from capcard_sched.framework.session.carry_over import REFRESH_SECONDS, AdmissionRefusal, CarryOver
 from capcard_sched.framework.session.failed_attempts import FailedAttempts, PlacementFailure
 from capcard_sched.framework.session.pending_reasons import job_fit_text
 from capcard_sched.framework.session.queue_access import QueueAccess
-from capcard_sched.framework.session.report import HookError, SessionReport, TaskOutcome
+from capcard_sched.framework.session.results import SessionResults
 from capcard_sched.framework.session.session_deadline import SessionDeadline
-from capcard_sched.framework.session.snapshot import Snapshot
-from capcard_sched.model import reasons
-from capcard_sched.model.intents import ObjectRef
-from capcard_sched.model.job import Job, Task
-from capcard_sched.model.queue import Queue
-from capcard_sched.model.refusal import ExceededLimit, Refusal
 from capcard_sched.model.status import PodGroupPhase
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator
 
     import numpy as np
 
@@ -40,47 +32,19 @@ if TYPE_CHECKING:
     from capcard_sched.framework.session.eviction_bounds import EvictionKind, Skipped
     from capcard_sched.model.explanation import VictimsConsidered
     from capcard_sched.model.intents import Bind, Evict
-    from capcard_sched.model.job import Node
+    from capcard_sched.model.job import Job, Task
+    from capcard_sched.model.queue import Queue
+    from capcard_sched.model.refusal import ExceededLimit, Refusal
     from capcard_sched.model.resources import Vector
     from capcard_sched.model.task_class import DeviceAccounting
     from capcard_sched.state.changes import Changes
     from capcard_sched.state.cluster import ClusterState
 
-    Subject = Job | Task | Queue | Node
-
 _T = TypeVar("_T")
 _NO_INDEX = 1 << 62
 
 
-class GroupCondition(NamedTuple):
-    """A PodGroup condition to be set at close."""
-
-    type: str
-    reason: str
-    message: str
-
-
-class PendingEvent(NamedTuple):
-    """An event that is not a refusal."""
-
-    object: ObjectRef
-    reason: reasons.Reason
-    message: str
-    component: str
-
-
-def reference(subject: Subject) -> ObjectRef:
-    """The Kubernetes object of a refusal or an event."""
-    if isinstance(subject, Task):
-        return ObjectRef("Pod", subject.namespace, subject.name, subject.uid)
-    if isinstance(subject, Job):
-        return ObjectRef("PodGroup", subject.namespace, subject.name, subject.uid)
-    if isinstance(subject, Queue):
-        return ObjectRef("Queue", "", subject.name)
-    return ObjectRef("Node", "", subject.name)
-
-
-class Session(Snapshot):
+class Session(SessionResults):
     """See the module docstring. Lives for one run of the actions."""
 
     def __init__(
@@ -99,30 +63,22 @@ class Session(Snapshot):
         webhooks: WebhookFactory | None = None,
         deadline: SessionDeadline | None = None,
     ) -> None:
-        self.state = state
+        attempts = FailedAttempts(state, dispatch) if failed_attempts is None else failed_attempts
+        super().__init__(state, changed, uid, CarryOver() if memory is None else memory, attempts)
         self.dispatch = dispatch
         self.engine = engine
         #: The changes since the last session: `.everything`, `.jobs`, `.queues`, `.nodes` (keys and names).
         self.changed = changed
-        #: Transition id of this session.
-        self.uid = uid
         #: Unix seconds.
         self.now = now
         #: Names of the configured actions.
         self.actions = actions
-        #: The state that outlives the session.
-        self.carry_over = CarryOver() if memory is None else memory
-        #: The waiting jobs that this session skips.
-        self.failed_attempts = FailedAttempts(state, dispatch) if failed_attempts is None else failed_attempts
         #: Jobs refused at admission in this session with the version of their votes: the next sessions may skip them.
         self.refused_jobs: dict[str, tuple[Job, tuple[object, ...]]] = {}
         #: Failures of this session by job key: the next sessions may skip these jobs.
         self.failures: dict[str, PlacementFailure] = {}
-        self.report = SessionReport(uid)
         #: Bounds the time of each queue's attempts.
         self.deadline = SessionDeadline() if deadline is None else deadline
-        #: uid of a task to the outcome of its last attempt.
-        self.outcomes: dict[str, TaskOutcome] = {}
         #: Whether quotas count releasing tasks as gone: while nominations are planned. Bindings always count them.
         self.nominating = False
         #: All bindings decided so far; `on_commit` gets those of each gang at its commit.
@@ -144,18 +100,6 @@ class Session(Snapshot):
         self.pipelined_jobs: set[str] = set()
         #: Placements to be undone at close.
         self.pipelines: list[Placement] = []
-        #: (object, hook) to the last refusal.
-        self.refusals: dict[tuple[ObjectRef, str], Refusal] = {}
-        self.notices: list[PendingEvent] = []
-        #: Keys of jobs blocked by the head of their strict FIFO queue.
-        self.blocked_by_head: set[str] = set()
-        self.conditions: dict[str, list[GroupCondition]] = {}
-        self.queue_annotations: dict[str, dict[str, str | None]] = {}
-        self.node_annotations: dict[str, dict[str, str | None]] = {}
-        #: Keys of jobs that changed or were considered: the candidates for a new status.
-        self.touched_jobs: set[str] = set(changed.jobs)
-        if changed.everything:
-            self.touched_jobs.update(state.schedulable)
 
     # --- rows --------------------------------------------------------------------------------------------------------
 
@@ -166,6 +110,13 @@ class Session(Snapshot):
     def all_rows(self) -> NodeView:
         """Every row."""
         return self.engine.all_rows()
+
+    def account_devices(self, accounting: DeviceAccounting) -> None:
+        """Count the devices of pods this way from now on; for the hook `prepare`."""
+        if self.state.account_devices(accounting):
+            self.changed.everything = True
+            self.touched_jobs.update(self.state.schedulable)
+        self.set_device_totals(accounting.totals)
 
     # --- orders -----------------------------------------------------------------------------------------------------
 
@@ -295,48 +246,11 @@ class Session(Snapshot):
             self.record_hook_error(job, error)
             return False
 
-    def outcome_of(self, uid: str) -> TaskOutcome | None:
-        """The outcome of a task's last attempt, in this session or in an earlier one that still holds."""
-        outcome = self.outcomes.get(uid)
-        if outcome is None and len(self.failed_attempts):
-            task = self.tasks_by_uid.get(uid)
-            record = self.failed_attempts.get(task.job.key) if task is not None and task.job is not None else None
-            outcome = None if record is None else record.outcomes.get(uid)
-        return outcome
-
-    def refusal_of(self, task: Task, hook: str) -> Refusal | None:
-        """The refusal of a task by a hook, of this session or of an earlier one that still holds."""
-        key = reference(task), hook
-        refusal = self.refusals.get(key)
-        if refusal is None and task.job is not None and (record := self.failed_attempts.get(task.job.key)) is not None:
-            refusal = record.refusals.get(key)
-        return refusal
-
-    def refusals_of(self, job: Job) -> list[Refusal]:
-        """The refusals of a job, of this session or of an earlier one that still hold."""
-        record = self.failed_attempts.get(job.key)
-        found = {**(record.refusals if record is not None else {}), **self.refusals}
-        return [
-            refusal
-            for (ref, _), refusal in found.items()
-            if ref.kind == "PodGroup" and ref.namespace == job.namespace and ref.name == job.name
-        ]
-
-    @property
-    def unplaced(self) -> int:
-        """The number of tasks that the last attempts did not place."""
-        return len(self.outcomes) + self.failed_attempts.tasks
-
     def job_fit_error(self, job: Job) -> str:
         """The text of a job that is not ready."""
         record = self.failed_attempts.get(job.key)
         outcomes = self.outcomes if record is None else ChainMap(self.outcomes, record.outcomes)
         return job_fit_text(job, outcomes, self.task_key)
-
-    def schedulable_pending(self, job: Job) -> int:
-        """The number of pending tasks that had a node in an attempt that was undone."""
-        outcomes = self.outcomes
-        return sum(1 for uid in job.pending if (found := outcomes.get(uid)) is not None and found.kind == "schedulable")
 
     @contextmanager
     def plan_nominations(self) -> Iterator[None]:
@@ -353,78 +267,6 @@ class Session(Snapshot):
             self._made[make] = make(self)
         found: _T = self._made[make]
         return found
-
-    # --- results ----------------------------------------------------------------------------------------------------
-
-    def refuse(self, subject: Subject, refusal: Refusal) -> None:
-        """Records a refusal of a job, task, queue or node. The last one per object and hook counts."""
-        ref = reference(subject)
-        self.refusals[ref, refusal.hook] = refusal
-        self.report.refusals.append((ref, refusal))
-        if isinstance(subject, Job) and not self.carry_over.repeats(ref, refusal):
-            self.touched_jobs.add(subject.key)
-
-    def explain_pending(self, job: Job, refusal: Refusal) -> None:
-        """Gives the job's refusal to its pending tasks without an outcome of their own."""
-        outcome = TaskOutcome("refused", refusal.message, refusal=refusal)
-        for uid in job.pending:
-            self.outcomes.setdefault(uid, outcome)
-
-    def refuse_all(self, jobs: Iterable[Job], refusal: Refusal) -> None:
-        """Records the same refusal for several jobs and their pending tasks."""
-        for job in jobs:
-            self.refuse(job, refusal)
-            self.explain_pending(job, refusal)
-
-    def refuse_behind_head(self, queue: Queue, first: Job, waiting: Iterable[Job], hook: str) -> None:
-        """Strict FIFO: a blocked head blocks the jobs behind it. `hook`: the hook in which the head was blocked."""
-        row = reasons.QUEUE_STRICT_FIFO
-        message = row.render(queue=queue.name, job=first.key)
-        jobs = list(waiting)
-        self.blocked_by_head.update(job.key for job in jobs)
-        self.refuse_all(jobs, Refusal(hook, "", row.code, message, queue=queue.name))
-
-    def notice(self, subject: Subject, reason: reasons.Reason, message: str, component: str = "") -> None:
-        """Adds an event about an object; the core writes it once."""
-        self.notice_about(reference(subject), reason, message, component)
-
-    def notice_about(self, ref: ObjectRef, reason: reasons.Reason, message: str, component: str = "") -> None:
-        """`notice` for an object that is no subject of the session."""
-        self.notices.append(PendingEvent(ref, reason, message, component))
-
-    def set_condition(self, job: Job, type: str, reason: str, message: str) -> None:
-        """Sets a PodGroup condition to True at close; the opposite of Scheduled/Unschedulable becomes False."""
-        self.conditions.setdefault(job.key, []).append(GroupCondition(type, reason, message))
-
-    def annotate_node(self, node: Node, annotations: Mapping[str, str | None]) -> None:
-        """Merge annotations into a node at close."""
-        self.node_annotations.setdefault(node.name, {}).update(annotations)
-
-    def account_devices(self, accounting: DeviceAccounting) -> None:
-        """Count the devices of pods this way from now on; for the hook `prepare`."""
-        if self.state.account_devices(accounting):
-            self.changed.everything = True
-            self.touched_jobs.update(self.state.schedulable)
-        self.set_device_totals(accounting.totals)
-
-    def annotate_queue(self, queue: Queue, annotations: Mapping[str, str | None]) -> None:
-        """Merges annotations into a queue at close."""
-        self.queue_annotations.setdefault(queue.name, {}).update(annotations)
-
-    def record_hook_error(self, subject: Subject, error: Exception) -> None:
-        """Records a failure around one object; the session continues with the others."""
-        plugin, hook = (error.plugin, error.hook) if isinstance(error, HookFailed) else ("", "")
-        text = error_text(error)
-        if hook in ("on_allocate", "on_deallocate"):
-            self.state.changes.force_resync = True  # the plugin's sums may be wrong
-        ref = reference(subject)
-        outside = isinstance(error.error if isinstance(error, HookFailed) else error, OutsideError)
-        self.report.errors.append(HookError(plugin, hook, text, f"{ref.kind} {ref.namespace}/{ref.name}", outside))
-        message = reasons.PLUGIN_FAILED.render(plugin=plugin or "framework", hook=hook or "session", error=text)
-        self.refuse(
-            subject,
-            Refusal(hook or "session", plugin, reasons.PLUGIN_FAILED.code, message, event=True),
-        )
 
     # --- phases -----------------------------------------------------------------------------------------------------
 

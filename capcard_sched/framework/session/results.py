@@ -1,0 +1,188 @@
+"""The results of a session: outcomes, refusals, events, conditions and annotations, written at its close."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from capcard_sched.framework.api.dispatch import HookFailed, error_text
+from capcard_sched.framework.api.plugin import OutsideError
+from capcard_sched.framework.session.report import HookError, SessionReport, TaskOutcome
+from capcard_sched.framework.session.snapshot import Snapshot
+from capcard_sched.model import reasons
+from capcard_sched.model.intents import ObjectRef
+from capcard_sched.model.job import Job, Task
+from capcard_sched.model.queue import Queue
+from capcard_sched.model.refusal import Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from capcard_sched.framework.session.carry_over import CarryOver
+    from capcard_sched.framework.session.failed_attempts import FailedAttempts
+    from capcard_sched.model.job import Node
+    from capcard_sched.state.changes import Changes
+    from capcard_sched.state.cluster import ClusterState
+
+    Subject = Job | Task | Queue | Node
+
+
+class GroupCondition(NamedTuple):
+    """A PodGroup condition to be set at close."""
+
+    type: str
+    reason: str
+    message: str
+
+
+class PendingEvent(NamedTuple):
+    """An event that is not a refusal."""
+
+    object: ObjectRef
+    reason: reasons.Reason
+    message: str
+    component: str
+
+
+def reference(subject: Subject) -> ObjectRef:
+    """The Kubernetes object of a refusal or an event."""
+    if isinstance(subject, Task):
+        return ObjectRef("Pod", subject.namespace, subject.name, subject.uid)
+    if isinstance(subject, Job):
+        return ObjectRef("PodGroup", subject.namespace, subject.name, subject.uid)
+    if isinstance(subject, Queue):
+        return ObjectRef("Queue", "", subject.name)
+    return ObjectRef("Node", "", subject.name)
+
+
+class SessionResults(Snapshot):
+    """The results so far. Plugins and actions record them by method."""
+
+    def __init__(
+        self, state: ClusterState, changed: Changes, uid: str, carry_over: CarryOver, failed_attempts: FailedAttempts
+    ) -> None:
+        self.state = state
+        #: Transition id of this session.
+        self.uid = uid
+        #: The state that outlives the session.
+        self.carry_over = carry_over
+        #: The waiting jobs that this session skips.
+        self.failed_attempts = failed_attempts
+        self.report = SessionReport(uid)
+        #: uid of a task to the outcome of its last attempt.
+        self.outcomes: dict[str, TaskOutcome] = {}
+        #: (object, hook) to the last refusal.
+        self.refusals: dict[tuple[ObjectRef, str], Refusal] = {}
+        self.notices: list[PendingEvent] = []
+        #: Keys of jobs blocked by the head of their strict FIFO queue.
+        self.blocked_by_head: set[str] = set()
+        self.conditions: dict[str, list[GroupCondition]] = {}
+        self.queue_annotations: dict[str, dict[str, str | None]] = {}
+        self.node_annotations: dict[str, dict[str, str | None]] = {}
+        #: Keys of jobs that changed or were considered: the candidates for a new status.
+        self.touched_jobs: set[str] = set(changed.jobs)
+        if changed.everything:
+            self.touched_jobs.update(state.schedulable)
+
+    # --- queries ----------------------------------------------------------------------------------------------------
+
+    def outcome_of(self, uid: str) -> TaskOutcome | None:
+        """The outcome of a task's last attempt, in this session or in an earlier one that still holds."""
+        outcome = self.outcomes.get(uid)
+        if outcome is None and len(self.failed_attempts):
+            task = self.tasks_by_uid.get(uid)
+            record = self.failed_attempts.get(task.job.key) if task is not None and task.job is not None else None
+            outcome = None if record is None else record.outcomes.get(uid)
+        return outcome
+
+    def refusal_of(self, task: Task, hook: str) -> Refusal | None:
+        """The refusal of a task by a hook, of this session or of an earlier one that still holds."""
+        key = reference(task), hook
+        refusal = self.refusals.get(key)
+        if refusal is None and task.job is not None and (record := self.failed_attempts.get(task.job.key)) is not None:
+            refusal = record.refusals.get(key)
+        return refusal
+
+    def refusals_of(self, job: Job) -> list[Refusal]:
+        """The refusals of a job, of this session or of an earlier one that still hold."""
+        record = self.failed_attempts.get(job.key)
+        found = {**(record.refusals if record is not None else {}), **self.refusals}
+        return [
+            refusal
+            for (ref, _), refusal in found.items()
+            if ref.kind == "PodGroup" and ref.namespace == job.namespace and ref.name == job.name
+        ]
+
+    @property
+    def unplaced(self) -> int:
+        """The number of tasks that the last attempts did not place."""
+        return len(self.outcomes) + self.failed_attempts.tasks
+
+    def schedulable_pending(self, job: Job) -> int:
+        """The number of pending tasks that had a node in an attempt that was undone."""
+        outcomes = self.outcomes
+        return sum(1 for uid in job.pending if (found := outcomes.get(uid)) is not None and found.kind == "schedulable")
+
+    # --- records ----------------------------------------------------------------------------------------------------
+
+    def refuse(self, subject: Subject, refusal: Refusal) -> None:
+        """Records a refusal of a job, task, queue or node. The last one per object and hook counts."""
+        ref = reference(subject)
+        self.refusals[ref, refusal.hook] = refusal
+        self.report.refusals.append((ref, refusal))
+        if isinstance(subject, Job) and not self.carry_over.repeats(ref, refusal):
+            self.touched_jobs.add(subject.key)
+
+    def explain_pending(self, job: Job, refusal: Refusal) -> None:
+        """Gives the job's refusal to its pending tasks without an outcome of their own."""
+        outcome = TaskOutcome("refused", refusal.message, refusal=refusal)
+        for uid in job.pending:
+            self.outcomes.setdefault(uid, outcome)
+
+    def refuse_all(self, jobs: Iterable[Job], refusal: Refusal) -> None:
+        """Records the same refusal for several jobs and their pending tasks."""
+        for job in jobs:
+            self.refuse(job, refusal)
+            self.explain_pending(job, refusal)
+
+    def refuse_behind_head(self, queue: Queue, first: Job, waiting: Iterable[Job], hook: str) -> None:
+        """Strict FIFO: a blocked head blocks the jobs behind it. `hook`: the hook in which the head was blocked."""
+        row = reasons.QUEUE_STRICT_FIFO
+        message = row.render(queue=queue.name, job=first.key)
+        jobs = list(waiting)
+        self.blocked_by_head.update(job.key for job in jobs)
+        self.refuse_all(jobs, Refusal(hook, "", row.code, message, queue=queue.name))
+
+    def notice(self, subject: Subject, reason: reasons.Reason, message: str, component: str = "") -> None:
+        """Adds an event about an object; the core writes it once."""
+        self.notice_about(reference(subject), reason, message, component)
+
+    def notice_about(self, ref: ObjectRef, reason: reasons.Reason, message: str, component: str = "") -> None:
+        """`notice` for an object that is no subject of the session."""
+        self.notices.append(PendingEvent(ref, reason, message, component))
+
+    def set_condition(self, job: Job, type: str, reason: str, message: str) -> None:
+        """Sets a PodGroup condition to True at close; the opposite of Scheduled/Unschedulable becomes False."""
+        self.conditions.setdefault(job.key, []).append(GroupCondition(type, reason, message))
+
+    def annotate_node(self, node: Node, annotations: Mapping[str, str | None]) -> None:
+        """Merge annotations into a node at close."""
+        self.node_annotations.setdefault(node.name, {}).update(annotations)
+
+    def annotate_queue(self, queue: Queue, annotations: Mapping[str, str | None]) -> None:
+        """Merges annotations into a queue at close."""
+        self.queue_annotations.setdefault(queue.name, {}).update(annotations)
+
+    def record_hook_error(self, subject: Subject, error: Exception) -> None:
+        """Records a failure around one object; the session continues with the others."""
+        plugin, hook = (error.plugin, error.hook) if isinstance(error, HookFailed) else ("", "")
+        text = error_text(error)
+        if hook in ("on_allocate", "on_deallocate"):
+            self.state.changes.force_resync = True  # the plugin's sums may be wrong
+        ref = reference(subject)
+        outside = isinstance(error.error if isinstance(error, HookFailed) else error, OutsideError)
+        self.report.errors.append(HookError(plugin, hook, text, f"{ref.kind} {ref.namespace}/{ref.name}", outside))
+        message = reasons.PLUGIN_FAILED.render(plugin=plugin or "framework", hook=hook or "session", error=text)
+        self.refuse(
+            subject,
+            Refusal(hook or "session", plugin, reasons.PLUGIN_FAILED.code, message, event=True),
+        )
