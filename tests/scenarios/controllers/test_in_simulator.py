@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import pytest
@@ -14,12 +14,6 @@ from capcard_sched.admission.pods import AdmissionConfig
 from capcard_sched.admission.review import AdmissionRequest, finding_text
 from capcard_sched.admission.view import ClusterView
 from capcard_sched.admission.webhooks import WEBHOOKS, WebhookContext
-from capcard_sched.controllers.cronjobs import CronJobController
-from capcard_sched.controllers.jobs.job_controller import JobController
-from capcard_sched.controllers.jobs.plugins.job_plugin import KeyPair
-from capcard_sched.controllers.podgroups import PodGroupController
-from capcard_sched.controllers.queues import QueueController
-from capcard_sched.controllers.ttl import TtlController
 from capcard_sched.framework.conf.registry import Registry
 from capcard_sched.framework.conf.scheduler_conf import parse_conf
 from capcard_sched.framework.core import Core
@@ -31,8 +25,8 @@ from capcard_sched.simulation.kinds import kind_of
 from capcard_sched.simulation.scenario import Scenario
 from capcard_sched.simulation.store import AlreadyExistsError, Change
 from capcard_sched.simulation.watch import StoreWatch
-from capcard_sched.simulation.workloads.controller_runner import ControllerRunner
 from tests.scenarios.controllers.scenario_steps import CONF, SCHEDULER, Manifest, Player, Step, load_scenarios
+from tests.unit.controllers.bench import restart_controllers
 
 _REGISTRY: Final = Registry.load()
 #: Virtual seconds for which an expectation may take, and for which a state must last.
@@ -133,21 +127,7 @@ class SimulatedWorld:
 
     async def restart_controllers(self) -> None:
         """New controllers list everything."""
-        fresh: dict[type[Any], Any] = {
-            JobController: JobController(SCHEDULER, lambda: KeyPair("private", "public")),
-            TtlController: TtlController(),
-            CronJobController: CronJobController(),
-            PodGroupController: PodGroupController((SCHEDULER,)),
-            QueueController: QueueController(write_counts=True),
-        }
-        for runner in self._cluster._controllers:
-            if isinstance(runner, ControllerRunner):
-                runner._controller = fresh[type(runner._controller)]
-                runner._queue.clear()
-                for kind in self._store.kinds():
-                    for found in list(self._store.list(kind)):
-                        runner.observe(Change("added", kind, None, found))
-        self._cluster.settle()
+        restart_controllers(self._cluster, SCHEDULER)
 
     # --- admission ---
 

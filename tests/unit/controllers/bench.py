@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from capcard_sched.controllers.cronjobs import CronJobController
+from capcard_sched.controllers.jobs.job_controller import JobController
+from capcard_sched.controllers.jobs.plugins.job_plugin import KeyPair
+from capcard_sched.controllers.podgroups import PodGroupController
+from capcard_sched.controllers.queues import QueueController
+from capcard_sched.controllers.ttl import TtlController
 from capcard_sched.simulation.clock import SECOND
 from capcard_sched.simulation.cluster import SimulatedCluster
+from capcard_sched.simulation.store import Change
+from capcard_sched.simulation.workloads.controller_runner import ControllerRunner
 
 Manifest = dict[str, Any]
 #: Seconds for which a pod of these tests terminates.
@@ -21,6 +29,28 @@ def template(**metadata: Any) -> Manifest:
 def task(name: str, replicas: int, **fields: Any) -> Manifest:
     """A task of a Job."""
     return {"name": name, "replicas": replicas, "template": template(), **fields}
+
+
+def restart_controllers(cluster: SimulatedCluster, scheduler: str) -> None:
+    """New controllers list everything; what the former ones had in memory, timers too, is gone."""
+    fresh: dict[type[Any], Any] = {
+        JobController: JobController(scheduler, lambda: KeyPair("private", "public")),
+        TtlController: TtlController(),
+        CronJobController: CronJobController(),
+        PodGroupController: PodGroupController((scheduler,)),
+        QueueController: QueueController(write_counts=True),
+    }
+    for runner in cluster._controllers:
+        if isinstance(runner, ControllerRunner):
+            runner._controller = fresh[type(runner._controller)]
+            runner._queue.clear()
+            for timer in runner._timers.values():
+                timer.cancel()
+            runner._timers.clear()
+            for kind in cluster.store.kinds():
+                for found in list(cluster.store.list(kind)):
+                    runner.observe(Change("added", kind, None, found))
+    cluster.settle()
 
 
 class ClusterBench:
@@ -71,6 +101,9 @@ class ClusterBench:
             self.cluster.settle()
         self.cluster.clock.now = until
         self.cluster.settle()
+
+    def restart_controllers(self) -> None:
+        restart_controllers(self.cluster, "ours")
 
     # --- Jobs ---
 

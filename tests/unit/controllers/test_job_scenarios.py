@@ -144,6 +144,77 @@ def test_the_podgroup_becoming_unknown_is_an_event_in_every_version() -> None:
         assert bench.phase() == "Running"
 
 
+#: Action to the phase after the pods are gone, and the restarts that it counts.
+_OUTCOMES = {
+    "AbortJob": ("Aborted", 0),
+    "TerminateJob": ("Terminated", 0),
+    "CompleteJob": ("Completed", 0),
+    "RestartJob": ("Pending", 1),
+    "RestartTask": ("Pending", 1),
+    "RestartPartition": ("Pending", 1),
+    "RestartPod": ("Pending", 1),
+}
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["", "controllers restart meanwhile"])
+@pytest.mark.parametrize("event", ["PodPending", "*"])
+@pytest.mark.parametrize("action", _OUTCOMES)
+def test_a_pod_that_pends_too_long_has_the_outcome_that_its_policy_says(
+    action: str, event: str, restarted: bool
+) -> None:
+    bench = ClusterBench()
+    bench.job("j", task("w", 1), policies=[{"event": event, "action": action, "timeout": "10s"}])
+    bench.admit()
+    before = bench.uids()
+    bench.wait(6)
+    if restarted:
+        bench.restart_controllers()
+    bench.wait(3)
+    assert (bench.uids(), bench.retries()) == (before, 0)
+    bench.wait(2)
+    phase, retries = _OUTCOMES[action]
+    assert (bench.phase(), bench.retries()) == (phase, retries)
+    bench.admit()
+    assert [*bench.uids()] == (["j-w-0"] if retries else [])
+    assert not {*before.values()} & {*bench.uids().values()}
+
+
+def test_a_pending_pod_is_left_alone_by_a_policy_without_a_timeout() -> None:
+    bench = ClusterBench()
+    bench.job("j", task("w", 1), policies=_policies(PodPending="AbortJob"))
+    bench.admit()
+    bench.wait(600)
+    assert (bench.phase(), bench.live()) == ("Pending", ["j-w-0"])
+
+
+@pytest.mark.parametrize("event", ["Unknown", "*"])
+@pytest.mark.parametrize("action", _OUTCOMES)
+def test_an_unknown_podgroup_has_the_outcome_that_its_policy_says(action: str, event: str) -> None:
+    """It is about no pod: actions about one have no effect."""
+    bench = ClusterBench()
+    bench.running_job("j", task("w", 1), policies=[{"event": event, "action": action}])
+    bench.patch("PodGroup", bench.names("PodGroup")[0], {"status": {"phase": "Unknown"}})
+    bench.wait(GRACE)
+    phase, retries = _OUTCOMES[action]
+    targeted = action in {"RestartTask", "RestartPartition", "RestartPod"}
+    assert (bench.phase(), bench.retries()) == (("Running", 0) if targeted else (phase, retries))
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["", "controllers restart meanwhile"])
+def test_a_delayed_action_on_an_eviction_outlives_the_pod(restarted: bool) -> None:
+    bench = ClusterBench()
+    policies = [{"event": "PodEvicted", "action": "AbortJob", "timeout": "20s"}]
+    bench.running_job("j", task("w", 2), policies=policies)
+    bench.evict("j-w-0")
+    bench.wait(10)
+    if restarted:
+        bench.restart_controllers()
+    bench.wait(9)
+    assert bench.phase() != "Aborted"
+    bench.wait(2 + GRACE)
+    assert bench.phase() == "Aborted"
+
+
 def test_pods_that_vanish_unseen_were_evicted() -> None:
     bench = ClusterBench()
     bench.running_job("j", task("w", 2), policies=_policies(PodEvicted="AbortJob"))
