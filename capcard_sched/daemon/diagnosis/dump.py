@@ -14,7 +14,7 @@ import msgspec
 
 from capcard_sched.daemon.diagnosis.recording import conf_document
 from capcard_sched.daemon.diagnosis.saved_state import SavedSettings
-from capcard_sched.framework.api.dispatch import error_text
+from capcard_sched.daemon.observability.metric_samples import CoreSample, sample_core
 from capcard_sched.model.annotations import CARD_NAME, CARD_NAME_ALIAS
 from capcard_sched.model.cards import CARD, discover_cards
 from capcard_sched.model.timestamps import format_timestamp
@@ -48,8 +48,8 @@ def snapshot(core: CoreSnapshot, now: float) -> bytes:
     """
     state = core.state
     document = to_document(state)
-    figures, failures = _card_figures(core)
-    for name, cards in figures.items():
+    sample = sample_core(core)
+    for name, cards in _card_figures(sample).items():
         if name in document["Queue"]:
             document["Queue"][name]["cards"] = cards
     for name, row in document["Node"].items():
@@ -75,8 +75,8 @@ def snapshot(core: CoreSnapshot, now: float) -> bytes:
         },
         **{kind: {name: _printed(row) for name, row in rows.items()} for kind, rows in document.items()},
     }
-    if failures:
-        content["failures"] = failures
+    if sample.failed:
+        content["failures"] = [f"plugin {plugin}, metrics: {error}" for plugin, error in sample.failed]
     return msgspec.json.format(msgspec.json.encode(content), indent=1)
 
 
@@ -110,17 +110,12 @@ def write_snapshot(folder: Path, content: bytes, now: float, kind: str = STATE) 
     return target
 
 
-def _card_figures(core: CoreSnapshot) -> tuple[dict[str, Row], list[str]]:
-    """Queue to card to figures (capacity, allocated, ...) from the quota plugin's metrics; and errors."""
-    found: dict[str, Row] = {}
-    failures = []
-    for plugin, call in core.dispatch.entries("metrics"):
-        try:
-            for sample in call():
-                if sample.name.startswith(_CARD_FIGURES) and "queue_name" in sample.labels:
-                    cards = found.setdefault(sample.labels["queue_name"], {})
-                    figures = cards.setdefault(sample.labels["card"], {})
-                    figures[sample.name.removeprefix(_CARD_FIGURES)] = sample.value
-        except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-            failures.append(f"plugin {plugin}, metrics: {error_text(error)}")
-    return found, failures
+def _card_figures(sample: CoreSample) -> dict[str, dict[str, Row]]:
+    """Queue to card to figures (capacity, allocated, ...) from the quota plugin's metrics."""
+    found: dict[str, dict[str, Row]] = {}
+    for _, samples in sample.plugins:
+        for one in samples:
+            if one.name.startswith(_CARD_FIGURES) and "queue_name" in one.labels:
+                figures = found.setdefault(one.labels["queue_name"], {}).setdefault(one.labels["card"], {})
+                figures[one.name.removeprefix(_CARD_FIGURES)] = one.value
+    return found
