@@ -330,11 +330,9 @@ def changed_conf(conf: Conf, changes: Sequence[ProposedChange], registry: Regist
 
 
 def _with_action(actions: tuple[str, ...], name: str) -> tuple[str, ...]:
-    """`enqueue` and `allocate` come first, others last."""
+    """`allocate` follows `enqueue`, others come last."""
     if name in actions:
         return actions
-    if name == "enqueue":
-        return (name, *actions)
     if name == "allocate":
         at = actions.index("enqueue") + 1 if "enqueue" in actions else 0
         return (*actions[:at], name, *actions[at:])

@@ -36,7 +36,7 @@ _CONF: Final = ("", "", "scheduler-conf")
 _MEBI: Final = 2**20
 _CARD: Final = 1000
 _EVICTING: Final = ("preempt", "reclaim")
-_PLACING: Final = ("enqueue", "allocate", "backfill")
+_PLACING: Final = ("allocate", "backfill")
 
 Candidate = tuple[ProposedChange, ...]
 
@@ -298,8 +298,6 @@ class _FixCandidates:
         conf = self._core.snapshot().conf
         placing = [name for name in _PLACING if name not in conf.actions]
         best_effort = self._waiting and all(task.cls.best_effort for task in self._waiting)
-        if "enqueue" in placing and self._job.phase is PodGroupPhase.PENDING:
-            yield (ProposedChange("Action", _CONF, "enqueue"),)
         if "allocate" in placing:
             yield (ProposedChange("Action", _CONF, "allocate"),)
         if "backfill" in placing and best_effort:

@@ -127,7 +127,9 @@ class _Texts:
                 yaml = f"tolerations: [{{key: {key}, {form}, effect: {effect}}}]  # in the spec of the pod template"
                 return _change(change, f"{name} tolerates the taint {change.key}", "", "", change.key, yaml=yaml)
             case _:  # MoveQueue
-                yaml = f"queue: {change.key}  # in the spec of the {'Job' if self._vcjob is not None else 'PodGroup'}"
+                yaml = (
+                    f"queue: {change.key}  # in the spec of the {'Job' if self._vcjob or job.owner_job else 'PodGroup'}"
+                )
                 text = f"{name} uses queue {change.key} instead of {job.queue}"
                 return _change(change, text, "", job.queue, change.key, yaml=yaml)
 
@@ -148,9 +150,9 @@ class _Texts:
 
     def _patch(self, of_job: str, of_group: str, value: object) -> str:
         """A merge patch of the vcjob, whose controller keeps the PodGroup in line, or of the PodGroup."""
-        vcjob = self._vcjob is not None
-        target = f"vcjob {self._vcjob['metadata']['name']}" if self._vcjob is not None else f"podgroup {self._job.name}"
-        patch = json.dumps({"spec": {of_job if vcjob else of_group: value}})
+        owner = self._vcjob["metadata"]["name"] if self._vcjob is not None else self._job.owner_job
+        target = f"vcjob {owner}" if owner else f"podgroup {self._job.name}"
+        patch = json.dumps({"spec": {of_job if owner else of_group: value}})
         return f"kubectl -n {self._job.namespace} patch {target} --type merge -p {shlex.quote(patch)}"
 
     # --- scheduler-conf ---------------------------------------------------------------------------------------------

@@ -261,3 +261,56 @@ def test_every_fix_starts_the_job_and_no_part_can_be_left_out(spec: Spec) -> Non
             less = smaller(change)
             if less is not None:
                 assert not FixedCluster(spec, [*rest, less]).starts, f"{less} suffices: {texts}"
+
+
+# --- scheduler-confs, and the bound -----------------------------------------------------------------------------------
+
+
+def fixes_of(h: Harness, seen: list[Delta]) -> list[list[str]]:
+    found = suggest_fixes(
+        h.core, DeltaObjects(seen), h.job("waits"), diagnose_job(h.core.snapshot(), h.job("waits")), h.now
+    )
+    assert found is not None
+    return [[change.text for change in fix.changes] for fix in found.fixes]
+
+
+def waiting(conf: str, running: int = 0) -> tuple[Harness, list[Delta]]:
+    """A job that needs 4 of the 8 cards, of which a pod of lower priority uses `running`."""
+    h = Harness(conf)
+    h.gpu_node("n1")
+    h.queue("q", cards={H200: 8})
+    h.priority_class("urgent", 1000)
+    if running:
+        h.group("runs", phase="Running")
+        h.pod("runs", group="runs", card=H200, cards=running, node="n1", phase="Running", priority=0)
+    h.group("waits", priority_class="urgent")
+    h.pod("waits", group="waits", card=H200, cards=4, priority=1000)
+    seen = list(h._deltas)
+    h.step()
+    return h, seen
+
+
+def test_a_missing_action_is_switched_on() -> None:
+    assert fixes_of(*waiting(CONF.format(actions="enqueue"))) == [["action allocate in the scheduler-conf"]]
+
+
+def test_a_missing_plugin_is_switched_on() -> None:
+    conf = CONF.format(actions="enqueue, allocate, preempt").replace("{name: priority}, ", "")
+    assert ["plugin priority in the scheduler-conf"] in fixes_of(*waiting(conf, running=8))
+
+
+def test_the_bound_that_ends_a_search_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("capcard_sched.insight.fixes.MAX_TRIALS", 1)
+    h, seen = waiting(CONF.format(actions="enqueue, allocate"), running=8)
+    job = h.job("waits")
+    found = suggest_fixes(h.core, DeltaObjects(seen), job, diagnose_job(h.core.snapshot(), job), h.now)
+    assert found is not None
+    assert found.bound == "1 trials"
+
+
+def test_a_search_changes_nothing() -> None:
+    h, seen = waiting(CONF.format(actions="enqueue, allocate"), running=8)
+    before = h.core.snapshot()
+    assert fixes_of(h, seen) == fixes_of(h, seen)
+    assert h.core.snapshot() == before
+    assert h.job("waits").pending

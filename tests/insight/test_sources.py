@@ -73,6 +73,14 @@ def test_each_source_is_explained_alike(files: Files, capsys: pytest.CaptureFixt
             assert other[field] == simulated[field], field
 
 
+def test_each_source_has_the_same_fixes(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
+    simulated, *others = [document(capsys, "explain", "waits", "--fix", *flags) for flags in files.flags.values()]
+    texts = [change["text"] for fix in simulated["fixes"]["fixes"] for change in fix["changes"]]
+    assert texts[0] == "quota of NVIDIA-H200 in queue team: 4 → 6 (+2)"
+    for other in others:
+        assert other["fixes"] == simulated["fixes"]
+
+
 @pytest.mark.parametrize("kind", ["job", "pod", "queue", "card", "node"])
 def test_each_source_is_listed_alike(kind: str, files: Files, capsys: pytest.CaptureFixture[str]) -> None:
     simulated, *others = [document(capsys, kind, "list", *flags)["items"] for flags in files.flags.values()]
