@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from capcard_sched.cli.cluster_source import live_cluster
+from capcard_sched.cli.simulate import BadInputError
 from capcard_sched.gc import settle_memory
 from capcard_sched.insight.object_view import DeltaObjects, for_core
 
@@ -63,7 +64,11 @@ class _Follower:
         begun, last = loop.time(), self._last
         assert self._found is not None
         self._handle = None
-        self._last = {tuple(str(item.get(name, "")) for name in _KEY): item for item in self._select(self._found)}
+        try:
+            items = self._select(self._found)
+        except BadInputError:  # an object that was named is deleted, or the last one with a value to sort by
+            items = []
+        self._last = {tuple(str(item.get(name, "")) for name in _KEY): item for item in items}
         self._show([item for key, item in self._last.items() if _lasting(last.get(key)) != _lasting(item)])
         now = loop.time()
         self._idle_from = now + (now - begun) * (1 / _BUSY - 1)
@@ -79,8 +84,14 @@ def follow(
     show: Callable[[list[Json]], None],
     select: Callable[[ClusterSource], list[Json]],
 ) -> None:
-    """Show the list, then for ever the items that change. Raises BadInputError for an invalid scheduler-conf."""
-    asyncio.run(_follow(source, read, _Follower(show, select)))
+    """Show the list, then for ever the items that change. Raises BadInputError without the right to watch."""
+    try:
+        asyncio.run(_follow(source, read, _Follower(show, select)))
+    except BaseExceptionGroup as group:
+        denied = group.subgroup(BadInputError)
+        if denied is None:
+            raise
+        raise BadInputError(str(denied.exceptions[0])) from None
 
 
 async def _follow(source: Source, read: LiveCluster, follower: _Follower) -> None:
@@ -88,13 +99,27 @@ async def _follow(source: Source, read: LiveCluster, follower: _Follower) -> Non
     from capcard_sched.kube.informers import Informers
     from capcard_sched.kube.instrumentation import NullObserver
 
+    denied: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    class Refusals(NullObserver):
+        """Ends the watch at a refusal."""
+
+        def watch(self, resource: str, event: str, detail: str = "") -> None:
+            if event == "forbidden" and not denied.done():
+                denied.set_exception(BadInputError(f"--watch: access denied: {detail or resource}"))
+
     # `pod list` shows more of a pod than the scheduler reads: its containers.
     kinds = [replace(kind, reads=None, derives=None) if kind.name == "Pod" else kind for kind in read.kinds]
     async with Client(read.connection) as client:
-        informers = Informers(client, follower.deliver, NullObserver(), kinds)
+        informers = Informers(client, follower.deliver, Refusals(), kinds)
         async with asyncio.TaskGroup() as group:
             group.create_task(informers.run())
+            group.create_task(_raised(denied))
             await informers.wait_synced()
             gc.enable()  # from here on, what is replaced becomes garbage
             follower.begin(live_cluster(source, read._replace(deltas=follower.initial), read_only=True))
             settle_memory()
+
+
+async def _raised(denied: asyncio.Future[None]) -> None:
+    await denied

@@ -180,6 +180,22 @@ async def test_rights_in_one_namespace_show_what_is_readable_and_name_what_is_no
     assert " is forbidden: " in one_error(elsewhere[2])
 
 
+@pytest.mark.parametrize("words", ["job list -A -w", "queue list -w", "node list -w"])
+@pytest.mark.asyncio
+async def test_a_watch_without_the_right_to_watch_is_one_line(
+    words: str, cluster: Cluster, control_plane: ControlPlane, shell: Shell
+) -> None:
+    await furnish(cluster)
+    rules = yaml.safe_load(READER.read_text())["rules"]
+    no_watch = [{**rule, "verbs": [verb for verb in rule["verbs"] if verb != "watch"]} for rule in rules]
+    await allow(cluster, "somebody", no_watch, everywhere=True)
+    async with asyncio.timeout(60):
+        status, out, err = await shell(words, control_plane.kubeconfig_for("somebody"), namespaced=False)
+    assert (status, out) == (2, "")
+    assert one_error(err).startswith("error: --watch: access denied: ")
+    assert 'cannot watch resource "' in one_error(err)
+
+
 @pytest.mark.asyncio
 async def test_the_role_of_readers_suffices_for_each_reading_verb(
     cluster: Cluster, control_plane: ControlPlane, shell: Shell
