@@ -130,7 +130,7 @@ def read_scenario(
     documents: Iterable[ManifestDocument] = (),
 ) -> tuple[Scenario, list[str]]:
     """As `load_scenario`; returns the valid objects and operations, and the problems of the others."""
-    loader = _Loader()
+    loader = _ScenarioReader()
     try:
         for document in (*documents, *(read_manifests(paths, stdin) if paths else ())):
             loader.add(document)
@@ -186,7 +186,7 @@ def _target(operation: Operation) -> JsonObject:
     }
 
 
-class _Loader:
+class _ScenarioReader:
     """Collects entries, operations and their problems."""
 
     def __init__(self) -> None:

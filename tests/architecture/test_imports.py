@@ -17,11 +17,11 @@ IMPORT_NAMES = {"prometheus-client": "prometheus_client", "pyyaml": "yaml"}
 DATA_ONLY = {"tzdata"}
 #: Third-party packages a package may import; numpy and msgspec are the core's own tools.
 THIRD_PARTY = {
-    "model": {"msgspec", "numpy"},
+    "model": {"msgspec", "numpy", "yaml"},
     "state": {"msgspec", "numpy"},
-    "framework": {"msgspec", "numpy", "yaml"},
+    "framework": {"msgspec", "numpy"},
     "actions": {"msgspec", "numpy"},
-    "admission": {"msgspec", "yaml"},
+    "admission": {"msgspec"},
     "plugins": {"msgspec", "numpy"},
     "kube": {"aiohappyeyeballs", "aiohttp", "httptools", "kubernetes", "msgspec", "yarl"},
     "simulation": {"msgspec", "yaml"},
