@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from capcard_sched.cli.lists import Column, Json
 from capcard_sched.cli.simulate import BadInputError
-from capcard_sched.model.diagnosis import ExpectedStart
+from capcard_sched.model.diagnosis import ExpectedStart, JobDiagnosis
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -20,20 +20,32 @@ if TYPE_CHECKING:
     from capcard_sched.insight.expected_start import Forecast
 
 HistoryFlag: TypeAlias = Annotated[tuple[Path, ...], Parameter(negative=(), show_default=False, metavar="FILE")]
-#: Pods and nodes up to which `explain` estimates starts without being asked to.
-_SMALL: Final = 2000
+#: Pods and nodes up to which `explain` estimates starts by default: 19 runs take seconds.
+_SMALL: Final = 200
 
 
-def load_forecast(cluster: ClusterSource, history: Iterable[Path], *, wanted: bool | None) -> Forecast | None:
-    """The expected starts of a cluster; None when not wanted, or with `None` when it is large.
+def explain_start(
+    cluster: ClusterSource, found: JobDiagnosis, history: Iterable[Path], *, wanted: bool | None
+) -> ExpectedStart | None:
+    """The expected start of the job of a diagnosis; None for one that does not wait, or when not wanted.
 
-    `history`: recordings with durations of like jobs. Raises BadInputError.
+    `wanted`: None for clusters of up to 200 pods and nodes. Raises BadInputError.
     """
+    from capcard_sched.insight.expected_start import no_start, waits
+
+    if wanted is False or cluster.unreadable or not waits(found):
+        return None
+    state = cluster.core.snapshot().state
+    size = len(state.tasks) + len(state.nodes)
+    if wanted is None and size > _SMALL:
+        return no_start(cluster.now, f"not estimated by default with {size} pods and nodes; pass --expected-start")
+    return _forecast(cluster, history).explain(found)
+
+
+def _forecast(cluster: ClusterSource, history: Iterable[Path]) -> Forecast:
+    """The expected starts of a cluster. `history`: recordings with durations of like jobs. Raises BadInputError."""
     from capcard_sched.insight.expected_start import Forecast
 
-    state = cluster.core.snapshot().state
-    if wanted is False or (wanted is None and len(state.tasks) + len(state.nodes) > _SMALL):
-        return None
     known = cluster.known_state()
     return Forecast(cluster.core, known, read_history((*known.recorded, *history)))
 
@@ -57,8 +69,7 @@ def with_expected_starts(cluster: ClusterSource, items: list[Json], history: Ite
     """Items of `job list` with a field `expectedStart`: null for a job that does not wait. Raises BadInputError."""
     if cluster.unreadable:
         raise BadInputError(f"--expected-start: access denied: {', '.join(cluster.unreadable)}")
-    forecast = load_forecast(cluster, history, wanted=True)
-    assert forecast is not None
+    forecast = _forecast(cluster, history)
     starts = forecast.expected_starts(forecast.waiting())
     return [
         {

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from capcard_sched.cli.cluster_source import Source, load_cluster
 from capcard_sched.cli.exit_codes import usage_error
-from capcard_sched.cli.expected_start import HistoryFlag, load_forecast
+from capcard_sched.cli.expected_start import HistoryFlag, explain_start
 from capcard_sched.cli.simulate import BadInputError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def explain(
         name: A PodGroup, Job, Deployment or Pod; also `deployment/chat`, `ml/chat` or `ml/deployment/chat`.
         namespace: Namespace of NAME.
         expected_start: Estimate when a waiting job starts (docs/expected-start.md). Default: in clusters of up to
-            2,000 pods and nodes.
+            200 pods and nodes.
         history: Recording of `run --record` with durations of like jobs. Repeatable.
         fix: Also search the smallest changes that start it, each proven on a copy; changes nothing.
         output: Output format; JSON follows docs/diagnosis.schema.json.
@@ -66,10 +66,8 @@ def explain(
             unreadable=cluster.unreadable,
             fix=fix,
         )
-        if subject.job is not None and not cluster.unreadable:
-            forecast = load_forecast(cluster, history, wanted=expected_start)
-            start = forecast.explain(found) if forecast is not None else None
-            found = msgspec.structs.replace(found, expected_start=start)
+        start = explain_start(cluster, found, history, wanted=expected_start)
+        found = msgspec.structs.replace(found, expected_start=start)
     except BadInputError as error:
         return usage_error(str(error))
     if output == "json":

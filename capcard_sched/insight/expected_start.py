@@ -17,6 +17,7 @@ from capcard_sched.controllers.objects import (
     EVENT,
     POD,
     annotations_of,
+    controller_of,
     has_ended,
     meta,
     spec,
@@ -116,7 +117,7 @@ class Forecast:
         self._run.load()
         for delta in self._run.drain():
             self._scheduler.core.apply(delta)
-        runs = {run.key: run for run in (*history, *runs_of_state(state.objects, state.now))}
+        runs = {(run.key, run.start): run for run in (*history, *runs_of_state(state.objects, state.now))}
         self._estimator = EndEstimator(DurationTable(runs.values()), state.now)
         self._jobs = {job.key: job for job in unfinished_jobs(self._run.cluster.store)}
         self._calls_webhook = state.conf.option("extender") is not None
@@ -166,11 +167,9 @@ class Forecast:
         return DrawnRun(starts, watch.awaited, holding, tuple(self._scheduler.errors))
 
     def explain(self, found: JobDiagnosis) -> ExpectedStart | None:
-        """The expected start of the job of a diagnosis; None for a job that has started or that nothing processes."""
+        """The expected start of the job of a diagnosis, which waits; None when a pod of it started meanwhile."""
         if found.stage in _NEVER:
             return self._unknown(STAGES[found.stage])
-        if found.stage not in _WAITS or found.scheduled >= max(found.min_available, 1):
-            return None
         key = self.key_of(found.namespace, found.workload, found.pod_group)
         if key not in self._jobs:
             return self._unknown("its pods do not exist yet, and the Job that they are made from is not known")
@@ -218,12 +217,22 @@ class Forecast:
         return f"no estimate of the end of {names}{more}"
 
     def _unknown(self, reason: str) -> ExpectedStart:
-        at = format_timestamp(self._state.now)
-        return ExpectedStart(computed_at=at, p10=None, p50=None, p90=None, runs=0, reason=reason)
+        return no_start(self._state.now, reason)
 
     def _name(self, key: str) -> str:
         job = self._scheduler.core.snapshot().state.jobs.get(key)
         return (display_name(job) if job is not None else "") or key
+
+
+def waits(found: JobDiagnosis) -> bool:
+    """Whether the job of a diagnosis has not started, and this scheduler processes it."""
+    below = found.scheduled < max(found.min_available, 1)
+    return found.stage in _NEVER or (found.stage in _WAITS and below)
+
+
+def no_start(now: float, reason: str) -> ExpectedStart:
+    """An unknown start. `now` in Unix seconds."""
+    return ExpectedStart(computed_at=format_timestamp(now), p10=None, p50=None, p90=None, runs=0, reason=reason)
 
 
 def _known(seconds: float) -> float | None:
@@ -235,7 +244,15 @@ def _share_card(one: UnfinishedJob, other: UnfinishedJob) -> bool:
 
 
 def _scenario(objects: Iterable[JsonObject]) -> Scenario:
-    entries = [Entry(kind_of(obj), obj, _ORIGIN) for obj in objects if obj["kind"] not in _LEFT_OUT]
+    """The objects that matter to what follows: neither ended pods without an owner nor their PodGroups."""
+    gone: set[str] = set()
+    entries = []
+    for obj in sorted(objects, key=lambda obj: obj["kind"] != POD):
+        owner = controller_of(obj)
+        if obj["kind"] == POD and owner is None and has_ended(obj):
+            gone.add(str(meta(obj).get("uid")))
+        elif obj["kind"] not in _LEFT_OUT and not (owner is not None and owner["uid"] in gone):
+            entries.append(Entry(kind_of(obj), obj, _ORIGIN))
     uids = frozenset(str(meta(entry.object).get("uid") or "") for entry in entries)
     return Scenario(in_creation_order(entries), (), uids=uids)
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capcard_sched.cli.main import run
+from capcard_sched.daemon.diagnosis.recording import Recording
 from capcard_sched.insight.estimates import RUNS
 from capcard_sched.insight.expected_start import Forecast, KnownState
 from capcard_sched.insight.what_if import start_waits
@@ -22,7 +23,7 @@ from capcard_sched.simulation.kinds import kind_of
 from capcard_sched.simulation.run import SimulationOptions, SimulationOutcome, simulate
 from capcard_sched.simulation.scenario import Entry, Origin, Scenario, in_creation_order
 from tests.insight.json_schema import violations
-from tests.insight.scenes import core_of
+from tests.insight.scenes import core_of, recorded_run
 from tests.insight.test_what_if import CARD, CLUSTER, job
 
 SCHEMA: dict[str, Any] = json.loads((Path(__file__).parents[2] / "docs" / "diagnosis.schema.json").read_text())
@@ -195,3 +196,68 @@ def test_a_job_that_can_never_start_has_no_expected_start(tmp_path: Path, capsys
     line, document = explained(capsys, "big", "-f", str(file), "--until", "1m")
     assert line == "Expected start:  unknown: can never start"
     assert document["expectedStart"]["p50"] is None
+
+
+def test_a_recording_is_a_history_of_like_jobs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    past, now, file = tmp_path / "past.yaml", tmp_path / "now.yaml", tmp_path / "recording.jsonl"
+    jobs = "".join(job(f"train-{index:02}", 4, seconds=100 + index) for index in range(12))
+    past.write_text((CLUSTER + jobs).replace("schedulerName: capcard-sched", "schedulerName: volcano"))
+    more = "---\napiVersion: scheduling.volcano.sh/v1beta1\nkind: Queue\nmetadata: {name: other}\n"
+    now.write_text(CLUSTER + more + job("train-50", 4) + job("train-51", 4))  # with uids of their own
+    core = core_of()
+    recording = Recording(file, core.conf, scheduler_names=("volcano",), default_queue="default", clock=lambda: EPOCH)
+    recorded_run(str(past), core, recording, until=1500 * SECOND)
+    recording.close(timeout=30.0)
+    words = ("train-51", "-f", str(now), "--until", "30s")
+    line, _ = explained(capsys, *words)
+    assert line == "Expected start:  unknown: no estimate of the end of default/job/train-50"
+    line, document = explained(capsys, *words, "--history", str(file))
+    assert line.endswith("when default/job/train-50 ends (12 like jobs)")
+    found = document["expectedStart"]
+    assert found["runs"] == RUNS
+    assert 70 <= found["p10"] <= found["p50"] <= found["p90"] <= 90
+
+
+def test_a_file_that_is_no_recording_is_one_error_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text(CLUSTER + job("a", 4) + job("b", 4))
+    assert run(["explain", "b", "-f", str(file), "--until", "9s", "--history", str(file)]) == 2
+    assert capsys.readouterr().err == (
+        f"error: {file}: not a recording file: expected a file written by `run --record`\n"
+    )
+
+
+def test_a_list_has_the_expected_start_of_each_kind_of_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pods = "".join(BARE % (name, CARD, seconds) for name, seconds in (("notebook-1", 600), ("notebook-2", 60)))
+    file = tmp_path / "cluster.yaml"
+    file.write_text(CLUSTER + pods + job("b", 4, seconds=60))
+    words = ["job", "list", "-f", str(file), "--until", "5m", "--expected-start"]
+    assert run(words) == 0
+    rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    cells = {name: start_cell(row, rows["NAME"]) for name, row in rows.items() if name != "NAME"}
+    assert cells == {"notebook-1": "-", "b": "5m", "notebook-2": "6m"}
+    assert all(rows[name].endswith("simulated duration") for name in ("notebook-2", "b"))
+    assert run([*words, "-o", "json"]) == 0
+    starts = {item["name"]: item["expectedStart"] for item in json.loads(capsys.readouterr().out)["items"]}
+    assert starts["notebook-1"] is None
+    assert starts["b"]["awaited"][0]["workload"] == "default/pod/notebook-1"
+
+
+BARE = """---
+apiVersion: v1
+kind: Pod
+metadata:
+  name: %s
+  annotations:
+    scheduling.volcano.sh/queue-name: q
+    volcano.sh/card.name: %s
+    simulation.capcard-sched.io/duration: %ds
+spec:
+  schedulerName: capcard-sched
+  containers: [{name: c, image: i, resources: {limits: {nvidia.com/gpu: "4"}}}]
+"""
+
+
+def start_cell(row: str, header: str) -> str:
+    """The cell of EXPECTED START."""
+    return row[header.index("EXPECTED START") :].split("  ")[0].strip()
