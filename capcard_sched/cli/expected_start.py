@@ -39,15 +39,15 @@ def explain_start(
     size = len(state.tasks) + len(state.nodes)
     if wanted is None and size > _SMALL:
         return no_start(cluster.now, f"not estimated by default with {size} pods and nodes; pass --expected-start")
-    return _forecast(cluster, history).explain(found)
+    return _forecast(cluster, read_history(history)).explain(found)
 
 
-def _forecast(cluster: ClusterSource, history: Iterable[Path]) -> Forecast:
-    """The expected starts of a cluster. `history`: recordings with durations of like jobs. Raises BadInputError."""
+def _forecast(cluster: ClusterSource, history: Iterable[JobRun]) -> Forecast:
+    """The expected starts of a cluster. `history`: runs of like jobs. Raises BadInputError."""
     from capcard_sched.insight.expected_start import Forecast
 
     known = cluster.known_state()
-    return Forecast(cluster.core, known, read_history((*known.recorded, *history)))
+    return Forecast(cluster.core, known, [*read_history(known.recorded), *history])
 
 
 def read_history(files: Iterable[Path]) -> list[JobRun]:
@@ -65,7 +65,7 @@ def read_history(files: Iterable[Path]) -> list[JobRun]:
     return found
 
 
-def with_expected_starts(cluster: ClusterSource, items: list[Json], history: Iterable[Path]) -> list[Json]:
+def with_expected_starts(cluster: ClusterSource, items: list[Json], history: Iterable[JobRun]) -> list[Json]:
     """Items of `job list` with a field `expectedStart`: null for a job that does not wait. Raises BadInputError."""
     if cluster.unreadable:
         raise BadInputError(f"--expected-start: access denied: {', '.join(cluster.unreadable)}")

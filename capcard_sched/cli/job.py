@@ -8,7 +8,7 @@ from cyclopts import Parameter
 
 from capcard_sched.cli.cluster_source import ClusterSource, Source
 from capcard_sched.cli.exit_codes import usage_error
-from capcard_sched.cli.expected_start import START_COLUMNS, HistoryFlag, with_expected_starts
+from capcard_sched.cli.expected_start import START_COLUMNS, HistoryFlag, read_history, with_expected_starts
 from capcard_sched.cli.lists import (
     Column,
     Listing,
@@ -19,6 +19,7 @@ from capcard_sched.cli.lists import (
     show_list,
 )
 from capcard_sched.cli.live_objects import Live, LiveObjects, show_object, with_objects
+from capcard_sched.cli.simulate import BadInputError
 from capcard_sched.model.timestamps import span
 
 app = cyclopts.App(name="job", help="List, run, suspend, resume and delete Jobs.", result_action="return_value")
@@ -105,10 +106,16 @@ def list_jobs(
 
         items = job_items(found.core, found.objects, found.now)
         items = [item for item in items if not scheduler or item["scheduler"] == scheduler]
-        return with_expected_starts(found, items, history) if expected_start else items
+        return with_expected_starts(found, items, runs) if expected_start else items
 
     if expected_start and flags.watch:
         return usage_error("--expected-start: not with --watch")
+    if history and not expected_start:
+        return usage_error("--history: only with --expected-start")
+    try:
+        runs = read_history(history)
+    except BadInputError as error:
+        return usage_error(str(error))
     listing = _LISTING._replace(columns=(*_LISTING.columns, *START_COLUMNS)) if expected_start else _LISTING
     return show_list(listing, read, flags, source, names)
 

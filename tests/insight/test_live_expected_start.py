@@ -81,6 +81,7 @@ async def test_without_the_rights_to_read_the_cluster_a_list_has_no_expected_sta
 
 BAD: dict[str, tuple[list[str], str]] = {
     "watched": (["--expected-start", "--watch"], "error: --expected-start: not with --watch"),
+    "alone": (["--history", "/no/such.jsonl"], "error: --history: only with --expected-start"),
     "no recording": (["--expected-start", "--history", "/no/such.jsonl"], "error: /no/such.jsonl: No such file"),
 }
 
