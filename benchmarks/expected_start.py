@@ -108,7 +108,7 @@ class _Predicting:
         }
         if not waiting:
             return Predictions((), 0.0)
-        found = Forecast(self._core, KnownState(objects, now, self._core.conf)).expected_starts(waiting)
+        found = Forecast(self._core, KnownState(objects, now, self._core.snapshot().conf)).expected_starts(waiting)
         predictions = tuple(
             Prediction(key, now // 1, each.p10, each.p50, each.p90) for key, each in sorted(found.items())
         )

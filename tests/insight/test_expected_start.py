@@ -205,7 +205,8 @@ def test_a_recording_is_a_history_of_like_jobs(tmp_path: Path, capsys: pytest.Ca
     more = "---\napiVersion: scheduling.volcano.sh/v1beta1\nkind: Queue\nmetadata: {name: other}\n"
     now.write_text(CLUSTER + more + job("train-50", 4) + job("train-51", 4))  # with uids of their own
     core = core_of()
-    recording = Recording(file, core.conf, scheduler_names=("volcano",), default_queue="default", clock=lambda: EPOCH)
+    conf = core.snapshot().conf
+    recording = Recording(file, conf, scheduler_names=("volcano",), default_queue="default", clock=lambda: EPOCH)
     recorded_run(str(past), core, recording, until=1500 * SECOND)
     recording.close(timeout=30.0)
     words = ("train-51", "-f", str(now), "--until", "30s")
@@ -260,4 +261,4 @@ spec:
 
 def start_cell(row: str, header: str) -> str:
     """The cell of EXPECTED START."""
-    return row[header.index("EXPECTED START") :].split("  ")[0].strip()
+    return row[header.index("EXPECTED START") :].partition("  ")[0].strip()
