@@ -24,7 +24,7 @@ def explain(
     name: str,
     /,
     *,
-    namespace: Annotated[str, Parameter(name=["--namespace", "-n"], metavar="NAME")] = "default",
+    namespace: Annotated[str, Parameter(name=["--namespace", "-n"], show_default=False, metavar="NAME")] = "",
     expected_start: Annotated[bool | None, Parameter(show_default=False)] = None,
     history: HistoryFlag = (),
     fix: Annotated[bool, Parameter(negative=())] = False,
@@ -40,7 +40,7 @@ def explain(
 
     Args:
         name: A PodGroup, Job, Deployment or Pod; also `deployment/chat`, `ml/chat` or `ml/deployment/chat`.
-        namespace: Namespace of NAME.
+        namespace: Namespace of NAME. Default: that of the kubeconfig's context, else `default`.
         expected_start: Estimate when a waiting job starts (docs/expected-start.md). Default: in clusters of up to
             200 pods and nodes.
         history: Recording of `run --record` with durations of like jobs. Repeatable.
@@ -53,6 +53,7 @@ def explain(
 
     try:
         cluster = load_cluster(source, namespace=namespace)
+        namespace = namespace or cluster.namespace
         subject = find(cluster.core, cluster.objects, namespace, name)
         if subject is None:
             text = f"{namespace}/{name}: no such job or pod {cluster.when}"

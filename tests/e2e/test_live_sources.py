@@ -74,6 +74,19 @@ async def test_a_change_of_a_live_cluster_equals_a_simulation_of_the_changed_inp
     assert sorted(await cluster.bound()) == [f"runs-{member}" for member in range(4)], "nothing is written"
 
 
+@pytest.mark.asyncio
+async def test_the_namespace_of_the_kubeconfig_is_the_default(
+    cluster: Cluster, control_plane: ControlPlane, ask: Asking
+) -> None:
+    await set_the_scene(cluster)
+    config = control_plane.kubeconfig_for("scheduler-b", namespace=cluster.namespace, name="here")
+    answer = await ask("explain", "waits", kubeconfig=config)
+    assert answer.out.startswith(f"{cluster.namespace}/podgroup/waits: ")
+    answer = await ask("pod", "list", "-o", "name", kubeconfig=config)
+    assert len(answer.out.splitlines()) == 8
+    assert (await ask("explain", "waits", "-n", "default", kubeconfig=config)).status == 2
+
+
 # --- lists ----------------------------------------------------------------------------------------------------------
 
 
