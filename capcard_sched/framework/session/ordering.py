@@ -107,11 +107,11 @@ class Rounds:
         """Adds skipped jobs for which `enters` is true once the session evicts (`note_evictions`): at their places."""
         session = self._session
         keys = {}
-        for name in skipped.others:
+        for queue in [session.queues[name] for name in skipped.others if name in session.queues]:
             try:
-                keys[name] = session.queue_key(session.queues[name])
+                keys[queue.name] = session.queue_key(queue)
             except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-                session.record_hook_error(session.queues[name], error)
+                session.record_hook_error(queue, error)
         self._later = _Later(skipped, enters, keys)
         self.note_evictions(None)
 
