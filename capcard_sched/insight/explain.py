@@ -10,7 +10,7 @@ from capcard_sched.controllers.objects import BATCH_API
 from capcard_sched.framework.explain.diagnose import diagnose_job
 from capcard_sched.framework.explain.find import find_workload
 from capcard_sched.insight.by_conditions import diagnose_by_conditions
-from capcard_sched.insight.fixes import suggest_fixes
+from capcard_sched.insight.fixes import suggest_fixes, without_search
 from capcard_sched.insight.preemption import preemption_trial
 from capcard_sched.insight.problems import problems_of
 from capcard_sched.insight.unscheduled import diagnose_unscheduled
@@ -100,13 +100,15 @@ def explain(
     """
     other = diagnose_unscheduled(core.snapshot(), objects, subject.job, subject.object)
     if other is not None:
-        return msgspec.structs.replace(
-            other, problems=problems_of(core.snapshot(), objects, subject.job, subject.object)
-        )
+        problems = problems_of(core.snapshot(), objects, subject.job, subject.object)
+        fixes = without_search(other, "sessions do not attempt the job") if fix else None
+        return msgspec.structs.replace(other, problems=problems, fixes=fixes)
     assert subject.job is not None
     job = subject.job
     if unreadable:
-        return diagnose_by_conditions(objects, job, subject.pod, now, unreadable)
+        written = diagnose_by_conditions(objects, job, subject.pod, now, unreadable)
+        fixes = without_search(written, "trials need the nodes and queues") if fix else None
+        return msgspec.structs.replace(written, fixes=fixes)
     found = diagnose_job(core.snapshot(), job, pod=subject.pod, now=now)
     trial = None
     if found.stage in _MAY_PREEMPT:

@@ -55,8 +55,9 @@ _DISRUPTION: Final = {
     "Plugin": 5,
     "Action": 5,
 }
-#: Stages that a change of the state cannot end, or that need none.
-_WITHOUT_FIX: Final = frozenset({"Scheduled", "Schedulable", "Finished", "Terminating", "Gated", "Suspended", "NoPods"})
+#: Stages that need no fix, and stages of jobs that sessions do not attempt.
+_DONE: Final = frozenset({"Scheduled", "Schedulable", "Finished", "Terminating"})
+_NOT_ATTEMPTED: Final = frozenset({"Gated", "NotProcessed", "NoPods", "Suspended"})
 
 
 #: Kinds of which a fix has one change at most: they set a field of the job.
@@ -66,16 +67,25 @@ _SINGLE: Final = frozenset({"AcceptCard", "MoveQueue", "Priority"})
 def suggest_fixes(
     core: Core, view: ObjectView, job: Job, found: JobDiagnosis, now: float, *, pod: str = "", vcjob: Json | None = None
 ) -> FixSearch | None:
-    """The fixes of a pending job; None for one that needs none, or with an extender, whose webhook trials would call.
+    """The fixes of a pending job; None for one that needs none.
 
     `found`: the diagnosis of the same state. The state stays as it is. Cost: at most `MAX_TRIALS` trials, and about
     `MAX_SECONDS` of CPU time.
     """
-    if found.stage in _WITHOUT_FIX or core.snapshot().conf.option("extender") is not None:
+    if found.stage in _DONE:
         return None
+    if found.stage in _NOT_ATTEMPTED:
+        return without_search(found, "sessions do not attempt the job")
+    if core.snapshot().conf.option("extender") is not None:
+        return without_search(found, "trials would call the webhook of the extender")
     pods = len(job.pending) if job.is_ready() and job.tasks else 0
     subject = FixSubject(job.key, pod, vcjob, pods, job.min_available, len(job.tasks))
     return _FixFinder(core, view, subject, found, now).find()
+
+
+def without_search(found: JobDiagnosis, reason: str) -> FixSearch | None:
+    """The result where no trial is possible; None for a job that needs no fix."""
+    return None if found.stage in _DONE else FixSearch(goal="the job starts", fixes=(), trials=0, reason=reason)
 
 
 class _FixFinder:

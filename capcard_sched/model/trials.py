@@ -131,6 +131,8 @@ class FixSearch(InsightPart, frozen=True, kw_only=True):
     trials: int
     #: The bound that ended the search before all candidates were tried, "" for none.
     bound: str = ""
+    #: Why no fix is searched, else "".
+    reason: str = ""
 
 
 def schema_of(document: type[InsightPart]) -> dict[str, object]:

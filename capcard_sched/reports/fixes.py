@@ -20,6 +20,8 @@ _SHOWN_NAMES: Final = 4
 
 def render_fixes(found: FixSearch) -> list[RenderableType]:
     """The table of the fixes, the least disruptive first."""
+    if found.reason:
+        return [Text(""), Text(f"No fix is searched: {found.reason}.")]
     trials = f"{found.trials} trial{'' if found.trials == 1 else 's'} on a copy of the state"
     end = f"; the search ended at its bound of {found.bound}" if found.bound else ""
     if not found.fixes:

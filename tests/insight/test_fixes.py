@@ -36,6 +36,8 @@ def check_fixes(case: dict[str, Any], text: str, document: dict[str, Any]) -> No
     for wanted in case["fixes"]:
         assert any(_is(changes, wanted) for changes in found), f"{wanted} is missing: {found}"
     assert bool(found) == bool(case["fixes"]), found
+    assert document["fixes"]["reason"] == case.get("reason", "")
+    assert document["fixes"]["reason"] in text
     for change in (change for fix in document["fixes"]["fixes"] for change in fix["changes"]):
         assert change["text"] in text
         assert (change["command"] or change["yaml"]) in text
