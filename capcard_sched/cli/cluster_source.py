@@ -55,7 +55,7 @@ class Source:
         Parameter(name=["--file", "-f"], negative=(), allow_leading_hyphen=True, show_default=False, metavar="PATH"),
     ] = ()
     """File, folder or `-` for standard input, YAML or JSON; simulated as by `simulate`. Repeatable. A single file of
-    `snapshot`, or one beside a dump, is read as it is, and simulated with --until. Default: a live cluster."""
+    `snapshot`, or one beside a dump, is read as it is. Default: a live cluster."""
 
     scheduler_conf: Path | None = None
     """Scheduler-conf file. Default: the installed one (live cluster), else the built-in one."""
@@ -70,7 +70,8 @@ class Source:
     """Folder with additional plugins and actions."""
 
     until: Annotated[str | None, Parameter(group=_SIMULATED, allow_leading_hyphen=True, metavar="DURATION")] = None
-    """Stop the simulation at this virtual time, such as 10m. Default: when no further change is possible."""
+    """Stop the simulation at this virtual time, such as 10m; also simulates a file of `snapshot`. Default: when no
+    further change is possible."""
 
     schedule_period: Annotated[str, Parameter(group=_SIMULATED, allow_leading_hyphen=True, metavar="DURATION")] = "1s"
     """Virtual time between sessions."""
