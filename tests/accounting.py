@@ -30,7 +30,7 @@ _FIELDS = {
 
 
 def recorded(state: ClusterState) -> Sums:
-    """What the state has kept up to date, delta by delta and placement by placement."""
+    """Compares the state's incremental accounting with a rebuild, delta by delta and placement by placement."""
     document = to_document(state)
     return {
         kind: {name: {field: row[field] for field in fields} for name, row in document[kind].items()}

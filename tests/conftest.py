@@ -29,7 +29,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks what asks for the control plane, so that `-m 'not controlplane'` leaves it all out."""
+    """Marks tests that use the control plane, so that `-m 'not controlplane'` leaves them all out."""
     for item in items:
         if "control_plane" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.controlplane)
@@ -37,7 +37,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def control_plane() -> Iterator[ControlPlane]:
-    """A running etcd and kube-apiserver, one per process of pytest, started by the first test that asks for it."""
+    """A running etcd and kube-apiserver, one per process of pytest, started by the first test that uses it."""
     try:
         programs = locate()
     except UnavailableError as why:
@@ -68,6 +68,6 @@ async def kubelet(cluster: Cluster) -> AsyncIterator[Kubelet]:
 
 @pytest_asyncio.fixture
 async def proxy(cluster: Cluster) -> AsyncIterator[Proxy]:
-    """A way to the API server on which things go wrong as told."""
+    """A proxy before the API server that injects the configured faults."""
     async with Proxy(cluster.control_plane) as running:
         yield running

@@ -1,4 +1,4 @@
-"""What tests of evictions share: a plugin that says who may take from whom, and victims that really leave."""
+"""Shared by tests of evictions: a plugin that decides on victims, and victims that really terminate."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from capcard_sched.testing import Harness
 
 
 class Tide(Plugin):
-    """Queues whose name begins with `qi` take from those whose name begins with `qt`; nobody else takes."""
+    """Queues whose name begins with `qi` reclaim from those whose name begins with `qt`; no others reclaim."""
 
     name: ClassVar[str] = "tide"
 

@@ -76,7 +76,7 @@ def pod(
     nominated: str = "",
     **spec: Any,
 ) -> deltas.ObjectChanged:
-    """A pod of one container; Running when it has a node, unless `phase` says otherwise."""
+    """A pod of one container; Running when it has a node, unless `phase` is given."""
     named = {keys.GROUP_NAME: group, keys.QUEUE_NAME: queue, keys.TASK_SPEC: role}
     notes = {**(annotations or {}), **{key: value for key, value in named.items() if value}}
     meta: dict[str, Any] = {
@@ -91,10 +91,10 @@ def pod(
         meta["deletionTimestamp"] = stamp(created + 1)
     if owner:
         meta["ownerReferences"] = [{"kind": "ReplicaSet", "name": owner, "uid": owner, "controller": True}]
-    asked = {"cpu": "1"} if requests is None else dict(requests)
+    requested = {"cpu": "1"} if requests is None else dict(requests)
     body: dict[str, Any] = {
         "schedulerName": scheduler,
-        "containers": [{"name": "main", "resources": {"requests": asked}}],
+        "containers": [{"name": "main", "resources": {"requests": requested}}],
         **spec,
     }
     if node:

@@ -62,8 +62,8 @@ def test_every_hook_has_a_row_with_all_its_cells() -> None:
 
 
 def test_the_list_of_uncalled_hooks_is_current() -> None:
-    asking = [*(ROOT / "capcard_sched" / "framework").rglob("*.py"), *(ROOT / "actions").glob("*.py")]
-    text = "".join(path.read_text() for path in asking if path.name != "hooks.py")
+    callers = [*(ROOT / "capcard_sched" / "framework").rglob("*.py"), *(ROOT / "actions").glob("*.py")]
+    text = "".join(path.read_text() for path in callers if path.name != "hooks.py")
     assert {hook.method for hook in HOOKS if f'"{hook.method}"' not in text} == UNUSED
 
 

@@ -1,4 +1,4 @@
-"""What is shipped is what stands in the tree: the symbolic links must survive sdist and wheel."""
+"""The sdist and the wheel contain the files of the tree: the symbolic links must survive both."""
 
 import subprocess
 import sys
@@ -59,7 +59,7 @@ def test_the_wheel_names_its_entry_points(built: Path) -> None:
     assert "capcard-sched = capcard_sched.cli.main:main" in text
 
 
-def test_the_sdist_has_what_a_developer_needs(built: Path) -> None:
+def test_the_sdist_contains_the_files_for_development(built: Path) -> None:
     (sdist,) = built.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}

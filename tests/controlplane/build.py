@@ -26,13 +26,13 @@ PROGRAMS: Final = {
     "kubectl": "k8s.io/kubernetes/cmd/kubectl",
     "kube-controller-manager": "k8s.io/kubernetes/cmd/kube-controller-manager",
 }
-#: Without these there is no control plane; the others are for tests that ask for them.
+#: Without these there is no control plane; the others are for tests that request them.
 NEEDED: Final = ("etcd", "kube-apiserver")
 _OLDEST_GO: Final = (1, 24)
 
 
 class UnavailableError(Exception):
-    """There is no control plane here; the text says why and what to do."""
+    """There is no control plane here; the text names the cause and the remedy."""
 
 
 def required() -> bool:
@@ -50,7 +50,7 @@ def pinned(module: str) -> str:
 
 
 def cache_folder() -> Path:
-    """Where the programs of the pinned versions are, or will be."""
+    """Folder of the programs of the pinned versions, built or not."""
     root = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     name = f"kubernetes-{pinned('k8s.io/kubernetes')}-etcd-{pinned('go.etcd.io/etcd/server/v3')}"
     return root / "capcard-sched" / "controlplane" / name
@@ -98,7 +98,7 @@ def _version_of(go: str) -> tuple[int, int]:
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
-def build(say: Callable[[str], object]) -> Path:
+def build(report: Callable[[str], object]) -> Path:
     """Builds what is missing and returns the folder; a second caller waits for the first and finds everything there.
 
     Raises:
@@ -115,10 +115,10 @@ def build(say: Callable[[str], object]) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)  # let go with the file, however this process ends
         for name, package in PROGRAMS.items():
             if not (folder / name).exists():
-                say(f"building {name} (once for all checkouts; all of the control plane takes 4 to 8 minutes)")
+                report(f"building {name} (once for all checkouts; all of the control plane takes 4 to 8 minutes)")
                 began = time.monotonic()
                 _build_one(go, package, folder / name)
-                say(f"built {name} in {time.monotonic() - began:.0f} s")
+                report(f"built {name} in {time.monotonic() - began:.0f} s")
     return folder
 
 
@@ -144,18 +144,18 @@ def _build_one(go: Path, package: str, target: Path) -> None:
 
 
 def main() -> int:
-    """Builds; without a way to do so fails where the control plane is required and says one line elsewhere."""
+    """Builds; without the tools, fails where the control plane is required and prints one line elsewhere."""
 
-    def say(text: str) -> None:
+    def report(text: str) -> None:
         sys.stderr.write(text + "\n")
         sys.stderr.flush()
 
     try:
-        folder = build(say)
+        folder = build(report)
     except UnavailableError as why:
-        say(f"no control plane: {why}" + ("" if required() else "; the tests that need it will be skipped"))
+        report(f"no control plane: {why}" + ("" if required() else "; the tests that need it will be skipped"))
         return 1 if required() else 0
-    say(f"control plane: {folder}")
+    report(f"control plane: {folder}")
     return 0
 
 

@@ -19,7 +19,7 @@ import yaml
 
 from tests.controlplane.controlplane import ControlPlane
 
-#: An object as the API server speaks of it.
+#: An object in the API server's JSON form.
 Manifest = dict[str, Any]
 Manifests = list[Manifest]
 T = TypeVar("T")
@@ -43,7 +43,7 @@ class RequestError(Exception):
 
 
 class Resource(NamedTuple):
-    """What the API server says of one resource."""
+    """Discovery data of one resource."""
 
     root: str  # `/api/v1`, `/apis/apps/v1`
     plural: str
@@ -63,7 +63,7 @@ class Cluster:
     """The API server as one user sees it, with a namespace of its own to work in.
 
     Resources are named by plural or kind, like `pods` or `Pod`; where two groups have the same, as
-    `jobs.batch.volcano.sh`. `namespace` is the client's own where a call says nothing, `ALL` means every one; it is
+    `jobs.batch.volcano.sh`. `namespace` is the client's own where a call gives none, `ALL` means every one; it is
     ignored for what has none. While the API server is away, requests are tried again for some seconds.
     """
 
@@ -245,10 +245,10 @@ class Cluster:
     async def wait_until(
         self, check: Callable[[], Any], what: str, *, within: float = 30.0, every: float = 0.05
     ) -> Any:
-        """Asks until the answer is true and returns it.
+        """Polls until the result is true and returns it.
 
         Raises:
-            AssertionError: not `within` so many seconds; tells `what` was waited for and the last answer.
+            AssertionError: not `within` so many seconds; names `what` and the last result.
         """
         deadline = time.monotonic() + within
         while True:
@@ -307,7 +307,7 @@ class Cluster:
                 await asyncio.sleep(0.1)
                 continue
             if answer.status == 429 and b"(re)initializing" in text and time.monotonic() < deadline:
-                await asyncio.sleep(0.1)  # the server's cache of a resource that was seldom asked for
+                await asyncio.sleep(0.1)  # the server's cache of a rarely requested resource
                 continue
             if (
                 answer.status >= 500
@@ -335,7 +335,7 @@ class Cluster:
         return await self._resource(f"{manifest['kind']}.{group}" if group else manifest["kind"])
 
     async def _resources(self, *, fresh: bool) -> dict[str, Resource]:
-        """Every name to its resource; asked once per control plane and again when a name is missing."""
+        """Every name to its resource; read once per control plane and again when a name is missing."""
         memo = self.control_plane.memo
         if fresh or "resources" not in memo:
             found: dict[str, Resource] = {}
@@ -361,8 +361,8 @@ async def prepare(cluster: Cluster) -> None:
 async def wait_until_watched(cluster: Cluster) -> None:
     """Waits until no watch is refused.
 
-    A server that says it is ready still makes the caches behind its watches, one by one, those of custom resources when
-    first asked for; until then they answer 429. etcd's restart begins it all anew.
+    A server that reports ready still makes the caches behind its watches, one by one, those of custom resources when
+    first requested; until then they answer 429. etcd's restart begins it all anew.
     """
     starts = cluster.control_plane.starts
 

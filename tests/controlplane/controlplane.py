@@ -31,7 +31,7 @@ USERS: Final[Mapping[str, str]] = {
     "somebody": "",
 }
 
-# Without a kubelet nobody would take a new node's not-ready taint away, and pods here need no token to call back with.
+# Without a kubelet no component removes a new node's not-ready taint, and pods here need no token to call back with.
 _ADMISSION_OFF: Final = "TaintNodesByCondition,ServiceAccount"
 
 _FOLDER: Final = "capcard-controlplane-"
@@ -75,7 +75,7 @@ class Audited(NamedTuple):
 
 
 class ControlPlane:
-    """One etcd and one kube-apiserver with RBAC, and a kube-controller-manager for whoever asks for it.
+    """One etcd and one kube-apiserver with RBAC, and a kube-controller-manager on request.
 
     The methods block for as long as it takes; from async code call the slow ones (`start_apiserver`, `restart_etcd`)
     by `asyncio.to_thread`. Flags given to the constructor come last, so they win over ours.
@@ -91,9 +91,9 @@ class ControlPlane:
         _remove_orphans()
         self.folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-"))
         self.tokens: Mapping[str, str] = {user: secrets.token_urlsafe(16) for user in USERS}
-        #: Whatever belongs to this server and is worth remembering as long as it, keyed by who remembers.
+        #: Values with the lifetime of this server, keyed by their owner.
         self.memo: dict[str, Any] = {}
-        #: How often one of its programs was started: whoever waited for it once has to wait again when this has grown.
+        #: Number of starts of its programs: a readiness result from before a start is void.
         self.starts = 0
         self._flags = list(apiserver_flags)
         self._with_audit = audit
@@ -102,7 +102,7 @@ class ControlPlane:
         self._write_files()
         self._choose_ports()
 
-    # --- where it is --------------------------------------------------------------------------------------------------
+    # --- addresses and credentials ------------------------------------------------------------------------------------
 
     @property
     def server(self) -> str:
@@ -131,7 +131,7 @@ class ControlPlane:
     def kubeconfig_for(
         self, user: str = "", *, token: str = "", server: str = "", namespace: str = "default", name: str = ""
     ) -> Path:
-        """A kubeconfig file of one of `USERS`, or of whoever holds `token`.
+        """A kubeconfig file of one of `USERS`, or of the user of `token`.
 
         `server` is another way to the API server: a proxy's URL.
         """
@@ -169,7 +169,7 @@ class ControlPlane:
                 self.start_apiserver()
                 return
             except PortTakenError:
-                # Somebody else took a port between our choice and its use. Data and certificates do not know ports.
+                # Another process took a port between our choice and its use. Data and certificates contain no ports.
                 if attempt == 4:
                     raise
                 self._end("kube-apiserver")
@@ -207,12 +207,12 @@ class ControlPlane:
         self._wait("etcd", self._etcd.answers)
 
     def start_apiserver(self) -> None:
-        """Starts the API server, unless it runs, and waits until it says it is ready."""
+        """Starts the API server, unless it runs, and waits until it reports ready."""
         if not self.running("kube-apiserver"):
             audit = [
                 f"--audit-policy-file={self.folder / 'audit-policy.yaml'}",
                 f"--audit-log-path={self.folder / 'audit.log'}",
-                "--audit-log-maxsize=100000",  # MB: one file, so that its reader need not know of others
+                "--audit-log-maxsize=100000",  # MB: one file, so that its reader needs no others
             ]
             self._run(
                 "kube-apiserver",
@@ -288,7 +288,7 @@ class ControlPlane:
         """etcd, for objects by the ten thousand."""
         return self._etcd
 
-    # --- what a test does to it ---------------------------------------------------------------------------------------
+    # --- faults -------------------------------------------------------------------------------------------------------
 
     def revision(self) -> int:
         """The store's revision: the newest resourceVersion there is."""
@@ -386,7 +386,7 @@ class ControlPlane:
 
 
 def _remove_orphans() -> None:
-    """Removes the folders of those who were killed before they could do it themselves."""
+    """Removes the folders of processes that were killed before they could do it themselves."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*"):
         owner = folder.name.removeprefix(_FOLDER).partition("-")[0]
         try:
@@ -394,7 +394,7 @@ def _remove_orphans() -> None:
         except ProcessLookupError:
             shutil.rmtree(folder, ignore_errors=True)
         except (PermissionError, ValueError):
-            continue  # somebody else's, or not one of these
+            continue  # of another user, or not one of these
 
 
 class PortTakenError(RuntimeError):

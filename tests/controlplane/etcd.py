@@ -1,4 +1,4 @@
-"""What tests ask of etcd itself, through its API in JSON."""
+"""Requests of tests to etcd itself, through its API in JSON."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Kubelet:
         self._cluster = Cluster(control_plane, user="kubelet")
         self._tasks: set[asyncio.Task[None]] = set()
         self._failures: list[BaseException] = []
-        #: What is being done for a pod, by uid.
+        #: Tasks per pod, by uid.
         self._starting: set[str] = set()
         self._ending: set[str] = set()
         self._slots = asyncio.Semaphore(16)
@@ -193,7 +193,7 @@ class Heartbeats:
             await self._cluster.__aexit__(None, None, None)
 
     async def _send(self) -> None:
-        """A burst every 50 ms of those that are due; a server that is slower than that is asked less often."""
+        """A burst every 50 ms of those that are due; a slower server gets fewer requests."""
         loop = asyncio.get_running_loop()
         began, position = loop.time(), 0
         while True:

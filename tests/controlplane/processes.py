@@ -14,10 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
-# Linux kills a process that asked for it when the *thread* that started it ends. One thread that lives as long as the
+# Linux kills a process that requested it when the *thread* that started it ends. One thread that lives as long as the
 # interpreter starts them all, so that a program started from a passing thread outlives that one.
 _starter: Final = ThreadPoolExecutor(1, thread_name_prefix="starts-programs")
-# 1 is PR_SET_PDEATHSIG. It is the new process that asks: code between fork and exec is not safe beside other threads.
+# 1 is PR_SET_PDEATHSIG. The new process makes the call: code between fork and exec is not safe beside other threads.
 _DIE_WITH_PARENT: Final = (
     "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); "
     "os.getppid() == int(sys.argv[1]) or sys.exit(1); os.execv(sys.argv[2], sys.argv[2:])"

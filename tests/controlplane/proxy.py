@@ -1,4 +1,4 @@
-"""A reverse proxy before the API server that goes wrong where a test says so."""
+"""A reverse proxy before the API server that injects faults on request of a test."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Fault:
         return verb == self.verb and self.path.search(path) is not None
 
     async def strikes_now(self) -> bool:
-        """Counts a match and says whether it is one to strike."""
+        """Counts a match and returns whether it is one to strike."""
         self.matches += 1
         if self.matches < self.nth or (self.times is not None and self.strikes >= self.times):
             return False
@@ -107,7 +107,7 @@ class Pause:
         self._over.set()
 
 
-class _Lost(Exception):  # noqa: N818 - not an error of ours: the outcome that was asked for
+class _Lost(Exception):  # noqa: N818 - not an error of ours: the requested outcome
     """The client is to see its connection reset."""
 
 
@@ -177,7 +177,7 @@ class Proxy:
         """A kubeconfig file whose way to the API server is this proxy."""
         return self._control_plane.kubeconfig_for(user, token=token, server=self.url)
 
-    # --- what can go wrong with a request -----------------------------------------------------------------------------
+    # --- faults of requests -------------------------------------------------------------------------------------------
 
     def answer(
         self,
@@ -207,7 +207,7 @@ class Proxy:
         return self._add(Fault(verb, path, nth, times), action)
 
     def lose_answer(self, verb: str, path: str, *, nth: int = 1, times: int | None = 1) -> Fault:
-        """The API server does what is asked; the connection is reset in place of its answer."""
+        """The API server executes the request; the connection is reset in place of its response."""
 
         async def action(forward: _Forward) -> web.Response:
             await forward()
@@ -216,7 +216,7 @@ class Proxy:
         return self._add(Fault(verb, path, nth, times), action)
 
     def replace_answer(self, verb: str, path: str, status: int, *, nth: int = 1, times: int | None = 1) -> Fault:
-        """The API server does what is asked; the client is told of an error (504: the server gave up waiting)."""
+        """The API server executes the request; the client gets an error (504: the server gave up waiting)."""
 
         async def action(forward: _Forward) -> web.Response:
             await forward()
@@ -239,7 +239,7 @@ class Proxy:
 
         return self._add(Fault(verb, path, nth, times), action)
 
-    # --- what can go wrong with a watch -------------------------------------------------------------------------------
+    # --- faults of watches --------------------------------------------------------------------------------------------
 
     def cut(self, path: str, *, nth: int = 1, times: int | None = 1) -> Fault:
         """Breaks a stream off in the middle of an event, the `nth` that comes on streams of that path from now on."""
@@ -269,7 +269,7 @@ class Proxy:
         return len(streams)
 
     def watching(self, path: str) -> int:
-        """How many streams of that path are open."""
+        """Number of open streams of that path."""
         return len(self._open(path))
 
     def mend(self) -> None:
@@ -295,7 +295,7 @@ class Proxy:
         body = await request.read()
 
         async def forward() -> web.Response:
-            async with self._ask(request, body) as answer:
+            async with self._to_server(request, body) as answer:
                 return web.Response(status=answer.status, body=await answer.read(), headers=_passed_on(answer.headers))
 
         try:
@@ -315,14 +315,14 @@ class Proxy:
             self.exchanges.append(Exchange(verb, request.path, body, response.status))
         return response
 
-    def _ask(self, request: web.BaseRequest, body: bytes) -> aiohttp.client._RequestContextManager:
+    def _to_server(self, request: web.BaseRequest, body: bytes) -> aiohttp.client._RequestContextManager:
         assert self._session is not None
         url = URL(self._control_plane.server + request.path_qs, encoded=True)
         headers = {name: value for name, value in request.headers.items() if name.lower() not in _OF_ONE_HOP}
         return self._session.request(request.method, url, data=body or None, headers=headers, allow_redirects=False)
 
     async def _pass_stream(self, request: web.BaseRequest, body: bytes) -> web.StreamResponse:
-        async with self._ask(request, body) as answer:
+        async with self._to_server(request, body) as answer:
             response = web.StreamResponse(status=answer.status, headers=_passed_on(answer.headers))
             await response.prepare(request)
             stream = _Stream(request.path, request, response)
@@ -346,7 +346,7 @@ class Proxy:
         for cut in list(self._cuts):
             if cut.concerns("WATCH", stream.path) and await cut.strikes_now():
                 await stream.response.write(event[: len(event) // 2])
-                await asyncio.sleep(0.02)  # what is in the socket's buffer when it is reset would be lost with it
+                await asyncio.sleep(0.02)  # data in the socket's buffer would be lost with it
                 raise _Lost
         await stream.response.write(event)
 

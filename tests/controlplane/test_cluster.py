@@ -64,12 +64,12 @@ async def test_apply_takes_yaml_and_repeats_itself_without_harm(cluster: Cluster
     assert first[0]["metadata"]["resourceVersion"] == second[0]["metadata"]["resourceVersion"]
 
 
-async def test_waiting_in_vain_says_for_what_and_what_there_was_instead(cluster: Cluster) -> None:
+async def test_a_timeout_names_the_awaited_condition_and_the_last_value(cluster: Cluster) -> None:
     with pytest.raises(AssertionError, match=r"waited 0\.1 s for a pod; the last answer was \[\]"):
         await cluster.wait_until(lambda: cluster.list("pods"), "a pod", within=0.1)
 
 
-async def test_a_watch_tells_what_happens(cluster: Cluster) -> None:
+async def test_a_watch_yields_every_change(cluster: Cluster) -> None:
     version = str(cluster.control_plane.revision())
     await cluster.create(pod("p1"))
     await cluster.delete("pods", "p1")
@@ -83,9 +83,9 @@ async def test_a_watch_tells_what_happens(cluster: Cluster) -> None:
 
 
 async def test_users_have_the_rights_they_were_given(cluster: Cluster, control_plane: ControlPlane) -> None:
-    async with Cluster(control_plane, user="nobody", namespace=cluster.namespace) as nobody:
+    async with Cluster(control_plane, user="nobody", namespace=cluster.namespace) as unprivileged:
         with pytest.raises(RequestError, match='User "nobody" cannot list resource "pods"') as refused:
-            await nobody.request("GET", f"/api/v1/namespaces/{cluster.namespace}/pods")
+            await unprivileged.request("GET", f"/api/v1/namespaces/{cluster.namespace}/pods")
     assert refused.value.status == 403
 
 
@@ -97,7 +97,7 @@ async def test_service_accounts_get_tokens(cluster: Cluster, control_plane: Cont
     assert answer["status"]["user"]["username"] == f"system:serviceaccount:{cluster.namespace}:robot"
 
 
-async def test_the_audit_log_names_users_and_what_they_asked_for(cluster: Cluster, control_plane: ControlPlane) -> None:
+async def test_the_audit_log_names_users_and_their_requests(cluster: Cluster, control_plane: ControlPlane) -> None:
     await cluster.create(pod("watched-over"))
 
     async def logged() -> list[tuple[str, str, int]]:

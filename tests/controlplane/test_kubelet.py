@@ -35,7 +35,7 @@ async def test_pods_run_once_they_are_bound(cluster: Cluster, kubelet: Kubelet) 
     assert now == {"PodScheduled": "True", "Ready": "True", "ContainersReady": "True", "Initialized": "True"}
 
 
-async def test_pods_start_as_slowly_as_told(cluster: Cluster, kubelet: Kubelet) -> None:
+async def test_pods_start_after_the_configured_delay(cluster: Cluster, kubelet: Kubelet) -> None:
     await cluster.create_all([node("n"), pod("slow"), pod("never")])
     kubelet.start_delay = 0.5
     await cluster.bind("slow", "n")
@@ -92,7 +92,7 @@ async def test_pods_that_replace_others_of_their_name_run_too(cluster: Cluster, 
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-async def test_pods_end_by_themselves_when_told(cluster: Cluster, kubelet: Kubelet, phase: str) -> None:
+async def test_pods_end_by_themselves_when_configured(cluster: Cluster, kubelet: Kubelet, phase: str) -> None:
     await cluster.create_all([node("n"), pod("p")])
     await cluster.bind("p", "n")
 

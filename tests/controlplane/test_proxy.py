@@ -38,7 +38,7 @@ async def bind(client: Cluster) -> tuple[int, dict[str, str]]:
         return answer.status, dict(answer.headers)
 
 
-async def test_what_is_not_concerned_passes_unchanged(cluster: Cluster, through: Cluster, proxy: Proxy) -> None:
+async def test_unmatched_requests_pass_unchanged(cluster: Cluster, through: Cluster, proxy: Proxy) -> None:
     proxy.reset("POST", "/binding$")
     assert await through.get("pods", "p") == await cluster.get("pods", "p")
     big = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "big"}, "data": {"k": "x" * 300_000}}
@@ -49,7 +49,7 @@ async def test_what_is_not_concerned_passes_unchanged(cluster: Cluster, through:
 
 
 @pytest.mark.parametrize("status", [400, 403, 404, 409, 422, 429, 500, 503])
-async def test_an_answer_of_the_proxys_own(cluster: Cluster, through: Cluster, proxy: Proxy, status: int) -> None:
+async def test_a_response_of_the_proxy_itself(cluster: Cluster, through: Cluster, proxy: Proxy, status: int) -> None:
     proxy.answer("POST", "/binding$", status, retry_after=7 if status == 429 else None)
     answered, headers = await bind(through)
     assert (answered, headers.get("Retry-After")) == (status, "7" if status == 429 else None)
@@ -81,14 +81,14 @@ async def test_a_reset_before_the_server_saw_it(cluster: Cluster, through: Clust
     assert [each.status for each in proxy.exchanges if each.path.endswith("/binding")] == [0]
 
 
-async def test_a_lost_answer_to_what_was_done(cluster: Cluster, through: Cluster, proxy: Proxy) -> None:
+async def test_a_lost_response_to_a_write_that_took_effect(cluster: Cluster, through: Cluster, proxy: Proxy) -> None:
     proxy.lose_answer("POST", "/binding$")
     with pytest.raises(LOST):
         await bind(through)
     assert await cluster.bound() == {"p": "n"}
 
 
-async def test_an_error_in_place_of_the_answer_to_what_was_done(
+async def test_an_error_in_place_of_the_response_to_a_write_that_took_effect(
     cluster: Cluster, through: Cluster, proxy: Proxy
 ) -> None:
     proxy.replace_answer("POST", "/binding$", 504)
@@ -199,7 +199,7 @@ async def test_a_server_that_is_away_is_seen_as_a_reset(cluster: Cluster, throug
     assert (await bind(through))[0] == 201
 
 
-async def test_mending_ends_everything_that_goes_wrong(cluster: Cluster, through: Cluster, proxy: Proxy) -> None:
+async def test_repair_ends_every_fault(cluster: Cluster, through: Cluster, proxy: Proxy) -> None:
     proxy.answer("POST", "/binding$", 500, times=None)
     proxy.cut("/pods$", times=None)
     proxy.pause("/pods$")

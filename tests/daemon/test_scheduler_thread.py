@@ -21,7 +21,7 @@ from tests.objects import group, node, pod, queue
 
 
 class Outside:
-    """What the rest of the daemon would see of the thread."""
+    """The view of the thread that the rest of the daemon has."""
 
     def __init__(self) -> None:
         self.intents: list[Intent] = []
@@ -91,7 +91,7 @@ def _gang(name: str, members: int) -> list[Delta]:
 _CLUSTER: list[Delta] = [node("n1"), node("n2"), queue("default"), queue("q")]
 
 
-def _ask(thread: SchedulerThread, question: Callable[[Core], object]) -> object:
+def _query(thread: SchedulerThread, question: Callable[[Core], object]) -> object:
     answer: Future[object] = Future()
     thread.call(question, answer)
     return answer.result(10)
@@ -100,7 +100,7 @@ def _ask(thread: SchedulerThread, question: Callable[[Core], object]) -> object:
 def test_a_standby_keeps_the_state_and_decides_nothing(thread: SchedulerThread, outside: Outside) -> None:
     thread.deliver(_CLUSTER)
     thread.deliver(_gang("g", 2))
-    assert _ask(thread, lambda core: sorted(core.snapshot().state.nodes.by_name)) == ["n1", "n2"]
+    assert _query(thread, lambda core: sorted(core.snapshot().state.nodes.by_name)) == ["n1", "n2"]
     time.sleep(0.2)  # four periods
     assert (outside.intents, outside.steps) == ([], [])
     assert len(outside.seen) == len(_CLUSTER) + 3
@@ -113,7 +113,7 @@ def test_a_new_leader_has_applied_everything_delivered_before(thread: SchedulerT
     thread.lead()
     outside.wait(lambda: set(outside.binds) == {"g-0", "g-1"})
     assert Takeover() in outside.seen
-    _ask(thread, lambda _: None)  # runs after the cycle, which hands over binds
+    _query(thread, lambda _: None)  # runs after the cycle, which hands over binds
     assert thread.last_cycle is not None
 
 
@@ -123,7 +123,7 @@ def test_a_deposed_leader_goes_on_applying_facts_and_stops_deciding(thread: Sche
     outside.wait(lambda: bool(outside.steps))
     thread.stand_by()
     thread.deliver(_gang("g", 1))
-    assert _ask(thread, lambda core: len(core.snapshot().state.tasks)) == 1
+    assert _query(thread, lambda core: len(core.snapshot().state.tasks)) == 1
     assert outside.binds == {}
 
 
@@ -151,16 +151,16 @@ def test_taking_facts_in_and_the_session_are_timed_apart(core: Core, outside: Ou
     assert 0.3 <= session < 0.4 + intake, "the session, not what was taken in before it"
 
 
-def test_a_query_cancelled_before_its_turn_does_not_run(thread: SchedulerThread, outside: Outside) -> None:
-    asked: list[str] = []
+def test_a_query_cancelled_before_it_starts_does_not_run(thread: SchedulerThread, outside: Outside) -> None:
+    calls: list[str] = []
     turn = threading.Event()
     thread.call(lambda _: turn.wait(10), Future())
     given_up: Future[None] = Future()
-    thread.call(lambda _: asked.append("given up"), given_up)
+    thread.call(lambda _: calls.append("given up"), given_up)
     assert given_up.cancel()
     turn.set()
-    _ask(thread, lambda _: asked.append("waited for"))
-    assert (asked, outside.failures) == (["waited for"], [])
+    _query(thread, lambda _: calls.append("waited for"))
+    assert (calls, outside.failures) == (["waited for"], [])
 
 
 def test_a_burst_of_facts_makes_one_session(thread: SchedulerThread, outside: Outside) -> None:
@@ -208,12 +208,12 @@ def test_a_failing_session_is_reported_and_the_next_one_runs(
 
 
 def test_an_exception_of_a_query_is_its_result(thread: SchedulerThread) -> None:
-    def ask(core: Core) -> object:
+    def query(core: Core) -> object:
         raise LookupError("no such thing")
 
     with pytest.raises(LookupError, match="no such thing"):
-        _ask(thread, ask)
-    assert _ask(thread, lambda core: 1) == 1
+        _query(thread, query)
+    assert _query(thread, lambda core: 1) == 1
 
 
 def test_big_sessions_hand_over_bindings_while_they_go_on(core: Core) -> None:
@@ -234,7 +234,9 @@ def test_big_sessions_hand_over_bindings_while_they_go_on(core: Core) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_thread_that_ends_by_an_exception_is_dead_and_a_long_session_is_not(core: Core, outside: Outside) -> None:
+def test_a_thread_that_ends_by_an_exception_fails_liveness_and_a_long_session_does_not(
+    core: Core, outside: Outside
+) -> None:
     def slow_step(*arguments: Any) -> StepResult:
         time.sleep(0.3)
         raise SystemExit

@@ -21,7 +21,7 @@ NO_CONF: Final = f"note: ConfigMap {INSTALLED_CONF}: not found; using the built-
 
 
 class Answer(NamedTuple):
-    """What a command left behind."""
+    """Exit code and output of a command."""
 
     status: int
     out: str
@@ -32,7 +32,7 @@ class Answer(NamedTuple):
         return json.loads(self.out)
 
 
-class Asking:
+class LiveCommand:
     """Commands about the cluster, run in this process."""
 
     def __init__(self, kubeconfig: Path, namespace: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -50,7 +50,7 @@ class Asking:
 
 
 async def set_the_scene(cluster: Cluster) -> None:
-    """`runs` holds 4 of 4 cards, `waits` asks for 2 more, and nobody has placed `fits` of another queue yet."""
+    """`runs` holds 4 of 4 cards, `waits` requests 2 more, and `fits` of another queue is not scheduled yet."""
     await cluster.create_all(
         [
             gpu_node("n1", A10, 8),

@@ -1,4 +1,4 @@
-"""An independent check of what the scheduler did: it replays the history of objects and knows nothing of our code.
+"""An independent check of the scheduler's writes: it replays the history of objects and uses none of our code.
 
 | Claim | When |
 |---|---|
@@ -49,17 +49,17 @@ Amounts: TypeAlias = Counter[str]
 
 
 class Figures(NamedTuple):
-    """What a check saw."""
+    """Findings of a check."""
 
     moments: int
     gaps: int
     bound: int
-    #: The longest that a gang had some members bound and others not, in seconds between two things heard of.
+    #: Longest time that a gang had some members bound and others not, in seconds between two observations.
     longest_incomplete: float
 
 
 class ViolationError(AssertionError):
-    """What should never have been."""
+    """Violations."""
 
 
 async def prove(
@@ -85,20 +85,20 @@ async def prove(
 
 
 async def differences(daemon: Daemon) -> list[str]:
-    """Where a daemon says that its cache differs from the API server, when it hears of everything and has written all.
+    """Differences between a daemon's cache and the API server, when its watches are current and its writes are done.
 
-    It counts statuses, too, which are written some time after they are known.
+    It counts statuses, too, which are written with a delay.
     """
     for _ in range(2):  # gauges are set every second: a watch that was cut a moment ago is not known to be yet
         await _at_rest(daemon)
-        asked, before = len(daemon.lines(_COMPARED)), len(daemon.lines("cache differs"))
+        compared, before = len(daemon.lines(_COMPARED)), len(daemon.lines("cache differs"))
         daemon.signal(signal.SIGUSR2)
-        answer = await daemon.logged(_COMPARED, times=asked + 1, within=30)
-        told = [str(line["difference"]) for line in daemon.lines("cache differs")[before:]]
-        assert len(told) == min(100, answer["differences"])
-        if not told:
+        answer = await daemon.logged(_COMPARED, times=compared + 1, within=30)
+        difference_lines = [str(line["difference"]) for line in daemon.lines("cache differs")[before:]]
+        assert len(difference_lines) == min(100, answer["differences"])
+        if not difference_lines:
             break
-    return [f"{daemon.log_path.stem}: cache differs: {line}" for line in told]
+    return [f"{daemon.log_path.stem}: cache differs: {line}" for line in difference_lines]
 
 
 async def _at_rest(daemon: Daemon, *, within: float = 40.0) -> None:
@@ -176,7 +176,7 @@ class Replay:
             for queue in sorted({self._queue_of(pod) for pod in placed if _cards_of(pod)}):
                 self._check_queue(queue, moment.revision)
         if any(change.kind in {"pods", "podgroups"} for change in moment.changes):
-            self._note_gangs(moment.heard)
+            self._note_gangs(moment.received_at)
 
     # --- nodes and queues -------------------------------------------------------------------------------------------
 
@@ -263,25 +263,25 @@ def amounts(quantities: Mapping[str, Any]) -> Amounts:
 
 
 def request_of(pod: Manifest) -> Amounts:
-    """What a pod takes from its node: containers and sidecars together, or the largest init step, and the overhead."""
+    """A pod's usage of its node: containers and sidecars together, or the largest init step, and the overhead."""
     spec = pod["spec"]
     together: Amounts = Counter()
     largest: Amounts = Counter()
     for container in spec.get("initContainers") or []:
-        step = _asked(container)
+        step = _requested(container)
         if container.get("restartPolicy") == "Always":
             together.update(step)
             step = Counter()
         for resource in {*step, *together}:
             largest[resource] = max(largest[resource], step[resource] + together[resource])
     for container in spec["containers"]:
-        together.update(_asked(container))
+        together.update(_requested(container))
     total: Amounts = Counter({name: max(together[name], largest[name]) for name in {*together, *largest}})
     total.update(amounts(spec.get("overhead") or {}))
     return total
 
 
-def _asked(container: Manifest) -> Amounts:
+def _requested(container: Manifest) -> Amounts:
     resources = container.get("resources") or {}
     return amounts({**(resources.get("limits") or {}), **(resources.get("requests") or {})})
 

@@ -34,7 +34,7 @@ _PROGRAM = Path(sys.executable).with_name("capcard-sched")
 
 
 class Daemon:
-    """`capcard-sched run` against a kubeconfig. Without `--leader-elect` unless flags say otherwise."""
+    """`capcard-sched run` against a kubeconfig. Without `--leader-elect` unless flags add it."""
 
     def __init__(
         self, kubeconfig: Path, folder: Path, *flags: str, conf: str | None = None, name: str = "daemon"
@@ -102,7 +102,7 @@ class Daemon:
         if kind is not None and error is not None:
             error.add_note(f"--- {self.log_path} ---\n{self.text[-6000:]}")
 
-    # --- what it shows ----------------------------------------------------------------------------------------------
+    # --- output -----------------------------------------------------------------------------------------------------
 
     @property
     def text(self) -> str:

@@ -1,4 +1,4 @@
-"""What happened to the objects that count, as the API server's own watch told it."""
+"""Changes of the relevant objects, as the API server's own watch delivers them."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ class Moment(NamedTuple):
     """
 
     revision: int
-    #: Seconds of the monotonic clock at which it was heard of.
-    heard: float
+    #: Seconds of the monotonic clock at arrival.
+    received_at: float
     changes: tuple[Change, ...]
 
 
 class History:
     """Lists every kind, then watches from there on, resuming where a watch ended. An async context manager.
 
-    What a server that was killed does not remember is listed afresh: the difference is one moment then.
+    Changes that a killed server has lost are listed afresh: the difference is one moment then.
     """
 
     def __init__(self, control_plane: ControlPlane, kinds: Sequence[str] = KINDS) -> None:
@@ -49,7 +49,7 @@ class History:
         self._cluster = Cluster(control_plane)
         #: By kind and uid, the objects as they were last seen.
         self.live: dict[str, dict[str, Manifest]] = {kind: {} for kind in kinds}
-        #: How often a kind had to be listed afresh.
+        #: Number of relists of a kind.
         self.gaps = 0
         self._moments: list[Moment] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -77,13 +77,13 @@ class History:
         return sorted(self._moments, key=lambda moment: moment.revision)
 
     def take(self, before: float) -> list[Moment]:
-        """Remove and return the moments heard before this time, in order of revision."""
-        taken = [moment for moment in self._moments if moment.heard < before]
-        self._moments = [moment for moment in self._moments if moment.heard >= before]
+        """Remove and return the moments that arrived before this time, in order of revision."""
+        taken = [moment for moment in self._moments if moment.received_at < before]
+        self._moments = [moment for moment in self._moments if moment.received_at >= before]
         return sorted(taken, key=lambda moment: moment.revision)
 
     async def caught_up(self, *, within: float = 20.0) -> None:
-        """Return once what was heard is what the API server says now; that shows that nothing was missed.
+        """Return once the received objects equal those of the API server; that shows that nothing was missed.
 
         Raises AssertionError when the two do not come to agree.
         """
@@ -101,7 +101,7 @@ class History:
             now = {_uid(item): _version(item) for item in await self._cluster.list(kind, namespace=ALL)}
             seen = {uid: _version(item) for uid, item in self.live[kind].items()}
             if now != seen:
-                return f"{kind}: heard of {len(seen)}, there are {len(now)}"
+                return f"{kind}: received {len(seen)}, there are {len(now)}"
         return ""
 
     # --- list and watch ---------------------------------------------------------------------------------------------
@@ -160,8 +160,8 @@ class History:
 
 
 def happening(moments: Sequence[Moment], what: Callable[[Change], bool]) -> list[float]:
-    """When changes for which `what` holds were heard of."""
-    return [moment.heard for moment in moments for change in moment.changes if what(change)]
+    """Arrival times of changes for which `what` holds."""
+    return [moment.received_at for moment in moments for change in moment.changes if what(change)]
 
 
 def _uid(item: Manifest) -> str:

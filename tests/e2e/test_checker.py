@@ -49,7 +49,7 @@ class Story:
         self._add([Change(kind, self._live.pop((kind, name)), None)])
 
     def replayed(self, **settings: Any) -> Replay:
-        """What the checker makes of it."""
+        """Findings of the checker."""
         replay = Replay(**settings)
         for moment in self.moments:
             replay.take_in(moment)
@@ -65,7 +65,7 @@ def on(where: str, item: Manifest, **status: Any) -> Manifest:
     return {**item, "spec": {**item["spec"], "nodeName": where}, "status": status}
 
 
-def told_to_go(item: Manifest) -> Manifest:
+def being_deleted(item: Manifest) -> Manifest:
     return {**item, "metadata": {**item["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}}
 
 
@@ -94,7 +94,7 @@ def _pods(story: Story) -> None:
 def _devices_of_a_pod_that_is_still_there(story: Story) -> None:
     story.now(node("n", devices={"example.com/fpga": 1}))
     story.now(on("n", pod("a", requests={"example.com/fpga": 1})))
-    story.now(told_to_go(on("n", pod("a", requests={"example.com/fpga": 1}))))
+    story.now(being_deleted(on("n", pod("a", requests={"example.com/fpga": 1}))))
     story.now(on("n", pod("b", requests={"example.com/fpga": 1})))
 
 
@@ -180,13 +180,13 @@ def _another_card(story: Story) -> None:
     ],
     ids=lambda value: getattr(value, "__name__", "").strip("_"),
 )
-def test_what_is_planted_is_found(plant: Callable[[Story], None], found: list[str]) -> None:
+def test_planted_violations_are_found(plant: Callable[[Story], None], found: list[str]) -> None:
     story = Story()
     plant(story)
     assert story.replayed().violations == found
 
 
-def test_what_is_in_order_is_no_violation() -> None:
+def test_a_correct_history_has_no_violation() -> None:
     story = Story()
     story.now(gpu_node("n", "A10", 2, cpu=2, pods=2), queue("q", cards={"A10": 2}))
     story.now(on("n", _card_pod("a")), on("n", _card_pod("b")))
@@ -204,12 +204,12 @@ def test_a_pod_that_goes_has_left_its_quota_and_not_its_node() -> None:
     story = Story()
     story.now(gpu_node("n", "A10", 2), queue("q", cards={"A10": 1}))
     story.now(on("n", _card_pod("a")))
-    story.now(told_to_go(on("n", _card_pod("a"))))
+    story.now(being_deleted(on("n", _card_pod("a"))))
     story.now(on("n", _card_pod("b")))
     assert story.replayed().violations == []
 
 
-def test_quotas_count_only_where_they_are_said_to() -> None:
+def test_quotas_are_checked_only_when_enabled() -> None:
     story = Story()
     _quota(story)
     assert story.replayed(quotas=False).violations == []
@@ -272,8 +272,8 @@ def test_pods_that_are_bound_twice_are_found() -> None:
 
 
 def test_requests_are_those_of_kubernetes() -> None:
-    def container(**asked: str) -> dict[str, Any]:
-        return {"name": "c", "image": "i", "resources": {"requests": asked}}
+    def container(**requested: str) -> dict[str, Any]:
+        return {"name": "c", "image": "i", "resources": {"requests": requested}}
 
     one = pod("p", overhead={"cpu": "10m"})
     one["spec"]["containers"] = [container(cpu="1"), {"name": "d", "image": "i", "resources": {"limits": {"x/y": "3"}}}]
@@ -294,7 +294,7 @@ def test_requests_are_those_of_kubernetes() -> None:
 
 
 @pytest.mark.asyncio
-async def test_the_history_of_a_real_cluster_tells_what_was_done_to_it(cluster: Cluster, tmp_path: Path) -> None:
+async def test_the_history_of_a_real_cluster_contains_every_change(cluster: Cluster, tmp_path: Path) -> None:
     await cluster.create_all([gpu_node("n", "A10", 8, pods=4), queue("q", cards={"A10": 1})])
     group, *members = gang("g", 3, queue="q", cards="A10", requests=_CARD)
     async with History(cluster.control_plane) as history:
@@ -307,7 +307,7 @@ async def test_the_history_of_a_real_cluster_tells_what_was_done_to_it(cluster: 
         with pytest.raises(ViolationError, match=r"queue q holds 2 of 1 cards A10"):
             await prove(history, cluster.control_plane, gangs=False)
         assert (await prove(history, cluster.control_plane, gangs=False, quotas=False)).gaps == 0
-        # What is done while the history's watches are broken off and forgotten.
+        # Changes while the history's watches are broken off and forgotten.
         await cluster.create_all([pod(f"more-{index}") for index in range(3)])
         await asyncio.to_thread(cluster.control_plane.compact)
         await asyncio.to_thread(cluster.control_plane.restart_apiserver)

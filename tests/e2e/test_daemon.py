@@ -1,4 +1,4 @@
-"""The daemon on a real API server, from its start to its end, as somebody sees it from outside."""
+"""The daemon on a real API server, from its start to its end, as seen from outside."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def descriptors_of(daemon: Daemon) -> int:
 
 
 @pytest.mark.asyncio
-async def test_a_gang_within_its_quota_is_bound_and_one_beyond_it_is_told_why(
+async def test_a_gang_within_its_quota_is_bound_and_one_beyond_it_gets_the_reason(
     cluster: Cluster, control_plane: ControlPlane, kubelet: Kubelet, tmp_path: Path
 ) -> None:
     await cluster.create_all(
@@ -34,7 +34,7 @@ async def test_a_gang_within_its_quota_is_bound_and_one_beyond_it_is_told_why(
     await cluster.create_all([*fits, *waits])
     async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, conf=CARD_CONF) as daemon:
 
-        async def told() -> bool:
+        async def emitted() -> bool:
             events = await cluster.list("events")
             return any(event["reason"] == "InsufficientScalarQuota" for event in events)
 
@@ -42,7 +42,7 @@ async def test_a_gang_within_its_quota_is_bound_and_one_beyond_it_is_told_why(
             return len(await cluster.bound()) >= 4
 
         await cluster.wait_until(all_bound, "the gang to be bound", within=20)
-        await cluster.wait_until(told, "the refusal to be told", within=20)
+        await cluster.wait_until(emitted, "the event of the refusal", within=20)
         assert await cluster.bound() == {f"fits-{member}": "n1" for member in range(4)}
 
         async def runs() -> bool:

@@ -1,4 +1,4 @@
-"""What `kubectl describe` shows of what waits: the reason with figures, where one looks for it."""
+"""The output of `kubectl describe` for pending objects: the reason with figures."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Described:
         assert matched is not None, f"no {name} in\n{self.head}"
         return matched[1].strip()
 
-    def told(self, reason: str) -> list[tuple[str, str]]:
+    def messages_of(self, reason: str) -> list[tuple[str, str]]:
         """Source and message of the events with this reason."""
         return [(event.source, event.message) for event in self.events if event.reason == reason]
 
@@ -59,26 +59,26 @@ Describe = Callable[[str], Awaitable[Described]]
 
 @pytest.fixture
 def describe(cluster: Cluster, control_plane: ControlPlane) -> Describe:
-    async def ask(what: str) -> Described:
+    async def describe_object(what: str) -> Described:
         command = [str(control_plane.programs / "kubectl"), "--kubeconfig", str(control_plane.kubeconfig)]
         command += ["-n", cluster.namespace, "describe", what]
         return Described(await asyncio.to_thread(subprocess.check_output, command, text=True))
 
-    return ask
+    return describe_object
 
 
-async def _until_told(cluster: Cluster, reason: str, names: set[str]) -> None:
+async def _until_emitted(cluster: Cluster, reason: str, names: set[str]) -> None:
     """Wait for events with this reason about all of these objects, and for their conditions, which come along."""
 
-    async def told() -> bool:
+    async def messages_of() -> bool:
         events = await cluster.list("events", namespace="*")
         return names <= {event["involvedObject"]["name"] for event in events if event["reason"] == reason}
 
-    await cluster.wait_until(told, f"{reason} of {sorted(names)}", within=20)
+    await cluster.wait_until(messages_of, f"{reason} of {sorted(names)}", within=20)
 
 
 @pytest.mark.asyncio
-async def test_what_waits_says_why_with_figures(
+async def test_pending_objects_show_the_reason_with_figures(
     cluster: Cluster, control_plane: ControlPlane, kubelet: Kubelet, describe: Describe, tmp_path: Path
 ) -> None:
     await cluster.create_all([gpu_node("n1", A10, 8), gpu_node("n2", H200, 2), queue("q", cards={A10: 4, H200: 8})])
@@ -91,24 +91,24 @@ async def test_what_waits_says_why_with_figures(
             return bool(notes.get(keys.CARD_ALLOCATED) == '{"A10":3}')
 
         await cluster.wait_until(used, "the first gang to be bound", within=20)
-        # Pods and their group may be heard of in either order: the group says itself what the job wants.
+        # Pods and their group may arrive in either order: the group itself states the request of the job.
         waits = [*gang("waits", 2, queue="q", cards=A10, requests=_CARD), pod("odd", queue="q", cards="A10||B")]
         waits[0]["metadata"]["annotations"][keys.CARD_REQUEST] = '{"A10": 2}'
         nodes = gang("nodes", 3, queue="q", cards=H200, requests=_CARD)
         early = pod_group("early", queue="q", annotations={keys.CARD_REQUEST: '{"A10": 3}'})
         await cluster.create_all([item for item in [*waits, *nodes, early] if item["kind"] == "Pod"])
         await cluster.create_all([item for item in [*waits, *nodes, early] if item["kind"] == "PodGroup"])
-        await _until_told(cluster, "InsufficientScalarQuota", {"waits", "waits-0", "waits-1", "early"})
-        await _until_told(cluster, "Unschedulable", {"nodes"})
-        await _until_told(cluster, "FailedScheduling", {"nodes-0", "nodes-1", "nodes-2", "odd"})
+        await _until_emitted(cluster, "InsufficientScalarQuota", {"waits", "waits-0", "waits-1", "early"})
+        await _until_emitted(cluster, "Unschedulable", {"nodes"})
+        await _until_emitted(cluster, "FailedScheduling", {"nodes-0", "nodes-1", "nodes-2", "odd"})
 
-        # A pod that the quota keeps out: the reason twice, for those who know either, and the same in its condition.
+        # A pod that the quota rejects: the reason twice, from Volcano's source and from ours, and in its condition.
         shown = await describe("pod/waits-0")
         short = (
             "Queue <q> has insufficient <A10> quota: requested <2000>, total would be <5000>, but capability is <4000>"
         )
-        assert shown.told("InsufficientScalarQuota") == [("volcano.capacity-card", short)]
-        assert shown.told("FailedScheduling") == [("capcard-sched", short)]
+        assert shown.messages_of("InsufficientScalarQuota") == [("volcano.capacity-card", short)]
+        assert shown.messages_of("FailedScheduling") == [("capcard-sched", short)]
         assert re.search(r"PodScheduled +False", shown.head)
         assert (shown.value("Status"), shown.value("Node")) == ("Pending", "<none>")
         condition = (await cluster.get("pods", "waits-0"))["status"]["conditions"][0]
@@ -120,7 +120,7 @@ async def test_what_waits_says_why_with_figures(
 
         # Its PodGroup, and what is in its condition now.
         shown = await describe("podgroup/waits")
-        assert shown.told("InsufficientScalarQuota") == [("capcard-sched", short)]
+        assert shown.messages_of("InsufficientScalarQuota") == [("capcard-sched", short)]
         assert shown.value("Phase") == "Pending"
         assert shown.value("Reason") == "NotEnoughResources"
         assert shown.value("Message").startswith("2/2 tasks in gang unschedulable: pod group is not ready, 2 Pending")
@@ -134,23 +134,27 @@ async def test_what_waits_says_why_with_figures(
         assert shown.value("Message") == event.message
         assert "requested <3000>, total would be <6000>, but capability is <4000>" in event.message
 
-        # Pods that no node can take: one of them says how many nodes, and why.
+        # Pods that no node can take: one of them shows the number of nodes, and the reason.
         shown = await describe("podgroup/nodes")
         why = "0/2 nodes are unavailable: 1 Insufficient nvidia.com/gpu, 1 node(s) didn't have card <NVIDIA-H200>."
         assert shown.value("Phase") == "Inqueue"
         assert shown.value("Message").endswith(f": {why}")
-        assert [message.endswith(f": {why}") for _, message in shown.told("Unschedulable")] == [True]
-        said = [event.message for member in range(3) for event in (await describe(f"pod/nodes-{member}")).events]
+        assert [message.endswith(f": {why}") for _, message in shown.messages_of("Unschedulable")] == [True]
+        messages = [event.message for member in range(3) for event in (await describe(f"pod/nodes-{member}")).events]
         promised = "can possibly be assigned to n2, once minAvailable is satisfied"
-        assert sorted(promised in message or message == why for message in said) == [True] * 3
-        assert sum(message == why for message in said) == 1
+        assert sorted(promised in message or message == why for message in messages) == [True] * 3
+        assert sum(message == why for message in messages) == 1
 
         # A wrong annotation, on the pod and on the queue.
         wrong = "Get request resource failed, Queue <q>, error: <invalid card name <A10||B>: empty alternative>"
-        assert (await describe("pod/odd")).told("GetTaskRequestResourceFailed") == [("volcano.capacity-card", wrong)]
+        assert (await describe("pod/odd")).messages_of("GetTaskRequestResourceFailed") == [
+            ("volcano.capacity-card", wrong)
+        ]
         shown = await describe("queue/broken")
         void = "<A10>: 2.5 is not a non-negative integer; all card quotas of Queue <broken> are 0"
-        assert shown.told("InvalidCardQuota") == [("capcard-sched", f"Invalid annotation {keys.CARD_QUOTA}: {void}")]
+        assert shown.messages_of("InvalidCardQuota") == [
+            ("capcard-sched", f"Invalid annotation {keys.CARD_QUOTA}: {void}")
+        ]
 
         # The queue: what it may use, what it uses.
         shown = await describe("queue/q")
@@ -158,7 +162,7 @@ async def test_what_waits_says_why_with_figures(
         assert f'{keys.CARD_ALLOCATED}: {{"A10":3}}' in shown.head
         assert (shown.value("nvidia.com/gpu"), shown.value("Cpu"), shown.value("State")) == ("3", "300m", "Open")
 
-        # What runs.
+        # Running pods.
         shown = await describe("pod/runs-0")
         assert [(event.type, event.reason, event.message) for event in shown.events] == [
             ("Normal", "Scheduled", f"Successfully assigned {cluster.namespace}/runs-0 to n1")
@@ -166,7 +170,7 @@ async def test_what_waits_says_why_with_figures(
         assert re.search(r"PodScheduled +True", shown.head)
         shown = await describe("podgroup/runs")
         assert (shown.value("Phase"), shown.value("Running")) == ("Running", "3")
-        assert shown.told("Scheduled") == [("capcard-sched", "pod group is ready")]
+        assert shown.messages_of("Scheduled") == [("capcard-sched", "pod group is ready")]
 
         for what in ("pod/waits-0", "podgroup/waits", "queue/broken"):
             for event in (await describe(what)).events:

@@ -1,4 +1,4 @@
-"""Pods that name no group, the PodGroup that a controller makes for them later, and the one that nobody makes."""
+"""Pods that name no group, the PodGroup that a controller makes for them later, and the one that is never made."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def replica(name: str, owner: str, **rest: Any) -> Manifest:
 
 
 class GroupController:
-    """The part of a PodGroup controller that schedulers meet: it makes a group for each pod's owner, then says so."""
+    """The part of a PodGroup controller that schedulers meet: it makes a group for each pod's owner."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -85,7 +85,7 @@ async def _bound(cluster: Cluster, count: int) -> dict[str, str]:
 
 
 async def _allocated(cluster: Cluster, name: str, pods: int) -> None:
-    """Wait until the queue says that it holds so many pods, of a cpu each."""
+    """Wait until the queue's status shows so many pods, of a cpu each."""
 
     async def as_many() -> bool:
         amounts = (await cluster.get("queues", name)).get("status", {}).get("allocated", {})
@@ -94,7 +94,7 @@ async def _allocated(cluster: Cluster, name: str, pods: int) -> None:
     await cluster.wait_until(as_many, f"{pods} pods in queue {name}", within=20)
 
 
-async def _told(cluster: Cluster, name: str, reason: str) -> Manifest:
+async def _event_on(cluster: Cluster, name: str, reason: str) -> Manifest:
     async def there() -> Manifest | None:
         events = await cluster.list("events")
         found = [event for event in events if event["reason"] == reason and event["involvedObject"]["name"] == name]
@@ -105,10 +105,10 @@ async def _told(cluster: Cluster, name: str, reason: str) -> Manifest:
     return found
 
 
-async def test_pods_go_to_the_queue_they_ask_for_else_to_the_default_one(
+async def test_pods_go_to_the_queue_they_name_else_to_the_default_one(
     cluster: Cluster, control_plane: ControlPlane, daemon: Daemon, history: History
 ) -> None:
-    """A queue whose state nobody has written (our CRD says Open, others say nothing) is open."""
+    """A queue without a written state (our CRD defaults it to Open, others do not) is open."""
     await cluster.create_all([node("n1", cpu=16), queue("q", capability=_ROOM), queue("shut", capability=_ROOM)])
     for name, state in (("q", ""), ("shut", "Closed")):
         await cluster.patch("queues", name, {"status": {"state": state}}, subresource="status")
@@ -118,8 +118,10 @@ async def test_pods_go_to_the_queue_they_ask_for_else_to_the_default_one(
     assert set(await _bound(cluster, 6)) == {"web-0", "web-1", "web-2", "bare", "bare-q", "api-0"}
     await _allocated(cluster, "q", 4)
     await _allocated(cluster, "default", 2)
-    assert (await _told(cluster, "stopped", "QueueNotOpen"))["message"] == "Queue <shut> is <Closed>, cannot enqueue"
-    assert await cluster.list("podgroups") == [], "nobody made any"
+    assert (await _event_on(cluster, "stopped", "QueueNotOpen"))[
+        "message"
+    ] == "Queue <shut> is <Closed>, cannot enqueue"
+    assert await cluster.list("podgroups") == [], "no PodGroup was made"
     await prove(history, control_plane, daemon)
 
 
@@ -179,7 +181,7 @@ async def test_a_controller_that_races_the_scheduler_costs_no_second_decision(
     assert figures.bound == 40
 
 
-async def test_a_pod_whose_group_nobody_makes_is_told_and_waits_for_it(
+async def test_a_pod_with_a_missing_group_gets_an_event_and_waits_for_the_group(
     cluster: Cluster, control_plane: ControlPlane, daemon: Daemon, history: History
 ) -> None:
     await cluster.create(node("n1", cpu=8))
@@ -188,7 +190,7 @@ async def test_a_pod_whose_group_nobody_makes_is_told_and_waits_for_it(
     await asyncio.sleep(GRACE_SECONDS / 3)
     await cluster.create(group)
     assert set(await _bound(cluster, 2)) == {"slow-0", "slow-1"}
-    event = await _told(cluster, "lost", "PodGroupNotFound")
+    event = await _event_on(cluster, "lost", "PodGroupNotFound")
     text = f"PodGroup <{cluster.namespace}/mistyped> does not exist"
     assert (event["type"], event["message"], event["count"]) == ("Warning", text, 1)
 
@@ -199,10 +201,10 @@ async def test_a_pod_whose_group_nobody_makes_is_told_and_waits_for_it(
 
     row = await cluster.wait_until(condition, "the condition", within=10)
     assert (row["status"], row["reason"], row["message"]) == ("False", "Unschedulable", text)
-    told = {
+    emitted = {
         one["involvedObject"]["name"] for one in await cluster.list("events") if one["reason"] == "PodGroupNotFound"
     }
-    assert told == {"lost"}, "who came a moment before the group is not told off"
+    assert emitted == {"lost"}, "a pod that came a moment before its group gets no event"
     await cluster.create(pod_group("mistyped"))
     assert "lost" in await _bound(cluster, 3)
     await prove(history, control_plane, daemon)

@@ -17,15 +17,15 @@ from tests.controlplane.cluster import Cluster, Manifest
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.kubelet import Kubelet
 from tests.controlplane.manifests import gang, gpu_node, pod, pod_group, queue
-from tests.e2e.asking import A10, CARD, H200, NO_CONF, Asking, set_the_scene
+from tests.e2e.asking import A10, CARD, H200, NO_CONF, LiveCommand, set_the_scene
 from tests.e2e.daemons import CARD_CONF, Daemon
 
 _SHORT = "Queue <q> has insufficient <A10> quota: requested <2000>, total would be <6000>, but capability is <4000>"
 
 
 @pytest.fixture
-def ask(cluster: Cluster, control_plane: ControlPlane, capsys: pytest.CaptureFixture[str]) -> Asking:
-    return Asking(control_plane.kubeconfig_for("scheduler-b"), cluster.namespace, capsys)
+def run_live(cluster: Cluster, control_plane: ControlPlane, capsys: pytest.CaptureFixture[str]) -> LiveCommand:
+    return LiveCommand(control_plane.kubeconfig_for("scheduler-b"), cluster.namespace, capsys)
 
 
 async def _install(cluster: Cluster, content: Mapping[str, str]) -> None:
@@ -53,9 +53,9 @@ async def _allow(cluster: Cluster, user: str, rules: list[Manifest]) -> None:
 
 
 @pytest.mark.asyncio
-async def test_explain_says_why_a_job_waits_with_figures(cluster: Cluster, ask: Asking) -> None:
+async def test_explain_shows_why_a_job_is_pending_with_figures(cluster: Cluster, run_live: LiveCommand) -> None:
     await set_the_scene(cluster)
-    answer = await ask.explain("waits")
+    answer = await run_live.explain("waits")
     assert (answer.status, answer.err) == (0, NO_CONF)
     lines = answer.out.splitlines()
     needs = "it needs 2 A10, and queue q has 0 A10 left of its quota of 4 (4 used)"
@@ -68,9 +68,9 @@ async def test_explain_says_why_a_job_waits_with_figures(cluster: Cluster, ask: 
 
 
 @pytest.mark.asyncio
-async def test_explain_as_json_is_the_record(cluster: Cluster, ask: Asking) -> None:
+async def test_explain_as_json_is_the_record(cluster: Cluster, run_live: LiveCommand) -> None:
     await set_the_scene(cluster)
-    found = (await ask.explain("waits-1", "-o", "json")).document
+    found = (await run_live.explain("waits-1", "-o", "json")).document
     assert (found["podGroup"], found["queue"]["name"], found["phase"]) == ("waits", "q", "Pending")
     assert (found["stage"], found["refusals"][0]["message"]) == ("NotAdmitted", _SHORT)
     refusal = found["refusals"][0]
@@ -84,44 +84,46 @@ async def test_explain_as_json_is_the_record(cluster: Cluster, ask: Asking) -> N
 
 
 @pytest.mark.asyncio
-async def test_explain_tells_what_does_not_wait_and_what_would_not(cluster: Cluster, ask: Asking) -> None:
+async def test_explain_shows_scheduled_jobs_and_jobs_the_next_session_binds(
+    cluster: Cluster, run_live: LiveCommand
+) -> None:
     await set_the_scene(cluster)
-    assert ": Not pending: all pods are scheduled.\n" in (await ask.explain("runs")).out
-    answer = await ask.explain("fits")
+    assert ": Not pending: all pods are scheduled.\n" in (await run_live.explain("runs")).out
+    answer = await run_live.explain("fits")
     assert ": The next session binds 2 pods to n1.\n" in answer.out
     assert not await cluster.list("events", fieldSelector="involvedObject.name=fits"), "and it does not"
     assert sorted(await cluster.bound()) == [f"runs-{member}" for member in range(4)]
 
 
 @pytest.mark.asyncio
-async def test_explain_knows_a_deployment_by_its_name(cluster: Cluster, ask: Asking) -> None:
+async def test_explain_finds_a_deployment_by_its_name(cluster: Cluster, run_live: LiveCommand) -> None:
     await set_the_scene(cluster)
     for name in ("chat-5d8f-aaaaa", "chat-v2-5d8f-bbbbb"):
         replica = pod(name, queue="q", cards=A10, requests=CARD, labels={"pod-template-hash": "5d8f"})
         replica_set = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": name[:-6], "uid": name}
         replica["metadata"]["ownerReferences"] = [{**replica_set, "controller": True}]
         await cluster.create(replica)
-    for asked in ("chat", "deployment/chat"):
-        head, *rest = (await ask.explain(asked)).out.splitlines()
+    for given_name in ("chat", "deployment/chat"):
+        head, *rest = (await run_live.explain(given_name)).out.splitlines()
         assert head.startswith(f"{cluster.namespace}/deployment/chat: The PodGroup is not admitted: ")
         assert "chat-5d8f-aaaaa: PodGroup not admitted" in rest
-    missing = await ask.explain("deployment/chad")
+    missing = await run_live.explain("deployment/chad")
     assert missing.status == 2
     assert "namespace" in missing.err
     assert "has deployment/chat, deployment/chat-v2, early, fits, runs, waits\n" in missing.err
 
 
 @pytest.mark.asyncio
-async def test_an_unknown_name_offers_what_there_is(cluster: Cluster, ask: Asking) -> None:
+async def test_an_unknown_name_lists_the_existing_ones(cluster: Cluster, run_live: LiveCommand) -> None:
     await set_the_scene(cluster)
     await cluster.create_all([pod_group(f"more-{number}", queue="q") for number in range(9)])
     where = cluster.control_plane.server
-    answer = await ask.explain("wait")
+    answer = await run_live.explain("wait")
     assert (answer.status, answer.out) == (2, "")
     shown = "waits, early, fits, more-0, more-1, more-2, more-3, more-4 and 5 more"
     there = f"{cluster.namespace}/wait: no such job or pod at {where}; namespace {cluster.namespace} has {shown}"
     assert answer.err == f"{NO_CONF}error: {there}\n"
-    elsewhere = await ask("explain", "waits", "-n", "elsewhere")
+    elsewhere = await run_live("explain", "waits", "-n", "elsewhere")
     assert f"namespace elsewhere has no jobs; namespaces with jobs: {cluster.namespace}\n" in elsewhere.err
 
 
@@ -129,14 +131,14 @@ async def test_an_unknown_name_offers_what_there_is(cluster: Cluster, ask: Askin
 
 
 @pytest.mark.asyncio
-async def test_queue_list_shows_what_is_held_promised_and_free(cluster: Cluster, ask: Asking) -> None:
+async def test_queue_list_shows_held_nominated_and_free_quota(cluster: Cluster, run_live: LiveCommand) -> None:
     await set_the_scene(cluster)
-    answer = await ask("queue", "list")
+    answer = await run_live("queue", "list")
     assert (answer.status, answer.err) == (0, NO_CONF)
     rows = [line.split() for line in answer.out.splitlines()]
     columns = "QUEUE STATE JOBS PENDING JOBS TOTAL CARD OR RESOURCE QUOTA ALLOCATED RESERVED QUOTA FREE CLUSTER TOTAL"
     assert rows[0] == columns.split()
-    # What a session would bind is not held: `fits` waits.
+    # A pod that the next session binds holds nothing: `fits` waits.
     assert ["other", "Open", "1", "2", "A10", "2", "0", "0", "2", "8"] in rows
     assert [H200, "2", "0", "2", "2", "2"] in rows
     assert ["q", "Open", "1", "2", "A10", "4", "4", "0", "0", "8"] in rows
@@ -145,9 +147,9 @@ async def test_queue_list_shows_what_is_held_promised_and_free(cluster: Cluster,
 
 
 @pytest.mark.asyncio
-async def test_queue_list_as_json_of_one_queue(cluster: Cluster, ask: Asking) -> None:
+async def test_queue_list_as_json_of_one_queue(cluster: Cluster, run_live: LiveCommand) -> None:
     await set_the_scene(cluster)
-    answer = await ask("queue", "list", "q", "-o", "json")
+    answer = await run_live("queue", "list", "q", "-o", "json")
     (only,) = answer.document["items"]
     assert (only["name"], only["state"], only["jobs"], only["waiting"]) == ("q", "Open", 2, 1)
     assert only["cards"] == [
@@ -155,14 +157,14 @@ async def test_queue_list_as_json_of_one_queue(cluster: Cluster, ask: Asking) ->
         {"card": "X", "quota": 1, "allocated": 0, "inqueue": 0, "total": 0, "queue": "q", "free": 1},
     ]
     assert only["resources"]["cpu"] == [32000, 4000]
-    unknown = await ask("queue", "list", "q", "nope")
+    unknown = await run_live("queue", "list", "q", "nope")
     assert (unknown.status, unknown.out) == (2, "")
     assert unknown.err == f"{NO_CONF}error: no such queue: nope; existing queues: other, q\n"
 
 
 @pytest.mark.asyncio
 async def test_queue_list_agrees_with_the_daemon(
-    cluster: Cluster, control_plane: ControlPlane, kubelet: Kubelet, ask: Asking, tmp_path: Path
+    cluster: Cluster, control_plane: ControlPlane, kubelet: Kubelet, run_live: LiveCommand, tmp_path: Path
 ) -> None:
     either = f"{H200}|{A10}"
     await cluster.create_all([gpu_node("n1", A10, 8), gpu_node("n2", H200, 1), queue("q", cards={A10: 3, H200: 8})])
@@ -175,11 +177,11 @@ async def test_queue_list_agrees_with_the_daemon(
             return bool((await cluster.get("podgroups", "job")).get("status", {}).get("phase") == "Running")
 
         await cluster.wait_until(runs, "the job to run", within=20)
-        (only,) = (await ask("queue", "list", "q", "-o", "json")).document["items"]
+        (only,) = (await run_live("queue", "list", "q", "-o", "json")).document["items"]
         for row in only["cards"]:
             for figure, metric in {"allocated": "allocated", "quota": "capacity", "inqueue": "inqueue"}.items():
-                told = await daemon.metric(f"volcano_queue_card_{metric}", queue_name="q", card=row["card"])
-                assert row[figure] == told, (row, metric)
+                message = await daemon.metric(f"volcano_queue_card_{metric}", queue_name="q", card=row["card"])
+                assert row[figure] == message, (row, metric)
         assert {row["card"]: row["allocated"] for row in only["cards"]} == {A10: 2, H200: 1}
         await daemon.stop()
 
@@ -188,24 +190,24 @@ async def test_queue_list_agrees_with_the_daemon(
 
 
 @pytest.mark.asyncio
-async def test_the_installed_scheduler_conf_decides(cluster: Cluster, ask: Asking, tmp_path: Path) -> None:
+async def test_the_installed_scheduler_conf_decides(cluster: Cluster, run_live: LiveCommand, tmp_path: Path) -> None:
     await set_the_scene(cluster)
     await cluster.create(pod("unnamed", queue="q", requests=CARD))
     deny = CARD_CONF.replace("{name: capacity-card}", "{name: capacity-card, arguments: {unnamedCards: deny}}")
     await _install(cluster, {"scheduler.yaml": deny})
-    answer = await ask.explain("unnamed")
+    answer = await run_live.explain("unnamed")
     assert answer.err == ""
     assert ": Can never start: card resource nvidia.com/gpu requested without annotation" in answer.out
     given = tmp_path / "conf.yaml"
     given.write_text(CARD_CONF)
-    answer = await ask.explain("unnamed", f"--scheduler-conf={given}")
+    answer = await run_live.explain("unnamed", f"--scheduler-conf={given}")
     assert ": The next session binds 1 pod to " in answer.out, "the conf that is given goes first"
-    answer = await ask.explain("unnamed", "--installed-conf=capcard-system/another")
+    answer = await run_live.explain("unnamed", "--installed-conf=capcard-system/another")
     assert "ConfigMap capcard-system/another: not found; using the built-in scheduler-conf\n" in answer.err
 
 
 @pytest.mark.parametrize(
-    "content, status, told",
+    "content, status, message",
     [
         ({"other.yaml": ""}, 0, f"note: ConfigMap {INSTALLED_CONF} has no key scheduler.yaml; using the built-in"),
         (
@@ -217,26 +219,26 @@ async def test_the_installed_scheduler_conf_decides(cluster: Cluster, ask: Askin
     ids=["another key", "not readable"],
 )
 @pytest.mark.asyncio
-async def test_an_installed_scheduler_conf_of_no_use_is_told(
-    cluster: Cluster, ask: Asking, content: Mapping[str, str], status: int, told: str
+async def test_an_invalid_installed_scheduler_conf_is_reported(
+    cluster: Cluster, run_live: LiveCommand, content: Mapping[str, str], status: int, message: str
 ) -> None:
     await cluster.create(queue("q"))
     await _install(cluster, content)
-    answer = await ask("queue", "list")
+    answer = await run_live("queue", "list")
     assert answer.status == status
-    assert told in answer.err
+    assert message in answer.err
 
 
-# --- who may ask, and where -----------------------------------------------------------------------------------------
+# --- rights and paths -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.asyncio
-async def test_who_may_read_little_is_told_what_is_missing(
-    cluster: Cluster, control_plane: ControlPlane, ask: Asking
+async def test_missing_read_rights_are_named(
+    cluster: Cluster, control_plane: ControlPlane, run_live: LiveCommand
 ) -> None:
     await set_the_scene(cluster)
-    somebody = control_plane.kubeconfig_for("somebody")
-    answer = await ask("queue", "list", kubeconfig=somebody)
+    reader = control_plane.kubeconfig_for("somebody")
+    answer = await run_live("queue", "list", kubeconfig=reader)
     assert (answer.status, answer.out) == (2, "")
     note, error = answer.err.splitlines()
     assert note == f"note: ConfigMap {INSTALLED_CONF}: access denied; using the built-in scheduler-conf"
@@ -244,7 +246,7 @@ async def test_who_may_read_little_is_told_what_is_missing(
     needed = {"": ["nodes", "pods"], "scheduling.volcano.sh": ["podgroups", "queues"]}
     rules = [{"apiGroups": [group], "resources": names, "verbs": ["list"]} for group, names in needed.items()]
     await _allow(cluster, "somebody", rules)
-    answer = await ask("queue", "list", "q", kubeconfig=somebody)
+    answer = await run_live("queue", "list", "q", kubeconfig=reader)
     assert answer.status == 0
     note, left_out = answer.err.splitlines()
     assert left_out.startswith("note: access denied, assumed empty: ")
@@ -266,22 +268,22 @@ def test_without_a_kubeconfig_files_are_offered(
 
 
 @pytest.mark.parametrize(
-    "words, told",
+    "words, message",
     [
         (["--kubeconfig=/nowhere"], "error: kubeconfig /nowhere: no such file\n"),
         (["--installed-conf=conf"], "error: --installed-conf: 'conf': expected NAMESPACE/NAME\n"),
     ],
 )
-def test_flags_of_no_use_are_told(
+def test_useless_flags_are_reported(
     words: list[str],
-    told: str,
+    message: str,
     control_plane: ControlPlane,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(control_plane.kubeconfig_for("scheduler-b")))
     assert run(["queue", "list", *words]) == 2
-    assert capsys.readouterr() == ("", told)
+    assert capsys.readouterr() == ("", message)
 
 
 @pytest.mark.asyncio

@@ -17,23 +17,27 @@ from capcard_sched.cli.main import run
 from capcard_sched.simulation.output import as_list, to_json
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
-from tests.e2e.asking import A10, H200, NO_CONF, Asking, set_the_scene
+from tests.e2e.asking import A10, H200, NO_CONF, LiveCommand, set_the_scene
 
 
 @pytest.fixture
-def ask(cluster: Cluster, control_plane: ControlPlane, capsys: pytest.CaptureFixture[str]) -> Asking:
-    return Asking(control_plane.kubeconfig_for("scheduler-b"), cluster.namespace, capsys)
+def run_live(cluster: Cluster, control_plane: ControlPlane, capsys: pytest.CaptureFixture[str]) -> LiveCommand:
+    return LiveCommand(control_plane.kubeconfig_for("scheduler-b"), cluster.namespace, capsys)
 
 
 # --- snapshot -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.asyncio
-async def test_a_snapshot_answers_as_the_cluster_does(
-    cluster: Cluster, ask: Asking, control_plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+async def test_a_snapshot_gives_the_results_of_the_cluster(
+    cluster: Cluster,
+    run_live: LiveCommand,
+    control_plane: ControlPlane,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     await set_the_scene(cluster)
-    live = (await ask.explain("waits", "-o", "json")).document
+    live = (await run_live.explain("waits", "-o", "json")).document
     file = tmp_path / "cluster.json"
     arguments = ["snapshot", "-o", str(file), "--kubeconfig", str(control_plane.kubeconfig_for("scheduler-b"))]
     assert await asyncio.to_thread(run, arguments) == 0
@@ -48,12 +52,12 @@ async def test_a_snapshot_answers_as_the_cluster_does(
 
 @pytest.mark.asyncio
 async def test_a_change_of_a_live_cluster_equals_a_simulation_of_the_changed_input(
-    cluster: Cluster, ask: Asking, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    cluster: Cluster, run_live: LiveCommand, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await set_the_scene(cluster)
     file = tmp_path / "changed.json"
     flags = ["--until", "1m", "--quota", f"q/{A10}=6", "--save", str(file), "-o", "json"]
-    answer = await ask("what-if", *flags)
+    answer = await run_live("what-if", *flags)
     assert answer.status == 0
     assert [row["job"] for row in answer.document["starts"]] == [f"{cluster.namespace}/podgroup/waits"]
     row = answer.document["starts"][0]
@@ -76,22 +80,22 @@ async def test_a_change_of_a_live_cluster_equals_a_simulation_of_the_changed_inp
 
 @pytest.mark.asyncio
 async def test_the_namespace_of_the_kubeconfig_is_the_default(
-    cluster: Cluster, control_plane: ControlPlane, ask: Asking
+    cluster: Cluster, control_plane: ControlPlane, run_live: LiveCommand
 ) -> None:
     await set_the_scene(cluster)
     config = control_plane.kubeconfig_for("scheduler-b", namespace=cluster.namespace, name="here")
-    answer = await ask("explain", "waits", kubeconfig=config)
+    answer = await run_live("explain", "waits", kubeconfig=config)
     assert answer.out.startswith(f"{cluster.namespace}/podgroup/waits: ")
-    answer = await ask("pod", "list", "-o", "name", kubeconfig=config)
+    answer = await run_live("pod", "list", "-o", "name", kubeconfig=config)
     assert len(answer.out.splitlines()) == 8
-    assert (await ask("explain", "waits", "-n", "default", kubeconfig=config)).status == 2
+    assert (await run_live("explain", "waits", "-n", "default", kubeconfig=config)).status == 2
 
 
 # --- lists ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.asyncio
-async def test_each_list_reads_the_live_cluster(cluster: Cluster, ask: Asking) -> None:
+async def test_each_list_reads_the_live_cluster(cluster: Cluster, run_live: LiveCommand) -> None:
     await set_the_scene(cluster)
     expected = {
         "job": {"early", "fits", "runs", "waits"},
@@ -104,13 +108,13 @@ async def test_each_list_reads_the_live_cluster(cluster: Cluster, ask: Asking) -
     }
     for kind, names in expected.items():
         scope = ["-n", cluster.namespace] if kind in {"job", "pod"} else []
-        answer = await ask(kind, "list", "-o", "json", *scope)
+        answer = await run_live(kind, "list", "-o", "json", *scope)
         assert (answer.status, answer.err) == (0, NO_CONF)
         assert {item["name"] for item in answer.document["items"]} == names
-    rows = [line.split() for line in (await ask("job", "list", "-n", cluster.namespace)).out.splitlines()]
+    rows = [line.split() for line in (await run_live("job", "list", "-n", cluster.namespace)).out.splitlines()]
     assert ["runs", "podgroup", "q", "Running", "4/4", "(4)"] in [row[:6] for row in rows]
     assert ["waits", "podgroup", "q", "Pending", "0/2", "(2)"] in [row[:6] for row in rows]
-    elsewhere = await ask("job", "list", "-n", "elsewhere")
+    elsewhere = await run_live("job", "list", "-n", "elsewhere")
     assert (elsewhere.status, elsewhere.out, elsewhere.err) == (0, "", f"{NO_CONF}No resources found\n")
 
 
@@ -145,7 +149,7 @@ async def _weigh(cluster: Cluster) -> None:
     ids=["queue", "card", "node", "job", "pod", "container", "queue get"],
 )
 @pytest.mark.asyncio
-async def test_a_watch_prints_what_changes(
+async def test_a_watch_prints_changes(
     words: str,
     value: Callable[[Any], object],
     before: object,

@@ -1,4 +1,4 @@
-"""Gangs in hard mode on a real API server: HyperNodes are read, the gang stays together, its group says where it is."""
+"""Gangs in hard mode on a real API server: the gang stays together, its group names its HyperNode."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_a_gang_waits_for_hyper_nodes_and_then_stays_in_one(cluster: Clust
 
     await cluster.wait_until(together, "the gang in one HyperNode", within=30)
 
-    async def told() -> bool:
+    async def emitted() -> bool:
         group = await cluster.get("podgroups", "g")
         events = await cluster.list("events", namespace="default")  # of objects without one
         return group["metadata"].get("annotations", {}).get(JOB_ALLOCATED_HYPERNODE) == "a" and any(
@@ -76,4 +76,4 @@ async def test_a_gang_waits_for_hyper_nodes_and_then_stays_in_one(cluster: Clust
             for event in events
         )
 
-    await cluster.wait_until(told, "the annotation, and the event on the HyperNode that names no node", within=30)
+    await cluster.wait_until(emitted, "the annotation, and the event on the HyperNode that names no node", within=30)

@@ -1,4 +1,4 @@
-"""CPUs on NUMA nodes with a real API server: what is read and written, and whom a bad object is told to."""
+"""CPUs on NUMA nodes with a real API server: reads, writes, and the event on a bad object."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def whole(name: str, cpus: int) -> Manifest:
     return made
 
 
-async def test_pods_get_cpus_side_by_side_and_the_object_says_when_they_are_free(
+async def test_pods_get_adjacent_cpus_and_the_object_shows_when_they_are_free(
     cluster: Cluster, control_plane: ControlPlane, tmp_path: Path
 ) -> None:
     await cluster.create_all(
@@ -69,7 +69,7 @@ async def test_pods_get_cpus_side_by_side_and_the_object_says_when_they_are_free
             conditions = (await cluster.get("pods", "c"))["status"].get("conditions", [])
             return next((row["message"] for row in conditions if row["type"] == "PodScheduled"), None)
 
-        async def told() -> str | None:
+        async def emitted() -> str | None:
             events = [
                 event
                 for event in await cluster.list("events", namespace="default")
@@ -85,7 +85,7 @@ async def test_pods_get_cpus_side_by_side_and_the_object_says_when_they_are_free
         message = await cluster.wait_until(refused, "a reason", within=20)
         assert message is not None
         assert "1 container main cannot be assigned by numa, 1 numa info is empty" in message
-        problem = await cluster.wait_until(told, "an event on the object", within=20)
+        problem = await cluster.wait_until(emitted, "an event on the object", within=20)
         assert problem is not None
         assert "spec.policies.TopologyManagerPolicy: expected one of none, " in problem
         assert "spec.numares.cpu.allocatable: CPUs 8 are not in spec.cpuDetail" in problem

@@ -138,7 +138,7 @@ def test_an_unreachable_api_server_is_one_line(
 
 
 @pytest.mark.asyncio
-async def test_without_rights_each_verb_names_what_is_denied(
+async def test_without_rights_each_verb_names_the_denied_rights(
     cluster: Cluster, control_plane: ControlPlane, shell: Shell
 ) -> None:
     await furnish(cluster)
@@ -150,7 +150,7 @@ async def test_without_rights_each_verb_names_what_is_denied(
 
 
 @pytest.mark.asyncio
-async def test_rights_in_one_namespace_show_what_is_readable_and_name_what_is_not(
+async def test_rights_in_one_namespace_show_readable_objects_and_name_denied_rights(
     cluster: Cluster, control_plane: ControlPlane, shell: Shell, tmp_path: Path
 ) -> None:
     await furnish(cluster)

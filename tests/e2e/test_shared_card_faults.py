@@ -153,7 +153,7 @@ async def test_a_binding_that_fails_after_the_choice_leaves_no_annotation_and_th
         fault.lift()
 
 
-async def test_a_binding_whose_answer_is_lost_is_counted_once(world: World) -> None:
+async def test_a_binding_whose_response_is_lost_is_counted_once(world: World) -> None:
     await world.cluster.create(_node("lost"))
     async with world.plugin("lost") as plugin:
         await plugin.register(_cards("lost"), handshake=False)

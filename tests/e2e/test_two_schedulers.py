@@ -23,7 +23,7 @@ pytestmark = pytest.mark.asyncio
 
 _CARD = {"cpu": "1", "nvidia.com/gpu": "1"}
 _ROOM = {"cpu": "64", "memory": "256Gi"}
-#: Their queues say what they hold, too.
+#: Their queues publish their usage, too.
 _CONF = CARD_CONF.replace("{name: capacity-card}", "{name: capacity-card, arguments: {publishCardUsage: true}}")
 _ONE, _OTHER = "capcard-sched", "night-shift"
 
@@ -112,7 +112,7 @@ async def test_each_binds_its_own_pods_under_a_lease_of_its_own(
         await prove(history, control_plane, *daemons)
 
 
-async def test_room_and_quota_that_the_other_holds_are_not_given_again(
+async def test_capacity_and_quota_that_the_other_scheduler_holds_are_not_allocated_again(
     cluster: Cluster, control_plane: ControlPlane, history: History, tmp_path: Path
 ) -> None:
     """Four cards on the node and three in the quota; the other's gang has two of both."""
@@ -141,7 +141,7 @@ async def test_room_and_quota_that_the_other_holds_are_not_given_again(
             found = await cluster.get("pods", "too-big")
             return any("Insufficient cpu" in row.get("message", "") for row in found["status"].get("conditions", []))
 
-        await cluster.wait_until(unfit, "the pod that does not fit to be told", within=20)
+        await cluster.wait_until(unfit, "the event of the pod that does not fit", within=20)
         await cluster.delete("pods", "too-big")
         await cluster.create(pod("fits", requests={"cpu": "13"}))
         await settled(cluster, {"theirs-0", "theirs-1", "one-0", "fits"})
@@ -151,7 +151,7 @@ async def test_room_and_quota_that_the_other_holds_are_not_given_again(
 async def test_nodes_of_their_own_are_never_overcommitted_however_many_arrive_at_once(
     cluster: Cluster, control_plane: ControlPlane, history: History, tmp_path: Path
 ) -> None:
-    """As the page advises: each its nodes by --node-selector. Then nothing depends on who is quicker."""
+    """As documented: each its nodes by --node-selector. Then nothing depends on which is quicker."""
     nodes = [node(f"{letter}{index}", cpu=4, labels={"pool": letter}) for letter in "ab" for index in range(3)]
     await cluster.create_all(nodes)
     two = Two(control_plane, tmp_path)
@@ -172,11 +172,11 @@ async def test_nodes_of_their_own_are_never_overcommitted_however_many_arrive_at
         await prove(history, control_plane, *daemons, gangs=False)
 
 
-async def test_they_do_not_argue_about_what_both_write(
+async def test_two_schedulers_do_not_overwrite_each_others_statuses_forever(
     cluster: Cluster, control_plane: ControlPlane, tmp_path: Path
 ) -> None:
-    """PodGroups and queues are written by both, and they do not know the same pods: each has its say, then peace."""
-    # A queue each for what is refused: a group without minResources is admitted by who does not know its pods.
+    """PodGroups and queues are written by both, with different pods in view: each writes, then both back off."""
+    # A queue each for refused jobs: a group without minResources is admitted by a scheduler that does not see its pods.
     refusing = [queue(name, cards={"A10": 2}, capability=_ROOM) for name in ("q", "r", "s")]
     await cluster.create_all([gpu_node("n1", "A10", 8, cpu=16), *refusing])
     await cluster.create_all([pod("bare"), *(pod(f"t{index}", scheduler=_OTHER) for index in range(2))])
@@ -194,7 +194,7 @@ async def test_they_do_not_argue_about_what_both_write(
                 if row.user.startswith("scheduler-") and row.verb == "patch" and row.resource in {"podgroups", "queues"}
             )
 
-        for _ in range(6):  # what differs in numbers only is written at growing distances
+        for _ in range(6):  # differences in numbers only are rate-limited
             before = writes()
             await asyncio.sleep(5)
             if writes() == before:

@@ -59,7 +59,7 @@ def simulated(manifests: list[Manifest], until: int | None = None) -> Simulation
 
 
 def snapshot_of(outcome: SimulationOutcome, *, hidden: bool = False) -> KnownState:
-    """The end of a simulation; `hidden`: without the durations that only the simulator knows."""
+    """The end of a simulation; `hidden`: without the durations that only the simulator has."""
     objects = [obj for kind in outcome.store.kinds() for obj in outcome.store.list(kind)]
     if hidden:
         objects = json.loads(json.dumps(objects).replace(SIMULATION_DURATION, "example.com/hidden"))
@@ -160,7 +160,7 @@ def test_an_exceeded_estimate_counts_as_none() -> None:
         assert (found.p50 is not None) == known
 
 
-def test_a_job_that_no_end_lets_start_says_so() -> None:
+def test_a_job_that_starts_after_no_completion_reports_it() -> None:
     manifests = [node("n1"), queue(4), vcjob("a", 60, cards=4), vcjob("b", None, cards=8)]
     found = forecast(snapshot_of(simulated(manifests, 20)))["default/job/b"]
     assert found.p50 is None

@@ -146,7 +146,7 @@ async def test_objects_that_nothing_processed_are_explained(
 
 
 @pytest.mark.asyncio
-async def test_rights_in_one_namespace_give_what_the_scheduler_wrote_there(
+async def test_rights_in_one_namespace_show_the_scheduler_writes_of_that_namespace(
     cluster: Cluster, control_plane: ControlPlane, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     file = tmp_path / "cluster.yaml"

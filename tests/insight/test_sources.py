@@ -154,7 +154,7 @@ def test_a_saved_state_with_objects_that_controllers_process_is_simulated(
     assert (found["stage"], found["pods"]) == ("OverQuota", 2)
 
 
-def test_what_could_not_be_read_is_named_and_not_simulated(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unreadable_input_is_named_and_not_simulated(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
     content = json.loads(files.saved.read_text())
     content["savedState"]["unreadable"] = ["nodes", "queues"]
     content["items"] = [item for item in content["items"] if item["kind"] in {"Pod", "PodGroup"}]

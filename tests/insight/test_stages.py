@@ -48,7 +48,7 @@ def test_a_nominated_pod_waits_for_its_victims() -> None:
     assert (left.stage, left.summary) == ("Terminating", "Not pending: 1 of 1 pod are terminating")
 
 
-def test_what_the_session_itself_decides_is_announced() -> None:
+def test_the_decision_of_the_next_session_is_announced() -> None:
     h = cluster()
     h.group("pods")
     h.pod("p", group="pods", requests={"cpu": "1"})

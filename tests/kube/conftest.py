@@ -1,4 +1,4 @@
-"""What touches sockets by itself is tested on the event loop of the daemon and on asyncio's."""
+"""Code that uses sockets directly is tested on the event loop of the daemon and on asyncio's."""
 
 from __future__ import annotations
 

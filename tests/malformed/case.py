@@ -27,7 +27,7 @@ class Case(NamedTuple):
     held: frozenset[str] = frozenset()
     #: The condition message of their pods.
     held_by: str = ""
-    #: How the condition Unschedulable of the PodGroup `bad` ends, where it has no pod to name.
+    #: End of the condition Unschedulable of the PodGroup `bad`, where it has no pod to name.
     condition: str = ""
     #: A fact about the state after the run.
     check: Callable[[World], object] | None = None
@@ -65,7 +65,7 @@ def pod(
 def card_pod(
     id: str, bad: str, *events: WarningEvent, check: Callable[[World], object] | None = None, **annotations: str
 ) -> Case:
-    """A pod that asks for one device; of annotations `volcano.sh/...` with `_` for `.` and `__` for `-`."""
+    """A pod that requests one device; of annotations `volcano.sh/...` with `_` for `.` and `__` for `-`."""
     names = {f"volcano.sh/{key.replace('__', '-').replace('_', '.')}": text for key, text in annotations.items()}
     return pod(id, bad, *events, check=check, requests={"cpu": "1", GPU: 1}, annotations=names)
 

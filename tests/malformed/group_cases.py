@@ -22,7 +22,7 @@ def request(id: str, text: str, detail: str) -> list[Case]:
     ]
 
 
-def asked(id: str, text: str) -> Case:
+def requested(id: str, text: str) -> Case:
     """A well-formed request without pods: the job is admitted."""
     return group(f"request: {id}", None, pods=0, annotations={REQUEST: text}, check=is_admitted)
 
@@ -32,14 +32,14 @@ def is_admitted(world: World) -> bool:
     return world.h.phases["bad"] == "Inqueue"
 
 
-def beyond(id: str, text: str, card: str, asked: int, limit: int) -> Case:
+def beyond(id: str, text: str, card: str, requested: int, limit: int) -> Case:
     """A request above the quota. Changed figures alone are written at intervals, of which the first has not passed."""
     message = (
-        f"Queue <q> has insufficient <{card}> quota: requested <{asked}>, total would be <{asked}>, "
+        f"Queue <q> has insufficient <{card}> quota: requested <{requested}>, total would be <{requested}>, "
         f"but capability is <{limit}>"
     )
     events = [WarningEvent("PodGroup", "bad", "InsufficientScalarQuota", message)]
-    never = f"can never start: needs {asked // 1000}, quota is {limit // 1000} (<{card}> of Queue <q>)"
+    never = f"can never start: needs {requested // 1000}, quota is {limit // 1000} (<{card}> of Queue <q>)"
     events.append(WarningEvent("PodGroup", "bad", "CanNeverStart", f"{never}; nothing is reserved for it"))
     return group(f"request: {id}", None, *events, pods=0, annotations={REQUEST: text}, condition=message)
 
@@ -57,11 +57,11 @@ REQUESTS = [
     *request("alternatives twice", '{"A|B":1,"A | B":2}', "<A | B>: 2 is a duplicate key; name each card once"),
     *request("deep objects", '{"A":' * 20_000, TOO_DEEP),
     *request("too long", "x" * 300_000, "longer than 262144 characters"),
-    asked("empty", ""),
-    asked("null", "null"),
-    asked("no cards", "{}"),
-    asked("none of a card", '{"A":0}'),
-    asked("an alternative without a node", '{"A|NOPE":1}'),
+    requested("empty", ""),
+    requested("null", "null"),
+    requested("no cards", "{}"),
+    requested("none of a card", '{"A":0}'),
+    requested("an alternative without a node", '{"A|NOPE":1}'),
     beyond("a card without a node", '{"NOPE":1}', "NOPE", 1000, 0),
     beyond("as many cards as there can be", '{"A":9223372036854775}', "A", 9223372036854775000, 8000),
 ]

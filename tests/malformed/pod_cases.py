@@ -25,7 +25,7 @@ def empty(id: str, text: str, key: str = "card_name") -> Case:
 
 
 def holds(amount: int) -> Any:
-    """What queue `q` is charged of card A, with the healthy gang's 2000."""
+    """The charge of queue `q` for card A, with the healthy gang's 2000."""
     return lambda w: w.h.plugin("capacity-card").ledger.queues["q"].allocated.cards == {"A": 2000 + amount}
 
 
@@ -112,7 +112,7 @@ def amount(id: str, path: str, text: str, **spec: Any) -> Case:
 
 
 def container(side: str, resource: str, value: Any, **more: Any) -> list[dict[str, Any]]:
-    """Containers of which one asks for such an amount."""
+    """Containers of which one requests such an amount."""
     return [{"name": "c", "resources": {side: {resource: value}}, **more}]
 
 

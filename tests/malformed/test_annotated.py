@@ -56,7 +56,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.id) for case in CASES])
-def test_what_an_api_server_takes_is_simulated_with_an_event(
+def test_input_that_an_api_server_accepts_is_simulated_with_an_event(
     case: Tolerated, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "input.yaml"

@@ -36,7 +36,7 @@ class Problem(NamedTuple):
 
 
 class Case(NamedTuple):
-    """A scheduler-conf and all that is said about it."""
+    """A scheduler-conf and all its messages."""
 
     id: str
     text: str | bytes
@@ -154,7 +154,7 @@ ACTION_CASES = [
                    accepted="a list of maps with name and arguments")),
     document("configurations: without a name", f"{GOOD}configurations: [{{arguments: {{}}}}]",
              error("configurations[0].name (line 5)", "is required", accepted="{name: allocate, arguments: {}}")),
-    document("configurations: of nobody", f"{GOOD}configurations: [{{name: alocate}}]",
+    document("configurations: of no plugin", f"{GOOD}configurations: [{{name: alocate}}]",
              warning("configurations[0].name (line 5)", 'unknown action "alocate"; skipped',
                      'did you mean "allocate"?')),
     document("configurations: an unknown argument", f"{GOOD}configurations: [{{name: allocate, arguments: {{x: 1}}}}]",
@@ -250,7 +250,7 @@ ARGUMENTS = [
            warning("tiers[0].plugins[0].arguments.nodeOrderWeigth (line 4)",
                    'plugin capacity-card has no argument "nodeOrderWeigth"; it is ignored',
                    'did you mean "nodeOrderWeight"?')),
-    # Legal, and beyond everything that a cluster has: nothing is said, and nothing overflows.
+    # Legal, and beyond everything that a cluster has: no message, and nothing overflows.
     *(
         plugin(f"extreme: {name} {key} {value}", f"{{name: {name}, arguments: {{{key}: {value}}}}}")
         for name, key, value in (
@@ -287,7 +287,7 @@ def test_an_error_stops_the_simulation_and_a_warning_does_not(
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.id) for case in CASES])
-def test_validate_says_the_same(case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_validate_reports_the_same(case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     conf = tmp_path / "conf.yaml"
     conf.write_bytes(case.text if isinstance(case.text, bytes) else case.text.encode())
     rejected = any(problem.severity == "error" for problem in case.problems)

@@ -1,4 +1,4 @@
-"""How many malformed inputs there are, each different from the others."""
+"""The number of malformed inputs, each different from the others."""
 
 from __future__ import annotations
 

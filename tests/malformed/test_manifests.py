@@ -21,7 +21,7 @@ OPERATION = "{at: DURATION, create: OBJECT}, {at: .., delete: OBJECT} or {at: ..
 
 
 class Case(NamedTuple):
-    """Documents and all that is said about them, without `error: FILE: ` before each line."""
+    """Documents and all their messages, without `error: FILE: ` before each line."""
 
     id: str
     text: str
@@ -110,7 +110,7 @@ OBJECTS = [
         "spec.initContainers[0].resources.limits.memory: must not be negative, got the number -5"),
     pod("overhead: {cpu: x}", f"spec.overhead.cpu: 'x' is not a quantity: {NO_NUMBER}"),
     pod("resources: {requests: {cpu: x}}", f"spec.resources.requests.cpu: 'x' is not a quantity: {NO_NUMBER}"),
-    # where a pod may go
+    # node selection
     pod("tolerations: x", 'spec.tolerations: expected a list, got the string "x"'),
     pod("tolerations: [{key: a, operator: Like}, {key: b, effect: Never}]",
         'spec.tolerations[0].operator: expected one of Exists, Equal, Lt, Gt, got the string "Like"',
@@ -293,7 +293,7 @@ TIMELINES = [
     timeline("delete: of nothing", f"{{at: 1s, delete: {A_NODE}}}",
              problems=(
                  "spec.operations[0].delete: delete Node n: metadata.name: the object does not exist at that time",)),
-    timeline("delete: a pod of nobody", "{at: 1s, delete: {apiVersion: v1, kind: Pod, metadata: {name: a}}}",
+    timeline("delete: a missing pod", "{at: 1s, delete: {apiVersion: v1, kind: Pod, metadata: {name: a}}}",
              problems=("spec.operations[0].delete: delete Pod default/a: the object does not exist at 1s",)),
     timeline("delete: another version", f"{{at: 1s, delete: {A_NODE.replace('v1', 'v2')}}}",
              problems=(
@@ -307,7 +307,7 @@ TIMELINES = [
     patch("a status", "metadata: {name: n}, status: x", 'Node n: status: expected a mapping, got the string "x"'),
     patch("what the API server sets", "metadata: {name: n, creationTimestamp: 2026-01-01T00:00:00Z}",
           "Node n: metadata.creationTimestamp: is set by the API server and cannot be patched"),
-    # What is wrong only after the patch is found when its time has come, and nothing is printed all the same.
+    # An error that exists only after the patch is found at its time, and nothing is printed all the same.
     patch("no container left", "metadata: {name: a}, spec: {containers: null}",
           "patch Pod default/a: spec.containers: is required: a pod has at least one container", "Pod"),
     patch("a request above its limit", "metadata: {name: a}, spec: {containers: "

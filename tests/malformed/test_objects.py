@@ -60,7 +60,7 @@ def test_a_fixed_object_is_scheduled_and_a_new_problem_is_a_new_event() -> None:
 
 
 def assert_bad_pod(world: World, case: Case) -> None:
-    """The pod `bad` and the condition of its PodGroup are as the case says."""
+    """The pod `bad` and the condition of its PodGroup match the case."""
     if case.condition:
         found = [(status, text) for type, status, text in world.conditions["bad"] if type == "Unschedulable"]
         assert found == [("True", case.condition)]

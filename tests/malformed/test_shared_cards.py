@@ -1,6 +1,6 @@
 """Malformed registrations, device annotations, requests and ConfigMaps of shared cards.
 
-Each gives its warning once, and the pods of everybody else are scheduled.
+Each gives its warning once, and all other pods are scheduled.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import yaml
 
-#: An object as the API server speaks of it.
+#: An object in the API server's JSON form.
 Manifest = dict[str, Any]
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -46,7 +46,7 @@ def by_key(manifests: Iterable[Manifest]) -> dict[str, Manifest]:
 
 
 def kustomized(kubectl: Path, folder: Path) -> list[Manifest]:
-    """What `kubectl kustomize` makes of a folder."""
+    """Output of `kubectl kustomize` for a folder."""
     done = subprocess.run([kubectl, "kustomize", folder], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert not done.stderr, done.stderr
@@ -62,7 +62,7 @@ def overlay(folder: Path, *components: str, resource: str = "base") -> Path:
 
 
 def derived() -> dict[Path, str]:
-    """What manifests/render.py would write: file to text."""
+    """Output of manifests/render.py: file to text."""
     spec = importlib.util.spec_from_file_location("manifests_render", MANIFESTS / "render.py")
     assert spec is not None
     assert spec.loader is not None

@@ -31,7 +31,7 @@ _HELMS = ("helm.sh/", "app.kubernetes.io/")
 def rendered(
     helm: Path, values: Manifest | None = None, *, release: str = "capcard-sched", crds: bool = False
 ) -> list[Manifest]:
-    """What Helm makes of the chart for a namespace `capcard-system`."""
+    """Output of Helm for the chart in a namespace `capcard-system`."""
     done = _helm(helm, "template", release, CHART, *(["--include-crds"] if crds else []), values=values)
     assert done.returncode == 0, done.stderr
     return parsed(done.stdout)
@@ -145,7 +145,7 @@ def test_a_fence_is_never_deleted_by_helm(helm: Path) -> None:
     ]
 
 
-def test_every_object_says_which_release_it_is_of(helm: Path) -> None:
+def test_every_object_carries_its_release_label(helm: Path) -> None:
     for manifest in rendered(helm, {"custom": {"service_monitor_enable": True}}, release="gpu"):
         labels = manifest["metadata"]["labels"]
         assert labels["app.kubernetes.io/instance"] == "gpu", key(manifest)

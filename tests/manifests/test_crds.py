@@ -33,7 +33,7 @@ def one(text: str) -> Manifest:
 
 
 async def create(cluster: Cluster, manifest: Manifest) -> Manifest:
-    """Makes an object; a field that the schema does not know is an error."""
+    """Makes an object; a field that is not in the schema is an error."""
     path = await cluster.path(PLURALS[manifest["kind"]])
     return await cluster.request("POST", path, params={"fieldValidation": "Strict"}, body=manifest)
 
@@ -86,7 +86,7 @@ async def test_the_status_of_a_pod_group_is_part_of_the_object(cluster: Cluster)
         ({"kind": "Job", "spec": {"tasks": [{"replicas": 1}]}}, "spec.tasks.0.maxRetry", 3),
     ],
 )
-async def test_what_is_not_given_has_its_default(cluster: Cluster, manifest: Manifest, path: str, value: Any) -> None:
+async def test_omitted_fields_get_their_defaults(cluster: Cluster, manifest: Manifest, path: str, value: Any) -> None:
     version = one(EXAMPLES[manifest["kind"]])["apiVersion"]
     kept: Any = await create(cluster, {"apiVersion": version, "metadata": {"name": "plain"}, **manifest})
     for part in path.split("."):
@@ -175,7 +175,7 @@ async def test_a_bad_value_is_refused_by_the_name_of_its_field(
         ("PodGroup", ("spec", "subGroupPolicy", 0, "name"), "spec.subGroupPolicy[0].name"),
     ],
 )
-async def test_what_must_be_there_is_asked_for(
+async def test_missing_required_fields_are_rejected(
     cluster: Cluster, kind: str, way: tuple[str | int, ...], output: str
 ) -> None:
     manifest = one(EXAMPLES[kind])
@@ -210,7 +210,9 @@ async def test_a_tier_is_named_one_way_only(cluster: Cluster, kind: str, way: tu
         ("Command", (), "weigth"),
     ],
 )
-async def test_a_misspelt_field_is_told(cluster: Cluster, kind: str, way: tuple[str | int, ...], field: str) -> None:
+async def test_a_misspelt_field_is_reported(
+    cluster: Cluster, kind: str, way: tuple[str | int, ...], field: str
+) -> None:
     manifest = one(EXAMPLES[kind])
     place: Any = manifest
     for part in way:
@@ -284,7 +286,7 @@ async def test_the_api_server_has_nothing_against_a_schema(cluster: Cluster) -> 
         assert conditions.get("NonStructuralSchema", {"status": "False"})["status"] == "False", json.dumps(conditions)
 
 
-async def test_what_the_examples_of_the_project_say_is_known(cluster: Cluster) -> None:
+async def test_fields_of_the_projects_examples_are_in_the_schemas(cluster: Cluster) -> None:
     folder = MANIFESTS.parent / "config" / "examples" / "demo"
     documents = [document for file in sorted(folder.glob("*.yaml")) for document in read(file)]
     ours = [

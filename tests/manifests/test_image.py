@@ -40,7 +40,7 @@ def steps() -> list[Step]:
 
 
 def copied() -> list[str]:
-    """What comes from the tree, in order."""
+    """Paths from the tree, in order."""
     sources: list[str] = []
     for step in steps():
         if step.word == "COPY" and not step.text.startswith("--from"):
@@ -67,7 +67,7 @@ def locked() -> dict[str, set[str]]:
     return found
 
 
-def test_what_is_copied_exists_and_reaches_the_builder() -> None:
+def test_copied_paths_exist_and_reach_the_builder() -> None:
     allowed = {line.removeprefix("!") for line in _ignore_lines() if line.startswith("!")}
     assert "*" in _ignore_lines(), "the list names what is let in"
     assert set(copied()) == allowed
@@ -98,7 +98,7 @@ def test_everything_is_installed_by_hash() -> None:
     assert all(line.endswith("\\") for line in packages), "a hash follows"
 
 
-def test_what_only_building_needs_is_taken_out_again_and_nothing_else() -> None:
+def test_build_only_packages_and_no_others_are_removed() -> None:
     (uninstall,) = (
         part for step in steps() for part in step.text.split("&&") if " uninstall " in part and "--python" in part
     )
@@ -123,7 +123,7 @@ def test_it_runs_as_nobody_and_starts_the_command_line() -> None:
     assert order.index("USER") > max(place for place, word in enumerate(order) if word == "RUN")
 
 
-def test_what_is_copied_is_enough_to_build_the_package(tmp_path: Path) -> None:
+def test_the_copied_paths_suffice_to_build_the_package(tmp_path: Path) -> None:
     tree = tmp_path / "src"
     for source in copied():
         target = tree / source
@@ -152,5 +152,5 @@ def test_what_is_copied_is_enough_to_build_the_package(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["aiohttp", "kubernetes", "msgspec", "numpy", "structlog"])
-def test_what_the_daemon_imports_is_locked(name: str) -> None:
+def test_packages_that_the_daemon_imports_are_locked(name: str) -> None:
     assert "capcard-sched (pyproject.toml)" in locked()[name]

@@ -27,7 +27,7 @@ SCHEDULER_ONLY = ROOT / "tests" / "data" / "install-scheduler-only.yaml"
 
 
 async def run(cluster: Cluster, program: Path, *words: str | Path, succeeds: bool = True) -> str:
-    """What the program prints on standard output, or on standard error when it must not succeed."""
+    """Standard output of the program, or its standard error when it must not succeed."""
     command = [program, "--kubeconfig", cluster.control_plane.kubeconfig, *words]
     done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
     assert (done.returncode == 0) == succeeds, done.stdout + done.stderr
@@ -161,7 +161,7 @@ async def dry_create(cluster: Cluster, pod: Manifest) -> Manifest:
     return await cluster.request("POST", path, params={"dryRun": "All", "fieldValidation": "Strict"}, body=pod)
 
 
-def _run_as_anybody(spec: Any) -> None:
+def _run_as_any_user(spec: Any) -> None:
     del spec["securityContext"]["runAsNonRoot"]
 
 
@@ -180,7 +180,7 @@ def _escalate(spec: Any) -> None:
 @pytest.mark.parametrize(
     "loosen, missed",
     [
-        (_run_as_anybody, "runAsNonRoot"),
+        (_run_as_any_user, "runAsNonRoot"),
         (_any_syscall, "seccompProfile"),
         (_keep_capabilities, "unrestricted capabilities"),
         (_escalate, "allowPrivilegeEscalation"),

@@ -63,7 +63,7 @@ def test_every_file_is_yaml(path: Path) -> None:
     assert read(path) or path.name == "values.yaml"
 
 
-def test_the_one_manifest_is_what_kustomize_makes_of_the_folder(kubectl: Path) -> None:
+def test_the_single_manifest_equals_the_kustomize_output_of_the_folder(kubectl: Path) -> None:
     assert by_key(read(INSTALL)) == by_key(kustomized(kubectl, MANIFESTS))
 
 
@@ -163,7 +163,7 @@ def test_selectors_and_references_of_a_component_match(component: str) -> None:
     assert {binding["roleRef"]["name"] for binding in bindings} == roles
 
 
-def test_what_is_watched_may_be_listed_and_watched_and_nothing_else() -> None:
+def test_watched_kinds_may_be_listed_and_watched_and_no_others() -> None:
     watched = {(group_of(kind.path), kind.resource) for kind in KINDS}
     for verb in ("list", "watch"):
         allowed = {
@@ -257,7 +257,7 @@ def test_objects_of_the_components_have_names_of_their_own() -> None:
     assert not set(optional) & set(ALL)
 
 
-def test_the_commands_of_the_page_name_what_is_there() -> None:
+def test_the_commands_of_the_page_name_existing_objects() -> None:
     page = (ROOT / "docs" / "install.md").read_text("utf-8")
     named = set(re.findall(r"(?<![\w/.])manifests(?:/[\w.-]+)*", page))
     assert len(named) > 5

@@ -1,5 +1,5 @@
 """Random scheduler-confs of every plugin there is, with any switches, yes/no arguments and actions: none of them breaks
-what the core promises.
+the guarantees of the core.
 
 Plugins are taken from the registry by name, so that a new one takes part from its first day. Expectations are counted
 from the plain descriptions below.
@@ -321,7 +321,9 @@ class _Run:
 )
 @given(world=_worlds, data=st.data())
 @settings(max_examples=40)
-def test_no_conf_breaks_what_the_core_promises(plugins: tuple[str, ...], world: _World, data: st.DataObject) -> None:
+def test_no_conf_breaks_the_guarantees_of_the_core(
+    plugins: tuple[str, ...], world: _World, data: st.DataObject
+) -> None:
     run = _Run(data.draw(_confs(plugins)), world)
     run.arrive(world.night)
     run.settle()

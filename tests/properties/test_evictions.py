@@ -235,7 +235,7 @@ def test_refused_evictions_break_nothing(conf: str, world: _World) -> None:
 
 
 @given(world=_worlds, cpu=st.integers(1, 4))
-def test_w03_the_cheapest_node_is_found_without_asking_all(world: _World, cpu: int) -> None:
+def test_w03_the_cheapest_node_is_found_without_evaluating_all(world: _World, cpu: int) -> None:
     run = _Run("tide", world)
     run.arrive([gang._replace(queue="qt", priority=["low", "high"][i % 2]) for i, gang in enumerate(world.night)])
     run.end_statement()
@@ -258,7 +258,7 @@ def test_w03_the_cheapest_node_is_found_without_asking_all(world: _World, cpu: i
 
 @pytest.mark.parametrize("conf", ["both"])
 @given(world=_worlds, data=st.data())
-def test_the_order_of_what_comes_in_does_not_change_the_victims(conf: str, world: _World, data: st.DataObject) -> None:
+def test_the_order_of_deltas_does_not_change_the_victims(conf: str, world: _World, data: st.DataObject) -> None:
     runs = [_Run(conf, world), _Run(conf, world)]
     for run in runs:
         run.arrive(world.night)

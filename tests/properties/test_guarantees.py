@@ -1,4 +1,4 @@
-"""What queues are guaranteed is theirs, whatever others do, under `capacity` (flat and as a tree) and `proportion`.
+"""Guarantees of queues hold whatever others do, under `capacity` (flat and as a tree) and `proportion`.
 
 Expectations are counted from the plain descriptions below, not from the plugins' own sums.
 """
@@ -129,7 +129,7 @@ class _Run:
         return names
 
     def held(self) -> list[dict[str, int]]:
-        """What pods of each queue hold, without those on their way out; in a tree with all below it."""
+        """Usage of the pods of each queue, without those on their way out; in a tree with all below it."""
         held = [{"cpu": 0, _GPU: 0} for _ in self.world.queues]
         for task in self.h.state.tasks.values():
             if task.job is None or task.status not in (
@@ -142,7 +142,7 @@ class _Run:
         return held
 
     def room_for(self, each: _Amounts) -> int:
-        """How many pods the node still takes."""
+        """Number of pods that the node still takes."""
         placed = [task.cls.requests for task in self.h.state.tasks.values() if task.node is not None]
         used = _Amounts(*(sum(requests.get(name, 0) for requests in placed) // 1000 for name in ("cpu", _GPU)))
         return min((most - taken) // one for most, taken, one in zip(self.world.total, used, each, strict=True) if one)
@@ -162,7 +162,7 @@ class _Run:
         return 1000 * (guarantee.cpu if resource == "cpu" else guarantee.gpu)
 
     def owed(self, resource: str, held: list[dict[str, int]]) -> int:
-        """What all queues hold, and what they could still come for: guarantees below a guarantee are part of it."""
+        """Usage of all queues, and their unused guarantees: guarantees below a guarantee are part of it."""
 
         def need(i: int) -> int:
             below = [j for j, queue in enumerate(self.world.queues) if self.nested and queue.parent == i]
@@ -223,9 +223,9 @@ def test_evictions_keep_every_guarantee_and_victims_cannot_return(
     run = _Run(kind, world)
     for i, work in enumerate(world.runs):
         run.add(work, f"r{i}", node="n1")
-    asks = run.add(world.waits[0]._replace(pods=1), "asks", node=None)[0]
+    pending_name = run.add(world.waits[0]._replace(pods=1), "asks", node=None)[0]
     session = run.h.session()
-    task = run.h.task(asks)
+    task = run.h.task(pending_name)
     own = run.queue_of(world.waits[0])
     running = [one for one in run.h.state.tasks.values() if one.job is not None and one.job.queue != own and one.node]
     answer = run.plugin.reclaimable(task, data.draw(st.permutations(sorted(running, key=lambda one: one.name))))

@@ -87,7 +87,7 @@ def build(world: World, *, plugin: bool) -> Harness:
     return h
 
 
-def assert_nobody_is_too_far(h: Harness) -> None:
+def assert_no_pod_is_too_far(h: Harness) -> None:
     tree = h.state.tree
     for job in h.state.jobs.values():
         if job.topology is not None and job.topology.hard:
@@ -123,7 +123,7 @@ def test_a_gang_in_hard_mode_never_spans_beyond_the_tier_it_may(
         for _ in range(3):
             result = h.step()
             assert not result.report.errors
-            assert_nobody_is_too_far(h)
+            assert_no_pod_is_too_far(h)
             for intent in result.intents:
                 if isinstance(intent, AnnotatePodGroup):
                     notes[intent.name] = intent.annotations[JOB_ALLOCATED_HYPERNODE]

@@ -74,7 +74,7 @@ class _Silent(Plugin):
 
 
 class _Crowd(_Silent):
-    """Says it."""
+    """Returns the given scores."""
 
     name = "crowd"
 
@@ -93,13 +93,13 @@ class _Chooser(Plugin):
 
 
 _PLUGINS: dict[str, tuple[type[Plugin], ...]] = {
-    "nobody": (),
+    "no plugins": (),
     "guests": (_Guests,),
     "compared": (_Relative,),
     "both": (_Guests, _Relative),
     "a chooser": (_Guests, _Chooser),
     "elsewhere": (_Crowd,),
-    "who says nothing": (_Silent,),
+    "a silent plugin": (_Silent,),
 }
 _SPREAD = {
     "topologySpreadConstraints": [

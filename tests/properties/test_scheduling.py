@@ -242,7 +242,7 @@ class _Run:
     # --- feasible pods ------------------------------------------------------------------------------------------------
 
     def free(self, name: str) -> dict[str, int]:
-        """What a node has left, counted from the tasks on it."""
+        """Free amounts of a node, counted from the tasks on it."""
         node = self.nodes[name]
         left = {"cpu": 1000 * node.cpu, _GPU: 1000 * node.cards, "pods": node.slots}
         for task in self.h.state.tasks.values():
@@ -275,7 +275,7 @@ def _may_go_alone(job: Job, task: Task) -> bool:
 
 @pytest.mark.parametrize("conf", sorted(_CONFS))
 @given(world=_worlds)
-def test_every_step_keeps_the_promises(conf: str, world: _World) -> None:
+def test_every_step_keeps_the_guarantees(conf: str, world: _World) -> None:
     run = _Run(_CONFS[conf], world)
     for event in [None, *world.events]:
         if event is not None:
@@ -323,7 +323,7 @@ def test_nothing_that_could_go_within_its_quota_waits_for_ever(world: _World) ->
 
 @pytest.mark.parametrize("conf", sorted(_CONFS))
 @given(world=_worlds, data=st.data())
-def test_the_order_of_what_comes_in_does_not_matter(conf: str, world: _World, data: st.DataObject) -> None:
+def test_the_order_of_deltas_does_not_change_the_result(conf: str, world: _World, data: st.DataObject) -> None:
     runs = [_Run(_CONFS[conf], world), _Run(_CONFS[conf], world)]
     listed = runs[1].h._deltas
     runs[1].h._deltas = data.draw(st.permutations(listed))
@@ -337,8 +337,8 @@ def test_the_order_of_what_comes_in_does_not_matter(conf: str, world: _World, da
 @given(world=_worlds)
 def test_every_pod_goes_where_a_full_scan_would_put_it(conf: str, world: _World) -> None:
     """`take` looks at what changed only; `candidates` and `choose` look at everything before every pod."""
-    taking, asking = (_Run(_CONFS[conf], world).h for _ in range(2))
-    lazy, plain = taking.session(), asking.session()
+    taking, eager = (_Run(_CONFS[conf], world).h for _ in range(2))
+    lazy, plain = taking.session(), eager.session()
     for key in sorted(lazy.state.schedulable):
         job, twin = lazy.state.jobs[key], plain.state.jobs[key]
         queue = lazy.queues[job.queue]
@@ -444,7 +444,7 @@ def test_hash_seeds_do_not_matter() -> None:
     ticks=st.lists(st.sampled_from([0.0, 0.0, 0.1, 1.0, 5.0]), min_size=1, max_size=50),
     deadline=st.sampled_from([0.5, 2.0, 10.0]),
 )
-def test_a_session_deadline_keeps_the_promises_and_is_replayed(
+def test_a_session_deadline_keeps_the_guarantees_and_is_replayed(
     conf: str, world: _World, ticks: list[float], deadline: float
 ) -> None:
     """Wherever the deadline strikes; its cuts repeat every session without a clock."""

@@ -50,7 +50,7 @@ def _node(harness: VgpuHarness, name: str, cards: list[RegisteredCard]) -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(POLICY, st.fixed_dictionaries(dict.fromkeys(NODES, NODE)), st.lists(EVENT, max_size=8))
-def test_the_ledger_is_true_whatever_happens(
+def test_the_ledger_matches_the_pods_after_any_sequence_of_operations(
     policy: str, nodes: dict[str, list[RegisteredCard]], events: list[tuple[str, Any]]
 ) -> None:
     h = _start(policy, nodes)
@@ -65,7 +65,7 @@ def test_the_ledger_is_true_whatever_happens(
                 h.share(f"g{number}-{index}", memory, number=count, cores=cores, annotations=notes, group=f"g{number}")
         elif kind == "node":
             nodes[value[0]] = value[1]
-            shrunk = True  # what is bound may exceed the new cards
+            shrunk = True  # bound pods may exceed the new cards
             _node(h, *value)
         elif kind == "restart":
             h = _restart(h, policy, nodes, groups)
@@ -86,7 +86,7 @@ def test_the_ledger_is_true_whatever_happens(
 def _restart(
     h: VgpuHarness, policy: str, nodes: dict[str, list[RegisteredCard]], groups: dict[str, int]
 ) -> VgpuHarness:
-    """A scheduler that knows nothing but the objects."""
+    """A scheduler that starts from the objects alone."""
     fresh = _start(policy, nodes)
     for name, members in groups.items():
         fresh.group(name, min_member=members)

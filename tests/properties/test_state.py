@@ -131,7 +131,7 @@ _changes = st.lists(st.one_of(_pods, _pods, _pods, _groups, _nodes, _queues, _go
 
 @dataclass
 class _Model:
-    """What the cluster looks like, as plain facts."""
+    """The cluster, as plain facts."""
 
     pods: dict[str, tuple[_Pod, TaskStatus, str]] = field(default_factory=dict)
     nodes: dict[str, int] = field(default_factory=dict)
@@ -192,7 +192,7 @@ class _Model:
             del self.pods[gone.name]
         return deltas.ObjectGone("Pod", "default", gone.name, gone.uid)
 
-    # --- what follows from the facts ---------------------------------------------------------------------------------
+    # --- derived values ----------------------------------------------------------------------------------------------
 
     @staticmethod
     def _own_group(pod: _Pod) -> str:
@@ -341,7 +341,7 @@ def test_everything_twice_is_the_same_as_once(changes: list[Any]) -> None:
 
 
 @given(changes=_changes)
-def test_what_is_all_deleted_leaves_nothing_behind(changes: list[Any]) -> None:
+def test_deleting_every_object_leaves_an_empty_state(changes: list[Any]) -> None:
     state, model = _state(), _Model()
     for change in changes:
         state.apply(model.take(change))

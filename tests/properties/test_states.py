@@ -19,7 +19,7 @@ actions: "allocate"
 tiers: [{{plugins: [{{name: gang}}, {{name: predicates}}, {orders}]}}]
 """
 _ORDERS = {
-    "nobody prefers": "{name: conformance}",
+    "no scoring plugin": "{name: conformance}",
     "spread": "{name: nodeorder}",
     "pack": "{name: binpack}",
     "both": "{name: nodeorder}, {name: binpack, arguments: {binpack.weight: 3}}",
@@ -76,7 +76,7 @@ def _pending(session: Session, index: int) -> list[Task]:
 
 
 def _by_scan(session: Session, index: int, count: int) -> list[int]:
-    """The rows of the next pods, asking all nodes before each; nothing is left placed."""
+    """The rows of the next pods, evaluating all nodes before each; nothing is left placed."""
     job = session.state.jobs[f"default/g{index}"]
     rows: list[int] = []
     placed: list[Task] = []
@@ -96,7 +96,7 @@ def _by_scan(session: Session, index: int, count: int) -> list[int]:
 @pytest.mark.parametrize("most_kinds", [1, 64], ids=["own states for every mask", "shared states"])
 @pytest.mark.parametrize("orders", _ORDERS)
 @given(nodes=_nodes, steps=_steps)
-def test_whatever_happened_before_rows_are_taken_as_by_a_full_scan(
+def test_after_any_history_rows_are_chosen_as_by_a_full_scan(
     orders: str, most_kinds: int, nodes: list[tuple[str, str]], steps: list[tuple[int, int, str]]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -131,7 +131,7 @@ def test_whatever_happened_before_rows_are_taken_as_by_a_full_scan(
                     session.state.unplace(session.state.jobs[f"default/g{other}"], own)
 
 
-_news = st.lists(
+_deltas = st.lists(
     st.one_of(
         st.tuples(st.just("pods"), st.integers(0, len(_CLASSES) - 1), st.integers(1, 4)),
         st.tuples(st.just("end"), st.integers(0, 99), st.just(0)),
@@ -182,7 +182,7 @@ def _days(orders: str, nodes: list[tuple[str, str]], days: list[list[tuple[str, 
     return found
 
 
-@given(st.sampled_from(sorted(_ORDERS)), _nodes, st.lists(_news, min_size=2, max_size=8))
+@given(st.sampled_from(sorted(_ORDERS)), _nodes, st.lists(_deltas, min_size=2, max_size=8))
 def test_states_that_go_on_choose_as_new_ones(
     orders: str, nodes: list[tuple[str, str]], days: list[list[tuple[str, int, int]]]
 ) -> None:

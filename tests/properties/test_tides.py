@@ -1,6 +1,6 @@
 """Thousands of random tides under the conf of the tidal example: inference comes and goes, training gives way.
 
-Training whose pods are evicted makes them anew at once, as its controller would; whoever could go in circles has every
+Training whose pods are evicted makes them anew at once, as its controller would; circular evictions have every
 chance to.
 """
 
@@ -89,7 +89,7 @@ class _Day:
         self.replicas: dict[int, list[str]] = {i: [] for i in range(len(world.services))}
         #: Preemptor to the steps with evictions for it.
         self.takers: dict[str, set[int]] = defaultdict(set)
-        #: What was evicted in this tide, whichever life it had.
+        #: Evicted pods of this tide, of any incarnation.
         self.gone: Counter[str] = Counter()
         for i, job in enumerate(world.training):
             name = f"t{i}"

@@ -1,4 +1,4 @@
-"""What a Job does when something happens to one of its pods, by its policies: every event with every action.
+"""Reactions of a Job to events on its pods, by its policies: every event with every action.
 
 The Job has two pods of a task `a`, to which it happens after 10 s, and one of a task `b`, which runs for ever.
 """
@@ -73,7 +73,7 @@ def _restarted(times: int) -> Manifest:
     return {"status": {"containerStatuses": [{"name": "main", "restartCount": times}]}}
 
 
-#: What happens at 10 s, as operations of a Scenario.
+#: Changes at 10 s, as operations of a Scenario.
 HAPPENINGS: dict[str, list[Manifest]] = {
     "PodEvicted": [{"delete": _pod("j-a-0")}],
     "PodFailed": [{"patch": _pod("j-a-0", status={"phase": "Failed"})}],
@@ -133,7 +133,7 @@ OUTCOMES: dict[str, tuple[str, dict[str, bool]]] = {
 @pytest.mark.parametrize("level", ["job", "task"])
 @pytest.mark.parametrize("action", OUTCOMES)
 @pytest.mark.parametrize("event", HAPPENINGS)
-def test_an_event_has_the_outcome_that_its_policy_says(event: str, action: str, level: str) -> None:
+def test_an_event_has_the_outcome_of_its_policy(event: str, action: str, level: str) -> None:
     policies = [{"event": event, "action": action}]
     job = _job(policies) if level == "job" else _job([], task_policies=policies)
     phase, running = OUTCOMES[action]
@@ -155,7 +155,7 @@ def test_a_policy_is_found_by_its_event(policies: list[Manifest], phase: str) ->
     assert _happen(_job(policies), HAPPENINGS["PodEvicted"], "60s").phase == phase
 
 
-def test_what_a_task_says_wins_over_what_the_job_says() -> None:
+def test_a_task_policy_overrides_the_job_policy() -> None:
     job = _job([{"event": "PodEvicted", "action": "AbortJob"}], task_policies=[{"event": "*", "action": "RestartTask"}])
     assert _happen(job, HAPPENINGS["PodEvicted"], "60s").running == {**ALL_NEW, "j-b-0": False}
     assert _happen(job, [{"delete": _pod("j-b-0")}], "60s").phase == "Aborted"
@@ -189,7 +189,7 @@ def test_a_delayed_action_is_cancelled_when_the_pod_runs_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("policies", "told"),
+    ("policies", "emitted"),
     [
         ([{"event": "PodEvicted", "action": "AbortJob"}], ["Start to execute action AbortJob "]),
         ([{"event": "*", "action": "RestartTask"}], ["Start to execute action RestartTask "]),
@@ -201,7 +201,9 @@ def test_a_delayed_action_is_cancelled_when_the_pod_runs_again() -> None:
     ],
     ids=["at once", "on a task", "no policy for it", "put off"],
 )
-def test_an_event_on_the_job_tells_the_action_that_a_policy_executes(policies: list[Manifest], told: list[str]) -> None:
+def test_an_event_on_the_job_names_the_action_that_a_policy_executes(
+    policies: list[Manifest], emitted: list[str]
+) -> None:
     deletion = {"at": "10s", **HAPPENINGS["PodEvicted"][0]}
     scenario: Manifest = {
         "apiVersion": "simulation.capcard-sched.io/v1alpha1",
@@ -211,12 +213,12 @@ def test_an_event_on_the_job_tells_the_action_that_a_policy_executes(policies: l
     items = run([NODE, _job(policies), scenario], {"conf": PLAIN}, "60s")
     events = [item for item in items if item["kind"] == "Event" and item["involvedObject"]["kind"] == "Job"]
     assert [(each["type"], each["reason"], each["message"]) for each in events] == [
-        ("Normal", "ExecuteAction", message) for message in told
+        ("Normal", "ExecuteAction", message) for message in emitted
     ]
     assert {each["source"]["component"] for each in events} <= {"vc-controller-manager"}
 
 
-# --- the scheduler is told ------------------------------------------------------------------------------------------
+# --- deltas of the scheduler ----------------------------------------------------------------------------------------
 
 
 def _tide(policies: list[Manifest], *, argument: str = "", **job: Any) -> tuple[Manifest, list[str]]:
@@ -269,8 +271,8 @@ def _tide(policies: list[Manifest], *, argument: str = "", **job: Any) -> tuple[
     evicted = [item for item in after if item["kind"] == "Event" and item["reason"] == "Evict"]
     of_group = [item for item in evicted if item["involvedObject"]["kind"] == "PodGroup"]
     pods = sorted(item["involvedObject"]["name"] for item in evicted if item["involvedObject"]["kind"] == "Pod")
-    told = f"reclaim: {len(pods)} pods evicted for default/{served[0]['metadata']['name']} of queue qi"
-    assert [item["message"] for item in of_group] == [told], "once for all of them"
+    emitted = f"reclaim: {len(pods)} pods evicted for default/{served[0]['metadata']['name']} of queue qi"
+    assert [item["message"] for item in of_group] == [emitted], "once for all of them"
     return group["metadata"].get("annotations", {}), pods
 
 
@@ -292,7 +294,7 @@ def test_a_job_that_ends_by_losing_one_pod_is_one_victim(event: str, action: str
         [],
         [{"event": "PodEvicted", "action": "RestartTask"}],
         [{"event": "PodEvicted", "action": "RestartPod"}],
-        # A pod that is told to go fails no more: nothing happens to the others.
+        # A terminating pod fails no more: nothing happens to the others.
         [{"event": "PodFailed", "action": "RestartJob"}],
     ],
     ids=["no policy", "RestartTask", "RestartPod", "another event"],
@@ -303,12 +305,12 @@ def test_a_job_that_outlives_the_loss_of_a_pod_loses_no_more_than_is_needed(poli
     assert evicted == ["t-w-3"]
 
 
-def test_what_the_user_says_of_the_scope_stands() -> None:
+def test_the_scope_annotation_of_the_user_is_kept() -> None:
     annotations, evicted = _tide([{"event": "PodEvicted", "action": "RestartJob"}], annotations={SCOPE: "elastic"})
     assert annotations[SCOPE] == "elastic"
     assert evicted == ["t-w-3"], "its policy does the rest"
 
 
-def test_by_policy_alone_one_pod_is_told_to_go_whatever_becomes_of_the_rest() -> None:
+def test_under_gang_eviction_policy_one_pod_is_evicted_and_the_job_policy_decides_on_the_rest() -> None:
     _, evicted = _tide([{"event": "PodEvicted", "action": "RestartJob"}], argument=", gangEviction: policy")
     assert evicted == ["t-w-3"]

@@ -1,6 +1,6 @@
 """Runs every `*.yaml` beside this file through `simulate` and compares the cluster with what the file expects.
 
-A scenario file is what `capcard-sched simulate -f` takes, plus one document with the key `expect`: a list of moments.
+A scenario file is input of `capcard-sched simulate -f`, plus one document with the key `expect`: a list of moments.
 
     expect:
     - until: 30s                  # run from the start to this virtual time; absent: to the end

@@ -59,7 +59,7 @@ class EvictionSeen(NamedTuple):
     """One eviction with a preemptor."""
 
     revision: int
-    heard: float
+    received_at: float
     victim: str
     preemptor: str
     #: uid of the preemptor, "" if it did not exist any more.
@@ -139,13 +139,13 @@ class Oracle:
         placed = []
         for change in moment.changes:
             if change.kind == "nodes":
-                self._node(change, moment.heard)
+                self._node(change, moment.received_at)
             elif change.kind == "queues":
-                self._queue(change, moment.heard)
+                self._queue(change, moment.received_at)
             elif change.kind == "leases":
-                self._lease(change, moment.heard)
+                self._lease(change, moment.received_at)
             elif change.kind == "podgroups":
-                self._group(change, moment.heard)
+                self._group(change, moment.received_at)
             elif change.kind == "pods" and self._pod(change, moment):
                 placed.append(change.after)
         for pod in placed:
@@ -217,7 +217,7 @@ class Oracle:
         self.binds.append(
             BindSeen(moment.revision, pod["metadata"]["namespace"], pod["metadata"]["name"], self._holder)
         )
-        queue = self._queue_of(pod, moment.heard)
+        queue = self._queue_of(pod, moment.received_at)
         request = request_of(pod)
         node = self._nodes.get(node_name)
         card = _card(node) if node is not None and request.get(_GPU) else ""
@@ -235,7 +235,7 @@ class Oracle:
             self._check_quota(queue, card, moment)
 
     def _check_node(self, name: str, moment: Moment) -> None:
-        limits = self._node_limits.largest(name, moment.heard)
+        limits = self._node_limits.largest(name, moment.received_at)
         if limits is None:
             self._violated(moment.revision, f"bind to node {name}, which does not exist")
             return
@@ -252,7 +252,7 @@ class Oracle:
                 )
 
     def _check_quota(self, queue: str, card: str, moment: Moment) -> None:
-        quota = self._quotas.largest(queue, moment.heard) or {}
+        quota = self._quotas.largest(queue, moment.received_at) or {}
         charged = [bound for bound in self._bound.values() if (bound.queue, bound.card) == (queue, card)]
         total = sum(bound.cards for bound in charged)
         if total > quota.get(card, 0):
@@ -269,7 +269,7 @@ class Oracle:
                 self._evicted.add(uid)
                 preemptor = matched["pod"]
                 found = self._uids.get(preemptor, "")
-                self.evictions.append(EvictionSeen(moment.revision, moment.heard, _name(pod), preemptor, found))
+                self.evictions.append(EvictionSeen(moment.revision, moment.received_at, _name(pod), preemptor, found))
                 return
 
     # --- end --------------------------------------------------------------------------------------------------------
@@ -297,7 +297,7 @@ class Oracle:
         for text in self.incomplete():
             self._violated(0, text)
         for eviction in self.unserved():
-            disturbed = any(eviction.heard - 1 <= at <= eviction.heard + _DISTURBED for at in self._changes)
+            disturbed = any(eviction.received_at - 1 <= at <= eviction.received_at + _DISTURBED for at in self._changes)
             if not disturbed:
                 self.wasted.append(eviction)
                 self._violated(

@@ -269,7 +269,7 @@ STORIES: list[tuple[Callable[[Story], list[str]], list[str]]] = [
 
 
 @pytest.mark.parametrize("story, violations", STORIES, ids=[story.__name__.strip("_") for story, _ in STORIES])
-def test_the_oracle_finds_what_is_planted(story: Callable[[Story], list[str]], violations: list[str]) -> None:
+def test_the_oracle_finds_planted_violations(story: Callable[[Story], list[str]], violations: list[str]) -> None:
     assert story(Story()) == violations
 
 

@@ -57,7 +57,7 @@ class Listed(Harness):
                     raise TypeError(delta)
 
     def _write(self, intent: object) -> None:
-        """What the API server makes of a status write."""
+        """The object that results from a status write."""
         match intent:
             case UpdatePodGroup():
                 key = ("PodGroup", f"{intent.namespace}/{intent.name}")

@@ -69,7 +69,7 @@ def test_comparing_changes_nothing() -> None:
     assert h.step().idle
 
 
-def test_what_is_assumed_and_not_bound_yet_is_expected() -> None:
+def test_an_assumed_pod_that_is_not_bound_yet_is_no_difference() -> None:
     h = cluster()
     h.echo = "none"
     h.group("next", min_member=2)
@@ -332,7 +332,7 @@ TAMPERING: list[tuple[Callable[[Listed], None], str]] = [
 
 
 @pytest.mark.parametrize("tamper, line", TAMPERING, ids=[tamper.__name__[1:] for tamper, _ in TAMPERING])
-def test_what_was_tampered_with_is_named(tamper: Callable[[Listed], None], line: str) -> None:
+def test_a_tampered_field_is_named(tamper: Callable[[Listed], None], line: str) -> None:
     h = cluster()
     tamper(h)
     lines = [difference.render() for difference in unexpected(compare(h.state, h.listing()))]
@@ -361,7 +361,7 @@ def test_resources_that_were_met_in_another_order_are_the_same_resources() -> No
 
 
 def stored() -> Listed:
-    """A bound claim, one that waits for its pod, and everything that has a say in where volumes may be."""
+    """A bound claim, one that waits for its pod, and every object that restricts where volumes may be."""
     h = Listed(run=True)
     h.node("n1")
     h.queue("q")

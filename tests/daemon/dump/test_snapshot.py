@@ -169,7 +169,7 @@ def test_numa_facts_are_written_as_lists_of_cpus() -> None:
     }
 
 
-def test_what_limits_namespaces_is_written() -> None:
+def test_quotas_and_budgets_of_namespaces_are_written() -> None:
     h = cluster()
     hard = {"requests.cpu": "4", "pods": "9"}
     quota = {
@@ -200,7 +200,7 @@ def test_what_limits_namespaces_is_written() -> None:
     assert found["Namespace"] == {"default": {}}
 
 
-def test_storage_is_written_with_what_is_assumed_of_it() -> None:
+def test_storage_is_written_with_its_assumptions() -> None:
     h = cluster()
     h.storage_class("fast")
     h.claim("bound", storage_class="fast", volume="pv1")
@@ -269,7 +269,7 @@ def test_every_table_of_the_state_stands_in_the_snapshot() -> None:
         "default_queue": "defaultQueue",
         "terms": "terms",
     }
-    #: How the state works, not what it knows.
+    #: Mechanics of the state, not its content.
     inner = {"active", "classes", "columns", "confirmed", "changes", "device_accounting", "term_limits"}
     h = cluster()
     tables = {name for name, value in vars(h.state).items() if not name.startswith("_") and not callable(value)}

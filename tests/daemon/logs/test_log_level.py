@@ -29,7 +29,7 @@ async def server() -> AsyncIterator[tuple[Logs, LevelServer]]:
         assert not running.path.exists()
 
 
-async def ask(server: LevelServer, path: str) -> tuple[int, str]:
+async def fetch(server: LevelServer, path: str) -> tuple[int, str]:
     async with (
         aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(server.path))) as client,
         client.get(f"http://localhost{path}") as response,
@@ -40,14 +40,14 @@ async def ask(server: LevelServer, path: str) -> tuple[int, str]:
 @pytest.mark.asyncio
 async def test_a_level_is_set_for_a_while_and_then_restored(server: tuple[Logs, LevelServer]) -> None:
     logs, running = server
-    assert await ask(running, "/getlevel") == (200, "2\n")
-    assert await ask(running, "/setlevel?level=5&duration=200ms") == (200, "5 for 200ms, then 2\n")
-    assert await ask(running, "/getlevel") == (200, "5\n")
+    assert await fetch(running, "/getlevel") == (200, "2\n")
+    assert await fetch(running, "/setlevel?level=5&duration=200ms") == (200, "5 for 200ms, then 2\n")
+    assert await fetch(running, "/getlevel") == (200, "5\n")
     for _ in range(100):
         await asyncio.sleep(0.05)
         if logs.verbosity == 2:
             break
-    assert await ask(running, "/getlevel") == (200, "2\n")
+    assert await fetch(running, "/getlevel") == (200, "2\n")
 
 
 @pytest.mark.asyncio
@@ -55,8 +55,8 @@ async def test_a_second_request_takes_the_place_of_the_first_and_the_usual_level
     server: tuple[Logs, LevelServer],
 ) -> None:
     logs, running = server
-    await ask(running, "/setlevel?level=5&duration=1h")
-    assert await ask(running, "/setlevel?level=4&duration=1h") == (200, "4 for 1h0m0s, then 2\n")
+    await fetch(running, "/setlevel?level=5&duration=1h")
+    assert await fetch(running, "/setlevel?level=4&duration=1h") == (200, "4 for 1h0m0s, then 2\n")
     await running.stop()
     assert logs.verbosity == 2
 
@@ -82,7 +82,7 @@ async def test_a_request_without_both_or_with_wrong_ones_changes_nothing(
     path: str, text: str, server: tuple[Logs, LevelServer]
 ) -> None:
     logs, running = server
-    status, response = await ask(running, path)
+    status, response = await fetch(running, path)
     assert (status, logs.verbosity) == (400, 2)
     assert response.startswith(text)
 
@@ -96,7 +96,7 @@ async def test_only_our_own_user_may_connect_and_a_socket_left_behind_is_replace
     await running.stop()
     running.path.touch()
     await running.start()
-    assert await ask(running, "/getlevel") == (200, "2\n")
+    assert await fetch(running, "/getlevel") == (200, "2\n")
 
 
 @pytest.mark.asyncio

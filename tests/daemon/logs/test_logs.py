@@ -53,7 +53,7 @@ def test_a_line_is_one_json_object_with_time_level_logger_message_and_fields_in_
     assert "é" in out.getvalue()
 
 
-def test_values_that_json_does_not_know_and_line_breaks_stay_on_one_line() -> None:
+def test_values_outside_json_and_line_breaks_stay_on_one_line() -> None:
     out = StringIO()
     with logging_to(out):
         structlog.get_logger("capcard_sched.x").info("a\nb", kind={1}, error=ValueError("x\ny"))
@@ -72,14 +72,14 @@ def test_for_people_a_line_begins_with_time_level_and_message() -> None:
 
 
 @pytest.mark.parametrize("stream, is_json", [(StringIO(), True), (Terminal(), False)])
-def test_the_form_follows_the_stream_unless_told(stream: StringIO, is_json: bool) -> None:
+def test_the_form_follows_the_stream_unless_configured(stream: StringIO, is_json: bool) -> None:
     with logging_to(stream, form="auto"):
         structlog.get_logger("capcard_sched.x").info("hello")
     assert stream.getvalue().startswith("{") == is_json
     assert ("\x1b[" in stream.getvalue()) != is_json
 
 
-def test_what_libraries_and_warnings_say_takes_the_same_way() -> None:
+def test_messages_of_libraries_and_warnings_use_the_same_handler() -> None:
     out = StringIO()
     with logging_to(out):
         logging.getLogger("aiohttp.server").error("request %s failed", 7, extra={"peer": "p"})
@@ -127,7 +127,7 @@ def test_the_verbosity_can_be_changed_while_running() -> None:
     assert [line["at"] for line in lines(out)] == [4]
 
 
-def test_a_client_library_that_logs_whole_answers_never_does() -> None:
+def test_response_bodies_of_the_client_library_are_never_logged() -> None:
     out = StringIO()
     with logging_to(out, 10):
         logging.getLogger("kubernetes.client.rest").debug("response body: token")
@@ -208,7 +208,7 @@ def test_a_session_that_decided_something_is_one_line_with_its_figures() -> None
     }
 
 
-def test_sessions_that_decided_nothing_are_told_from_verbosity_3_and_idle_steps_never() -> None:
+def test_sessions_without_decisions_are_logged_from_verbosity_3_and_idle_steps_never() -> None:
     for verbosity, messages in ((0, ["session"]), (2, ["session"]), (3, ["session", "session"])):
         h = gang()
         assert [line["msg"] for line in reported(verbosity, h, 2)] == messages
@@ -216,7 +216,7 @@ def test_sessions_that_decided_nothing_are_told_from_verbosity_3_and_idle_steps_
         assert reported(3, h, 3) == []
 
 
-def test_every_binding_and_refusal_is_told_from_verbosity_4() -> None:
+def test_every_binding_and_refusal_is_logged_from_verbosity_4() -> None:
     found = reported(4, gang())
     assert [(line["msg"], line.get("pod")) for line in found] == [
         ("bind", "default/a"),
@@ -234,7 +234,7 @@ def test_every_binding_and_refusal_is_told_from_verbosity_4() -> None:
 @pytest.mark.parametrize(
     ("kind", "level"), [(ValueError, "error"), (OutsideError, "warning")], ids=["our own", "another client's"]
 )
-def test_a_failure_that_repeats_is_told_once_a_minute_with_how_often_it_came(kind: type[Exception], level: str) -> None:
+def test_a_repeated_failure_is_logged_once_a_minute_with_its_count(kind: type[Exception], level: str) -> None:
     class Broken(Plugin):
         name = "broken"
         reads = Reads.CLOCK

@@ -1,4 +1,4 @@
-"""What /metrics says after things have happened, read back by the Prometheus client's own parser."""
+"""The content of /metrics after events, read back by the Prometheus client's own parser."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def everything(d: Daemon) -> Metrics:
     evict = Evict("default", "small-0", "u", "reclaim", "needed elsewhere")
     metrics.evicted(evict)
     metrics.evict_failed(evict, 429, "budget")
-    d.h.plugin("capacity-card").evictions.counts["q", "q", _CARD] = 1  # what a reclaim would have it count
+    d.h.plugin("capacity-card").evictions.counts["q", "q", _CARD] = 1  # the counts of a reclaim
     metrics.backlog("bind", 3)
     metrics.cache_age(0.5)
     metrics.request("create", "pods/binding", 201, 0.01)
@@ -203,7 +203,7 @@ def test_the_exposition_matches_the_table(daemon: Daemon) -> None:
     }
 
 
-def test_names_in_the_table_are_unique_and_every_row_has_what_its_type_needs() -> None:
+def test_names_in_the_table_are_unique_and_every_row_has_the_fields_of_its_type() -> None:
     assert len(BY_NAME) == len(METRICS)
     for row in METRICS:
         assert bool(row.buckets) == (row.type == "histogram"), row.name
@@ -228,7 +228,7 @@ def test_histograms_have_the_buckets_of_the_reference(name: str, buckets: tuple[
     assert JOB_LATENCY[0], JOB_LATENCY[-1] == (32, 32 * 2**9)
 
 
-def test_the_exposition_is_the_same_text_for_everybody() -> None:
+def test_every_scraper_gets_the_same_exposition() -> None:
     assert Metrics.content_type == "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -314,7 +314,7 @@ def test_sessions_actions_and_plugins_are_timed(daemon: Daemon) -> None:
 # --- counts -----------------------------------------------------------------------------------------------------------
 
 
-def test_what_became_of_the_jobs_and_pods_of_a_session_is_counted(daemon: Daemon) -> None:
+def test_outcomes_of_the_jobs_and_pods_of_a_session_are_counted(daemon: Daemon) -> None:
     daemon.step()
     assert daemon.value("schedule_attempts_total", result="scheduled") == 4
     assert daemon.value("schedule_attempts_total", result="unschedulable") == 8
@@ -589,7 +589,7 @@ def test_scrapes_from_several_threads_while_things_happen_are_each_whole(daemon:
     assert daemon.value("pods_bound_total") == 2004
 
 
-def test_namespaces_share_what_their_jobs_hold(daemon: Daemon) -> None:
+def test_a_namespace_sums_the_resources_of_its_jobs(daemon: Daemon) -> None:
     daemon.step()
     assert daemon.value("namespace_share", namespace_name="default") == pytest.approx(4 / 8)
     assert daemon.value("namespace_weight", namespace_name="default") == 1

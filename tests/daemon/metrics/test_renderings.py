@@ -1,4 +1,4 @@
-"""What is derived from the table of metrics: the page of the docs, and the dashboards that ask for them."""
+"""Derived from the table of metrics: the page of the docs, and the queries of the dashboards."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from capcard_sched.daemon.observability.metric_table import METRICS
 ROOT = Path(__file__).parents[3]
 GRAFANA = ROOT / "manifests" / "grafana"
 FILES = sorted(GRAFANA.glob("*.json"))
-#: What Prometheus itself or the process collector adds.
+#: Series of Prometheus itself or of the process collector.
 _ELSEWHERE = {"process_cpu_seconds_total", "process_resident_memory_bytes"}
 
 
@@ -59,9 +59,9 @@ def test_every_query_uses_existing_metrics_and_labels(path: Path) -> None:
     queries = [target["expr"] for panel in panels(path) for target in panel.get("targets", [])]
     assert queries
     for query in queries:
-        asked = set(re.findall(r"\b(?:volcano|rest_client|process)_[a-z0-9_]+", query)) - {"rest_client", *_ELSEWHERE}
-        assert asked <= set(series), query
-        labels = {label for name in asked for label in series[name]} | {"instance"}
+        queried = set(re.findall(r"\b(?:volcano|rest_client|process)_[a-z0-9_]+", query)) - {"rest_client", *_ELSEWHERE}
+        assert queried <= set(series), query
+        labels = {label for name in queried for label in series[name]} | {"instance"}
         matched = re.findall(r"[{,] *([a-zA-Z_]+) *=", query)
         grouped = [label.strip() for group in re.findall(r"\bby \(([^)]*)\)", query) for label in group.split(",")]
         assert {*matched, *grouped} <= labels, query
@@ -85,7 +85,7 @@ def test_a_dashboard_is_well_formed(path: Path) -> None:
     assert set(re.findall(r"\$\{?([a-z]+)", path.read_text())) <= variables
 
 
-def test_what_users_of_the_reference_and_ours_look_for_is_there() -> None:
+def test_the_dashboards_keep_volcanos_titles_and_have_the_projects_panels() -> None:
     titles = {path.name: {panel["title"] for panel in panels(path)} for path in FILES}
     assert json.loads((GRAFANA / "volcano-queue-view.json").read_text())["title"] == "Volcano Queue View"
     assert {"Tasks scheduled in 1 h", "Fairness", "Effectiveness"} <= titles["volcano-global-overview.json"]

@@ -27,7 +27,7 @@ def parse(*arguments: str) -> Options:
 
 
 def refusal(*arguments: str) -> str:
-    """What is said to a command line that cannot be used."""
+    """Messages for a command line that cannot be used."""
     with pytest.raises(cyclopts.CycloptsError) as caught:
         parse(*arguments)
     return " ".join(str(caught.value).split())
@@ -353,7 +353,7 @@ def test_events_come_from_the_scheduler_name_if_there_is_one() -> None:
 # --- help, environment ------------------------------------------------------------------------------------------------
 
 
-def test_the_help_is_grouped_and_what_does_nothing_comes_last(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_is_grouped_and_ignored_flags_come_last(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["run", "--help"]) == 0
     titles = re.findall(r"╭─ (.*?) ─+╮", capsys.readouterr().out)
     assert titles == [
@@ -401,7 +401,7 @@ def test_other_variables_of_volcano_change_nothing(variable: str, monkeypatch: p
 
 
 @pytest.mark.parametrize("arguments", [["volcano"], ["--leader-elect", "false"]])
-def test_a_stray_word_is_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unexpected_argument_is_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["run", *arguments]) == 2
     word = arguments[-1]
     assert capsys.readouterr().err == f'error: unexpected argument "{word}": pass values as --flag=value\n'

@@ -50,7 +50,7 @@ EVENTS = st.lists(
 
 
 class Day:
-    """What the scheduler thread and the cluster do to each other, recorded as the daemon records it."""
+    """Actions of the scheduler thread and of the cluster, recorded as the daemon records them."""
 
     def __init__(self, path: Path, name: str = "cards", *, max_bytes: int = 1 << 30, **options: Any) -> None:
         self.h = Harness(CONFS[name], **options)

@@ -1,4 +1,4 @@
-"""The file of a recording: what is in it, what ends it, and what a cut-off one still says."""
+"""The file of a recording: its content, its end, and the readable part of a truncated one."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_a_recorded_conf_reads_as_the_one_in_use(text: str) -> None:
     assert msgspec.structs.replace(back.conf, hash="") == msgspec.structs.replace(conf, hash="")
 
 
-# --- what ends a recording --------------------------------------------------------------------------------------------
+# --- the end of a recording -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["f.jsonl", "f.jsonl.gz"])
@@ -260,7 +260,7 @@ def test_handing_over_costs_little_and_everything_arrives(tmp_path: Path) -> Non
     assert recording._waiting == 0
 
 
-# --- what is left of one ----------------------------------------------------------------------------------------------
+# --- truncated recordings ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["day.jsonl", "day.jsonl.gz"])
@@ -281,7 +281,7 @@ def test_a_recording_cut_off_anywhere_replays_up_to_its_last_whole_line(tmp_path
     assert 0 < steps <= sum(b'"record":"Stepped"' in line for line in lines)
 
 
-def test_what_was_written_is_in_the_file_at_once(tmp_path: Path) -> None:
+def test_a_written_record_is_in_the_file_at_once(tmp_path: Path) -> None:
     """A daemon that is killed leaves all but what it was just doing, packed or not."""
     for name in ("f.jsonl", "f.jsonl.gz"):
         day = Day(tmp_path / name)

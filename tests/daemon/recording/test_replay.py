@@ -40,14 +40,14 @@ def again(path: Path, other: str | None = None, most: int = 50) -> Replayed:
 
 
 def placed(state: ClusterState) -> dict[str, str]:
-    """Where pods are, by uid."""
+    """Nodes of pods, by uid."""
     return {uid: task.node.name for uid, task in state.tasks.items() if task.node is not None}
 
 
 @pytest.mark.parametrize("name", sorted(CONFS))
 @given(events=EVENTS)
 @settings(max_examples=25)
-def test_what_was_recorded_is_decided_again_to_the_last_intent(name: str, events: list[Event]) -> None:
+def test_a_replay_repeats_every_recorded_intent(name: str, events: list[Event]) -> None:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "day.jsonl"
         day = record(path, events, name)
@@ -72,7 +72,7 @@ def test_sessions_cut_by_the_deadline_are_decided_again(events: list[Event], tic
 @pytest.mark.parametrize("name", sorted(CONFS))
 @given(events=EVENTS, other=st.sampled_from(sorted(CONFS)))
 @settings(max_examples=25)
-def test_under_another_conf_every_step_still_starts_from_what_happened(
+def test_under_another_conf_every_step_still_starts_from_the_recorded_state(
     name: str, events: list[Event], other: str
 ) -> None:
     with TemporaryDirectory() as folder:
@@ -120,7 +120,7 @@ def test_hash_seeds_do_not_matter(tmp_path: Path) -> None:
         assert json.loads(done.stdout)["same"] is True
 
 
-# --- what a difference looks like -------------------------------------------------------------------------------------
+# --- the form of a difference -----------------------------------------------------------------------------------------
 
 
 def rewritten(path: Path, change: Callable[[Stepped], Stepped]) -> Path:
@@ -226,7 +226,7 @@ def test_changed_admissions_are_reported(tmp_path: Path) -> None:
     assert "quota" in difference.reason
 
 
-def test_what_is_written_is_compared_too_under_the_recorded_conf(tmp_path: Path) -> None:
+def test_written_statuses_are_compared_too_under_the_recorded_conf(tmp_path: Path) -> None:
     quiet_day(tmp_path / "day.jsonl")
 
     def reword(step: Stepped) -> Stepped:

@@ -72,7 +72,7 @@ class Daemon:
         assert len(self.bound) == count
 
 
-def test_what_the_thread_decided_is_decided_again(tmp_path: Path) -> None:
+def test_a_replay_repeats_the_decisions_of_the_thread(tmp_path: Path) -> None:
     path = tmp_path / "day.jsonl.gz"
     daemon = Daemon(path)
     daemon.metrics.leader(leading=True)

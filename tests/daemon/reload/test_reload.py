@@ -167,7 +167,7 @@ def test_a_warning_does_not_reject_and_is_available(tmp_path: Path) -> None:
     assert not file.rejected
 
 
-def test_every_problem_is_a_line_of_the_log_and_so_is_what_is_in_use(tmp_path: Path) -> None:
+def test_every_problem_and_the_conf_in_use_are_lines_of_the_log(tmp_path: Path) -> None:
     path = tmp_path / "scheduler.conf"
     path.write_text(BAD)
     with capture_logs() as lines:
@@ -422,7 +422,7 @@ async def test_a_change_that_gives_no_notice_is_found_by_looking(tmp_path: Path)
 
 
 @pytest.mark.asyncio
-async def test_what_changed_between_load_and_watch_is_not_missed(tmp_path: Path) -> None:
+async def test_a_change_between_load_and_watch_is_not_missed(tmp_path: Path) -> None:
     path = tmp_path / "scheduler.conf"
     path.write_text(GOOD)
     callbacks = Callbacks()

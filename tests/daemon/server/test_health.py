@@ -25,7 +25,7 @@ def test_a_standby_is_alive_and_not_slow_however_long_nothing_happens() -> None:
     assert (health.liveness_error(), health.slow_cycle(), health.cycle_age()) == ("", "", 0.0)
 
 
-def test_liveness_fails_only_when_the_scheduler_thread_is_dead() -> None:
+def test_liveness_fails_only_when_the_scheduler_thread_has_ended() -> None:
     health, clock = make()
     health.leads(leading=True)
     clock.now += 1e6
@@ -92,7 +92,7 @@ def test_ready_means_that_the_lists_are_applied_not_that_one_leads() -> None:
     assert health.readiness() == not_yet
 
 
-def test_who_loses_the_lead_while_listing_afresh_is_as_ready_as_before() -> None:
+def test_losing_the_lease_during_a_relist_leaves_readiness_unchanged() -> None:
     health, _ = make()
     health.leads(leading=True)
     health.leads(leading=False)
@@ -104,7 +104,7 @@ def test_who_loses_the_lead_while_listing_afresh_is_as_ready_as_before() -> None
     assert health.readiness() == {"lists-applied": ""}
 
 
-def test_what_readiness_waits_for_is_named_one_by_one() -> None:
+def test_readiness_names_every_missing_condition() -> None:
     health, _ = make()
     lists = {"list/nodes": "", "list/pods": "forbidden"}
     health.steps = lambda: lists

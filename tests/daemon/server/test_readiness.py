@@ -15,23 +15,23 @@ CLIENT = Client(Connection("http://127.0.0.1:9", None, lambda: None, "default"))
 
 
 def test_each_list_is_named_with_the_last_trouble_of_its_watch() -> None:
-    telling = LoggingObserver(Metrics(), lambda _: None)
+    log_observer = LoggingObserver(Metrics(), lambda _: None)
     kinds = [kind for kind in KINDS if kind.name in {"Node", "Pod"}]
-    feed = Informers(CLIENT, lambda _: None, telling, kinds)
+    feed = Informers(CLIENT, lambda _: None, log_observer, kinds)
     fresh = {"list/nodes": "not listed yet", "list/pods": "not listed yet"}
-    assert steps(feed, telling, None) == fresh
+    assert steps(feed, log_observer, None) == fresh
     for event in ("unreachable", "forbidden", "refused"):
-        telling.watch("pods", event, "why")
-        assert steps(feed, telling, None) == {**fresh, "list/pods": event}
-    telling.watch("pods", "listed", "3 objects")
-    telling.watch("nodes", "restarted", "after version 7")
-    assert steps(feed, telling, None) == fresh, "a list that was asked for again"
+        log_observer.watch("pods", event, "why")
+        assert steps(feed, log_observer, None) == {**fresh, "list/pods": event}
+    log_observer.watch("pods", "listed", "3 objects")
+    log_observer.watch("nodes", "restarted", "after version 7")
+    assert steps(feed, log_observer, None) == fresh, "a repeated list"
 
 
 def test_the_probe_of_the_fence_is_a_step_where_there_is_a_fence() -> None:
-    telling = LoggingObserver(Metrics(), lambda _: None)
-    feed = Informers(CLIENT, lambda _: None, telling, [])
+    log_observer = LoggingObserver(Metrics(), lambda _: None)
+    feed = Informers(CLIENT, lambda _: None, log_observer, [])
     fence = Fence(CLIENT, namespace="default", on_change=lambda state, sentence: None)
-    assert steps(feed, telling, fence) == {"fence-probed": ""}
+    assert steps(feed, log_observer, fence) == {"fence-probed": ""}
     fence.probing = True
-    assert steps(feed, telling, fence) == {"fence-probed": "the probe of the fencing policy is in progress"}
+    assert steps(feed, log_observer, fence) == {"fence-probed": "the probe of the fencing policy is in progress"}

@@ -106,7 +106,7 @@ async def test_health_and_readiness_follow_the_daemon(served: HttpServer, health
 
 
 @pytest.mark.asyncio
-async def test_what_is_not_there_and_what_is_not_allowed_is_told_in_a_line(served: HttpServer) -> None:
+async def test_unknown_paths_and_methods_get_a_one_line_error(served: HttpServer) -> None:
     assert await get(served, "/metrics") == (404, "Not Found\n")
     async with aiohttp.ClientSession() as session:
         async with session.post(url(served, "/healthz"), data=b"x" * 100_000) as response:
@@ -135,7 +135,7 @@ async def test_metrics_are_served_as_text_packed_when_the_client_wants_it() -> N
 
 
 @pytest.mark.asyncio
-async def test_a_scrape_asks_for_fresh_values_and_does_not_wait_for_them_for_long() -> None:
+async def test_a_scrape_requests_fresh_values_and_waits_for_a_bounded_time() -> None:
     metrics = Metrics()
     requested: list[str] = []
 
@@ -157,7 +157,7 @@ async def test_a_scrape_asks_for_fresh_values_and_does_not_wait_for_them_for_lon
 
 
 @pytest.mark.asyncio
-async def test_a_page_that_raises_is_told_as_an_error_and_the_server_goes_on() -> None:
+async def test_a_page_that_raises_returns_an_error_and_the_server_continues() -> None:
     class Broken:
         content_type = "text/plain"
 
@@ -202,7 +202,7 @@ async def test_a_client_that_never_finishes_its_headers_is_cut_off(health: Healt
 
 
 @pytest.mark.asyncio
-async def test_a_client_that_takes_no_answer_is_cut_off() -> None:
+async def test_a_client_that_reads_no_response_is_disconnected() -> None:
     class Big:
         content_type = "text/plain"
 
@@ -402,7 +402,7 @@ async def test_stopping_lets_a_response_under_way_finish_and_closes_idle_connect
 
 
 @pytest.mark.asyncio
-async def test_an_address_in_use_is_told_clearly(served: HttpServer, health: Health) -> None:
+async def test_an_address_in_use_is_a_clear_error(served: HttpServer, health: Health) -> None:
     second = HttpServer(AddressFlag("127.0.0.1", served.port), health_pages(health))
     with pytest.raises(ServeError) as raised:
         await second.start()
@@ -411,7 +411,7 @@ async def test_an_address_in_use_is_told_clearly(served: HttpServer, health: Hea
 
 
 @pytest.mark.asyncio
-async def test_a_name_that_does_not_exist_is_told_clearly(health: Health) -> None:
+async def test_an_unresolvable_host_name_is_a_clear_error(health: Health) -> None:
     with pytest.raises(ServeError, match=r"cannot listen on no\.such\.host\.invalid:8080: "):
         await HttpServer(AddressFlag("no.such.host.invalid", 8080), health_pages(health)).start()
 
@@ -470,7 +470,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.mark.asyncio
-async def test_the_health_server_speaks_tls_when_told_to(certificate: tuple[Path, Path], health: Health) -> None:
+async def test_the_health_server_serves_tls_when_configured(certificate: tuple[Path, Path], health: Health) -> None:
     server = HttpServer(_LOOPBACK, health_pages(health), tls=Tls(*certificate))
     await server.start()
     try:
@@ -505,7 +505,7 @@ def test_a_handshake_that_begins_with_the_connection_succeeds(certificate: tuple
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("broken", ["missing", "not PEM"])
-async def test_files_that_are_no_certificates_are_told_with_their_names(
+async def test_invalid_certificate_files_are_named_in_the_error(
     certificate: tuple[Path, Path], health: Health, tmp_path: Path, broken: str
 ) -> None:
     bad = tmp_path / "bad"

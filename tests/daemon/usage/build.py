@@ -17,7 +17,7 @@ from tests.controlplane.build import UnavailableError, required
 
 
 def program() -> Path:
-    """Where the fetched Prometheus is, or will be."""
+    """Path of the fetched Prometheus, present or not."""
     root = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     return root / "capcard-sched" / "prometheus" / "prometheus"
 
@@ -84,12 +84,12 @@ def _download(folder: Path) -> Path:
 def _run(command: list[str], folder: Path) -> None:
     answer = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
     if answer.returncode:
-        said = (answer.stderr.strip().splitlines() or ["it failed"])[-1]
-        raise UnavailableError(f"{' '.join(command[:1] + command[-2:])}: {said}")
+        error_line = (answer.stderr.strip().splitlines() or ["it failed"])[-1]
+        raise UnavailableError(f"{' '.join(command[:1] + command[-2:])}: {error_line}")
 
 
 def main() -> int:
-    """Fetches; fails where Prometheus is required and cannot be had, says one line elsewhere."""
+    """Fetches; fails where Prometheus is required and cannot be had, prints one line elsewhere."""
     try:
         sys.stderr.write(f"prometheus: {fetch()}\n")
     except UnavailableError as why:

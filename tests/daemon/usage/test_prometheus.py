@@ -145,7 +145,7 @@ async def test_usage_from_an_exporter_is_measured_and_a_pod_avoids_the_busy_node
     source.use(parsed.conf)
     task = asyncio.create_task(source.run())
     try:
-        with contextlib.suppress(TimeoutError):  # what arrived last is compared below
+        with contextlib.suppress(TimeoutError):  # the last arrival is compared below
             async with asyncio.timeout(FIRST_AVERAGE):
                 await arrived.wait()
     finally:

@@ -1,4 +1,4 @@
-"""The source of measured load: what it asks, and what comes of answers that are none."""
+"""The source of measured load: its queries, and its handling of invalid responses."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ class Answers:
             AGE: vector(n1="7"),
         }
         self.instead: Callable[[web.Request], Awaitable[web.StreamResponse]] | None = None
-        self.asked: list[str] = []
+        self.received: list[str] = []
         self.address = ""
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        self.asked.append(request.query["query"])
+        self.received.append(request.query["query"])
         if self.instead is not None:
             return await self.instead(request)
         return web.json_response(self.by_query[request.query["query"]])
@@ -141,7 +141,7 @@ async def test_the_averages_of_all_nodes_come_in_three_questions_with_the_age_of
                 "n3": NodeUsage(0.0, None, NOW - 400),
                 "n5": NodeUsage(None, 60.0, NOW),
             }
-        assert server.asked == [CPU, MEMORY, AGE]
+        assert server.received == [CPU, MEMORY, AGE]
 
 
 def test_the_questions_are_those_of_a_node_exporter_by_a_label_of_choice() -> None:
@@ -378,7 +378,7 @@ async def test_another_scheduler_conf_counts_at_once_in_the_middle_of_a_long_int
             assert source.delivered[-1] == {"n1": NodeUsage(1.0, 2.0, NOW)}
             source.source.use(conf(other.address, "1h", plugin="gang"))
             await asyncio.sleep(0.1)
-            assert (len(other.asked), source.source.age()) == (3, None)
+            assert (len(other.received), source.source.age()) == (3, None)
             source.source.use(conf(other.address, "1h"))
             await source.polled("measured")
 

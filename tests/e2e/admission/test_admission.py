@@ -35,11 +35,11 @@ async def admission(cluster: Cluster, tmp_path: Path) -> AsyncIterator[Admission
     await server.install()
     await server.start()
 
-    async def asked() -> bool:  # the API server has seen the caBundle when it rejects something
+    async def ready() -> bool:  # the API server has seen the caBundle when it rejects something
         return "weight" in await refusal(cluster, {**queue("probe"), "spec": {"weight": 1, "parent": "probe"}}) or True
 
     try:
-        await cluster.wait_until(asked, "the webhooks")
+        await cluster.wait_until(ready, "the webhooks")
         yield server
     finally:
         server.stop()
@@ -112,7 +112,7 @@ async def test_malformed_objects_are_rejected_with_field_cause_and_accepted_form
     assert "spec.parent: failed to get parent queue of queue child: nowhere not found" in text
 
 
-async def test_a_queue_and_what_names_it_are_created_at_once(cluster: Cluster, admission: Admission) -> None:
+async def test_a_queue_and_the_objects_that_name_it_are_created_at_once(cluster: Cluster, admission: Admission) -> None:
     for number in range(8):
         assert await refusal(cluster, queue(f"org-{number}")) == ""
         assert await refusal(cluster, queue(f"team-{number}", parent=f"org-{number}")) == ""
@@ -120,7 +120,7 @@ async def test_a_queue_and_what_names_it_are_created_at_once(cluster: Cluster, a
     assert "unable to find job queue: absent" in await refusal(cluster, job("late", queue="absent"))
 
 
-async def test_updates_of_a_job_change_only_what_may_change(cluster: Cluster, admission: Admission) -> None:
+async def test_updates_of_a_job_change_only_mutable_fields(cluster: Cluster, admission: Admission) -> None:
     await cluster.create(job("train"))
     with pytest.raises(RequestError, match="job updates may not change fields other than"):
         await cluster.patch("jobs.batch.volcano.sh", "train", {"spec": {"queue": "team"}})

@@ -1,4 +1,4 @@
-"""One daemon for a module of scenarios, and what a scenario says of it: what is bound, and who is told what.
+"""One daemon for a module of scenarios, and the expectations of a scenario: bindings and events.
 
 Every scenario has the cluster for itself: it is wiped between two of them, while the daemon goes on.
 """
@@ -27,8 +27,8 @@ from tests.e2e.history import History, Moment
 
 #: For `bound`: on whichever node.
 SOMEWHERE: Final = "*"
-#: Events with these reasons are told to nobody but whom a scenario names.
-TOLD: Final = frozenset(
+#: Events with these reasons go only to objects that a scenario names.
+CHECKED_REASONS: Final = frozenset(
     {
         "CardNameMissing",
         "EmptyQueueCapability",
@@ -52,7 +52,7 @@ _PLUGIN: Final = "volcano.capacity-card"
 _PATIENCE: Final = 15.0
 
 
-class Told(NamedTuple):
+class ObjectEvent(NamedTuple):
     """An event as `kubectl describe` shows it. `name` may end in `*`."""
 
     kind: str
@@ -60,7 +60,7 @@ class Told(NamedTuple):
     reason: str
     message: str
 
-    def fits(self, other: Told) -> bool:
+    def fits(self, other: ObjectEvent) -> bool:
         """Whether `other`, which has a full name, is this."""
         if self.name.endswith("*") and other.name.startswith(self.name[:-1]):
             return self._replace(name=other.name) == other
@@ -69,22 +69,24 @@ class Told(NamedTuple):
 
 def short_of(
     kind: str, name: str, card: str, requested: int, total: int, limit: int, *, queue: str = "q", unit: int = 1000
-) -> Told:
+) -> ObjectEvent:
     """`InsufficientScalarQuota`; amounts in cards."""
     figures = f"requested <{requested * unit}>, total would be <{total * unit}>, but capability is <{limit * unit}>"
-    return Told(kind, name, "InsufficientScalarQuota", f"Queue <{queue}> has insufficient <{card}> quota: {figures}")
+    return ObjectEvent(
+        kind, name, "InsufficientScalarQuota", f"Queue <{queue}> has insufficient <{card}> quota: {figures}"
+    )
 
 
-def short_of_cpu(kind: str, name: str, requested: int, total: int, limit: int, *, queue: str = "q") -> Told:
+def short_of_cpu(kind: str, name: str, requested: int, total: int, limit: int, *, queue: str = "q") -> ObjectEvent:
     """`InsufficientCPUQuota`; amounts in thousandths of a core."""
     figures = f"requested <{requested}>, total would be <{total}>, but capability is <{limit}>"
-    return Told(kind, name, "InsufficientCPUQuota", f"Queue <{queue}> has insufficient CPU quota: {figures}")
+    return ObjectEvent(kind, name, "InsufficientCPUQuota", f"Queue <{queue}> has insufficient CPU quota: {figures}")
 
 
-def unreadable(name: str, error: str, *, kind: str = "Pod", queue: str = "q") -> Told:
+def unreadable(name: str, error: str, *, kind: str = "Pod", queue: str = "q") -> ObjectEvent:
     """`GetTaskRequestResourceFailed`."""
     text = f"Get request resource failed, Queue <{queue}>, error: <{error}>"
-    return Told(kind, name, "GetTaskRequestResourceFailed", text)
+    return ObjectEvent(kind, name, "GetTaskRequestResourceFailed", text)
 
 
 def wants(count: int = 1, resource: str = "nvidia.com/gpu", cpu: str = "100m") -> dict[str, Any]:
@@ -93,7 +95,7 @@ def wants(count: int = 1, resource: str = "nvidia.com/gpu", cpu: str = "100m") -
 
 
 def request(name: str, cards: Mapping[str, int] | str, *, queue: str = "q", **spec: Any) -> Manifest:
-    """A PodGroup without pods that asks for cards by annotation."""
+    """A PodGroup without pods that requests cards by annotation."""
     text = cards if isinstance(cards, str) else json.dumps(cards)
     return pod_group(name, queue=queue, annotations={keys.CARD_REQUEST: text}, **spec)
 
@@ -138,19 +140,19 @@ class Stage:
         return await self.daemon.metric("volcano_config_reload_total", result="loaded")
 
     async def knows(self, *made: Manifest) -> None:
-        """Return when the daemon has heard of these objects, by its own snapshot; of none, when it knows of nothing."""
+        """Return when these objects are in the daemon's own snapshot; without any, when the snapshot is empty."""
         names = {(item["kind"], _identity(item)) for item in made}
 
         async def unheard() -> set[tuple[str, str]]:
             known = await self._known()
             return names - known if names else known
 
-        await eventually(unheard, "the daemon to have heard of everything", lambda left: not left)
+        await eventually(unheard, "the daemon's snapshot to contain everything", lambda left: not left)
 
     async def sees(self, section: str, name: str, check: Callable[[Mapping[str, Any]], bool]) -> None:
         """Return when it is so of an object in the daemon's snapshot (`Node`, `Queue`).
 
-        Kinds come by different watches: what is changed first may be heard of last.
+        Kinds come by different watches: the first change may arrive last.
         """
 
         async def shown() -> list[Mapping[str, Any]]:
@@ -159,9 +161,9 @@ class Stage:
         await eventually(shown, f"the daemon to see {name} in {section}", lambda rows: any(map(check, rows)))
 
     async def _snapshot(self) -> dict[str, Any]:
-        asked = len(self.daemon.lines("dump written"))
+        dumped = len(self.daemon.lines("dump written"))
         self.daemon.signal(signal.SIGUSR1)
-        line = await self.daemon.logged("dump written", times=asked + 1)
+        line = await self.daemon.logged("dump written", times=dumped + 1)
         found: dict[str, Any] = json.loads(await asyncio.to_thread(Path(line["file"]).read_text))
         return found
 
@@ -197,8 +199,8 @@ class Scene:
         self.stage = stage
         self.cluster = cluster
         self.kubelet = kubelet
-        #: Everything that may be told so far.
-        self._told: list[Told] = []
+        #: Every event that may exist so far.
+        self._emitted: list[ObjectEvent] = []
         self._history = History(stage.control_plane)
 
     async def __aenter__(self) -> Self:
@@ -222,8 +224,8 @@ class Scene:
         self,
         *,
         bound: Mapping[str, str] | int | None = None,
-        told: Iterable[Told] = (),
-        noted: Iterable[Told] = (),
+        emitted: Iterable[ObjectEvent] = (),
+        noted: Iterable[ObjectEvent] = (),
         phases: Mapping[str, str] | None = None,
         cards: Mapping[str, int] | None = None,
         queue: str = "q",
@@ -232,20 +234,20 @@ class Scene:
 
         Args:
             bound: Pod to node, of all pods that are bound; or how many are.
-            told: Events that are there now, besides those of former calls. No others of their reasons are. What waits
-                for it says so in its condition too.
-            noted: Such events that nothing waits for.
+            emitted: Events besides those of former calls; no others of their reasons exist. Pending objects
+                have the same text in their condition.
+            noted: Such events of objects that are not pending.
             phases: PodGroup to phase.
             cards: Cards that pods of `queue` hold, by the daemon's metrics.
             queue: The queue that `cards` is about.
         """
-        told, noted = list(told), list(noted)
-        self._told += told + noted
+        emitted, noted = list(emitted), list(noted)
+        self._emitted += emitted + noted
 
         async def differing() -> list[str]:
             return [
                 *(await self._differing_bindings(bound) if bound is not None else []),
-                *(await self._differing_events(told, noted)),
+                *(await self._differing_events(emitted, noted)),
                 *(await self._differing_phases(phases or {})),
                 *(await self._differing_cards(queue, cards or {})),
             ]
@@ -256,12 +258,12 @@ class Scene:
         assert not found, f"it came out and then did not: {found}"
 
     async def expect_shown(self, name: str, text: str) -> None:
-        """Wait until a pending pod's condition says this."""
+        """Wait until a pending pod's condition has this text."""
 
         async def shown() -> str:
             return str(_condition(await self.cluster.get("pods", name), "PodScheduled").get("message", ""))
 
-        await eventually(shown, f"pod {name} to say {text!r}", lambda message: message == text)
+        await eventually(shown, f"pod {name} to show {text!r}", lambda message: message == text)
 
     async def _differing_bindings(self, expected: Mapping[str, str] | int) -> list[str]:
         bound = await self.cluster.bound()
@@ -270,40 +272,45 @@ class Scene:
         seen = {name: SOMEWHERE if expected.get(name) == SOMEWHERE else node for name, node in bound.items()}
         return [] if seen == expected else [f"bound are {bound}"]
 
-    async def _differing_events(self, told: Sequence[Told], noted: Sequence[Told]) -> list[str]:
+    async def _differing_events(self, emitted: Sequence[ObjectEvent], noted: Sequence[ObjectEvent]) -> list[str]:
         found = []
         events = [
             event
             for event in await self.cluster.list("events", namespace=ALL)
-            if event["reason"] in TOLD and event["involvedObject"].get("namespace") in (self.cluster.namespace, None)
+            if event["reason"] in CHECKED_REASONS
+            and event["involvedObject"].get("namespace") in (self.cluster.namespace, None)
         ]
-        seen = [_as_told(event) for event in events]
-        missing = [expected for expected in [*told, *noted] if not any(expected.fits(one) for one in seen)]
-        found += [f"nobody was told {expected}" for expected in missing]
-        found += [f"was told too: {one}" for one in seen if not any(expected.fits(one) for expected in self._told)]
+        seen = [_event_of(event) for event in events]
+        missing = [expected for expected in [*emitted, *noted] if not any(expected.fits(one) for one in seen)]
+        found += [f"no event {expected}" for expected in missing]
+        found += [
+            f"unexpected event: {one}" for one in seen if not any(expected.fits(one) for expected in self._emitted)
+        ]
         for event in events:
             # Events about pods are the plugin's own, those about all else the scheduler's.
             is_plugins = event["involvedObject"]["kind"] == "Pod" and event["reason"] != "QueueNotFound"
             source = event["source"]["component"]
             if source != (_PLUGIN if is_plugins else "capcard-sched") or event["type"] != "Warning":
-                found.append(f"{event['type']} event by {source}: {_as_told(event)}")
-        for expected in told:
+                found.append(f"{event['type']} event by {source}: {_event_of(event)}")
+        for expected in emitted:
             if expected.reason not in _ASIDE:
                 found += await self._differing_condition(expected)
         return found
 
-    async def _differing_condition(self, told: Told) -> list[str]:
-        """What keeps an object waiting is in its condition as well."""
-        plural, kind = ("pods", "PodScheduled") if told.kind == "Pod" else ("podgroups", "Unschedulable")
+    async def _differing_condition(self, emitted: ObjectEvent) -> list[str]:
+        """The reason why an object is pending is in its condition as well."""
+        plural, kind = ("pods", "PodScheduled") if emitted.kind == "Pod" else ("podgroups", "Unschedulable")
         items = await self.cluster.list(plural)
         for item in items:
             message = _condition(item, kind).get("message", "")
-            # Of a job it says first what became of its pods.
-            same = message == told.message or (told.kind == "PodGroup" and message.endswith(f": {told.message}"))
-            if same and told.fits(told._replace(name=item["metadata"]["name"])):
+            # For a job the text starts with the outcome of its pods.
+            same = message == emitted.message or (
+                emitted.kind == "PodGroup" and message.endswith(f": {emitted.message}")
+            )
+            if same and emitted.fits(emitted._replace(name=item["metadata"]["name"])):
                 return []
         shown = {item["metadata"]["name"]: _condition(item, kind).get("message") for item in items}
-        return [f"no {kind} condition says {told}: {shown}"]
+        return [f"no {kind} condition says {emitted}: {shown}"]
 
     async def _differing_phases(self, phases: Mapping[str, str]) -> list[str]:
         groups = await self.cluster.list("podgroups") if phases else []
@@ -330,12 +337,12 @@ class Scene:
             raise ViolationError("\n".join(found))
 
 
-async def eventually(ask: Callable[[], Awaitable[Any]], what: str, good: Callable[[Any], bool]) -> None:
-    """Ask until the answer is good. Raises AssertionError with the last answer."""
+async def eventually(read: Callable[[], Awaitable[Any]], what: str, good: Callable[[Any], bool]) -> None:
+    """Poll until the result is good. Raises AssertionError with the last result."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + _PATIENCE
     while True:
-        answer = await ask()
+        answer = await read()
         if good(answer):
             return
         if loop.time() > deadline:
@@ -351,14 +358,14 @@ def start(control_plane: ControlPlane, folder: Path, arguments: Mapping[str, Any
 
 
 def _identity(item: Manifest) -> str:
-    """What the daemon's snapshot calls an object."""
+    """The key of an object in the daemon's snapshot."""
     meta = item["metadata"]
     return str(meta["uid"] if item["kind"] in {"Pod", "PodGroup"} else meta["name"])
 
 
-def _as_told(event: Manifest) -> Told:
+def _event_of(event: Manifest) -> ObjectEvent:
     about = event["involvedObject"]
-    return Told(about["kind"], about["name"], event["reason"], event["message"])
+    return ObjectEvent(about["kind"], about["name"], event["reason"], event["message"])
 
 
 def _condition(item: Manifest, kind: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Jobs before the door: quotas of cards, cpu and memory against what a whole job asks for."""
+"""Admission of jobs: quotas of cards, cpu and memory against the request of a whole job."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from tests.controlplane.cluster import Manifest
 from tests.controlplane.manifests import gang, gpu_node, node, pod_group, queue
-from tests.e2e.card.stage import Scene, Told, elastic, request, short_of, short_of_cpu, wants
+from tests.e2e.card.stage import ObjectEvent, Scene, elastic, request, short_of, short_of_cpu, wants
 
 H200, H100, A100 = "NVIDIA-H200", "NVIDIA-H100", "NVIDIA-A100-80GB"
 EITHER = f"{A100}|{H100}"
@@ -22,35 +22,37 @@ _HELD = [
 
 
 class Case(NamedTuple):
-    """`held` is bound when `job`, the PodGroup `job`, comes; `told` tells of it when it is refused."""
+    """`held` is bound when `job`, the PodGroup `job`, comes; `emitted` holds its events when it is refused."""
 
     name: str
     queue: Manifest
     job: Manifest
-    told: tuple[Told, ...] = ()
+    emitted: tuple[ObjectEvent, ...] = ()
     held: Sequence[Manifest] = ()
     nodes: Sequence[Manifest] = (gpu_node("n", H200, 8),)
 
 
-def _memory(requested: int, total: int, limit: int) -> Told:
+def _memory(requested: int, total: int, limit: int) -> ObjectEvent:
     figures = f"requested <{requested} Mi>, total would be <{total} Mi>, but capability is <{limit} Mi>"
-    return Told("PodGroup", "job", "InsufficientMemoryQuota", f"Queue <q> has insufficient memory quota: {figures}")
+    return ObjectEvent(
+        "PodGroup", "job", "InsufficientMemoryQuota", f"Queue <q> has insufficient memory quota: {figures}"
+    )
 
 
-def _plain(**asked: str) -> Manifest:
-    """A job that asks for no cards."""
-    return pod_group("job", queue="q", minResources=asked)
+def _plain(**minimum: str) -> Manifest:
+    """A job without a card request."""
+    return pod_group("job", queue="q", minResources=minimum)
 
 
-def _short(card: str, requested: int, total: int, limit: int) -> tuple[Told, ...]:
+def _short(card: str, requested: int, total: int, limit: int) -> tuple[ObjectEvent, ...]:
     return (short_of("PodGroup", "job", card, requested, total, limit),)
 
 
-def _cpu_short(requested: int, total: int, limit: int) -> tuple[Told, ...]:
+def _cpu_short(requested: int, total: int, limit: int) -> tuple[ObjectEvent, ...]:
     return (short_of_cpu("PodGroup", "job", requested, total, limit),)
 
 
-_EMPTY = Told(
+_EMPTY = ObjectEvent(
     "PodGroup",
     "job",
     "EmptyQueueCapability",
@@ -134,7 +136,7 @@ CASES = [
     ),
     Case("cpu of a capability of 0", queue("q", capability={"cpu": "0"}), _plain(cpu="1"), _cpu_short(1000, 1000, 0)),
     Case(
-        "cpu is told before cards",
+        "cpu comes before cards",
         queue("q", cards={H200: 8}, capability={"cpu": "4"}),
         request("job", {H200: 20}, minResources={"cpu": "16"}),
         _cpu_short(16000, 16000, 4000),
@@ -164,7 +166,7 @@ CASES = [
         [*_HELD, request("earlier", {EITHER: 4})],
         _NODES,
     ),
-    Case("nothing asked for", queue("q"), request("job", {H200: 0})),
+    Case("nothing requested", queue("q"), request("job", {H200: 0})),
     Case(
         "a device in the capability is no quota",
         queue("q", cards={H200: 3}, capability={"nvidia.com/gpu": "1"}),
@@ -181,9 +183,11 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
 @pytest.mark.asyncio
-async def test_a_job_is_admitted_within_its_queues_quotas_and_told_what_is_short(scene: Scene, case: Case) -> None:
+async def test_a_job_is_admitted_within_its_queues_quotas_and_an_event_names_the_shortfall(
+    scene: Scene, case: Case
+) -> None:
     await scene.make(case.nodes, case.queue, case.held)
     held = sum(item["kind"] == "Pod" for item in case.held)
     await scene.expect(bound=held)
     await scene.make(case.job)
-    await scene.expect(bound=held, told=case.told, phases={"job": "Pending" if case.told else "Inqueue"})
+    await scene.expect(bound=held, emitted=case.emitted, phases={"job": "Pending" if case.emitted else "Inqueue"})

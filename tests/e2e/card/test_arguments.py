@@ -1,4 +1,4 @@
-"""What the plugin's arguments change, each taken up by the running daemon from its scheduler-conf."""
+"""Effects of the plugin's arguments, each taken up by the running daemon from its scheduler-conf."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.controlplane.cluster import Manifest
 from tests.controlplane.manifests import gang, gpu_node, pod, queue
 from tests.e2e.card.stage import (
     SOMEWHERE,
+    ObjectEvent,
     Scene,
-    Told,
     elastic,
     eventually,
     request,
@@ -44,7 +44,7 @@ class Case(NamedTuple):
     queue: Manifest
     work: Sequence[Manifest]
     bound: int = 0
-    told: tuple[Told, ...] = ()
+    emitted: tuple[ObjectEvent, ...] = ()
     phases: Mapping[str, str] = {}
     cards: Mapping[str, int] = {}
     held: Sequence[Manifest] = ()
@@ -57,7 +57,7 @@ CASES = [
         _H,
         _CAPPED,
         [request("job", {H200: 2}, minResources={"cpu": "16"})],
-        told=(short_of_cpu("PodGroup", "job", 16000, 16000, 4000),),
+        emitted=(short_of_cpu("PodGroup", "job", 16000, 16000, 4000),),
         phases={"job": "Pending"},
     ),
     Case(
@@ -205,11 +205,11 @@ async def test_an_argument_of_the_running_daemons_conf(scene: Scene, case: Case)
     held = {item["metadata"]["name"]: SOMEWHERE for item in case.held if item["kind"] == "Pod"}
     await scene.expect(bound=held)
     await scene.make(case.work)
-    await scene.expect(bound=case.bound, told=case.told, phases=case.phases, cards=case.cards)
+    await scene.expect(bound=case.bound, emitted=case.emitted, phases=case.phases, cards=case.cards)
 
 
 @pytest.mark.asyncio
-async def test_what_queues_hold_is_written_on_them_when_asked(scene: Scene) -> None:
+async def test_usage_is_published_on_queues_when_enabled(scene: Scene) -> None:
     await scene.stage.use({"publishCardUsage": True})
     work = [
         *gang("job", 2, queue="q", cards=A100, requests=wants()),

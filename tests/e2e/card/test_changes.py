@@ -12,7 +12,17 @@ import pytest
 from capcard_sched.model import annotations as keys
 from tests.controlplane.cluster import Manifest
 from tests.controlplane.manifests import gang, gpu_node, pod, queue
-from tests.e2e.card.stage import SOMEWHERE, Scene, Told, elastic, eventually, request, short_of, unreadable, wants
+from tests.e2e.card.stage import (
+    SOMEWHERE,
+    ObjectEvent,
+    Scene,
+    elastic,
+    eventually,
+    request,
+    short_of,
+    unreadable,
+    wants,
+)
 from tests.e2e.checker import amounts
 
 H200, A100, MIG = "NVIDIA-H200", "NVIDIA-A100-80GB", "NVIDIA-H200/mig-1g.18gb-mixed"
@@ -28,8 +38,8 @@ def _names(*jobs: tuple[str, int]) -> dict[str, str]:
     return {f"{name}-{index}": SOMEWHERE for name, size in jobs for index in range(size)}
 
 
-def _refused(name: str, size: int, requested: int, total: int, limit: int) -> list[Told]:
-    """What a gang and its pods are told."""
+def _refused(name: str, size: int, requested: int, total: int, limit: int) -> list[ObjectEvent]:
+    """Events on a gang and its pods."""
     pods = [short_of("Pod", f"{name}-{index}", H200, requested, total, limit) for index in range(size)]
     return [short_of("PodGroup", name, H200, requested, total, limit), *pods]
 
@@ -59,13 +69,13 @@ async def _total(scene: Scene, card: str) -> float:
 
 
 async def _status_is(scene: Scene, name: str, allocated: Mapping[str, str]) -> None:
-    """Wait until a queue's status tells these amounts and zeros."""
+    """Wait until a queue's status shows these amounts and zeros."""
 
-    async def told() -> Mapping[str, int]:
+    async def emitted() -> Mapping[str, int]:
         status = (await scene.cluster.get("queues", name)).get("status", {})
         return +amounts(status.get("allocated", {}))
 
-    await eventually(told, f"queue {name} to tell {allocated}", lambda found: found == amounts(allocated))
+    await eventually(emitted, f"queue {name} to show {allocated}", lambda found: found == amounts(allocated))
 
 
 @pytest.mark.asyncio
@@ -74,7 +84,7 @@ async def test_a_job_that_ends_gives_its_cards_to_the_next(scene: Scene) -> None
     await scene.make(gpu_node("h", H200, 8), queue("q", cards={H200: 4}), first)
     await scene.expect(bound=_names(("first", 1)), cards={H200: 4}, phases={"first": "Running"})
     await scene.make(_job("second", 2))
-    await scene.expect(bound=_names(("first", 1)), told=_refused("second", 2, 2, 6, 4), phases={"second": "Pending"})
+    await scene.expect(bound=_names(("first", 1)), emitted=_refused("second", 2, 2, 6, 4), phases={"second": "Pending"})
     await scene.kubelet.finish("first-0", namespace=scene.cluster.namespace)
     await scene.expect(
         bound=_names(("first", 1), ("second", 2)), cards={H200: 2}, phases={"first": "Completed", "second": "Running"}
@@ -90,7 +100,7 @@ async def test_a_deployment_scaled_in_lets_another_scale_out(scene: Scene) -> No
     await scene.make(elastic("d2", 2, cards=H200, requests=wants()))
     # d1 could do with one pod: d2 is admitted, and each of its pods is refused.
     pods = [short_of("Pod", f"d2-{index}", H200, 1, 9, 8) for index in range(2)]
-    await scene.expect(bound=8, told=pods, phases={"d2": "Inqueue"})
+    await scene.expect(bound=8, emitted=pods, phases={"d2": "Inqueue"})
     for index in (6, 7):
         await scene.cluster.delete("pods", f"d1-{index}")
     await scene.expect(bound=_names(("d1", 6), ("d2", 2)), cards={H200: 8}, phases={"d2": "Running"})
@@ -104,8 +114,8 @@ async def test_a_terminating_pod_holds_its_quota_until_it_is_gone(scene: Scene) 
     scene.kubelet.stop_delay = 60.0
     await scene.cluster.delete("pods", "first-1", grace=None)
     await scene.make(_job("second", 1))
-    told = [short_of(kind, name, H200, 1, 3, 2) for kind, name in (("PodGroup", "second"), ("Pod", "second-0"))]
-    await scene.expect(bound=2, told=told, cards={H200: 2}, phases={"second": "Pending"})
+    emitted = [short_of(kind, name, H200, 1, 3, 2) for kind, name in (("PodGroup", "second"), ("Pod", "second-0"))]
+    await scene.expect(bound=2, emitted=emitted, cards={H200: 2}, phases={"second": "Pending"})
     await scene.cluster.delete("pods", "first-1")
     await scene.expect(bound=2, cards={H200: 2}, phases={"second": "Running"})
 
@@ -118,7 +128,7 @@ async def test_a_lowered_quota_leaves_running_pods_alone(scene: Scene) -> None:
     await scene.expect(bound=8)
     await _quota(scene, '{"NVIDIA-H200":4}')
     await scene.make([pod("job-8", group="job", cards=H200, requests=wants())])
-    await scene.expect(bound=8, told=[short_of("Pod", "job-8", H200, 1, 9, 4)], cards={H200: 8})
+    await scene.expect(bound=8, emitted=[short_of("Pod", "job-8", H200, 1, 9, 4)], cards={H200: 8})
     await _quota(scene, '{"NVIDIA-H200":9}')
     await scene.expect(bound=9, cards={H200: 9})
 
@@ -129,7 +139,7 @@ async def test_a_quota_that_is_taken_away_admits_nothing_more(scene: Scene) -> N
     await scene.expect(bound=2)
     await _quota(scene, None)
     await scene.make(_job("second", 1))
-    await scene.expect(bound=2, told=_refused("second", 1, 1, 3, 0))
+    await scene.expect(bound=2, emitted=_refused("second", 1, 1, 3, 0))
 
 
 @pytest.mark.asyncio
@@ -141,7 +151,7 @@ async def test_a_node_that_goes_takes_its_cards_along(scene: Scene) -> None:
     await scene.cluster.delete("nodes", "i")
     await scene.make([pod("job-8", group="job", cards=H200, requests=wants())])
     # Until the pods of the node that is gone are deleted, they count.
-    await scene.expect(bound=8, told=[short_of("Pod", "job-8", H200, 1, 9, 8)], cards={H200: 8})
+    await scene.expect(bound=8, emitted=[short_of("Pod", "job-8", H200, 1, 9, 8)], cards={H200: 8})
     assert await _total(scene, H200) == 4
     lost = [name for name, node in (await scene.cluster.bound()).items() if node == "i"]
     for name in lost:
@@ -166,7 +176,7 @@ async def test_pods_of_a_card_that_left_the_cluster_keep_their_charge(scene: Sce
     for member in range(2):
         await scene.cluster.delete("pods", f"job-{member}")
     await scene.expect(
-        bound={"other": "a"}, told=[unreadable("late", f"no resource name found for card <{H200}>")], cards={H200: 0}
+        bound={"other": "a"}, emitted=[unreadable("late", f"no resource name found for card <{H200}>")], cards={H200: 0}
     )
 
 
@@ -212,8 +222,8 @@ async def test_a_node_that_turns_into_another_model_takes_pods_of_that(scene: Sc
     await scene.cluster.delete("pods", "first-1")
     await scene.make(pod("p", queue="q", cards=f"{H200}|{A100}", requests=wants()), *_job("second", 1))
     why = f"no resource name found for card <{H200}>"
-    told = [unreadable("second-0", why), unreadable("second", why, kind="PodGroup")]
-    await scene.expect(bound={"p": "n"}, cards={H200: 0, A100: 1}, told=told)
+    emitted = [unreadable("second-0", why), unreadable("second", why, kind="PodGroup")]
+    await scene.expect(bound={"p": "n"}, cards={H200: 0, A100: 1}, emitted=emitted)
     assert (await scene.cluster.get("pods", "p"))["metadata"]["annotations"][keys.CARD_ASSIGNED] == A100
 
 
@@ -224,8 +234,8 @@ async def test_a_closed_queue_admits_nothing_and_runs_on(scene: Scene) -> None:
     await scene.cluster.patch("queues", "q", {"status": {"state": "Closed"}}, subresource="status")
     await scene.stage.sees("Queue", "q", lambda row: row["state"] == "Closed")
     await scene.make(request("second", {H200: 1}))
-    told = Told("PodGroup", "second", "QueueNotOpen", "Queue <q> is <Closed>, cannot enqueue")
-    await scene.expect(bound=1, told=[told], phases={"second": "Pending"})
+    emitted = ObjectEvent("PodGroup", "second", "QueueNotOpen", "Queue <q> is <Closed>, cannot enqueue")
+    await scene.expect(bound=1, emitted=[emitted], phases={"second": "Pending"})
     await scene.cluster.patch("queues", "q", {"status": {"state": "Open"}}, subresource="status")
     await scene.expect(bound=1, phases={"second": "Inqueue"})
 
@@ -239,14 +249,14 @@ async def test_quotas_of_parents_and_children_are_apart_and_use_adds_up(scene: S
     ]
     work = elastic("job", 4, queue="team", cards=H200, requests=wants(cpu="500m"))
     await scene.make(gpu_node("h", H200, 8), queues, work)
-    told = short_of("Pod", "job-*", H200, 1, 4, 3, queue="team")
-    await scene.expect(bound=3, told=[told], cards={H200: 3}, queue="team")
+    emitted = short_of("Pod", "job-*", H200, 1, 4, 3, queue="team")
+    await scene.expect(bound=3, emitted=[emitted], cards={H200: 3}, queue="team")
     for name in ("team", "lab", "root"):
         await _status_is(scene, name, {"nvidia.com/gpu": "3", "cpu": "1500m", "pods": "3"})
 
 
 @pytest.mark.asyncio
-async def test_the_queues_status_tells_what_is_held_in_resource_names(scene: Scene) -> None:
+async def test_the_queue_status_shows_allocated_amounts_in_resource_names(scene: Scene) -> None:
     node = gpu_node("h", H200, 4, devices={_SLICE: 2})
     await scene.make(node, queue("q", cards={H200: 4, MIG: 2}), _job("job", 2))
     await scene.make(pod("small", queue="q", cards=MIG, requests={"memory": "1Gi", _SLICE: 1}))

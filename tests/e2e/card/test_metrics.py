@@ -19,17 +19,17 @@ async def _refusals(scene: Scene, hook: str) -> float:
 
 
 @pytest.mark.asyncio
-async def test_quotas_use_and_promises_are_told_by_queue_and_card(scene: Scene) -> None:
+async def test_metrics_show_quota_usage_and_nominations_by_queue_and_card(scene: Scene) -> None:
     nodes = [gpu_node("h", H200, 8), gpu_node("a", A100, 4), gpu_node("b", H100, 2)]
     training = gang("training", 2, queue="q", cards=A100, requests=wants())
     training[0]["metadata"]["annotations"][keys.SERVICE_TYPE] = "training"
     quota = queue("q", cards={H200: 3, A100: 2, H100: 4}, capability={"cpu": "8"})
     admitted, refused = await _refusals(scene, "job_enqueueable"), await _refusals(scene, "allocatable")
     await scene.make(nodes, quota, training, elastic("wide", 4, cards=H200, requests=wants()))
-    await scene.expect(bound=5, told=[short_of("Pod", "wide-*", H200, 1, 4, 3)], phases={"wide": "Running"})
+    await scene.expect(bound=5, emitted=[short_of("Pod", "wide-*", H200, 1, 4, 3)], phases={"wide": "Running"})
     await scene.make(request("promised", {EITHER: 3}), request("refused", {H200: 4}))
-    told = [short_of("PodGroup", "refused", H200, 4, 5, 3)]
-    await scene.expect(bound=5, told=told, phases={"promised": "Inqueue", "refused": "Pending"})
+    emitted = [short_of("PodGroup", "refused", H200, 4, 5, 3)]
+    await scene.expect(bound=5, emitted=emitted, phases={"promised": "Inqueue", "refused": "Pending"})
 
     expected = {
         "capacity": {H200: 3, A100: 2, H100: 4},
@@ -69,14 +69,14 @@ async def test_series_go_with_their_queue_and_cards(scene: Scene) -> None:
         _, text = await scene.stage.daemon.get("/metrics")
         return [line for line in text.splitlines() if 'queue_name="gone"' in line or f'card="{H200}"' in line]
 
-    await eventually(series, "the queues to be told", lambda lines: any('queue_name="gone"' in line for line in lines))
+    await eventually(series, "the queues' series", lambda lines: any('queue_name="gone"' in line for line in lines))
     await scene.cluster.delete("queues", "gone")
     await eventually(series, "the queue to go", lambda lines: not any('queue_name="gone"' in line for line in lines))
     await scene.cluster.delete("nodes", "h")
     await scene.cluster.patch("queues", "q", {"metadata": {"annotations": {keys.CARD_QUOTA: None}}})
-    # What was told of a card once is told as 0, not left out: dashboards would go on with the last value.
+    # A series of a card that was once published becomes 0 and is not left out: dashboards would keep the last value.
     await eventually(
         series,
-        "the card to be told as none",
+        "the card's series to be 0",
         lambda lines: all(line.endswith(" 0.0") for line in lines) and bool(lines),
     )

@@ -1,4 +1,4 @@
-"""Wrong annotations and labels: their object is told what is wrong, and everything else is scheduled.
+"""Wrong annotations and labels: their object gets an event, and everything else is scheduled.
 
 Each class of malformed annotations on a running daemon, beside valid jobs.
 """
@@ -13,7 +13,7 @@ import pytest
 from capcard_sched.model import annotations as keys
 from tests.controlplane.cluster import Manifest
 from tests.controlplane.manifests import gang, gpu_node, pod, queue
-from tests.e2e.card.stage import Scene, Told, elastic, request, short_of, unreadable, wants
+from tests.e2e.card.stage import ObjectEvent, Scene, elastic, request, short_of, unreadable, wants
 
 H200, A100, MIG = "NVIDIA-H200", "NVIDIA-A100-80GB", "NVIDIA-H200/mig-1g.18gb-mixed"
 _SLICE = "nvidia.com/mig-1g.18gb"
@@ -39,7 +39,7 @@ QUOTAS = {
 
 @pytest.mark.parametrize("text, detail", QUOTAS.values(), ids=QUOTAS)
 @pytest.mark.asyncio
-async def test_a_quota_that_cannot_be_read_is_void_until_it_is_mended(scene: Scene, text: str, detail: str) -> None:
+async def test_an_unreadable_quota_is_void_until_it_is_fixed(scene: Scene, text: str, detail: str) -> None:
     bad = queue("q", annotations={keys.CARD_QUOTA: text}, capability={"cpu": "4"})
     await scene.make(
         _NODES, _FINE, bad, gang("job", 1, queue="q", cards=H200, requests=wants()), pod("plain", queue="q")
@@ -47,8 +47,8 @@ async def test_a_quota_that_cannot_be_read_is_void_until_it_is_mended(scene: Sce
     message = f"Invalid annotation volcano.sh/card.quota: {detail}; all card quotas of Queue <q> are 0"
     await scene.expect(
         bound={**_BOUND, "plain": "*"},
-        told=[
-            Told("Queue", "q", "InvalidCardQuota", message),
+        emitted=[
+            ObjectEvent("Queue", "q", "InvalidCardQuota", message),
             short_of("PodGroup", "job", H200, 1, 1, 0),
             short_of("Pod", "job-0", H200, 1, 1, 0),
         ],
@@ -64,7 +64,7 @@ async def test_a_quota_that_cannot_be_read_is_void_until_it_is_mended(scene: Sce
 async def test_a_quota_that_is_empty_is_no_mistake(scene: Scene, text: str) -> None:
     empty = queue("q", annotations={keys.CARD_QUOTA: text}, capability={"cpu": "4"})
     await scene.make(_NODES, empty, request("job", {H200: 1}))
-    await scene.expect(bound={}, told=[short_of("PodGroup", "job", H200, 1, 1, 0)])
+    await scene.expect(bound={}, emitted=[short_of("PodGroup", "job", H200, 1, 1, 0)])
 
 
 REQUESTS = {
@@ -79,29 +79,33 @@ REQUESTS = {
 
 @pytest.mark.parametrize("text, detail", REQUESTS.values(), ids=REQUESTS)
 @pytest.mark.asyncio
-async def test_a_request_that_cannot_be_read_keeps_its_job_out_until_it_is_mended(
+async def test_an_unreadable_request_blocks_admission_of_its_job_until_it_is_fixed(
     scene: Scene, text: str, detail: str
 ) -> None:
     await scene.make(_NODES, _FINE, queue("q", cards={H200: 8, A100: 8, MIG: 2}), request("job", text))
-    told = Told("PodGroup", "job", "InvalidCardRequest", f"Invalid annotation volcano.sh/card.request: {detail}")
-    await scene.expect(bound=_BOUND, told=[told], phases={"job": "Pending"})
+    emitted = ObjectEvent(
+        "PodGroup", "job", "InvalidCardRequest", f"Invalid annotation volcano.sh/card.request: {detail}"
+    )
+    await scene.expect(bound=_BOUND, emitted=[emitted], phases={"job": "Pending"})
     mended = {"metadata": {"annotations": {keys.CARD_REQUEST: '{"NVIDIA-H200":2}'}}}
     await scene.cluster.patch("podgroups", "job", mended)
     await scene.expect(bound=_BOUND, phases={"job": "Inqueue"})
 
 
 @pytest.mark.asyncio
-async def test_a_request_that_cannot_be_read_is_told_and_ignored_when_pods_exist(scene: Scene) -> None:
+async def test_an_unreadable_request_gets_an_event_and_is_ignored_when_pods_exist(scene: Scene) -> None:
     job = gang("job", 2, queue="q", cards=H200, requests=wants())
     job[0]["metadata"]["annotations"][keys.CARD_REQUEST] = '{"NVIDIA-H200":"two"}'
     await scene.make(_NODES, queue("q", cards={H200: 2}), job)
     detail = '<NVIDIA-H200>: "two" is not a non-negative integer'
-    told = Told("PodGroup", "job", "InvalidCardRequest", f"Invalid annotation volcano.sh/card.request: {detail}")
-    await scene.expect(bound={"job-0": "h", "job-1": "h"}, noted=[told], phases={"job": "Running"})
+    emitted = ObjectEvent(
+        "PodGroup", "job", "InvalidCardRequest", f"Invalid annotation volcano.sh/card.request: {detail}"
+    )
+    await scene.expect(bound={"job-0": "h", "job-1": "h"}, noted=[emitted], phases={"job": "Running"})
 
 
 class Named(NamedTuple):
-    """A pod whose card name is of no use, and what it is told."""
+    """A pod whose card name is of no use, and its event."""
 
     cards: str
     requests: Mapping[str, object]
@@ -112,8 +116,8 @@ NAMES = {
     "an empty alternative": Named("A||B", wants(), "invalid card name <A||B>: empty alternative"),
     "nothing before the bar": Named("|A", wants(), "invalid card name <|A>: empty alternative"),
     "nothing behind the bar": Named(f"{H200}|", wants(), f"invalid card name <{H200}|>: empty alternative"),
-    "a card nobody has": Named("X", wants(), "no resource name found for card <X>"),
-    "cards nobody has": Named("X|Y", wants(), "no resource name found for card <X|Y>"),
+    "a card on no node": Named("X", wants(), "no resource name found for card <X>"),
+    "cards on no node": Named("X|Y", wants(), "no resource name found for card <X|Y>"),
     "nothing requested": Named(
         H200, {"cpu": 1}, f"no resource <nvidia.com/gpu> defined in requests/limits for card <{H200}>"
     ),
@@ -129,7 +133,7 @@ NAMES = {
 async def test_a_card_name_of_no_use_keeps_only_its_pod_out(scene: Scene, case: Named) -> None:
     wrong: Sequence[Manifest] = [pod("p", queue="q", cards=case.cards, requests=case.requests)]
     await scene.make(_NODES, _FINE, queue("q", cards={H200: 8, A100: 8, MIG: 2}), wrong)
-    await scene.expect(bound=_BOUND, told=[unreadable("p", case.error)])
+    await scene.expect(bound=_BOUND, emitted=[unreadable("p", case.error)])
 
 
 @pytest.mark.asyncio
@@ -141,25 +145,25 @@ async def test_one_wrong_pod_of_a_job_does_not_hold_back_the_others(scene: Scene
     await scene.make([pod("job-3", group="job", cards=H200, requests=wants())])
     await scene.expect(
         bound={"job-0": "h", "job-1": "h", "job-3": "h"},
-        told=[unreadable("job-2", "no resource name found for card <X>")],
+        emitted=[unreadable("job-2", "no resource name found for card <X>")],
     )
 
 
 @pytest.mark.asyncio
 async def test_a_pod_gets_the_card_that_a_node_brings_later(scene: Scene) -> None:
     await scene.make(_NODES, queue("q", cards={"X": 1}), pod("p", queue="q", cards="X", requests=wants()))
-    await scene.expect(bound={}, told=[unreadable("p", "no resource name found for card <X>")])
+    await scene.expect(bound={}, emitted=[unreadable("p", "no resource name found for card <X>")])
     await scene.make(gpu_node("x", "X", 1))
     await scene.expect(bound={"p": "x"}, cards={"X": 1})
 
 
 @pytest.mark.asyncio
-async def test_an_unknown_service_type_is_told(scene: Scene) -> None:
+async def test_an_unknown_service_type_gets_an_event(scene: Scene) -> None:
     job = gang("job", 1, queue="q", cards=H200, requests=wants())
     job[0]["metadata"]["annotations"][keys.SERVICE_TYPE] = "batch"
     await scene.make(_NODES, queue("q", cards={H200: 8}), job)
     text = "Invalid annotation volcano.sh/service.type: <batch> is neither inference nor training; treated as unknown"
-    await scene.expect(bound={"job-0": "h"}, told=[Told("PodGroup", "job", "InvalidServiceType", text)])
+    await scene.expect(bound={"job-0": "h"}, emitted=[ObjectEvent("PodGroup", "job", "InvalidServiceType", text)])
 
 
 LABELS = {
@@ -183,8 +187,8 @@ async def test_a_label_that_is_no_number_takes_only_the_shares_away(scene: Scene
     text = f"Label {label}={value} is not a positive integer"
     await scene.expect(
         bound={"w": "m"},
-        told=[
-            Told("Node", "m", "InvalidCardLabel", text),
+        emitted=[
+            ObjectEvent("Node", "m", "InvalidCardLabel", text),
             unreadable("p", f"no resource name found for card <{card}>"),
         ],
     )
@@ -196,7 +200,7 @@ async def test_a_label_that_is_no_number_takes_only_the_shares_away(scene: Scene
 @pytest.mark.asyncio
 async def test_a_pod_in_a_queue_that_is_not_there_waits_for_it(scene: Scene) -> None:
     await scene.make(_NODES, pod("p", queue="q", cards=H200, requests=wants()))
-    await scene.expect(bound={}, told=[Told("Pod", "p", "QueueNotFound", "Queue <q> does not exist")])
+    await scene.expect(bound={}, emitted=[ObjectEvent("Pod", "p", "QueueNotFound", "Queue <q> does not exist")])
     await scene.make(queue("q", cards={H200: 1}))
     await scene.expect(bound={"p": "h"})
 

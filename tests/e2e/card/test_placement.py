@@ -10,7 +10,7 @@ import pytest
 from capcard_sched.model import annotations as keys
 from tests.controlplane.cluster import Manifest
 from tests.controlplane.manifests import gang, gpu_node, node, pod, queue
-from tests.e2e.card.stage import SOMEWHERE, Scene, Told, elastic, request, short_of, short_of_cpu, wants
+from tests.e2e.card.stage import SOMEWHERE, ObjectEvent, Scene, elastic, request, short_of, short_of_cpu, wants
 
 H200, H100, A100 = "NVIDIA-H200", "NVIDIA-H100", "NVIDIA-A100-80GB"
 V4090, V4090D = "NVIDIA-GeForce-RTX-4090", "NVIDIA-GeForce-RTX-4090-D"
@@ -24,7 +24,7 @@ _JOB_OF_TWO = (("PodGroup", "job"), ("Pod", "job-0"), ("Pod", "job-1"))
 
 
 class Case(NamedTuple):
-    """`held` is bound when `work` comes; `bound` tells of the pods of `work`, `assigned` of their annotation."""
+    """`held` is bound when `work` comes; `bound` is about the pods of `work`, `assigned` about their annotation."""
 
     name: str
     nodes: Sequence[Manifest]
@@ -32,7 +32,7 @@ class Case(NamedTuple):
     work: Sequence[Manifest]
     bound: Mapping[str, str] | int
     cards: Mapping[str, int] = {}
-    told: tuple[Told, ...] = ()
+    emitted: tuple[ObjectEvent, ...] = ()
     held: Sequence[Manifest] = ()
     totals: Mapping[str, int] = {}
     assigned: Mapping[str, str] = {}
@@ -79,7 +79,7 @@ CASES = [
         totals={H200: 16},
     ),
     Case(
-        "a pod of its own that asks for too much",
+        "a pod of its own that requests too much",
         _H,
         queue("q", cards={H200: 3}),
         _alone(H200, 5),
@@ -88,7 +88,7 @@ CASES = [
         (short_of("Pod", "p", H200, 5, 5, 3),),
     ),
     Case(
-        "a job that asks for too much, and its pods that wait",
+        "a job that requests too much, and its pending pods",
         _H,
         queue("q", cards={H200: 3}),
         gang("job", 2, queue="q", cards=H200, requests=wants(2)),
@@ -309,7 +309,7 @@ CASES = [
         totals={"Ascend-910B": 16},
     ),
     Case(
-        "a node tells its cards by product and memory",
+        "a node names its cards by product and memory",
         [
             node("bare", devices={"nvidia.com/gpu": 8}, labels={"nvidia.com/gpu.product": H200}),
             node(
@@ -349,7 +349,7 @@ CASES = [
         {"p": "h"},
         {H200: 0},
         (
-            Told(
+            ObjectEvent(
                 "Pod",
                 "p",
                 "CardNameMissing",
@@ -365,7 +365,7 @@ CASES = [
         queue("q", capability={"cpu": "4"}),
         elastic("job", 5),
         4,
-        told=(short_of_cpu("Pod", "job-*", 1000, 5000, 4000),),
+        emitted=(short_of_cpu("Pod", "job-*", 1000, 5000, 4000),),
     ),
     Case(
         "guarantees of other queues are not to be had",
@@ -373,9 +373,9 @@ CASES = [
         queue("q"),
         [pod("p", queue="q", requests={"cpu": "5"})],
         {},
-        told=(
+        emitted=(
             short_of_cpu("Pod", "p", 5000, 5000, 4000),
-            Told(
+            ObjectEvent(
                 "Pod",
                 "p",
                 "EmptyQueueCapability",
@@ -403,7 +403,7 @@ async def test_pods_get_the_cards_they_accept_within_quota(scene: Scene, case: C
     await scene.expect(bound=held)
     await scene.make(case.work)
     bound = case.bound if isinstance(case.bound, int) else {**held, **case.bound}
-    await scene.expect(bound=bound, told=case.told, cards=case.cards)
+    await scene.expect(bound=bound, emitted=case.emitted, cards=case.cards)
     for card, total in case.totals.items():
         assert await scene.stage.daemon.metric("volcano_card_total", card=card) == total
     for name, text in case.shown.items():

@@ -109,7 +109,7 @@ class Controllers:
         raise AssertionError(f"no {message!r} in\n{self.text[-6000:]}")
 
     async def metrics(self) -> str:
-        """What /metrics serves."""
+        """The content of /metrics."""
         async with (
             aiohttp.ClientSession() as session,
             session.get(f"http://127.0.0.1:{self.port}/metrics") as answer,

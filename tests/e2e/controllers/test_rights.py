@@ -21,7 +21,7 @@ from tests.manifests.documents import MANIFESTS, by_key, read
 ACCOUNT = "capcard-sched-controllers"
 #: Rights of which the use cannot be brought about here, or by chance only.
 RARE = {
-    # What is read after a write of which the answer was lost, and after a conflict.
+    # Reads after a write whose response was lost, and after a conflict.
     *(Right(resource, "get") for resource in ("services", "configmaps", "secrets", "persistentvolumeclaims")),
     Right("pods", "get"),
     Right("networkpolicies", "get", "networking.k8s.io"),

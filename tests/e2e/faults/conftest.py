@@ -1,4 +1,4 @@
-"""What every scenario of faults has: the history of its objects, and two ways to the API server."""
+"""Fixtures of every scenario of faults: the history of its objects, and two ways to the API server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.e2e.history import History
 
 @pytest_asyncio.fixture
 async def history(cluster: Cluster) -> AsyncIterator[History]:
-    """What happens to the objects from now on."""
+    """Changes of the objects from now on."""
     async with History(cluster.control_plane) as running:
         yield running
 

@@ -15,7 +15,7 @@ class Hold:
 
     def __init__(self, fault: Fault) -> None:
         self.fault = fault
-        #: How many stand still now.
+        #: Number of stopped ones.
         self.held = 0
         #: Statuses of the requests that outlived their clients, and their tasks.
         self.statuses: list[int] = []

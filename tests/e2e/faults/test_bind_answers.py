@@ -31,7 +31,7 @@ def _replace(status: int) -> _Strike:
     return lambda proxy, path: proxy.replace_answer("POST", path, status, nth=2)
 
 
-#: What happens to the second binding of a gang of that name.
+#: Fault of the second binding of a gang of that name.
 TRANSIENT: dict[str, _Strike] = {
     "conflict": _answer(409),
     "unauthorized": _answer(401),
@@ -58,7 +58,7 @@ PERMANENT = {"bad": 400, "forbidden": 403, "not-found": 404, "invalid": 422}
 
 
 @pytest.mark.asyncio
-async def test_no_answer_leaves_a_gang_incomplete_or_binds_a_pod_twice(
+async def test_no_response_leaves_a_gang_incomplete_or_binds_a_pod_twice(
     cluster: Cluster, history: History, proxy: Proxy, tmp_path: Path
 ) -> None:
     await furnish(cluster, cards=_SIZE * len(TRANSIENT))
@@ -71,7 +71,7 @@ async def test_no_answer_leaves_a_gang_incomplete_or_binds_a_pod_twice(
 
 
 @pytest.mark.asyncio
-async def test_pods_that_are_refused_for_good_hold_up_nobody_and_are_bound_when_the_reason_is_gone(
+async def test_pods_with_a_permanent_refusal_block_no_others_and_are_bound_when_the_cause_is_gone(
     cluster: Cluster, history: History, proxy: Proxy, tmp_path: Path
 ) -> None:
     """More of them than there are workers, and before the others in line."""
@@ -86,17 +86,18 @@ async def test_pods_that_are_refused_for_good_hold_up_nobody_and_are_bound_when_
         await create_gangs(cluster, [f"fine-{index}" for index in range(4)], _SIZE)
         await until_bound(cluster, 4 * _SIZE, "fine-.*")
 
-        async def told() -> bool:
+        async def emitted() -> bool:
             messages = {
                 (event["involvedObject"]["name"], event["message"])
                 for event in await cluster.list("events")
                 if event["reason"] == "FailedScheduling"
             }
             return all(
-                any(who == f"{name}-0" and f"no {name}" in message for who, message in messages) for name in PERMANENT
+                any(pod_name == f"{name}-0" and f"no {name}" in message for pod_name, message in messages)
+                for name in PERMANENT
             )
 
-        await cluster.wait_until(told, "the refusals to be told", within=20)
+        await cluster.wait_until(emitted, "the events of the refusals", within=20)
         assert await bound_of(cluster, "fine-.*") == await bound_of(cluster)
         for fault in faults:
             fault.lift()
@@ -108,7 +109,7 @@ async def test_pods_that_are_refused_for_good_hold_up_nobody_and_are_bound_when_
 async def test_a_binding_that_is_overtaken_on_its_way_counts_for_nothing(
     cluster: Cluster, history: History, proxy: Proxy, tmp_path: Path
 ) -> None:
-    """By somebody else's binding, by the pod's deletion, and by another pod of the same name."""
+    """By another scheduler's binding, by the pod's deletion, and by another pod of the same name."""
     await furnish(cluster, cards=16)
     held = hold(proxy, "POST", r"/pods/first-\d/binding$")
     await create_gangs(cluster, ["first"], _SIZE)

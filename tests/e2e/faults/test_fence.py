@@ -1,4 +1,4 @@
-"""The fence, as its manifest says, with the rights of the manifests: a binding of a former leader that comes late."""
+"""The fence of its manifest, with the rights of the manifests: a binding of a former leader that comes late."""
 
 from __future__ import annotations
 

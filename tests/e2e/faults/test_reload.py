@@ -40,7 +40,7 @@ def _in_use(daemon: Daemon) -> str:
 
 
 @pytest.mark.asyncio
-async def test_a_good_conf_is_taken_over_and_a_bad_one_told_and_left(
+async def test_a_valid_conf_is_loaded_and_an_invalid_one_is_reported_and_ignored(
     cluster: Cluster, history: History, control_plane: ControlPlane, tmp_path: Path
 ) -> None:
     await furnish(cluster, cards=24)
@@ -56,7 +56,7 @@ async def test_a_good_conf_is_taken_over_and_a_bad_one_told_and_left(
             await until_bound(cluster, 4, f"{name}-.*")
         assert await daemon.metric("volcano_config_reload_total", result="rejected") == len(_BAD_CONFS)
 
-        async def told() -> bool:
+        async def emitted() -> bool:
             events = await cluster.list("events", namespace="default")
             about = [event for event in events if event["reason"] == "InvalidSchedulerConf"]
             assert {event["involvedObject"]["name"] for event in about} <= {"default"}
@@ -64,7 +64,7 @@ async def test_a_good_conf_is_taken_over_and_a_bad_one_told_and_left(
                 "the built-in one): scheduler-conf (line 1): not valid YAML" in event["message"] for event in about
             )
 
-        await cluster.wait_until(told, "the event on the default queue", within=20)
+        await cluster.wait_until(emitted, "the event on the default queue", within=20)
         daemon.conf_path.unlink()
         await daemon.logged(_REJECTED, times=len(_BAD_CONFS) + 1, within=30)
         daemon.conf_path.write_text(_IDLE_CONF)
@@ -105,17 +105,17 @@ async def test_a_conf_is_taken_over_from_a_mounted_config_map(
 
 
 @pytest.mark.asyncio
-async def test_a_conf_that_cannot_be_used_from_the_start_is_told_where_a_changed_one_would_be(
+async def test_a_conf_that_is_invalid_at_the_start_is_reported_like_an_invalid_change(
     cluster: Cluster, control_plane: ControlPlane, tmp_path: Path
 ) -> None:
     kubeconfig = control_plane.kubeconfig_for("scheduler-a")
     async with Daemon(kubeconfig, tmp_path, *QUICK_ELECTION, "--leader-elect", conf="actions: [enqueue") as daemon:
 
-        async def told() -> list[str]:
+        async def emitted() -> list[str]:
             events = await cluster.list("events", namespace="default")
             return [event["message"] for event in events if event["reason"] == "InvalidSchedulerConf"]
 
-        (message,) = await cluster.wait_until(told, "the event on the default queue", within=20)
+        (message,) = await cluster.wait_until(emitted, "the event on the default queue", within=20)
         assert "the built-in one): scheduler-conf (line 1): not valid YAML" in message
         assert await daemon.stop() == 0
     assert not [line for line in daemon.lines() if line["level"] == "warning"], "an end that is wanted is no alarm"

@@ -26,7 +26,7 @@ _SIZE = 8
 
 @asynccontextmanager
 async def _pair(leader: Daemon, standby: Daemon) -> AsyncIterator[None]:
-    """Both, of which the first leads and the second knows the cluster."""
+    """Both: the first leads, the second has a synced cache."""
     async with leader:
         await leader.logged("became leader", within=30)
         async with standby:
@@ -50,10 +50,10 @@ def _written(exchanges: list[Exchange]) -> list[str]:
 
 
 @pytest.mark.asyncio
-async def test_a_gang_whose_leader_is_killed_at_any_member_is_finished_by_the_other(
+async def test_a_gang_whose_leader_is_killed_at_any_member_is_completed_by_the_standby(
     cluster: Cluster, history: History, proxy: Proxy, second_proxy: Proxy, tmp_path: Path
 ) -> None:
-    """Two gangs per position: the leader dies before its binding k of them is sent, and before it hears of its fate."""
+    """Two gangs per position: the leader is killed before its binding k is sent, and before the response arrives."""
     positions = range(1, _SIZE + 1)
     gangs = [f"{fate}-{position}" for fate in ("unsent", "committed") for position in positions]
     await furnish(cluster, cards=len(gangs) * _SIZE)
@@ -64,7 +64,7 @@ async def test_a_gang_whose_leader_is_killed_at_any_member_is_finished_by_the_ot
         for name, position in zip(gangs, [*positions, *positions], strict=True):
             path = rf"/pods/{name}-\d+/binding$"
             holds.append(hold(proxy, "POST", path, nth=position))
-            if name.startswith("committed"):  # asked first, because made last
+            if name.startswith("committed"):  # matched first, because made last
                 holds.append(hold(proxy, "POST", path, after=True, nth=position, times=1))
         await create_gangs(cluster, gangs, _SIZE)
         sent = 2 * sum(positions) - len(positions)
@@ -162,10 +162,10 @@ def _first_bound(history: History, gang: str) -> float:
 
 
 @pytest.mark.asyncio
-async def test_what_a_leader_had_no_time_to_write_is_written_when_it_leads_again(
+async def test_writes_that_a_leader_dropped_are_sent_when_it_leads_again(
     cluster: Cluster, history: History, proxy: Proxy, tmp_path: Path
 ) -> None:
-    """It alone runs: nobody else changes the PodGroup and the queue, whose statuses it has decided about already."""
+    """It alone runs: no other component changes the PodGroup and the queue, whose statuses it has decided."""
     await furnish(cluster, cards=8)
     async with _replica(proxy, "scheduler-a", tmp_path, *QUICK_ELECTION) as only:
         await only.logged("became leader", within=30)

@@ -79,7 +79,7 @@ async def test_a_snapshot_and_a_comparison_can_be_had_at_any_time(
         taken = await _snapshot(daemon, 1)
         assert len(taken["Node"]) == 5
         assert len(taken["Pod"]) == 40
-        # What is on its way is no difference.
+        # A write in flight is no difference.
         assert (await daemon.logged("cache compared with the API server", within=30))["differences"] == 0
         await until_bound(cluster, 40)
         await prove(history, cluster.control_plane, daemon)

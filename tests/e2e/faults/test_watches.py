@@ -20,7 +20,7 @@ _SIZE = 4
 _WATCHED = ("pods", "nodes", "podgroups", "queues")
 
 
-async def _heard(daemon: Daemon, cluster: Cluster, event: str, *kinds: str, times: int = 1) -> None:
+async def _until_watch_event(daemon: Daemon, cluster: Cluster, event: str, *kinds: str, times: int = 1) -> None:
     """Wait until this happened to the watches of all these kinds."""
 
     async def everywhere() -> bool:
@@ -46,7 +46,7 @@ async def test_watches_cut_in_the_middle_of_objects_lose_nothing(
 
 
 @pytest.mark.asyncio
-async def test_a_silent_watch_is_given_up_and_what_it_held_back_is_heard_elsewhere(
+async def test_a_stalled_watch_is_replaced_and_its_withheld_events_arrive_by_the_new_one(
     cluster: Cluster, history: History, proxy: Proxy, tmp_path: Path
 ) -> None:
     await furnish(cluster, cards=8)
@@ -54,7 +54,7 @@ async def test_a_silent_watch_is_given_up_and_what_it_held_back_is_heard_elsewhe
         await daemon.logged("caches synced", within=30)
         pause = proxy.pause("/pods$")
         await create_gangs(cluster, ["first", "second"], _SIZE)
-        await _heard(daemon, cluster, "stalled", "pods")
+        await _until_watch_event(daemon, cluster, "stalled", "pods")
         pause.resume()
         await until_bound(cluster, 8)
         await prove(history, cluster.control_plane, daemon)
@@ -86,7 +86,7 @@ async def test_a_history_that_was_compacted_while_the_watches_were_silent_is_lis
             proxy.reset_streams(f"/{kind}$")
         for pause in pauses:
             pause.resume()
-        await _heard(daemon, cluster, "expired", *_WATCHED)
+        await _until_watch_event(daemon, cluster, "expired", *_WATCHED)
         await until_bound(cluster, 8)
         await cluster.patch("nodes", "n0", {"spec": {"unschedulable": None}})
         await until_bound(cluster, 12)

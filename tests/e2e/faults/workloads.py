@@ -9,7 +9,7 @@ from tests.controlplane.manifests import gang, gpu_node, queue
 
 CARD = "A10"
 QUEUE = "q"
-#: What each member of a gang asks for.
+#: Request of each member of a gang.
 REQUESTS = {"cpu": "1", "nvidia.com/gpu": "1"}
 
 

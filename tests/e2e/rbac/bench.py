@@ -20,7 +20,7 @@ from tests.e2e.rbac.volumes import storage_classes
 from tests.manifests.documents import MANIFESTS
 
 LEASE: Final = "capcard-sched"
-_TOLD_LINES: Final = 200
+_SHOWN_LINES: Final = 200
 _LOUD: Final = frozenset({"warning", "error", "critical"})
 
 
@@ -74,14 +74,14 @@ class Bench:
             await self._daemon.logged("became leader")
 
     async def end(self) -> None:
-        """See to it that none runs, and that nobody holds the Lease."""
+        """Stop every daemon and release the Lease."""
         if self._daemon is not None:
             assert await self._daemon.stop() == 0
             self._daemon = None
         if await self.cluster.find("leases", LEASE, namespace=SYSTEM) is not None:
             await self.cluster.delete("leases", LEASE, namespace=SYSTEM)
 
-    async def told(self, right: Right, daemon: Daemon, since: int = 0) -> None:
+    async def reported(self, right: Right, daemon: Daemon, since: int = 0) -> None:
         """Wait for a warning or an error, after `since` lines, that names the right in the API server's words."""
         words = re.compile(rf'cannot {right.verb} resource \\*"{re.escape(right.resource)}\\*"')
 
@@ -89,15 +89,15 @@ class Bench:
             lines = daemon.lines()[since:]
             return any(line["level"] in _LOUD and words.search(str(line)) for line in lines)
 
-        await self.wait_until(found, f"the log to say that it cannot {right}")
+        await self.wait_until(found, f"the log line that it cannot {right}")
 
     async def wait_until(self, check: Callable[[], Any], what: str, *, within: float = 60.0) -> None:
-        """Wait until it is so; when it is not, what the daemon said last goes with the error."""
+        """Wait until it is so; when it is not, the daemon's last log lines go with the error."""
         try:
             await self.cluster.wait_until(check, what, within=within)
         except AssertionError as error:
             lines = [] if self._daemon is None else self._daemon.lines()
-            error.add_note("\n".join(map(str, lines[-_TOLD_LINES:])))
+            error.add_note("\n".join(map(str, lines[-_SHOWN_LINES:])))
             raise
 
     # --- the cluster --------------------------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ class Bench:
         await self.wait_until(there, f"{count} events {reason} about {about}")
 
     async def has_condition(self, name: str) -> None:
-        """Wait until a pod says why it is not scheduled."""
+        """Wait until a pod has the reason why it is not scheduled."""
 
         async def there() -> bool:
             found = await self.cluster.get("pods", name)

@@ -1,4 +1,4 @@
-"""The daemon as the manifests install it: their roles, account and arguments; and what the audit log says of it."""
+"""The daemon as the manifests install it: their roles, account and arguments; and its requests in the audit log."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class Right(NamedTuple):
 
 
 class Installation(NamedTuple):
-    """What kubectl applied."""
+    """Objects that kubectl applied."""
 
     cluster: Cluster
     objects: list[Manifest]
-    #: What the roles do not grant for now.
+    #: Rights that the roles do not grant for now.
     withheld: set[Right]
 
     def _one(self, kind: str) -> Manifest:
@@ -89,7 +89,7 @@ class Installation(NamedTuple):
         return self.cluster.control_plane.kubeconfig_for(token=token, server=server, namespace=SYSTEM, name=ACCOUNT)
 
     async def granted(self) -> set[Right]:
-        """What the roles that are bound to the account allow."""
+        """Rights of the roles that are bound to the account."""
         found: set[Right] = set()
         for kind, of in (("clusterrolebindings", "clusterroles"), ("rolebindings", "roles")):
             for binding in await self.cluster.list(kind, namespace=SYSTEM):
@@ -129,7 +129,7 @@ def rights_of(rule: dict[str, Any]) -> Iterable[Right]:
 
 @asynccontextmanager
 async def without(installation: Installation, *rights: Right) -> AsyncIterator[None]:
-    """No role grants these rights in here, and the API server knows it; may be nested."""
+    """No role grants these rights in here, and the API server enforces it; may be nested."""
     installation.withheld.update(rights)
     await _set_roles(installation, rights)
     try:
@@ -140,7 +140,7 @@ async def without(installation: Installation, *rights: Right) -> AsyncIterator[N
 
 
 async def _set_roles(installation: Installation, changed: Iterable[Right]) -> None:
-    """Write the roles that speak of the rights that changed, and wait until the API server goes by them."""
+    """Write the roles with the changed rights, and wait until the API server enforces them."""
     cluster, withheld = installation.cluster, installation.withheld
     for role in (item for item in installation.objects if item["kind"] in {"ClusterRole", "Role"}):
         if any(right in rights_of(rule) for rule in role["rules"] for right in changed):
@@ -161,7 +161,7 @@ def _less(rule: dict[str, Any], rights: AbstractSet[Right]) -> Iterable[dict[str
 
 
 async def _allowed(cluster: Cluster, right: Right, *, wanted: bool) -> None:
-    """Wait until the API server has heard of the role."""
+    """Wait until the API server's authorizer has the role."""
     resource, _, sub = right.resource.partition("/")
     attributes = {"namespace": SYSTEM, "verb": right.verb, "group": right.group, "resource": resource}
     if right.resource == "leases":
@@ -176,18 +176,18 @@ async def _allowed(cluster: Cluster, right: Right, *, wanted: bool) -> None:
         },
     }
 
-    async def heard() -> bool:
+    async def in_effect() -> bool:
         answer = await cluster.request("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", body=review)
         return bool(answer["status"]["allowed"]) == wanted
 
-    await cluster.wait_until(heard, f"{right} to be {'allowed' if wanted else 'refused'}", every=0.01)
+    await cluster.wait_until(in_effect, f"{right} to be {'allowed' if wanted else 'refused'}", every=0.01)
 
 
 # --- the audit log ----------------------------------------------------------------------------------------------------
 
 
 class Audit:
-    """What the account asks for from now on."""
+    """Requests of the account from now on."""
 
     def __init__(self, control_plane: ControlPlane, user: str = USER) -> None:
         self._user = user

@@ -1,4 +1,4 @@
-"""Each right the manifests grant is taken away in turn: the daemon says which one it lacks, goes on with what it can,
+"""Each right the manifests grant is taken away in turn: the daemon logs the missing one, goes on with what it can,
 and with everything once it has the right back, without a restart.
 """
 
@@ -37,7 +37,7 @@ async def bench(plain_control_plane: ControlPlane, tmp_path_factory: pytest.Temp
         yield running
 
 
-# --- what is written, and read on the way -----------------------------------------------------------------------------
+# --- writes, and reads on the way -------------------------------------------------------------------------------------
 
 #: Makes the daemon want to use the right, and returns what to check: that it goes on without, and with it again.
 Step = Callable[[], Awaitable[None]]
@@ -226,13 +226,13 @@ async def test_without_a_right_to_write_the_rest_goes_on(bench: Bench, right: Ri
     since = len(bench.daemon.lines())
     async with without(bench.installation, right):
         goes_on, recovers = await WRITES[right](bench)
-        await bench.told(right, bench.daemon, since)
+        await bench.reported(right, bench.daemon, since)
         await goes_on()
         assert (await bench.daemon.get("/healthz"))[0] == HTTPStatus.OK
     await recovers()
 
 
-# --- what is watched --------------------------------------------------------------------------------------------------
+# --- watches ----------------------------------------------------------------------------------------------------------
 
 
 def watching(kind: WatchedKind[Any], verb: str) -> Right:
@@ -245,7 +245,7 @@ async def _watched(bench: Bench, stream: str) -> None:
 
 
 @pytest.mark.parametrize("verb", ["watch", "list"])
-async def test_what_may_no_longer_be_watched_leaves_the_rest_as_it_is(bench: Bench, verb: str) -> None:
+async def test_a_kind_that_may_no_longer_be_watched_leaves_the_others_unaffected(bench: Bench, verb: str) -> None:
     """One kind after the other; with a daemon whose waits between attempts have not grown yet."""
     await bench.end()
     await bench.begin()
@@ -259,7 +259,7 @@ async def test_what_may_no_longer_be_watched_leaves_the_rest_as_it_is(bench: Ben
                 bench.proxy.reset_streams(stream)
             else:
                 await bench.proxy.inject(stream, {"type": "ERROR", "object": failure(410, "too old")})
-            await bench.told(right, daemon, since)
+            await bench.reported(right, daemon, since)
             names.append(bench.name())
             await bench.cluster.create(pod(names[-1]))
             if kind.name != "Pod":
@@ -273,8 +273,8 @@ async def test_what_may_no_longer_be_watched_leaves_the_rest_as_it_is(bench: Ben
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.required], ids=lambda kind: kind.resource)
-async def test_without_what_it_must_know_a_replica_is_not_ready(bench: Bench, kind: WatchedKind[Any]) -> None:
-    """This server's watches do not list: the right to list is asked for once it was found that they do not."""
+async def test_without_a_required_kind_a_replica_is_not_ready(bench: Bench, kind: WatchedKind[Any]) -> None:
+    """This server's watches do not list: the right to list is used once it was found that they do not."""
     await bench.begin()
     watch, listing = watching(kind, "watch"), watching(kind, "list")
     standby = bench.another()
@@ -289,7 +289,7 @@ async def test_without_what_it_must_know_a_replica_is_not_ready(bench: Bench, ki
         ]
 
     async def lacks(right: Right) -> None:
-        await bench.told(right, standby)
+        await bench.reported(right, standby)
         await bench.wait_until(is_all_it_waits_for, "readiness to name it alone", within=30)
         assert (await standby.get("/healthz"))[0] == HTTPStatus.OK, "a restart would not help"
         assert not standby.lines("caches synced")
@@ -311,8 +311,8 @@ async def _ready(bench: Bench, daemon: Daemon) -> None:
     await bench.wait_until(ready, "the replica to be ready")
 
 
-async def test_a_replica_is_ready_without_what_it_can_do_without(bench: Bench) -> None:
-    """As the page says: no role for volumes where no pod has any, none for evictions."""
+async def test_without_an_optional_kind_a_replica_is_ready(bench: Bench) -> None:
+    """As documented: no role for volumes where no pod has any, none for evictions."""
     await bench.end()
     (role,) = [item for item in bench.installation.objects if item["metadata"]["name"] == "capcard-sched-volumes"
                and item["kind"] == "ClusterRole"]  # fmt: skip
@@ -323,8 +323,8 @@ async def test_a_replica_is_ready_without_what_it_can_do_without(bench: Bench) -
             daemon = await stack.enter_async_context(bench.another())
             await _ready(bench, daemon)
             for right in optional:
-                if right.verb == "watch":  # who may not watch does not get as far as listing
-                    await bench.told(right, daemon)
+                if right.verb == "watch":  # without the right to watch the daemon does not get as far as listing
+                    await bench.reported(right, daemon)
             await bench.binds()
         await daemon.stop()
 
@@ -342,7 +342,7 @@ async def test_a_leader_that_may_no_longer_renew_stands_by_and_leads_again(bench
     daemon = bench.daemon
     since, led = len(daemon.lines()), len(daemon.lines("became leader"))
     async with without(bench.installation, RENEWAL):
-        await bench.told(RENEWAL, daemon, since)
+        await bench.reported(RENEWAL, daemon, since)
         await daemon.logged("standing by", times=led)
         name = bench.name()
         await bench.cluster.create(pod(name))
@@ -353,12 +353,12 @@ async def test_a_leader_that_may_no_longer_renew_stands_by_and_leads_again(bench
 
 
 @pytest.mark.parametrize("right", AT_START, ids=str)
-async def test_a_replica_that_cannot_be_elected_says_so_and_stands_by(bench: Bench, right: Right) -> None:
+async def test_a_replica_that_cannot_be_elected_reports_it_and_stays_standby(bench: Bench, right: Right) -> None:
     await bench.end()
     async with AsyncExitStack() as stack:
         async with without(bench.installation, right):
             daemon = await stack.enter_async_context(bench.another())
-            await bench.told(right, daemon)
+            await bench.reported(right, daemon)
             await _ready(bench, daemon)
             assert not daemon.lines("became leader")
         await daemon.logged("became leader")
@@ -366,10 +366,10 @@ async def test_a_replica_that_cannot_be_elected_says_so_and_stands_by(bench: Ben
         await daemon.stop()
 
 
-async def test_who_may_not_watch_the_lease_takes_over_when_it_has_run_out(bench: Bench) -> None:
+async def test_a_replica_without_the_right_to_watch_the_lease_takes_over_after_its_expiry(bench: Bench) -> None:
     await bench.end()
 
-    async def somebody_leads() -> None:
+    async def other_leader() -> None:
         """A leader that renews its Lease until it is cancelled, which then runs out."""
         while True:
             now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -378,10 +378,10 @@ async def test_who_may_not_watch_the_lease_takes_over_when_it_has_run_out(bench:
             await bench.cluster.apply({"apiVersion": f"{_LEASES}/v1", "kind": "Lease", "metadata": meta, "spec": spec})
             await asyncio.sleep(0.3)
 
-    leader = asyncio.create_task(somebody_leads())
+    leader = asyncio.create_task(other_leader())
     async with without(bench.installation, LEASE_WATCH), bench.another() as daemon:
         try:
-            await bench.told(LEASE_WATCH, daemon)
+            await bench.reported(LEASE_WATCH, daemon)
             assert not daemon.lines("became leader")
         finally:
             leader.cancel()
@@ -398,7 +398,7 @@ async def test_queues_that_could_not_be_made_are_made_later(bench: Bench) -> Non
     async with AsyncExitStack() as stack:
         async with without(bench.installation, QUEUE_CREATION):
             daemon = await stack.enter_async_context(bench.another())
-            await bench.told(QUEUE_CREATION, daemon)
+            await bench.reported(QUEUE_CREATION, daemon)
             await bench.binds(queue="q", requests={})
             name = bench.name()
             await bench.cluster.create(pod(name))

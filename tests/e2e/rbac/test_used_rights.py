@@ -116,7 +116,7 @@ async def _work(
     return first, second
 
 
-async def test_the_base_grants_what_is_used_and_nothing_else(
+async def test_the_base_grants_exactly_the_rights_in_use(
     cluster: Cluster, kubelet: Kubelet, proxy: Proxy, tmp_path: Path
 ) -> None:
     installation = await install(cluster, MANIFESTS / "base")
@@ -143,7 +143,7 @@ def _with_status(folder: Path) -> Path:
     return path
 
 
-async def test_components_grant_what_their_flags_need_and_nothing_else(
+async def test_components_grant_exactly_the_rights_of_their_flags(
     plain_control_plane: ControlPlane, tmp_path: Path
 ) -> None:
     """PodGroup gets its status subresource in the course of it: both rights to write a status are of use then."""

@@ -1,4 +1,4 @@
-"""What every test of the tide has: the history of its objects, and kubelets that take their time to end a pod."""
+"""Fixtures of every test of the tide: the history of its objects, and kubelets that take their time to end a pod."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.e2e.history import History
 
 @pytest_asyncio.fixture
 async def history(cluster: Cluster) -> AsyncIterator[History]:
-    """What happens to the objects from now on."""
+    """Changes of the objects from now on."""
     async with History(cluster.control_plane) as running:
         yield running
 

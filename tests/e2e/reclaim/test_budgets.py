@@ -1,4 +1,4 @@
-"""Evictions through the subresource beside PodDisruptionBudgets: whoever is protected stays whole and unmarked."""
+"""Evictions through the subresource beside PodDisruptionBudgets: protected pods stay whole and unmarked."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.e2e.history import History
 from tests.e2e.reclaim.tide import (
     H200,
     PATIENCE,
-    Told,
-    all_told,
+    ObjectEvent,
+    all_events,
     conf,
     evicted,
     furnish,
@@ -30,8 +30,8 @@ from tests.e2e.reclaim.tide import (
     running,
     service,
     settled,
+    until_emitted,
     until_running,
-    until_told,
     work,
 )
 
@@ -41,7 +41,7 @@ EVICTION_API = "--use-eviction-api"
 
 @pytest_asyncio.fixture
 async def budgets(cluster: Cluster) -> AsyncIterator[None]:
-    """The controller that says how much disruption a budget allows."""
+    """The controller that computes how much disruption a budget allows."""
     await asyncio.to_thread(cluster.control_plane.start_controller_manager, "disruption-controller")
     yield
     await asyncio.to_thread(cluster.control_plane.stop_controller_manager)
@@ -61,15 +61,15 @@ async def _guard(cluster: Cluster, pods: int) -> None:
         status = (await cluster.get("poddisruptionbudgets", "all-of-them")).get("status", {})
         return bool(status.get("currentHealthy") == pods and status["disruptionsAllowed"] == 0)
 
-    await cluster.wait_until(counted, "the budget to know its pods", within=PATIENCE)
+    await cluster.wait_until(counted, "the budget to count its pods", within=PATIENCE)
 
 
 @pytest.mark.usefixtures("budgets")
 @pytest.mark.asyncio
-async def test_when_a_budget_forbids_an_eviction_somebody_else_goes(
+async def test_when_a_budget_forbids_an_eviction_another_pod_is_evicted(
     cluster: Cluster, control_plane: ControlPlane, history: History, slow_kubelet: Kubelet, tmp_path: Path
 ) -> None:
-    """The scheduler looks at no budgets here: it hears of this one by the refusal."""
+    """The scheduler reads no budgets here: it learns of this one by the refusal."""
     await furnish(cluster)
     config = control_plane.kubeconfig_for("scheduler-a")
     async with Daemon(config, tmp_path, EVICTION_API, conf=conf()) as daemon:
@@ -81,8 +81,8 @@ async def test_when_a_budget_forbids_an_eviction_somebody_else_goes(
         assert list(leavers(history.moments)) == ["free-w-0"]
         guarded = await cluster.get("pods", "guarded-w-0")
         assert "DisruptionTarget" not in {row["type"] for row in guarded["status"]["conditions"]}
-        told = [told for told in await all_told(cluster, "Evict") if told.kind == "Pod"]
-        assert told == evicted(cluster, ["free-w-0"], f"{H200}: 4", "n1", "r-w-0")
+        emitted = [emitted for emitted in await all_events(cluster, "Evict") if emitted.kind == "Pod"]
+        assert emitted == evicted(cluster, ["free-w-0"], f"{H200}: 4", "n1", "r-w-0")
         assert await daemon.metric("volcano_evictions_total", reason="reclaim") == 1
         await prove(history, control_plane, daemon)
         assert await daemon.stop() == 0
@@ -90,7 +90,7 @@ async def test_when_a_budget_forbids_an_eviction_somebody_else_goes(
 
 @pytest.mark.usefixtures("budgets")
 @pytest.mark.asyncio
-async def test_when_nobody_else_is_there_the_refusal_is_told_and_nothing_is_done(
+async def test_without_another_victim_the_refusal_is_reported_and_no_pod_is_evicted(
     cluster: Cluster, control_plane: ControlPlane, history: History, slow_kubelet: Kubelet, tmp_path: Path
 ) -> None:
     await furnish(cluster)
@@ -101,11 +101,11 @@ async def test_when_nobody_else_is_there_the_refusal_is_told_and_nothing_is_done
         await _guard(cluster, 1)
         await make(cluster, service("r", 4, ""))
         why = "0/1 nodes can be reclaimed: 1 eviction-refused"
-        await until_told(cluster, [Told("Pod", "r-w-0", "Warning", "ReclaimFailed", why)])
+        await until_emitted(cluster, [ObjectEvent("Pod", "r-w-0", "Warning", "ReclaimFailed", why)])
         await settled(daemon)
         assert set(await running(cluster)) == {"guarded-w-0"}
         assert leavers(history.moments) == {}
-        assert [told for told in await all_told(cluster, "Evict") if told.kind == "Pod"] == []
+        assert [emitted for emitted in await all_events(cluster, "Evict") if emitted.kind == "Pod"] == []
         # Room that is free by itself is what it gets in the end.
         await cluster.delete("poddisruptionbudgets", "all-of-them")
         await cluster.delete("pods", "guarded-w-0")
@@ -128,22 +128,22 @@ async def _gang(cluster: Cluster) -> None:
 async def test_a_gang_of_which_a_budget_guards_one_member_is_left_whole(
     cluster: Cluster, control_plane: ControlPlane, history: History, slow_kubelet: Kubelet, tmp_path: Path
 ) -> None:
-    """With the plugin the budgets are known before anybody is evicted."""
+    """With the plugin the budgets are checked before any eviction."""
     await furnish(cluster, nodes=2)
     config = control_plane.kubeconfig_for("scheduler-a")
     async with Daemon(config, tmp_path, EVICTION_API, conf=conf("pdb")) as daemon:
         await _gang(cluster)
         await make(cluster, service("r", 4, ""))
         why = "0/2 nodes can be reclaimed: 1 disruption-budget, 1 gang"
-        await until_told(cluster, [Told("Pod", "r-w-0", "Warning", "ReclaimFailed", why)])
+        await until_emitted(cluster, [ObjectEvent("Pod", "r-w-0", "Warning", "ReclaimFailed", why)])
         await settled(daemon)
         assert set(await running(cluster)) == {"half-w-0", "half-w-1"}
         assert leavers(history.moments) == {}
-        # A budget that is gone protects nobody: all of the gang leaves.
+        # A deleted budget protects no pod: all of the gang is evicted.
         await cluster.delete("poddisruptionbudgets", "all-of-them")
         node = (await until_running(cluster, {"r-w-0"}))["r-w-0"]
         lacking = f"{H200}: 4"
-        await until_told(
+        await until_emitted(
             cluster,
             [
                 *evicted(cluster, ["half-w-0", "half-w-1"], lacking, node, "r-w-0"),
@@ -157,7 +157,7 @@ async def test_a_gang_of_which_a_budget_guards_one_member_is_left_whole(
 
 @pytest.mark.usefixtures("budgets")
 @pytest.mark.asyncio
-async def test_nor_does_half_of_it_go_when_only_the_server_knows_the_budget(
+async def test_a_gang_stays_whole_when_only_the_server_enforces_the_budget(
     cluster: Cluster, control_plane: ControlPlane, history: History, slow_kubelet: Kubelet, tmp_path: Path
 ) -> None:
     await furnish(cluster, nodes=2)
@@ -166,7 +166,7 @@ async def test_nor_does_half_of_it_go_when_only_the_server_knows_the_budget(
         await _gang(cluster)
         await make(cluster, service("r", 4, ""))
         why = "0/2 nodes can be reclaimed: 2 eviction-refused"
-        await until_told(cluster, [Told("Pod", "r-w-0", "Warning", "ReclaimFailed", why)])
+        await until_emitted(cluster, [ObjectEvent("Pod", "r-w-0", "Warning", "ReclaimFailed", why)])
         await settled(daemon)
         assert set(await running(cluster)) == {"half-w-0", "half-w-1"}
         assert leavers(history.moments) == {}

@@ -37,7 +37,7 @@ async def test_a_leader_that_is_killed_after_an_eviction_is_followed_by_one_that
     nominated: bool,
 ) -> None:
     await furnish(cluster, nodes=3, training=32)
-    kubelet.stop_delay = 600.0  # victims end when the test says so
+    kubelet.stop_delay = 600.0  # victims end when the test resumes their kubelet
     one = Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, *QUICK_ELECTION, conf=conf(), name="one")
     two = Daemon(control_plane.kubeconfig_for("scheduler-b"), tmp_path, *QUICK_ELECTION, conf=conf(), name="two")
     async with one:
@@ -66,7 +66,7 @@ async def test_a_leader_that_is_killed_after_an_eviction_is_followed_by_one_that
             await settled(two)
             assert set(await running(cluster)) == night - {"a-w-0"}
             assert list(leavers(history.moments)) == ["a-w-0"], "no second set of victims"
-            # Whoever waits as well does not get the room, though it is there first.
+            # Another pending pod does not get the capacity, though it is there first.
             await make(cluster, work("late", 8, "n1", priority=80000, grace=600))
             await cluster.delete("pods", "a-w-0")
             await until_running(cluster, night - {"a-w-0"} | {"r-w-0"})

@@ -14,7 +14,7 @@ from tests.e2e.daemons import Daemon
 from tests.e2e.history import History
 from tests.e2e.reclaim.tide import (
     H200,
-    Told,
+    ObjectEvent,
     broken_gangs,
     conf,
     evicted,
@@ -26,8 +26,8 @@ from tests.e2e.reclaim.tide import (
     running,
     service,
     settled,
+    until_emitted,
     until_running,
-    until_told,
     work,
 )
 
@@ -54,7 +54,7 @@ async def test_the_tide_comes_in_and_goes_out(
         victims = leavers(history.moments)
         assert sorted(victims) == ["t1-w-0", "t1-w-1"]
         lacking, taker = f"{H200}: 2", "chat-w-2"
-        await until_told(
+        await until_emitted(
             cluster,
             [
                 *evicted(cluster, victims, lacking, "n1", taker),
@@ -73,25 +73,25 @@ async def test_the_tide_comes_in_and_goes_out(
         await settled(daemon)
         assert set(await running(cluster)) == kept | {"chat-w-2", "chat-w-3"}
 
-        # A service finds room without anybody leaving; then the quota of inference is full, and one more moves nobody.
+        # A service fits without an eviction; then the quota of inference is full, and one more evicts no pod.
         await make(cluster, service("rank", 4, ""))
         served = kept | {"chat-w-2", "chat-w-3", "rank-w-0"}
         await until_running(cluster, served)
         await make(cluster, service("chat", 2, "", first=4))
         figures = "requested <2000>, total would be <14000>, but capability is <12000>"
         short = f"Queue <qi> has insufficient <{H200}> quota: {figures}"
-        await until_told(cluster, [Told("Pod", "chat-w-4", "Warning", "InsufficientScalarQuota", short)])
+        await until_emitted(cluster, [ObjectEvent("Pod", "chat-w-4", "Warning", "InsufficientScalarQuota", short)])
         await settled(daemon)
         assert set(await running(cluster)) == served
 
-        # Evening: inference leaves, training is back without anybody's doing.
+        # Evening: inference ends, training is back without intervention.
         for name in ("chat-w-1", "chat-w-2", "chat-w-3", "chat-w-4", "rank-w-0"):
             await cluster.delete("pods", name)
         await until_running(cluster, {"chat-w-0", "t2-w-0", "t1-w-0", "t1-w-1"})
         disrupted = {
             name for name, item in leavers(history.moments).items() if "DisruptionTarget" in item["conditions"]
         }
-        assert disrupted == {"t1-w-0", "t1-w-1"}, "nobody else was ever evicted"
+        assert disrupted == {"t1-w-0", "t1-w-1"}, "no other pod was ever evicted"
         assert await daemon.metric("volcano_evictions_total", reason="reclaim") == 2
         await prove(history, control_plane, daemon)
         assert broken_gangs(history.moments) == []
@@ -114,12 +114,12 @@ async def test_of_an_elastic_gang_the_spare_members_go_first_and_then_the_rest_a
             group_evicted(cluster, "e", 2, "r-w-0"),
             *given(cluster, "r-w-0", "r", 2, "n1", ["e"], lacking),
         ]
-        await until_told(cluster, first)
+        await until_emitted(cluster, first)
         # One card is free. What is left of the gang is its minimum: it cannot lose one and keep the other.
         await make(cluster, service("s", 2, ""))
         await until_running(cluster, {"r-w-0", "s-w-0"})
         lacking = f"{H200}: 1"
-        await until_told(
+        await until_emitted(
             cluster,
             [
                 *first,

@@ -37,7 +37,7 @@ PATIENCE: Final = 45.0
 GRACE: Final = 30
 _PRIORITIES: Final = (20000, 40000, 60000, 80000)
 _SERVICE: Final = "volcano.sh/service.type"
-#: Reasons of events that tell what was done, each time once; others tell how something stands.
+#: Reasons of events about an action, each emitted once; others describe a state.
 _DEEDS: Final = frozenset({"Evict", "Reclaimed", "Preempting"})
 
 
@@ -73,7 +73,7 @@ async def furnish(cluster: Cluster, *, nodes: int = 1, inference: int = 16, trai
             queue("qt", cards={H200: training}, priority=20000, reclaimable=True),
         ]
     )
-    # Admission looks the classes up in a cache of its own, which hears of them a moment later.
+    # Admission looks the classes up in a cache of its own, which is updated a moment later.
     trial = pod("trial", priorityClassName=f"pc-{_PRIORITIES[-1]}")
     path = await cluster.path("pods")
 
@@ -104,7 +104,7 @@ def work(
 ) -> Manifests:
     """A PodGroup, unless `first` is above 0, and one pod of so many cards per name of a node ("" for any).
 
-    The pods are `<name>-w-<index>`: names of three parts tell the order of members.
+    The pods are `<name>-w-<index>`: names of three parts give the order of members.
 
     `minimum`: members of the gang, all of them unless it is given; `notes`: annotations of the PodGroup.
     """
@@ -144,7 +144,7 @@ async def make(cluster: Cluster, *manifests: Manifests) -> None:
 
 
 async def running(cluster: Cluster) -> dict[str, str]:
-    """Pod to node, of the pods that run and are not told to go."""
+    """Pod to node, of the pods that run and are not terminating."""
     return {
         item["metadata"]["name"]: item["spec"]["nodeName"]
         for item in await cluster.list("pods")
@@ -153,7 +153,7 @@ async def running(cluster: Cluster) -> dict[str, str]:
 
 
 async def until_running(cluster: Cluster, names: Collection[str]) -> dict[str, str]:
-    """Wait until exactly these pods run and nobody is about to go; returns where."""
+    """Wait until exactly these pods run and none is terminating; returns their nodes."""
     seen: dict[str, Any] = {}
 
     async def so() -> bool:
@@ -169,7 +169,7 @@ async def until_running(cluster: Cluster, names: Collection[str]) -> dict[str, s
         await cluster.wait_until(so, f"{sorted(names)} to run", within=PATIENCE, every=0.1)
     except AssertionError as error:
         error.add_note(f"there are {seen}")
-        error.add_note("\n".join(f"{told}" for told in await all_told(cluster)))
+        error.add_note("\n".join(f"{emitted}" for emitted in await all_events(cluster)))
         raise
     return dict(seen)
 
@@ -187,10 +187,10 @@ async def settled(daemon: Daemon, *, sessions: int = 3) -> None:
     raise AssertionError(f"fewer than {sessions} sessions in {PATIENCE:g} s")
 
 
-# --- what is told -----------------------------------------------------------------------------------------------------
+# --- events -----------------------------------------------------------------------------------------------------------
 
 
-class Told(NamedTuple):
+class ObjectEvent(NamedTuple):
     """An event."""
 
     kind: str
@@ -200,10 +200,10 @@ class Told(NamedTuple):
     message: str
 
 
-async def all_told(cluster: Cluster, *reasons: str) -> list[Told]:
-    """Every event of the namespace, or those of some reasons, in order. What was done stands there as often as told."""
+async def all_events(cluster: Cluster, *reasons: str) -> list[ObjectEvent]:
+    """Every event of the namespace, or those of some reasons, in order. An action appears once per event."""
     return sorted(
-        Told(about["kind"], about["name"], event["type"], event["reason"], event["message"])
+        ObjectEvent(about["kind"], about["name"], event["type"], event["reason"], event["message"])
         for event in await cluster.list("events")
         for about in [event["involvedObject"]]
         if not reasons or event["reason"] in reasons
@@ -211,19 +211,19 @@ async def all_told(cluster: Cluster, *reasons: str) -> list[Told]:
     )
 
 
-async def until_told(cluster: Cluster, expected: Iterable[Told]) -> None:
+async def until_emitted(cluster: Cluster, expected: Iterable[ObjectEvent]) -> None:
     """Wait until these events, and of their reasons no others, are there."""
     wanted = sorted(expected)
-    reasons = {told.reason for told in wanted}
+    reasons = {emitted.reason for emitted in wanted}
 
     async def so() -> bool:
-        return await all_told(cluster, *reasons) == wanted
+        return await all_events(cluster, *reasons) == wanted
 
     try:
         await cluster.wait_until(so, f"events {sorted(reasons)}", within=PATIENCE, every=0.1)
     except AssertionError as error:
         error.add_note("wanted\n" + "\n".join(map(str, wanted)))
-        error.add_note("there are\n" + "\n".join(map(str, await all_told(cluster))))
+        error.add_note("there are\n" + "\n".join(map(str, await all_events(cluster))))
         raise
 
 
@@ -236,17 +236,17 @@ def evicted(
     *,
     action: str = "reclaim",
     queue: str = "qi",
-) -> list[Told]:
-    """What pods are told that leave."""
+) -> list[ObjectEvent]:
+    """Events on evicted pods."""
     why = f"Pod is evicted, because of {action}: {lacking} on node {node} for {cluster.namespace}/{by} of queue {queue}"
-    return [Told("Pod", name, "Warning", "Evict", why) for name in victims]
+    return [ObjectEvent("Pod", name, "Warning", "Evict", why) for name in victims]
 
 
 def group_evicted(
     cluster: Cluster, group: str, pods: int, by: str, *, action: str = "reclaim", queue: str = "qi"
-) -> Told:
-    """What their PodGroup is told, once."""
-    return Told(
+) -> ObjectEvent:
+    """The event on their PodGroup, once."""
+    return ObjectEvent(
         "PodGroup",
         group,
         "Normal",
@@ -265,18 +265,18 @@ def given(
     lacking: str,
     *,
     reason: str = "Reclaimed",
-) -> list[Told]:
-    """What the pod is told that gets the room, and its PodGroup."""
+) -> list[ObjectEvent]:
+    """The events on the preemptor and on its PodGroup."""
     names = ", ".join(f"{cluster.namespace}/{job}" for job in jobs)
     text = f"{pods} pods of {len(jobs)} jobs evicted on node {node}: {names}; waiting for {lacking}"
-    return [Told("Pod", taker, "Normal", reason, text), Told("PodGroup", group, "Normal", reason, text)]
+    return [ObjectEvent("Pod", taker, "Normal", reason, text), ObjectEvent("PodGroup", group, "Normal", reason, text)]
 
 
-# --- what happened ----------------------------------------------------------------------------------------------------
+# --- history ----------------------------------------------------------------------------------------------------------
 
 
 def leavers(moments: Sequence[Moment]) -> dict[str, Manifest]:
-    """Pods that were told to go, by name: as they were last seen, their conditions by type under `conditions`."""
+    """Deleted pods, by name: as they were last seen, their conditions by type under `conditions`."""
     found: dict[str, Manifest] = {}
     for moment in moments:
         for change in moment.changes:

@@ -64,7 +64,7 @@ def gone(uid: str = "u", kind: str = "Pod", name: str = "p") -> RecordGone:
     return RecordGone(kind, "default", name, uid)
 
 
-def test_an_answer_is_seen_at_once_and_its_watch_event_changes_nothing() -> None:
+def test_a_response_is_visible_at_once_and_its_watch_event_changes_nothing() -> None:
     bench = CacheBench()
     bench.answer(changed(5))
     assert bench.version() == "5"
@@ -75,7 +75,7 @@ def test_an_answer_is_seen_at_once_and_its_watch_event_changes_nothing() -> None
     assert bench.cache.unconfirmed() == []
 
 
-def test_a_late_answer_brings_no_deleted_object_back() -> None:
+def test_a_late_response_restores_no_deleted_object() -> None:
     bench = CacheBench()
     bench.watch(changed(5))
     bench.watch(gone())
@@ -84,7 +84,7 @@ def test_a_late_answer_brings_no_deleted_object_back() -> None:
     assert bench.version() == ""
 
 
-def test_an_object_of_the_same_name_replaces_a_deleted_one_whatever_comes_first() -> None:
+def test_an_object_of_the_same_name_replaces_a_deleted_one_in_either_order_of_events() -> None:
     bench = CacheBench()
     bench.watch(changed(5))
     bench.answer(changed(8, uid="new"))
@@ -105,7 +105,7 @@ def test_a_deletion_of_ours_counts_before_the_watch_shows_it() -> None:
     assert (bench.cache.get(*POD) or {})["metadata"]["deletionTimestamp"] == "2026-01-01T00:00:00Z"
 
 
-def test_what_the_watch_never_showed_is_read_again() -> None:
+def test_an_object_that_the_watch_never_showed_is_read_again() -> None:
     bench = CacheBench()
     bench.answer(changed(5))
     bench.clock.now += 29
@@ -159,7 +159,7 @@ def test_an_owner_is_read_on_demand_and_again_after_a_minute() -> None:
         bench.cache.get(*key)
 
 
-def test_a_pod_is_trimmed_to_what_controllers_read() -> None:
+def test_a_pod_is_trimmed_to_the_fields_that_controllers_read() -> None:
     container = {"name": "main", "image": "x", "env": [{"name": "A", "value": "b" * 1000}], "resources": {"limits": {}}}
     spec = {"schedulerName": "ours", "nodeName": "n", "containers": [container]}
     notes = {"volcano.sh/task-spec": "w", "example.com/long": "x" * 1000}

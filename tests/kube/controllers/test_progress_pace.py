@@ -50,7 +50,7 @@ def test_another_write_of_the_object_ends_the_wait() -> None:
     assert served(pace, 0.6, 5.0) == []
 
 
-def test_a_grant_that_is_not_used_lapses() -> None:
+def test_an_unused_grant_expires() -> None:
     pace = ProgressPace(GAP, 0.0)
     pace.wrote(key(1), 0.0)
     assert not pace.take(key(1), 0.5)

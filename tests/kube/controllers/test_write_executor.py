@@ -61,7 +61,7 @@ async def bench(cluster: Cluster, proxy: Proxy) -> AsyncIterator[WriteBench]:
         yield WriteBench(client, cluster.namespace)
 
 
-async def test_an_answer_is_in_the_cache_and_a_repeated_creation_of_ours_is_no_error(
+async def test_a_response_is_cached_and_a_repeated_creation_of_ours_is_no_error(
     bench: WriteBench, proxy: Proxy
 ) -> None:
     lost = proxy.lose_answer("POST", "/podgroups")
@@ -99,7 +99,7 @@ async def test_a_patch_of_an_outdated_version_is_a_conflict_and_shows_the_presen
     assert (bench.cached() or {})["spec"]["minMember"] == 2
 
 
-async def test_what_is_gone_needs_no_patch_and_no_deletion(bench: WriteBench, cluster: Cluster) -> None:
+async def test_a_deleted_object_needs_no_patch_and_no_deletion(bench: WriteBench, cluster: Cluster) -> None:
     await bench.write(Patch(bench.key(), {"spec": {"minMember": 2}}), Delete(bench.key(), "u"))
     await bench.write(Create(bench.group()))
     await bench.write(Patch(bench.key(), {"spec": {"minMember": 2}}, uid="another"), Delete(bench.key(), "another"))

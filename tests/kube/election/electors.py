@@ -1,4 +1,4 @@
-"""Replicas that compete for a Lease, and somebody who watches that no two lead."""
+"""Replicas that compete for a Lease, and an observer that checks that no two lead."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEASE = "the-lease"
 
 
 class Elector:
-    """One replica: a client, an election that runs, and what it told."""
+    """One replica: a client, an election that runs, and its reports."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ async def until(check: Callable[[], bool], what: str, *, within: float = 20.0) -
 
 
 class Watchman:
-    """Looks all the time, from outside, who says that it leads."""
+    """Polls, from outside, which replica reports that it leads."""
 
     def __init__(self, electors: Iterable[Elector]) -> None:
         self.electors = list(electors)

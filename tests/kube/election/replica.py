@@ -23,10 +23,10 @@ def watch(election: Election, changes: list[bool], log: Path) -> None:
     seen = 0
     with log.open("w", buffering=1, encoding="utf-8") as lines:
         while True:
-            leads = election.is_leader()  # asked before the time is taken: a stop in between makes us look worse
+            leads = election.is_leader()  # read before the time is taken: a stop in between makes us look worse
             now = time.monotonic()
-            news, seen = changes[seen:], len(changes)
-            lines.write(f"{now:.4f} {int(leads)} {' '.join(map(str, news))}\n")
+            new_changes, seen = changes[seen:], len(changes)
+            lines.write(f"{now:.4f} {int(leads)} {' '.join(map(str, new_changes))}\n")
             time.sleep(0.003)
 
 

@@ -146,12 +146,12 @@ async def test_a_jump_of_the_wall_clock_changes_nothing(cluster: Cluster, kubeco
 
 
 @pytest.mark.asyncio
-async def test_what_others_wrote_on_the_lease_stays_and_a_conflict_costs_no_term(
+async def test_fields_of_other_writers_on_the_lease_stay_and_a_conflict_costs_no_term(
     cluster: Cluster, kubeconfig: Path
 ) -> None:
     async with Elector(kubeconfig, cluster.namespace, "a") as one:
         await until(lambda: one.leads, "a leader")
-        for number in range(12):  # each makes the version the leader knows outdated
+        for number in range(12):  # each makes the version the leader holds outdated
             await cluster.patch("leases", LEASE, {"metadata": {"annotations": {"somebody": str(number)}}})
             await asyncio.sleep(0.3)
         assert one.changes == [True]
@@ -163,7 +163,7 @@ async def test_what_others_wrote_on_the_lease_stays_and_a_conflict_costs_no_term
 
 
 @pytest.mark.asyncio
-async def test_a_renewal_written_whose_answer_was_lost_costs_no_term(cluster: Cluster, proxy: Proxy) -> None:
+async def test_a_renewal_whose_response_was_lost_costs_no_term(cluster: Cluster, proxy: Proxy) -> None:
     async with Elector(proxy.kubeconfig_for("scheduler-a"), cluster.namespace, "a") as one:
         await until(lambda: one.leads, "a leader")
         for count, harm in enumerate((proxy.lose_answer, proxy.reset), 1):
@@ -180,9 +180,7 @@ async def test_a_renewal_written_whose_answer_was_lost_costs_no_term(cluster: Cl
 
 
 @pytest.mark.asyncio
-async def test_a_claim_written_whose_answer_was_lost_is_claimed_in_a_term_of_its_own(
-    cluster: Cluster, proxy: Proxy
-) -> None:
+async def test_a_claim_whose_response_was_lost_is_claimed_in_a_term_of_its_own(cluster: Cluster, proxy: Proxy) -> None:
     proxy.lose_answer("POST", "leases$")
     async with Elector(proxy.kubeconfig_for("scheduler-a"), cluster.namespace, "a") as one:
         await until(lambda: one.leads, "a leader")
@@ -200,7 +198,7 @@ async def test_a_leader_whose_renewals_hang_stops_at_the_deadline(cluster: Clust
         assert age is not None
         took = await until(lambda: not one.leads, "its end")
         assert took + age == pytest.approx(3.0, abs=0.3)
-        await until(lambda: one.changes == [True, False], "being told", within=0.3)
+        await until(lambda: one.changes == [True, False], "the notification", within=0.3)
         assert "not renewed in time" in one.reported(ElectionEvent.LOST)[0]
         proxy.mend()
         await until(lambda: one.leads, "a new term")
@@ -222,7 +220,7 @@ async def test_a_foreign_holder_ends_the_term_at_the_next_renewal(cluster: Clust
 
 
 @pytest.mark.asyncio
-async def test_what_on_change_raises_ends_the_election(cluster: Cluster, kubeconfig: Path) -> None:
+async def test_an_exception_of_on_change_ends_the_election(cluster: Cluster, kubeconfig: Path) -> None:
     one = Elector(kubeconfig, cluster.namespace, "a")
 
     def fail(leads: bool) -> None:
@@ -235,11 +233,11 @@ async def test_what_on_change_raises_ends_the_election(cluster: Cluster, kubecon
                 await one.election.run()
 
 
-# --- what is wrong with the cluster -----------------------------------------------------------------------------------
+# --- faults of the cluster --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.asyncio
-async def test_a_missing_right_is_told_once_and_may_be_given_later(
+async def test_a_missing_right_is_reported_once_and_may_be_granted_later(
     cluster: Cluster, control_plane: ControlPlane
 ) -> None:
     async with Elector(control_plane.kubeconfig_for("nobody"), cluster.namespace, "a") as one:
@@ -255,7 +253,7 @@ async def test_a_missing_right_is_told_once_and_may_be_given_later(
 
 
 @pytest.mark.asyncio
-async def test_a_right_to_read_alone_is_told_once_too(cluster: Cluster, control_plane: ControlPlane) -> None:
+async def test_a_read_only_right_is_reported_once_too(cluster: Cluster, control_plane: ControlPlane) -> None:
     await allow(cluster, "nobody", {**WATCH_TOO, "verbs": ["get", "watch"]})
     async with Elector(control_plane.kubeconfig_for("nobody"), cluster.namespace, "a") as one:
         await asyncio.sleep(2.5)
@@ -265,7 +263,7 @@ async def test_a_right_to_read_alone_is_told_once_too(cluster: Cluster, control_
 
 
 @pytest.mark.asyncio
-async def test_a_missing_namespace_is_told_and_waited_for(cluster: Cluster, kubeconfig: Path) -> None:
+async def test_a_missing_namespace_is_reported_and_awaited(cluster: Cluster, kubeconfig: Path) -> None:
     later = f"{cluster.namespace}-later"
     async with Elector(kubeconfig, later, "a") as one:
         await asyncio.sleep(1.5)
@@ -284,7 +282,7 @@ async def test_a_missing_namespace_is_told_and_waited_for(cluster: Cluster, kube
         ({"holderIdentity": "gone", "leaseDurationSeconds": 1, "leaseTransitions": 2**31 - 1}, "restart from 0", 1.0),
     ],
 )
-async def test_a_malformed_lease_is_told_and_mended(
+async def test_a_malformed_lease_is_reported_and_repaired(
     found: dict[str, Any], output: str, least: float, cluster: Cluster, kubeconfig: Path
 ) -> None:
     await make_lease(cluster, **found)
@@ -298,7 +296,9 @@ async def test_a_malformed_lease_is_told_and_mended(
 
 
 @pytest.mark.asyncio
-async def test_a_response_that_is_no_lease_is_told_and_asked_again(cluster: Cluster, proxy: Proxy) -> None:
+async def test_a_response_that_is_no_lease_is_reported_and_the_request_is_repeated(
+    cluster: Cluster, proxy: Proxy
+) -> None:
     proxy.answer("GET", LEASE, 200, times=2)  # a Status, as some proxies response
     async with Elector(proxy.kubeconfig_for("scheduler-a"), cluster.namespace, "a") as one:
         await until(lambda: one.leads, "a leader")
@@ -308,7 +308,7 @@ async def test_a_response_that_is_no_lease_is_told_and_asked_again(cluster: Clus
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("turns", range(6))
-async def test_a_standby_that_is_told_of_a_change_as_it_is_stopped_stops(
+async def test_a_standby_that_sees_a_change_while_it_is_stopped_stops(
     turns: int, cluster: Cluster, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nudges: list[asyncio.Event] = []
@@ -420,7 +420,7 @@ async def test_a_lease_deleted_under_its_leader_is_made_again_by_it_in_the_same_
 
 
 @pytest.mark.asyncio
-async def test_a_release_that_cannot_be_written_is_told_and_ends_in_time(cluster: Cluster, proxy: Proxy) -> None:
+async def test_a_release_that_cannot_be_written_is_reported_and_ends_in_time(cluster: Cluster, proxy: Proxy) -> None:
     async with Elector(proxy.kubeconfig_for("scheduler-a"), cluster.namespace, "a") as one:
         await until(lambda: one.leads, "a leader")
         proxy.reset("PUT", LEASE, times=None)
@@ -472,7 +472,7 @@ async def test_a_leader_outlives_a_restart_of_the_api_server_that_is_shorter_tha
 
 @pytest.mark.slow
 @pytest.mark.asyncio
-async def test_without_an_api_server_nobody_leads_and_afterwards_one_does(
+async def test_without_an_api_server_no_replica_leads_and_afterwards_one_does(
     cluster: Cluster, control_plane: ControlPlane, kubeconfig: Path
 ) -> None:
     async with (
@@ -486,7 +486,7 @@ async def test_without_an_api_server_nobody_leads_and_afterwards_one_does(
         await asyncio.to_thread(control_plane.kill_apiserver)
         await until(lambda: not first.leads, "its end")
         assert time.monotonic() - killed < 3.5
-        await until(lambda: first.changes == [True, False], "being told", within=0.3)
+        await until(lambda: first.changes == [True, False], "the notification", within=0.3)
         assert len(first.reported(ElectionEvent.UNREACHABLE)) == 1
         await asyncio.to_thread(control_plane.start_apiserver)
         await until(lambda: one.leads or two.leads, "a new leader")
@@ -496,7 +496,7 @@ async def test_without_an_api_server_nobody_leads_and_afterwards_one_does(
 @pytest.mark.slow
 @pytest.mark.asyncio
 @pytest.mark.parametrize("seed", range(3))
-async def test_whatever_happens_at_most_one_leads_and_in_the_end_one_does(
+async def test_at_most_one_replica_leads_through_random_faults_and_in_the_end_one_does(
     seed: int, cluster: Cluster, control_plane: ControlPlane, proxy: Proxy
 ) -> None:
     chance = random.Random(seed)

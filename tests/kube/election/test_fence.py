@@ -76,7 +76,7 @@ async def proxy(cluster: Cluster) -> AsyncIterator[Proxy]:
 
 
 class Reported:
-    """What a fence told."""
+    """Reports of a fence."""
 
     def __init__(self) -> None:
         self.states: list[FenceState] = []
@@ -185,7 +185,7 @@ async def test_a_binding_of_an_earlier_term_of_the_same_replica_is_refused(clust
 
 
 @pytest.mark.asyncio
-async def test_after_a_release_nobody_binds(cluster: Cluster) -> None:
+async def test_after_a_release_no_replica_binds(cluster: Cluster) -> None:
     await cluster.create(pod("p"))
     async with Elector(cluster.control_plane.kubeconfig_for("scheduler-a"), NAMESPACE, "a") as one:
         await until(lambda: one.leads, "a leader")
@@ -239,7 +239,7 @@ async def test_a_probe_changes_nothing_even_if_its_pod_exists(cluster: Cluster) 
 
 
 @pytest.mark.asyncio
-async def test_the_probe_of_a_user_whom_the_fence_does_not_concern_finds_it_absent_and_says_what_to_do(
+async def test_the_probe_of_an_unfenced_user_finds_the_fence_absent_and_names_the_remedy(
     cluster: Cluster,
 ) -> None:
     async with Elector(cluster.control_plane.kubeconfig_for("scheduler-b"), NAMESPACE, "a") as one:
@@ -277,7 +277,7 @@ async def test_a_probe_without_a_lease_of_ours_finds_nothing_out(cluster: Cluste
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("status", [0, 403, 429, 500])
-async def test_a_probe_that_gets_no_telling_answer_says_so(status: int, cluster: Cluster, proxy: Proxy) -> None:
+async def test_a_probe_without_a_conclusive_response_reports_it(status: int, cluster: Cluster, proxy: Proxy) -> None:
     async with Elector(proxy.kubeconfig_for("scheduler-a"), NAMESPACE, "a") as one:
         await until(lambda: one.leads, "a leader")
         it = fence(one, reported := Reported())

@@ -1,4 +1,4 @@
-"""What one candidate concludes from a Lease: pure logic on a clock of the test's own."""
+"""Conclusions of one candidate from a Lease: pure logic on a clock of the test's own."""
 
 from __future__ import annotations
 
@@ -61,17 +61,15 @@ def as_json(lease: Lease) -> dict[str, Any]:
         ({}, 0.0),
         ({"holderIdentity": ""}, 0.0),
         (held(""), 0.0),
-        (held("a"), 0.0),  # our own: nobody else holds it
+        (held("a"), 0.0),  # our own: no other replica holds it
         (held("b"), 15.0),
-        (held("b", duration=40), 40.0),  # what its holder promised counts, not what we would have
+        (held("b", duration=40), 40.0),  # the duration in the record counts, not our own
         (held("b", duration=1), 1.0),
         ({"holderIdentity": "b"}, 15.0),
         ({"holderIdentity": "b", "leaseDurationSeconds": 0}, 15.0),
     ],
 )
-def test_a_lease_may_be_claimed_when_its_holder_gave_no_sign_of_life_for_as_long_as_it_promised(
-    spec: dict[str, Any], waits: float
-) -> None:
+def test_a_lease_may_be_claimed_after_its_duration_without_a_renewal(spec: dict[str, Any], waits: float) -> None:
     one = candidate("a")
     one.observe(lease(**spec), 100.0)
     assert one.wait(100.0) == waits
@@ -120,7 +118,7 @@ def test_a_lease_deleted_after_its_release_may_be_claimed_at_once() -> None:
     assert one.wait(1.0) == 0.0
 
 
-# --- what it writes ---------------------------------------------------------------------------------------------------
+# --- writes -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_new_lease_has_name_label_and_term_zero() -> None:
@@ -132,7 +130,7 @@ def test_a_new_lease_has_name_label_and_term_zero() -> None:
         "metadata": {"name": "l", "namespace": "n", "labels": {"app": "capcard-sched"}},
         "spec": {
             "holderIdentity": "a",
-            "leaseDurationSeconds": 3,  # whole seconds, and no less than promised
+            "leaseDurationSeconds": 3,  # whole seconds, and no less than the duration
             "acquireTime": "2025-06-01T12:00:00.000000Z",
             "renewTime": "2025-06-01T12:00:00.000000Z",
             "leaseTransitions": 0,
@@ -165,7 +163,7 @@ def test_numbers_go_on_after_the_lease_was_deleted() -> None:
     assert as_json(one.claim("l", "n", NOON))["spec"]["leaseTransitions"] == 4
 
 
-def test_a_write_carries_the_version_seen_and_leaves_what_is_others() -> None:
+def test_a_write_carries_the_observed_version_and_keeps_fields_of_other_writers() -> None:
     found = decode(
         b'{"metadata":{"name":"l","resourceVersion":"77","labels":{"x":"y"},"ownerReferences":[{"uid":"u"}]},'
         b'"spec":{"strategy":"OldestEmulationVersion","preferredHolder":"z"}}'
@@ -185,7 +183,7 @@ def test_a_renewal_keeps_term_and_time_of_acquisition() -> None:
     assert (later["acquireTime"][11:13], later["renewTime"][11:13], later["leaseTransitions"]) == ("12", "13", 0)
 
 
-def test_a_released_lease_names_nobody_and_lasts_the_shortest_time_there_is() -> None:
+def test_a_released_lease_has_no_holder_and_the_shortest_duration() -> None:
     one = candidate("a")
     one.observe(lease(**held("a", transitions=5)), 0.0)
     given_back = as_json(one.released("l", "n", NOON))["spec"]
@@ -211,7 +209,7 @@ def test_a_term_lasts_from_when_its_last_renewal_was_sent(now: float, leads: boo
     assert leader(started=100.0).is_leader(now) is leads
 
 
-def test_a_claim_answered_too_late_makes_no_leader() -> None:
+def test_a_claim_with_a_late_response_makes_no_leader() -> None:
     one = leader(started=100.0, answered=110.0)
     assert not one.leading
     assert one.wait(110.0) == 0.0  # the Lease names us: it may be claimed anew
@@ -224,7 +222,7 @@ def test_a_renewal_prolongs_the_term() -> None:
     assert not one.is_leader(115.0)
 
 
-def test_a_renewal_answered_after_the_term_ran_out_does_not_bring_it_back() -> None:
+def test_a_renewal_with_a_response_after_expiry_does_not_restore_the_term() -> None:
     one = leader(started=100.0)
     one.renewed(one.renewal("l", "n", NOON), 109.0, 110.5)
     assert not one.is_leader(110.5)
@@ -255,7 +253,7 @@ def test_a_lost_lease_ends_the_term_at_once() -> None:
         (held("b", duration=-5, transitions=-1), ["leaseDurationSeconds is -5", "leaseTransitions is -1"]),
     ],
 )
-def test_odd_records_are_told(spec: dict[str, Any], output: list[str]) -> None:
+def test_malformed_records_are_reported(spec: dict[str, Any], output: list[str]) -> None:
     found = problems(lease(**spec).spec or LeaseSpec(), 15.0)
     assert len(found) == len(output)
     assert all(part in sentence for part, sentence in zip(output, found, strict=True))
@@ -272,7 +270,7 @@ def test_odd_records_are_told(spec: dict[str, Any], output: list[str]) -> None:
         b'{"metadata":{},"spec":{"holderIdentity":7}}',
     ],
 )
-def test_what_is_no_lease_is_refused(body: bytes) -> None:
+def test_an_object_that_is_no_lease_is_refused(body: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
         decode(body)
 
@@ -362,7 +360,7 @@ class Replica:
         """Take in the response."""
         assert self.response is not None
         (verb, sent, version, found), self.response = self.response, None
-        if found is None:  # refused: another client wrote, and a look will tell what
+        if found is None:  # refused: another client wrote, and the next read shows what
             self.it.expire()
             self.it.record = None if verb == "claim" else self.it.record
             return
@@ -411,7 +409,7 @@ def play(chance: random.Random, steps: int = 500) -> list[Replica]:
 
 @settings(max_examples=200)
 @given(seed=st.integers(0, 2**32))
-def test_whatever_is_delayed_or_lost_no_two_lead_and_no_two_terms_are_alike(seed: int) -> None:
+def test_with_random_delays_and_losses_no_two_replicas_lead_and_terms_are_unique(seed: int) -> None:
     replicas = play(random.Random(seed))
     terms = [(each.it.identity, term) for each in replicas for term in each.terms]
     assert len(terms) == len(set(terms))

@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 class Look(NamedTuple):
-    """When a replica was asked whether it leads, its response, and what its election had told since the last time."""
+    """The time at which a replica was polled, its response, and the reports of its election since the last poll."""
 
     at: float
     leads: bool
@@ -60,7 +60,7 @@ class Process:
         return [Look(float(at), leads == "1", tuple(reported)) for at, leads, *reported in parts]
 
     def leads(self) -> bool:
-        """Whether it said so just now."""
+        """Whether it reported so just now."""
         looks = self.looks()
         return bool(looks) and looks[-1].leads and time.monotonic() - looks[-1].at < 0.5
 
@@ -74,7 +74,7 @@ def processes() -> Iterator[list[Process]]:
 
 
 def together(one: Process, two: Process) -> list[tuple[float, float]]:
-    """Spans of time in which both said they led, between two looks of each that were close to one another."""
+    """Spans of time in which both reported that they led, between two polls of each that were close to one another."""
 
     def spans(process: Process) -> list[tuple[float, float]]:
         looks = process.looks()
@@ -111,7 +111,7 @@ async def test_a_replica_that_slept_through_its_lease_does_not_lead_when_it_wake
     await until(lambda: leader.looks()[-1].at > time.monotonic() - 0.2, "its waking")
     await asyncio.sleep(2.0)
     awake = [look for look in leader.looks() if look.at > stopped + 1.0]
-    # The first line may be of a question asked before it was stopped: the response is taken before the time.
+    # The first line may be of a poll from before it was stopped: the response is taken before the time.
     assert len(awake) > 100
     assert not any(look.leads for look in awake[1:])
     assert [reported for look in awake for reported in look.reported] == ["False"]
@@ -136,7 +136,7 @@ async def test_a_replica_that_slept_alone_leads_again_in_a_new_term(
     awake = [look for look in leader.looks() if look.at > stopped + 1.0]
     assert [reported for look in awake for reported in look.reported] == ["False", "True"]
     again = next(index for index, look in enumerate(awake) if "True" in look.reported)
-    # As above, the first line may be of a question asked before; the one that tells may have been asked just before.
+    # As above, the first line may be of an earlier poll; the conclusive one may have been made just before.
     assert not any(look.leads for look in awake[1 : again - 1])
     assert (await cluster.get("leases", "the-lease"))["spec"]["leaseTransitions"] == 1
 

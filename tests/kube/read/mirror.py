@@ -37,7 +37,7 @@ class Ears(NullObserver):
         assert seconds >= 0
         self.requests.append((verb, resource, code))
 
-    def heard(self, resource: str, *events: str) -> list[str]:
+    def watch_events(self, resource: str, *events: str) -> list[str]:
         """The watch events of one kind, all or the named ones."""
         return [event for kind, event, _ in self.watches if kind == resource and (not events or event in events)]
 
@@ -47,7 +47,7 @@ class Ears(NullObserver):
 
 
 class Mirror:
-    """Nodes and pods as told, and everything that was told, batch by batch."""
+    """Nodes and pods of the deltas, and every delta, batch by batch."""
 
     def __init__(self) -> None:
         self.batches: list[Sequence[Delta]] = []

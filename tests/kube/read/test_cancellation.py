@@ -55,7 +55,7 @@ async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
         each.close()
 
 
-async def _ask(client: Client) -> object:
+async def _request(client: Client) -> object:
     return await client.request("GET", "/version")
 
 
@@ -65,7 +65,7 @@ async def _watch(client: Client) -> object:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("work", [_ask, _watch], ids=["request", "watch"])
+@pytest.mark.parametrize("work", [_request, _watch], ids=["request", "watch"])
 async def test_a_cancellation_is_heeded_also_in_the_moment_an_attempt_to_connect_is_given_up(
     work: Callable[[Client], Awaitable[object]], server: str
 ) -> None:

@@ -60,7 +60,7 @@ async def test_parameters_are_quoted(cluster: Cluster) -> None:
 
 
 @pytest.mark.asyncio
-async def test_an_error_tells_its_status_reason_and_object(cluster: Cluster) -> None:
+async def test_an_error_carries_status_reason_and_object(cluster: Cluster) -> None:
     ears = Ears()
     async with Client(connection_of(cluster), observer=ears) as client:
         with pytest.raises(ApiError, match='404 NotFound: pods "none" not found') as refused:
@@ -77,7 +77,7 @@ async def test_an_error_tells_its_status_reason_and_object(cluster: Cluster) -> 
 
 
 @pytest.mark.asyncio
-async def test_patience_asked_for_is_told(cluster: Cluster, proxy: Proxy) -> None:
+async def test_retry_after_of_a_response_is_passed_on(cluster: Cluster, proxy: Proxy) -> None:
     proxy.answer("GET", "/nodes/n", 429, retry_after=7)
     async with Client(load_connection(str(proxy.kubeconfig_for()))) as client:
         with pytest.raises(ApiError) as refused:
@@ -170,7 +170,7 @@ async def test_a_name_that_does_not_resolve_was_never_sent() -> None:
 
 @asynccontextmanager
 async def silent_server() -> AsyncIterator[int]:
-    """Takes connections and says nothing; yields its port."""
+    """Accepts connections and sends nothing; yields its port."""
 
     async def ignore(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
@@ -209,7 +209,7 @@ async def test_silence_after_the_request_may_mean_that_it_was_done() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_lost_answer_may_mean_that_it_was_done(cluster: Cluster, proxy: Proxy) -> None:
+async def test_a_lost_response_leaves_the_outcome_open(cluster: Cluster, proxy: Proxy) -> None:
     proxy.lose_answer("POST", "nodes")
     async with Client(load_connection(str(proxy.kubeconfig_for()))) as client:
         with pytest.raises(Unreachable) as lost:
@@ -219,7 +219,7 @@ async def test_a_lost_answer_may_mean_that_it_was_done(cluster: Cluster, proxy: 
 
 
 @pytest.mark.asyncio
-async def test_a_certificate_that_is_not_trusted_is_told(cluster: Cluster) -> None:
+async def test_an_untrusted_certificate_is_reported(cluster: Cluster) -> None:
     plain = msgspec.structs.replace(connection_of(cluster), ssl=ssl_context())
     async with Client(plain) as client:
         with pytest.raises(Unreachable, match="certificate") as lost:
@@ -238,7 +238,7 @@ async def test_the_name_in_the_certificate_may_be_another(cluster: Cluster) -> N
 
 
 @pytest.mark.asyncio
-async def test_a_client_that_is_not_open_says_so() -> None:
+async def test_a_client_that_is_not_open_raises() -> None:
     with pytest.raises(RuntimeError, match="async with"):
         await Client(CONNECTION).request("GET", PODS)
 
@@ -275,7 +275,7 @@ async def test_a_refused_token_is_renewed_once_for_all_requests(cluster: Cluster
 
 
 @pytest.mark.asyncio
-async def test_whether_it_may_still_be_sent_is_asked_again_when_a_new_token_repeats_it(cluster: Cluster) -> None:
+async def test_the_send_deadline_is_checked_again_when_a_new_token_repeats_a_request(cluster: Cluster) -> None:
     tokens, ears, responses = Tokens("stale", cluster.control_plane.token("admin")), Ears(), [30.0, 0.0, 30.0]
     async with Client(tokens.within(connection_of(cluster)), observer=ears) as client:
         with pytest.raises(RequestWithheld):
@@ -349,7 +349,7 @@ async def test_a_stream_ends_properly_silently_or_by_a_break(cluster: Cluster, p
 
 
 @pytest.mark.asyncio
-async def test_a_stream_that_nobody_reads_any_more_ends_for_the_server_too(cluster: Cluster, proxy: Proxy) -> None:
+async def test_a_stream_without_a_reader_ends_for_the_server_too(cluster: Cluster, proxy: Proxy) -> None:
     async with Client(load_connection(str(proxy.kubeconfig_for()))) as client:
         for _ in range(2):
             async with client.stream("/api/v1/nodes", {"watch": "1"}) as stream:

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.asyncio
 
 
 async def test_only_the_named_config_map_is_watched(cluster: Cluster, proxy: Proxy) -> None:
-    told: list[Delta] = []
+    emitted: list[Delta] = []
     made: dict[str, Any] = {}
     for name in ("devices", "other"):
         data = {"device-config.yaml": "a: 1"}
@@ -30,18 +30,18 @@ async def test_only_the_named_config_map_is_watched(cluster: Cluster, proxy: Pro
     namespace = made["devices"]["namespace"]
     kinds = [kind for kind in chosen_kinds(config_maps=[(namespace, "devices")]) if kind.name == "ConfigMap"]
     async with Client(load_connection(str(proxy.kubeconfig_for("scheduler-a"))), connections=4) as client:
-        informers = Informers(client, told.extend, NullObserver(), kinds)
+        informers = Informers(client, emitted.extend, NullObserver(), kinds)
         running = asyncio.create_task(informers.run())
         await informers.wait_synced()
         await cluster.patch("configmaps", "other", {"data": {"device-config.yaml": "a: 2"}})
         await cluster.patch("configmaps", "devices", {"data": {"device-config.yaml": "a: 3"}})
-        await cluster.wait_until(lambda: len(told) > 1, "the change")
+        await cluster.wait_until(lambda: len(emitted) > 1, "the change")
         await cluster.delete("configmaps", "devices")
-        await cluster.wait_until(lambda: len(told) > 2, "the deletion")
+        await cluster.wait_until(lambda: len(emitted) > 2, "the deletion")
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 
-    first, second, third = told
+    first, second, third = emitted
     assert isinstance(first, ObjectChanged)
     assert isinstance(second, ObjectChanged)
     assert [each.object.data for each in (first, second) if isinstance(each.object, ConfigMapObject)] == [

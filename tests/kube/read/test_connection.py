@@ -90,7 +90,7 @@ def test_proxy_and_name_of_the_certificate_are_taken_over(tmp_path: Path, monkey
     assert load_connection(str(kubeconfig(tmp_path / "k", cluster=cluster, user={}))).proxy == "http://proxy:3128"
 
 
-def test_user_and_password_are_told_apart_from_a_token(tmp_path: Path) -> None:
+def test_user_and_password_are_distinguished_from_a_token(tmp_path: Path) -> None:
     path = kubeconfig(tmp_path / "k", cluster=PLAIN, user={"username": "me", "password": "secret"})
     assert load_connection(str(path)).token() == "Basic bWU6c2VjcmV0"
 
@@ -127,9 +127,7 @@ print(json.dumps({"apiVersion": "client.authentication.k8s.io/v1", "kind": "Exec
 
 
 @pytest.mark.parametrize("expires, again", [("2100-01-01T00:00:00Z", False), ("2001-01-01T00:00:00Z", True)])
-def test_a_credential_plugin_is_asked_again_when_its_token_has_expired(
-    tmp_path: Path, expires: str, again: bool
-) -> None:
+def test_a_credential_plugin_runs_again_when_its_token_has_expired(tmp_path: Path, expires: str, again: bool) -> None:
     user = plugin(tmp_path, COUNTING % expires)
     connection = load_connection(str(kubeconfig(tmp_path / "k", cluster=PLAIN, user=user)))
     first = connection.token()
@@ -163,7 +161,7 @@ def test_a_kubeconfig_that_is_none_is_named(tmp_path: Path, text: str, message: 
         load_connection(str(path))
 
 
-def test_what_is_missing_is_named(tmp_path: Path) -> None:
+def test_errors_name_the_missing_file_context_or_address(tmp_path: Path) -> None:
     path = kubeconfig(tmp_path / "k", cluster=PLAIN, user={})
     with pytest.raises(ConnectionConfigError, match="absent: no such file"):
         load_connection(str(tmp_path / "absent"))
@@ -184,7 +182,7 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_pod_speaks_as_its_service_account(
+async def test_a_pod_authenticates_as_its_service_account(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "serviceaccount"

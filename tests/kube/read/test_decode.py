@@ -66,7 +66,7 @@ def test_a_bookmark_whose_lists_are_null_is_read() -> None:
 
 
 @pytest.mark.parametrize("kind", [POD, QUEUE, CLASS], ids=lambda kind: kind.name)
-def test_an_error_is_told_for_every_kind(kind: WatchedKind[Any]) -> None:
+def test_an_error_event_is_decoded_for_every_kind(kind: WatchedKind[Any]) -> None:
     status = {"kind": "Status", "status": "Failure", "reason": "Expired", "message": "too old", "code": 410}
     *before, last = KindDecoder(kind).events(line("ADDED", {"metadata": meta("a")}) + line("ERROR", status))
     assert [event.object.metadata.name for event in before if isinstance(event, WatchEvent)] == ["a"]
@@ -78,7 +78,7 @@ def test_an_error_is_told_for_every_kind(kind: WatchedKind[Any]) -> None:
     "broken",
     [b"{]\n", b"null\n", b"[]\n", b'"x"\n', b"{}\n", b'{"type":1,"object":{}}\n', b'{"type":"ADDED","object":\xff}\n'],
 )
-def test_what_is_no_event_ends_the_stream_after_the_events_before_it(broken: bytes) -> None:
+def test_a_line_that_is_no_event_ends_the_stream_after_the_events_before_it(broken: bytes) -> None:
     first, last = KindDecoder(QUEUE).events(line("ADDED", GOOD) + broken + line("ADDED", GOOD))
     assert isinstance(first, WatchEvent)
     assert isinstance(last, DecodeFailure)
@@ -86,7 +86,7 @@ def test_what_is_no_event_ends_the_stream_after_the_events_before_it(broken: byt
     assert last.status.message
 
 
-def test_empty_lines_say_nothing() -> None:
+def test_empty_lines_are_skipped() -> None:
     assert len(KindDecoder(QUEUE).events(b"\n" + line("ADDED", GOOD) + b"\n")) == 1
 
 
@@ -104,7 +104,7 @@ def test_a_page_without_items_is_empty(body: bytes) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"items":{}}', b'{"items":["x"]}'])
-def test_what_is_no_list_is_refused(body: bytes) -> None:
+def test_a_response_that_is_no_list_is_refused(body: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
         KindDecoder(QUEUE).page(body)
 

@@ -28,7 +28,7 @@ def test_the_objects_are_of_the_size_of_real_ones() -> None:
     assert json.loads(event("ADDED", pod(7)))["type"] == "ADDED"
 
 
-def test_the_objects_say_what_the_scheduler_reads() -> None:
+def test_the_objects_contain_the_fields_that_the_scheduler_reads() -> None:
     bound = msgspec.convert(pod(9, node="n"), PodObject)
     assert (bound.spec.node_name, bound.status.phase, bound.spec.scheduler_name) == ("n", "Running", "capcard-sched")
     assert bound.spec.containers[0].resources is not None

@@ -30,17 +30,17 @@ def pod(namespace: str, name: str, phase: str = "Pending", **more: Any) -> PodOb
 
 
 class Reported(dict[tuple[str, str], str]):
-    """What a listener believes: namespace and name of each pod to its phase."""
+    """The view of a listener: namespace and name of each pod to its phase."""
 
     def take(self, out: list[Delta]) -> None:
         for delta in out:
             match delta:
                 case deltas.ObjectChanged(PodObject() as pod):
                     key = (pod.metadata.namespace or "", pod.metadata.name)
-                    assert self.get(key) != pod.status.phase, "told what was known"
+                    assert self.get(key) != pod.status.phase, "a delta of a known object"
                     self[key] = pod.status.phase or ""
                 case deltas.ObjectGone("Pod", namespace, name):
-                    del self[namespace, name]  # KeyError: told of the end of what never was
+                    del self[namespace, name]  # KeyError: a deletion of an object that was never added
                 case _:
                     pytest.fail(f"unexpected {delta}")
 
@@ -51,7 +51,7 @@ STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("set"), KEYS, PHASES),
         st.tuples(st.just("delete"), KEYS),
-        # While nobody was listening: what there is now, and after how many items the list broke off (None: not).
+        # While there was no watch: the current objects, and after how many items the list broke off (None: not).
         st.tuples(st.just("list"), st.dictionaries(KEYS, PHASES), st.none() | st.integers(0, 4)),
     ),
     max_size=25,
@@ -59,7 +59,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_a_listener_believes_what_is_true_and_hears_nothing_twice(steps: list[Any]) -> None:
+def test_a_listener_matches_the_truth_and_gets_no_delta_twice(steps: list[Any]) -> None:
     known, reported = DeltaStore(POD, NullObserver()), Reported()
     truth: dict[tuple[str, str], str] = {}
     behind = False
@@ -94,7 +94,7 @@ def test_a_listener_believes_what_is_true_and_hears_nothing_twice(steps: list[An
         {"status": {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False"}]}},
     ],
 )
-def test_changes_that_nobody_reads_are_not_told(change: dict[str, Any]) -> None:
+def test_changes_of_fields_that_the_scheduler_does_not_read_are_dropped(change: dict[str, Any]) -> None:
     known, out = DeltaStore(POD, NullObserver()), list[Delta]()
     known.changed(pod("a", "x"), out)
     known.changed(pod("a", "x", **change), out)
@@ -114,7 +114,7 @@ def test_changes_that_nobody_reads_are_not_told(change: dict[str, Any]) -> None:
     ],
     ids=str,
 )
-def test_changes_that_matter_are_told(change: dict[str, Any]) -> None:
+def test_changes_of_fields_that_the_scheduler_reads_are_emitted(change: dict[str, Any]) -> None:
     known, out = DeltaStore(POD, NullObserver()), list[Delta]()
     known.changed(pod("a", "x"), out)
     known.changed(pod("a", "x", **change), out)
@@ -167,7 +167,7 @@ class Problems(NullObserver):
         self.seen.append((resource, event, detail))
 
 
-def test_an_unreadable_object_is_told_once_per_problem_and_again_when_mended() -> None:
+def test_an_unreadable_object_is_reported_once_per_problem_and_emitted_when_fixed() -> None:
     problems = Problems()
     known, out = DeltaStore(NODE, problems), list[Delta]()
     known.changed(node("n"), out)
@@ -183,7 +183,7 @@ def test_an_unreadable_object_is_told_once_per_problem_and_again_when_mended() -
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_whoever_owns_an_unreadable_object_is_told_where_events_can_be_written(kind: WatchedKind[Any]) -> None:
+def test_an_unreadable_object_gets_an_event_where_events_can_be_written(kind: WatchedKind[Any]) -> None:
     namespace = "a" if KIND_BY_NAME[kind.name].namespaced else None
     meta = ObjectMeta(name="x", namespace=namespace, uid="u")
     reported = kind.undecodable(meta, "spec: bad", "n")
@@ -202,7 +202,7 @@ def test_whoever_owns_an_unreadable_object_is_told_where_events_can_be_written(k
     assert state.problems == {}
 
 
-def test_rows_tell_who_is_gone_as_exactly_as_they_can() -> None:
+def test_rows_of_the_kind_table_name_the_deleted_object() -> None:
     meta = ObjectMeta(name="x", namespace="a", uid="u")
     assert POD.gone(meta) == deltas.ObjectGone("Pod", "a", "x", "u")
     assert NODE.gone(ObjectMeta(name="x", uid="u")) == deltas.ObjectGone("Node", "", "x", "u")

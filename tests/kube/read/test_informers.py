@@ -49,7 +49,7 @@ async def furnish(cluster: Cluster) -> None:
 
 
 @MODES
-async def test_what_there_is_comes_first_and_then_every_change(cluster: Cluster, settings: WatchSettings) -> None:
+async def test_existing_objects_come_first_and_then_every_change(cluster: Cluster, settings: WatchSettings) -> None:
     await furnish(cluster)
     async with watching(cluster, settings=settings) as (feed, mirror, ears):
         assert feed.synced
@@ -59,7 +59,7 @@ async def test_what_there_is_comes_first_and_then_every_change(cluster: Cluster,
         await cluster.bind("p0", "n1")
         await until(lambda: mirror.agrees_with(cluster), "the changes")
         assert feed.stale_for() == 0.0
-        assert ears.heard("pods") == ["listed"]
+        assert ears.watch_events("pods") == ["listed"]
 
 
 async def test_an_empty_cluster_is_listed_too(cluster: Cluster) -> None:
@@ -162,7 +162,7 @@ async def test_every_kind_arrives_as_its_delta(cluster: Cluster) -> None:
     assert cluster.namespace in namespaces
 
 
-async def test_heartbeats_and_the_echo_of_conditions_are_not_told(cluster: Cluster) -> None:
+async def test_heartbeats_and_echoes_of_conditions_are_dropped(cluster: Cluster) -> None:
     await furnish(cluster)
     async with watching(cluster) as (_, mirror, _):
         before = len(mirror.deltas)
@@ -180,7 +180,7 @@ async def test_heartbeats_and_the_echo_of_conditions_are_not_told(cluster: Clust
         ]
 
 
-async def test_changes_that_come_thick_and_fast_are_told_together(cluster: Cluster) -> None:
+async def test_changes_in_quick_succession_are_delivered_as_one_batch(cluster: Cluster) -> None:
     await cluster.create_all([node(f"n{index}") for index in range(40)])
     async with watching(cluster) as (_, mirror, _):
         before = len(mirror.batches)
@@ -210,7 +210,7 @@ async def test_objects_of_any_size_come_whole(cluster: Cluster) -> None:
         await until(lambda: objects.namespace("large", {"8": "900000"}) in mirror.deltas, "the large object")
 
 
-# --- what goes wrong on the way ---------------------------------------------------------------------------------------
+# --- faults on the way ------------------------------------------------------------------------------------------------
 
 
 @MODES
@@ -227,7 +227,7 @@ async def test_a_stream_cut_in_the_middle_of_an_object_is_resumed_without_loss(
         await cut.struck()
         await until(lambda: mirror.agrees_with(cluster), "all pods")
         assert len(mirror.deltas) == before + 8
-        assert ears.heard("pods") == ["listed", "cut", "restarted"]
+        assert ears.watch_events("pods") == ["listed", "cut", "restarted"]
 
 
 async def test_a_cut_in_the_middle_of_the_first_list_begins_it_again(cluster: Cluster, proxy: Proxy) -> None:
@@ -235,8 +235,8 @@ async def test_a_cut_in_the_middle_of_the_first_list_begins_it_again(cluster: Cl
     proxy.cut("pods", nth=4)
     async with watching(proxy) as (_, mirror, ears):
         assert await mirror.agrees_with(cluster)
-        assert len(mirror.deltas) == 13  # those that came before the cut are not told again
-        assert ears.heard("pods") == ["unreachable", "listed"]
+        assert len(mirror.deltas) == 13  # those that came before the cut are not emitted again
+        assert ears.watch_events("pods") == ["unreachable", "listed"]
 
 
 @MODES
@@ -251,7 +251,7 @@ async def test_reset_streams_are_resumed(cluster: Cluster, proxy: Proxy, setting
 
 
 @MODES
-async def test_an_expired_version_inside_the_stream_lists_again_and_tells_the_difference(
+async def test_an_expired_version_inside_the_stream_relists_and_emits_the_difference(
     cluster: Cluster, proxy: Proxy, settings: WatchSettings
 ) -> None:
     await furnish(cluster)
@@ -263,7 +263,7 @@ async def test_an_expired_version_inside_the_stream_lists_again_and_tells_the_di
         await cluster.delete("pods", "again")
         await cluster.create(pod("again"))
         assert await proxy.inject("pods", {"type": "ERROR", "object": failure(410, "too old resource version")}) == 1
-        await until(lambda: "expired" in ears.heard("pods"), "the end of the stream")
+        await until(lambda: "expired" in ears.watch_events("pods"), "the end of the stream")
         pause.resume()
         proxy.mend()
         await until(lambda: mirror.agrees_with(cluster), "the difference")
@@ -281,7 +281,7 @@ async def test_an_expired_version_as_a_response_lists_again(
         proxy.reset_streams("pods")
         await change_everything(cluster, 1)
         await until(lambda: mirror.agrees_with(cluster), "the changes")
-        assert ears.heard("pods")[:4] == ["listed", "cut", "expired", "listed"]
+        assert ears.watch_events("pods")[:4] == ["listed", "cut", "expired", "listed"]
 
 
 async def test_a_version_that_compaction_has_taken_lists_again(cluster: Cluster, proxy: Proxy) -> None:
@@ -289,7 +289,7 @@ async def test_a_version_that_compaction_has_taken_lists_again(cluster: Cluster,
     async with watching(proxy) as (_, mirror, ears):
         pause = proxy.pause("pods|nodes")
         await change_everything(cluster, 1)
-        # The server's cache would still know the past: only a new server has to ask etcd, which has forgotten it.
+        # The server's cache still has the past: only a new server reads from etcd, which has forgotten it.
         await asyncio.to_thread(cluster.control_plane.kill_apiserver)
         await asyncio.to_thread(cluster.control_plane.start_apiserver)
         await asyncio.to_thread(cluster.control_plane.compact)
@@ -297,16 +297,16 @@ async def test_a_version_that_compaction_has_taken_lists_again(cluster: Cluster,
         pause.resume()
         proxy.mend()
         await until(lambda: mirror.agrees_with(cluster), "the changes")
-        assert ears.heard("pods", "expired") != [] or ears.heard("nodes", "expired") != []
+        assert ears.watch_events("pods", "expired") != [] or ears.watch_events("nodes", "expired") != []
 
 
 async def test_a_server_that_dies_and_comes_back_is_followed_again(cluster: Cluster) -> None:
     await furnish(cluster)
     async with watching(cluster) as (feed, mirror, ears):
         await asyncio.to_thread(cluster.control_plane.kill_apiserver)
-        await until(lambda: "unreachable" in ears.heard("pods"), "somebody to notice")
+        await until(lambda: "unreachable" in ears.watch_events("pods"), "the informer to notice")
         assert feed.stale_for() > 0
-        assert feed.synced  # what is known stays known
+        assert feed.synced  # cached objects stay
         await asyncio.to_thread(cluster.control_plane.start_apiserver)
         await change_everything(cluster, 1)
         await until(lambda: mirror.agrees_with(cluster), "the changes")
@@ -327,7 +327,7 @@ async def test_a_silent_stream_is_cut_and_resumed(cluster: Cluster, proxy: Proxy
     async with watching(proxy, settings=settings) as (_, mirror, ears):
         pause = proxy.pause("pods")
         await change_everything(cluster, 1)
-        await until(lambda: "stalled" in ears.heard("pods"), "the silence to be noticed")
+        await until(lambda: "stalled" in ears.watch_events("pods"), "the silence to be noticed")
         pause.resume()
         proxy.mend()
         await until(lambda: mirror.agrees_with(cluster), "the changes")
@@ -340,41 +340,43 @@ async def test_silence_after_silence_doubts_the_version(cluster: Cluster, proxy:
         proxy.pause("pods")
         await change_everything(cluster, 1)
         await until(lambda: mirror.agrees_with(cluster), "what only a list can show while watches are silent")
-        assert ears.heard("pods")[:4] == ["listed", "stalled", "restarted", "stalled"]
+        assert ears.watch_events("pods")[:4] == ["listed", "stalled", "restarted", "stalled"]
 
 
-async def test_what_is_no_event_is_told_and_the_stream_resumed(cluster: Cluster, proxy: Proxy) -> None:
+async def test_a_line_that_is_no_event_is_reported_and_the_stream_resumed(cluster: Cluster, proxy: Proxy) -> None:
     await furnish(cluster)
     async with watching(proxy) as (_, mirror, ears):
         await proxy.inject("pods", {"type": 7})
         await proxy.inject("nodes", {"type": "NOVELTY", "object": {"metadata": {"name": "n9"}}})
-        await until(lambda: ears.heard("pods", "undecodable", "restarted") == ["undecodable", "restarted"], "both")
+        await until(
+            lambda: ears.watch_events("pods", "undecodable", "restarted") == ["undecodable", "restarted"], "both"
+        )
         await change_everything(cluster, 1)
         await until(lambda: mirror.agrees_with(cluster), "the changes")
-        assert ears.heard("nodes") == ["listed", "unexpected"]
+        assert ears.watch_events("nodes") == ["listed", "unexpected"]
 
 
 @MODES
-async def test_a_server_that_asks_for_patience_gets_it(cluster: Cluster, proxy: Proxy, settings: WatchSettings) -> None:
+async def test_the_informer_honours_retry_after(cluster: Cluster, proxy: Proxy, settings: WatchSettings) -> None:
     verb = "WATCH" if settings.streaming else "GET"
     proxy.answer(verb, "pods", 429, retry_after=1)
     started = asyncio.get_running_loop().time()
     async with watching(proxy, settings=settings) as (_, _, ears):
         assert asyncio.get_running_loop().time() - started >= 1.0
-        assert ears.heard("pods")[:2] == ["refused", "listed"]
+        assert ears.watch_events("pods")[:2] == ["refused", "listed"]
 
 
-async def test_pages_that_the_server_has_forgotten_are_asked_for_at_once(cluster: Cluster, proxy: Proxy) -> None:
+async def test_expired_continue_tokens_restart_the_list_at_once(cluster: Cluster, proxy: Proxy) -> None:
     await furnish(cluster)
     proxy.answer("GET", "pods", 410, nth=2)
     async with watching(proxy, settings=BY_PAGES) as (_, mirror, ears):
         assert await mirror.agrees_with(cluster)
-        assert ears.heard("pods")[:2] == ["expired", "listed"]
+        assert ears.watch_events("pods")[:2] == ["expired", "listed"]
         pages = [exchange for exchange in proxy.exchanges if exchange.path == "/api/v1/pods"]
         assert [exchange.status for exchange in pages] == [200, 410, 200]
 
 
-async def test_a_list_that_breaks_off_tells_nobody_that_the_rest_is_gone(cluster: Cluster, proxy: Proxy) -> None:
+async def test_a_list_that_breaks_off_emits_no_deletions(cluster: Cluster, proxy: Proxy) -> None:
     await furnish(cluster)
     async with watching(proxy, settings=BY_PAGES) as (feed, mirror, ears):
         broken = proxy.reset("GET", "pods", nth=2, times=3)
@@ -384,7 +386,7 @@ async def test_a_list_that_breaks_off_tells_nobody_that_the_rest_is_gone(cluster
         await relisting
         assert await mirror.agrees_with(cluster)
         assert len(mirror.deltas) == 13
-        assert "unreachable" in ears.heard("pods")
+        assert "unreachable" in ears.watch_events("pods")
 
 
 async def test_a_server_without_streamed_lists_is_listed_by_pages() -> None:
@@ -394,7 +396,7 @@ async def test_a_server_without_streamed_lists_is_listed_by_pages() -> None:
             async with watching(cluster) as (_, mirror, ears):
                 await change_everything(cluster, 1)
                 await until(lambda: mirror.agrees_with(cluster), "the changes")
-                assert ears.heard("pods") == ["listed"]
+                assert ears.watch_events("pods") == ["listed"]
                 assert ears.requests.count(("watch", "pods", 422)) + ears.requests.count(("watch", "pods", 400)) == 1
 
 
@@ -411,7 +413,7 @@ async def test_a_server_that_marks_no_end_of_the_list_is_listed_by_pages(
             await proxy.inject("pods", {"type": "BOOKMARK", "object": bookmark})
         else:
             proxy.reset_streams("pods")
-        await until(lambda: ears.heard("pods", "cut", "unreachable") != [], "the list to be given up")
+        await until(lambda: ears.watch_events("pods", "cut", "unreachable") != [], "the list to be given up")
         pause.resume()
         proxy.mend()
         await feed.wait_synced()
@@ -472,35 +474,38 @@ async def test_after_any_mixture_of_troubles_everything_is_known(
                     key, now = ("node", seen.metadata.name), (seen.metadata.labels,)
                 case _:
                     continue
-            assert reported.get(key) != now, "told twice"
+            assert reported.get(key) != now, "no duplicate delta"
             reported[key] = now
 
 
 # --- kinds that are not there, or not for us --------------------------------------------------------------------------
 
 
-async def test_a_missing_kind_is_told_and_blocks_only_if_it_is_required(cluster: Cluster) -> None:
+async def test_a_missing_kind_is_reported_and_blocks_only_if_it_is_required(cluster: Cluster) -> None:
     def absent(*, required: bool) -> WatchedKind[Any]:
         path = "/apis/scheduling.volcano.sh/v1beta1/nothings"
         return WatchedKind("Nothing", path, CONFIG_MAP.type, CONFIG_MAP.changed, CONFIG_MAP.gone, required=required)
 
     async with watching(cluster, kinds=[absent(required=False)]) as (feed, _, ears):
         assert feed.synced
-        assert ears.heard("nothings")[0] == "missing"
+        assert ears.watch_events("nothings")[0] == "missing"
         assert feed.pending() == {"nothings": False}
         async with asyncio.timeout(10):
             await feed.relist()
     async with watching(cluster, kinds=[absent(required=True)], synced=False) as (feed, _, ears):
-        await until(lambda: ears.heard("nothings").count("missing") >= 2, "a second attempt")
+        await until(lambda: ears.watch_events("nothings").count("missing") >= 2, "a second attempt")
         assert not feed.synced
 
 
-async def test_a_forbidden_kind_is_told_and_comes_when_it_is_granted(cluster: Cluster) -> None:
+async def test_a_forbidden_kind_is_reported_and_listed_when_it_is_granted(cluster: Cluster) -> None:
     await furnish(cluster)
     kinds = [kind for kind in KINDS if kind.name in {"Pod", "PriorityClass"}]
     connection = load_connection(str(cluster.control_plane.kubeconfig_for("somebody")))
     async with watching(cluster, kinds=kinds, connection=connection, synced=False) as (feed, mirror, ears):
-        await until(lambda: "forbidden" in ears.heard("pods") and "forbidden" in ears.heard("priorityclasses"), "no")
+        await until(
+            lambda: "forbidden" in ears.watch_events("pods") and "forbidden" in ears.watch_events("priorityclasses"),
+            "no",
+        )
         assert not feed.synced  # for want of pods; PriorityClasses one can do without
         assert feed.pending() == {"pods": True, "priorityclasses": False}
         assert feed.stale_for() > 0
@@ -508,7 +513,7 @@ async def test_a_forbidden_kind_is_told_and_comes_when_it_is_granted(cluster: Cl
         async with asyncio.timeout(20):
             await feed.wait_synced()
         assert len(mirror.pods) == 9
-        assert set(ears.heard("priorityclasses")) == {"forbidden"}
+        assert set(ears.watch_events("priorityclasses")) == {"forbidden"}
 
 
 # --- objects that cannot be read --------------------------------------------------------------------------------------
@@ -535,7 +540,7 @@ CONFIG = {"apiVersion": "v1", "kind": "ConfigMap"}
 
 
 @MODES
-async def test_an_object_that_cannot_be_read_stops_nobody_else(cluster: Cluster, settings: WatchSettings) -> None:
+async def test_an_unreadable_object_does_not_stop_others(cluster: Cluster, settings: WatchSettings) -> None:
     def config(name: str, **data: str) -> dict[str, Any]:
         return {**CONFIG, "metadata": {"name": name}, "data": data}
 
@@ -564,18 +569,18 @@ async def test_an_object_that_cannot_be_read_stops_nobody_else(cluster: Cluster,
 
 
 @MODES
-async def test_listing_again_tells_nothing_when_nothing_has_changed(cluster: Cluster, settings: WatchSettings) -> None:
+async def test_a_relist_emits_nothing_when_nothing_has_changed(cluster: Cluster, settings: WatchSettings) -> None:
     await furnish(cluster)
     async with watching(cluster, settings=settings) as (feed, mirror, ears):
         for _ in range(3):
             async with asyncio.timeout(10):
                 await feed.relist()
         assert len(mirror.deltas) == 13
-        assert ears.heard("pods", "listed") == ["listed"] * 4
+        assert ears.watch_events("pods", "listed") == ["listed"] * 4
 
 
-async def test_listing_again_tells_everything_of_kinds_that_the_scheduler_writes(cluster: Cluster) -> None:
-    """What it has wanted to write there stands in its state, and may never have been sent."""
+async def test_a_relist_emits_every_object_of_kinds_that_the_scheduler_writes(cluster: Cluster) -> None:
+    """Its intended writes there are in its state, and may never have been sent."""
     await cluster.create_all([node("n"), queue("q"), *gang("g", 2, queue="q")])
     async with watching(cluster, kinds=KINDS) as (feed, mirror, _):
         before = len(mirror.deltas)
@@ -587,7 +592,7 @@ async def test_listing_again_tells_everything_of_kinds_that_the_scheduler_writes
         await until(lambda: objects.change_of(mirror.deltas[-1]) == "QueueGone", "its end")
 
 
-async def test_listing_again_shows_what_the_watch_still_holds_back(cluster: Cluster, proxy: Proxy) -> None:
+async def test_a_relist_emits_changes_that_the_watch_has_not_delivered(cluster: Cluster, proxy: Proxy) -> None:
     await furnish(cluster)
     async with watching(proxy, settings=BY_PAGES) as (feed, mirror, _):
         proxy.pause("pods|nodes")
@@ -597,7 +602,7 @@ async def test_listing_again_shows_what_the_watch_still_holds_back(cluster: Clus
         assert await mirror.agrees_with(cluster)
 
 
-async def test_several_may_ask_for_a_new_list_at_once(cluster: Cluster) -> None:
+async def test_concurrent_requests_for_a_relist_succeed(cluster: Cluster) -> None:
     await furnish(cluster)
     async with watching(cluster) as (feed, mirror, _):
         async with asyncio.timeout(10):
@@ -609,7 +614,7 @@ async def test_several_may_ask_for_a_new_list_at_once(cluster: Cluster) -> None:
         await until(lambda: mirror.agrees_with(cluster), "the changes")
 
 
-async def test_a_new_list_asked_for_during_the_first_one_is_waited_for(cluster: Cluster, proxy: Proxy) -> None:
+async def test_a_relist_requested_during_the_first_list_is_awaited(cluster: Cluster, proxy: Proxy) -> None:
     await furnish(cluster)
     slow = proxy.delay("GET", "pods", 1.0)
     async with watching(proxy, settings=BY_PAGES, synced=False) as (feed, mirror, _):
@@ -629,7 +634,7 @@ async def test_everything_can_be_listed_once(cluster: Cluster) -> None:
     assert ears.watches == []
 
 
-async def test_listing_once_leaves_out_what_one_can_do_without(cluster: Cluster) -> None:
+async def test_a_single_list_leaves_out_forbidden_optional_kinds(cluster: Cluster) -> None:
     await furnish(cluster)
     await cluster.apply(GRANT)
     ears = Ears()

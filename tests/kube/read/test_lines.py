@@ -35,7 +35,7 @@ def test_lines_come_out_whole_wherever_the_stream_is_cut(lines: list[bytes], dat
         ([b"a\nb\nc", b"\n"], [b"a\nb\n", b"c\n"], 0),
     ],
 )
-def test_what_is_complete_comes_at_once(pieces: list[bytes], whole: list[bytes], pending: int) -> None:
+def test_complete_lines_are_returned_at_once(pieces: list[bytes], whole: list[bytes], pending: int) -> None:
     buffer = LineBuffer()
     assert [buffer.feed(piece) for piece in pieces] == whole
     assert buffer.pending == pending

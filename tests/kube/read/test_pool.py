@@ -88,7 +88,7 @@ async def scripted(
         await reported.all_ended()
 
 
-async def ask(
+async def send(
     pool: Pool,
     request: bytes = GET,
     *,
@@ -124,16 +124,16 @@ async def ask(
 )
 async def test_a_response_is_read(raw: bytes, status: int, body: bytes, kept: bool) -> None:
     async with scripted(raw) as (reported, pool):
-        assert await ask(pool) == HttpResponse(status, None, body)
-        assert (await ask(pool)).body == b"ok"
+        assert await send(pool) == HttpResponse(status, None, body)
+        assert (await send(pool)).body == b"ok"
         assert reported.requests == ([1, 1] if kept else [1, 2])
 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("raw", [PLAIN, CHUNKED, INTERIM], ids=["plain", "chunked", "interim"])
-async def test_where_the_pieces_end_does_not_matter(raw: bytes) -> None:
+async def test_chunk_boundaries_do_not_matter(raw: bytes) -> None:
     async with scripted(raw, [raw[i : i + 1] for i in range(len(raw))], [raw[:40], raw[40:]]) as (reported, pool):
-        responses = [await ask(pool) for _ in range(3)]
+        responses = [await send(pool) for _ in range(3)]
         assert responses == responses[:1] * 3
         assert reported.requests == [1, 1, 1]
 
@@ -145,34 +145,34 @@ async def test_a_response_that_was_cut_is_none(raw: bytes) -> None:
     script = [part for cut in cuts for part in (raw[:cut], OK)]
     async with scripted(*script) as (reported, pool):
         for _ in cuts:
-            requested = asyncio.create_task(ask(pool))
+            requested = asyncio.create_task(send(pool))
             await asyncio.sleep(0.05)
             assert not requested.done()
             reported.cut()
             with pytest.raises(Unreachable, match="closed") as lost:
                 await requested
             assert lost.value.sent
-            await ask(pool)
+            await send(pool)
 
 
 @pytest.mark.asyncio
 async def test_a_response_without_a_length_ends_with_its_connection() -> None:
     async with scripted([b"HTTP/1.1 502 Bad Gateway\r\n\r\nsor", b"ry"]) as (reported, pool):
-        requested = asyncio.create_task(ask(pool))
+        requested = asyncio.create_task(send(pool))
         await asyncio.sleep(0.1)
         assert not requested.done()
         reported.cut()
         assert await requested == HttpResponse(502, None, b"sorry")
-        assert (await ask(pool)).body == b"ok"
+        assert (await send(pool)).body == b"ok"
         assert reported.requests == [1, 2]
 
 
 @pytest.mark.asyncio
-async def test_the_patience_asked_for_is_that_of_this_answer() -> None:
+async def test_retry_after_belongs_to_its_own_response() -> None:
     head = b"HTTP/1.1 429 Too Many Requests\r\nX-Retry-After: 9\r\nRETRY-After:  7\r\ncontent-length:0\r\n\r\n"
     async with scripted(head) as (reported, pool):
-        assert await ask(pool) == HttpResponse(429, "7", b"")
-        assert await ask(pool) == HttpResponse(200, None, b"ok")
+        assert await send(pool) == HttpResponse(429, "7", b"")
+        assert await send(pool) == HttpResponse(200, None, b"ok")
         assert reported.requests == [1, 1]
 
 
@@ -190,12 +190,12 @@ async def test_the_patience_asked_for_is_that_of_this_answer() -> None:
         pytest.param([b"HTTP/1.1 200 OK\r\nA: ", *[b"x" * 2**14] * 9], "a head of more than", id="endless head"),
     ],
 )
-async def test_what_is_no_response_ends_the_connection(raw: bytes | list[bytes], problem: str) -> None:
+async def test_a_malformed_response_ends_the_connection(raw: bytes | list[bytes], problem: str) -> None:
     async with scripted(raw) as (reported, pool):
         with pytest.raises(Unreachable, match=problem) as lost:
-            await ask(pool)
+            await send(pool)
         assert lost.value.sent
-        assert (await ask(pool)).body == b"ok"
+        assert (await send(pool)).body == b"ok"
         assert reported.requests == [1, 2]
 
 
@@ -213,9 +213,9 @@ async def test_what_is_no_response_ends_the_connection(raw: bytes | list[bytes],
 async def test_a_body_beyond_the_limit_is_refused(raw: bytes) -> None:
     async with scripted(raw) as (reported, pool):
         with pytest.raises(ApiError, match="more than 10 bytes") as refused:
-            await ask(pool, limit=10)
+            await send(pool, limit=10)
         assert (refused.value.status, refused.value.reason) == (202, "TooLarge")
-        assert (await ask(pool, limit=2)).body == b"ok"
+        assert (await send(pool, limit=2)).body == b"ok"
         assert reported.requests == [1, 2]
 
 
@@ -225,7 +225,7 @@ async def test_a_body_beyond_the_limit_is_refused(raw: bytes) -> None:
 @pytest.mark.asyncio
 async def test_one_request_after_another_goes_on_one_connection() -> None:
     async with scripted() as (reported, pool):
-        assert [(await ask(pool)).body for _ in range(3)] == [b"ok"] * 3
+        assert [(await send(pool)).body for _ in range(3)] == [b"ok"] * 3
         assert reported.requests == [1, 1, 1]
 
 
@@ -235,17 +235,17 @@ async def test_no_more_connections_are_opened_than_allowed_and_all_are_served_in
     async with scripted(wait=0.005) as (reported, pool):
 
         async def one(number: int) -> None:
-            await ask(pool)
+            await send(pool)
             done.append(number)
 
         await asyncio.gather(*(one(number) for number in range(20)))
         assert reported.connections == 2
-    # Two go on at a time: nobody is overtaken by more than the one beside.
+    # Two go on at a time: no request is overtaken by more than the one beside.
     assert all(abs(place - number) <= 1 for place, number in enumerate(done))
 
 
 @pytest.mark.asyncio
-async def test_what_may_not_be_sent_any_more_leaves_its_connection_to_others() -> None:
+async def test_a_request_past_its_deadline_leaves_its_connection_to_others() -> None:
     async with scripted(OK, OK) as (server, pool):
         responses = [30.0, 0.0, 0.0, 30.0]
         fates = []
@@ -260,48 +260,48 @@ async def test_what_may_not_be_sent_any_more_leaves_its_connection_to_others() -
 
 
 @pytest.mark.asyncio
-async def test_without_a_limit_nobody_waits() -> None:
+async def test_without_a_limit_no_request_waits() -> None:
     async with scripted(wait=0.2, connections=0) as (reported, pool):
-        await asyncio.gather(*(ask(pool) for _ in range(20)))
+        await asyncio.gather(*(send(pool) for _ in range(20)))
         assert reported.connections == 20
 
 
 @pytest.mark.asyncio
 async def test_waiting_for_a_place_has_an_end_and_loses_none() -> None:
     async with scripted(wait=0.4) as (_, pool):
-        busy = [asyncio.create_task(ask(pool)) for _ in range(2)]
+        busy = [asyncio.create_task(send(pool)) for _ in range(2)]
         await asyncio.sleep(0.1)
         with pytest.raises(Unreachable, match=r"no free connection within 0\.05 s") as lost:
-            await ask(pool, connect=0.05)
+            await send(pool, connect=0.05)
         assert not lost.value.sent
-        cancelled = asyncio.create_task(ask(pool))
+        cancelled = asyncio.create_task(send(pool))
         await asyncio.sleep(0.05)
         cancelled.cancel()
         assert [(await task).status for task in busy] == [200, 200]
-        assert [response.status for response in await asyncio.gather(*(ask(pool) for _ in range(4)))] == [200] * 4
+        assert [response.status for response in await asyncio.gather(*(send(pool) for _ in range(4)))] == [200] * 4
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("left", [b"x", None], ids=["by something nobody requested for", "by its server"])
+@pytest.mark.parametrize("left", [b"x", None], ids=["by an unrequested response", "by its server"])
 async def test_a_connection_that_ended_at_rest_is_not_used_again(left: bytes | None) -> None:
     async with scripted() as (reported, pool):
-        await ask(pool)
+        await send(pool)
         if left is None:
             reported.cut()
         else:
             reported.last.write(left)
         await asyncio.sleep(0.05)
-        assert (await ask(pool, repeatable=False)).body == b"ok"
+        assert (await send(pool, repeatable=False)).body == b"ok"
         assert reported.requests == [1, 2]
 
 
 @pytest.mark.asyncio
 async def test_a_connection_that_rested_for_too_long_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async with scripted() as (reported, pool):
-        await asyncio.gather(ask(pool), ask(pool))
+        await asyncio.gather(send(pool), send(pool))
         monkeypatch.setattr("capcard_sched.kube.pool._KEEPALIVE_SECONDS", 0.05)
         await asyncio.sleep(0.1)
-        assert (await ask(pool)).body == b"ok"
+        assert (await send(pool)).body == b"ok"
         await asyncio.sleep(0.05)
         assert (reported.requests[-1], reported.ended) == (3, 2)
 
@@ -312,25 +312,25 @@ async def test_a_request_on_a_connection_that_just_ended_is_sent_again_only_wher
     repeatable: bool,
 ) -> None:
     async with scripted(OK, None) as (reported, pool):
-        await ask(pool)
+        await send(pool)
         if repeatable:
-            assert (await ask(pool)).body == b"ok"
+            assert (await send(pool)).body == b"ok"
             assert reported.requests == [1, 1, 2]
         else:
             with pytest.raises(Unreachable) as lost:
-                await ask(pool, repeatable=False)
+                await send(pool, repeatable=False)
             assert lost.value.sent
             assert reported.requests == [1, 1]
 
 
 @pytest.mark.asyncio
-async def test_a_request_is_not_sent_again_on_a_new_connection_nor_after_a_part_of_the_answer() -> None:
+async def test_a_request_is_not_sent_again_on_a_new_connection_nor_after_a_part_of_the_response() -> None:
     async with scripted(None, OK, OK[:30]) as (reported, pool):
         with pytest.raises(Unreachable, match="closed"):
-            await ask(pool)
+            await send(pool)
         assert reported.requests == [1]
-        await ask(pool)
-        broken = asyncio.create_task(ask(pool))
+        await send(pool)
+        broken = asyncio.create_task(send(pool))
         await asyncio.sleep(0.1)
         reported.cut()
         with pytest.raises(Unreachable):
@@ -339,10 +339,10 @@ async def test_a_request_is_not_sent_again_on_a_new_connection_nor_after_a_part_
 
 
 @pytest.mark.asyncio
-async def test_what_was_sent_once_counts_as_sent_when_no_second_connection_can_be_had() -> None:
+async def test_a_request_sent_once_counts_as_sent_when_no_second_connection_opens() -> None:
     async with scripted(OK, None, wait=0.1) as (reported, pool):
-        await ask(pool)
-        requested = asyncio.create_task(ask(pool))
+        await send(pool)
+        requested = asyncio.create_task(send(pool))
         await asyncio.sleep(0.05)
         pool._port = 9
         with pytest.raises(Unreachable, match="no connection to") as lost:
@@ -354,43 +354,43 @@ async def test_what_was_sent_once_counts_as_sent_when_no_second_connection_can_b
 @pytest.mark.asyncio
 async def test_a_request_that_takes_too_long_ends_its_connection_and_is_not_sent_again() -> None:
     async with scripted(OK, [OK[:30], *[b""] * 400, OK[30:]]) as (reported, pool):
-        await ask(pool)
+        await send(pool)
         with pytest.raises(TimeoutError):
-            await ask(pool, seconds=0.1)
-        assert (await ask(pool, seconds=1.0)).body == b"ok"
+            await send(pool, seconds=0.1)
+        assert (await send(pool, seconds=1.0)).body == b"ok"
         assert reported.requests == [1, 1, 2]
 
 
 @pytest.mark.asyncio
-async def test_cancelling_closes_the_connection_whose_answer_is_still_to_come() -> None:
+async def test_cancelling_closes_the_connection_with_a_pending_response() -> None:
     async with scripted(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nlate", wait=0.2) as (reported, pool):
-        late = asyncio.create_task(ask(pool))
+        late = asyncio.create_task(send(pool))
         await asyncio.sleep(0.1)
         late.cancel()
         with pytest.raises(asyncio.CancelledError):
             await late
-        assert (await ask(pool)).body == b"ok"
+        assert (await send(pool)).body == b"ok"
         assert reported.requests == [1, 2]
 
 
 @pytest.mark.asyncio
-async def test_closing_breaks_what_is_under_way() -> None:
+async def test_closing_breaks_requests_in_flight() -> None:
     async with scripted(OK, wait=0.2) as (reported, pool):
-        requested = asyncio.create_task(ask(pool))
+        requested = asyncio.create_task(send(pool))
         await asyncio.sleep(0.1)
         await pool.close()
         with pytest.raises(Unreachable):
             await requested
         assert reported.requests == [1]
         with pytest.raises(Unreachable, match="closed"):
-            await ask(pool)
+            await send(pool)
 
 
 @pytest.mark.asyncio
 async def test_all_addresses_of_a_name_are_tried() -> None:
     async with scripted() as (reported, _):
-        pool = Pool(f"http://localhost:{reported.port}", None, None, 1)  # nobody listens at ::1
-        assert (await ask(pool)).body == b"ok"
+        pool = Pool(f"http://localhost:{reported.port}", None, None, 1)  # no server listens at ::1
+        assert (await send(pool)).body == b"ok"
         await pool.close()
 
 
@@ -399,10 +399,10 @@ async def test_a_handshake_that_does_not_end_leaves_no_connection() -> None:
     async with scripted() as (reported, _):
         pool = Pool(f"https://127.0.0.1:{reported.port}", ssl_context(verify=False), None, 1)
         with pytest.raises(Unreachable, match="timed out") as lost:
-            await ask(pool, connect=0.2)
+            await send(pool, connect=0.2)
         assert not lost.value.sent
         await reported.all_ended()
-        cancelled = asyncio.create_task(ask(pool))
+        cancelled = asyncio.create_task(send(pool))
         await asyncio.sleep(0.1)
         cancelled.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -412,19 +412,19 @@ async def test_a_handshake_that_does_not_end_leaves_no_connection() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_large_answer_and_a_large_request_come_whole() -> None:
+async def test_a_large_response_and_a_large_request_arrive_whole() -> None:
     body = b"".join(b"%08d" % number for number in range(2**18))
     async with scripted(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)) as (reported, pool):
         request = GET[:-2] + b"X: " + b"y" * 50_000 + b"\r\n\r\n"
-        assert (await ask(pool, request, limit=2**22)).body == body
+        assert (await send(pool, request, limit=2**22)).body == body
         assert reported.heads == [request]
 
 
-# --- what the client sends --------------------------------------------------------------------------------------------
+# --- requests of the client -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.asyncio
-async def test_requests_say_who_asks_and_what_they_carry() -> None:
+async def test_requests_carry_user_agent_credentials_and_content_type() -> None:
     async with scripted() as (reported, _):
         token = "first"
         connection = Connection(f"http://127.0.0.1:{reported.port}/clusters/c", None, lambda: token, "default")

@@ -1,4 +1,4 @@
-"""How long to wait: between attempts, and for the client-side limit."""
+"""Waiting times: between attempts, and for the client-side limit."""
 
 from __future__ import annotations
 

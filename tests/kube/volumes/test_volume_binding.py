@@ -188,7 +188,7 @@ async def test_pods_that_share_a_claim_settle_it_together(cluster: Cluster, clie
 
 
 @pytest.mark.asyncio
-async def test_a_volume_that_somebody_else_has_is_refused(cluster: Cluster, client: Client) -> None:
+async def test_a_volume_of_another_claim_is_refused(cluster: Cluster, client: Client) -> None:
     await cluster.create(volume("pv", "local"))
     other, made = await cluster.create(claim("other", "local")), await cluster.create(claim("data", "local"))
     await available(cluster, "pv")
@@ -200,9 +200,7 @@ async def test_a_volume_that_somebody_else_has_is_refused(cluster: Cluster, clie
 
 
 @pytest.mark.asyncio
-async def test_when_one_claim_fails_what_was_written_for_the_others_is_taken_back(
-    cluster: Cluster, client: Client
-) -> None:
+async def test_when_one_claim_fails_writes_for_the_others_are_reverted(cluster: Cluster, client: Client) -> None:
     made, missing = await cluster.create(claim("data", "disk")), {"metadata": {"name": "gone", "uid": "x"}}
     with pytest.raises(ApiError, match='404 NotFound: persistentvolumeclaims "gone" not found'):
         await bind_volumes(client, bind(cluster, (made, ""), (missing, "pv")))
@@ -220,13 +218,13 @@ async def test_a_claim_that_is_not_bound_in_time_fails_and_its_node_is_taken_bac
 
 
 @pytest.mark.asyncio
-async def test_a_volume_reserved_in_vain_is_free_again(
+async def test_a_volume_of_a_discarded_reservation_is_free_again(
     cluster: Cluster, client: Client, control_plane: ControlPlane
 ) -> None:
     await cluster.create(volume("pv", "local"))
     made = await cluster.create(claim("data", "local"))
     await available(cluster, "pv")
-    await asyncio.to_thread(control_plane.stop_controller_manager)  # so that nobody finishes the binding
+    await asyncio.to_thread(control_plane.stop_controller_manager)  # so that no provisioner finishes the binding
     try:
         with pytest.raises(VolumeBindingError, match="is not bound after 1 s"):
             await bind_volumes(client, bind(cluster, (made, "pv"), timeout=1))
@@ -286,7 +284,9 @@ async def test_a_new_claim_of_the_same_name_is_not_the_one_that_was_meant(cluste
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("fault", ["lost", "conflict", "unavailable", "reset"])
-async def test_answers_that_may_pass_are_waited_out(cluster: Cluster, client: Client, proxy: Proxy, fault: str) -> None:
+async def test_transient_error_responses_are_retried(
+    cluster: Cluster, client: Client, proxy: Proxy, fault: str
+) -> None:
     await cluster.create(volume("pv", "local"))
     made = await cluster.create(claim("data", "local"))
     await available(cluster, "pv")

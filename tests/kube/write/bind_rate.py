@@ -1,4 +1,4 @@
-"""How fast an API server on this machine takes bindings from `ApiWriter`, by connections, and what each costs us.
+"""The rate of bindings that an API server on this machine takes from `ApiWriter`, by connections, and the cost of each.
 
 Run: `python -m tests.kube.write.bind_rate [PODS]`. Figures, no verdicts; `raw` sends the same from a bare loop.
 """

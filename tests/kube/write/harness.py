@@ -126,7 +126,7 @@ class Harness:
         await self.client.__aexit__(kind, error, trace)
         assert isinstance(ended, asyncio.CancelledError), ended
 
-    # --- what tests ask ---------------------------------------------------------------------------------------------
+    # --- queries of tests -------------------------------------------------------------------------------------------
 
     async def until(self, check: Callable[[], Any], what: str, within: float = 10.0) -> Any:
         """Wait for a callback or a write of the ApiWriter."""

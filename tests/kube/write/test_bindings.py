@@ -1,4 +1,4 @@
-"""What every response to a binding leads to, on a real API server behind a proxy that can go wrong."""
+"""The effect of every response to a binding, on a real API server behind a proxy that injects faults."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def test_many_bindings_go_on_several_connections_each_once(cluster: Cluste
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("status", [400, 403, 404, 422])
-async def test_a_refusal_is_told_to_core_and_pod_and_the_pod_waits_while_others_go_on(
+async def test_a_refusal_reaches_core_and_pod_and_the_pod_backs_off_while_others_continue(
     cluster: Cluster, proxy: Proxy, status: int
 ) -> None:
     made = await cluster.create_all([pod("p"), pod("other")])
@@ -73,7 +73,7 @@ async def test_a_refusal_is_told_to_core_and_pod_and_the_pod_waits_while_others_
         await effects.quiet()
         assert sorted(effects.observer.bindings) == [("bound", "other", 201), ("failed", "p", status)]
 
-        # The second refusal waits longer, and the same text is told once.
+        # The second refusal waits longer, and the same text is reported once.
         effects.effects.submit([bind_of(made[0])])
         await effects.until(lambda: len(effects.deltas) == 3, "the second refusal")
         again = effects.deltas[2]
@@ -105,7 +105,7 @@ async def test_a_pod_that_is_bound_after_refusals_begins_anew(cluster: Cluster, 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("way", ["lose_answer", "answered 504", "answered 500"])
-async def test_a_committed_binding_whose_answer_was_lost_counts_as_bound(
+async def test_a_committed_binding_whose_response_was_lost_counts_as_bound(
     cluster: Cluster, proxy: Proxy, way: str
 ) -> None:
     made = await cluster.create(pod("p"))
@@ -125,7 +125,7 @@ async def test_a_committed_binding_whose_answer_was_lost_counts_as_bound(
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("status", [0, 401, 408, 429, 500, 503])
-async def test_without_a_definite_answer_the_same_binding_is_sent_again(
+async def test_without_a_definite_response_the_same_binding_is_sent_again(
     cluster: Cluster, proxy: Proxy, status: int
 ) -> None:
     made = await cluster.create(pod("p"))
@@ -161,7 +161,7 @@ async def test_retry_after_is_honoured_and_others_are_not_held_up(cluster: Clust
 
 
 @pytest.mark.asyncio
-async def test_a_request_that_gets_no_answer_in_time_is_looked_into(cluster: Cluster, proxy: Proxy) -> None:
+async def test_a_request_without_a_response_in_time_is_verified(cluster: Cluster, proxy: Proxy) -> None:
     made = await cluster.create(pod("p"))
     proxy.delay("POST", BINDING, 30.0, after=True)
     async with Harness(cluster, proxy, timeout=0.5) as effects:
@@ -187,7 +187,7 @@ async def test_while_the_pod_cannot_be_read_either_nothing_is_decided(cluster: C
 
 
 @pytest.mark.asyncio
-async def test_a_pod_bound_elsewhere_is_given_back_without_a_word_on_it(cluster: Cluster, proxy: Proxy) -> None:
+async def test_a_pod_bound_elsewhere_is_released_without_an_event(cluster: Cluster, proxy: Proxy) -> None:
     made = await cluster.create(pod("p"))
     await cluster.bind("p", "n2")
     async with Harness(cluster, proxy) as effects:
@@ -216,9 +216,7 @@ async def test_a_pod_already_bound_as_wanted_is_done(cluster: Cluster, proxy: Pr
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("successor", [False, True])
-async def test_a_pod_that_is_gone_or_another_one_by_now_is_told_as_gone(
-    cluster: Cluster, proxy: Proxy, successor: bool
-) -> None:
+async def test_a_deleted_or_replaced_pod_is_reported_as_gone(cluster: Cluster, proxy: Proxy, successor: bool) -> None:
     made = await cluster.create(pod("p"))
     await cluster.delete("pods", "p")
     if successor:
@@ -233,7 +231,7 @@ async def test_a_pod_that_is_gone_or_another_one_by_now_is_told_as_gone(
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("why", ["deleting", "gated"])
-async def test_a_pod_that_may_not_be_bound_at_all_is_refused_in_the_servers_words(
+async def test_a_pod_that_may_not_be_bound_at_all_is_refused_with_the_servers_message(
     cluster: Cluster, proxy: Proxy, why: str
 ) -> None:
     gates: dict[str, Any] = {"schedulingGates": [{"name": "example.com/wait"}]} if why == "gated" else {}
@@ -269,7 +267,7 @@ async def test_conflicts_on_a_free_pod_are_tried_again_and_then_count_as_refused
 
 
 @pytest.mark.asyncio
-async def test_who_may_not_read_pods_still_gets_definite_answers(cluster: Cluster, proxy: Proxy) -> None:
+async def test_without_the_right_to_read_pods_outcomes_are_still_definite(cluster: Cluster, proxy: Proxy) -> None:
     made = await cluster.create(pod("p"))
     proxy.lose_answer("POST", BINDING)
     proxy.answer("GET", "/pods/p$", 403, times=None)
@@ -283,11 +281,11 @@ async def test_who_may_not_read_pods_still_gets_definite_answers(cluster: Cluste
         assert await effects.effects.drain(5.0) == {"bind": 0, "evict": 0, "status": 0, "event": 0}
     assert await cluster.bound() == {"p": "n1"}
     found = condition(await cluster.get("pods", "p"), "PodScheduled")
-    assert found["status"] == "True", "it is bound: nobody says that it failed"
+    assert found["status"] == "True", "it is bound: no event reports a failure"
 
 
 @pytest.mark.asyncio
-async def test_a_binding_that_does_not_get_through_is_told_on_the_pod_and_ends_as_scheduled(
+async def test_a_binding_that_does_not_get_through_is_reported_on_the_pod_and_ends_as_scheduled(
     cluster: Cluster, proxy: Proxy
 ) -> None:
     made = await cluster.create(pod("p"))
@@ -302,7 +300,7 @@ async def test_a_binding_that_does_not_get_through_is_told_on_the_pod_and_ends_a
 
         await cluster.wait_until(reported, "the condition")
         assert effects.observer.bindings == [("failed", "p", 500)]
-        assert effects.deltas == [], "the core is told nothing while the outcome is open"
+        assert effects.deltas == [], "the core gets no delta while the outcome is open"
         fault.lift()
         await effects.quiet()
         assert effects.observer.bindings[-1] == ("bound", "p", 201)
@@ -311,9 +309,7 @@ async def test_a_binding_that_does_not_get_through_is_told_on_the_pod_and_ends_a
 
 
 @pytest.mark.asyncio
-async def test_a_condition_written_late_never_says_that_a_bound_pod_is_not_scheduled(
-    cluster: Cluster, proxy: Proxy
-) -> None:
+async def test_a_late_condition_never_marks_a_bound_pod_as_unscheduled(cluster: Cluster, proxy: Proxy) -> None:
     made = await cluster.create_all([pod("p"), pod("q")])
     slow = proxy.delay("PATCH", "/pods/p/status", 0.5)
     async with Harness(cluster, proxy) as effects:
@@ -407,9 +403,7 @@ async def test_drain_waits_for_outcomes_and_returns_as_soon_as_all_is_written(cl
 
 
 @pytest.mark.asyncio
-async def test_drain_begins_nothing_at_the_end_of_its_time_and_tells_what_is_left(
-    cluster: Cluster, proxy: Proxy
-) -> None:
+async def test_drain_begins_nothing_at_its_deadline_and_reports_unsent_writes(cluster: Cluster, proxy: Proxy) -> None:
     made = await cluster.create_all([pod(f"p{index}") for index in range(30)])
     proxy.delay("POST", "/binding", 0.3, times=None)
     async with Harness(cluster, proxy, binders=2) as effects:
@@ -460,7 +454,7 @@ async def test_bindings_outlive_the_api_server(cluster: Cluster, proxy: Proxy) -
 
 
 @pytest.mark.asyncio
-async def test_volumes_are_settled_before_the_binding_and_hold_nobody_else_up(cluster: Cluster, proxy: Proxy) -> None:
+async def test_volumes_are_bound_before_the_pod_and_block_no_other_pod(cluster: Cluster, proxy: Proxy) -> None:
     made = await cluster.create_all([pod("p"), pod("other")])
     settled = asyncio.Event()
     requested: list[str] = []

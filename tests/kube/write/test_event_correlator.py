@@ -79,7 +79,7 @@ def test_after_ten_similar_ones_the_rest_share_one_object_that_shows_the_last() 
     assert series.count == 5
 
 
-def test_one_that_is_told_alone_stays_alone_and_a_pause_begins_anew() -> None:
+def test_a_single_event_stays_separate_and_a_pause_starts_a_new_series() -> None:
     made = correlator()
     first = made.observe(event("0 nodes"), 0.0)
     for number in range(1, 14):
@@ -111,7 +111,7 @@ def test_the_budget_is_each_objects_own() -> None:
     assert made.observe(event(component="volcano.gang"), 0.0) is not None
 
 
-def test_what_is_given_up_is_counted() -> None:
+def test_dropped_events_are_counted() -> None:
     made = correlator()
     for _ in range(BURST):
         made.observe(event(), 0.0)
@@ -168,13 +168,13 @@ steps = st.lists(
 
 
 @given(steps)
-def test_never_more_writes_than_the_budget_and_the_last_word_is_always_shown(
+def test_writes_stay_within_the_budget_and_the_last_status_is_always_written(
     happened: list[tuple[float, int, str, int]],
 ) -> None:
     made = correlator()
     now = 0.0
     writes: dict[ObjectRef, list[float]] = defaultdict(list)
-    #: What the server shows: by name of the Event object.
+    #: Objects of the server, by name of the Event object.
     server: dict[str, tuple[ObjectRef, str, int]] = {}
     last: dict[ObjectRef, str] = {}
     shown: dict[ObjectRef, str] = {}

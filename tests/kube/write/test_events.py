@@ -49,13 +49,13 @@ async def test_an_event_has_all_that_tools_look_for(cluster: Cluster, proxy: Pro
 
 
 @pytest.mark.asyncio
-async def test_kubectl_describe_shows_the_events_of_every_kind_we_tell_about(cluster: Cluster, proxy: Proxy) -> None:
+async def test_kubectl_describe_shows_the_events_of_every_kind_that_gets_events(cluster: Cluster, proxy: Proxy) -> None:
     made = [
         await cluster.create(manifest)
         for manifest in (pod("p"), pod_group("g"), queue("q-of-this-test"), node("n-of-this-test"))
     ]
     async with Harness(cluster, proxy) as effects:
-        # The core knows no uids of queues and nodes.
+        # The core has no uids of queues and nodes.
         intents: list[Intent] = [reported(each, f"about {each['kind']}", uid=each["kind"] == "Pod") for each in made]
         effects.effects.submit(intents)
         await effects.quiet()

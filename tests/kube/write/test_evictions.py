@@ -31,7 +31,7 @@ async def running(cluster: Cluster, name: str = "p", **rest: object) -> Manifest
         return bool(cached["spec"].get("nodeName"))
 
     # A deletion begins with what the API server has cached, and ends a pod at once that stands on no node there.
-    await cluster.wait_until(shown, "the API server's cache to know of the binding")
+    await cluster.wait_until(shown, "the API server's cache to contain the binding")
     return made
 
 
@@ -47,7 +47,9 @@ def budget(name: str, **spec: object) -> Manifest:
 
 
 @pytest.mark.asyncio
-async def test_an_evicted_pod_says_why_and_leaves_with_its_own_grace_period(cluster: Cluster, proxy: Proxy) -> None:
+async def test_an_evicted_pod_shows_the_reason_and_terminates_with_its_own_grace_period(
+    cluster: Cluster, proxy: Proxy
+) -> None:
     await cluster.create(node("n1"))
     group, member = gang("g", 1, grace=60)
     group = await cluster.create(group)
@@ -75,7 +77,9 @@ async def test_an_evicted_pod_says_why_and_leaves_with_its_own_grace_period(clus
 
 
 @pytest.mark.asyncio
-async def test_of_an_eviction_for_somebody_the_pod_is_told_and_not_its_group(cluster: Cluster, proxy: Proxy) -> None:
+async def test_an_eviction_for_another_pod_emits_its_event_on_the_pod_and_not_on_its_group(
+    cluster: Cluster, proxy: Proxy
+) -> None:
     """The framework emits the event of the PodGroup, once for all victims of one preemptor."""
     await cluster.create(node("n1"))
     group, *members = gang("g", 2, grace=60)
@@ -117,7 +121,7 @@ async def test_a_pod_that_is_leaving_already_is_not_deleted_twice(cluster: Clust
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("fault", ["reset", "lost", "429", "500", "503"])
-async def test_a_deletion_without_a_definite_answer_is_sent_again(cluster: Cluster, proxy: Proxy, fault: str) -> None:
+async def test_a_deletion_without_a_definite_response_is_sent_again(cluster: Cluster, proxy: Proxy, fault: str) -> None:
     made = await running(cluster)
     if fault == "reset":
         proxy.reset("DELETE", DELETE, times=2)
@@ -156,7 +160,7 @@ async def test_a_refused_deletion_gives_the_task_back_and_a_repeated_one_later(
         assert loop.time() - again > 0.8
         assert effects.deltas[1] == failed
         assert effects.observer.evictions == [("failed", "p", status)] * 2
-        assert await effects.events("Evict") == [], "what did not happen is not told"
+        assert await effects.events("Evict") == [], "an eviction that did not happen has no event"
 
 
 @pytest.mark.asyncio
@@ -194,7 +198,7 @@ async def test_a_successor_of_the_same_name_is_neither_marked_nor_deleted(
         await running(cluster)
     async with Harness(cluster, proxy, use_eviction_api=api, timeout=30.0) as effects:
         effects.effects.submit([evict_of(made)])
-        # The eviction API tries a conflict again for ten seconds before it tells us.
+        # The eviction API retries a conflict for ten seconds before it returns it.
         await effects.until(lambda: effects.deltas, "the outcome", within=25)
         assert effects.deltas == [ObjectGone("Pod", cluster.namespace, "p", made["metadata"]["uid"])]
         await effects.quiet()
@@ -205,7 +209,7 @@ async def test_a_successor_of_the_same_name_is_neither_marked_nor_deleted(
 
 
 @pytest.mark.asyncio
-async def test_by_the_eviction_api_a_pod_leaves_with_the_same_words(cluster: Cluster, proxy: Proxy) -> None:
+async def test_by_the_eviction_api_a_pod_is_evicted_with_the_same_messages(cluster: Cluster, proxy: Proxy) -> None:
     made = await running(cluster)
     async with Harness(cluster, proxy, use_eviction_api=True) as effects:
         effects.effects.submit([evict_of(made)])
@@ -223,7 +227,7 @@ async def guarded(cluster: Cluster, name: str = "p") -> Manifest:
     """A running pod that a budget protects."""
     made = await running(cluster, name, labels={"app": "guarded"})
     await cluster.create(budget("all-of-them", minAvailable=1))
-    # Without its controller a budget allows nothing; the server asks for patience until the controller has seen it.
+    # Without its controller a budget allows nothing; the server sends Retry-After until the controller has seen it.
     guard = await cluster.get("poddisruptionbudgets", "all-of-them")
     guard["status"] = {
         "observedGeneration": guard["metadata"]["generation"],
@@ -263,9 +267,7 @@ def together(*pods: Manifest, by: str = "x/taker") -> list[Evict]:
 
 
 @pytest.mark.asyncio
-async def test_by_the_eviction_api_all_who_leave_for_one_pod_are_asked_about_first(
-    cluster: Cluster, proxy: Proxy
-) -> None:
+async def test_by_the_eviction_api_all_victims_of_one_pod_are_dry_run_first(cluster: Cluster, proxy: Proxy) -> None:
     p, q, r = [await running(cluster, name) for name in "pqr"]
     proxy.answer("POST", "/pods/q/eviction", 503, times=2)
     async with Harness(cluster, proxy, use_eviction_api=True) as effects:
@@ -275,13 +277,13 @@ async def test_by_the_eviction_api_all_who_leave_for_one_pod_are_asked_about_fir
         assert effects.deltas == []
         posts = effects.requests("POST", "/eviction")
     requested = [each.path[len("/api/v1/namespaces/") :].split("/")[2] for each in posts]
-    assert sorted(requested) == ["p", "p", "q", "q", "q", "q", "r"], "once to ask, once to do it; r leaves alone"
+    assert sorted(requested) == ["p", "p", "q", "q", "q", "q", "r"], "a dry run, then the eviction; r is evicted alone"
     last_question = [index for index, name in enumerate(requested) if name == "q"][2]
     assert [index for index, name in enumerate(requested) if name == "p"][1] > last_question
 
 
 @pytest.mark.asyncio
-async def test_nobody_leaves_for_a_pod_when_one_of_them_is_protected(cluster: Cluster, proxy: Proxy) -> None:
+async def test_no_victim_of_a_pod_is_evicted_when_one_of_them_is_protected(cluster: Cluster, proxy: Proxy) -> None:
     made = [await running(cluster, "p"), await guarded(cluster, "q"), await running(cluster, "r")]
     other = await running(cluster, "s")
     async with Harness(cluster, proxy, use_eviction_api=True) as effects:
@@ -303,7 +305,7 @@ async def test_nobody_leaves_for_a_pod_when_one_of_them_is_protected(cluster: Cl
 
 
 @pytest.mark.asyncio
-async def test_who_is_gone_keeps_nobody_from_leaving(cluster: Cluster, proxy: Proxy) -> None:
+async def test_a_victim_that_is_gone_does_not_block_the_other_evictions(cluster: Cluster, proxy: Proxy) -> None:
     p, q = [await running(cluster, name) for name in "pq"]
     await cluster.delete("pods", "q")
     async with Harness(cluster, proxy, use_eviction_api=True, timeout=30.0) as effects:

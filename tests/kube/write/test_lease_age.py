@@ -161,9 +161,7 @@ async def test_a_write_that_waited_for_a_connection_does_not_leave_either(cluste
 
 
 @pytest.mark.asyncio
-async def test_missing_queues_are_not_made_by_one_whose_turn_comes_when_it_leads_no_more(
-    cluster: Cluster, proxy: Proxy
-) -> None:
+async def test_missing_queues_are_not_created_after_the_lease_is_lost(cluster: Cluster, proxy: Proxy) -> None:
     leads = True
     reported: list[str] = []
     async with Client(load_connection(str(proxy.kubeconfig_for("scheduler-a"))), qps=1 / _TURN, burst=1) as client:

@@ -25,7 +25,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Failures:
-    """What was told, and whether there is still a point in trying."""
+    """Reports, and whether a retry is still useful."""
 
     def __init__(self) -> None:
         self.reported: list[tuple[str, str]] = []
@@ -40,7 +40,7 @@ async def ensured(proxy: Proxy, failures: Failures) -> None:
         await ensure_queues(client, "default", failures, lambda: failures.expected)
 
 
-async def test_what_is_missing_is_made_and_what_is_there_stays(cluster: Cluster, proxy: Proxy) -> None:
+async def test_missing_queues_are_created_and_existing_ones_stay(cluster: Cluster, proxy: Proxy) -> None:
     await cluster.create(queue("default", weight=7))
     failures = Failures()
     await ensured(proxy, failures)
@@ -50,7 +50,7 @@ async def test_what_is_missing_is_made_and_what_is_there_stays(cluster: Cluster,
     assert failures.reported == []
 
 
-async def test_a_refusal_is_told_at_once_and_once_and_tried_again(cluster: Cluster, proxy: Proxy) -> None:
+async def test_a_refusal_is_reported_once_and_at_once_and_retried(cluster: Cluster, proxy: Proxy) -> None:
     refusal = proxy.answer("POST", QUEUES, 403, message="no right", times=None)
     failures = Failures()
     making = asyncio.create_task(ensured(proxy, failures))
@@ -69,7 +69,7 @@ async def test_one_that_cannot_be_made_does_not_hold_the_other_up(cluster: Clust
     assert len(await cluster.list("queues")) == 2
 
 
-async def test_who_leads_no_more_stops_trying(cluster: Cluster, proxy: Proxy) -> None:
+async def test_a_former_leader_stops_retrying(cluster: Cluster, proxy: Proxy) -> None:
     refusal = proxy.answer("POST", QUEUES, 403, times=None)
     failures = Failures()
     making = asyncio.create_task(ensured(proxy, failures))

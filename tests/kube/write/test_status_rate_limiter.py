@@ -1,4 +1,4 @@
-"""How often a status is written of which only numbers change: pure bookkeeping, without an API server."""
+"""The rate of status writes that differ only in numbers: pure bookkeeping, without an API server."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_the_longer_numbers_go_on_changing_the_less_often_they_are_written() -> 
     )
 
 
-def test_what_is_held_back_goes_when_its_words_change() -> None:
+def test_a_delayed_status_is_written_when_its_text_changes() -> None:
     pace, key = StatusRateLimiter(), key_of(pod(""))
     assert not pace.may_advance(key, pod("0/1 nodes"), 100.0), "nothing is held back"
     pace.record(key, pod("0/1 nodes"), 100.0)

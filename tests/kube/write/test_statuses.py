@@ -70,7 +70,7 @@ async def test_counts_that_fall_to_zero_disappear(cluster: Cluster, proxy: Proxy
 
 
 @pytest.mark.asyncio
-async def test_where_the_group_has_a_status_subresource_it_is_used(cluster: Cluster, proxy: Proxy) -> None:
+async def test_a_status_subresource_of_the_group_is_used(cluster: Cluster, proxy: Proxy) -> None:
     made = await cluster.create(pod_group("g"))
     file = CRDS / "scheduling.volcano.sh_podgroups.yaml"
     definition = yaml.safe_load(file.read_text("utf-8"))
@@ -86,7 +86,7 @@ async def test_where_the_group_has_a_status_subresource_it_is_used(cluster: Clus
                 return "podgroups/status" in [resource["name"] for resource in resources]
 
             await cluster.wait_until(has_it, "the subresource")
-            # Discovery was asked before; that it no longer holds shows in the response to a later write.
+            # Discovery was read before; the response to a later write shows that it no longer holds.
             effects.ahead += 60.0
 
             async def written() -> bool:
@@ -126,7 +126,7 @@ async def test_a_successor_of_the_same_name_does_not_get_the_status_of_its_prede
 
 
 @pytest.mark.asyncio
-async def test_what_is_gone_is_forgotten(cluster: Cluster, proxy: Proxy) -> None:
+async def test_entries_of_deleted_objects_are_removed(cluster: Cluster, proxy: Proxy) -> None:
     made = await cluster.create(pod_group("g"))
     gone = await cluster.create(pod("p"))
     await cluster.delete("podgroups", "g")
@@ -148,7 +148,7 @@ async def test_what_is_gone_is_forgotten(cluster: Cluster, proxy: Proxy) -> None
 
 
 @pytest.mark.asyncio
-async def test_a_queue_shows_what_is_allocated_now_and_no_more(cluster: Cluster, proxy: Proxy) -> None:
+async def test_a_queue_shows_exactly_its_current_allocation(cluster: Cluster, proxy: Proxy) -> None:
     await cluster.create(queue("q", annotations={CARD_QUOTA: '{"A100": 8}'}, weight=3))
     await cluster.patch("queues", "q", {"status": {"state": "Open"}}, subresource="status")
     async with Harness(cluster, proxy) as effects:
@@ -171,9 +171,7 @@ async def test_a_queue_shows_what_is_allocated_now_and_no_more(cluster: Cluster,
 
 
 @pytest.mark.asyncio
-async def test_the_annotations_of_a_group_add_up_and_are_for_nobody_of_the_same_name(
-    cluster: Cluster, proxy: Proxy
-) -> None:
+async def test_annotations_of_a_group_accumulate_and_never_reach_a_namesake(cluster: Cluster, proxy: Proxy) -> None:
     made = await cluster.create(pod_group("g"))
     namespace, uid = made["metadata"]["namespace"], made["metadata"]["uid"]
     async with Harness(cluster, proxy) as effects:
@@ -200,9 +198,7 @@ async def test_the_annotations_of_a_group_add_up_and_are_for_nobody_of_the_same_
 
 
 @pytest.mark.asyncio
-async def test_a_status_is_written_though_discovery_has_not_heard_of_the_kind_yet(
-    cluster: Cluster, proxy: Proxy
-) -> None:
+async def test_a_status_is_written_before_discovery_lists_the_kind(cluster: Cluster, proxy: Proxy) -> None:
     """Right after the CRDs were applied it lists nothing."""
     await cluster.create(queue("q"))
     proxy.answer("GET", "scheduling.volcano.sh/v1beta1$", 200)
@@ -353,7 +349,7 @@ async def test_after_a_long_outage_a_status_is_written_within_seconds(
 
 
 @pytest.mark.asyncio
-async def test_a_condition_whose_numbers_change_is_written_now_and_then_and_its_words_at_once(
+async def test_a_condition_with_new_numbers_is_rate_limited_and_one_with_new_text_is_written_at_once(
     cluster: Cluster, proxy: Proxy
 ) -> None:
     """One more node must not rewrite the condition of every pending pod."""

@@ -61,7 +61,7 @@ def test_a_repeated_write_waits_its_time_and_takes_newer_values_along() -> None:
     assert found.value == 111
 
 
-def test_a_write_that_is_repeated_first_precedes_what_is_ready() -> None:
+def test_a_repeated_write_precedes_ready_ones() -> None:
     queue: WorkQueue[str, list[str]] = WorkQueue(lambda old, new: old + new)
     for key in ("a", "b"):
         queue.add(key, [key], 0.0)
@@ -87,7 +87,7 @@ def test_a_delayed_write_can_be_made_the_next_one() -> None:
     assert [item.key for item in (queue.get(2.0), queue.get(2.0)) if item is not None] == ["a", "b"]
 
 
-def test_what_is_discarded_is_not_repeated_and_not_lost_when_it_comes_back() -> None:
+def test_a_discarded_write_is_not_repeated_and_not_lost_when_it_returns() -> None:
     lane = WorkQueue[str, int](last)
     lane.add("a", 1, 0.0)
     taken = lane.get(0.0)
@@ -203,7 +203,7 @@ def test_every_value_is_written_in_the_end_unless_a_later_one_was_or_it_was_disc
 
 
 @given(st.integers(1, 10_000), st.floats(0, 1), st.floats(0, 1000))
-def test_waits_double_up_to_the_longest_and_never_fall_short_of_what_was_asked(
+def test_backoff_doubles_up_to_the_maximum_and_never_undercuts_retry_after(
     attempt: int, draw: float, requested: float
 ) -> None:
     backoff = WriteBackoff(1.0, 300.0, lambda: draw)
@@ -236,7 +236,7 @@ def test_refusals_long_ago_do_not_count_and_memory_is_bounded() -> None:
     assert len(refusals) == 100
 
 
-def test_a_text_is_news_once() -> None:
+def test_a_text_is_new_once() -> None:
     refusals = RefusedWrites(WriteBackoff(1.0, 300.0), lambda: 0.0)
     refusals.refused("u")
     assert [refusals.is_new("u", text) for text in ("a", "a", "b", "a")] == [True, False, True, True]
@@ -260,11 +260,11 @@ def test_a_text_is_news_once() -> None:
     ],
     ids=str,
 )
-def test_what_an_error_says_about_a_write(error: ApiError | Unreachable, expected: RetryClass) -> None:
+def test_errors_map_to_retry_classes(error: ApiError | Unreachable, expected: RetryClass) -> None:
     assert retry_class(error) is expected
 
 
-def test_a_patch_for_another_uid_is_told_from_other_invalid_ones() -> None:
+def test_a_patch_for_another_uid_is_distinguished_from_other_invalid_ones() -> None:
     def invalid(field: str) -> ApiError:
         return ApiError(422, "Invalid", "", details=StatusDetails(causes=(StatusCause("x", "y", field),)))
 
@@ -277,7 +277,7 @@ def test_a_patch_for_another_uid_is_told_from_other_invalid_ones() -> None:
 # --- the rest -------------------------------------------------------------------------------------------------------
 
 
-def test_what_was_not_used_for_longest_is_forgotten_first() -> None:
+def test_the_least_recently_used_entry_is_evicted_first() -> None:
     kept = Lru[str, int](2)
     assert kept.put("a", 1) is None
     assert kept.put("b", 2) is None

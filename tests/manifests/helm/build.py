@@ -17,11 +17,11 @@ from tests.controlplane.build import UnavailableError, find_go, required
 
 MODULE: Final = Path(__file__).resolve().parent
 _PACKAGE: Final = "helm.sh/helm/v3/cmd/helm"
-_TOLD: Final = ("chartutil", "lint/rules")
+_VERSIONED_PACKAGES: Final = ("chartutil", "lint/rules")
 
 
 def program() -> Path:
-    """Where Helm of the pinned version is, or will be."""
+    """Path of Helm of the pinned version, built or not."""
     root = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     return root / "capcard-sched" / "helm" / _pinned("helm.sh/helm/v3") / "helm"
 
@@ -64,12 +64,16 @@ def build() -> Path:
         "GOTOOLCHAIN": "local",
         "GOWORK": "off",
     }
-    # The Kubernetes it renders for where no cluster is asked, as its own releases are told.
+    # The Kubernetes version it renders for without a cluster, set as in its own releases.
     kubernetes = f"1.{_pinned('k8s.io/client-go').split('.')[1]}"
     reported = [
-        f"-X helm.sh/helm/v3/pkg/{package}.k8sVersion{part}" for package in _TOLD for part in ("Major", "Minor")
+        f"-X helm.sh/helm/v3/pkg/{package}.k8sVersion{part}"
+        for package in _VERSIONED_PACKAGES
+        for part in ("Major", "Minor")
     ]
-    flags = " ".join(["-s -w", *map("=".join, zip(reported, kubernetes.split(".") * len(_TOLD), strict=True))])
+    flags = " ".join(
+        ["-s -w", *map("=".join, zip(reported, kubernetes.split(".") * len(_VERSIONED_PACKAGES), strict=True))]
+    )
     command: list[str | Path] = [
         go,
         "build",
@@ -89,7 +93,7 @@ def build() -> Path:
 
 
 def main() -> int:
-    """Builds; fails where Helm is required and cannot be built, says one line elsewhere."""
+    """Builds; fails where Helm is required and cannot be built, prints one line elsewhere."""
     try:
         sys.stderr.write(f"helm: {build()}\n")
     except UnavailableError as why:

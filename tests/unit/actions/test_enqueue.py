@@ -14,7 +14,7 @@ configurations:
 - name: enqueue
   arguments: {{inqueueTimeoutSeconds: {seconds}}}
 """
-TOLD = (
+QUEUE_CLOSED_EVENT = (
     "InqueueTimeout",
     "No pod was scheduled within 60 s of admission to Queue <q>; moved back to Pending, other jobs are tried",
 )
@@ -62,8 +62,8 @@ def test_a_job_without_progress_backs_off_and_the_next_one_is_admitted() -> None
     assert h.job("big").phase == "Pending"
     h.settle_for(3)
     assert h.binds == {"small-w-0": "n1"}
-    assert TOLD in h.event_messages("PodGroup", "big")
-    assert TOLD in h.event_messages("Pod", "big-w-0")
+    assert QUEUE_CLOSED_EVENT in h.event_messages("PodGroup", "big")
+    assert QUEUE_CLOSED_EVENT in h.event_messages("Pod", "big-w-0")
 
 
 def test_a_requeued_job_is_admitted_again_when_quota_is_free() -> None:

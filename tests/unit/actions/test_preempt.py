@@ -90,12 +90,12 @@ class _World:
     [
         pytest.param(lambda w: w.run("a", "2", "n1").run("b", "2", "n1"), ["b-w-0"], id="the newest goes"),
         pytest.param(lambda w: w.run("a", "2", "n1").run("b", "2", "n1", priority=50), ["a-w-0"], id="the lowest goes"),
-        pytest.param(lambda w: w.run("a", "4", "n1", priority=100), [], id="nobody of equal priority"),
+        pytest.param(lambda w: w.run("a", "4", "n1", priority=100), [], id="no victim of equal priority"),
         pytest.param(
-            lambda w: (w.h.queue("other"), w.run("a", "4", "n1", queue="other")), [], id="nobody of another queue"
+            lambda w: (w.h.queue("other"), w.run("a", "4", "n1", queue="other")), [], id="no victim of another queue"
         ),
         pytest.param(
-            lambda w: w.run("a", "4", "n1", annotations={"volcano.sh/preemptable": "false"}), [], id="who says no stays"
+            lambda w: w.run("a", "4", "n1", annotations={"volcano.sh/preemptable": "false"}), [], id="protected: stays"
         ),
         pytest.param(lambda w: w.run("a", "1", "n1").run("b", "1", "n1").run("c", "2", "n1", priority=50),
                      ["a-w-0", "b-w-0"], id="two of low priority before one of a higher"),
@@ -103,7 +103,7 @@ class _World:
                      id="critical pods stay"),
     ],
 )  # fmt: skip
-def test_who_makes_way(setting: Callable[[_World], object], victims: list[str]) -> None:
+def test_victims_of_preemption(setting: Callable[[_World], object], victims: list[str]) -> None:
     w = _World()
     setting(w)
     w.want("hi", "2")
@@ -123,13 +123,13 @@ def test_a_pod_that_never_preempts_waits() -> None:
 
 
 @pytest.mark.parametrize("pods, least, victims", [(2, 2, []), (2, 1, ["a-w-0"])])
-def test_w05_all_of_the_minimum_or_nobody(pods: int, least: int, victims: list[str]) -> None:
+def test_w05_victims_cover_the_whole_minimum_or_none_is_evicted(pods: int, least: int, victims: list[str]) -> None:
     w = _World(nodes=2)
     w.run("a", "4", "n1").run("b", "4", "n2", priority=100).want("hi", "4", pods=pods, least=least)
     assert w.step() == victims
 
 
-def test_w08_w14_free_room_and_room_of_victims_together_make_a_gang() -> None:
+def test_w08_w14_free_capacity_and_capacity_of_victims_together_fit_a_gang() -> None:
     w = _World(nodes=2)
     w.run("a", "4", "n1").want("hi", "4", pods=2, least=2)
     result = w.h.step()
@@ -169,7 +169,7 @@ def test_w11_inside_a_job_a_pod_makes_way_for_one_that_matters_more() -> None:
     w.h.group("job", min_member=1, phase="Running", priority_class="p10")
     w.h.pod("job-w-0", group="job", requests={"cpu": "4"}, node="n1", priority=9)
     w.h.pod("job-m-0", group="job", requests={"cpu": "4"}, priority=9)
-    assert w.step() == [], "nobody of the same priority"
+    assert w.step() == [], "no victim of the same priority"
 
 
 def test_w11_inside_a_job_once_even_with_many_queues() -> None:
@@ -193,7 +193,7 @@ def test_inside_a_job_its_minimum_is_kept() -> None:
     assert w.step() == [], "two for one would leave the gang below its minimum"
 
 
-def test_victims_make_room_in_the_quota_of_their_queue() -> None:
+def test_victims_free_quota_of_their_queue() -> None:
     """The node has room; the queue has none until one of its pods leaves."""
 
     class Cap(_Cap):
@@ -204,7 +204,7 @@ def test_victims_make_room_in_the_quota_of_their_queue() -> None:
     assert w.step() == ["b-w-0"]
 
 
-def test_quota_that_nobody_can_free_costs_nobody_his_place() -> None:
+def test_quota_that_no_eviction_frees_causes_no_eviction() -> None:
     class Cap(_Cap):
         limit = 3000
 
@@ -213,7 +213,7 @@ def test_quota_that_nobody_can_free_costs_nobody_his_place() -> None:
     assert w.step() == []
 
 
-def test_anti_affinity_is_asked_again_when_the_victim_is_gone() -> None:
+def test_anti_affinity_is_filtered_again_without_the_victim() -> None:
     w = _World(cpu=64)
     away = {
         "podAntiAffinity": {
@@ -240,7 +240,7 @@ def test_best_effort_pods_displace_only_best_effort_pods() -> None:
     assert evicted(h.step()) == ["empty-w-0"]
 
 
-def test_each_victim_knows_for_whom() -> None:
+def test_each_eviction_names_its_preemptor() -> None:
     w = _World(nodes=2)
     w.run("a", "4", "n1").run("b", "4", "n2").want("hi", "4", pods=2, least=2)
     intents = [intent for intent in w.h.step().intents if isinstance(intent, Evict)]
@@ -254,7 +254,7 @@ def test_each_victim_knows_for_whom() -> None:
     }
 
 
-def test_nobody_is_evicted_twice_for_the_same_pod() -> None:
+def test_no_second_victim_is_evicted_for_the_same_pod() -> None:
     w = _World()
     w.run("a", "2", "n1").run("b", "2", "n1").want("hi", "2")
     result = w.h.step()

@@ -25,7 +25,7 @@ from tests.accounting import rebuilt, recorded
 from tests.evictions import Tide, evicted, leave, terminate
 
 H200 = "NVIDIA-H200"
-_SAYS = "volcano.sh/preemptable"
+_PREEMPTABLE = "volcano.sh/preemptable"
 
 
 def _conf(
@@ -51,13 +51,13 @@ class _Cards(Plugin):
         self._column = column
         self.used = {name: int(queue.allocated[column]) for name, queue in session.queues.items()}
 
-    def _asked(self, queue: Queue, task: Task) -> Refusal | None:
+    def _vote(self, queue: Queue, task: Task) -> Refusal | None:
         if self.used[queue.name] + int(task.cls.request[self._column]) <= self.limit:
             return None
         return Refusal("preemptive", self.name, "Full", f"queue {queue.name} is full", event=True)
 
-    preemptive = _asked
-    allocatable = _asked
+    preemptive = _vote
+    allocatable = _vote
 
     def _charge(self, placement: Placement, sign: int) -> None:
         amount = int(placement.cls.request[self._column]) * len(placement.tasks)
@@ -125,16 +125,16 @@ _VECTORS: list[tuple[str, Callable[[_World], object], int, list[str], str]] = [
         lambda w: w.run("a", 4, "n1", priority=80000).run("i", 4, "n1", queue="qj"),
         4, ["a-w-0"], "",
     ),
-    ("5 nobody of its kind", lambda w: w.run("i", 4, "n1", queue="qj").run("j", 4, "n1", queue="qj"), 4, [],
+    ("5 no victim of its kind", lambda w: w.run("i", 4, "n1", queue="qj").run("j", 4, "n1", queue="qj"), 4, [],
      "0/1 nodes can be reclaimed: 2 service-type"),
-    ("12 the pod says no", _one(8, annotations={_SAYS: "false"}), 4, [],
+    ("12 the pod is not preemptable", _one(8, annotations={_PREEMPTABLE: "false"}), 4, [],
      "0/1 nodes can be reclaimed: 1 not-preemptable"),
-    ("13 what cannot be read is no", _one(8, annotations={_SAYS: "yes"}), 4, [],
+    ("13 an unreadable value is not preemptable", _one(8, annotations={_PREEMPTABLE: "yes"}), 4, [],
      "0/1 nodes can be reclaimed: 1 not-preemptable"),
-    ("14 its PodGroup says no", _one(8, group={"annotations": {_SAYS: "false"}}), 4, [],
+    ("14 its PodGroup is not preemptable", _one(8, group={"annotations": {_PREEMPTABLE: "false"}}), 4, [],
      "0/1 nodes can be reclaimed: 1 not-preemptable"),
     ("14 the pod wins over its PodGroup",
-     _one(8, group={"annotations": {_SAYS: "false"}}, annotations={_SAYS: "true"}),
+     _one(8, group={"annotations": {_PREEMPTABLE: "false"}}, annotations={_PREEMPTABLE: "true"}),
      4, ["a-w-0"], ""),
     ("15 its queue is not reclaimable", lambda w: w.queue("qt", reclaimable=False).run("a", 8, "n1"), 4, [],
      "0/1 nodes can be reclaimed: 1 queue-not-reclaimable"),
@@ -142,7 +142,7 @@ _VECTORS: list[tuple[str, Callable[[_World], object], int, list[str], str]] = [
     ("19 the same queue", _one(8, queue="qi"), 4, [], "0/1 nodes can be reclaimed: 1 same-queue"),
     ("32 free cards come first",
      lambda w: w.run("a", 2, "n1").run("b", 2, "n1").run("i", 2, "n1", queue="qj"), 4, ["b-w-0"], ""),
-    ("34 whoever is not needed is spared",
+    ("34 unneeded victims are spared",
      lambda w: w.run("a", 2, "n1").run("b", 4, "n1", priority=40000).run("i", 2, "n1", queue="qj"),
      4, ["b-w-0"], ""),
     ("34 two that a third makes unnecessary are spared",
@@ -166,17 +166,17 @@ _VECTORS: list[tuple[str, Callable[[_World], object], int, list[str], str]] = [
 
 
 @pytest.mark.parametrize(
-    "setting, cards, victims, told", [row[1:] for row in _VECTORS], ids=[row[0] for row in _VECTORS]
+    "setting, cards, victims, emitted", [row[1:] for row in _VECTORS], ids=[row[0] for row in _VECTORS]
 )
-def test_who_leaves_on_one_node(setting: Callable[[_World], object], cards: int, victims: list[str], told: str) -> None:
+def test_victims_on_one_node(setting: Callable[[_World], object], cards: int, victims: list[str], emitted: str) -> None:
     w = _World()
     setting(w)
     w.want(cards)
     result = w.h.step()
     assert not result.report.errors
     assert evicted(result) == victims
-    if told:
-        assert w.failed() == told
+    if emitted:
+        assert w.failed() == emitted
     assert recorded(w.h.state) == rebuilt(w.h.state)
 
 
@@ -214,11 +214,11 @@ def test_w03_the_cheapest_of_all_nodes_is_chosen(setting: Callable[[_World], obj
     assert evicted(w.h.step()) == victims
 
 
-@pytest.mark.parametrize("said", ["annotations", "labels"])
-def test_a_gang_with_a_protected_member_is_not_broken(said: str) -> None:
+@pytest.mark.parametrize("overrides", ["annotations", "labels"])
+def test_a_gang_with_a_protected_member_is_not_broken(overrides: str) -> None:
     w = _World()
     w.run("g", 4, "n1", least=2)
-    w.h.pod("g-w-1", group="g", cards=4, node="n1", **{said: {_SAYS: "false"}})  # type: ignore[arg-type]
+    w.h.pod("g-w-1", group="g", cards=4, node="n1", **{overrides: {_PREEMPTABLE: "false"}})  # type: ignore[arg-type]
     w.want(4)
     assert evicted(w.h.step()) == []
     assert w.failed() == "0/1 nodes can be reclaimed: 1 gang, 1 not-preemptable"
@@ -242,7 +242,7 @@ def test_with_gang_voting_spare_members_go_one_by_one() -> None:
 # --- W-numbers --------------------------------------------------------------------------------------------------------
 
 
-def test_w05_nobody_leaves_for_a_gang_that_cannot_reach_its_minimum() -> None:
+def test_w05_no_pod_is_evicted_for_a_gang_that_cannot_reach_its_minimum() -> None:
     w = _World(nodes=2)
     w.h.queue("qk", reclaimable=False)
     w.run("a", 8, "n1").run("b", 8, "n2", queue="qk").want(8, pods=2, least=2)
@@ -269,14 +269,14 @@ def test_beyond_its_minimum_each_pod_is_one_of_its_own() -> None:
     assert w.failed("r-w-1") == "0/2 nodes can be reclaimed: 1 queue-not-reclaimable, 1 terminating"
 
 
-def test_w09_what_is_free_is_used_first_and_no_other_node_is_touched() -> None:
+def test_w09_free_capacity_is_used_first_and_no_other_node_is_affected() -> None:
     """The reference's reclaim shortfall: 2 free, one pod of 2, a request of 4."""
     w = _World(nodes=2, cards=4)
     w.run("a", 2, "n1").run("b", 4, "n2", priority=40000).want(4)
     assert evicted(w.h.step()) == ["a-w-0"]
 
 
-def test_a_gang_takes_its_room_in_one_go() -> None:
+def test_a_gang_reclaims_its_capacity_in_one_session() -> None:
     w = _World(nodes=2)
     w.run("a", 8, "n1").run("b", 8, "n2").want(4, pods=4, least=4)
     result = w.h.step()
@@ -337,7 +337,7 @@ def test_w13_other_jobs_of_the_queue_are_tried(cause: str) -> None:
     assert {intent.by for intent in result.intents if isinstance(intent, Evict)} == {"default/second-w-0"}
 
 
-def test_quota_is_asked_before_anybody_leaves() -> None:
+def test_quota_is_checked_before_any_eviction() -> None:
     w = _World(_conf("allocate, reclaim", "enableReclaimable: false", "cards"))
     w.run("a", 8, "n1").run("x", 4, "elsewhere", queue="qi").want(4).want(4, name="s")
     result = w.h.step()
@@ -370,7 +370,7 @@ def _taken() -> _World:
     return w
 
 
-def test_room_taken_back_is_nominated_and_kept_while_victims_leave() -> None:
+def test_reclaimed_capacity_stays_nominated_while_victims_terminate() -> None:
     w = _taken()
     result = w.h.step()
     assert evicted(result) == []
@@ -384,7 +384,7 @@ def test_the_nominated_node_is_written() -> None:
     assert [intent.nominated_node for intent in written] == ["n1"]
 
 
-def test_w34_the_victim_does_not_take_the_room_back() -> None:
+def test_w34_the_victim_does_not_reclaim_the_capacity_back() -> None:
     w = _taken()
     leave(w.h, "b-w-0")
     w.h.group("b", queue="qt", min_member=1, priority_class="p80000")
@@ -428,15 +428,15 @@ def test_a_reservation_gives_the_victims_the_time_that_they_are_given(
 ) -> None:
     w = _World()
     for name, grace in zip("ab", graces, strict=True):
-        said: dict[str, Any] = {} if grace is None else {"terminationGracePeriodSeconds": grace}
-        w.run(name, 4, "n1", **said)
+        overrides: dict[str, Any] = {} if grace is None else {"terminationGracePeriodSeconds": grace}
+        w.run(name, 4, "n1", **overrides)
     w.want(8)
     result = w.h.step()
     assert evicted(result) == ["a-w-0", "b-w-0"]
     assert result.next_wakeup == w.h.now + waits
 
 
-def test_after_a_start_a_nominated_pod_waits_as_long_as_those_who_leave() -> None:
+def test_after_a_restart_a_nominated_pod_waits_until_its_victims_terminate() -> None:
     w = _World()
     w.run("a", 8, "n1", terminationGracePeriodSeconds=600)
     w.h.terminate("a-w-0")
@@ -447,8 +447,8 @@ def test_after_a_start_a_nominated_pod_waits_as_long_as_those_who_leave() -> Non
     assert w.h.step().next_wakeup == w.h.now + 630
 
 
-def test_others_cannot_have_idle_room_that_is_reserved() -> None:
-    """Half of the room is free already, half is still leaving: nobody else gets the free half."""
+def test_reserved_idle_capacity_is_not_allocated_to_other_jobs() -> None:
+    """Half of the capacity is free already, half is still releasing: no other pod gets the free half."""
     w = _World()
     w.run("a", 2, "n1").run("b", 2, "n1").run("i", 4, "n1", queue="qj").want(4)
     result = w.h.step()
@@ -505,7 +505,7 @@ def test_after_a_restart_a_nomination_still_counts() -> None:
     assert evicted(result) == []
 
 
-def test_promises_outlive_a_change_of_the_conf() -> None:
+def test_nominations_survive_a_change_of_the_conf() -> None:
     w = _taken()
     w.h.reconfigure(_conf())
     leave(w.h, "b-w-0")
@@ -519,7 +519,7 @@ def test_promises_outlive_a_change_of_the_conf() -> None:
 
 
 class _Everyone(Plugin):
-    """Everybody may evict everybody, except as the class attributes say."""
+    """Every job may evict every other, except as the class attributes restrict."""
 
     name = "everyone"
 
@@ -538,18 +538,20 @@ _OVER = Refusal("preemptive", "everyone", "Unschedulable", "over")
 _TAKEN_BACK = [
     pytest.param("reclaim", {}, {}, [], id="across queues"),
     pytest.param("reclaim", {"back": False}, {}, ["a-w-0"], id="the queue of the preemptor is not reclaimable"),
-    pytest.param("reclaim", {_SAYS: "false"}, {}, ["a-w-0"], id="the preemptor is not preemptable"),
+    pytest.param("reclaim", {_PREEMPTABLE: "false"}, {}, ["a-w-0"], id="the preemptor is not preemptable"),
     pytest.param("reclaim", {}, _queue_q("overused", True), ["a-w-0"], id="the victim's queue is overused"),
     pytest.param("reclaim", {}, _queue_q("may_reclaim", False), ["a-w-0"], id="the victim's job may not reclaim"),
     pytest.param("reclaim", {}, _queue_q("preemptive", _OVER), ["a-w-0"], id="the victim's queue is over its quota"),
     pytest.param("preempt", {}, {}, [], id="within a queue"),
-    pytest.param("preempt", {_SAYS: "false"}, {}, ["a-w-0"], id="within a queue the preemptor is not preemptable"),
+    pytest.param(
+        "preempt", {_PREEMPTABLE: "false"}, {}, ["a-w-0"], id="within a queue the preemptor is not preemptable"
+    ),
     pytest.param("preempt", {"least": 0}, {}, ["a-w-0"], id="within a queue the victim's job keeps its minimum"),
 ]
 
 
 @pytest.mark.parametrize("action, settings, hooks, victims", _TAKEN_BACK)
-def test_w34_nobody_is_evicted_who_could_take_the_room_back(
+def test_w34_a_pod_that_could_reclaim_the_capacity_back_is_not_evicted(
     action: str, settings: dict[str, Any], hooks: dict[str, object], victims: list[str]
 ) -> None:
     conf = f"""
@@ -565,27 +567,27 @@ tiers:
     h.group("a", queue="q", phase="Running", min_member=settings.get("least", 1))
     h.pod("a-w-0", group="a", node="n1", requests={"cpu": "2"})
     h.group("r", queue="q" if action == "preempt" else "p")
-    annotations = {_SAYS: settings[_SAYS]} if _SAYS in settings else {}
+    annotations = {_PREEMPTABLE: settings[_PREEMPTABLE]} if _PREEMPTABLE in settings else {}
     h.pod("r-w-0", group="r", requests={"cpu": "2"}, annotations=annotations)
     assert evicted(h.step()) == victims
     if action == "reclaim":
-        told = [text for reason, text in h.event_messages("Pod", "r-w-0") if reason == "ReclaimFailed"]
-        assert told == ([] if victims else ["0/1 nodes can be reclaimed: 1 would-take-back"])
+        emitted = [text for reason, text in h.event_messages("Pod", "r-w-0") if reason == "ReclaimFailed"]
+        assert emitted == ([] if victims else ["0/1 nodes can be reclaimed: 1 would-take-back"])
     assert recorded(h.state) == rebuilt(h.state)
 
 
 # --- pods that cannot be placed ---------------------------------------------------------------------------------------
 
 
-def test_nobody_leaves_for_a_pod_that_may_not_use_the_node() -> None:
+def test_no_pod_is_evicted_for_a_pod_that_the_node_rejects() -> None:
     w = _World()
     w.run("a", 8, "n1").want(4, nodeSelector={"zone": "elsewhere"})
     assert evicted(w.h.step()) == []
     assert w.failed() == "0/1 nodes can be reclaimed"
 
 
-def test_predicates_are_asked_again_with_the_victims_gone() -> None:
-    """The port is what is in the way: who holds it leaves, though there are cards enough."""
+def test_filters_run_again_without_the_victims() -> None:
+    """The port is the conflict: the pod that holds it is evicted, though there are cards enough."""
     w = _World()
     port: dict[str, Any] = {
         "containers": [{"name": "main", "resources": {}, "ports": [{"containerPort": 80, "hostPort": 80}]}]
@@ -598,7 +600,7 @@ def test_predicates_are_asked_again_with_the_victims_gone() -> None:
     assert evicted(w.h.step()) == ["holder-w-0"]
 
 
-def test_when_others_hold_the_port_nobody_leaves() -> None:
+def test_no_pod_is_evicted_when_other_pods_hold_the_port() -> None:
     w = _World()
     port: dict[str, Any] = {
         "containers": [{"name": "main", "resources": {}, "ports": [{"containerPort": 80, "hostPort": 80}]}]
@@ -620,7 +622,7 @@ def test_the_order_of_actions_does_not_change_the_victims(order: str) -> None:
     assert evicted(result) == ["b-w-0"]
 
 
-def test_what_allocate_can_place_is_left_to_it() -> None:
+def test_reclaim_leaves_pods_that_fit_to_allocate() -> None:
     w = _World(_conf("enqueue, reclaim, allocate"), nodes=2)
     w.run("a", 8, "n1").want(4)
     result = w.h.step()
@@ -628,32 +630,34 @@ def test_what_allocate_can_place_is_left_to_it() -> None:
     assert w.h.binds == {"r-w-0": "n2"}
 
 
-def test_the_group_of_those_who_take_is_told_once_of_all_that_they_take() -> None:
+def test_the_reclaiming_group_gets_one_event_for_all_its_victims() -> None:
     w = _World(nodes=2)
     w.run("a", 8, "n1").run("b", 2, "n2").run("c", 4, "n2").run("i", 2, "n2", queue="qj")
     w.want(6, pods=2, least=2)
     assert evicted(w.h.step()) == ["a-w-0", "b-w-0", "c-w-0"]
-    told = [text for reason, text in w.h.event_messages("PodGroup", "r") if reason == "Reclaimed"]
-    assert told == [f"3 pods of 3 jobs evicted on node n1, n2: default/a, default/b, default/c; waiting for {H200}: 12"]
+    emitted = [text for reason, text in w.h.event_messages("PodGroup", "r") if reason == "Reclaimed"]
+    assert emitted == [
+        f"3 pods of 3 jobs evicted on node n1, n2: default/a, default/b, default/c; waiting for {H200}: 12"
+    ]
     assert [text for _, text in w.h.event_messages("Pod", "r-w-0") if "evicted" in text] == [
         f"1 pods of 1 jobs evicted on node n1: default/a; waiting for {H200}: 6"
     ]
 
 
-def test_who_is_refused_by_quota_is_not_told_that_no_node_has_anybody_to_give() -> None:
+def test_a_pod_that_quota_rejects_gets_no_message_about_missing_victims() -> None:
     """The quota refuses the second pod before any node is filtered."""
     w = _World(_conf("enqueue, allocate, reclaim", "enableReclaimable: false", "cards"), nodes=2)
     w.run("a", 8, "n1").run("b", 8, "n2").want(8, pods=2, least=2)
     assert evicted(w.h.step()) == []
-    told = [reason for name in ("r-w-0", "r-w-1") for reason, _ in w.h.event_messages("Pod", name)]
-    assert "Full" in told
-    assert "ReclaimFailed" not in told
+    emitted = [reason for name in ("r-w-0", "r-w-1") for reason, _ in w.h.event_messages("Pod", name)]
+    assert "Full" in emitted
+    assert "ReclaimFailed" not in emitted
 
 
-# --- what people see --------------------------------------------------------------------------------------------------
+# --- messages ---------------------------------------------------------------------------------------------------------
 
 
-def test_everybody_is_told() -> None:
+def test_victims_their_group_and_the_reclaimer_get_events() -> None:
     w = _World(nodes=2)
     w.run("T1", 4, "n1", "n2", least=2).run("i", 4, "n1", queue="qj").run("T2", 4, "n2", priority=40000)
     w.want(2, name="chat", pods=2)
@@ -668,13 +672,13 @@ def test_everybody_is_told() -> None:
         f"2 pods of 1 jobs evicted on node n1: default/T1; waiting for {H200}: 2",
     ) in w.h.event_messages("Pod", "chat-w-0")
     assert [reason for reason, _ in w.h.event_messages("Pod", "chat-w-1")] == ["FailedScheduling"]
-    told = [text for reason, text in w.h.event_messages("PodGroup", "chat") if reason == "Reclaimed"]
-    assert told == [f"2 pods of 1 jobs evicted on node n1: default/T1; waiting for {H200}: 2"]
+    emitted = [text for reason, text in w.h.event_messages("PodGroup", "chat") if reason == "Reclaimed"]
+    assert emitted == [f"2 pods of 1 jobs evicted on node n1: default/T1; waiting for {H200}: 2"]
     promises = w.h.last_session.carry_over.nominations
     assert {nomination.node for nomination in promises.values()} == {"n1"}
 
 
-def test_all_that_is_lacking_is_told_in_order_of_name() -> None:
+def test_the_shortfall_is_listed_in_order_of_name() -> None:
     """Cards, and cpu and memory likewise."""
     w = _World()
     w.run("a", 8, "n1", requests={"cpu": "190", "memory": "2Ti"})
@@ -683,11 +687,11 @@ def test_all_that_is_lacking_is_told_in_order_of_name() -> None:
     intents = {intent.name: intent for intent in result.intents if isinstance(intent, Evict)}
     lacking = f"{H200}: 4, cpu: 4, memory: 4Gi"
     assert intents["a-w-0"].message == f"reclaim: {lacking} on node n1 for default/r-w-0 of queue qi"
-    told = [text for reason, text in w.h.event_messages("Pod", "r-w-0") if reason == "Reclaimed"]
-    assert told == [f"1 pods of 1 jobs evicted on node n1: default/a; waiting for {lacking}"]
+    emitted = [text for reason, text in w.h.event_messages("Pod", "r-w-0") if reason == "Reclaimed"]
+    assert emitted == [f"1 pods of 1 jobs evicted on node n1: default/a; waiting for {lacking}"]
 
 
-def test_explain_tells_what_protected_whom_and_who_took_the_place() -> None:
+def test_explain_names_protection_reasons_and_the_reclaimer() -> None:
     def text(name: str) -> str:
         job = find_job(w.h.core.snapshot(), "default", name)
         assert job is not None
@@ -699,10 +703,10 @@ def test_explain_tells_what_protected_whom_and_who_took_the_place() -> None:
     w = _World()
     w.run("a", 4, "n1").run("i", 4, "n1", queue="qj").want(6)
     w.h.step()
-    told = text("r")
-    assert "reclaim: no preemption victims for r-w-0 on 1 node" in told
-    assert "service-type" in told
-    assert "on 1 node evicting every possible victim frees too little" in told
+    emitted = text("r")
+    assert "reclaim: no preemption victims for r-w-0 on 1 node" in emitted
+    assert "service-type" in emitted
+    assert "on 1 node evicting every possible victim frees too little" in emitted
     w = _World()
     w.run("a", 8, "n1").want(4)
     w.h.step()

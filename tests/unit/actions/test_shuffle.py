@@ -44,13 +44,13 @@ def _harness(names: set[str], *, pods: int = 4, least: int = 1, **pod: Any) -> H
 @pytest.mark.parametrize(
     "names, least, gone",
     [
-        pytest.param({"g-w-1"}, 1, ["g-w-1"], id="who is named"),
+        pytest.param({"g-w-1"}, 1, ["g-w-1"], id="named victims"),
         pytest.param({"g-w-0", "g-w-1"}, 3, ["g-w-0"], id="as many as the gang can do without"),
         pytest.param({"g-w-0"}, 4, [], id="a gang without a spare member is not broken"),
         pytest.param({f"g-w-{i}" for i in range(4)}, 4, [f"g-w-{i}" for i in range(4)], id="all of it may go"),
     ],
 )
-def test_named_pods_leave(names: set[str], least: int, gone: list[str]) -> None:
+def test_named_pods_are_evicted(names: set[str], least: int, gone: list[str]) -> None:
     h = _harness(names, least=least)
     result = h.step()
     assert evicted(result) == gone
@@ -69,7 +69,7 @@ def test_protected_pods_stay(pod: dict[str, Any]) -> None:
     assert evicted(_harness({"g-w-0"}, **pod).step()) == []
 
 
-def test_a_failing_plugin_evicts_nobody_and_the_session_ends_well() -> None:
+def test_a_failing_plugin_evicts_no_pod_and_the_session_completes() -> None:
     h = _harness({"boom"})
     result = h.step()
     assert evicted(result) == []

@@ -60,20 +60,18 @@ def test_w12_an_eviction_that_is_undone_leaves_no_trace(phase: str, status: Task
 
 
 @_PHASES
-def test_w12_after_a_refused_eviction_the_pod_is_what_it_was_and_may_be_evicted_later(
-    phase: str, status: TaskStatus
-) -> None:
+def test_w12_a_refused_eviction_restores_the_pod_and_allows_a_later_eviction(phase: str, status: TaskStatus) -> None:
     h = _full(phase=phase)
     _want(h)
     assert evicted(h.step()) == ["low0-w-0"]
     h.apply(EvictFailed("default", "low0-w-0", "default-low0-w-0-uid", "not now"))
     assert evicted(h.step()) == []
     assert h.task("low0-w-0").status is status
-    assert evicted(h.step(h.now + 200)) == ["low0-w-0"], "asking again is a new eviction, not one that was done already"
+    assert evicted(h.step(h.now + 200)) == ["low0-w-0"], "a retry is a new eviction, not one that was done already"
 
 
-def test_w14_a_plan_that_is_undone_nominates_nobody() -> None:
-    """Room for one of the two could be made, and is tried: nothing of it is told."""
+def test_w14_a_discarded_plan_nominates_no_pod() -> None:
+    """An eviction for one of the two would be possible, and is tried: it is not reported."""
     h = _full()
     _want(h, pods=2)
     result = h.step()
@@ -82,7 +80,7 @@ def test_w14_a_plan_that_is_undone_nominates_nobody() -> None:
     assert not h.last_session.carry_over.nominations
 
 
-def test_w14_room_that_becomes_free_elsewhere_is_used_when_the_promise_has_run_out() -> None:
+def test_w14_capacity_freed_elsewhere_is_used_after_the_nomination_expires() -> None:
     h = _full()
     _want(h)
     result = h.step()
@@ -94,7 +92,7 @@ def test_w14_room_that_becomes_free_elsewhere_is_used_when_the_promise_has_run_o
     assert h.binds == {"hi-w-0": "idle"}
 
 
-def test_w14_a_pod_whose_promise_has_run_out_does_not_wait_there_and_is_nominated_no_more() -> None:
+def test_w14_a_pod_with_an_expired_nomination_is_not_nominated_there_again() -> None:
     """The victims never end; another node is idle by now."""
     h = _full()
     _want(h)
@@ -110,13 +108,13 @@ def test_w14_a_pod_whose_promise_has_run_out_does_not_wait_there_and_is_nominate
 
 
 def test_w33_an_eviction_of_an_earlier_term_that_was_not_carried_out_is_decided_anew() -> None:
-    """A replica that lost the Lease goes on learning; what it had decided and nobody has seen is void."""
+    """A replica that lost the Lease keeps its cache current; its unwritten decisions are void."""
     h = _full(nodes=2)
     _want(h)
     gone = evicted(h.step())
     assert len(gone) == 1
     h.apply(Takeover())
-    assert evicted(h.step()) == gone, "nobody was evicted in the meantime: the same pod is, once"
+    assert evicted(h.step()) == gone, "no pod was evicted in the meantime: the same pod is, once"
 
 
 def test_w33_an_eviction_of_an_earlier_term_that_was_carried_out_is_not_repeated() -> None:
@@ -157,13 +155,13 @@ def _small_behind_big(dequeue: str | None) -> Harness:
     "dequeue, bound",
     [pytest.param(None, {"small-w-0"}, id="unset"), ("traverse", {"small-w-0"}), ("fifo", set())],
 )
-def test_w36_a_queue_serves_in_turn_where_it_says_so(dequeue: str | None, bound: set[str]) -> None:
+def test_w36_a_queue_with_dequeue_strategy_fifo_is_strict_fifo(dequeue: str | None, bound: set[str]) -> None:
     h = _small_behind_big(dequeue)
     h.settle_for(3)
     assert h.binds.keys() == bound
 
 
-def test_w36_who_waits_in_turn_is_told_behind_whom() -> None:
+def test_w36_a_job_blocked_by_strict_fifo_names_the_head_of_its_queue() -> None:
     h = _small_behind_big("fifo")
     h.settle_for(3)
     assert h.pod_message("small-w-0") == "Waiting behind <default/big> (FIFO queue <q>)"
@@ -196,7 +194,7 @@ def test_w36_a_job_that_may_not_enter_keeps_those_behind_it_out() -> None:
 @pytest.mark.parametrize("actions", ["allocate, {}", "{}, allocate"], ids=["after allocate", "before allocate"])
 @pytest.mark.parametrize("action, owner", [("preempt", "qi"), ("reclaim", "qt")])
 @pytest.mark.parametrize("dequeue, gone", [("traverse", ["low-w-0"]), ("fifo", [])])
-def test_w36_nobody_is_evicted_for_a_job_that_waits_in_turn(
+def test_w36_no_pod_is_evicted_for_a_job_blocked_by_strict_fifo(
     dequeue: str, gone: list[str], action: str, owner: str, actions: str
 ) -> None:
     tide = "" if action == "preempt" else "{name: tide}, "
@@ -227,7 +225,7 @@ def test_w36_a_pod_without_requests_waits_in_turn() -> None:
     assert h.binds.keys() == set()
 
 
-def test_w36_an_unknown_strategy_is_told() -> None:
+def test_w36_an_unknown_strategy_is_reported() -> None:
     h = _small_behind_big("lifo")
     h.settle_for(3)
     assert h.binds.keys() == {"small-w-0"}

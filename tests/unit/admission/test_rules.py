@@ -107,7 +107,7 @@ def test_defaults_of_a_job() -> None:
     assert "dnsPolicy" not in second["template"]["spec"]
 
 
-def test_defaults_keep_what_is_given() -> None:
+def test_defaults_keep_given_values() -> None:
     assert default_job(copy.deepcopy(JOBS["base"]), "other").patch == ()
 
 
@@ -344,7 +344,7 @@ def test_disruption_annotations_that_pods_of_a_job_get_are_checked_with_the_job(
     ],
     ids=str,
 )
-def test_what_a_pod_is_rejected_for_its_job_is_rejected_for(annotations: dict[str, str]) -> None:
+def test_a_job_is_rejected_for_every_error_of_its_pod_template(annotations: dict[str, str]) -> None:
     """The controllers create pods of Jobs without the webhook of pods."""
     template = "spec.tasks[1].template"
     bad = changed(JOBS["base"], f"{template}.metadata.annotations", annotations)
@@ -445,7 +445,7 @@ def test_queues_that_the_watch_has_not_delivered_are_reported_and_may_be_supplie
     assert known.queue("research")
 
 
-def test_partitions_that_fill_the_replicas_are_accepted_and_what_they_do_not_decide_is_a_warning() -> None:
+def test_partitions_that_fill_the_replicas_are_accepted_and_an_undecided_field_is_a_warning() -> None:
     path = "spec.tasks[1].partitionPolicy"
     policy = {"totalPartitions": 2, "partitionSize": 1}
     assert check_new_job(changed(JOBS["base"], path, policy), view()).findings == ()

@@ -19,7 +19,7 @@ Documents = tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any
 
 
 def engine(core: Core) -> dict[str, str]:
-    """What one session of the engine places."""
+    """Placements of one session of the engine."""
     result = core.step((), NOW)
     assert result.report.errors == []
     return {f"{i.namespace}/{i.name}": i.node for i in result.intents if isinstance(i, Bind)}
@@ -141,7 +141,7 @@ def test_random_clusters_are_placed_the_same(documents: Documents) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(clusters())
-def test_what_runs_already_is_counted_the_same(documents: Documents) -> None:
+def test_running_pods_are_counted_the_same(documents: Documents) -> None:
     nodes, queues, groups, pods = documents
     placed = schedule(*documents)
     running = {name for name in placed if int(name.rpartition("-")[2]) % 2 == 0}

@@ -1,4 +1,4 @@
-"""What the end-to-end benchmark creates, and that it would notice a wrong placement."""
+"""Objects of the end-to-end benchmark, and its detection of a wrong placement."""
 
 from __future__ import annotations
 

@@ -26,9 +26,9 @@ def test_every_card_runs(name: str) -> None:
     held: Counter[tuple[str, str]] = Counter()
     for pod in scene.running:
         assert pod.spec.node_name is not None
-        asked = pod.spec.containers[0].resources
-        assert asked is not None
-        for resource, amount in (asked.limits or {}).items():
+        requested = pod.spec.containers[0].resources
+        assert requested is not None
+        for resource, amount in (requested.limits or {}).items():
             held[pod.spec.node_name, resource] += int(amount)
     assert len(scene.running) == 400
     for node in scene.nodes:
@@ -41,8 +41,8 @@ def test_t1_requests_three_cards_of_ten() -> None:
     scene = make_scene("T1", 100, 1_000)
     whole = sum(8 for node in scene.nodes if GPU in (node.status.allocatable or {}))
     kinds = [scene.kinds[pod.metadata.name.rpartition("-")[0]] for pod in scene.takers]
-    asked = sum(kind.cards for kind in kinds if kind.resource == GPU)
-    assert 0.3 * whole <= asked < 0.3 * whole + 64
+    requested = sum(kind.cards for kind in kinds if kind.resource == GPU)
+    assert 0.3 * whole <= requested < 0.3 * whole + 64
     assert {kind.service for kind in kinds} == {"inference"}
 
 
@@ -52,7 +52,7 @@ def test_a_scene_with_too_few_pods_for_its_cards_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("name", SCENES)
-def test_nobody_leaves_in_vain(name: str) -> None:
+def test_no_eviction_is_wasted(name: str) -> None:
     found = measure_taking(name, "small", 60, 600, 1)
     assert found.victims > 0
     assert found.in_vain == 0

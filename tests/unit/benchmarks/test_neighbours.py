@@ -1,4 +1,4 @@
-"""The scenes of neighbours do what they are said to: everything is placed, and as its pods wish."""
+"""The scenes of neighbours place everything, as their pods prefer."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_hyper_nodes_fill_up_one_after_the_other() -> None:
 def test_pods_go_where_the_measured_load_is_low() -> None:
     session = scene_core("U1", 40).snapshot().session
     assert session is not None
-    load = {name: (said.cpu or 0) + (said.memory or 0) for name, said in session.usage.items()}
+    load = {name: (measured.cpu or 0) + (measured.memory or 0) for name, measured in session.usage.items()}
     used = {node for nodes in _placed("U1", 40, 2) for node in nodes}
     assert 0 < len(used) < 40
     assert max(load[node] for node in used) < sorted(load.values())[30]

@@ -84,7 +84,7 @@ def test_least_requested(request_: dict[str, str], used: dict[str, int], expecte
         pytest.param({"cpu": "2", "memory": "8Gi"}, 100, id="8.4 even"),
         pytest.param({"cpu": "3", "memory": "4Gi", "nvidia.com/gpu": "8"}, 68, id="8.4 three"),
         pytest.param({"cpu": "1", "memory": "2Gi", "nvidia.com/gpu": "2"}, 94, id="8.4 nearly even"),
-        pytest.param({}, 0, id="asks for nothing"),
+        pytest.param({}, 0, id="requests nothing"),
     ],
 )
 def test_balanced(request_: dict[str, str], expected: int) -> None:
@@ -166,7 +166,7 @@ def test_a_gang_is_placed_whole_or_not_at_all() -> None:
     assert len(decisions) == 3
 
 
-def test_members_beyond_the_minimum_take_what_is_left() -> None:
+def test_members_beyond_the_minimum_take_the_remaining_capacity() -> None:
     decisions = schedule([node("a", cpu="3")], [queue()], [group("g", 2)], pods("g", 5))
     assert len(decisions) == 3
 
@@ -255,7 +255,7 @@ def test_pending_groups_are_admitted_within_quota(
     assert {pod.rpartition("-")[0] for pod in names(decisions)} == admitted
 
 
-def test_a_job_without_pods_reserves_what_it_requests() -> None:
+def test_a_job_without_pods_reserves_its_request() -> None:
     ahead = group("ahead", 2, "Pending", annotations={"volcano.sh/card.request": json.dumps({H200: 3})})
     decisions = schedule(
         [node("a", H200)], [queue(quota={H200: 4})], [ahead, group("x", 2, "Pending")], pods("x", 2, H200)

@@ -1,4 +1,4 @@
-"""Shell completion: scripts of shells, and the candidates that kubectl asks for."""
+"""Shell completion: scripts of shells, and the candidates that kubectl requests."""
 
 from __future__ import annotations
 

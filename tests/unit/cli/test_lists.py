@@ -121,7 +121,7 @@ def test_every_list_sorts_by_column_and_by_path(kind: str, capsys: pytest.Captur
     ],
     ids=["job", "queue", "card", "node", "pod"],
 )
-def test_a_queue_selects_its_jobs_and_what_its_pods_hold(
+def test_a_queue_selects_its_jobs_and_the_usage_of_its_pods(
     kind: str, queue: str, expected: set[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert {item["name"] for item in items(capsys, kind, "list", "-q", queue)} == expected

@@ -270,7 +270,7 @@ def test_without_a_subcommand_it_lists_the_subcommands(capsys: pytest.CaptureFix
     assert "List queues with quota, allocated, reserved and free amounts" in out
 
 
-def test_help_names_what_each_flag_takes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_names_the_argument_of_each_flag(capsys: pytest.CaptureFixture[str]) -> None:
     expected = {
         ("queue", "list"): ["[OPTIONS] [NAMES...]"],
         ("explain",): ["--namespace -n NAME", "--context NAME", "NAMESPACE/NAME"],
@@ -287,7 +287,7 @@ def test_help_names_what_each_flag_takes(capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.parametrize("words", [["queue", "list"], ["explain"]], ids=["queue list", "explain"])
-def test_help_keeps_apart_what_is_for_files_and_for_a_live_cluster(
+def test_help_separates_flags_for_files_from_flags_for_a_live_cluster(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run([*words, "--help"]) == 0

@@ -30,7 +30,7 @@ def test_the_readme_answers_three_questions() -> None:
 
 
 @pytest.mark.parametrize("command, expected", BLOCKS, ids=[command for command, _ in BLOCKS])
-def test_a_command_prints_what_stands_below_it(command: str, expected: str, folder: Path) -> None:
+def test_a_command_prints_the_output_below_it(command: str, expected: str, folder: Path) -> None:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = {**os.environ, "PATH": path}
     done = subprocess.run(

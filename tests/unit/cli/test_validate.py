@@ -282,7 +282,7 @@ def test_standard_input_is_read(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 
 
 @pytest.mark.parametrize("content", [b"a: [", b"\xff\xfe", None])
-def test_what_cannot_be_read_is_an_error(
+def test_unreadable_input_is_an_error(
     content: bytes | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "file.yaml"

@@ -21,7 +21,7 @@ GRACE = 3
 
 
 def template(**metadata: Any) -> Manifest:
-    """A pod template that asks for one CPU."""
+    """A pod template that requests one CPU."""
     container = {"name": "main", "image": "train", "resources": {"requests": {"cpu": "1"}}}
     return {"metadata": metadata, "spec": {"terminationGracePeriodSeconds": GRACE, "containers": [container]}}
 

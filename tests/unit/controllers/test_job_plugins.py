@@ -25,7 +25,7 @@ def _ports(bench: ClusterBench, pod: str) -> list[int]:
     return [entry["containerPort"] for entry in bench.get("Pod", pod)["spec"]["containers"][0].get("ports", ())]
 
 
-def test_env_adds_the_index_and_keeps_what_the_template_sets() -> None:
+def test_env_adds_the_index_and_keeps_variables_of_the_template() -> None:
     given = task("worker", 2)
     given["template"]["spec"]["containers"][0]["env"] = [{"name": "VK_TASK_INDEX", "value": "mine"}]
     bench = _started({"env": []}, given)
@@ -93,7 +93,7 @@ def test_a_restarted_task_keeps_the_objects_of_plugins() -> None:
     assert bench.get("Service", "j")["metadata"]["uid"] == uid
 
 
-def test_ssh_mounts_the_keys_where_its_argument_says() -> None:
+def test_ssh_mounts_the_keys_at_the_path_of_its_argument() -> None:
     bench = _started({"ssh": ["--ssh-key-file-path=/home/user/.ssh"]})
     pod = bench.get("Pod", "j-worker-0")["spec"]
     assert pod["containers"][0]["volumeMounts"] == [{"name": "j-ssh", "mountPath": "/home/user/.ssh"}]

@@ -159,9 +159,7 @@ _OUTCOMES = {
 @pytest.mark.parametrize("restarted", [False, True], ids=["", "controllers restart meanwhile"])
 @pytest.mark.parametrize("event", ["PodPending", "*"])
 @pytest.mark.parametrize("action", _OUTCOMES)
-def test_a_pod_that_pends_too_long_has_the_outcome_that_its_policy_says(
-    action: str, event: str, restarted: bool
-) -> None:
+def test_a_pod_that_pends_too_long_has_the_outcome_of_its_policy(action: str, event: str, restarted: bool) -> None:
     bench = ClusterBench()
     bench.job("j", task("w", 1), policies=[{"event": event, "action": action, "timeout": "10s"}])
     bench.admit()
@@ -189,7 +187,7 @@ def test_a_pending_pod_is_left_alone_by_a_policy_without_a_timeout() -> None:
 
 @pytest.mark.parametrize("event", ["Unknown", "*"])
 @pytest.mark.parametrize("action", _OUTCOMES)
-def test_an_unknown_podgroup_has_the_outcome_that_its_policy_says(action: str, event: str) -> None:
+def test_an_unknown_podgroup_has_the_outcome_of_its_policy(action: str, event: str) -> None:
     """It is about no pod: actions about one have no effect."""
     bench = ClusterBench()
     bench.running_job("j", task("w", 1), policies=[{"event": event, "action": action}])

@@ -112,7 +112,7 @@ def test_annotations_come_from_the_template_before_the_owner_before_its_owner() 
     assert owner["kind"] == "ReplicaSet"
 
 
-def test_only_what_was_inherited_follows_the_owner() -> None:
+def test_only_inherited_fields_follow_the_owner() -> None:
     bench = ClusterBench()
     _deployment(bench, {"volcano.sh/preemptable": "true", "volcano.sh/sla-waiting-time": "1h"})
     name = _group(bench)["metadata"]["name"]

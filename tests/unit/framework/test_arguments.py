@@ -1,4 +1,4 @@
-"""What is accepted for an argument, in words."""
+"""The accepted form of an argument, in words."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ FORMS: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize("type, words", FORMS, ids=[words for _, words in FORMS])
-def test_the_accepted_form_is_said_in_words_and_whole_numbers(type: Any, words: str) -> None:
+def test_the_accepted_form_is_written_in_words_and_whole_numbers(type: Any, words: str) -> None:
     assert accepted_form(type) == words

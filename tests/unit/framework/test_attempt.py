@@ -64,7 +64,7 @@ def test_all_of_the_minimum_or_nothing(nodes: tuple[int, ...], minimum: int, cpu
     assert job.counts[TaskStatus.ALLOCATED] == job.counts[TaskStatus.PIPELINED] == 0
 
 
-def test_what_a_failed_gang_gave_back_is_free_for_the_next_in_the_same_session() -> None:
+def test_capacity_that_a_failed_gang_released_is_free_for_the_next_in_the_same_session() -> None:
     h = _cluster(4)
     _gang(h, "big", 5, *[1] * 5)
     _gang(h, "small", 4, *[1] * 4)
@@ -87,7 +87,7 @@ def test_a_minimum_that_grew_holds_for_pods_that_arrive_later() -> None:
     assert len(h.binds) == 4
 
 
-def test_role_minimums_hold_whatever_the_order_of_tasks() -> None:
+def test_role_minimums_hold_in_any_order_of_tasks() -> None:
     h = _cluster(4)
     h.group("g", min_member=4, min_task_member={"ps": 1, "worker": 3})
     for i in range(4):
@@ -137,7 +137,7 @@ def test_a_gang_that_waits_goes_before_the_elastic_part_of_others() -> None:
     assert sum(pod.startswith("elastic") for pod in h.binds) == 1
 
 
-# --- promised room ----------------------------------------------------------------------------------------------------
+# --- pipelined placements ---------------------------------------------------------------------------------------------
 
 
 def _leaving(h: Harness, name: str, cpu: int, node: str = "n0") -> None:
@@ -145,7 +145,7 @@ def _leaving(h: Harness, name: str, cpu: int, node: str = "n0") -> None:
     h.terminate(name)
 
 
-def test_room_that_is_being_released_is_promised_and_the_promise_ends_with_the_session() -> None:
+def test_releasing_capacity_is_pipelined_until_the_session_closes() -> None:
     h = _cluster(4)
     _leaving(h, "old", 3)
     _gang(h, "g", 2, 1, 3)
@@ -162,7 +162,7 @@ def test_room_that_is_being_released_is_promised_and_the_promise_ends_with_the_s
     assert set(h.binds) == {"g-w-0", "g-w-1"}
 
 
-def test_a_promise_holds_the_idle_room_of_the_gang_against_later_jobs() -> None:
+def test_a_pipelined_gang_holds_its_idle_capacity_against_later_jobs() -> None:
     h = _cluster(4)
     _leaving(h, "old", 3)
     _gang(h, "first", 2, 1, 3)
@@ -171,7 +171,7 @@ def test_a_promise_holds_the_idle_room_of_the_gang_against_later_jobs() -> None:
     assert not h.binds
 
 
-def test_idle_room_that_is_part_of_a_promise_is_not_given_away() -> None:
+def test_idle_capacity_of_a_pipelined_gang_is_not_allocated() -> None:
     h = _cluster(4, 2)
     _leaving(h, "old", 2)
     _gang(h, "first", 1, 4)
@@ -183,7 +183,7 @@ def test_idle_room_that_is_part_of_a_promise_is_not_given_away() -> None:
     assert h.binds == {"second-w-0": "n1", "first-w-0": "n0"}
 
 
-def test_a_promise_out_of_leaving_room_alone_leaves_the_idle_room_to_others() -> None:
+def test_a_gang_pipelined_on_releasing_capacity_alone_leaves_idle_capacity_to_others() -> None:
     h = _cluster(4)
     _leaving(h, "old", 3)
     _gang(h, "first", 1, 3)
@@ -192,7 +192,7 @@ def test_a_promise_out_of_leaving_room_alone_leaves_the_idle_room_to_others() ->
     assert h.binds == {"second-w-0": "n0"}
 
 
-def test_a_gang_that_could_not_even_be_promised_all_holds_nothing() -> None:
+def test_a_gang_that_cannot_be_pipelined_whole_holds_nothing() -> None:
     h = _cluster(4)
     _leaving(h, "old", 3)
     _gang(h, "first", 3, 1, 3, 1)
@@ -201,7 +201,7 @@ def test_a_gang_that_could_not_even_be_promised_all_holds_nothing() -> None:
     assert set(h.binds) == {"second-w-0"}
 
 
-def test_members_that_are_promised_room_do_not_keep_a_ready_gang_waiting() -> None:
+def test_pipelined_members_do_not_delay_a_ready_gang() -> None:
     h = _cluster(4)
     _leaving(h, "old", 3)
     _gang(h, "g", 1, 1, 3)
@@ -264,11 +264,11 @@ def test_every_task_that_was_looked_at_has_a_reason() -> None:
 
 
 class _Quota(Plugin):
-    """So many pods per queue, in lanes or not, told in runs or one by one."""
+    """So many pods per queue, with alternatives or not, charged in runs or one by one."""
 
     name: ClassVar[str] = "quota"
     limit: ClassVar[int] = 3
-    asked: ClassVar[list[int]] = []
+    calls: ClassVar[list[int]] = []
 
     def __init__(self, arguments: object = None, *, hierarchy: bool = False) -> None:
         super().__init__(arguments, hierarchy=hierarchy)
@@ -281,7 +281,7 @@ class _Quota(Plugin):
         self.used -= len(placement.tasks)
 
     def allocatable(self, queue: Queue, task: Task) -> Refusal | None:
-        self.asked.append(1)
+        self.calls.append(1)
         return self._refusal() if self.used >= self.limit else None
 
     def _refusal(self) -> Refusal:
@@ -290,14 +290,14 @@ class _Quota(Plugin):
 
 class _RunQuota(_Quota):
     def allocatable_many(self, queue: Queue, signature: PodSignature, tasks: list[Task]) -> Grant:
-        self.asked.append(len(tasks))
+        self.calls.append(len(tasks))
         count = min(len(tasks), self.limit - self.used)
         return Grant(count, None if count == len(tasks) else self._refusal())
 
 
 @pytest.mark.parametrize("quota", [_Quota, _RunQuota])
 @pytest.mark.parametrize("minimum, size, bound", [(1, 5, 3), (3, 3, 3), (4, 4, 0), (2, 9, 3)])
-def test_a_quota_is_never_exceeded_asked_in_runs_or_one_by_one(
+def test_a_quota_is_never_exceeded_in_runs_or_one_by_one(
     quota: type[_Quota], minimum: int, size: int, bound: int
 ) -> None:
     conf = _CONF.replace("{name: drf}", "{name: quota}")
@@ -310,7 +310,7 @@ def test_a_quota_is_never_exceeded_asked_in_runs_or_one_by_one(
     assert ("OverQuota", "quota is used up") in h.event_messages("Pod", refused[0]) if refused else bound == size
 
 
-def test_a_refused_profile_does_not_hold_up_the_tasks_behind_it() -> None:
+def test_a_rejected_signature_does_not_block_later_tasks() -> None:
     class OnlySmall(Plugin):
         name = "quota"
 

@@ -116,7 +116,7 @@ def test_conditions_of_others_stay() -> None:
     assert PodGroupCondition("Weather", "True", message="fair") in update.conditions
 
 
-def test_event_and_condition_count_what_each_is_about() -> None:
+def test_event_and_condition_count_their_own_tasks() -> None:
     """The worked example: a gang of six of which three had room."""
     h = _cluster(min_member=6)
     h.node("n1", cpu="3")
@@ -183,7 +183,7 @@ def test_queue_status_is_in_kubernetes_names_and_counts_for_those_above() -> Non
     assert set(gone) == {"root", "other"}
 
 
-def test_a_queue_whose_parents_go_in_a_circle_or_nowhere_hurts_nobody() -> None:
+def test_a_queue_with_cyclic_or_missing_parents_affects_no_other_queue() -> None:
     h = Harness(_CONF)
     h.node("n1", cpu="4")
     h.queue("root")
@@ -228,7 +228,7 @@ def test_memories_are_dropped_once_they_decide_nothing() -> None:
     assert (closer._events, closer._repeat_at) == ({}, {})
 
 
-def test_a_new_term_tells_again_what_may_have_been_lost_with_the_last() -> None:
+def test_a_new_term_emits_again_reports_that_the_last_may_have_lost() -> None:
     h = Harness()
     h.node("n1", cpu="1")
     h.queue("q")
@@ -239,7 +239,7 @@ def test_a_new_term_tells_again_what_may_have_been_lost_with_the_last() -> None:
     assert ("Pod", "FailedScheduling") in first
     h.pod("foreign", group=None, requests={}, node="n1", scheduler="other")
     h.step()
-    assert h.events == [], "told already"
+    assert h.events == [], "reported already"
     h.apply(deltas.Takeover())
     h.node("n2", cpu="1")
     result = h.step()
@@ -248,16 +248,16 @@ def test_a_new_term_tells_again_what_may_have_been_lost_with_the_last() -> None:
 
 
 @pytest.mark.parametrize(
-    "before, asked, annotations",
+    "before, requested, annotations",
     [
         pytest.param("Inqueue", {"cpu": 1000}, {}, id="minResources"),
         pytest.param("Inqueue", None, {"volcano.sh/card.request": '{"A": 1}'}, id="cards"),
         pytest.param("Pending", None, {}, id="not admitted"),
     ],
 )
-def test_a_group_without_a_minimum_waits_for_the_pods_it_asked_room_for(
-    before: str, asked: dict[str, int] | None, annotations: dict[str, str]
+def test_a_group_without_a_minimum_waits_for_the_pods_of_its_reservation(
+    before: str, requested: dict[str, int] | None, annotations: dict[str, str]
 ) -> None:
     job = _job(0, before, {})
-    job.min_resources, job.annotations = asked, annotations
+    job.min_resources, job.annotations = requested, annotations
     assert next_phase(job, unschedulable=False).value == before

@@ -1,4 +1,4 @@
-"""Scheduler-conf: what loads, what is said about the rest, and that nothing written in it can do harm."""
+"""Scheduler-conf: valid files, messages about invalid ones, and that no content can do harm."""
 
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -109,7 +109,7 @@ def plugins(conf: Conf) -> list[list[str]]:
     return [[option.name for option in tier] for tier in conf.tiers]
 
 
-# --- what loads -----------------------------------------------------------------------------------------------------
+# --- valid files ----------------------------------------------------------------------------------------------------
 
 
 def test_actions_keep_their_order_and_lose_blanks() -> None:
@@ -196,7 +196,7 @@ def test_an_argument_that_is_taken_out_of_the_file_returns_to_its_default() -> N
     assert accepted(GOOD).action_arguments["allocate"] == AllocateArguments()
 
 
-def test_metrics_are_strings_whatever_yaml_made_of_them() -> None:
+def test_metrics_are_strings_for_every_yaml_type() -> None:
     conf = accepted(GOOD + "metrics: {type: prometheus, interval: 30s, tls.insecureSkipVerify: true, address: 5}")
     assert conf.metrics == {
         "type": "prometheus",
@@ -213,7 +213,7 @@ def test_an_empty_document_means_the_built_in_default_and_a_warning(text: str | 
     assert [(problem.severity, problem.path) for problem in result.problems] == [("warning", "")]
 
 
-def test_the_built_in_default_loads_without_a_word() -> None:
+def test_the_built_in_default_loads_without_warnings() -> None:
     assert parse(default_text()).problems == ()
     assert default_conf(REGISTRY).actions == ("enqueue", "allocate", "backfill")
     assert default_conf(REGISTRY).action_arguments["enqueue"] == EnqueueArguments(600)
@@ -273,11 +273,11 @@ tiers:
     assert sum(problem.path == "actions" for problem in result.problems) == 2
 
 
-# --- what is said about the rest ------------------------------------------------------------------------------------
+# --- messages about invalid files -----------------------------------------------------------------------------------
 
 
 class Case(NamedTuple):
-    """One malformed conf and the one problem that must be told (others may stand beside it)."""
+    """One malformed conf and the one problem that must be reported (others may stand beside it)."""
 
     id: str
     text: str | bytes
@@ -459,7 +459,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
-def test_a_malformed_conf_is_told_with_its_path_and_hint(case: Case) -> None:
+def test_a_malformed_conf_is_reported_with_its_path_and_hint(case: Case) -> None:
     result = parse(case.text)
     found = [
         problem
@@ -482,7 +482,7 @@ def test_a_wrong_entry_of_a_lenient_map_is_dropped_alone() -> None:
     assert conf.tiers[0][0].arguments == CardArguments(owners={"Job": "training"})
 
 
-def test_all_errors_are_told_at_once_in_the_order_of_the_document() -> None:
+def test_all_errors_are_reported_at_once_in_the_order_of_the_document() -> None:
     result = parse(
         """
 actions: [allocate]
@@ -543,7 +543,7 @@ def test_a_problem_is_rendered_on_one_line_with_all_its_parts() -> None:
     assert ConfProblem("error", "", "wrong").render() == "scheduler-conf: wrong"
 
 
-def test_messages_stay_short_and_printable_whatever_the_file_contains() -> None:
+def test_messages_stay_short_and_printable_for_any_content_of_the_file() -> None:
     result = parse(entry('{name: "a\\nb\\e[31m' + "x" * 5000 + '", "\\u202e' + "k" * 5000 + '": 1}'))
     for problem in result.problems:
         assert problem.render().isprintable()

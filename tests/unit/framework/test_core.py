@@ -1,4 +1,4 @@
-"""The core as a whole: when sessions run, what a failing plugin may break, and what is said about it."""
+"""The core as a whole: when sessions run, the effects of a failing plugin, and its reports."""
 
 from __future__ import annotations
 
@@ -55,21 +55,21 @@ def test_nothing_new_means_no_session() -> None:
     assert not h.step().idle
 
 
-def test_an_unchanged_refusal_is_told_once() -> None:
+def test_an_unchanged_refusal_is_reported_once() -> None:
     h = _cluster(_PLAIN)
     h.queue("q")
     h.group("g", min_member=2)
     h.pod("p0", requests={"cpu": "7"})
     h.pod("p1", requests={"cpu": "9"})
     h.step()
-    told = len(h.all_events)
+    emitted = len(h.all_events)
     assert h.pod_message("p1") == "0/2 nodes are unavailable: 2 Insufficient cpu."
     for _ in range(3):
         h.pod("foreign", group=None, requests={}, node="n1", scheduler="other")
         h.step()
         h.delete_pod("foreign")
         h.step()
-    assert len(h.all_events) == told
+    assert len(h.all_events) == emitted
 
 
 def test_a_pod_is_announced_when_the_watch_shows_its_binding() -> None:
@@ -157,10 +157,10 @@ def test_a_plugin_instance_lives_as_long_as_its_conf() -> None:
     assert h.plugin("gang") is not first
 
 
-# --- what is missing --------------------------------------------------------------------------------------------------
+# --- missing objects --------------------------------------------------------------------------------------------------
 
 
-def test_a_job_in_a_queue_nobody_knows_is_told_so_once() -> None:
+def test_a_job_in_an_unknown_queue_gets_one_event() -> None:
     h = _cluster(_PLAIN)
     h.group("g", queue="nowhere")
     h.pod("p0")
@@ -169,16 +169,16 @@ def test_a_job_in_a_queue_nobody_knows_is_told_so_once() -> None:
     assert h.event_messages("PodGroup", "g") == expected
     assert set(expected) < set(h.event_messages("Pod", "p0"))
     assert h.pod_message("p0") == "Queue <nowhere> does not exist"
-    told = len(h.all_events)
+    emitted = len(h.all_events)
     h.node("n3")
     h.step()
-    assert len(h.all_events) == told
+    assert len(h.all_events) == emitted
     h.queue("nowhere")
     h.settle()
     assert set(h.binds) == {"p0"}
 
 
-def test_an_object_that_cannot_be_read_is_told_so_once_and_others_go_on() -> None:
+def test_an_unreadable_object_gets_one_event_and_others_continue() -> None:
     h = _cluster(_PLAIN)
     h.queue("q")
     h.group("g")
@@ -201,7 +201,7 @@ class _Moody(Plugin):
 
     name: ClassVar[str] = "moody"
     hook: ClassVar[str] = ""
-    told: ClassVar[list[str]] = []
+    emitted: ClassVar[list[str]] = []
 
 
 def _is_bad(subject: Any) -> bool:
@@ -234,8 +234,8 @@ def _moody(hook: str) -> type[_Moody]:
     return type("Moody", (_Moody,), {"hook": hook, hook: call})
 
 
-#: Hooks that are asked about one job, task, queue or class at a time by the actions and the core that exist.
-_ASKED = [
+#: Hooks that the existing actions and the core call for one job, task, queue or class at a time.
+_CALLED_HOOKS = [
     "job_order",
     "queue_order",
     "task_order",
@@ -264,7 +264,7 @@ def _mixed(h: Harness) -> None:
             h.pod(f"{name}-{i}", group=name, annotations={"volcano.sh/revocable-zone": name})
 
 
-@pytest.mark.parametrize("hook", _ASKED)
+@pytest.mark.parametrize("hook", _CALLED_HOOKS)
 def test_a_plugin_that_fails_over_one_job_stops_that_job_only(hook: str) -> None:
     assert hook in {row.method for row in HOOKS}
     h = _cluster(plugins=(_moody(hook),))
@@ -273,7 +273,7 @@ def test_a_plugin_that_fails_over_one_job_stops_that_job_only(hook: str) -> None
     assert {name for name in h.binds if name.startswith("good")} == {"good-0", "good-1"}
     assert {(error.plugin, error.hook) for error in errors} == {("moody", hook)}
     if hook == "job_enqueued":
-        assert set(h.binds) == {"good-0", "good-1", "bad-0", "bad-1"}, "it is only told"
+        assert set(h.binds) == {"good-0", "good-1", "bad-0", "bad-1"}, "it only gets the notification"
         return
     assert set(h.binds) == {"good-0", "good-1"}
     assert recorded(h.state) == rebuilt(h.state)
@@ -281,16 +281,16 @@ def test_a_plugin_that_fails_over_one_job_stops_that_job_only(hook: str) -> None
 
 
 @pytest.mark.parametrize("hook", ["job_valid", "on_allocate", "filter", "job_ready"])
-def test_the_failure_is_told_on_the_object(hook: str) -> None:
+def test_the_failure_is_reported_on_the_object(hook: str) -> None:
     h = _cluster(plugins=(_moody(hook),))
     _mixed(h)
     h.settle(40)
-    said = [message for reason, message in h.event_messages("PodGroup", "bad") if "moody" in message]
-    assert said
-    assert "not in the mood" in said[0]
+    reported = [message for reason, message in h.event_messages("PodGroup", "bad") if "moody" in message]
+    assert reported
+    assert "not in the mood" in reported[0]
 
 
-def test_a_plugin_that_fails_while_it_is_told_of_an_undoing_leaves_nothing_half_done() -> None:
+def test_a_plugin_that_fails_in_an_undo_hook_leaves_no_partial_state() -> None:
     h = _cluster(plugins=(_moody("on_deallocate"),))
     h.queue("q")
     h.group("bad", min_member=3)

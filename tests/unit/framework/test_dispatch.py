@@ -25,7 +25,7 @@ def _vetoing(uid: str, *, votes: str) -> Any:
 
 
 def _agreed(votes: str) -> VictimDecision:
-    """A vote that asks for unanimity; `votes` are uids, one letter each."""
+    """A vote that requires unanimity; `votes` are uids, one letter each."""
     return VictimDecision({}, votes, unanimous=True)  # type: ignore[arg-type]
 
 
@@ -51,15 +51,15 @@ def _dispatch(method: str, *tiers: list[Any]) -> Dispatch:
     "tiers, verdict",
     [
         pytest.param([[P, A], [R]], (True, None), id="a permit ends at its tier"),
-        pytest.param([[A], [R]], (False, None), id="abstaining asks the next tier"),
+        pytest.param([[A], [R]], (False, None), id="abstaining passes to the next tier"),
         pytest.param([[P, R]], (False, None), id="a reject in the same tier is final"),
         pytest.param([[A], [A]], (True, None), id="all abstain"),
-        pytest.param([], (True, None), id="nobody"),
+        pytest.param([], (True, None), id="none"),
         pytest.param([[_SILENT], [P]], (True, None), id="a tier without the hook is none"),
-        pytest.param([[A, _NO]], (False, _NO), id="a refusal rejects and says why"),
-        pytest.param([[P], [_NO]], (True, None), id="a refusal below a permit is not heard"),
+        pytest.param([[A, _NO]], (False, _NO), id="a refusal rejects and names the reason"),
+        pytest.param([[P], [_NO]], (True, None), id="a refusal below a permit has no effect"),
         pytest.param([[P, _BOOM, R]], HookFailed, id="a failure is no vote"),
-        pytest.param([[P], [_BOOM]], (True, None), id="who is not asked cannot fail"),
+        pytest.param([[P], [_BOOM]], (True, None), id="a plugin that is not called cannot fail"),
     ],
 )
 def test_votes(tiers: list[list[Any]], verdict: Any) -> None:
@@ -77,10 +77,10 @@ def test_votes(tiers: list[list[Any]], verdict: Any) -> None:
         pytest.param([[{1, 2}, {2, 3}]], [2], id="intersection inside a tier"),
         pytest.param([[set()], [{5}]], [5], id="an empty answer in tier 1 is no veto"),
         pytest.param([[{1}, {2}, {2, 3}]], [], id="an empty intersection is not filled up by the next plugin"),
-        pytest.param([[{1}, {2}, {2, 3}], [{4}]], [4], id="it asks the next tier"),
-        pytest.param([[None, {1}], [{9}]], [1], id="who abstains is skipped, the first tier that decides is final"),
+        pytest.param([[{1}, {2}, {2, 3}], [{4}]], [4], id="it passes to the next tier"),
+        pytest.param([[None, {1}], [{9}]], [1], id="abstentions are skipped, the first tier that decides is final"),
         pytest.param([[None], [None]], [], id="all abstain"),
-        pytest.param([], [], id="nobody registered"),
+        pytest.param([], [], id="no plugin registered"),
         pytest.param([[{3, 1, 2}, {1, 3}]], [1, 3], id="candidates keep their order"),
     ],
 )
@@ -101,8 +101,8 @@ def test_victims(method: str, tiers: list[list[Any]], victims: list[int]) -> Non
         pytest.param(
             [[{1, 2}, VictimDecision({"2": "budget"})]], ["1"], {"2": "budget"}, id="a veto beside it, with its cause"
         ),
-        pytest.param([[{1, 2}], [VETO]], [], {"1": "b", "2": "b"}, id="a veto on everybody"),
-        pytest.param([[{1}], [{2}]], ["1"], {"2": "a"}, id="a plain answer below is not heard"),
+        pytest.param([[{1, 2}], [VETO]], [], {"1": "b", "2": "b"}, id="a veto on all victims"),
+        pytest.param([[{1}], [{2}]], ["1"], {"2": "a"}, id="a plain vote below has no effect"),
         pytest.param([[_vetoing("1", votes="2")]], ["2"], {"1": "x"}, id="a veto that votes as well"),
         pytest.param(
             [[None], [VictimDecision({"1": "x"}), {1, 2}]], ["2"], {"1": "x"}, id="a veto without a vote abstains"
@@ -110,10 +110,12 @@ def test_victims(method: str, tiers: list[list[Any]], victims: list[int]) -> Non
         pytest.param(
             [[{1}], [VictimDecision({"1": "x"}), {1, 2}]], ["2"], {"1": "x"}, id="what is protected decides no tier"
         ),
-        pytest.param([[set()], [_agreed("12")]], [], {"1": "a", "2": "a"}, id="unanimity: nobody above, nobody"),
+        pytest.param([[set()], [_agreed("12")]], [], {"1": "a", "2": "a"}, id="unanimity: no vote above, no vote"),
         pytest.param([[{1}], [_agreed("12")]], ["1"], {"2": "a"}, id="unanimity: those of every tier"),
-        pytest.param([[_agreed("12")], [{2}]], ["2"], {"1": "b"}, id="unanimity: a tier below is heard"),
-        pytest.param([[_agreed("12"), None], [None]], ["1", "2"], {}, id="unanimity: who abstains is not asked"),
+        pytest.param([[_agreed("12")], [{2}]], ["2"], {"1": "b"}, id="unanimity: a tier below counts"),
+        pytest.param(
+            [[_agreed("12"), None], [None]], ["1", "2"], {}, id="unanimity: a plugin that abstains is not called"
+        ),
         pytest.param(
             [[_agreed("12")], [VictimDecision({"1": "x"})]],
             ["2"],
@@ -142,7 +144,7 @@ def test_w10_a_veto_protects_in_every_tier(tiers: list[list[Any]], victims: list
     [
         pytest.param([[{1, 2}, {2, 3}], [{4}]], [1, 2, 3], id="the union inside a tier, each once"),
         pytest.param([[set(), None], [{4}]], [4], id="the first tier with an answer"),
-        pytest.param([], [], id="nobody"),
+        pytest.param([], [], id="none"),
     ],
 )
 def test_victim_tasks_are_the_union_of_the_first_tier_with_any(tiers: list[list[Any]], named: list[int]) -> None:
@@ -152,7 +154,7 @@ def test_victim_tasks_are_the_union_of_the_first_tier_with_any(tiers: list[list[
     assert [victim.uid for victim in found] == named
 
 
-def test_first_is_the_first_answer_that_is_not_none() -> None:
+def test_first_is_the_first_result_that_is_not_none() -> None:
     assert _dispatch("may_reclaim", [None, False], [True]).first("may_reclaim", None) is False
     assert _dispatch("may_reclaim", [None]).first("may_reclaim", None) is None
 
@@ -160,9 +162,9 @@ def test_first_is_the_first_answer_that_is_not_none() -> None:
 @pytest.mark.parametrize(
     "tiers, expected",
     [
-        pytest.param([], False, id="nobody"),
+        pytest.param([], False, id="none"),
         pytest.param([[True, True], [False]], True, id="the first tier decides"),
-        pytest.param([[True, False], [True]], False, id="all of it must say yes"),
+        pytest.param([[True, False], [True]], False, id="all of it must agree"),
         pytest.param([[_SILENT], [True]], True, id="the first tier that has one"),
     ],
 )
@@ -173,7 +175,7 @@ def test_first_tier_all(tiers: list[list[Any]], expected: bool) -> None:
 @pytest.mark.parametrize(
     "tiers, ready, overused",
     [
-        pytest.param([], True, False, id="nobody: ready, not overused"),
+        pytest.param([], True, False, id="no plugin: ready, not overused"),
         pytest.param([[True], [False]], False, True, id="one of each"),
         pytest.param([[True, True]], True, True, id="all yes"),
         pytest.param([[False], [False]], False, False, id="all no"),
@@ -188,13 +190,13 @@ def test_keys_come_in_the_order_of_the_file() -> None:
     assert _dispatch("job_order", [3, _SILENT], [1, 2]).keys("job_order", None) == (3, 1, 2)
 
 
-def test_the_first_refusal_wins_and_ends_the_asking() -> None:
+def test_the_first_refusal_wins_and_ends_the_vote() -> None:
     assert _dispatch("job_valid", [None, _NO, _BOOM]).refusal("job_valid", None) is _NO
     assert _dispatch("job_valid", [None], [None]).refusal("job_valid", None) is None
 
 
 @pytest.mark.parametrize(
-    "method, ask",
+    "method, invoke",
     [
         ("job_order", lambda d: d.keys("job_order", None)),
         ("job_valid", lambda d: d.refusal("job_valid", None)),
@@ -205,34 +207,34 @@ def test_the_first_refusal_wins_and_ends_the_asking() -> None:
         ("on_allocate", lambda d: d.notify("on_allocate", None)),
     ],
 )
-def test_a_failure_names_the_plugin_and_the_hook(method: str, ask: Any) -> None:
+def test_a_failure_names_the_plugin_and_the_hook(method: str, invoke: Any) -> None:
     with pytest.raises(HookFailed) as caught:
-        ask(_dispatch(method, [_SILENT, _BOOM]))
+        invoke(_dispatch(method, [_SILENT, _BOOM]))
     assert (caught.value.plugin, caught.value.hook, str(caught.value)) == ("b", method, "RuntimeError: boom")
     assert isinstance(caught.value.error, RuntimeError)
 
 
-def test_all_are_told_even_when_the_first_fails() -> None:
-    told: list[str] = []
+def test_every_plugin_is_notified_even_when_the_first_fails() -> None:
+    notified: list[str] = []
 
     class First(Plugin):
         name = "first"
 
         def on_allocate(self, placement: object) -> None:
-            told.append("first")
+            notified.append("first")
             raise ValueError("once")
 
     class Second(Plugin):
         name = "second"
 
         def on_allocate(self, placement: object) -> None:
-            told.append("second")
+            notified.append("second")
             raise ValueError("twice")
 
     dispatch = Dispatch([[(First(), {})], [(Second(), {})]])
     with pytest.raises(HookFailed, match="once"):
         dispatch.notify("on_allocate", None)
-    assert told == ["first", "second"]
+    assert notified == ["first", "second"]
 
 
 def test_a_switch_turns_off_its_hook_and_no_other() -> None:

@@ -37,7 +37,7 @@ def _harness(*names: str) -> Harness:
     return h
 
 
-def test_a_step_at_the_time_told_is_a_session_and_one_before_is_none() -> None:
+def test_a_step_at_the_next_wakeup_runs_a_session_and_an_earlier_one_does_not() -> None:
     h = _harness("clock")
     result = h.step(EPOCH + 99)
     assert (result.idle, result.next_wakeup) == (True, EPOCH + 100)
@@ -45,7 +45,7 @@ def test_a_step_at_the_time_told_is_a_session_and_one_before_is_none() -> None:
 
 
 @pytest.mark.parametrize("at", [None, EPOCH - 5.0, 0.0], ids=["never", "in the past", "a plugin that fails"])
-def test_what_is_no_time_to_come_wakes_nobody(at: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_next_wakeup_is_ignored(at: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Clock, "at", at)
     h = _harness("clock")
     result = h.step(EPOCH + 200)
@@ -63,7 +63,7 @@ def test_another_conf_forgets_the_time() -> None:
 
 
 @pytest.mark.parametrize(("plugin", "idle"), [("watcher", False), ("gang", True)])
-def test_a_change_wakes_those_who_look_at_it(plugin: str, idle: bool) -> None:
+def test_a_change_starts_a_session_when_a_plugin_reads_the_kind(plugin: str, idle: bool) -> None:
     h = _harness(plugin)
     obj = {"metadata": {"name": "q", "namespace": "ns"}, "spec": {"hard": {"cpu": "1"}}}
     h.apply(ObjectChanged(msgspec.convert(obj, ResourceQuotaObject)))

@@ -307,7 +307,7 @@ def test_training_of_another_queue_is_a_possible_victim_of_reclaim() -> None:
     assert {intent.name for intent in result.intents if isinstance(intent, Evict)} == {"train-0", "train-1"}
 
 
-def test_a_skipped_job_uses_what_is_evicted_for_another_job_in_the_same_session() -> None:
+def test_a_skipped_job_uses_capacity_evicted_for_another_job_in_the_same_session() -> None:
     """The eviction of a whole gang frees a node that the first job does not need."""
     h = Harness(_EVICTING.replace(", reclaim", ""), run=True)
     h.priority_class("high", 100)

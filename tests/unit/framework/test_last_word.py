@@ -1,4 +1,4 @@
-"""Two writers of one status: each has its say, then peace (several schedulers on one cluster)."""
+"""Two writers of one status: each writes, then both back off (several schedulers on one cluster)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _cluster() -> Harness:
 
 
 def _overwrite(h: Harness, kind: str) -> None:
-    """Somebody else writes."""
+    """Another writer writes."""
     if kind == "PodGroup":
         h.group("g", min_member=2, phase="Inqueue", conditions=_THEIRS)
     elif kind == "QueueStatus":
@@ -51,7 +51,7 @@ def _writes(intents: list[Any]) -> set[str]:
 
 
 @pytest.mark.parametrize("kind", ["PodGroup", "QueueStatus", "QueueAnnotations"])
-def test_what_somebody_else_overwrites_again_and_again_is_theirs_for_a_while(kind: str) -> None:
+def test_a_status_that_another_writer_keeps_overwriting_is_left_to_it_during_backoff(kind: str) -> None:
     h = _cluster()
     h.step(now=1000.0)
     written = []
@@ -63,7 +63,7 @@ def test_what_somebody_else_overwrites_again_and_again_is_theirs_for_a_while(kin
     assert written[-1] >= BACKOFF_SECONDS, "it is tried again"
 
 
-def test_peace_ends_by_itself_though_nothing_changes() -> None:
+def test_backoff_ends_by_itself_without_a_change() -> None:
     h = _cluster()
     h.step(now=1000.0)
     for second in (1, 2, 3):
@@ -76,7 +76,7 @@ def test_peace_ends_by_itself_though_nothing_changes() -> None:
     assert "PodGroup" in _writes(h.step(now=1000.0 + BACKOFF_SECONDS).intents)
 
 
-def test_news_is_written_at_once() -> None:
+def test_a_new_status_is_written_at_once() -> None:
     h = _cluster()
     h.step(now=1000.0)
     for second in (1, 2, 3):
@@ -87,7 +87,7 @@ def test_news_is_written_at_once() -> None:
     assert set(h.binds) == {"p0", "p1"}
 
 
-def test_what_is_gone_is_forgotten() -> None:
+def test_entries_of_deleted_objects_are_removed() -> None:
     words = WriteConflictBackoff()
     assert [words.may_write("a", "x", 0.0) for _ in range(3)] == [True, True, False]
     assert words.pop_expired(BACKOFF_SECONDS - 1) == []
@@ -99,7 +99,7 @@ def test_what_is_gone_is_forgotten() -> None:
     assert not words._written
 
 
-def test_an_object_that_says_what_we_want_needs_no_second_look() -> None:
+def test_an_object_with_the_wanted_status_needs_no_retry() -> None:
     words = WriteConflictBackoff()
     assert [words.may_write("a", "x", 0.0) for _ in range(3)] == [True, True, False]
     words.confirm("a")
@@ -107,7 +107,7 @@ def test_an_object_that_says_what_we_want_needs_no_second_look() -> None:
     assert words.may_write("a", "y", 1.0)
 
 
-def test_a_clock_that_is_set_back_silences_nobody() -> None:
+def test_a_clock_that_is_set_back_suppresses_no_write() -> None:
     words = WriteConflictBackoff()
     assert [words.may_write("a", "x", 1000.0) for _ in range(3)] == [True, True, False]
     assert words.may_write("a", "x", 10.0)

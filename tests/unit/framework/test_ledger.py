@@ -130,7 +130,7 @@ class Sums(RuleBasedStateMachine):
         statement.discard()
         for sums in self.sums.values():
             sums.touch(job)
-        if last:  # nobody reads the sums again in this session
+        if last:  # no code reads the sums again in this session
             self.session = None
 
     @invariant()
@@ -154,7 +154,7 @@ def _job(**group: Any) -> tuple[Harness, Session]:
     return h, h.session()
 
 
-def test_the_unplaced_minimum_is_what_is_left_of_each_named_resource() -> None:
+def test_the_unplaced_minimum_is_the_remainder_of_each_named_resource() -> None:
     h, session = _job(min_resources={"nvidia.com/gpu": "8", "memory": "1Gi", "cpu": "500m", "example.com/x": "1"})
     assert unplaced_minimum(h.job("g"), session.resources) == {
         "nvidia.com/gpu": 6000,
@@ -178,7 +178,7 @@ def test_a_reservation_leaves_out_gated_tasks_and_never_goes_below_zero() -> Non
         pytest.param("Running", 2, None, id="running below its minimum"),
     ],
 )
-def test_who_holds_a_reservation(phase: str, min_member: int, reserved: dict[str, int] | None) -> None:
+def test_jobs_that_hold_a_reservation(phase: str, min_member: int, reserved: dict[str, int] | None) -> None:
     h, session = _job(phase=phase, min_member=min_member, min_resources={"memory": "100"})
     amounts = admitted_reservation(h.job("g"), session.resources)
     assert (None if amounts is None else session.resources.amounts(amounts)) == reserved

@@ -1,4 +1,4 @@
-"""What is remembered of task classes stays bounded while classes come and go and the nodes stay (a daemon's life)."""
+"""Caches of task classes stay bounded while classes come and go and the nodes stay (a daemon's life)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "MAX_CLASSES", _LIMIT)
 
 
-def test_what_is_kept_of_classes_is_bounded_and_placements_stay_right() -> None:
+def test_caches_of_classes_are_bounded_and_placements_stay_correct() -> None:
     h = Harness(_CONF)
     h.node("n1", labels={"zone": "a", "kubernetes.io/hostname": "n1"})
     h.node(

@@ -1,4 +1,4 @@
-"""The scheduler-conf's `metrics`: which source is read, and what is told of those that are not."""
+"""The scheduler-conf's `metrics`: the supported source, and messages about unsupported ones."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_prometheus_is_read(section: str, expected: PrometheusSettings) -> Non
 
 
 @pytest.mark.parametrize("source", ["prometheus_adapt", "prometheus_adaptor", "elasticsearch"])
-def test_a_source_that_is_not_read_says_which_is_and_the_file_loads(source: str) -> None:
+def test_an_unsupported_source_names_the_supported_one_and_the_file_loads(source: str) -> None:
     settings, problems = _read(
         f"{{type: {source}, address: 'http://x', elasticsearch: {{password: secret, index: i}}}}"
     )
@@ -81,7 +81,9 @@ def test_a_misspelt_source_gets_a_hint() -> None:
         ("{address: 'http://p', prometheus.nodeLabel: 'a-b'}", "metrics", "instance is used"),
     ],
 )
-def test_what_cannot_be_read_is_told_with_its_path_and_the_rest_counts(section: str, path: str, words: str) -> None:
+def test_an_unreadable_field_is_reported_with_its_path_and_the_rest_is_used(
+    section: str, path: str, words: str
+) -> None:
     settings, problems = _read(section)
     assert len(problems) == 1, problems
     assert problems[0].startswith(path)
@@ -93,7 +95,7 @@ def test_no_section_names_no_source_and_is_no_problem() -> None:
     assert _read("{}") == (None, [])
 
 
-def test_a_password_that_nobody_needs_is_not_kept() -> None:
+def test_an_unused_password_is_not_kept() -> None:
     text = f"{GOOD}metrics: {{type: elasticsearch, elasticsearch: {{password: secret, username: me}}}}\n"
     conf = parse_conf(text, registry=registry()).conf
     assert conf is not None

@@ -14,7 +14,7 @@ _CONF = """
 actions: "enqueue, allocate, backfill"
 tiers: [{plugins: [{name: priority}, {name: gang}]}]
 """
-_TOLD = ("PodGroupNotFound", "PodGroup <default/late> does not exist")
+_MISSING_GROUP_EVENT = ("PodGroupNotFound", "PodGroup <default/late> does not exist")
 
 
 def _cluster() -> Harness:
@@ -24,21 +24,23 @@ def _cluster() -> Harness:
     return h
 
 
-def _told(h: Harness, name: str) -> list[tuple[str, str]]:
+def _missing_group_events(h: Harness, name: str) -> list[tuple[str, str]]:
     return [event for event in h.event_messages("Pod", name) if event[0] == "PodGroupNotFound"]
 
 
-def test_a_pod_is_told_when_the_grace_is_over_though_nothing_changes() -> None:
+def test_a_pod_gets_its_event_after_the_grace_period_without_another_change() -> None:
     h = _cluster()
     h.pod("p", group="late")
     first = h.step(now=100.0)
-    assert (_told(h, "p"), first.next_wakeup) == ([], 100.0 + GRACE_SECONDS)
+    assert (_missing_group_events(h, "p"), first.next_wakeup) == ([], 100.0 + GRACE_SECONDS)
     h.settle()
     assert h.step(now=99.9 + GRACE_SECONDS).idle
     next_wakeup = h.step(now=100.0 + GRACE_SECONDS)
     assert (next_wakeup.idle, next_wakeup.next_wakeup) == (False, None)
-    assert [intent.message for intent in next_wakeup.intents if isinstance(intent, UpdatePodCondition)] == [_TOLD[1]]
-    assert set(h.event_messages("Pod", "p")) == {_TOLD, ("FailedScheduling", _TOLD[1])}
+    assert [intent.message for intent in next_wakeup.intents if isinstance(intent, UpdatePodCondition)] == [
+        _MISSING_GROUP_EVENT[1]
+    ]
+    assert set(h.event_messages("Pod", "p")) == {_MISSING_GROUP_EVENT, ("FailedScheduling", _MISSING_GROUP_EVENT[1])}
     assert not h.event_messages("PodGroup", "late"), "there is no object to hang an event on"
     assert h.step(now=1000.0).idle
 
@@ -51,7 +53,7 @@ def test_a_podgroup_that_comes_in_time_silences_it_and_is_scheduled() -> None:
     h.step(now=104.0)
     h.step(now=110.0)
     assert h.binds == {"p": "n1"}
-    assert not _told(h, "p")
+    assert not _missing_group_events(h, "p")
 
 
 def test_a_podgroup_that_comes_late_is_scheduled_all_the_same() -> None:
@@ -59,7 +61,7 @@ def test_a_podgroup_that_comes_late_is_scheduled_all_the_same() -> None:
     h.pod("p", group="late")
     h.step(now=100.0)
     h.step(now=106.0)
-    assert h.pod_message("p") == _TOLD[1]
+    assert h.pod_message("p") == _MISSING_GROUP_EVENT[1]
     h.group("late")
     assert h.step(now=107.0).next_wakeup is None
     assert h.binds == {"p": "n1"}
@@ -72,13 +74,13 @@ def test_a_podgroup_that_goes_is_missed_after_the_grace_by_pods_that_wait() -> N
     h.step(now=100.0)
     h.delete_group("late")
     h.step(now=200.0)
-    assert not _told(h, "p")
+    assert not _missing_group_events(h, "p")
     h.step(now=205.0)
-    assert _told(h, "p") == [_TOLD]
+    assert _missing_group_events(h, "p") == [_MISSING_GROUP_EVENT]
     h.pod("q", group="late")
     h.step(now=206.0)
-    assert _told(h, "q") == [_TOLD], "it has been missing for long already"
-    assert h.pod_message("q") == _TOLD[1]
+    assert _missing_group_events(h, "q") == [_MISSING_GROUP_EVENT], "it has been missing for long already"
+    assert h.pod_message("q") == _MISSING_GROUP_EVENT[1]
 
 
 @pytest.mark.parametrize("pod", [{"node": "n1"}, {"schedulingGates": [{"name": "wait"}]}], ids=["runs", "gated"])
@@ -91,7 +93,7 @@ def test_pods_that_do_not_wait_for_us_miss_nothing(pod: dict[str, object]) -> No
     assert not h.event_messages("Pod", "p")
 
 
-def test_a_podgroup_that_stays_away_is_told_of_again_now_and_then_and_costs_nothing_between() -> None:
+def test_a_missing_podgroup_is_reported_again_at_intervals_and_costs_nothing_between() -> None:
     h = _cluster()
     h.pod("p", group="late")
     for now in (100.0, 105.0):
@@ -99,20 +101,20 @@ def test_a_podgroup_that_stays_away_is_told_of_again_now_and_then_and_costs_noth
     for now, times in ((110.0, 1), (250.0, 1), (406.0, 2), (500.0, 2)):
         h.node("n1", cpu="8", labels={"at": str(now)})
         result = h.step(now=now)
-        assert len(_told(h, "p")) == times
+        assert len(_missing_group_events(h, "p")) == times
         assert not any(isinstance(intent, UpdatePodCondition) for intent in result.intents)
 
 
-def test_explain_says_so_at_once() -> None:
+def test_explain_reports_a_missing_group_at_once() -> None:
     h = _cluster()
     h.pod("p", group="late")
     h.step()
     job = find_job(h.core.snapshot(), "default", "p")
     assert job is not None
-    assert diagnose_job(h.core.snapshot(), job).summary == _TOLD[1]
+    assert diagnose_job(h.core.snapshot(), job).summary == _MISSING_GROUP_EVENT[1]
 
 
-def test_a_clock_that_is_set_back_makes_nobody_wait_longer() -> None:
+def test_a_clock_that_is_set_back_prolongs_no_grace_period() -> None:
     h = _cluster()
     h.pod("p", group="late")
     h.step(now=100.0)

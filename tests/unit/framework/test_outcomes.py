@@ -88,7 +88,7 @@ _ROOM = TaskOutcome("schedulable", "", "n1")
             {9: _unfit("same."), 10: _unfit("same."), 2: _unfit("same.")},
             "pod group is not ready, 12 Pending, 12 minAvailable; Pending: 12 Unschedulable. "
             "Origin reason is g-w-2: same.",
-            id="told of its first task in task order",
+            id="the message names its first task in task order",
         ),
         pytest.param(
             1,

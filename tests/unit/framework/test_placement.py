@@ -1,4 +1,4 @@
-"""Where pods go: scores, ties, lanes, hooks that look further than one node, and promised nodes."""
+"""Placement of pods: scores, ties, alternatives, hooks that look further than one node, and nominated nodes."""
 
 from __future__ import annotations
 
@@ -109,15 +109,15 @@ class _Last(Plugin):
         pytest.param(3, [_Emptiest], 7, "n0 n1 n2 n0 n1 n2 n0", id="every pod sees the ones before"),
         pytest.param(4, [_Favourite], 7, "n2 n2 n2 n2 n1 n1 n1", id="static answers hold throughout"),
         pytest.param(4, [_Favourite, _Emptiest], 5, "n2 n2 n2 n2 n1", id="scores are added"),
-        pytest.param(3, [_OnePerNode], 4, "n0 n1 n2 -", id="who looks at tasks is asked anew each time"),
-        pytest.param(3, [_Together], 6, "n0 n0 n0 n0 - -", id="who looks at other nodes too"),
-        pytest.param(3, [_Comparing], 5, "n1 n1 n1 n1 n2", id="so is who compares nodes"),
+        pytest.param(3, [_OnePerNode], 4, "n0 n1 n2 -", id="a scorer that reads tasks runs for each task"),
+        pytest.param(3, [_Together], 6, "n0 n0 n0 n0 - -", id="so does a scorer that reads other nodes"),
+        pytest.param(3, [_Comparing], 5, "n1 n1 n1 n1 n2", id="so does a scorer that compares nodes"),
         pytest.param(3, [_Last], 5, "n2 n2 n2 n2 n1", id="the best-node hook has the last word"),
         pytest.param(0, [_Emptiest], 2, "- -", id="no nodes"),
     ],
 )
 @pytest.mark.parametrize("minimum", [1, 0])
-def test_where_pods_go(nodes: int, plugins: list[type[Plugin]], pods: int, expected: str, minimum: int) -> None:
+def test_placement_of_pods(nodes: int, plugins: list[type[Plugin]], pods: int, expected: str, minimum: int) -> None:
     h = _cluster(nodes, *plugins)
     h.group("g", min_member=minimum)
     for i in range(pods):
@@ -150,7 +150,7 @@ def test_a_lane_that_is_full_ends_the_run() -> None:
     assert ranking.take(9, alternatives, (2, 5)) == [0, 1, 2, 3]
 
 
-def test_a_ranking_follows_what_others_place_and_take_back() -> None:
+def test_a_ranking_follows_placements_and_undoings_of_others() -> None:
     h = _cluster(2, _Emptiest)
     h.pod("a", requests={"cpu": "1"})
     h.pod("b", requests={"cpu": "3"})
@@ -174,7 +174,7 @@ def test_a_ranking_follows_what_others_place_and_take_back() -> None:
         pytest.param("missing", "1", "n0", id="it is gone"),
     ],
 )
-def test_a_promised_node_goes_first_if_it_has_room(nominated: str, cpu: str, expected: str) -> None:
+def test_a_nominated_node_is_tried_first_if_it_fits(nominated: str, cpu: str, expected: str) -> None:
     h = _cluster(3)
     h.pod("other", group=None, scheduler="other", node="n1")
     h.apply(objects.pod("p", group="g", requests={"cpu": cpu}, nominated=nominated))
@@ -183,31 +183,31 @@ def test_a_promised_node_goes_first_if_it_has_room(nominated: str, cpu: str, exp
 
 
 def test_a_ranking_is_kept_until_a_node_changes() -> None:
-    asked: list[int] = []
+    batch_sizes: list[int] = []
 
     class Counting(_Favourite):
         name = "counting"
 
         @filter(reads=NODE_SPEC)
         def filter_name(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
-            asked.append(len(rows))
+            batch_sizes.append(len(rows))
 
     h = _cluster(2, Counting)
     h.pod("p", requests={"cpu": "9"})
     h.step()
-    first = len(asked)
+    first = len(batch_sizes)
     h.pod("foreign", group=None, node="n0", scheduler="other", requests={"cpu": "1"})
     h.step()
-    diagnosed = asked[first:]
+    diagnosed = batch_sizes[first:]
     h.node("n5", cpu="4")
     h.step()
     assert first >= 1
-    assert diagnosed.count(2) == 0, "a pod on a node is no news about nodes"
-    assert 3 in asked
+    assert diagnosed.count(2) == 0, "a pod on a node is no change of nodes"
+    assert 3 in batch_sizes
 
 
 @pytest.mark.parametrize("releasing, promised, room", [(0, 0, 4), (2, 0, 4), (2, 3, 3), (2, 3, 2), (2, 3, 1)])
-def test_future_room_counts_what_leaves_and_what_is_promised(releasing: int, promised: int, room: int) -> None:
+def test_future_idle_counts_releasing_and_pipelined_amounts(releasing: int, promised: int, room: int) -> None:
     h = _cluster(1)
     if releasing:
         h.pod("old", group=None, scheduler="other", node="n0", requests={"cpu": str(releasing)})
@@ -246,5 +246,5 @@ def test_scores_a_plugin_keeps_are_not_written_to() -> None:
         h.pod(f"p-{i}", group="g", requests={"cpu": "1"})
     h.step()
     assert set(h.binds.values()) == {"n1"}
-    assert _Remembering.points, "the plugin was asked"
+    assert _Remembering.points, "the plugin was called"
     assert all((points == 7.0).all() for points in _Remembering.points.values())

@@ -1,4 +1,4 @@
-"""Where plugins and actions come from, and what is refused before it can reach a session."""
+"""Sources of plugins and actions, and input that is refused before it can reach a session."""
 
 import subprocess
 import sys
@@ -70,7 +70,7 @@ def test_a_built_in_action_can_be_run(name: str) -> None:
     assert action.name == name
 
 
-def test_a_name_nobody_provides_is_none() -> None:
+def test_an_unregistered_name_is_none() -> None:
     registry = Registry.load()
     assert registry.plugin("nobody") is None
     assert registry.action("gang") is None
@@ -81,7 +81,7 @@ def test_a_class_is_imported_once() -> None:
     assert registry.plugin("gang") is registry.plugin("gang")
 
 
-def test_only_the_modules_that_are_asked_for_are_imported() -> None:
+def test_only_requested_modules_are_imported() -> None:
     code = (
         "import sys; from capcard_sched.framework.conf.registry import Registry; r = Registry.load(); r.plugin('gang');"
         "print(sorted(m for m in sys.modules if m.startswith('capcard_sched.plugins.')))"
@@ -90,7 +90,7 @@ def test_only_the_modules_that_are_asked_for_are_imported() -> None:
     assert done.stdout.strip() == "['capcard_sched.plugins.gang']"
 
 
-def test_without_an_installation_the_message_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_installation_the_message_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     from importlib import metadata
 
     monkeypatch.setattr(metadata, "entry_points", lambda: metadata.EntryPoints(()))
@@ -127,7 +127,7 @@ ENTRY_CASES = [
 @pytest.mark.parametrize(
     ("entry", "message"), [case[1:] for case in ENTRY_CASES], ids=[case[0] for case in ENTRY_CASES]
 )
-def test_an_entry_point_that_cannot_be_used_is_refused_when_it_is_asked_for(
+def test_an_unusable_entry_point_is_refused_on_lookup(
     entry: object, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from importlib import metadata
@@ -274,7 +274,7 @@ def test_a_file_that_cannot_be_used_is_refused_with_the_reason(text: str, messag
     assert "bad.py" in found
 
 
-def test_all_files_that_cannot_be_used_are_told_at_once(tmp_path: Path) -> None:
+def test_all_unusable_files_are_reported_at_once(tmp_path: Path) -> None:
     found = refusal(tmp_path, a="1/0", b="x = 1", c=GOOD)
     assert len(found.splitlines()) == 2
 
@@ -327,7 +327,7 @@ def test_static_methods_defaults_and_methods_of_its_own_are_fine() -> None:
     assert (registry.plugin_names(), registry.action_names()) == (("fitting",), ("step",))
 
 
-def test_a_registry_of_given_classes_refuses_what_a_folder_would() -> None:
+def test_a_registry_of_given_classes_applies_the_checks_of_a_folder() -> None:
     with pytest.raises(RegistryError, match="the name 'fitting' is taken by"):
         Registry.of([Fitting, Fitting])
 
@@ -339,6 +339,6 @@ def test_the_signature_of_every_hook_can_be_counted(hook: object) -> None:
     assert parameter_count(signature) == len([word for word in inside.split(",") if word.strip()])
 
 
-def test_an_action_that_is_run_without_execute_says_which() -> None:
+def test_an_action_without_execute_is_named_in_the_error() -> None:
     with pytest.raises(NotImplementedError, match="'step' does not define"):
         Action.execute(Step(), None)  # type: ignore[arg-type]

@@ -178,7 +178,7 @@ def test_a_gang_that_takes_the_whole_deadline_is_undone_and_others_are_not_delay
     )
 
 
-def test_a_job_with_its_minimum_keeps_what_was_placed_within_the_share() -> None:
+def test_a_job_with_its_minimum_keeps_its_placements_within_the_share() -> None:
     world = _World(deadline=6.0)
     world.job("elastic", "hostile", cpu="0.1", pods=30, minimum=1)
     world.step()

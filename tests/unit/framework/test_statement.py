@@ -23,23 +23,23 @@ tiers: [{plugins: [{name: gang}, {name: ledger}, {name: moody}]}]
 
 
 class _Ledger(Plugin):
-    """Keeps books of its own from what it is told, as quota plugins do."""
+    """Keeps accounts of its own from event hooks, as quota plugins do."""
 
     name: ClassVar[str] = "ledger"
 
     def __init__(self, arguments: object = None, *, hierarchy: bool = False) -> None:
         super().__init__(arguments, hierarchy=hierarchy)
         self.placed: dict[str, tuple[str, TaskStatus]] = {}
-        self.told: list[tuple[str, list[str]]] = []
+        self.calls: list[tuple[str, list[str]]] = []
 
     def on_allocate(self, placement: Placement) -> None:
-        self.told.append(("allocate", [task.name for task in placement.tasks]))
+        self.calls.append(("allocate", [task.name for task in placement.tasks]))
         for task, node in zip(placement.tasks, placement.nodes, strict=True):
             assert task.node is node
             self.placed[task.name] = node.name, task.status
 
     def on_deallocate(self, placement: Placement) -> None:
-        self.told.append(("deallocate", [task.name for task in placement.tasks]))
+        self.calls.append(("deallocate", [task.name for task in placement.tasks]))
         for task in placement.tasks:
             self.placed.pop(task.name, None)
 
@@ -48,7 +48,7 @@ class _Ledger(Plugin):
 
 
 class _Moody(Plugin):
-    """Fails where it is told to."""
+    """Fails in the configured hooks."""
 
     name: ClassVar[str] = "moody"
 
@@ -105,12 +105,12 @@ def test_discard_gives_every_byte_back() -> None:
     assert to_document(h.state) == before
     assert recorded(h.state) == rebuilt(h.state)
     assert (len(statement), set(books.placed)) == (0, {"running"})
-    assert [entry[1] for entry in books.told[-4:]] == [["idle"], ["b0", "b1"], ["running"], ["a0"]]
+    assert [entry[1] for entry in books.calls[-4:]] == [["idle"], ["b0", "b1"], ["running"], ["a0"]]
     assert not session.binds
     assert not session.evictions
 
 
-def test_discard_remembers_what_each_task_could_have_had() -> None:
+def test_discard_keeps_the_proposed_node_of_each_task() -> None:
     h, session = _cluster()
     job, (n1, n2) = h.job("g"), session.nodes.nodes
     statement = Statement(session)
@@ -121,7 +121,7 @@ def test_discard_remembers_what_each_task_could_have_had() -> None:
     assert found == {"a0": ("schedulable", "n1"), "b0": ("pipelined", "n2")}
 
 
-def test_commit_makes_binds_and_evictions_and_keeps_promises() -> None:
+def test_commit_emits_binds_and_evictions_and_keeps_nominations() -> None:
     h, session = _cluster()
     job, (n1, n2) = h.job("g"), session.nodes.nodes
     statement = Statement(session)
@@ -170,7 +170,7 @@ def test_statements_may_interleave() -> None:
 
 
 @pytest.mark.parametrize("operation", ["allocate", "pipeline"])
-def test_an_operation_that_a_plugin_refuses_to_hear_of_is_undone_alone(operation: str) -> None:
+def test_an_operation_whose_event_hook_fails_is_undone_alone(operation: str) -> None:
     h, session = _cluster()
     job, (n1, n2) = h.job("g"), session.nodes.nodes
     statement = Statement(session)
@@ -181,11 +181,11 @@ def test_an_operation_that_a_plugin_refuses_to_hear_of_is_undone_alone(operation
         getattr(statement, operation)(job, [h.task("b0"), h.task("b1")], [n1, n2])
     assert (caught.value.plugin, caught.value.hook) == ("moody", "on_allocate")
     assert to_document(h.state) == before
-    assert h.plugin("ledger").placed == books, "the plugins that had heard of it are told again"
+    assert h.plugin("ledger").placed == books, "the notified plugins get the undo"
     assert len(statement) == 1
 
 
-def test_an_eviction_that_a_plugin_refuses_to_hear_of_is_undone() -> None:
+def test_an_eviction_whose_event_hook_fails_is_undone() -> None:
     h, session = _cluster()
     before = to_document(h.state)
     h.plugin("moody").fails = {"on_deallocate"}
@@ -216,7 +216,7 @@ def test_discard_undoes_everything_although_a_plugin_fails_each_time() -> None:
     ]
 
 
-def test_nothing_is_committed_when_a_plugin_cannot_say_what_to_write_on_a_pod() -> None:
+def test_nothing_is_committed_when_the_pod_annotations_of_a_plugin_fail() -> None:
     h, session = _cluster()
     job, (n1, n2) = h.job("g"), session.nodes.nodes
     before = to_document(h.state)

@@ -129,7 +129,7 @@ def test_pods_of_several_kinds_count_together() -> None:
     assert (len(h.binds), len(leaves_of(h, "g"))) == (5, 1)
 
 
-def test_a_leaf_that_only_seems_to_have_room_is_tried_and_left() -> None:
+def test_a_leaf_that_only_seems_to_fit_is_tried_and_left() -> None:
     h = world()
     gang(h, "fill", 4, topology=hard(1))  # one cpu left on every node of leaf0
     h.step()
@@ -143,7 +143,7 @@ def test_a_leaf_that_only_seems_to_have_room_is_tried_and_left() -> None:
 
 
 @pytest.mark.parametrize("plugins", [(), ("network-topology-aware",)], ids=["without-the-plugin", "with-it"])
-def test_a_pod_that_comes_later_must_not_leave_what_the_job_may_span(plugins: tuple[str, ...]) -> None:
+def test_a_later_pod_stays_within_the_tier_of_its_job(plugins: tuple[str, ...]) -> None:
     h = world(*plugins)
     gang(h, "g", 8, topology=hard(2))
     h.step()
@@ -162,7 +162,7 @@ def test_a_pod_that_comes_later_must_not_leave_what_the_job_may_span(plugins: tu
     assert (h.pod_message("g-9"), h.pod_message("g-10")) == (none, none)
 
 
-def test_elastic_pods_follow_into_what_the_gang_got() -> None:
+def test_elastic_pods_follow_into_the_hyper_node_of_the_gang() -> None:
     h = world()
     gang(h, "g", 12, minimum=4, topology=hard(1))
     h.settle()
@@ -181,7 +181,7 @@ def test_best_effort_members_stay_with_their_gang() -> None:
     assert (len(h.binds), leaves_of(h, "g")) == (10, {"1"})
 
 
-def test_room_that_is_being_released_is_promised_only_when_no_tier_has_room() -> None:
+def test_releasing_capacity_is_pipelined_only_when_no_tier_fits() -> None:
     h = world()
     for leaf in range(4):
         for index in range(4):
@@ -200,18 +200,18 @@ def test_room_that_is_being_released_is_promised_only_when_no_tier_has_room() ->
     assert leaves_of(h, "wide") == {"0", "1"}, "room now at tier 2 before room later at tier 1"
 
 
-# --- what plugins say -------------------------------------------------------------------------------------------------
+# --- scores of plugins ------------------------------------------------------------------------------------------------
 
 
 class Taste(Plugin):
-    """Likes some HyperNodes and notes what it was asked."""
+    """Prefers some HyperNodes and records the calls."""
 
     name = "taste"
     likes: dict[str, float] = {}
-    asked: list[tuple[str, ...]] = []
+    scored: list[tuple[str, ...]] = []
 
     def hyper_node_order(self, job: Any, candidates: Any) -> Any:
-        type(self).asked.append(tuple(one.name for one in candidates))
+        type(self).scored.append(tuple(one.name for one in candidates))
         for one in candidates:
             assert len(one.rows) == 4**one.tier or one.tier != 1
         return np.array([self.likes.get(one.name, 0.0) for one in candidates])
@@ -229,7 +229,7 @@ class Broken(Plugin):
 
 
 def tasting(likes: dict[str, float], *, text: str = "") -> Harness:
-    Taste.likes, Taste.asked = likes, []
+    Taste.likes, Taste.scored = likes, []
     h = Harness(text or conf("taste", "other-taste"), plugins=[Taste, OtherTaste, Broken])
     cluster(h)
     return h
@@ -240,10 +240,10 @@ def test_the_scores_of_plugins_for_hyper_nodes_add_up() -> None:
     gang(h, "g", 8, topology=hard(1))
     h.step()
     assert leaves_of(h, "g") == {"2"}
-    assert Taste.asked == [("leaf0", "leaf1", "leaf2", "leaf3")] * 2, "once each"
+    assert Taste.scored == [("leaf0", "leaf1", "leaf2", "leaf3")] * 2, "once each"
 
 
-def test_only_hyper_nodes_with_room_are_asked_about_and_one_alone_is_not() -> None:
+def test_only_feasible_hyper_nodes_are_scored_and_a_single_one_is_not() -> None:
     h = tasting({"leaf0": 9.0})
     h.pod("old", group=None, node="0-0", phase="Running")
     h.pod("old2", group=None, node="1-0", phase="Running")
@@ -252,7 +252,7 @@ def test_only_hyper_nodes_with_room_are_asked_about_and_one_alone_is_not() -> No
     h.step()
     assert leaves_of(h, "g") == {"2"}
     assert leaves_of(h, "f") == {"3"}, "the last with room"
-    assert set(Taste.asked) == {("leaf2", "leaf3")}
+    assert set(Taste.scored) == {("leaf2", "leaf3")}
 
 
 def test_the_switch_turns_the_scores_for_hyper_nodes_off() -> None:
@@ -260,10 +260,10 @@ def test_the_switch_turns_the_scores_for_hyper_nodes_off() -> None:
     h = tasting({"leaf2": 5.0}, text=text)
     gang(h, "g", 8, topology=hard(1))
     h.step()
-    assert (leaves_of(h, "g"), Taste.asked) == ({"0"}, [])
+    assert (leaves_of(h, "g"), Taste.scored) == ({"0"}, [])
 
 
-def test_a_plugin_that_fails_over_hyper_nodes_costs_its_job_the_turn_and_nobody_else() -> None:
+def test_a_plugin_that_fails_over_hyper_nodes_skips_its_job_and_affects_no_other() -> None:
     h = tasting({}, text=conf("broken"))
     gang(h, "g", 8, topology=hard(1))
     gang(h, "plain", 2)
@@ -285,7 +285,7 @@ def test_the_scores_of_nodes_decide_between_hyper_nodes() -> None:
 # --- waiting ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_gang_that_fits_nowhere_says_how_much_does() -> None:
+def test_a_gang_that_fits_nowhere_reports_the_largest_fit() -> None:
     h = world()
     gang(h, "g", 9, topology=hard(1))
     h.step()
@@ -295,7 +295,7 @@ def test_a_gang_that_fits_nowhere_says_how_much_does() -> None:
     assert (h.state.nodes.used == 0).all()
 
 
-def test_w13_without_hyper_nodes_the_job_waits_and_says_so_and_its_queue_goes_on() -> None:
+def test_w13_without_hyper_nodes_the_job_reports_why_it_waits_and_its_queue_continues() -> None:
     h = Harness(conf())
     h.queue("q")
     h.node("n", cpu="8")
@@ -310,7 +310,7 @@ def test_w13_without_hyper_nodes_the_job_waits_and_says_so_and_its_queue_goes_on
     assert {"g-0", "g-1"} <= set(h.binds)
 
 
-def test_a_tier_below_all_is_told() -> None:
+def test_a_tier_below_all_is_reported() -> None:
     h = world()
     gang(h, "g", 2, topology=hard(0))
     h.step()
@@ -329,7 +329,7 @@ def test_a_job_whose_pods_stand_apart_waits_with_the_rest() -> None:
     assert h.pod_message("g-2").endswith("its scheduled pods do not share a HyperNode within the allowed tier")
 
 
-def test_a_quota_that_refuses_is_told_as_what_it_is_and_asked_once() -> None:
+def test_a_quota_refusal_is_reported_as_such_and_checked_once() -> None:
     h = Harness(conf("capacity"))
     cluster(h)
     h.queue("q", capability={"cpu": "2"})
@@ -347,7 +347,7 @@ def test_a_quota_that_refuses_is_told_as_what_it_is_and_asked_once() -> None:
     assert h.pod_message("f-2") == h.pod_message("f-3") == "queue resource quota insufficient: insufficient cpu"
 
 
-def test_a_selector_that_no_node_of_the_leaf_meets_is_told_of_what_is_left_over() -> None:
+def test_a_selector_that_no_node_of_the_leaf_meets_is_reported_for_the_remaining_pod() -> None:
     h = world()
     h.group("g", min_member=2, topology=hard(1))
     for index in range(2):
@@ -373,7 +373,7 @@ def test_trying_leaves_no_trace() -> None:
     assert not result.report.errors
 
 
-def test_a_node_that_goes_takes_its_room_along() -> None:
+def test_a_deleted_node_removes_its_capacity() -> None:
     h = world()
     h.delete_node("0-3")
     gang(h, "g", 8, topology=hard(1))
@@ -410,7 +410,7 @@ def test_the_same_facts_in_another_order_give_the_same_answer() -> None:
 # --- other actions ----------------------------------------------------------------------------------------------------
 
 
-def test_who_takes_room_from_others_takes_it_where_the_job_may_be() -> None:
+def test_victims_are_evicted_only_where_the_topology_of_the_job_allows() -> None:
     h = Harness(conf(actions="allocate, preempt", gang=", enablePreemptable: false"), run=True)
     cluster(h, leaves=2, per_leaf=1)
     h.priority_class("high", 100)
@@ -457,7 +457,7 @@ def test_pods_that_accept_several_cards_find_the_leaf_whose_card_has_quota_left(
         ),
     ],
 )
-def test_a_topology_that_cannot_be_read_is_told_and_the_stricter_choice_holds(
+def test_an_unreadable_topology_is_reported_and_the_stricter_choice_holds(
     topology: dict[str, Any], problem: str, bound: bool
 ) -> None:
     h = world()

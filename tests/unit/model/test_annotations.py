@@ -42,7 +42,7 @@ def test_the_card_keys_are_spelled_as_users_spell_them() -> None:
     ]
 
 
-def test_class_annotations_hold_what_differs_between_templates_and_nothing_of_one_pod() -> None:
+def test_class_annotations_hold_differences_between_templates_and_nothing_of_one_pod() -> None:
     assert {annotations.CARD_NAME, annotations.CARD_NAME_ALIAS} < annotations.CLASS_ANNOTATIONS
     assert {annotations.NUMA_TOPOLOGY_POLICY, annotations.REVOCABLE_ZONE} < annotations.CLASS_ANNOTATIONS
     per_pod = {annotations.CARD_ASSIGNED, annotations.TASK_INDEX, annotations.GROUP_NAME, annotations.TASK_SPEC}

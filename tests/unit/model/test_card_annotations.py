@@ -166,7 +166,7 @@ def test_card_names_are_alternatives_in_order(text: str | None, expected: tuple[
 
 
 @pytest.mark.parametrize("text", ["A100|", "|A", "A||B", "A| |B", "|", "||"])
-def test_an_empty_alternative_is_refused_as_vector_70b_words_it(text: str) -> None:
+def test_an_empty_alternative_is_refused_with_the_message_of_vector_70b(text: str) -> None:
     with pytest.raises(CardSyntaxError) as caught:
         parse_card_name(text)
     assert str(caught.value) == f"invalid card name <{text}>: empty alternative"

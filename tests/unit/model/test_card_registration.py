@@ -56,7 +56,7 @@ def test_a_list_gives_its_cards_in_order() -> None:
         ("G,1,5,NVIDIA,true,:G,2,6,NVIDIA,true,:", ["G"], "card 1 .* same uuid"),
     ],
 )
-def test_what_cannot_be_read_is_named_with_its_position(text: Any, uuids: Any, problem: Any) -> None:
+def test_an_unreadable_entry_is_named_with_its_position(text: Any, uuids: Any, problem: Any) -> None:
     found = decode_registration(text)
 
     assert [card.uuid for card in found.cards] == uuids
@@ -76,7 +76,7 @@ def test_what_cannot_be_read_is_named_with_its_position(text: Any, uuids: Any, p
         ("true,MIG", True, "hami-core"),
     ],
 )
-def test_health_and_mode_have_a_value_whatever_is_written(fields: Any, healthy: Any, mode: Any) -> None:
+def test_health_and_mode_have_a_value_for_any_text(fields: Any, healthy: Any, mode: Any) -> None:
     (card,) = decode_registration(f"G,1,5,NVIDIA,{fields}:").cards
 
     assert (card.healthy, card.mode) == (healthy, mode)

@@ -49,7 +49,7 @@ QUOTAS = [
 
 
 @pytest.mark.parametrize(("text", "severity", "message"), [row[1:] for row in QUOTAS], ids=[row[0] for row in QUOTAS])
-def test_a_questionable_quota_is_told(text: str, severity: str, message: str) -> None:
+def test_a_questionable_quota_is_reported(text: str, severity: str, message: str) -> None:
     (finding,) = check_card_quota(text)
     assert finding.severity == severity
     assert finding.field == 'metadata.annotations["volcano.sh/card.quota"]'
@@ -117,13 +117,13 @@ def test_a_card_name_is_judged_beside_the_resources_of_the_pod(case: PodCase) ->
         assert message in finding.message
 
 
-def test_the_old_spelling_of_the_card_name_is_read_and_told() -> None:
+def test_the_old_spelling_of_the_card_name_is_read_and_reported() -> None:
     (finding,) = check_card_name({"volcano.sh/card.card": "A"}, {"nvidia.com/gpu": 1000})
     assert (finding.severity, finding.accepted) == ("warning", "volcano.sh/card.name")
     assert "card.card" in finding.field
 
 
-def test_a_choice_names_what_is_accepted() -> None:
+def test_a_choice_names_the_accepted_values() -> None:
     assert check_choice("volcano.sh/preemptable", "true", ("true", "false")) == []
     (finding,) = check_choice("volcano.sh/preemptable", "yes", ("true", "false"), at="spec.template.metadata")
     assert finding.field == 'spec.template.metadata.annotations["volcano.sh/preemptable"]'
@@ -155,7 +155,7 @@ NODES = [
 @pytest.mark.parametrize(
     ("labels", "allocatable", "expected"), [row[1:] for row in NODES], ids=[row[0] for row in NODES]
 )
-def test_devices_that_make_no_card_are_told(
+def test_devices_that_form_no_card_are_reported(
     labels: dict[str, str], allocatable: dict[str, int], expected: list[tuple[str, str]]
 ) -> None:
     found = check_node(labels, allocatable)
@@ -299,7 +299,7 @@ def test_objects_of_any_form_are_survived(kind: str | None, place: str, junk: ob
         ("volcano.sh/" + "card.quota" * 20, None),
     ],
 )
-def test_a_misspelt_annotation_is_told_with_the_right_spelling(key: str, meant: str | None) -> None:
+def test_a_misspelt_annotation_is_reported_with_the_correct_spelling(key: str, meant: str | None) -> None:
     found = [(finding.field, finding.message) for finding in check_spelling({key: "x"})]
     if meant is None:
         assert found == []

@@ -56,7 +56,7 @@ GOOD = [
 
 
 @pytest.mark.parametrize("obj", GOOD)
-def test_what_is_well_formed_is_not_mentioned(obj: dict[str, Any]) -> None:
+def test_well_formed_hints_are_not_reported(obj: dict[str, Any]) -> None:
     assert found(obj) == []
 
 
@@ -95,7 +95,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("obj", "severity", "where", "message", "accepted"), WRONG)
-def test_a_slip_is_told_with_object_field_and_accepted_form(
+def test_a_mistake_is_reported_with_object_field_and_accepted_form(
     obj: dict[str, Any], severity: str, where: str, message: str, accepted: str
 ) -> None:
     ((found_severity, found_field, text),) = found(obj)

@@ -48,7 +48,7 @@ def test_units_follow_the_name(name: str, raw: str | int, amount: int) -> None:
 
 
 @given(name=NAMES, amount=st.integers(0, 2**50))
-def test_what_is_printed_reads_the_same(name: str, amount: int) -> None:
+def test_a_printed_amount_parses_to_the_same_value(name: str, amount: int) -> None:
     assert quota_amount(name, format_quota_amount(name, amount)) == amount
 
 

@@ -46,7 +46,7 @@ def test_lists_of_cpus(text: str, cpus: int) -> None:
 @pytest.mark.parametrize(
     "text", ["x", "1-", "-1", "1--2", "3-1", "0,,1", "0;1", "0x1", "8192", "0-8192", "0-99999999999"]
 )
-def test_what_is_no_list_of_cpus(text: str) -> None:
+def test_an_invalid_cpu_list_is_refused(text: str) -> None:
     with pytest.raises(CpuListError, match="CPU"):
         parse_cpus(text)
 
@@ -143,7 +143,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("spec", "problem"), BAD, ids=[problem[:60] for _, problem in BAD])
-def test_what_is_wrong_is_said_with_field_value_and_accepted_form(spec: Any, problem: str) -> None:
+def test_a_problem_names_field_value_and_accepted_form(spec: Any, problem: str) -> None:
     assert facts(**spec) == (None, problem)
 
 
@@ -164,7 +164,7 @@ def test_long_texts_are_cut() -> None:
     st.dictionaries(st.text(max_size=4), st.fixed_dictionaries({"numa": st.integers(-2, 99)}), max_size=4),
     st.text(max_size=8) | st.integers() | st.floats(allow_nan=True),
 )
-def test_whatever_it_holds_it_is_read_or_refused(policies: Any, free: str, places: Any, reserved: Any) -> None:
+def test_any_content_is_read_or_refused(policies: Any, free: str, places: Any, reserved: Any) -> None:
     found, problem = facts(
         policies=policies, numares={"cpu": {"allocatable": free}}, cpuDetail=places, resReserved={"cpu": reserved}
     )

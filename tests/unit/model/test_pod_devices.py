@@ -53,7 +53,7 @@ def test_empty_segments_at_the_end_are_not_written() -> None:
         (f"G1,NVIDIA,{'9' * 30},0:", [], 1),
     ],
 )
-def test_what_is_no_share_is_left_out_with_a_problem(text: Any, devices: Any, problems: Any) -> None:
+def test_an_entry_that_is_no_share_is_left_out_with_a_problem(text: Any, devices: Any, problems: Any) -> None:
     found = decode_devices(text)
 
     assert [device for segment in found.containers for device in segment] == devices

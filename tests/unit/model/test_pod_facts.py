@@ -94,7 +94,7 @@ KEY = "volcano.sh/preemptable"
         ({KEY: "nonsense"}, {KEY: "true"}, False),
     ],
 )
-def test_preemptable_is_said_by_annotation_then_label(
+def test_preemptable_is_read_from_annotation_then_label(
     annotations: dict[str, str], labels: dict[str, str], expected: bool | None
 ) -> None:
     assert preemptable_of(annotations, labels) is expected

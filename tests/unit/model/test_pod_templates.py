@@ -33,7 +33,7 @@ def _sidecar(requests: Json, limits: Json | None = None) -> Json:
 
 REQUESTS = [
     pytest.param({"containers": []}, {}, {}, id="no containers"),
-    pytest.param({"containers": [{}]}, {}, {}, id="a container that asks nothing"),
+    pytest.param({"containers": [{}]}, {}, {}, id="a container that requests nothing"),
     pytest.param(
         {"containers": [_c({"cpu": "1500m", "memory": "1Gi", GPU: "1"})]},
         {"cpu": 1500, "memory": GI, GPU: 1000},
@@ -125,7 +125,7 @@ REQUESTS = [
         },
         {"cpu": 1000, "memory": 8192, "hugepages-2Mi": 2 * 1024**2},
         {"cpu": 4000, "memory": 8192, "hugepages-2Mi": 2 * 1024**2},
-        id="a pod-level limit is the request where no container asks",
+        id="a pod-level limit is the request where no container has one",
     ),
     pytest.param(
         {"containers": [_c({"cpu": "1"})], "resources": {"requests": {"cpu": "8"}}, "overhead": {"cpu": "1"}},
@@ -184,7 +184,7 @@ def test_amounts_are_sorted_so_that_equal_templates_are_equal_item_by_item() -> 
         ),
     ],
 )
-def test_nonzero_requests_stand_in_for_what_a_container_does_not_say(
+def test_nonzero_requests_replace_missing_requests_of_a_container(
     spec: Json, cpu_milli: int, memory_bytes: int
 ) -> None:
     template = template_of(_pod(**spec))

@@ -38,7 +38,7 @@ CASES = [
         (("a", 1), ("c", 3)),
         id="several, in order",
     ),
-    pytest.param({"containers": [_whole("a", "2"), {"name": "b"}]}, None, id="one asks nothing"),
+    pytest.param({"containers": [_whole("a", "2"), {"name": "b"}]}, None, id="one requests nothing"),
     pytest.param({"containers": [_c("a", {"cpu": "1", "memory": "1Gi"}, AMOUNTS)]}, None, id="burstable"),
     pytest.param({"containers": [_c("a", AMOUNTS)]}, None, id="no limits"),
     pytest.param({"containers": [_c("a", None, {"cpu": "2"})]}, None, id="no memory"),

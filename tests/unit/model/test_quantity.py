@@ -87,7 +87,7 @@ from capcard_sched.model.quantity import (
         ("9007199254740991", MAX_AMOUNT, 9007199254740991),
         ("8Ei", MAX_AMOUNT, MAX_AMOUNT),
         ("1e400", MAX_AMOUNT, MAX_AMOUNT),
-        # what YAML makes of bare numbers
+        # bare numbers as YAML parses them
         (2, 2000, 2),
         (-3, -3000, -3),
         (0.1, 100, 1),
@@ -146,7 +146,7 @@ MALFORMED = [
 
 
 @pytest.mark.parametrize("raw, message", MALFORMED, ids=[repr(raw)[:24] for raw, _ in MALFORMED])
-def test_everything_else_is_refused_with_words(raw: object, message: str) -> None:
+def test_everything_else_is_refused_with_a_message(raw: object, message: str) -> None:
     for read in (milli, units, parse_quantity):
         with pytest.raises(QuantityError) as caught:
             read(cast(Any, raw))
@@ -248,7 +248,7 @@ def test_base_units_follow_the_resource(resource: str, raw: str | int, expected:
     assert base_amount(resource, raw) == expected
 
 
-def test_amounts_keep_order_and_drop_what_is_not_scheduled() -> None:
+def test_amounts_keep_order_and_drop_unscheduled_resources() -> None:
     raw: dict[str, str | int | float] = {"nvidia.com/gpu": 1, "count/pods": "9", "memory": "1Ki", "cpu": 0.5}
     found = amounts(raw)
     assert list(found.items()) == [("nvidia.com/gpu", 1000), ("memory", 1024), ("cpu", 500)]

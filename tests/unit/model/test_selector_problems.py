@@ -162,7 +162,7 @@ _requirements = st.builds(
 
 
 @given(_requirements)
-def test_what_has_a_structural_problem_matches_no_node(requirement: Requirement) -> None:
+def test_a_selector_with_a_structural_problem_matches_no_node(requirement: Requirement) -> None:
     # A bad key or value can still be compared; a bad operator or number of values cannot.
     problem = node_selector_term_problem(NodeSelectorTerm((requirement,))) or ""
     if "operator" in problem:

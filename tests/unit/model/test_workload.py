@@ -1,4 +1,4 @@
-"""What users call a job, read off its pods."""
+"""The workload name of a job, read off its pods."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _job_of(delta: ObjectChanged, kind: str) -> str:
 
 
 @pytest.mark.parametrize("name, kind, labels, called", CASES.values(), ids=CASES)
-def test_a_job_is_called_as_users_know_it(name: str, kind: str, labels: Mapping[str, str], called: str) -> None:
+def test_a_job_has_the_name_of_its_workload(name: str, kind: str, labels: Mapping[str, str], called: str) -> None:
     assert _job_of(objects.pod(name, labels=labels), kind) == called
 
 

@@ -43,8 +43,8 @@ CASES = [
     Case("9.3 a resource the node has none of counts as empty",
          "binpack.resources: nvidia.com/gpu, binpack.resources.nvidia.com/gpu: 2",
          {"cpu": "1", _GPU: 1}, {"cpu": "4"}, {"cpu": "1"}, 50 / 3),
-    Case("9.4 what does not fit scores nothing", "", {"cpu": "4"}, {"cpu": "4"}, {"cpu": "1"}, 0),
-    Case("9.5 nothing asked for has a weight", "", {_GPU: 1}, {"resources": {_GPU: 8}}, {}, None),
+    Case("9.4 a request that does not fit scores nothing", "", {"cpu": "4"}, {"cpu": "4"}, {"cpu": "1"}, 0),
+    Case("9.5 no requested resource has a weight", "", {_GPU: 1}, {"resources": {_GPU: 8}}, {}, None),
     Case("a negative factor spreads", "binpack.weight: -1", {"cpu": "1"}, {"cpu": "4"}, {"cpu": "1"}, -50),
     Case("a factor of 0 scores nothing", "binpack.weight: 0", {"cpu": "1"}, {"cpu": "4"}, {}, None),
     Case("a resource of weight 0 is left out", "binpack.memory: 0", {"cpu": "1", "memory": "2Gi"}, {"cpu": "4"},
@@ -93,7 +93,7 @@ def test_pods_are_packed_on_one_node_until_it_is_full() -> None:
     assert sorted(h.binds.values()) == ["n1", "n2", "n2", "n2"]
 
 
-def test_a_changed_node_is_scored_by_what_it_offers_now() -> None:
+def test_a_changed_node_is_scored_by_its_current_allocatable() -> None:
     h = Harness(_conf())
     h.node("n1", cpu="4")
     h.pod("p", requests={"cpu": "1"})

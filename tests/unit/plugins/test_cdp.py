@@ -205,7 +205,7 @@ def pod(conditions: list[dict[str, str]], **meta: Any) -> PodObject:
     return msgspec.json.decode(json.dumps(body), type=PodObject)
 
 
-def told(*versions: PodObject) -> int:
+def delta_count(*versions: PodObject) -> int:
     """Number of versions of a pod that the scheduler receives."""
     kind = next(kind for kind in KINDS if kind.name == "Pod")
     known: DeltaStore[PodObject] = DeltaStore(kind, NullObserver())
@@ -217,9 +217,9 @@ def told(*versions: PodObject) -> int:
 
 def test_conditions_are_kept_only_for_pods_with_a_cool_down() -> None:
     before, after = since(PodScheduled=60), since(PodScheduled=60, Ready=1)
-    assert told(pod(before, annotations=TEN), pod(after, annotations=TEN)) == 2
-    assert told(pod(before, labels=TEN), pod(after, labels=TEN), pod(after, labels=TEN)) == 2
-    assert told(pod(before), pod(after)) == 1
+    assert delta_count(pod(before, annotations=TEN), pod(after, annotations=TEN)) == 2
+    assert delta_count(pod(before, labels=TEN), pod(after, labels=TEN), pod(after, labels=TEN)) == 2
+    assert delta_count(pod(before), pod(after)) == 1
 
 
 def test_the_cool_down_is_kept_with_the_task() -> None:

@@ -179,7 +179,7 @@ def test_groups_are_compared_by_share_over_weight() -> None:
     assert drf.queue_order(session.queues["sci"]) == (0, pytest.approx(0.3))
 
 
-def test_saturated_groups_come_last_whatever_their_share() -> None:
+def test_saturated_groups_come_last_at_any_share() -> None:
     h = _cluster(hierarchy=True, cpu="10", memory="10Gi")
     _tree(h, waiting=False)
     session = h.session()
@@ -187,7 +187,7 @@ def test_saturated_groups_come_last_whatever_their_share() -> None:
     assert drf.queue_order(session.queues["sci"]) < drf.queue_order(session.queues["eng"])
 
 
-def test_a_job_that_waits_for_what_ran_out_is_saturated() -> None:
+def test_a_job_that_waits_for_an_exhausted_resource_is_saturated() -> None:
     h = _cluster(hierarchy=True, cpu="5", memory="10Gi")
     _tree(h)  # cpu is used up: e0 and s0 can use no more, e1 can
     session = h.session()

@@ -52,7 +52,7 @@ def victims_of(h: Harness, candidates: list[Task]) -> list[str]:
         pytest.param(0, ["p0", "p1", "p2", "p3", "p4"], id="all without a minimum"),
     ],
 )
-def test_only_what_a_gang_has_beyond_its_minimum_is_a_victim(hook: str, minimum: int, victims: list[str]) -> None:
+def test_only_pods_of_a_gang_beyond_its_minimum_are_victims(hook: str, minimum: int, victims: list[str]) -> None:
     h = _cluster(min_member=minimum)
     for i in range(5):
         h.pod(f"p{i}", node="n1")
@@ -163,7 +163,7 @@ def test_nominated_members_make_a_gang_pipelined_from_its_minimum_on() -> None:
             id="a role is short",
         ),
         pytest.param(3, {"a": 2, "b": 2}, {"a": 3}, None, id="roles that add up to more than the minimum"),
-        pytest.param(2, {"a": 2, "b": 0}, {"a": 2}, None, id="a role that needs nobody"),
+        pytest.param(2, {"a": 2, "b": 0}, {"a": 2}, None, id="a role that needs no pod"),
         pytest.param(
             4,
             None,

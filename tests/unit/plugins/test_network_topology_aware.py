@@ -227,7 +227,7 @@ def test_fading_is_the_factor_of_each_further_tier(fading: str, second: float) -
     assert found["n1a"] == pytest.approx(100 * (2 / 16 + second * 6 / 32) / (1 + second))
 
 
-def test_resources_count_by_their_weights_and_what_would_not_fit_scores_0() -> None:
+def test_resources_count_by_their_weights_and_a_request_that_does_not_fit_scores_0() -> None:
     arguments = (
         ", arguments: {weight: 2, hypernode.binpack.cpu: 3, hypernode.binpack.memory: 0,"
         " hypernode.binpack.resources: 'nvidia.com/gpu, x.com/none', hypernode.binpack.resources.nvidia.com/gpu: 5}"
@@ -252,7 +252,7 @@ def test_normal_pods_fill_one_hyper_node_before_the_next() -> None:
     assert sorted({node[:2] for node in h.binds.values()}) == ["n0", "n1"], "eight in s0, two beside it"
 
 
-def test_what_is_used_is_counted_as_it_changes() -> None:
+def test_usage_is_counted_incrementally() -> None:
     h = world(only_cpu(), tiers=1)
     normal(h)
     session = h.session()
@@ -300,7 +300,7 @@ def test_a_wrong_argument_is_named_and_the_rest_of_the_conf_holds(arguments: str
     assert (plugin.name, plugin.arguments) == ("network-topology-aware", NetworkTopologyAware.Arguments())
 
 
-# --- what is written ------------------------------------------------------------------------------------------------
+# --- annotations ----------------------------------------------------------------------------------------------------
 
 
 def written(h: Harness) -> list[dict[str, str | None]]:

@@ -67,11 +67,11 @@ def scores(h: Harness, hook: str, pod: str = "p", nodes: str | None = None) -> l
     session = h.session()
     names = session.nodes.names
     rows = np.array([names.index(name) for name in (nodes or " ".join(names)).split()], dtype=np.intp)
-    plugin, asked, view = h.plugin("nodeorder"), signature(h, pod), NodeView(session.nodes, rows)
+    plugin, pod_signature, view = h.plugin("nodeorder"), signature(h, pod), NodeView(session.nodes, rows)
     if hook == "compare":
-        answer = hooks_of(plugin, asked).comparing_scores(view)
+        answer = hooks_of(plugin, pod_signature).comparing_scores(view)
     else:
-        answer = getattr(plugin, hook)(asked, view)
+        answer = getattr(plugin, hook)(pod_signature, view)
     if answer is None:
         return None
     assert answer.dtype == np.float64
@@ -150,7 +150,7 @@ def test_balanced(requests: dict[str, str], gpus: int, expected: int | None) -> 
     ("cpu", "memory", "gpus", "expected"),
     [("0", "16Gi", 4, 62), ("4", "0", 4, 87), ("4", "16Gi", 0, 75), ("0", "0", 4, 100), ("0", "16Gi", 0, 100)],
 )
-def test_balance_of_what_a_node_has(cpu: str, memory: str, gpus: int, expected: int) -> None:
+def test_balanced_allocation_scores_by_allocatable(cpu: str, memory: str, gpus: int, expected: int) -> None:
     h = cluster(balanced=1)
     h.node("n", cpu=cpu, memory=memory, resources={"nvidia.com/gpu": gpus})
     h.node("whole", cpu="4", memory="16Gi", resources={"nvidia.com/gpu": 4})
@@ -174,15 +174,15 @@ def test_planned_pods_are_seen() -> None:
     h.node("n", cpu="4", memory="16Gi")
     h.pod("p", requests={"cpu": "1", "memory": "1Gi"})
     session = h.session()
-    table, asked = session.nodes, signature(h, "p")
+    table, pod_signature = session.nodes, signature(h, "p")
     ahead, rows = np.arange(3)[:, None], np.zeros(3, dtype=np.intp)
-    nonzero = np.array([[asked.cls.nonzero_cpu_milli, asked.cls.nonzero_memory_bytes]])
+    nonzero = np.array([[pod_signature.cls.nonzero_cpu_milli, pod_signature.cls.nonzero_memory_bytes]])
     answer = h.plugin("nodeorder").score_utilization(
-        asked,
+        pod_signature,
         NodeView(
             table,
             rows,
-            used=table.used[rows] + ahead * asked.cls.request,
+            used=table.used[rows] + ahead * pod_signature.cls.request,
             nonzero_used=table.nonzero_used[rows] + ahead * nonzero,
         ),
     )
@@ -501,9 +501,9 @@ def test_a_handful_of_rows_and_many_are_scored_alike_to_the_last_bit() -> None:
         plugin = h.plugin("nodeorder")
         everything = np.arange(40)
         for index in range(len(requests)):
-            asked = session.engine.signature(session.queues["q"], h.task(f"p{index}"))
-            many = plugin.score_utilization(asked, session.rows(everything))
+            pod_signature = session.engine.signature(session.queues["q"], h.task(f"p{index}"))
+            many = plugin.score_utilization(pod_signature, session.rows(everything))
             few = np.concatenate(
-                [plugin.score_utilization(asked, session.rows(part)) for part in np.split(everything, 8)]
+                [plugin.score_utilization(pod_signature, session.rows(part)) for part in np.split(everything, 8)]
             )
             assert many.tolist() == few.tolist()

@@ -70,7 +70,7 @@ def test_13_1_as_many_go_as_are_allowed(hook: str) -> None:
     budget(h, 1)
     h.session()
     assert victims(h, "p1", "p2", hook=hook) == ["p1"]
-    assert victims(h, "p2", "p1", hook=hook) == ["p2"], "asking costs nothing"
+    assert victims(h, "p2", "p1", hook=hook) == ["p2"], "a vote costs nothing"
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_a_budget_without_observed_status_allows_nothing() -> None:
     assert victims(h, "p1", "p2") == []
 
 
-# --- what was evicted already ---------------------------------------------------------------------------------------
+# --- earlier evictions ----------------------------------------------------------------------------------------------
 
 
 def test_an_eviction_of_this_session_is_remembered_and_forgotten_when_it_is_undone() -> None:
@@ -205,9 +205,9 @@ def test_no_budget_is_overdrawn_and_no_pod_is_protected_without_one(
     order.shuffle(names)
     statement = Statement(session)
     for cut in range(0, len(names), 2):
-        asked = names[cut : cut + 2]
-        gone = victims(h, *asked)
-        for name in asked:
+        chosen = names[cut : cut + 2]
+        gone = victims(h, *chosen)
+        for name in chosen:
             matching = [i for i, (_, label) in enumerate(budgets) if label in pods[int(name[1:])]]
             free = all(left[i] > 0 for i in matching)
             assert (name in gone) is free
@@ -223,7 +223,7 @@ def test_no_budget_is_overdrawn_and_no_pod_is_protected_without_one(
 
 
 class EvictsAll(Plugin):
-    """Names everybody."""
+    """Names every candidate."""
 
     name = "evicts-all"
 

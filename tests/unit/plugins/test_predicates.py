@@ -67,23 +67,23 @@ def judged(h: Harness, pod: str, *, fresh: bool = True) -> dict[str, tuple[list[
     if fresh:
         h.session()
     session = h.last_session
-    plugin, asked = h.plugin("predicates"), signature(h, pod)
+    plugin, pod_signature = h.plugin("predicates"), signature(h, pod)
     found: dict[str, tuple[list[str], Code]] = {}
     for row, name in enumerate(session.nodes.names):
         diagnosis = Diagnosis(1)
-        ask(plugin, asked, NodeView(session.nodes, np.array([row])), diagnosis)
+        run_filter(plugin, pod_signature, NodeView(session.nodes, np.array([row])), diagnosis)
         assert all(count == 1 for count in diagnosis.reasons.values())
         found[name] = (list(diagnosis.reasons), Code(int(diagnosis.codes[0])))
     verdict = FilterResult(len(found))
     # That a pod slot is left is part of the resource fit, which comes first.
     verdict.reject(session.all_rows().future_idle[:, 2] < 1, Code.UNSCHEDULABLE, "fit")
-    ask(plugin, asked, session.all_rows(), verdict)
+    run_filter(plugin, pod_signature, session.all_rows(), verdict)
     assert verdict.ok.tolist() == [not reasons for reasons, _ in found.values()]
     return found
 
 
-def ask(plugin: Any, asked: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
-    hooks = hooks_of(plugin, asked)
+def run_filter(plugin: Any, pod_signature: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
+    hooks = hooks_of(plugin, pod_signature)
     hooks.filter_static(rows, verdict)
     hooks.filter_rows(rows, verdict)
     hooks.filter_by_others(rows, verdict)
@@ -226,7 +226,7 @@ def test_reasons_of_many_nodes_are_counted_by_text() -> None:
     h.pod("p")
     session = h.session()
     diagnosis = Diagnosis(4)
-    ask(h.plugin("predicates"), signature(h, "p"), session.all_rows(), diagnosis)
+    run_filter(h.plugin("predicates"), signature(h, "p"), session.all_rows(), diagnosis)
     assert diagnosis.reasons == {
         CORDONED: 1,
         "node(s) had untolerated taint {x: 1}": 1,
@@ -354,10 +354,10 @@ def test_a_pod_with_host_ports_conflicts_with_its_own_sibling_planned_ahead() ->
     table = session.nodes
     rows = np.zeros(3, dtype=np.intp)
     for name, expected in (("p", [True, False, False]), ("plain", [True, True, True])):
-        asked = signature(h, name)
-        used = table.used[rows] + np.arange(3)[:, None] * asked.cls.request
+        pod_signature = signature(h, name)
+        used = table.used[rows] + np.arange(3)[:, None] * pod_signature.cls.request
         verdict = FilterResult(3)
-        hooks_of(h.plugin("predicates"), asked).filter_rows(NodeView(table, rows, used=used), verdict)
+        hooks_of(h.plugin("predicates"), pod_signature).filter_rows(NodeView(table, rows, used=used), verdict)
         assert verdict.ok.tolist() == expected
 
 

@@ -18,7 +18,7 @@ tiers:
   - name: predicates
 """
 WEB = (PodSelector(LabelSelector(match_expressions=(Requirement("app", "In", ("web",)),)), ("default",)),)
-ASKS_FOR_WEB = {
+NEAR_WEB = {
     "podAntiAffinity": {
         "requiredDuringSchedulingIgnoredDuringExecution": [
             {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "web"}}}
@@ -62,7 +62,7 @@ def test_a_selector_first_used_in_mid_session_counts_the_current_pods() -> None:
 
 def test_a_pod_that_was_never_announced_is_not_counted_off() -> None:
     h = cluster()
-    h.pod("asks", affinity=ASKS_FOR_WEB)
+    h.pod("asks", affinity=NEAR_WEB)
     h.pod("p", labels={"app": "web"})
     session = h.session()
     job, task, node = h.job("g"), h.task("p"), session.nodes.by_name["b"]
@@ -76,7 +76,7 @@ def test_a_pod_that_was_never_announced_is_not_counted_off() -> None:
 
 def test_an_eviction_that_came_to_nothing_is_repaired_at_the_next_open() -> None:
     h = cluster()
-    h.pod("asks", affinity=ASKS_FOR_WEB)
+    h.pod("asks", affinity=NEAR_WEB)
     h.session()
     task = h.task("resident")
     assert task.job is not None
@@ -90,7 +90,7 @@ def test_an_eviction_that_came_to_nothing_is_repaired_at_the_next_open() -> None
 
 def test_counts_follow_nodes_that_come_and_go() -> None:
     h = cluster()
-    h.pod("asks", affinity=ASKS_FOR_WEB)
+    h.pod("asks", affinity=NEAR_WEB)
     h.session()
     pod_count = counters(h).pods(WEB)
     assert by_row(h, pod_count) == [1, 0]
@@ -110,7 +110,7 @@ def test_nothing_is_counted_while_no_pod_has_terms() -> None:
     h = cluster()
     h.session()
     assert counters(h).idle
-    h.pod("asks", affinity=ASKS_FOR_WEB)
+    h.pod("asks", affinity=NEAR_WEB)
     h.session()
     assert not counters(h).idle
     h.delete_pod("asks")

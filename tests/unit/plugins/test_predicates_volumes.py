@@ -69,22 +69,22 @@ def rejections(h: Harness, pod: str, *, fresh: bool = True) -> dict[str, list[st
     if fresh:
         h.session()
     session = h.last_session
-    plugin, asked = h.plugin("predicates"), signature(h, pod)
-    assert plugin.pre_predicate(asked) is None
+    plugin, pod_signature = h.plugin("predicates"), signature(h, pod)
+    assert plugin.pre_predicate(pod_signature) is None
     found: dict[str, list[str]] = {}
     for row, name in enumerate(session.nodes.names):
         diagnosis = Diagnosis(1)
-        ask(plugin, asked, NodeView(session.nodes, np.array([row])), diagnosis)
+        run_filter(plugin, pod_signature, NodeView(session.nodes, np.array([row])), diagnosis)
         found[name] = list(diagnosis.reasons)
         assert not found[name] or (diagnosis.codes[0] == Code.UNSCHEDULABLE) == (found[name] == [OVER_LIMIT])
     verdict = FilterResult(len(found))
-    ask(plugin, asked, session.all_rows(), verdict)
+    run_filter(plugin, pod_signature, session.all_rows(), verdict)
     assert verdict.ok.tolist() == [not reasons for reasons in found.values()]
     return found
 
 
-def ask(plugin: Any, asked: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
-    hooks = hooks_of(plugin, asked)
+def run_filter(plugin: Any, pod_signature: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
+    hooks = hooks_of(plugin, pod_signature)
     hooks.filter_static(rows, verdict)
     hooks.filter_rows(rows, verdict)
     hooks.filter_by_others(rows, verdict)
@@ -413,7 +413,7 @@ def test_an_assumption_ends_when_the_claim_shows_its_volume() -> None:
         (((ZONE, ()),), ""),
     ],
 )
-def test_where_a_class_may_have_volumes_made(topologies: tuple[Any, ...], expected: str) -> None:
+def test_topologies_of_a_class_restrict_provisioning(topologies: tuple[Any, ...], expected: str) -> None:
     h = cluster(a1={ZONE: "a"}, a2={ZONE: "a"}, b1={ZONE: "b"}, none={})
     h.storage_class("disk", topologies=topologies)
     h.claim("data", storage_class="disk")
@@ -755,7 +755,7 @@ def test_an_invalid_object_is_reported_and_affects_nothing_else(kind: str, make:
 # --- keeping up -----------------------------------------------------------------------------------------------------
 
 
-def test_a_node_that_does_not_offer_what_was_chosen_fails_that_placement_only() -> None:
+def test_a_node_without_the_chosen_volume_fails_that_placement_only() -> None:
     h = cluster("n1", "n2")
     h.volume("pv", storage_class="local", affinity=on_nodes("n1"))
     h.claim("data", storage_class="local")
@@ -783,7 +783,7 @@ def test_an_eviction_frees_volumes_and_its_undoing_takes_them_back() -> None:
     assert rejections(h, "p", fresh=False) == {"n1": [OVER_LIMIT]}
 
 
-def test_telling_the_plugin_of_a_placement_without_claims_changes_nothing() -> None:
+def test_a_placement_without_claims_changes_nothing() -> None:
     h = cluster("n1")
     h.pod("p")
     session = h.session()

@@ -149,15 +149,15 @@ def test_assumed_volumes_equal_the_placements_after_any_undo(seed: int, script: 
             statements.pop(number % len(statements))[1].discard()
         elif pod not in placed:
             task = h.task(pod)
-            asked = session.engine.signature(session.queues["q"], task)
-            row = session.engine.choose(asked, session.engine.candidates(asked, future=False))
+            pod_signature = session.engine.signature(session.queues["q"], task)
+            row = session.engine.choose(pod_signature, session.engine.candidates(pod_signature, future=False))
             if row >= 0:
                 statement = Statement(session)
                 statement.allocate(h.job(f"g{number}"), [task], [session.nodes.nodes[row]])
                 statements.append((pod, statement))
             else:  # each node alone gives the same result
                 for node in session.nodes.nodes:
-                    assert not session.engine.fits(asked, node.row, future=False)
+                    assert not session.engine.fits(pod_signature, node.row, future=False)
         binds = standing(world, session, plugin)
         check_bindings(world, binds)
         held = {claim for _, _, given_ in binds for claim in given_}

@@ -56,7 +56,7 @@ def _insufficient(hook: str, figures: Figures, names: str = "insufficient cpu") 
 
 
 @pytest.mark.parametrize("iterative", [False, True])
-def test_deserved_is_what_the_weights_give_within_request_capability_and_guarantee(iterative: bool) -> None:
+def test_deserved_follows_the_weights_within_request_capability_and_guarantee(iterative: bool) -> None:
     h = _cluster("18", arguments=f"proportion.iterative: {str(iterative).lower()}")
     h.queue("heavy", weight=2)
     h.queue("capped", capability={"cpu": "3"})
@@ -116,7 +116,7 @@ def test_a_capability_of_zero_limits_cards_but_not_cpu() -> None:
     )
 
 
-def test_ended_and_leaving_pods_ask_for_nothing() -> None:
+def test_ended_and_terminating_pods_request_nothing() -> None:
     h = _cluster()
     h.queue("a")
     h.group("a", queue="a")
@@ -180,7 +180,7 @@ def test_shares_follow_placements_and_nominations() -> None:
     assert plugin.queue_order(queue) == (0, 0)
 
 
-def test_a_queue_is_overused_when_all_it_asks_for_is_reached_pods_aside() -> None:
+def test_a_queue_is_overused_when_its_whole_request_except_pods_is_reached() -> None:
     h = _cluster("8", memory="8Gi")
     h.queue("reached")
     h.queue("room")
@@ -208,7 +208,7 @@ def test_allocatable_counts_placements_and_nominations_of_the_session() -> None:
     assert plugin.preemptive(queue, tasks[2]) == _insufficient("preemptive", Figures("cpu", 1000, 4000, 3000))
 
 
-def test_what_is_insufficient_is_named_in_full() -> None:
+def test_insufficient_resources_are_named_in_full() -> None:
     h = _cluster("2", memory="4Gi")
     h.queue("q")
     h.group("g")
@@ -345,7 +345,7 @@ def test_admission_stays_exact_while_admitted_groups_are_placed() -> None:
     assert plugin.job_enqueueable(h.job("next")) is Vote.PERMIT
 
 
-def test_what_a_placed_group_holds_beyond_its_minimum_is_elastic_at_once() -> None:
+def test_resources_of_a_placed_group_beyond_its_minimum_are_elastic_at_once() -> None:
     h = _cluster("4")
     h.queue("q")
     h.group("placed", phase="Inqueue", min_resources={"cpu": "1"})

@@ -87,9 +87,9 @@ def test_rounds_keep_a_blocked_queue_in_the_division() -> None:
 
 
 def test_pods_alone_keep_no_round_going() -> None:
-    nobody = np.zeros((1, 3), dtype=np.int64)
+    no_units = np.zeros((1, 3), dtype=np.int64)
     deserved = iterate(
-        np.array([0, 0, 110]), np.array([1]), nobody, nobody + 110, np.array([[0, 0, 200]]), pods_column=_PODS
+        np.array([0, 0, 110]), np.array([1]), no_units, no_units + 110, np.array([[0, 0, 200]]), pods_column=_PODS
     )
     assert deserved.tolist() == [[0, 0, 110]]
 
@@ -121,7 +121,7 @@ def test_all_entries_share_one_level(total: int, queues: list[tuple[int, int, in
     assert sum(shares) <= max(total, sum(floors))
     # Less than one base unit each is lost to rounding.
     assert sum(shares) > min(max(total, sum(floors)), sum(tops)) - len(queues)
-    # Nobody who could take more stands lower, for its weight, than anyone who is above its floor.
+    # No queue that could take more stands lower, for its weight, than any that is above its floor.
     for share, weight, top in zip(shares, weights, tops, strict=True):
         for other, other_weight, floor in zip(shares, weights, floors, strict=True):
             if share < top and other > floor:

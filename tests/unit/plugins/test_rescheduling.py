@@ -73,7 +73,7 @@ def test_21_1_low_and_high_nodes() -> None:
     assert sides_of(cluster(n1=(20, 20), n2=(80, 50), n3=(40, 40))) == (["n1"], ["n2"])
 
 
-def test_21_2_the_budget_is_what_low_nodes_lack_to_their_target() -> None:
+def test_21_2_the_budget_is_the_distance_of_low_nodes_to_their_target() -> None:
     low = sides(_loads(cluster(n1=(20, 20), n2=(80, 50))), PARAMS).low
     assert budget(low, PARAMS.targets) == (4_000, 40 * 2**30)
 
@@ -120,7 +120,7 @@ def test_a_cordoned_node_takes_no_pods_but_may_lose_some() -> None:
     assert sides_of(h) == (["a"], ["c"])
 
 
-def test_what_was_measured_too_long_ago_does_not_count() -> None:
+def test_expired_measurements_do_not_count() -> None:
     h = cluster(n1=(20, 20), n2=(80, 50))
     measured(h, EPOCH - 5 * MINUTE, n2=(80, 50))
     pods(h, "n2", 3)
@@ -190,7 +190,7 @@ def test_better_pods_are_identified_by_uid() -> None:
     assert (victim.namespace, victim.name) == ("default", "same")
 
 
-def test_a_gang_loses_only_what_it_can_do_without() -> None:
+def test_a_gang_loses_only_pods_beyond_its_minimum() -> None:
     h = cluster(n1=(0, 0), n2=(95, 50))
     h.group("g", min_member=4)
     pods(h, "n2", 6)

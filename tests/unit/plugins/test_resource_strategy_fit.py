@@ -37,12 +37,12 @@ def conf(**arguments: Any) -> str:
 def parsed(**arguments: Any) -> tuple[ResourceStrategyFitArguments | None, list[str]]:
     """The arguments as the plugin gets them, and the problems reported."""
     result = parse_conf(conf(**arguments), registry=registry())
-    said = [f"{problem.severity}: {problem.render()}" for problem in result.problems]
+    rendered = [f"{problem.severity}: {problem.render()}" for problem in result.problems]
     if result.conf is None:
-        return None, said
+        return None, rendered
     found = result.conf.tiers[0][1].arguments
     assert isinstance(found, ResourceStrategyFitArguments)
-    return found, said
+    return found, rendered
 
 
 def notes(strategy: str | None, weights: object = None) -> dict[str, str]:
@@ -75,7 +75,7 @@ BIG = {"cpu": "8", "resources": {GPU: 8}}
 WANTS, HOLDS = {"cpu": "2", GPU: 2}, {"cpu": "2", GPU: 4}
 CASES = [
     Case("23.1 cards packed, cpu spread", {"resources": PACK_CARDS}, WANTS, BIG, HOLDS, 666.67),
-    Case("23.2 cpu and memory are spread unless told otherwise", {}, {"cpu": "1", "memory": "4Gi"},
+    Case("23.2 cpu and memory are spread by default", {}, {"cpu": "1", "memory": "4Gi"},
          {"cpu": "4", "memory": "16Gi"}, {}, 750),
     Case("the weight is a factor", {"resources": PACK_CARDS, "resourceStrategyFitWeight": 1}, WANTS, BIG, HOLDS, 66.67),
     Case("a weight of 0 turns the part off", {"resourceStrategyFitWeight": 0}, WANTS, BIG, HOLDS, None),
@@ -83,13 +83,13 @@ CASES = [
          0),
     Case("one the node has none of adds nothing, its weight counts", {"resources": PACK_CARDS}, WANTS, {"cpu": "8"},
          {"cpu": "2"}, 166.67),
-    Case("nothing that is asked for counts", {"resources": {GPU: {}}}, {"cpu": "1"}, BIG, {}, None),
+    Case("no requested resource counts", {"resources": {GPU: {}}}, {"cpu": "1"}, BIG, {}, None),
     Case("an empty entry is LeastAllocated of weight 1", {"resources": {"cpu": None}}, {"cpu": "2"}, BIG, {}, 750),
     Case("a pod's own strategy takes the place of the conf's", {"resources": PACK_CARDS}, WANTS, BIG, HOLDS, 500,
          notes(MOST_ALLOCATED, {"cpu": 1})),
-    Case("of its own weights only what it asks for counts", {}, WANTS, BIG, HOLDS, 625,
+    Case("of its own weights only requested resources count", {}, WANTS, BIG, HOLDS, 625,
          notes(MOST_ALLOCATED, {"cpu": 1, GPU: 1, "memory": 7})),
-    Case("its own weights know no beginnings of names", {}, WANTS, BIG, HOLDS, None,
+    Case("its own weights have no name prefixes", {}, WANTS, BIG, HOLDS, None,
          notes(MOST_ALLOCATED, {"nvidia.com/*": 1})),
     Case("without own weights nothing counts", {}, WANTS, BIG, HOLDS, None, notes(MOST_ALLOCATED)),
     Case("own weights that are no JSON count for nothing", {}, WANTS, BIG, HOLDS, None, notes(MOST_ALLOCATED, "cpu=1")),
@@ -187,13 +187,13 @@ def test_pods_without_cards_go_where_no_cards_are() -> None:
     h.pod("p", requests={"cpu": "1"})
     h.step()
     assert h.binds == {"p": "b"}
-    h.node("b", resources={GPU: 8, FPGA: 1})  # what a node is made of may change
+    h.node("b", resources={GPU: 8, FPGA: 1})  # the resources of a node may change
     h.pod("later", requests={"cpu": "1"})
     h.step()
     assert h.binds["later"] == "a"
 
 
-# --- what is left for cards -------------------------------------------------------------------------------------------
+# --- the remainder for cards ------------------------------------------------------------------------------------------
 
 
 def leaves(**factors: float) -> dict[str, Any]:
@@ -261,7 +261,7 @@ def test_a_run_of_pods_stops_where_the_share_of_the_cards_begins() -> None:
 # --- annotations that cannot be read ----------------------------------------------------------------------------------
 
 WEIGHTS = 'a JSON object of resource names and whole numbers from 0 on, such as {"cpu": 1, "nvidia.com/gpu": 2}'
-TOLD = [
+REPORTED_KEYS = [
     (notes(MOST_ALLOCATED, {"cpu": 1.5}), RESOURCE_STRATEGY_WEIGHT, "got float", WEIGHTS),
     (notes(MOST_ALLOCATED, {"cpu": -1}), RESOURCE_STRATEGY_WEIGHT, ">= 0", WEIGHTS),
     (notes(MOST_ALLOCATED, {"cpu": True}), RESOURCE_STRATEGY_WEIGHT, "got bool", WEIGHTS),
@@ -279,7 +279,7 @@ TOLD = [
 
 
 @pytest.mark.parametrize(
-    ("annotations", "key", "detail", "accepted"), TOLD, ids=[str(place) for place in range(len(TOLD))]
+    ("annotations", "key", "detail", "accepted"), REPORTED_KEYS, ids=[str(place) for place in range(len(REPORTED_KEYS))]
 )
 def test_invalid_annotations_are_reported_once(
     annotations: dict[str, str], key: str, detail: str, accepted: str
@@ -308,13 +308,13 @@ def test_invalid_annotations_are_reported_once(
 
 
 def test_the_arguments_of_the_table_are_understood() -> None:
-    found, said = parsed(
+    found, rendered = parsed(
         resourceStrategyFitWeight=5,
         resources=PACK_CARDS,
         sra={"enable": True, "resources": GPU, "weight": 3, "resourceWeight": {GPU: 2}},
         proportional={"enable": True, "resources": GPU, "resourceProportion": {f"{GPU}.cpu": 4, f"{GPU}.memory": 8.5}},
     )
-    assert said == []
+    assert rendered == []
     assert found == ResourceStrategyFitArguments(
         5,
         {GPU: Choice(MOST_ALLOCATED, 2), "cpu": Choice(LEAST_ALLOCATED, 1)},
@@ -346,9 +346,9 @@ WARNINGS: list[tuple[dict[str, Any], str, str]] = [
 
 @pytest.mark.parametrize(("arguments", "place", "words"), WARNINGS, ids=str)
 def test_a_slip_is_a_warning_with_its_place(arguments: dict[str, Any], place: str, words: str) -> None:
-    found, (said,) = parsed(**arguments)
-    assert said.startswith(f"warning: {place}")
-    assert words in said
+    found, (rendered,) = parsed(**arguments)
+    assert rendered.startswith(f"warning: {place}")
+    assert words in rendered
     assert found is not None, "the rest of the conf is kept"
 
 
@@ -366,11 +366,11 @@ ERRORS: list[tuple[dict[str, Any], str, str]] = [
 
 @pytest.mark.parametrize(("arguments", "place", "words"), ERRORS, ids=str)
 def test_a_structure_of_a_wrong_form_rejects_the_conf(arguments: dict[str, Any], place: str, words: str) -> None:
-    found, (said,) = parsed(**arguments)
+    found, (rendered,) = parsed(**arguments)
     assert found is None
-    assert said.startswith(f"error: {place} ")
-    assert words in said
-    assert "accepted: a map" in said
+    assert rendered.startswith(f"error: {place} ")
+    assert words in rendered
+    assert "accepted: a map" in rendered
 
 
 def test_wrong_entries_fall_back_one_by_one() -> None:
@@ -396,12 +396,12 @@ def formula(
 ) -> Fraction:
     """Volcano's formula for one node, exactly."""
     total, points = 0, Fraction(0)
-    for name, asked in request.items():
+    for name, requested in request.items():
         fitting = [key for key in configured if key.endswith("*") and name.startswith(key[:-1])]
         key = name if name in configured else max(fitting, key=len, default=None)
-        if not asked or key is None:
+        if not requested or key is None:
             continue
-        choice, offered, taken = configured[key], node.get(name, 0), asked + used.get(name, 0)
+        choice, offered, taken = configured[key], node.get(name, 0), requested + used.get(name, 0)
         total += choice.weight
         if not offered:
             continue

@@ -37,7 +37,7 @@ def _cluster() -> Harness:
     return h
 
 
-def _ask(h: Harness, name: str, **minimum: Any) -> None:
+def _add_group(h: Harness, name: str, **minimum: Any) -> None:
     spelled = {key.replace("__", "/").replace("_", "."): value for key, value in minimum.items()}
     h.group(name, phase="Pending", min_resources=spelled)
 
@@ -53,14 +53,14 @@ def _message(h: Harness, name: str) -> str:
     return answer.message
 
 
-def test_what_was_admitted_counts_against_the_next() -> None:
+def test_admitted_requests_count_against_the_next_job() -> None:
     h = _cluster()
     _quota(h, {"cpu": "10"}, {"cpu": "6"})
-    _ask(h, "first", cpu="3")
-    _ask(h, "next", cpu="2")
+    _add_group(h, "first", cpu="3")
+    _add_group(h, "next", cpu="2")
     h.session()
     assert _vote(h, "first") is Vote.PERMIT
-    assert _vote(h, "next") is Vote.PERMIT  # a vote promises nothing
+    assert _vote(h, "next") is Vote.PERMIT  # a vote reserves nothing
     h.plugin("resourcequota").job_enqueued(h.job("first"))
     assert _vote(h, "next") == Refusal(
         "job_enqueueable",
@@ -77,7 +77,7 @@ def test_what_was_admitted_counts_against_the_next() -> None:
 def test_only_names_that_the_quota_limits_count() -> None:
     h = _cluster()
     _quota(h, {"pods": "5"}, {"pods": "5"})
-    _ask(h, "a", cpu="100")
+    _add_group(h, "a", cpu="100")
     h.session()
     assert _vote(h, "a") is Vote.PERMIT
 
@@ -86,7 +86,7 @@ def test_the_job_must_fit_every_quota_of_the_namespace() -> None:
     h = _cluster()
     _quota(h, {"cpu": "10"}, {"cpu": "0"}, name="one")
     _quota(h, {"memory": "1Gi"}, {"memory": "1Gi"}, name="two")
-    _ask(h, "a", cpu="1", memory="1")
+    _add_group(h, "a", cpu="1", memory="1")
     h.session()
     assert _message(h, "a") == "resource quota insufficient, requested: memory=1, used: memory=1Gi, limited: memory=1Gi"
 
@@ -142,7 +142,7 @@ def test_jobs_without_minimum_and_other_namespaces_are_let_in() -> None:
 def test_a_quota_that_its_controller_has_not_seen_limits_already() -> None:
     h = _cluster()
     _quota(h, {"cpu": "1"})
-    _ask(h, "a", cpu="2")
+    _add_group(h, "a", cpu="2")
     h.session()
     assert _message(h, "a") == "resource quota insufficient, requested: cpu=2, used: cpu=0, limited: cpu=1"
 
@@ -150,19 +150,19 @@ def test_a_quota_that_its_controller_has_not_seen_limits_already() -> None:
 def test_scopes_are_not_looked_at() -> None:
     h = _cluster()
     _quota(h, {"cpu": "1"}, {}, scopes=["BestEffort"])
-    _ask(h, "a", cpu="2")
+    _add_group(h, "a", cpu="2")
     h.session()
     assert isinstance(_vote(h, "a"), Refusal)
 
 
-def test_pods_that_exist_are_in_the_usage_and_not_asked_for_twice() -> None:
+def test_existing_pods_are_in_the_usage_and_not_requested_twice() -> None:
     h = _cluster()
     _quota(
         h,
         {"cpu": "10", "requests.cpu": "10", "limits.cpu": "12", "pods": "2", "count/pods": "2"},
         {"cpu": "6", "requests.cpu": "6", "limits.cpu": "8", "pods": "2", "count/pods": "2"},
     )
-    _ask(h, "deployment", cpu="6", requests_cpu="6", limits_cpu="8", pods="2", count__pods="2")
+    _add_group(h, "deployment", cpu="6", requests_cpu="6", limits_cpu="8", pods="2", count__pods="2")
     for name in ("p0", "p1"):
         h.pod(name, group="deployment", requests={"cpu": "3"}, limits={"cpu": "4"})
     h.session()
@@ -173,9 +173,9 @@ def test_of_jobs_whose_pods_exist_together_beyond_the_quota_as_many_are_admitted
     h = _cluster()
     _quota(h, {"cpu": "4"}, {"cpu": "6"})
     for name in ("a", "b"):
-        _ask(h, name, cpu="3")
+        _add_group(h, name, cpu="3")
         h.pod(f"{name}-0", group=name, requests={"cpu": "3"})
-    _ask(h, "least", cpu="1")
+    _add_group(h, "least", cpu="1")
     h.settle()
     phases = [h.job(name).phase for name in ("a", "b", "least")]
     assert phases == [PodGroupPhase.INQUEUE, PodGroupPhase.PENDING, PodGroupPhase.INQUEUE]
@@ -187,7 +187,7 @@ def test_of_jobs_whose_pods_exist_together_beyond_the_quota_as_many_are_admitted
 def test_a_job_whose_pods_are_more_than_its_minimum_needs_all_of_them() -> None:
     h = _cluster()
     _quota(h, {"cpu": "4"}, {"cpu": "6"})
-    _ask(h, "a", cpu="3")
+    _add_group(h, "a", cpu="3")
     for name in ("a-0", "a-1"):
         h.pod(name, group="a", requests={"cpu": "3"})
     h.session()
@@ -197,7 +197,7 @@ def test_a_job_whose_pods_are_more_than_its_minimum_needs_all_of_them() -> None:
 def test_an_ended_pod_counts_as_an_object_only() -> None:
     h = _cluster()
     _quota(h, {"pods": "1", "count/pods": "1"}, {"pods": "0", "count/pods": "1"})
-    _ask(h, "a", pods="1", count__pods="1")
+    _add_group(h, "a", pods="1", count__pods="1")
     h.pod("old", group="a", phase="Succeeded")
     h.session()
     assert _vote(h, "a") is Vote.PERMIT
@@ -209,10 +209,10 @@ def test_an_ended_pod_counts_as_an_object_only() -> None:
 def test_reservations_of_earlier_sessions_last_until_the_pods_exist() -> None:
     h = _cluster()
     _quota(h, {"cpu": "10"}, {"cpu": "0"})
-    _ask(h, "first", cpu="8")
+    _add_group(h, "first", cpu="8")
     h.settle()
     assert h.job("first").phase is PodGroupPhase.INQUEUE
-    _ask(h, "next", cpu="4")
+    _add_group(h, "next", cpu="4")
     h.settle()
     assert h.job("next").phase is PodGroupPhase.PENDING
     assert h.event_messages("PodGroup", "next") == [
@@ -227,10 +227,10 @@ def test_reservations_of_earlier_sessions_last_until_the_pods_exist() -> None:
 def test_a_deleted_job_reserves_nothing() -> None:
     h = _cluster()
     _quota(h, {"cpu": "10"}, {"cpu": "0"})
-    _ask(h, "first", cpu="8")
+    _add_group(h, "first", cpu="8")
     h.settle()
     h.delete_group("first")
-    _ask(h, "next", cpu="4")
+    _add_group(h, "next", cpu="4")
     h.settle()
     assert h.job("next").phase is PodGroupPhase.INQUEUE
 
@@ -238,26 +238,26 @@ def test_a_deleted_job_reserves_nothing() -> None:
 def test_a_freed_quota_wakes_and_other_quotas_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     h = _cluster()
     _quota(h, {"cpu": "1"}, {"cpu": "1"})
-    _ask(h, "a", cpu="1")
+    _add_group(h, "a", cpu="1")
     h.settle()
     assert h.step().idle
-    asked: list[str] = []
+    checked: list[str] = []
     vote = ResourceQuota.job_enqueueable
 
     def listen(self: ResourceQuota, job: Job) -> Vote | Refusal:
-        asked.append(job.name)
+        checked.append(job.name)
         return vote(self, job)
 
     monkeypatch.setattr(ResourceQuota, "job_enqueueable", listen)
     h.reconfigure(CONF)
     h.step()
-    assert asked == ["a"]
+    assert checked == ["a"]
     h.node("n")
     h.step()
-    assert asked == ["a"], "the same grounds, the same answer"
+    assert checked == ["a"], "the same grounds, the same answer"
     h.apply(ObjectGone("ResourceQuota", "default", "quota"))
     assert not h.step().idle
-    assert (asked, h.job("a").phase) == (["a", "a"], PodGroupPhase.INQUEUE)
+    assert (checked, h.job("a").phase) == (["a", "a"], PodGroupPhase.INQUEUE)
 
 
 def test_the_same_quota_again_is_no_change() -> None:

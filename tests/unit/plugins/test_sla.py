@@ -154,8 +154,8 @@ def test_a_job_that_waits_past_its_deadline_is_reported_once() -> None:
     for hours in (1, 2, 3, 4):
         h.step(EPOCH + hours * HOUR)
     message = "SLA deadline reached: the job has waited for 1h30m0s and is prioritized"
-    told = h.event_messages("PodGroup", "a")
-    assert [each for each in told if each[0] != "Unschedulable"] == [("SLADeadlineReached", message)]
+    emitted = h.event_messages("PodGroup", "a")
+    assert [each for each in emitted if each[0] != "Unschedulable"] == [("SLADeadlineReached", message)]
     assert {reason for reason, _ in h.event_messages("PodGroup", "b")} == {"Unschedulable"}
 
 

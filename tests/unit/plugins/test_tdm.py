@@ -70,7 +70,7 @@ def test_windows(window: str, time: str, active: bool) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "10:00", "24:00-06:00", "10:60-11:00", "10-11", "a:b-c:d", "10:00-21:00-22:00"])
-def test_what_is_no_window(text: str) -> None:
+def test_an_invalid_window_parses_to_none(text: str) -> None:
     assert parse_window(text) is None
 
 
@@ -144,7 +144,7 @@ def scored(h: Harness, name: str) -> list[float]:
         pytest.param({}, {}, False, id="17.6 no annotation"),
     ],
 )
-def test_who_may_go_to_lent_nodes(pod: dict[str, str], group: dict[str, str], lent: bool) -> None:
+def test_pods_that_may_use_revocable_nodes(pod: dict[str, str], group: dict[str, str], lent: bool) -> None:
     h = cluster("23:00:00")
     h.group("g", annotations=group)
     h.pod("p", annotations=pod)
@@ -307,14 +307,14 @@ def test_firm_pods_take_preemptable_ones_off_ordinary_nodes() -> None:
     h.pod("kept", group="b", node="own", annotations=NO)
     h.pod("mate", group="g", node="own")
     h.session()
-    everybody = ("starting", "kept", "lent", "mate", "a0", "b0", "a1", "b1", "a2")
-    assert victims(h, "firm", *everybody) == ["a0", "b0", "a1"]
+    all_pods = ("starting", "kept", "lent", "mate", "a0", "b0", "a1", "b1", "a2")
+    assert victims(h, "firm", *all_pods) == ["a0", "b0", "a1"]
 
 
 @pytest.mark.parametrize(
     "annotations",
     [{}, {PREEMPTABLE: "true"}, {PREEMPTABLE: "false", ZONE: "*"}],
-    ids=["says nothing", "preemptable", "revocable"],
+    ids=["no annotation", "preemptable", "revocable"],
 )
 def test_preemptable_and_revocable_pods_preempt_nothing(annotations: dict[str, str]) -> None:
     h = cluster("23:00:00")

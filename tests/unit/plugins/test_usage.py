@@ -87,7 +87,7 @@ def verdict(h: Harness) -> tuple[list[int], dict[str, int]]:
         pytest.param((None, 60), "cpu.weight: 0", 200.0, id="the one that counts for nothing is not known"),
     ],
 )
-def test_the_score_is_what_is_left_of_a_node(
+def test_the_score_is_the_remaining_share_of_a_node(
     load: tuple[float | None, float | None], weights: str, expected: float, switches: str, estimator: str
 ) -> None:
     assert scores(cluster(load, arguments=weights + estimator, switches=switches)) == [expected]
@@ -120,8 +120,8 @@ _UU = Code.UNRESOLVABLE
 def test_a_node_above_a_threshold_takes_no_pods(
     load: tuple[float | None, float | None], arguments: str, code: int, reasons: list[str]
 ) -> None:
-    codes, told = verdict(cluster(load, arguments=arguments))
-    assert (codes, list(told)) == ([code], reasons)
+    codes, shown = verdict(cluster(load, arguments=arguments))
+    assert (codes, list(shown)) == ([code], reasons)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_a_node_above_a_threshold_takes_no_pods(
         pytest.param(6, True, id="15.4 6 minutes old"),
     ],
 )
-def test_what_was_measured_too_long_ago_does_not_count(minutes: float, passes: bool) -> None:
+def test_expired_measurements_do_not_count(minutes: float, passes: bool) -> None:
     h = cluster((99, 50), at=EPOCH + 1 - minutes * MINUTE)
     codes, _ = verdict(h)
     assert codes == [0 if passes else _UU]
@@ -195,7 +195,7 @@ def test_without_a_measurement_the_plugin_has_no_effect() -> None:
         pytest.param("usage.weight: 0", (45, 60), True, id="nothing is scored"),
     ],
 )
-def test_what_is_kept_per_class_is_kept_until_it_would_be_another(
+def test_the_cache_per_class_is_kept_until_its_value_changes(
     arguments: str, load: tuple[float, float], same: bool
 ) -> None:
     h = cluster((40, 60), arguments=arguments)
@@ -222,7 +222,7 @@ def test_a_measurement_of_an_unknown_node_counts_once_the_node_exists() -> None:
     assert verdict(h)[0] == [0, _UU]
 
 
-def test_the_series_count_nodes_by_what_is_known_of_them() -> None:
+def test_the_series_count_nodes_by_state_of_their_measurement() -> None:
     h = cluster((99, 10), (10, 10))
     measured(h, EPOCH - 600, n2=(1, 1))
     h.node("n2")
@@ -231,7 +231,7 @@ def test_the_series_count_nodes_by_what_is_known_of_them() -> None:
     assert found == {"measured": 2, "over_threshold": 1, "stale": 1}
 
 
-def test_nobody_is_evicted_from_a_node_that_is_loaded() -> None:
+def test_no_pod_is_evicted_from_a_loaded_node() -> None:
     """Unresolvable: the load would not fall before the preemptor were there."""
     gang = "{name: gang, enablePreemptable: false, enableJobStarving: false}"
     text = conf(plugins=", {name: priority}, " + gang).replace('"allocate"', '"allocate, preempt"')
@@ -281,7 +281,7 @@ def test_an_estimate_is_never_negative_nor_above_the_limit(
         assert found <= limit
 
 
-def test_a_burst_spreads_by_what_it_will_use() -> None:
+def test_a_burst_spreads_by_its_expected_usage() -> None:
     h = cluster((30, 30), (31, 31), (60, 60))
     h.group("burst", min_member=1)
     for index in range(8):
@@ -410,7 +410,7 @@ def test_no_memory_grows_with_deleted_nodes() -> None:
     assert h.state.usage["n0"] == NodeUsage(1, 1), "a load that holds"
 
 
-def test_measurements_are_taken_by_row_whatever_the_order_they_came_in() -> None:
+def test_measurements_are_read_by_row_in_any_order_of_arrival() -> None:
     h = cluster(*((index % 100, 10) for index in range(500)), arguments="estimator: {enable: false}")
     expected = [
         5 * (100 - load + 90) / 2 for load in (int(name[1:]) % 100 for name in sorted(f"n{i}" for i in range(500)))

@@ -144,7 +144,7 @@ def test_queues_show_each_card_against_its_quota() -> None:
     assert overview.cards == (CardRow("H200", 1, 8.0, 3.0),)
 
 
-def test_a_malformed_quota_shows_what_is_used_without_a_limit() -> None:
+def test_a_malformed_quota_shows_usage_without_a_limit() -> None:
     pods = [member("a", "2026-01-01T00:00:05Z", **{"volcano.sh/card.name": "H200"})]
     broken = queue(metadata={"annotations": {"volcano.sh/card.quota": "{"}})
     uses = survey([NODE, group(), *pods, broken], START, START).queues[0].uses
@@ -161,7 +161,7 @@ def test_queues_show_the_shares_that_they_name_with_their_charges() -> None:
     assert renamed == (Use("nvidia.com/gpu", "0", "8", 0.0),)
 
 
-def test_tables_show_markup_as_text_and_leave_out_what_is_empty() -> None:
+def test_tables_show_markup_as_text_and_leave_out_empty_columns() -> None:
     output = io.StringIO()
     waiting = member("a", message="[red]not markup[/red] <q> requested <4000>")
     evictions = [EvictionRow(90, "ns/b", "n", "reclaim")]
@@ -248,7 +248,7 @@ def test_short_runs_draw_no_bar_and_long_ones_do(monkeypatch: pytest.MonkeyPatch
     assert "1h of 2h" in output.getvalue()
 
 
-def test_queues_show_cards_by_node_whatever_the_annotations_of_the_pods_are() -> None:
+def test_queues_show_cards_by_node_for_any_annotations_of_the_pods() -> None:
     quota = {"annotations": {"volcano.sh/card.quota": '{"H200": 4}'}}
     pods = [
         member("renamed", "2026-01-01T00:00:05Z", **{"volcano.sh/card.name": "A100"}),

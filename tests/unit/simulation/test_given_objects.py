@@ -81,7 +81,7 @@ def test_an_owner_that_is_not_named_is_none() -> None:
     assert get(outcome, "Pod", "a")["status"]["phase"] == "Running"
 
 
-def test_what_a_patch_leaves_out_is_defaulted_as_at_creation() -> None:
+def test_fields_that_a_patch_leaves_out_are_defaulted_as_at_creation() -> None:
     task = {"name": "w", "template": TEMPLATE}
     outcome = run(
         NODE,
@@ -95,11 +95,11 @@ def test_what_a_patch_leaves_out_is_defaulted_as_at_creation() -> None:
 @pytest.mark.parametrize(
     "before, after, ended",
     [
-        pytest.param(None, "5s", "00:05", id="told to end"),
-        pytest.param(None, "1s", "00:03", id="told to have ended already"),
-        pytest.param("10s", "50s", "00:50", id="told to run on"),
-        pytest.param("10s", "4s", "00:04", id="told to end earlier"),
-        pytest.param("10s", None, "", id="told to run for ever"),
+        pytest.param(None, "5s", "00:05", id="the new duration ends it"),
+        pytest.param(None, "1s", "00:03", id="the new duration is over"),
+        pytest.param("10s", "50s", "00:50", id="the new duration is longer"),
+        pytest.param("10s", "4s", "00:04", id="the new duration is shorter"),
+        pytest.param("10s", None, "", id="without a duration it runs for ever"),
     ],
 )
 def test_a_duration_counts_from_the_start_whenever_it_is_written(

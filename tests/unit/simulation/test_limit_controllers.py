@@ -84,14 +84,14 @@ def test_an_ended_pod_is_an_object_still() -> None:
     assert used(bench) == {"cpu": "0", "pods": "0", "count/pods": "1"}
 
 
-def test_a_name_that_is_limited_no_longer_is_not_told() -> None:
+def test_a_resource_that_is_no_longer_limited_leaves_the_status() -> None:
     bench = Workbench()
     quota(bench, cpu="10", pods="5")
     bench.patch("ResourceQuota", "q", {"spec": {"hard": {"pods": None}}})
     assert bench.status("ResourceQuota", "q") == {"hard": {"cpu": "10"}, "used": {"cpu": "0"}}
 
 
-def test_a_second_quota_and_one_that_came_back_count_what_is_there() -> None:
+def test_a_second_quota_and_a_recreated_one_count_existing_pods() -> None:
     bench = Workbench()
     quota(bench, cpu="10")
     bench.remove("ResourceQuota", "q")
@@ -100,7 +100,7 @@ def test_a_second_quota_and_one_that_came_back_count_what_is_there() -> None:
     assert used(bench) == {"cpu": "1"}
 
 
-def test_what_is_given_as_used_stands_and_pods_that_come_and_go_are_counted_from_there() -> None:
+def test_a_given_usage_is_kept_and_later_pods_are_counted_on_top() -> None:
     bench = Workbench()
     bench.pod("there")
     bench.create(
@@ -127,10 +127,10 @@ def test_a_limit_may_stand_in_the_status_alone() -> None:
 @pytest.mark.parametrize(
     ("given", "spec", "after_each"),
     [
-        pytest.param(2, {"maxUnavailable": 2}, [2, 1, 0, 0], id="as the rule says"),
-        pytest.param(1, {"maxUnavailable": 3}, [1, 0, 0, 0], id="less than the rule says"),
+        pytest.param(2, {"maxUnavailable": 2}, [2, 1, 0, 0], id="as the rule requires"),
+        pytest.param(1, {"maxUnavailable": 3}, [1, 0, 0, 0], id="less than the rule requires"),
         pytest.param(0, {"minAvailable": 0}, [0, 0, 0, 0], id="none"),
-        pytest.param(2, {"minAvailable": 9}, [2, 1, 0, 0], id="more than the rule says"),
+        pytest.param(2, {"minAvailable": 9}, [2, 1, 0, 0], id="more than the rule requires"),
     ],
 )
 def test_disruptions_given_as_allowed_stand_until_pods_go(
@@ -173,7 +173,7 @@ def test_disruptions_given_before_the_pods_are_there_are_not_added_to_theirs() -
         ({}, 3),
     ],
 )
-def test_a_budget_allows_what_its_rule_leaves_of_the_healthy_pods(spec: dict[str, Any], allowed: int) -> None:
+def test_a_budget_allows_the_healthy_pods_beyond_its_rule(spec: dict[str, Any], allowed: int) -> None:
     bench = Workbench()
     bench.create("PodDisruptionBudget", "b", spec={"selector": {"matchLabels": APP}, **spec})
     for index in range(4):
@@ -203,7 +203,7 @@ def test_a_pod_that_leaves_is_healthy_no_longer_and_still_expected() -> None:
     assert found["disruptionsAllowed"] == max(0, found["currentHealthy"] - 2)
 
 
-def test_the_scheduler_is_told_of_namespaces_quotas_and_budgets() -> None:
+def test_the_scheduler_gets_deltas_of_namespaces_quotas_and_budgets() -> None:
     bench = Workbench()
     bench.create("Namespace", "lab", metadata={"labels": {"team": "a"}})
     quota(bench, cpu="10")
@@ -211,9 +211,9 @@ def test_the_scheduler_is_told_of_namespaces_quotas_and_budgets() -> None:
     bench.feed.drain()
     bench.pod("p", labels=APP)
     bench.store.patch("Namespace", "", "lab", {"metadata": {"labels": {"team": "b"}}})
-    told: dict[str, Any] = {objects.change_of(delta): delta for delta in bench.feed.drain()}
-    assert told["NamespaceChanged"].object.metadata.labels == {"team": "b"}
-    of_quota, of_budget = (told[f"{kind}Changed"].object for kind in ("ResourceQuota", "PodDisruptionBudget"))
+    by_kind: dict[str, Any] = {objects.change_of(delta): delta for delta in bench.feed.drain()}
+    assert by_kind["NamespaceChanged"].object.metadata.labels == {"team": "b"}
+    of_quota, of_budget = (by_kind[f"{kind}Changed"].object for kind in ("ResourceQuota", "PodDisruptionBudget"))
     assert of_quota.status.used == {"cpu": "1"}
     assert budget_facts(of_budget) == Budget("default", "b", of_budget.spec.selector, 0, frozenset())
     bench.remove("ResourceQuota", "q")

@@ -1,4 +1,4 @@
-"""What the loader says about input that cannot be simulated: place, object, field, accepted form."""
+"""Messages of the loader about input that cannot be simulated: place, object, field, accepted form."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ CASES = [
     ("items is a string", "apiVersion: v1\nkind: List\nitems: x", 'List: items: expected a list, got the string "x"'),
     ("bad item", "apiVersion: v1\nkind: List\nitems: [{apiVersion: v1, kind: Pod, metadata: {}}]",
      "document 1: items[0]: Pod (no name): metadata.name: is required"),
-    # what an API server refuses of pods and budgets
+    # pods and budgets that an API server refuses
     ("protocol in small letters", POD + "spec: {containers: [{name: c, ports: [{hostPort: 80, protocol: tcp}]}]}",
      'spec.containers[0].ports[0].protocol: expected one of TCP, UDP, SCTP, got the string "tcp"'),
     ("gate without a name", POD + f"spec: {{schedulingGates: [{{}}], {CONTAINERS}}}",
@@ -251,7 +251,7 @@ HARMLESS = [
 
 
 @pytest.mark.parametrize("text", [pytest.param(text, id=name) for name, text in HARMLESS])
-def test_what_an_api_server_takes_is_loaded(tmp_path: Path, text: str) -> None:
+def test_input_that_an_api_server_accepts_is_loaded(tmp_path: Path, text: str) -> None:
     path = tmp_path / "input.yaml"
     path.write_text(text)
     scenario = load_scenario([str(path)])

@@ -38,7 +38,7 @@ def value(text: str) -> Any:
         ("a: =", "="),
     ],
 )
-def test_scalars_are_what_kubectl_makes_of_them(text: str, expected: object) -> None:
+def test_scalars_parse_as_kubectl_parses_them(text: str, expected: object) -> None:
     found = value(text)["a"]
     assert found == expected
     assert type(found) is type(expected)

@@ -20,22 +20,22 @@ def _node(load: str | None) -> JsonObject:
     return {"apiVersion": "v1", "kind": NODE, "metadata": {"name": "n", "annotations": notes}}
 
 
-def _told(feed: StoreWatch) -> list[Delta]:
+def _drained(feed: StoreWatch) -> list[Delta]:
     return [delta for delta in feed.drain() if change_of(delta) != "NodeChanged"]
 
 
-def test_a_load_that_is_written_is_told_once_and_so_are_its_changes_and_its_end() -> None:
+def test_a_written_load_its_changes_and_its_end_are_each_emitted_once() -> None:
     cluster = SimulatedCluster(("capcard-sched",), "default")
     feed = StoreWatch(cluster.store)
     cluster.store.observe(feed.observe)
     cluster.store.create(NODE, _node("cpu=80,memory=50"))
-    assert _told(feed) == [NodeUsageChanged({"n": NodeUsage(80.0, 50.0)})]
+    assert _drained(feed) == [NodeUsageChanged({"n": NodeUsage(80.0, 50.0)})]
     cluster.store.patch(NODE, "", "n", {"metadata": {"labels": {"a": "b"}}})
-    assert _told(feed) == []
+    assert _drained(feed) == []
     cluster.store.patch(NODE, "", "n", {"metadata": {"annotations": {SIMULATION_USAGE: "cpu=10"}}})
-    assert _told(feed) == [NodeUsageChanged({"n": NodeUsage(10.0)})]
+    assert _drained(feed) == [NodeUsageChanged({"n": NodeUsage(10.0)})]
     cluster.store.patch(NODE, "", "n", {"metadata": {"annotations": {SIMULATION_USAGE: None}}})
-    assert _told(feed) == [NodeUsageGone("n")]
+    assert _drained(feed) == [NodeUsageGone("n")]
 
 
 def test_the_load_of_a_node_goes_with_it() -> None:
@@ -53,7 +53,7 @@ def test_the_load_of_a_node_goes_with_it() -> None:
 
 
 @pytest.mark.parametrize("load", ["80", "cpu=80%", "cpu=200", "gpu=1", ""])
-def test_a_load_of_another_form_is_told_with_its_place_and_the_accepted_form(load: str) -> None:
+def test_a_malformed_load_is_reported_with_its_place_and_the_accepted_form(load: str) -> None:
     (problem,) = check_object(NODE, _node(load))
     assert problem.path == f'metadata.annotations["{SIMULATION_USAGE}"]'
     assert 'expected "cpu=80,memory=50" in percent from 0 to 100' in problem.text

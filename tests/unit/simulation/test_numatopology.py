@@ -12,7 +12,7 @@ HEAD = "apiVersion: nodeinfo.volcano.sh/v1alpha1\nkind: Numatopology\nmetadata: 
 
 
 @pytest.mark.parametrize(
-    ("spec", "told"),
+    ("spec", "problem"),
     [
         ("[]", "spec: expected a mapping, got a list"),
         ("{numares: x}", 'spec.numares: expected a mapping, got the string "x"'),
@@ -21,15 +21,15 @@ HEAD = "apiVersion: nodeinfo.volcano.sh/v1alpha1\nkind: Numatopology\nmetadata: 
         ("{policies: {CPUManagerPolicy: 1}}", "spec.policies.CPUManagerPolicy: expected a string, got the number 1"),
     ],
 )
-def test_a_field_of_a_wrong_type_is_named_with_what_it_must_be(tmp_path: Path, spec: str, told: str) -> None:
+def test_a_field_of_a_wrong_type_is_named_with_the_accepted_type(tmp_path: Path, spec: str, problem: str) -> None:
     file = tmp_path / "a.yaml"
     file.write_text(f"{HEAD}spec: {spec}\n")
     with pytest.raises(InputError) as caught:
         load_scenario([str(file)])
-    assert f"document 1: Numatopology n: {told}" in str(caught.value)
+    assert f"document 1: Numatopology n: {problem}" in str(caught.value)
 
 
-def test_what_is_wrong_with_a_value_is_for_the_scheduler_to_say(tmp_path: Path) -> None:
+def test_wrong_values_are_left_to_the_scheduler(tmp_path: Path) -> None:
     file = tmp_path / "a.yaml"
     file.write_text(f"{HEAD}spec: {{policies: {{CPUManagerPolicy: x}}, cpuDetail: {{0: {{core: 1}}}}}}\n")
     assert load_scenario([str(file)])

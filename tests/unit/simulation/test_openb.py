@@ -1,4 +1,4 @@
-"""Openb traces: what each row becomes, and what is said about rows that cannot be used."""
+"""Openb traces: the objects of each row, and messages about rows that cannot be used."""
 
 import io
 import json
@@ -241,7 +241,7 @@ def test_cards_are_counted_per_model() -> None:
     assert cards_by_model(read_nodes(NODES)) == {"G2": 8, "P100": 2, "T4": 8}
 
 
-def test_yaml_and_json_say_the_same() -> None:
+def test_yaml_and_json_give_the_same_result() -> None:
     as_yaml, as_json = io.BytesIO(), io.BytesIO()
     scenario().write_yaml(as_yaml)
     scenario().write_json(as_json)

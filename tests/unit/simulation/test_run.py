@@ -149,7 +149,7 @@ def test_until_ends_the_run_and_includes_its_own_moment() -> None:
     assert outcome.end == 10 * SECOND
 
 
-def test_what_happens_between_the_last_session_and_the_end_is_part_of_the_run() -> None:
+def test_changes_between_the_last_session_and_the_end_are_part_of_the_run() -> None:
     outcome = run(Scripted(nothing), timeline({"at": "10.4s", "create": NODE}), until=10_500_000)
     assert len(list(outcome.store.list("Node"))) == 1
 
@@ -191,7 +191,7 @@ def test_a_run_of_many_replicas_is_not_taken_for_an_endless_one(monkeypatch: pyt
     assert all(each["spec"]["nodeName"] == "n1" for each in outcome.store.list("Pod"))
 
 
-def test_a_scheduler_that_depends_on_time_is_asked_every_period_for_an_hour() -> None:
+def test_a_scheduler_that_depends_on_time_is_stepped_every_period_for_an_hour() -> None:
     scheduler = Scripted(nothing)
     patient = scheduler.step
     scheduler.step = lambda deltas, now: patient(deltas, now)._replace(idle=False)  # type: ignore[method-assign]
@@ -236,7 +236,7 @@ def failures(scheduler: Scripted) -> list[BindFailed]:
     return [delta for _, deltas in scheduler.steps for delta in deltas if isinstance(delta, BindFailed)]
 
 
-def test_an_evicted_pod_says_why_terminates_and_is_gone() -> None:
+def test_an_evicted_pod_shows_the_reason_terminates_and_is_deleted() -> None:
     evict = Evict("default", "a", "", "reclaim", "reclaim")
     halfway = run(once(evict), NODE, pod(nodeName="n1"), until=10 * SECOND)
     found = get(halfway, "Pod", "a")
@@ -256,13 +256,13 @@ def test_an_evicted_pod_says_why_terminates_and_is_gone() -> None:
     assert [at for at, deltas in scheduler.steps for delta in deltas if change_of(delta) == "PodGone"] == [30]
 
 
-def test_of_an_eviction_for_somebody_the_pod_is_told_and_not_its_group() -> None:
+def test_an_eviction_for_another_pod_emits_its_event_on_the_pod_and_not_on_its_group() -> None:
     evict = Evict("default", "a", "", "reclaim", "reclaim: cpu: 1", by="default/b", queue="q")
     events = run(once(evict), NODE, pod(nodeName="n1"), until=SECOND).store.list("Event")
     assert [event["involvedObject"]["kind"] for event in events if event["reason"] == "Evict"] == ["Pod"]
 
 
-def test_an_eviction_of_nobody_comes_back() -> None:
+def test_an_eviction_of_a_missing_pod_fails() -> None:
     scheduler = once(Evict("default", "x", "u", "preempt", "preempt"))
     run(scheduler)
     assert EvictFailed("default", "x", "u", 'pods "x" not found') in scheduler.steps[1][1]
@@ -321,8 +321,8 @@ def test_equal_events_are_counted_and_different_ones_kept_apart() -> None:
         EmitEvent(about, "Warning", "Why", "other text"),
         EmitEvent(ObjectRef("Queue", "", "q"), "Normal", "Why", "text"),
     ]
-    said = {0: [first, *others], 1: [first], 60: [first]}
-    scheduler = Scripted(lambda _deltas, now: said.get(int(now) - 1_767_225_600, []))
+    sent = {0: [first, *others], 1: [first], 60: [first]}
+    scheduler = Scripted(lambda _deltas, now: sent.get(int(now) - 1_767_225_600, []))
     outcome = run(scheduler, timeline({"at": "60s", "create": NODE}), until=120 * SECOND)
     events = {event["metadata"]["name"]: event for event in outcome.store.list("Event")}
     assert len(events) == 4
@@ -357,12 +357,12 @@ def test_an_impossible_operation_is_named(verb: str, operation: dict[str, Any], 
     assert str(caught.value) == f"-: document 1: Scenario: spec.operations[0].{verb}: {message}"
 
 
-def test_creating_what_a_controller_made_is_named() -> None:
+def test_creating_an_object_that_a_controller_made_is_named() -> None:
     with pytest.raises(InputError, match="create Pod default/a: the object already exists at 2s"):
         run(Scripted(nothing), pod(), timeline({"at": "2s", "create": pod()}))
 
 
-def test_deleting_what_is_gone_already_is_only_a_warning() -> None:
+def test_deleting_a_missing_object_is_only_a_warning() -> None:
     outcome = run(
         once(Evict("default", "a", "", "preempt", "preempt")),
         NODE,
@@ -397,7 +397,7 @@ def test_yaml_output_has_no_anchors_and_equals_the_json() -> None:
     assert yaml.safe_load(text) == json.loads(to_json(document))
 
 
-def test_missing_priority_classes_are_told() -> None:
+def test_missing_priority_classes_are_reported() -> None:
     outcome = run(
         Scripted(nothing), pod(priorityClassName="urgent"), pod("b", priorityClassName="system-node-critical")
     )
@@ -432,17 +432,17 @@ def test_a_scheduler_that_is_always_due_and_never_does_anything_comes_to_an_end(
         def step(self, deltas: Sequence[Delta], now: float) -> Result:
             return super().step(deltas, now)._replace(next_wakeup=now // 3600 * 3600 + 3600)
 
-    said = []
+    sent = []
 
-    def in_other_words(_: Sequence[Delta], now: float) -> list[Intent]:
-        """Says at every hour something else about a pod that waits as before."""
+    def with_new_text(_: Sequence[Delta], now: float) -> list[Intent]:
+        """Emits every hour another text about a pod that waits as before."""
         text = f"no room in hour {now // 3600}"
-        if text in said:
+        if text in sent:
             return []
-        said.append(text)
+        sent.append(text)
         return [UpdatePodCondition("default", "a", "", "Unschedulable", text)]
 
-    for answer in (nothing, in_other_words):
+    for answer in (nothing, with_new_text):
         scheduler = Restless(answer)
         outcome = run(scheduler, NODE, pod())
         hours = {seconds // 3600 for seconds, _ in scheduler.steps if seconds >= 3600}

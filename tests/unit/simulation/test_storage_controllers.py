@@ -140,7 +140,7 @@ def test_a_volume_for_many_nodes_is_made_without_a_zone() -> None:
         ("nobody", "pv", 'persistentvolumeclaims "nobody" not found'),
     ],
 )
-def test_what_a_binding_is_refused_for(claim: str, volume: str, refusal: str) -> None:
+def test_reasons_of_refused_bindings(claim: str, volume: str, refusal: str) -> None:
     bench = Workbench()
     bench.volume("taken", "waits")
     bench.volume("pv", "waits")
@@ -150,7 +150,7 @@ def test_what_a_binding_is_refused_for(claim: str, volume: str, refusal: str) ->
     assert volume_refusal(bench.store, "default", claim, volume) == refusal
 
 
-def test_what_becomes_of_a_volume_when_its_claim_goes() -> None:
+def test_volume_phases_after_deletion_of_the_claim() -> None:
     bench = Workbench()
     bench.volume("kept", "hand")
     bench.claim("by-hand", "hand")

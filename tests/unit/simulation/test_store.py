@@ -20,7 +20,7 @@ def store() -> Store:
     return Store(VirtualClock())
 
 
-def test_a_created_object_gets_what_an_api_server_sets() -> None:
+def test_a_created_object_gets_the_fields_that_an_api_server_sets() -> None:
     found = store()
     found.clock.now = 90 * SECOND
     metadata = found.create("Pod", pod())["metadata"]
@@ -64,7 +64,7 @@ def test_a_patch_that_changes_nothing_is_no_write() -> None:
     assert changes == []
 
 
-def test_a_user_who_takes_away_what_is_defaulted_anew_changes_nothing() -> None:
+def test_removing_a_defaulted_field_changes_nothing() -> None:
     found = store()
     found.admit = lambda _, obj: merged(obj, {"spec": {"replicas": obj["spec"].get("replicas", 1)}})
     first = found.create("Pod", pod())
@@ -88,7 +88,7 @@ def test_observers_see_both_sides_of_a_change_and_old_values_stay_as_they_were()
 
 
 @pytest.mark.parametrize("verb", ["patch", "delete", "remove"])
-def test_writes_to_what_is_not_there_fail(verb: str) -> None:
+def test_writes_to_missing_objects_fail(verb: str) -> None:
     arguments: tuple[Any, ...] = ({},) if verb == "patch" else ()
     with pytest.raises(NotFoundError, match="Pod default/a does not exist"):
         getattr(store(), verb)("Pod", "default", "a", *arguments)

@@ -230,7 +230,7 @@ PREEMPTABLE = "volcano.sh/preemptable"
     ],
     ids=["nothing of its own", "an annotation of its own", "a label of its own"],
 )
-def test_a_job_s_word_reaches_the_pods_whose_template_says_nothing(
+def test_preemptable_of_a_job_reaches_pods_whose_template_sets_none(
     template: dict[str, Any], annotation: str | None, label: str | None
 ) -> None:
     bench = Workbench()

@@ -67,7 +67,7 @@ def test_a_bound_pod_stays_accounted_to_its_job_and_queue(edit: str) -> None:
 
 
 @pytest.mark.parametrize("edit", EDITS)
-def test_a_finished_or_deleted_pod_is_no_usage_whatever_was_edited_before(edit: str) -> None:
+def test_a_finished_or_deleted_pod_is_no_usage_after_any_edit(edit: str) -> None:
     ends: list[deltas.Delta] = [
         pod("p", group="g", node="n", phase="Succeeded"),
         deltas.ObjectGone("Pod", "default", "p"),

@@ -84,7 +84,7 @@ def test_a_podgroup_has_the_pods_of_its_own_namespace_only() -> None:
     assert list(state.groups_missing) == ["two/g"]
 
 
-def test_a_podgroup_that_moves_takes_what_it_holds_to_the_other_queue() -> None:
+def test_a_podgroup_that_moves_takes_its_usage_to_the_other_queue() -> None:
     state = _state(queue("q"), queue("r"), node("n1"), group("g"), pod("p", group="g", node="n1"))
     state.apply(group("g", queue="r"))
     amounts = {name: state.columns.amounts(item.allocated) for name, item in state.queues.items()}
@@ -119,7 +119,7 @@ def test_the_echo_of_a_podgroup_changes_nothing() -> None:
 # --- pods that name no group ------------------------------------------------------------------------------------------
 
 
-def test_a_pod_without_group_is_a_job_of_its_own_in_the_queue_it_asks_for() -> None:
+def test_a_pod_without_group_is_a_job_of_its_own_in_the_queue_it_names() -> None:
     state = _state(queue("default"), queue("other"), pod("a"), pod("b", queue="other"))
     jobs = {key: (job.queue, job.min_available, job.implicit) for key, job in state.schedulable.items()}
     assert jobs == {"default/podgroup-a-uid": ("default", 1, True), "default/podgroup-b-uid": ("other", 1, True)}
@@ -151,7 +151,7 @@ def test_pods_of_one_controller_are_one_job_that_follows_the_oldest() -> None:
     assert (dict(state.jobs), state.queues["late"].jobs) == ({}, {})
 
 
-def test_a_pod_without_group_may_change_the_queue_it_asks_for() -> None:
+def test_a_pod_without_group_may_change_the_queue_it_names() -> None:
     state = _state(queue("q"), queue("r"), pod("p", queue="q"))
     state.apply(pod("p", queue="r"))
     assert (set(state.queues["q"].jobs), set(state.queues["r"].jobs)) == (set(), {"default/podgroup-p-uid"})
@@ -171,7 +171,7 @@ def test_the_podgroup_made_for_a_pod_takes_its_job_over_and_gives_it_back() -> N
     assert recorded(state) == rebuilt(state)
 
 
-def test_a_pod_that_names_a_missing_group_waits_for_it_whatever_the_name() -> None:
+def test_a_pod_that_names_a_missing_group_waits_for_it_under_any_name() -> None:
     state = _state(queue("default"), pod("p", group="podgroup-of-another"))
     assert (list(state.jobs), dict(state.schedulable)) == (["default/podgroup-of-another"], {})
 
@@ -208,7 +208,7 @@ def test_a_queue_that_goes_and_comes_back_finds_its_jobs_again() -> None:
     assert recorded(state) == rebuilt(state)
 
 
-def test_a_changed_queue_keeps_its_identity_and_what_it_holds() -> None:
+def test_a_changed_queue_keeps_its_identity_and_its_usage() -> None:
     state = _state(queue("q"), node("n1"), group("g"), pod("p", group="g", node="n1"))
     before = state.queues["q"]
     state.apply(queue("q", weight=7, capability={"cpu": "4"}, reclaimable=False))

@@ -117,7 +117,7 @@ def test_hyper_nodes_that_change_and_go_are_followed() -> None:
     assert problems(h) == {}
 
 
-def test_what_changes_nothing_in_the_tree_keeps_its_version() -> None:
+def test_a_change_without_effect_on_the_tree_keeps_its_version() -> None:
     h = two_tiers()
     version = tree(h).version
     h.node("a1", labels={"rack": "a", "new": "x"})
@@ -233,7 +233,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("spec", "text"), BROKEN, ids=[text.partition(";")[0][-60:] for _, text in BROKEN])
-def test_what_is_wrong_names_the_field_and_what_is_accepted_and_the_rest_holds(spec: dict[str, Any], text: str) -> None:
+def test_a_problem_names_the_field_and_the_accepted_form_and_the_rest_holds(spec: dict[str, Any], text: str) -> None:
     h = two_tiers()
     body = {"metadata": {"name": "wrong", "uid": "wrong-uid"}, "spec": spec}
     h.apply(deltas.ObjectChanged(msgspec.convert(body, HyperNodeObject)))

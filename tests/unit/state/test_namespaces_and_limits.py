@@ -38,7 +38,7 @@ def budget(allowed: int, name: str = "b", **spec: Any) -> deltas.Delta:
         (budget(1), budget(2), deltas.ObjectGone("PodDisruptionBudget", "ns", "b"), "budgets"),
     ],
 )
-def test_only_what_says_something_new_is_a_change(
+def test_only_a_delta_with_a_difference_is_a_change(
     first: deltas.Delta, other: deltas.Delta, gone: deltas.Delta, field: str
 ) -> None:
     state = fresh()

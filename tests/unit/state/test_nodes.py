@@ -44,7 +44,7 @@ def test_a_node_that_goes_and_comes_back_finds_its_pods_again() -> None:
     assert recorded(state) == before
 
 
-def test_what_happens_to_pods_while_their_node_is_gone_counts_when_it_is_back() -> None:
+def test_changes_of_pods_without_their_node_count_when_the_node_returns() -> None:
     state = _state(
         node("n1"),
         group("g"),
@@ -79,7 +79,7 @@ def test_placeholders_go_with_the_last_pod_that_names_them() -> None:
     assert not state._node_cache._nodes
 
 
-def test_rows_are_in_order_of_name_whatever_the_order_of_arrival() -> None:
+def test_rows_are_in_order_of_name_in_any_order_of_arrival() -> None:
     names = [f"n{i:02d}" for i in range(100)]
     for order in (names, names[::-1], names[50:] + names[:50]):
         state = _state(*(node(name, cpu=str(1 + int(name[1:]))) for name in order), pod("p", node="n42"))
@@ -95,7 +95,7 @@ def test_rows_are_in_order_of_name_whatever_the_order_of_arrival() -> None:
         assert recorded(state) == rebuilt(state)
 
 
-def test_a_change_of_what_a_node_offers_is_no_change_of_what_it_uses() -> None:
+def test_a_change_of_allocatable_is_no_change_of_usage() -> None:
     state = _state(node("n1"), pod("p", node="n1"))
     generation = state.nodes.generation
     state.apply(node("n1", cpu="2", devices={"nvidia.com/gpu": 4}))
@@ -155,7 +155,7 @@ def test_a_column_added_by_a_plugin_does_not_disturb_new_jobs() -> None:
     assert recorded(state) == rebuilt(state)
 
 
-# --- what cannot be read ----------------------------------------------------------------------------------------------
+# --- unreadable objects -----------------------------------------------------------------------------------------------
 
 _POD, _NODE, _GROUP, _QUEUE = (
     ObjectRef("Pod", "default", "bad", "bad-uid"),
@@ -188,7 +188,7 @@ _POD, _NODE, _GROUP, _QUEUE = (
         ),
     ],
 )
-def test_what_cannot_be_read_is_noted_until_it_can_and_others_go_on(
+def test_an_unreadable_object_is_listed_until_it_is_readable_and_others_continue(
     bad: deltas.Delta, good: deltas.Delta, ref: ObjectRef, words: str
 ) -> None:
     state = _state(node("n1"), queue("q"), group("g"), bad, pod("fine", group="g", node="n1"))

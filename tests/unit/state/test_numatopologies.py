@@ -18,7 +18,7 @@ def _changed(name: str = "n", **spec: Any) -> deltas.ObjectChanged:
     return deltas.ObjectChanged(msgspec.convert(obj, NumatopologyObject))
 
 
-def test_an_object_stays_until_it_is_gone_and_only_news_is_a_change() -> None:
+def test_an_object_stays_until_it_is_deleted_and_only_a_difference_is_a_change() -> None:
     state = Harness().state
     state.apply(_changed())
     assert state.numa["n"].free == 0b11

@@ -19,7 +19,7 @@ def _state(*facts: deltas.Delta) -> ClusterState:
 
 
 def _dirty(state: ClusterState, *facts: deltas.Delta) -> set[str]:
-    """What the facts make dirty, as kind:name."""
+    """Changes that the facts mark, as kind:name."""
     state.open_session()
     for fact in facts:
         state.apply(fact)
@@ -191,7 +191,7 @@ def test_the_watch_confirms_a_binding(phase: str, status: TaskStatus) -> None:
     assert recorded(state) == rebuilt(state)
 
 
-def test_a_binding_that_somebody_else_was_first_with_is_none_of_ours() -> None:
+def test_a_binding_by_another_scheduler_is_not_confirmed_as_ours() -> None:
     state = _bound_by_us()
     state.apply(node("n2"))
     state.apply(pod("p", group="g", node="n2", phase="Pending"))
@@ -223,7 +223,7 @@ def test_a_pod_whose_binding_was_refused_for_good_is_left_alone_until_it_may_try
     assert recorded(state) == rebuilt(state)
 
 
-def test_a_takeover_voids_what_was_assumed_and_has_not_shown() -> None:
+def test_a_takeover_drops_unconfirmed_assumptions() -> None:
     state = _bound_by_us()
     state.apply(pod("held", group="g"))
     state.place(state.jobs["default/g"], [state.tasks["held-uid"]], [state.nodes.nodes[0]], TaskStatus.ALLOCATED)
@@ -297,7 +297,7 @@ def test_the_same_pod_again_changes_nothing(fact: deltas.Delta) -> None:
     assert recorded(state) == before
 
 
-def test_a_change_dirties_what_it_touches_and_nothing_else() -> None:
+def test_a_change_marks_exactly_the_affected_objects() -> None:
     state = _state(node("n1"), node("n2"), queue("q"), queue("r"), group("g"), group("h", queue="r"))
     assert _dirty(state, pod("p", group="g")) == {"job:default/g"}
     assert _dirty(state, pod("p", group="g", node="n1")) == {"job:default/g", "queue:q", "node:n1"}

@@ -60,7 +60,7 @@ def test_a_change_opens_a_session_and_the_same_again_does_not(h: Harness, add: C
         (lambda h: h.attachment("a", node="n1", volume="v"), deltas.ObjectGone("VolumeAttachment", "", "a")),
     ],
 )
-def test_what_is_gone_leaves_nothing_behind(h: Harness, add: Change, gone: deltas.Delta) -> None:
+def test_deleted_objects_leave_no_state(h: Harness, add: Change, gone: deltas.Delta) -> None:
     add(h)
     h.settle()
     h.apply(gone)
@@ -84,7 +84,7 @@ def test_a_volume_moves_between_classes_and_claims(h: Harness) -> None:
     assert storage.volumes["v"].version == 2
 
 
-def test_an_attachment_is_counted_whichever_is_told_first(h: Harness) -> None:
+def test_an_attachment_is_counted_in_either_order_of_deltas(h: Harness) -> None:
     h.attachment("early", node="n1", volume="v")
     h.settle()
     assert list(h.state.volumes.attached("n1")) == []
@@ -134,7 +134,7 @@ def test_an_assumption_stands_while_one_of_its_pods_is_being_bound(h: Harness) -
         pytest.param(lambda h: h.claim("c", storage_class="s", volume="v"), id="the claim is bound"),
     ],
 )
-def test_an_assumption_ends_with_what_it_is_about(h: Harness, end: Change) -> None:
+def test_an_assumption_ends_with_its_object(h: Harness, end: Change) -> None:
     h.claim("c", storage_class="s")
     h.group("g")
     h.pod("p")

@@ -24,7 +24,7 @@ def _harness(plugin: str) -> Harness:
     return h
 
 
-def test_what_is_measured_replaces_what_was_and_leaves_other_nodes_alone() -> None:
+def test_a_measurement_replaces_the_former_one_and_affects_no_other_node() -> None:
     h = _harness("looks")
     h.apply(NodeUsageChanged({"a": NodeUsage(1, 2, 3), "b": NodeUsage(4)}), NodeUsageChanged({"a": NodeUsage(5, 6, 7)}))
     session = h.session()
@@ -37,7 +37,7 @@ def test_what_is_measured_replaces_what_was_and_leaves_other_nodes_alone() -> No
 
 
 @pytest.mark.parametrize(("plugin", "idle"), [("looks", False), ("gang", True)])
-def test_load_is_a_reason_for_a_session_only_where_somebody_looks_at_it(plugin: str, idle: bool) -> None:
+def test_load_starts_a_session_only_where_a_plugin_reads_it(plugin: str, idle: bool) -> None:
     h = _harness(plugin)
     h.apply(NodeUsageChanged({"n": NodeUsage(1)}))
     assert h.step().idle is idle

@@ -134,7 +134,7 @@ def test_allocatable_is_limited_by_real_capability_not_by_deserved() -> None:
     assert plugin.allocatable(queue, tasks[2]) == refusal
 
 
-def test_what_is_insufficient_is_named_in_full() -> None:
+def test_insufficient_resources_are_named_in_full() -> None:
     h = cluster("8", memory="8Gi")
     h.queue("q", capability={"cpu": "2", "memory": "4Gi"})
     h.group("g")
@@ -158,17 +158,17 @@ def test_a_closed_queue_gets_nothing(hook: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "asks, refusal",
+    "requested, refusal",
     [
         pytest.param("2", insufficient("preemptive", Figures("cpu", 2000, 5000, 4000)), id="beyond deserved"),
         pytest.param("1", None, id="within deserved"),
     ],
 )
-def test_a_queue_reclaims_up_to_its_deserved_amount(asks: str, refusal: Refusal | None) -> None:
+def test_a_queue_reclaims_up_to_its_deserved_amount(requested: str, refusal: Refusal | None) -> None:
     h = cluster()
     h.queue("q", deserved={"cpu": "4"})
     work(h, "q", runs=3)
-    h.pod("asks", group="q", requests={"cpu": asks})
+    h.pod("asks", group="q", requests={"cpu": requested})
     session = h.session()
     assert capacity(h).preemptive(session.queues["q"], h.task("asks")) == refusal
 
@@ -179,11 +179,11 @@ def test_a_queue_reclaims_up_to_its_deserved_amount(asks: str, refusal: Refusal 
         pytest.param({GPU: "2"}, True, id="what deserved does not name is no matter of it"),
         pytest.param({GPU: "2", "cpu": "1"}, False, id="all it names must be kept"),
         pytest.param({GPU: "0", "cpu": "9"}, False, id="zero is an amount"),
-        pytest.param({"memory": "9Gi"}, False, id="nothing that is asked for is deserved"),
+        pytest.param({"memory": "9Gi"}, False, id="no requested resource is deserved"),
         pytest.param(None, False, id="nothing is deserved"),
     ],
 )
-def test_entitlement_is_to_what_deserved_names(deserved: dict[str, str] | None, may: bool) -> None:
+def test_entitlement_covers_the_resources_that_deserved_names(deserved: dict[str, str] | None, may: bool) -> None:
     h = cluster(resources={GPU: 8})
     h.queue("q", deserved=deserved)
     h.group("q", queue="q")
@@ -288,7 +288,7 @@ def test_admission_stays_exact_while_admitted_groups_are_placed() -> None:
 @pytest.mark.parametrize(
     "state, expected",
     [
-        pytest.param("Open", Vote.PERMIT, id="no minimum to ask for"),
+        pytest.param("Open", Vote.PERMIT, id="no minimum to request"),
         pytest.param(
             "Closing",
             Refusal(
@@ -358,7 +358,7 @@ def test_a_refusal_is_worked_out_again_only_when_something_it_follows_from_chang
     assert capacity(h).admission_version(h.job("g")) != known
 
 
-def test_a_refused_group_gets_the_event_users_know() -> None:
+def test_a_refused_group_gets_the_event_of_the_reference() -> None:
     h = cluster("4")
     h.queue("q", capability={"cpu": "1"})
     h.group("g", phase="Pending", min_resources={"cpu": "2", GPU: "1"})

@@ -20,7 +20,7 @@ class Case(NamedTuple):
     deserved: dict[str, Any] | None = None
     guarantee: dict[str, Any] | None = None
     reclaimer: dict[str, Any] = {"cpu": "1"}
-    #: What protects the others.
+    #: Protection reasons of the others.
     cause: str = "deserved"
 
 
@@ -34,7 +34,7 @@ CASES = [
     Case("at deserved", [{"cpu": 2}] * 2, [], {"cpu": 4}),
     Case("everything when nothing is deserved", [{"cpu": 2}] * 2, [0, 1]),
     Case("what deserved does not name is unlimited", [{"cpu": 2, GPU: 1}] * 3, [], {"cpu": 6}),
-    Case("what deserved says is 0 is not", [{"cpu": 2, GPU: 1}] * 2, [0, 1], {"cpu": 6, GPU: 0},
+    Case("a resource with deserved 0 is not", [{"cpu": 2, GPU: 1}] * 2, [0, 1], {"cpu": 6, GPU: 0},
          reclaimer={"cpu": 1, GPU: 1}),
     Case("pods that use nothing of what is deserved are there on sufferance", [{"cpu": 2}] * 2, [0, 1], {GPU: 4}),
     Case("too much memory does not cost pods without memory", [{"memory": "6Gi"}, {"cpu": 2}], [0],
@@ -88,7 +88,7 @@ def test_pods_that_break_no_gang_are_counted_first() -> None:
     assert reclaim(h, "poor-waits0", ["whole0", "whole1", "loose0", "loose1"])[0] == ["loose0"]
 
 
-def test_what_a_statement_took_is_gone_until_it_is_undone() -> None:
+def test_victims_of_a_statement_count_as_freed_until_it_is_undone() -> None:
     h = cluster("20")
     h.queue("rich", deserved={"cpu": "2"})
     h.queue("poor", deserved={"cpu": "9"})

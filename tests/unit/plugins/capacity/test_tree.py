@@ -61,7 +61,7 @@ def test_limits_pass_down_the_tree() -> None:
     assert cards == {"a": 4000, "b": 4000, "eng": 4000, "sci": 8000}
 
 
-def test_the_root_has_what_the_cluster_has_or_less() -> None:
+def test_the_root_has_at_most_the_capacity_of_the_cluster() -> None:
     h = cluster("10", tree=True)
     h.queue("root", capability={"cpu": "4"})
     h.queue("q")
@@ -117,7 +117,7 @@ def test_a_guarantee_in_a_subtree_is_kept_free_from_all_others() -> None:
 # --- admission --------------------------------------------------------------------------------------------------------
 
 
-def test_admission_asks_the_leaf_and_then_all_above_it() -> None:
+def test_admission_checks_the_leaf_and_then_all_above_it() -> None:
     h = cluster("20", tree=True)
     _company(h, capability={"cpu": "6"})
     h.group("running", queue="b", phase="Running", min_resources={"cpu": "2"})

@@ -56,7 +56,7 @@ def test_a_fault_stops_only_the_queues_concerned(queue: str, message: str | None
     assert (vote.message, vote.event) == (message, True)
     assert plugin.reclaimable(task, [h.task(f"{queue}-runs0")]) == VETO
     assert reclaim(h, "well-waits0", [f"{queue}-runs0"]) == ([], {f"{queue}-runs0": "hierarchy"})
-    assert figures(h, "real_capacity_milli_cpu")["well"] == 10_000  # guarantees of queues at fault hold back nobody
+    assert figures(h, "real_capacity_milli_cpu")["well"] == 10_000  # guarantees of invalid queues block no other queue
 
 
 def test_faults_emit_events_on_their_queues() -> None:

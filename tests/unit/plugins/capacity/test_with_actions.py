@@ -83,7 +83,7 @@ def _refuses(h: Harness) -> None:
         pytest.param(_refuses, {"borrows": 10}, id="not from a queue that is not reclaimable"),
     ],
 )
-def test_what_was_borrowed_comes_back_and_stays(
+def test_borrowed_capacity_is_reclaimed_and_stays_reclaimed(
     tree: bool, fill: Callable[[Harness], None], placed: dict[str, int]
 ) -> None:
     h = _cluster(tree=tree)

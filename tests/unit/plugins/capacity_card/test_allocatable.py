@@ -50,7 +50,7 @@ def check(h: Harness, pod: str = "p") -> Refusal | None:
     return answer
 
 
-def told(refusal: Refusal | None) -> tuple[str, str] | None:
+def shown(refusal: Refusal | None) -> tuple[str, str] | None:
     if refusal is None:
         return None
     assert (refusal.hook, refusal.plugin, refusal.component) == (
@@ -76,7 +76,7 @@ def allocated(h: Harness, queue: str = "q") -> dict[str, int]:
         pytest.param({"A": 2, "B": 3}, {"A": 2}, {"card": "A|B", "cards": 1}, None, id="52 one alternative is enough"),
         pytest.param(
             {"A": 5, "B": 8}, {"A": 5, "B": 8}, {"card": "A|B", "cards": 2},
-            scalar("A|B", 2000, 10000, 8000), id="55 told with the last alternative's numbers",
+            scalar("A|B", 2000, 10000, 8000), id="55 reported with the last alternative's numbers",
         ),
         pytest.param(
             {"A": 1, "B": 1}, {}, {"card": "A|B", "cards": 2}, scalar("A|B", 2000, 2000, 1000),
@@ -85,7 +85,7 @@ def allocated(h: Harness, queue: str = "q") -> dict[str, int]:
         pytest.param(
             {"NVIDIA-H200": 3}, {}, {"card": "NVIDIA-H200"},
             no_charge(f"no resource <{GPU}> defined in requests/limits for card <NVIDIA-H200>"),
-            id="61 no card resource asked for",
+            id="61 no card resource requested",
         ),
         pytest.param({}, {}, {"card": "X", "cards": 1}, no_charge("no resource name found for card <X>"), id="62"),
         pytest.param(
@@ -114,7 +114,7 @@ def allocated(h: Harness, queue: str = "q") -> dict[str, int]:
         pytest.param({"A": 1, "B": 1}, {"A": 5}, {"card": "B", "cards": 1}, None, id="but nothing else is"),
     ],
 )  # fmt: skip
-def test_one_pod_is_checked_against_what_is_allocated(
+def test_one_pod_is_checked_against_the_allocated_amounts(
     harness: Callable[..., Harness],
     quota: dict[str, int],
     held: dict[str, int],
@@ -128,7 +128,7 @@ def test_one_pod_is_checked_against_what_is_allocated(
         hold(h, card, count)
     h.group("g")
     h.pod("p", **pod)
-    assert told(check(h)) == expected
+    assert shown(check(h)) == expected
 
 
 def test_reservations_play_no_role(harness: Callable[..., Harness]) -> None:
@@ -161,7 +161,7 @@ def test_a_closed_queue_allocates_nothing(harness: Callable[..., Harness]) -> No
     h.queue("q", cards={"A": 3}, state="Closed")
     h.group("g")
     h.pod("p", card="A", cards=1)
-    assert told(check(h)) == ("QueueNotOpen", "Queue <q> is <Closed>")
+    assert shown(check(h)) == ("QueueNotOpen", "Queue <q> is <Closed>")
 
 
 def test_mixed_resources_are_refused(harness: Callable[..., Harness]) -> None:
@@ -171,7 +171,7 @@ def test_mixed_resources_are_refused(harness: Callable[..., Harness]) -> None:
     h.queue("q", cards={"A": 9})
     h.group("g")
     h.pod("p", card="A|B/mig-1g.24gb-mixed", cards=1)
-    assert told(check(h)) == no_charge(
+    assert shown(check(h)) == no_charge(
         "cards <A|B/mig-1g.24gb-mixed> use different resources <nvidia.com/gpu, nvidia.com/mig-1g.24gb>, "
         "which is not supported"
     )
@@ -216,7 +216,7 @@ def test_unnamed_cards_can_be_denied_or_inferred(
     h.queue("q")
     h.group("g")
     h.pod("p", requests={GPU: 1})
-    assert told(check(h)) == expected
+    assert shown(check(h)) == expected
 
 
 def test_inferred_cards_are_charged_like_named_ones(harness: Callable[..., Harness]) -> None:
@@ -317,7 +317,7 @@ def test_card_pods_are_exempt_from_cpu_quota_only_by_argument(harness: Callable[
     h.pod("held", group="held", requests={"cpu": "4"}, node="n-a")
     h.group("g")
     h.pod("p", card="A", requests={"cpu": "8", GPU: 1})
-    reason = told(check(h))
+    reason = shown(check(h))
     assert (reason is None) == unlimited
     if reason is not None:
         assert reason[0] == "InsufficientCPUQuota"
@@ -332,7 +332,7 @@ def test_cpu_pods_keep_their_cpu_quota(harness: Callable[..., Harness], unlimite
     h.pod("held", group="held", requests={"cpu": "4"}, node="n-a")
     h.group("g")
     h.pod("p", requests={"cpu": "1"})
-    assert told(check(h)) == (
+    assert shown(check(h)) == (
         "InsufficientCPUQuota",
         "Queue <q> has insufficient CPU quota: requested <1000>, total would be <5000>, but capability is <4000>",
     )
@@ -354,7 +354,7 @@ def test_memory_is_reported_in_mebibytes_without_exponent(harness: Callable[...,
     h.queue("q", capability={"memory": "1Mi"})
     h.group("g")
     h.pod("p", requests={"memory": "1572864"})
-    assert told(check(h)) == (
+    assert shown(check(h)) == (
         "InsufficientMemoryQuota",
         (
             "Queue <q> has insufficient memory quota: requested <1.5 Mi>, total would be <1.5 Mi>, "
@@ -400,7 +400,7 @@ def test_card_names_are_normalised(harness: Callable[..., Harness], written: str
     h.queue("q")
     h.group("g")
     h.pod("p", card=written, cards=1)
-    assert told(check(h)) == scalar(read, 1000, 1000, 0)
+    assert shown(check(h)) == scalar(read, 1000, 1000, 0)
 
 
 def test_the_misspelt_key_is_an_alias(harness: Callable[..., Harness]) -> None:
@@ -409,6 +409,6 @@ def test_the_misspelt_key_is_an_alias(harness: Callable[..., Harness]) -> None:
     h.queue("q")
     h.group("g")
     h.pod("p", cards=1, annotations={"volcano.sh/card.card": "A|B"})
-    assert told(check(h)) == scalar("A|B", 1000, 1000, 0)
+    assert shown(check(h)) == scalar("A|B", 1000, 1000, 0)
     h.pod("p", card="A", cards=1, annotations={"volcano.sh/card.card": "A|B"})
-    assert told(check(h)) == scalar("A", 1000, 1000, 0)
+    assert shown(check(h)) == scalar("A", 1000, 1000, 0)

@@ -45,25 +45,25 @@ def test_claims_pass_exactly_when_all_can_be_met(
     assert overdraft is None or overdraft.total > overdraft.limit
 
 
-@given(limits=per_card, used=per_card, claims=claimed, asked=st.sampled_from(SETS), amount=st.integers(1, 4))
+@given(limits=per_card, used=per_card, claims=claimed, requested=st.sampled_from(SETS), amount=st.integers(1, 4))
 @settings(max_examples=150, deadline=None)
 def test_a_request_is_refused_with_a_violated_set_around_it(
     limits: dict[str, int],
     used: dict[str, int],
     claims: list[tuple[frozenset[str], int]],
-    asked: frozenset[str],
+    requested: frozenset[str],
     amount: int,
 ) -> None:
     free = {card: max(0, limits[card] - used[card]) for card in CARDS}
-    more = [*claims, (asked, amount)]
-    overdraft = MultiCardAdmission(used, more, limits.__getitem__).overdraft(asked)
+    more = [*claims, (requested, amount)]
+    overdraft = MultiCardAdmission(used, more, limits.__getitem__).overdraft(requested)
     if overdraft is None:
-        # What others claim and cannot get is theirs: the request itself can be met.
-        assert can_all_be_met(free, [(asked, amount)])
+        # Claims of others that cannot be met do not count: the request itself can be met.
+        assert can_all_be_met(free, [(requested, amount)])
         assert not can_all_be_met(free, claims) or can_all_be_met(free, more)
     else:
         cards = overdraft.cards
-        assert cards & asked
+        assert cards & requested
         assert sum(count for claim, count in more if claim <= cards) > sum(free[card] for card in cards)
         assert overdraft.total > overdraft.limit
 

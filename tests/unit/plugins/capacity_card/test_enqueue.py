@@ -116,7 +116,7 @@ CASES = [
          arguments={"cardUnlimitedCpuMemory": True}),
     Case("30 a card resource in minResources exempts too", None, None, {"cpu": 16, "nvidia.com/gpu": 2}, {"H200": 8},
          {"cpu": "4"}, arguments={"cardUnlimitedCpuMemory": True}),
-    Case("31 cpu is told before cards", cpu(16000, 16000, 4000), {"H200": 20}, {"cpu": 16}, {"H200": 8}, {"cpu": "4"}),
+    Case("31 cpu comes before cards", cpu(16000, 16000, 4000), {"H200": 20}, {"cpu": 16}, {"H200": 8}, {"cpu": "4"}),
     Case("a device in minResources is no card", None, None, {"nvidia.com/gpu": 5}, {}, {"nvidia.com/gpu": 1}),
 ]  # fmt: skip
 
@@ -127,7 +127,7 @@ def refusals(h: Harness) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
-def test_a_job_without_pods_is_judged_by_what_it_announces(harness: Callable[..., Harness], case: Case) -> None:
+def test_a_job_without_pods_is_checked_by_its_declared_request(harness: Callable[..., Harness], case: Case) -> None:
     h = harness(case.arguments)
     cluster_of_everything(h)
     h.queue("q", cards=case.cards, capability=case.capability)

@@ -20,7 +20,7 @@ def running(
         h.pod(f"{group}-p-{i}", group=group, requests={}, card=card, cards=1, node=node)
 
 
-def test_usage_is_published_on_queues_when_asked_for(harness: Callable[..., Harness]) -> None:
+def test_usage_is_published_on_queues_when_enabled(harness: Callable[..., Harness]) -> None:
     h = harness({"publishCardUsage": True})
     h.gpu_node("n1", card="H200", count=16)
     h.queue("q", cards={"H200": 16, "A": 1})
@@ -149,5 +149,5 @@ def test_a_queue_without_any_capability_names_the_verb_of_each_action() -> None:
     h.group("g", queue="q")
     h.pod("p", card="A", cards=1)
     h.step()
-    told = [message for reason, message in h.event_messages("Pod", "p") if reason == "EmptyQueueCapability"]
-    assert [message.rpartition(", ")[2] for message in told] == ["deny it to allocate", "deny it to preempt"]
+    outcome = [message for reason, message in h.event_messages("Pod", "p") if reason == "EmptyQueueCapability"]
+    assert [message.rpartition(", ")[2] for message in outcome] == ["deny it to allocate", "deny it to preempt"]

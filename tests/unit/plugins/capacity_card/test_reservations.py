@@ -57,21 +57,21 @@ def test_pods_beyond_the_minimum_do_not_block_admission(
 
 
 @pytest.mark.parametrize(
-    ("guarantee", "asked", "expected"),
+    ("guarantee", "requested", "expected"),
     [
         (None, 6, None),
         (None, 10, cpu(10000, 10000, 8000)),
         ({"cpu": "4"}, 6, cpu(6000, 6000, 4000)),
     ],
 )
-def test_unset_capability_means_what_the_cluster_has_left(
-    harness: Callable[..., Harness], guarantee: dict[str, str] | None, asked: int, expected: tuple[str, str] | None
+def test_an_unset_capability_is_the_remainder_of_the_cluster(
+    harness: Callable[..., Harness], guarantee: dict[str, str] | None, requested: int, expected: tuple[str, str] | None
 ) -> None:
     h = harness()
     h.node("n1", cpu="8")
     h.queue("q", capability={"memory": "1Ti"})
     h.queue("other", guarantee=guarantee)
-    h.group("g", phase="Pending", min_resources={"cpu": asked})
+    h.group("g", phase="Pending", min_resources={"cpu": requested})
     h.session()
     assert verdict(h) == expected
 
@@ -111,7 +111,7 @@ def test_the_annotation_holds_the_place_of_pods_still_to_come(harness: Callable[
 
 @pytest.mark.parametrize("key", ["nosuch|A", "A|nosuch", "A"])
 def test_pods_that_came_count_also_when_an_alternative_is_unknown(harness: Callable[..., Harness], key: str) -> None:
-    """The pod asks for what the annotation asks for, though no node offers one of its cards."""
+    """The pod requests the cards of the annotation, though no node offers one of its cards."""
     h = harness()
     cluster_of_everything(h)
     h.queue("q", cards={"A": 2})
@@ -224,9 +224,9 @@ def test_a_whole_gang_is_admitted_and_bound(harness: Callable[..., Harness]) -> 
     assert len(h.binds) == 4
 
 
-@pytest.mark.parametrize(("asked", "expected"), [(8, None), (9, cpu(9000, 11000, 10000))])
+@pytest.mark.parametrize(("requested", "expected"), [(8, None), (9, cpu(9000, 11000, 10000))])
 def test_cpu_beyond_min_resources_is_elastic(
-    harness: Callable[..., Harness], asked: int, expected: tuple[str, str] | None
+    harness: Callable[..., Harness], requested: int, expected: tuple[str, str] | None
 ) -> None:
     h = harness()
     h.node("n1", cpu="64")
@@ -234,7 +234,7 @@ def test_cpu_beyond_min_resources_is_elastic(
     h.group("held", phase="Running", min_member=1, min_resources={"cpu": 2})
     for i in range(5):
         h.pod(f"held-{i}", group="held", requests={"cpu": "1"}, node="n1")
-    h.group("g", phase="Pending", min_resources={"cpu": asked})
+    h.group("g", phase="Pending", min_resources={"cpu": requested})
     h.session()
     assert verdict(h) == expected
 
@@ -263,7 +263,7 @@ def test_reservation_and_elastic_of_a_partly_placed_job(
 
 
 def test_a_gang_that_lost_a_pod_may_enter_again(harness: Callable[..., Harness]) -> None:
-    """What it still holds is part of its need and is not counted twice."""
+    """Its present usage is part of its need and is not counted twice."""
     h = harness()
     cluster_of_everything(h)
     h.queue("q", cards={"A": 8})

@@ -256,7 +256,7 @@ def test_every_known_node_counts(harness: Callable[..., Harness]) -> None:
     assert inventory.cards_of(GPU) == ["H200"]
 
 
-def test_a_card_known_by_two_resources_is_asked_for_by_either(harness: Callable[..., Harness]) -> None:
+def test_a_card_with_two_resource_names_is_requested_by_either(harness: Callable[..., Harness]) -> None:
     """One node renames its resources."""
     h = harness()
     h.gpu_node("n1", card="H200", count=2)

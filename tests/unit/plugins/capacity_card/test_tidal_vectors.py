@@ -62,7 +62,7 @@ ON_TWO = "g:T2x4#n1,n2 i:I4 j:I4#n2 r:I4"
         vector("the lower priority", "a:T4@20000 b:T4@40000 r:I4", ["a"]),
         vector("priority does not filter", "a:T4@80000 i:I4 r:I4@20000", ["a"]),
         vector(
-            "unless asked to", "a:T4@80000 i:I4 r:I4@20000", [], "1 priority, 1 service-type",
+            "unless configured", "a:T4@80000 i:I4 r:I4@20000", [], "1 priority, 1 service-type",
             reclaimRequiresHigherPriority=True,
         ),
         vector("inference is safe", "i:I4 j:I4 r:I4", [], "2 service-type"),
@@ -78,29 +78,29 @@ ON_TWO = "g:T2x4#n1,n2 i:I4 j:I4#n2 r:I4"
             pods={"a": {"owner_kind": "Job", "notes": {"volcano.sh/service.type": "infer"}}},
         ),
         vector(
-            "owners say it", "a:U8 r:U4", ["a"],
+            "owners set it", "a:U8 r:U4", ["a"],
             pods={"a": {"owner_kind": "Job"}, "r": {"owner_kind": "ReplicaSet"}},
         ),
         vector("the annotation wins", "a:T8 r:I4", ["a"], pods={"a": {"owner_kind": "ReplicaSet"}}),
         vector(
-            "the pod says no", "a:T8 r:I4", [], "1 not-preemptable",
+            "the pod is protected", "a:T8 r:I4", [], "1 not-preemptable",
             pods={"a": {"annotations": NOT_PREEMPTABLE}},
         ),
         vector(
-            "it says nonsense", "a:T8 r:I4", [], "1 not-preemptable",
+            "its value is unreadable", "a:T8 r:I4", [], "1 not-preemptable",
             pods={"a": {"annotations": {"volcano.sh/preemptable": "yes"}}},
         ),
-        vector("its group says no", "a:T8 r:I4", [], "1 not-preemptable", pods={"a": {"notes": NOT_PREEMPTABLE}}),
+        vector("its group is protected", "a:T8 r:I4", [], "1 not-preemptable", pods={"a": {"notes": NOT_PREEMPTABLE}}),
         vector(
             "the pod's yes wins", "a:T8 r:I4", ["a"],
             pods={"a": {"notes": NOT_PREEMPTABLE, "annotations": {"volcano.sh/preemptable": "true"}}},
         ),
         vector(
-            "the queue says no", "a:T8 r:I4", [], "1 queue-not-reclaimable",
+            "the queue is not reclaimable", "a:T8 r:I4", [], "1 queue-not-reclaimable",
             conf={"training": {"reclaimable": False}},
         ),
         vector(
-            "it says nothing", "a:T8 r:I4", ["a"], conf={"training": {"reclaimable": None, "priority": None}},
+            "it has no annotation", "a:T8 r:I4", ["a"], conf={"training": {"reclaimable": None, "priority": None}},
         ),
         vector("it is closed", "a:T8 r:I4", ["a"], conf={"training": {"state": "Closed"}}),
         vector("the same queue", "a:T8 r:I4", [], "1 same-queue", pods={"a": {"queue": "qi"}}),
@@ -120,7 +120,7 @@ ON_TWO = "g:T2x4#n1,n2 i:I4 j:I4#n2 r:I4"
             pods={"a": shared(2), "b": shared(2), "r": shared(3)},
         ),
         vector("what is free counts", "a:T2 b:T2 i:I2 r:I4", ["b"]),
-        vector("whoever is not needed stays", "a:T2@20000 b:T4@40000 i:I2 r:I4", ["b"]),
+        vector("unneeded victims stay", "a:T2@20000 b:T4@40000 i:I2 r:I4", ["b"]),
         vector("a gang goes whole", ON_TWO, ["g-1", "g-0"], nodes=2),
         vector("or by its policy", ON_TWO, ["g-0"], nodes=2, gangEviction="policy"),
         vector("its spare members first", f"{ELASTIC} r:I4", ["e-3", "e-2"]),
@@ -131,7 +131,7 @@ ON_TWO = "g:T2x4#n1,n2 i:I4 j:I4#n2 r:I4"
             pods={"e": {"notes": {"volcano.sh/evict-scope": "job"}}},
         ),
         vector(
-            "one of the gang says no", "g:T2x4 r:I4", [], "1 gang, 1 not-preemptable",
+            "one of the gang is not preemptable", "g:T2x4 r:I4", [], "1 gang, 1 not-preemptable",
             pods={"g": {"each": [{}, {"annotations": NOT_PREEMPTABLE}]}},
         ),
         vector("one of the gang is not there yet", "g:T2x4 r:I4", [], "1 gang, 1 not-running",
@@ -171,8 +171,8 @@ def test_tidal_vector(
     h = Tides(arguments, **conf)
     cluster(h, nodes)
     h.scene(scene, **pods)
-    told = h.told()
-    assert (told.victims, told.failed) == (victims, failed)
+    outcome = h.outcome()
+    assert (outcome.victims, outcome.failed) == (victims, failed)
 
 
 # --- card quotas, service types and eviction units --------------------------------------------------------------------
@@ -210,7 +210,7 @@ WORKERS = "w:T2x4"
             "a job that is not", "a:T8 r:I4", [], "1 not-preemptable", pods={"a": {"notes": NOT_PREEMPTABLE}},
         ),
         vector(
-            "nobody holds that card", "i:I8 c:T0 t:T8#n2 r:I2", [], "1 no-use, 1 service-type",
+            "no pod holds that card", "i:I8 c:T0 t:T8#n2 r:I2", [], "1 no-use, 1 service-type",
             nodes={"n1": H200, "n2": "NVIDIA-GeForce-RTX-4090"},
             pods={"c": {"card": None}, "t": {"card": "NVIDIA-GeForce-RTX-4090"}},
         ),
@@ -248,43 +248,43 @@ def test_capacity_card_vector(
     h = Tides(arguments, **conf)
     cluster(h, nodes)
     h.scene(scene, **pods)
-    told = h.told()
-    assert (told.victims, told.failed) == (victims, failed)
+    outcome = h.outcome()
+    assert (outcome.victims, outcome.failed) == (victims, failed)
 
 
 def test_and_then_the_pod_is_bound_where_the_worker_was() -> None:
     h = Tides({"gangEviction": "policy"})
     cluster(h)
     h.scene(f"{WORKERS} r:I4")
-    assert h.told().victims == ["w-1"]
+    assert h.outcome().victims == ["w-1"]
     assert h.event_messages("Pod", "r-w-0")[-1] == (
         "Reclaimed",
         f"1 pods of 1 jobs evicted on node n1: default/w; waiting for {H200}: 4",
     )
     h.gone("w-w-1")
-    assert h.told().victims == []
+    assert h.outcome().victims == []
     assert h.binds == {"r-w-0": "n1"}
 
 
-def test_what_the_quota_refuses_at_enqueue_takes_nothing() -> None:
+def test_a_job_that_the_quota_refuses_at_enqueue_evicts_nothing() -> None:
     h = Tides(quotas={H200: 6})
     cluster(h)
     h.scene("a:T8 r:I8", r={"phase_of_group": "Pending", "notes": {"volcano.sh/card.request": f'{{"{H200}": 8}}'}})
-    told = h.told()
-    assert (told.victims, told.failed) == ([], None)
+    outcome = h.outcome()
+    assert (outcome.victims, outcome.failed) == ([], None)
     assert h.phases["r"] == "Pending"
     assert ("PodGroup", "InsufficientScalarQuota") in {(event.object.kind, event.reason) for event in h.events}
 
 
 def test_without_a_policy_a_worker_runs_on_alone() -> None:
-    """The state the seed forbids, under its own mechanism: nobody but the job's controller could end the rest."""
+    """The state the reference forbids, under its own mechanism: only the job's controller could end the rest."""
     h = Tides({"gangEviction": "policy"})
     cluster(h)
     h.scene(f"{WORKERS} r:I4")
-    assert h.told().victims == ["w-1"]
+    assert h.outcome().victims == ["w-1"]
     h.gone("w-w-1")
     h.pod("w-w-1", group="w", card=H200, cards=4, priority=20000)  # its replacement
-    assert h.told().victims == []
+    assert h.outcome().victims == []
     assert h.binds == {"r-w-0": "n1"}
     assert h.task("w-w-0").status.title == "Running"
     assert h.task("w-w-1").status.title == "Pending"
@@ -299,7 +299,7 @@ def test_replicas_beyond_the_first_take_too(elastic: bool, victims: list[str]) -
     h.scene("r:I2 a:T2 b:T2 c:T2", r={"node": "n1", "phase_of_group": "Running"})
     for index in (1, 2):
         h.pod(f"r-w-{index}", group="r", card=H200, cards=2, priority=80000)
-    assert h.told().victims == victims
+    assert h.outcome().victims == victims
 
 
 # --- cases of more than one line --------------------------------------------------------------------------------------
@@ -310,20 +310,20 @@ def test_a_queue_that_is_closing_takes_nothing() -> None:
     cluster(h)
     h.queue("qi", cards=h.every, priority=80000, reclaimable=False, state="Closing")
     h.scene("a:T8 r:I4")
-    told = h.told()
-    assert told.victims == []
-    assert "QueueNotOpen" in told.reasons
+    outcome = h.outcome()
+    assert outcome.victims == []
+    assert "QueueNotOpen" in outcome.reasons
 
 
 @pytest.mark.parametrize(
     ("wanted", "victims"), [(f"{H200}|H100", ["g-0"]), (f"H100|{H200}", ["g-1"])], ids=["H200 first", "H100 first"]
 )
-def test_where_all_else_is_equal_the_earlier_alternative_decides(wanted: str, victims: list[str]) -> None:
+def test_all_else_being_equal_the_earlier_alternative_decides(wanted: str, victims: list[str]) -> None:
     """Before the node's name."""
     h = Tides()
     cluster(h, {"n1": H200, "n2": "H100"})
     h.scene("g:T2x8m1#n1,n2 r:I4", g={"each": [{"card": H200}, {"card": "H100"}]}, r={"card": wanted})
-    assert h.told().victims == victims
+    assert h.outcome().victims == victims
 
 
 @pytest.mark.parametrize(("used", "victims"), [(6, []), (4, ["a"])], ids=["20 beyond the quota", "21 filled exactly"])
@@ -331,9 +331,9 @@ def test_the_own_quota_of_the_reclaimer_holds(used: int, victims: list[str]) -> 
     h = Tides(quotas={H200: 8})
     cluster(h, 2)
     h.scene(f"a:T8 filler:T2#n2 rest:I{used}#n2 r:I4", rest={"queue": "qi", "node": "n2"}, filler={"queue": "qj"})
-    told = h.told()
-    assert told.victims == victims
-    assert ("InsufficientScalarQuota" in told.reasons) == (not victims)
+    outcome = h.outcome()
+    assert outcome.victims == victims
+    assert ("InsufficientScalarQuota" in outcome.reasons) == (not victims)
 
 
 def test_the_card_that_has_quota_is_taken_and_charged() -> None:
@@ -349,19 +349,19 @@ def test_the_card_that_has_quota_is_taken_and_charged() -> None:
         fillD={"queue": "other", "card": "H100"},
         r={"card": f"{H200}|H100"},
     )
-    assert h.told().victims == ["b"]
+    assert h.outcome().victims == ["b"]
     h.gone("b-w-0")
-    h.told()
+    h.outcome()
     assert h.binds == {"r-w-0": "nB"}
     h.session()
     assert h.plugin("capacity-card").ledger.queues["qi"].allocated.cards == {H200: 4000, "H100": 3000}
 
 
-def test_a_free_alternative_is_taken_before_anybody_leaves() -> None:
+def test_a_free_alternative_is_used_before_any_eviction() -> None:
     h = Tides()
     cluster(h, {"nA": H200, "nB": "H100"})
     h.scene("a:T8#nA b:T6#nB r:I2", b={"card": "H100"}, r={"card": f"{H200}|H100"})
-    assert h.told().victims == []
+    assert h.outcome().victims == []
     assert h.binds == {"r-w-0": "nB"}
 
 
@@ -370,9 +370,9 @@ def test_capacity_being_released_is_waited_for() -> None:
     cluster(h)
     h.scene("a:T4 b:T4 r:I4")
     h.terminate("a-w-0")
-    assert h.told().victims == []
+    assert h.outcome().victims == []
     h.gone("a-w-0")
-    h.told()
+    h.outcome()
     assert h.binds == {"r-w-0": "n1"}
 
 
@@ -382,9 +382,9 @@ def test_a_gang_that_cannot_reach_its_minimum_takes_nothing(minimum: int, victim
     cluster(h, 2)
     h.queue("kept", cards=h.every, priority=20000, reclaimable=False)
     h.scene(f"a:T8 b:T8#n2 r:I2x8m{minimum}", b={"queue": "kept"})
-    told = h.told()
-    assert told.victims == victims
-    assert "ReclaimFailed" in told.reasons
+    outcome = h.outcome()
+    assert outcome.victims == victims
+    assert "ReclaimFailed" in outcome.reasons
     h.session()
     accounts = h.plugin("capacity-card").ledger.queues
     assert (accounts["qi"].allocated.cards, accounts["qt"].allocated.cards) == ({}, {H200: 8000})
@@ -399,10 +399,10 @@ def test_one_victim_serves_two_replicas(elastic: bool, victims: list[str]) -> No
     h.scene("a:T8 r:I4#n2", r={"node": "n2", "phase_of_group": "Running"})
     for index in (1, 2):
         h.pod(f"r-w-{index}", group="r", card=H200, cards=4, priority=80000)
-    assert h.told().victims == victims
+    assert h.outcome().victims == victims
     if victims:
         h.gone("a-w-0")
-        h.told()
+        h.outcome()
         assert h.binds == {"r-w-1": "n1", "r-w-2": "n1"}
 
 
@@ -411,7 +411,7 @@ def test_queues_are_looked_at_before_jobs() -> None:
     cluster(h)
     h.queue("qt2", cards=h.every, priority=40000, reclaimable=True)
     h.scene("a:T4@80000 b:T4@20000 r:I4", b={"queue": "qt2"})
-    assert h.told().victims == ["a"]
+    assert h.outcome().victims == ["a"]
 
 
 def test_of_equal_queues_the_one_with_the_larger_share() -> None:
@@ -420,25 +420,25 @@ def test_of_equal_queues_the_one_with_the_larger_share() -> None:
     h.queue("qt", cards={H200: 5}, priority=20000, reclaimable=True)
     h.queue("qt2", cards={H200: 8}, priority=20000, reclaimable=True)
     h.scene("a:T4 b:T4 r:I4", b={"queue": "qt2"})
-    assert h.told().victims == ["a"]
+    assert h.outcome().victims == ["a"]
 
 
 def test_a_node_the_pod_may_not_use_is_not_looked_at() -> None:
     h = Tides()
     cluster(h)
     h.scene("a:T8 r:I4", r={"nodeSelector": {"zone": "east"}})
-    told = h.told()
-    assert (told.victims, told.failed) == ([], "")
+    outcome = h.outcome()
+    assert (outcome.victims, outcome.failed) == ([], "")
 
 
 def test_a_pod_that_never_preempts_has_no_victims() -> None:
     h = Tides()
     cluster(h)
     h.scene("a:T8 r1:I4 r2:I4", r1={"preemptionPolicy": "Never"})
-    assert h.told().victims == ["a"]
+    assert h.outcome().victims == ["a"]
     assert h.event_messages("Pod", "r2-w-0")[-1][0] == "Reclaimed"
     h.gone("a-w-0")
-    h.told()
+    h.outcome()
     assert h.binds["r2-w-0"] == "n1"
 
 
@@ -447,7 +447,7 @@ def reclaimed() -> Tides:
     h = Tides()
     cluster(h)
     h.scene("a:T4 b:T4 r:I4")
-    assert h.told().victims == ["b"]
+    assert h.outcome().victims == ["b"]
     return h
 
 
@@ -460,7 +460,7 @@ def back(h: Tides) -> None:
 def test_freed_capacity_stays_nominated_to_the_reclaimer() -> None:
     h = reclaimed()
     back(h)
-    h.told()
+    h.outcome()
     assert h.binds == {"r-w-0": "n1"}
     assert h.task("b-w-0").status.title == "Pending"
 
@@ -494,21 +494,21 @@ def test_a_claim_is_gone_as_soon_as_its_queue_takes_nothing_any_more() -> None:
 
 
 @pytest.mark.parametrize("factor", [1, 2], ids=["57 without a factor", "57 with it"])
-def test_what_was_admitted_beyond_the_quota_takes_nothing(factor: int) -> None:
+def test_a_job_admitted_beyond_the_quota_evicts_nothing(factor: int) -> None:
     h = Tides({"overCommitFactor": factor}, quotas={H200: 8})
     cluster(h, 2)
     h.scene("a:T8 used:I8#n2 r:I4", used={"queue": "qi"}, r={"phase_of_group": "Pending"})
-    told = h.told()
-    assert told.victims == []
+    outcome = h.outcome()
+    assert outcome.victims == []
     assert h.phases.get("r") == ("Inqueue" if factor == 2 else "Pending")
     if factor == 2:
         text = (
             f"Queue <qi> has insufficient <{H200}> quota: requested <4000>, total would be <12000>, "
             "but capability is <8000>"
         )
-        assert h.event_messages("Pod", "r-w-0").count(("InsufficientScalarQuota", text)) == 1, "told once"
+        assert h.event_messages("Pod", "r-w-0").count(("InsufficientScalarQuota", text)) == 1, "reported once"
         h.scene("r2:I8", r2={"phase_of_group": "Pending"})
-        h.told()
+        h.outcome()
         assert h.phases.get("r2") == "Pending"
         text = (
             f"Queue <qi> has insufficient <{H200}> quota: requested <8000>, total would be <20000>, "
@@ -521,7 +521,7 @@ def test_evictions_are_counted_by_the_queues_and_the_card() -> None:
     h = Tides()
     cluster(h)
     h.scene("g:T2x4 r:I4")
-    assert h.told().victims == ["g-1", "g-0"]
+    assert h.outcome().victims == ["g-1", "g-0"]
     series = [one for one in h.plugin("capacity-card").metrics() if one.name == "capacity_card_evictions_total"]
     assert [(one.labels, one.value) for one in series] == [
         ({"victim_queue": "qt", "reclaimer_queue": "qi", "card": H200}, 2)

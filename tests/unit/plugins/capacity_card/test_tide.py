@@ -68,7 +68,7 @@ def judged(h: Harness, *names: str) -> tuple[list[str], dict[str, str]]:
         pytest.param({}, "inference", "", " training", "", False, id="blanks are not trimmed"),
         pytest.param({}, "inference", "", "Training", "", False, id="case counts"),
         pytest.param({}, "inference", "", "infer", "Job", False, id="a wrong annotation does not fall through"),
-        pytest.param({}, "inference", "", None, "Job", True, id="the kind of the owner, where nothing is said"),
+        pytest.param({}, "inference", "", None, "Job", True, id="the kind of the owner, without an annotation"),
         pytest.param({}, "inference", "", "training", "ReplicaSet", True, id="the annotation wins over the owner"),
         pytest.param({}, None, "ReplicaSet", "training", "", True, id="a ReplicaSet's pod is inference"),
         pytest.param({}, None, "StatefulSet", "training", "", True, id="unknown may take"),
@@ -161,7 +161,7 @@ def test_the_type_of_a_running_job_may_change_between_sessions(harness: Callable
             {"card": f"{H200}/mig-1g.18gb-mixed", "cards": 0, "requests": {SLICE: 1}},
             {"card": f"{H200}/mig-1g.18gb-mixed", "cards": 0, "requests": {SLICE: 2}}, True, id="slices are slices",
         ),
-        pytest.param({"card": None}, {"card": None, "cards": 2}, False, id="unnamed cards are nobody's to take"),
+        pytest.param({"card": None}, {"card": None, "cards": 2}, False, id="unnamed cards are not reclaimed"),
         pytest.param({}, {"card": None, "cards": 2}, False, id="a pod charged to no card is no victim"),
         pytest.param({"card": None, "cards": 0}, {}, False, id="cpu takes no cards"),
         pytest.param({"card": None, "cards": 0}, {"card": None, "cards": 2}, False, id="nor unnamed ones"),
@@ -171,7 +171,7 @@ def test_the_type_of_a_running_job_may_change_between_sessions(harness: Callable
             id="memory is no cpu",
         ),
         pytest.param(
-            {"card": None, "cards": 0, "requests": {}}, {"card": None, "cards": 0}, False, id="who asks nothing",
+            {"card": None, "cards": 0, "requests": {}}, {"card": None, "cards": 0}, False, id="no request",
         ),
         pytest.param({"card": "nonsense||"}, {}, False, id="what it wants cannot be worked out"),
         pytest.param({}, {"card": "nonsense||"}, True, id="a malformed card name still holds the card of the node"),
@@ -211,7 +211,7 @@ def test_only_alternatives_with_quota_left_are_of_use(harness: Callable[..., Har
         pytest.param({"reclaimRequiresHigherPriority": True}, 40000, 20000, True, id="higher"),
     ],
 )
-def test_priorities_filter_only_when_asked_to(
+def test_priorities_filter_only_when_configured(
     harness: Callable[..., Harness], arguments: dict[str, Any], mine: int, theirs: int, taken: bool
 ) -> None:
     h = harness(arguments)
@@ -256,7 +256,7 @@ tiers:
     assert h.plugin("gang").reclaimable(h.task("r-0"), tasks), "it would have given one away"
 
 
-# --- the queue of the one who takes -----------------------------------------------------------------------------------
+# --- the queue of the reclaimer ---------------------------------------------------------------------------------------
 
 
 def preemptive(h: Harness) -> Refusal | None:
@@ -280,7 +280,7 @@ def preemptive(h: Harness) -> Refusal | None:
         pytest.param({H200: 4, "H100": 4}, 4, {"card": f"{H200}|H100"}, None, id="one alternative has room"),
         pytest.param(
             {H200: 4, "H100": 3}, 4, {"card": f"{H200}|H100"}, f"insufficient <{H200}|H100> quota: requested <4000>, "
-            "total would be <4000>, but capability is <3000>", id="none has: told of the last",
+            "total would be <4000>, but capability is <3000>", id="none has: the last is reported",
         ),
     ],
 )  # fmt: skip
@@ -339,8 +339,8 @@ def test_a_queue_may_not_take_beyond_its_cpu_and_memory(
     h.pod("held-0", group="held", node="n1", requests=held)
     reclaimer(h, requests=wants)
     refusal = preemptive(h)
-    told = None if refusal is None else (refusal.reason, refusal.message)
-    assert told == (None if expected is None else (expected[0], f"Queue <serve> has insufficient {expected[1]}"))
+    outcome = None if refusal is None else (refusal.reason, refusal.message)
+    assert outcome == (None if expected is None else (expected[0], f"Queue <serve> has insufficient {expected[1]}"))
 
 
 def test_a_queue_that_is_not_open_reclaims_nothing_and_its_pod_has_the_reason(harness: Callable[..., Harness]) -> None:
@@ -396,7 +396,7 @@ def test_a_queue_without_any_capability_adds_a_reason(harness: Callable[..., Har
         pytest.param({"gangEviction": "policy"}, "inference", None, id="of training only"),
     ],
 )
-def test_what_of_a_gang_goes(
+def test_evict_scope_of_a_gang(
     harness: Callable[..., Harness], arguments: dict[str, Any], service: str, expected: str | None
 ) -> None:
     h = harness(arguments)

@@ -1,4 +1,4 @@
-"""What holds in every tide: whoever may not be taken is not, gangs are whole or gone, and the water comes to rest."""
+"""Invariants of every tide: protected pods stay, gangs are whole or gone, and evictions come to an end."""
 
 from __future__ import annotations
 
@@ -87,11 +87,13 @@ def build(arguments: dict[str, Any], quota: int, running: list[Running], waiting
             annotations=notes,
             priority_class=f"pc-{job.priority}",
         )
-        said = {} if job.preemptable is None else {"volcano.sh/preemptable": str(job.preemptable).lower()}
+        preemptable_annotation = (
+            {} if job.preemptable is None else {"volcano.sh/preemptable": str(job.preemptable).lower()}
+        )
         for index, node in enumerate(nodes):
             h.pod(
                 f"g{number}-w-{index}", group=f"g{number}", card=H200, cards=job.cards, priority=job.priority,
-                annotations=said, node=node,
+                annotations=preemptable_annotation, node=node,
             )  # fmt: skip
     for number, wait in enumerate(waiting):
         h.group(
@@ -109,7 +111,7 @@ def build(arguments: dict[str, Any], quota: int, running: list[Running], waiting
 
 @settings(max_examples=60, deadline=None)
 @given(_ARGUMENTS, st.integers(0, 16), st.lists(_RUNNING, max_size=6), st.lists(_WAITING, min_size=1, max_size=3))
-def test_whatever_the_tide_takes_it_may_take(
+def test_every_eviction_of_the_tide_is_allowed(
     arguments: dict[str, Any], quota: int, running: list[Running], waiting: list[Waiting]
 ) -> None:
     h = build(arguments, quota, running, waiting)

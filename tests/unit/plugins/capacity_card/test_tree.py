@@ -263,7 +263,7 @@ keys = st.sampled_from(["A", "B", "A|B", "B|A"])
 
 
 class World:
-    """Queues, jobs and what they hold, as the test knows them."""
+    """Queues, jobs and their usage, in the test's own model."""
 
     def __init__(self, data: st.DataObject, h: Harness) -> None:
         self.h = h
@@ -329,7 +329,7 @@ def test_admission_equals_a_trial_of_all_choices_at_every_level(
             need = {key: count}
             h.group(f"r{i}", queue=f"q{leaf}", phase="Inqueue", annotations={REQUEST: json.dumps(need)})
             alive = all(fits(quota, {}, [key] * count) for quota, _ in world.levels(leaf))
-            claims += [(leaf, key)] * (count if alive else 0)  # what can never start reserves nothing
+            claims += [(leaf, key)] * (count if alive else 0)  # a job that can never start reserves nothing
     leaf, key, count = data.draw(st.sampled_from(world.leaves)), data.draw(keys), data.draw(st.integers(1, 3))
     h.group("g", queue=f"q{leaf}", phase="Pending", annotations={REQUEST: json.dumps({key: count})})
     h.session()
@@ -349,7 +349,7 @@ def test_admission_equals_a_trial_of_all_choices_at_every_level(
 
 @given(data=st.data())
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_no_action_exceeds_a_quota_and_what_waits_has_none_left(data: st.DataObject) -> None:
+def test_no_action_exceeds_a_quota_and_pending_jobs_have_none_left(data: st.DataObject) -> None:
     h = Harness(EVICTING, run=True)
     h.priority_class("low", 10)
     h.priority_class("high", 80)

@@ -1,13 +1,13 @@
-"""A small language for tides: what runs, what waits, and who has to leave for it. For the tests of vectors.
+"""A small language for tides: running jobs, pending jobs, and expected victims. For the tests of vectors.
 
     a:T4         job a, training, one pod of 4 cards, priority 20000, in queue qt, running on n1
     g:T2x4#n1,n2 job g, training, two pods of 4, both of them its minimum, on n1 and on n2
     e:T4x2m2     four pods of 2, of which two are the minimum
     b:T4@40000   another priority
     i:I4         inference, priority 80000, running in queue qj, which is reclaimable: only its type protects it
-    r:I4         the one that waits, in queue qi
+    r:I4         the pending one, in queue qi
 
-Later ones are newer. `U` is a job that does not say its type.
+Later ones are newer. `U` is a job without a service type.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _ITEM = re.compile(
 _TYPES = {"T": "training", "I": "inference", "U": None}
 
 
-class Told(NamedTuple):
-    """What one step came to."""
+class StepOutcome(NamedTuple):
+    """The outcome of one step."""
 
     #: Pods evicted, in order; a pod of a one-pod job goes by the name of its job.
     victims: list[str]
@@ -123,7 +123,7 @@ class Tides(Harness):
             self._births.setdefault(f"{namespace}-{name}-w-{index}-uid", age)
             self.pod(f"{name}-w-{index}", group=name, **own)
 
-    def told(self) -> Told:
+    def outcome(self) -> StepOutcome:
         """One step."""
         intents = self.step().intents
         about = [event for event in self.events if event.object.kind == "Pod" and event.object.name.startswith("r")]
@@ -133,7 +133,9 @@ class Tides(Harness):
             _, found, causes = failed[0].partition("nodes can be reclaimed")
             assert found, failed[0]
         evicted = [intent.name for intent in intents if isinstance(intent, Evict)]
-        return Told(self._shown(evicted), causes and causes.removeprefix(": "), {event.reason for event in about})
+        return StepOutcome(
+            self._shown(evicted), causes and causes.removeprefix(": "), {event.reason for event in about}
+        )
 
     def _shown(self, pods: Iterable[str]) -> list[str]:
         shown = []

@@ -1,4 +1,4 @@
-"""A harness with deviceshare, nodes with registrations, and pods that ask for vGPUs."""
+"""A harness with deviceshare, nodes with registrations, and pods that request vGPUs."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class VgpuHarness(Harness):
     def share(
         self, name: str, memory: int | None = None, *, number: int = 1, cores: int | None = None, **more: Any
     ) -> None:
-        """A pod of one container that asks for shares."""
+        """A pod of one container that requests shares."""
         limits: dict[str, Any] = {NUMBER: number}
         if memory is not None:
             limits[MEMORY] = memory

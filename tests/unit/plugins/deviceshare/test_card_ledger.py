@@ -107,7 +107,7 @@ def test_cards_are_known_by_their_whole_uuid() -> None:
     assert found.unknown == ("GPU",)
 
 
-def test_pods_that_leave_hold_their_shares_and_count_as_future_room() -> None:
+def test_terminating_pods_hold_their_shares_and_count_as_future_idle() -> None:
     node = ledger("A:100")
     _book(node, "pod", "A,NVIDIA,80,0:")
 
@@ -119,7 +119,7 @@ def test_pods_that_leave_hold_their_shares_and_count_as_future_room() -> None:
     assert node.future == node.cards
 
 
-def test_a_pod_that_waits_for_others_to_leave_keeps_its_shares_from_the_rest() -> None:
+def test_a_nominated_pod_keeps_its_shares_from_other_pods() -> None:
     node = ledger("A:100")
     _book(node, "leaver", "A,NVIDIA,80,0:")
     node.set_leaving("leaver", leaving=True)
@@ -222,7 +222,7 @@ def _check(node: CardLedger, alone: dict[int, str]) -> None:
             assert use.number == 1
         if card.model.mode == MIG and shares:
             assert len({share.booking.group for share in shares}) == 1
-    # what is written on the pods gives the same ledger again, in whatever order they are read
+    # the annotations of the pods give the same ledger again, in whatever order they are read
     for order in (sorted(node.held), sorted(node.held, reverse=True)):
         fresh = CardLedger(node.uuids, node.idle)
         for uid in order:

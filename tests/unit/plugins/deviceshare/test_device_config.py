@@ -21,7 +21,7 @@ GEOMETRY = {
 @pytest.mark.parametrize(
     "document", [None, {}, {"nvidia": None}, {"nvidia": {}}, {"other": 1}, {"nvidia": {"knownMigGeometries": []}}]
 )
-def test_what_is_not_said_has_its_default(document: Any) -> None:
+def test_omitted_settings_get_their_defaults(document: Any) -> None:
     assert device_config(document) == DEFAULT_CONFIG
 
 

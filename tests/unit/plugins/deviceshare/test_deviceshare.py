@@ -542,7 +542,7 @@ def test_a_registration_that_does_not_count_as_written_is_an_event_on_the_node_o
         ({NUMBER: 1, MEMORY: "0.5"}, "volcano.sh/vgpu-memory is 0.5"),
     ],
 )
-def test_a_request_without_meaning_fits_nowhere_and_says_why(limits: dict[str, Any], words: str) -> None:
+def test_a_request_without_meaning_fits_nowhere_and_names_the_reason(limits: dict[str, Any], words: str) -> None:
     h = VgpuHarness()
     h.cards("n1", "A:10000", offered=1000)
     h.group("g")
@@ -792,7 +792,7 @@ def _handshakes(h: VgpuHarness, text: str, now: float) -> list[str]:
     return [str(each.annotations[keys.NODE_VGPU_HANDSHAKE]) for each in intents if isinstance(each, AnnotateNode)]
 
 
-def test_a_report_is_asked_for_once_in_thirty_seconds() -> None:
+def test_a_report_is_requested_once_in_thirty_seconds() -> None:
     h = VgpuHarness()
 
     assert _handshakes(h, "Reported 1", EPOCH) == ["Requesting_2026.01.01 00:00:00"]
@@ -809,7 +809,7 @@ def test_a_report_is_asked_for_once_in_thirty_seconds() -> None:
         ("Deleted_2025.12.31 23:58:59", []),
     ],
 )
-def test_a_handshake_is_answered_by_its_state(text: str, written: list[str]) -> None:
+def test_a_handshake_gets_the_response_of_its_state(text: str, written: list[str]) -> None:
     assert _handshakes(VgpuHarness(), text, EPOCH) == written
 
 

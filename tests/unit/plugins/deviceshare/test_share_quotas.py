@@ -174,7 +174,7 @@ def test_a_queue_that_names_no_shares_takes_those_that_another_queue_waits_for(p
 
 
 @_PLUGINS
-def test_a_queue_takes_the_amounts_that_it_names_whatever_another_queue_requests(plugin: str) -> None:
+def test_a_queue_takes_its_named_amounts_independently_of_other_queues(plugin: str) -> None:
     h = VgpuHarness(conf(plugins=plugin))
     _queues(h, plugin, q={MEMORY: 7500}, other={})
     h.cards("n1", "A:10000")

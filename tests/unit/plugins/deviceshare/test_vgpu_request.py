@@ -37,7 +37,7 @@ def _request(limits: Any, requests: Any = None, **annotations: Any) -> Any:
         ({NUMBER: 1000, CORES: 100_000}, {CORES: 1_000}, (1, Share(0, 100, 100))),
     ],
 )
-def test_a_container_asks_for_shares_of_cards(limits: Any, requests: Any, expected: Any) -> None:
+def test_a_container_requests_shares_of_cards(limits: Any, requests: Any, expected: Any) -> None:
     found = _request(limits, requests)
 
     assert found is not None
@@ -50,7 +50,7 @@ def test_without_number_and_memory_there_is_no_request(limits: Any) -> None:
     assert _request(limits, {NUMBER: 1000}) is None
 
 
-def test_a_container_that_asks_for_no_card_takes_none() -> None:
+def test_a_container_without_a_card_request_takes_none() -> None:
     found = _request({NUMBER: 0, MEMORY: 5_000})
 
     assert found is not None

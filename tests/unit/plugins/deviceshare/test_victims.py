@@ -63,7 +63,7 @@ def test_a_pod_leaves_for_the_memory_of_its_card() -> None:
     assert h.bind_annotations["urgent"][keys.VGPU_IDS] == "A,NVIDIA,5000,0:"
 
 
-def test_no_more_pods_leave_than_the_card_needs() -> None:
+def test_no_more_pods_are_evicted_than_the_card_needs() -> None:
     h = _harness()
     h.cards("n1", "A:10000")
     for index in range(3):
@@ -72,7 +72,7 @@ def test_no_more_pods_leave_than_the_card_needs() -> None:
     assert len(_evicted(h, memory=5000)) == 2
 
 
-def test_only_pods_of_the_card_that_helps_leave() -> None:
+def test_only_pods_of_the_card_that_helps_are_evicted() -> None:
     h = _harness()
     h.cards("n1", "A:10000", "B:4000")
     _running(h, "large", "A,NVIDIA,9000,0:")
@@ -100,7 +100,7 @@ def test_a_slice_is_freed() -> None:
 
 
 @pytest.mark.parametrize("request_", [{"memory": 20000}, {"memory": 100, "number": 2}])
-def test_no_pod_leaves_for_a_request_that_no_card_can_meet(request_: dict[str, Any]) -> None:
+def test_no_pod_is_evicted_for_a_request_that_no_card_can_meet(request_: dict[str, Any]) -> None:
     h = _harness()
     h.cards("n1", "A:10000")
     _running(h, "low", "A,NVIDIA,9000,0:")

@@ -1,4 +1,4 @@
-"""What answers mean, verb by verb, and what it means that there is none."""
+"""Meaning of responses, verb by verb, and of a missing response."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BROKEN = Raw(b"no", 500)
 
 
 def judged(h: Harness, session: Session, name: str = "p") -> dict[str, tuple[int, str]]:
-    """Code and reasons per node, as the plugin gives them when everybody has to be asked."""
+    """Code and reasons per node, as the plugin gives them when every node has to be sent."""
     queue, task = session.queues["q"], h.task(name)
     signature = session.engine.signature(queue, task)
     found = {}
@@ -62,7 +62,7 @@ def test_a_predicate_passes_when_its_status_is_empty(
 ) -> None:
     webhook.replies = {
         "predicate": answer,
-        "batch": lambda asked: {"results": {node["Name"]: answer for node in asked["nodes"]}},
+        "batch": lambda received: {"results": {node["Name"]: answer for node in received["nodes"]}},
     }
     h = cluster(conf(webhook.url, "batch" if batch else "predicate"), nodes=1)
     assert judged(h, h.session()) == {"n0": (code, reason)}
@@ -70,7 +70,7 @@ def test_a_predicate_passes_when_its_status_is_empty(
 
 
 @pytest.mark.parametrize("code, helped", [(2, True), (3, False)])
-def test_eviction_is_thought_to_help_unless_the_code_says_otherwise(webhook: Webhook, code: int, helped: bool) -> None:
+def test_eviction_may_help_unless_the_code_excludes_it(webhook: Webhook, code: int, helped: bool) -> None:
     webhook.replies = {"predicate": {"status": "no", "code": code}}
     h = cluster(conf(webhook.url, "predicate"), nodes=1)
     session = h.session()
@@ -78,9 +78,9 @@ def test_eviction_is_thought_to_help_unless_the_code_says_otherwise(webhook: Web
     assert (diagnosis.codes == Code.UNSCHEDULABLE).all() == helped
 
 
-def test_the_message_of_a_pod_that_waits_counts_the_answers(webhook: Webhook) -> None:
+def test_the_message_of_a_pending_pod_counts_the_responses(webhook: Webhook) -> None:
     webhook.replies = {
-        "predicate": lambda asked: {"status": "hot" if asked["node"]["Name"] == "n0" else "old", "code": 3}
+        "predicate": lambda received: {"status": "hot" if received["node"]["Name"] == "n0" else "old", "code": 3}
     }
     h = cluster(conf(webhook.url, "predicate"))
     h.step()
@@ -88,7 +88,7 @@ def test_the_message_of_a_pod_that_waits_counts_the_answers(webhook: Webhook) ->
     assert "0/3 nodes are unavailable: 1 hot, 2 old." in h.pod_message("p")
 
 
-def test_a_batch_that_says_nothing_about_a_node_has_not_let_it_pass(webhook: Webhook) -> None:
+def test_a_batch_response_without_a_node_rejects_the_node(webhook: Webhook) -> None:
     webhook.replies = {"batch": {"results": {"n1": {}}}}
     h = cluster(conf(webhook.url, "batch"))
     h.step()
@@ -98,7 +98,7 @@ def test_a_batch_that_says_nothing_about_a_node_has_not_let_it_pass(webhook: Web
     assert "the response to batch has nothing about the node in results" in h.pod_message("p")
 
 
-# --- where, what ------------------------------------------------------------------------------------------------------
+# --- switches and managed resources -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_16_5_a_prefix_with_slashes_reaches_the_webhook(webhook: Webhook) -> Non
     assert h.binds == {"p": "n0"}
 
 
-def test_requests_have_the_field_names_that_extenders_know(webhook: Webhook) -> None:
+def test_requests_have_the_field_names_of_the_extender_protocol(webhook: Webhook) -> None:
     webhook.replies = {"predicate": {}, "allocate": {}}
     h = cluster(
         conf(webhook.url, "predicate", "allocate"), nodes=1, labels={"app": "x"}, role="worker",
@@ -129,27 +129,27 @@ def test_requests_have_the_field_names_that_extenders_know(webhook: Webhook) -> 
     )  # fmt: skip
     h.pod("other", node="n0", requests={"cpu": "1"})
     h.step()
-    (asked,) = webhook.requests("predicate")
+    (received,) = webhook.requests("predicate")
     amounts = {"MilliCPU": 2000, "Memory": 1 << 30, "ScalarResources": {"pods": 1}}
-    created = asked["task"].pop("CreationTimestamp")
+    created = received["task"].pop("CreationTimestamp")
     assert created > 0
-    assert asked["task"] == {
+    assert received["task"] == {
         "UID": "default-p-uid", "Job": "default/g", "Name": "p", "Namespace": "default", "TaskRole": "worker",
         "Resreq": amounts, "InitResreq": amounts, "NodeName": "", "Status": "Pending", "Priority": 1,
         "Preemptable": True, "BestEffort": False, "Labels": {"app": "x"}, "Annotations": {}, "NodeSelector": {},
     }  # fmt: skip
-    node = asked["node"]
+    node = received["node"]
     assert node["Name"] == "n0"
     assert node["Idle"] == {"MilliCPU": 63000, "Memory": 256 << 30, "ScalarResources": {"pods": 109}}
     assert node["Used"] == {"MilliCPU": 1000, "Memory": 0, "ScalarResources": {"pods": 1}}
     assert node["Tasks"]["default-other-uid"]["Name"] == "other"
-    (told,) = webhook.requests("allocate")
-    assert (told["task"]["Name"], told["task"]["NodeName"], told["task"]["Status"]) == ("p", "n0", "Allocated")
+    (sent,) = webhook.requests("allocate")
+    assert (sent["task"]["Name"], sent["task"]["NodeName"], sent["task"]["Status"]) == ("p", "n0", "Allocated")
 
 
 # --- managed resources ------------------------------------------------------------------------------------------------
 
-#: (requests, limits), and whether the webhook that manages x/y is asked.
+#: (requests, limits), and whether the webhook that manages x/y is called.
 MANAGED = [
     ({"cpu": "1"}, {}, False),
     ({"cpu": "1", "x/y": "2"}, {"x/y": "2"}, True),
@@ -159,10 +159,10 @@ MANAGED = [
 EVERY_NODE_VERB = ("predicate", "prioritize", "preemptable", "reclaimable", "allocate", "deallocate")
 
 
-@pytest.mark.parametrize("requests, limits, asked", MANAGED)
+@pytest.mark.parametrize("requests, limits, received", MANAGED)
 @pytest.mark.parametrize("starting", [False, True])
 def test_16_4_pods_without_a_managed_resource_are_none_of_its_business(
-    webhook: Webhook, starting: bool, requests: dict[str, str], limits: dict[str, str], asked: bool
+    webhook: Webhook, starting: bool, requests: dict[str, str], limits: dict[str, str], received: bool
 ) -> None:
     webhook.replies = {
         "predicate": {}, "prioritize": {"nodeScore": {}}, "preemptable": {"status": 1, "victims": []},
@@ -180,17 +180,17 @@ def test_16_4_pods_without_a_managed_resource_are_none_of_its_business(
         h.pod("p", requests=requests, limits=limits)
     session = h.session()
     plugin, task = h.plugin("extender"), h.task("p")
-    assert plugin.preemptable(task, [task]) == ([] if asked else None)
-    assert plugin.reclaimable(task, [task]) == ([] if asked else None)
+    assert plugin.preemptable(task, [task]) == ([] if received else None)
+    assert plugin.reclaimable(task, [task]) == ([] if received else None)
     signature = profile_of(h, session)
     hooks = hooks_of(plugin, signature)
-    assert (hooks.comparing_scores(session.all_rows()) is not None) == asked
-    assert hooks.reads_other_nodes == asked
-    webhook.asked.clear()
+    assert (hooks.comparing_scores(session.all_rows()) is not None) == received
+    assert hooks.reads_other_nodes == received
+    webhook.received.clear()
     h.core.resync()
     h.step()
     assert h.binds == {"p": "n0"}
-    assert sorted(webhook.verbs()) == (["allocate", "predicate", "prioritize"] if asked else [])
+    assert sorted(webhook.verbs()) == (["allocate", "predicate", "prioritize"] if received else [])
 
 
 def test_job_and_queue_verbs_ignore_managed_resources(webhook: Webhook) -> None:
@@ -230,9 +230,7 @@ def test_job_and_queue_verbs_ignore_managed_resources(webhook: Webhook) -> None:
         ("prioritize", False, "fails"),
     ],
 )
-def test_16_6_a_call_that_fails_means_what_ignorable_says(
-    webhook: Webhook, verb: str, ignorable: bool, expected: Any
-) -> None:
+def test_16_6_a_failed_call_counts_by_ignorable(webhook: Webhook, verb: str, ignorable: bool, expected: Any) -> None:
     webhook.replies = {verb: BROKEN}
     h = cluster(conf(webhook.url, verb, ignorable=ignorable), nodes=1)
     session = h.session()
@@ -261,7 +259,7 @@ def test_16_6_a_call_that_fails_means_what_ignorable_says(
     assert found == expected
 
 
-def test_a_job_is_not_ready_when_a_webhook_that_counts_does_not_say_so() -> None:
+def test_a_job_is_not_ready_without_the_vote_of_a_required_webhook() -> None:
     """Unlike in Volcano, where it means ready."""
     with Webhook(ready=BROKEN) as webhook:
         h = cluster(conf(webhook.url, "ready"))
@@ -291,7 +289,7 @@ def test_the_opening_call_gets_the_whole_cluster(webhook: Webhook) -> None:
     h = cluster(conf(webhook.url, "open", "close"))
     h.node("lent", labels={"volcano.sh/revocable-zone": "z"})
     h.step()
-    ((_, opened), (_, closed)) = webhook.asked
+    ((_, opened), (_, closed)) = webhook.received
     assert set(opened) == {"Jobs", "Nodes", "Queues", "NamespaceInfo", "RevocableNodes", "NodeList"}
     assert (list(opened["Jobs"]), list(opened["Queues"])) == (["default/g"], ["q"])
     assert list(opened["Nodes"]) == ["lent", "n0", "n1", "n2"]
@@ -313,12 +311,12 @@ def test_the_vote_on_admission(webhook: Webhook, status: int, admitted: bool) ->
     events = h.event_messages("PodGroup", "g")
     assert (("Unschedulable", "rejected by the extender: not today") in events) == (not admitted)
     assert len(webhook.requests("enqueued")) == int(admitted)
-    (asked,) = webhook.requests("enqueueable")
-    assert (asked["job"]["UID"], asked["job"]["Queue"], asked["job"]["MinAvailable"]) == ("default/g", "q", 1)
+    (received,) = webhook.requests("enqueueable")
+    assert (received["job"]["UID"], received["job"]["Queue"], received["job"]["MinAvailable"]) == ("default/g", "q", 1)
 
 
 def test_an_overused_queue_gets_nothing(webhook: Webhook) -> None:
-    webhook.replies = {"overused": lambda asked: {"overused": asked["queue"]["Name"] == "q"}}
+    webhook.replies = {"overused": lambda received: {"overused": received["queue"]["Name"] == "q"}}
     h = cluster(conf(webhook.url, "overused"))
     h.queue("free")
     h.group("g2", queue="free")
@@ -335,8 +333,8 @@ def test_scores_are_added_to_those_of_others(webhook: Webhook) -> None:
     h = cluster(conf(webhook.url, "prioritize"))
     h.step()
     assert h.binds == {"p": "n2"}
-    (asked,) = webhook.requests("prioritize")
-    assert [node["Name"] for node in asked["nodes"]] == ["n0", "n1", "n2"]
+    (received,) = webhook.requests("prioritize")
+    assert [node["Name"] for node in received["nodes"]] == ["n0", "n1", "n2"]
 
 
 @pytest.mark.parametrize("ignorable", [True, False])

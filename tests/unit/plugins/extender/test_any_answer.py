@@ -1,4 +1,4 @@
-"""Whatever the webhook says, or fails to say, the scheduler keeps its books and its promises."""
+"""For any response of the webhook, or none, the scheduler's accounting and guarantees hold."""
 
 from __future__ import annotations
 
@@ -30,10 +30,12 @@ class Moody:
             "open": lambda _: {},
             "close": lambda _: {},
             "predicate": lambda _: draw.choice([{}, {}, {"status": "no", "code": draw.randint(0, 5)}]),
-            "batch": lambda asked: {
-                "results": {node["Name"]: draw.choice([{}, {"status": "no", "code": 2}]) for node in asked["nodes"]}
+            "batch": lambda received: {
+                "results": {node["Name"]: draw.choice([{}, {"status": "no", "code": 2}]) for node in received["nodes"]}
             },
-            "prioritize": lambda asked: {"nodeScore": {node["Name"]: draw.randint(-5, 5) for node in asked["nodes"]}},
+            "prioritize": lambda received: {
+                "nodeScore": {node["Name"]: draw.randint(-5, 5) for node in received["nodes"]}
+            },
             "preemptable": self._victims,
             "reclaimable": self._victims,
             "overused": lambda _: {"overused": draw.random() < 0.2},
@@ -46,19 +48,19 @@ class Moody:
         assert set(usable) == set(VERBS.values())
         return {verb: self._moody(answer) for verb, answer in usable.items()}
 
-    def _victims(self, asked: Any) -> Any:
-        named = [task for task in asked["evictees"] if self._draw.random() < 0.6]
+    def _victims(self, received: Any) -> Any:
+        named = [task for task in received["evictees"] if self._draw.random() < 0.6]
         return {"status": self._draw.randint(-1, 1), "victims": named}
 
     def _moody(self, answer: Any) -> Any:
-        def reply(asked: Any) -> Any:
-            return answer(asked) if self._draw.randrange(10) < self._steady else self._draw.choice(_BROKEN)
+        def reply(received: Any) -> Any:
+            return answer(received) if self._draw.randrange(10) < self._steady else self._draw.choice(_BROKEN)
 
         return reply
 
 
 @pytest.mark.slow
-def test_the_books_balance_whatever_the_webhook_says() -> None:
+def test_accounting_balances_for_any_webhook_response() -> None:
     with Webhook() as webhook:
 
         @given(

@@ -41,7 +41,7 @@ tiers:
 
 
 def arguments(text: str) -> tuple[ExtenderArguments, list[str]]:
-    """What was read, and the problems as people see them."""
+    """The parsed arguments, and the problems as users see them."""
     result = parse_conf(text, registry=registry())
     assert result.conf is not None
     (found,) = [option for tier in result.conf.tiers for option in tier if option.name == "extender"]
@@ -49,7 +49,7 @@ def arguments(text: str) -> tuple[ExtenderArguments, list[str]]:
     return found.arguments, [problem.render() for problem in result.problems]
 
 
-def test_a_conf_with_every_argument_of_volcano_loads_without_a_word() -> None:
+def test_a_conf_with_every_argument_of_volcano_loads_without_warnings() -> None:
     found, problems = arguments(WHOLE)
     assert problems == []
     assert found.seconds("httpTimeout") == 0.1
@@ -87,7 +87,7 @@ def test_the_defaults_are_those_of_volcano() -> None:
         ("urlPrefix", "", '"" is not a URL that verbs can be appended to', "url_prefix", ""),
     ],
 )
-def test_a_wrong_argument_is_told_with_its_place_value_and_accepted_form(
+def test_a_wrong_argument_is_reported_with_its_place_value_and_accepted_form(
     key: str, value: Any, message: str, attribute: str, used: Any
 ) -> None:
     given = {"urlPrefix": URL, key: value}
@@ -127,7 +127,7 @@ def test_managed_resources_of_another_form_reject_the_conf(value: Any) -> None:
         ("http://user:secret@h", False),
     ],
 )
-def test_what_is_a_url(text: str, valid: bool) -> None:
+def test_accepted_and_rejected_urls(text: str, valid: bool) -> None:
     assert is_url(text) == valid
 
 
@@ -161,7 +161,7 @@ ANSWERED = {
 
 
 @pytest.mark.parametrize("verb", sorted(VERBS))
-def test_only_hooks_of_verbs_that_are_given_are_answered(verb: str) -> None:
+def test_only_hooks_of_configured_verbs_are_implemented(verb: str) -> None:
     h = Harness(conf(URL, VERBS[verb], others=""))
     answered = {hook.method for hook in HOOKS if h.core.snapshot().dispatch.has(hook.method)}
     assert answered - {"open", "close", "next_wakeup", "metrics", "allocation_version"} == ANSWERED[verb]

@@ -1,4 +1,4 @@
-"""When the webhook is left alone, what is said of it, and what follows (docs/extender.md)."""
+"""The circuit breaker: its state, its messages, and its effects (docs/extender.md)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,17 @@ import pytest
 from capcard_sched.framework.api.webhook import BreakerState
 from capcard_sched.webhook.breaker import Breaker
 from capcard_sched.webhook.client import WebhookClient
-from tests.unit.plugins.extender.webhook import YES, Raw, Webhook, ask, cluster, conf, failures, metric, state_of
+from tests.unit.plugins.extender.webhook import (
+    YES,
+    Raw,
+    Webhook,
+    call_webhook,
+    cluster,
+    conf,
+    failures,
+    metric,
+    state_of,
+)
 
 
 def test_a_breaker_opens_tries_once_and_closes() -> None:
@@ -64,20 +74,20 @@ def test_a_webhook_that_keeps_failing_is_left_alone_and_comes_back(
     webhook.replies = {"predicate": Raw(b"", 503)}
     client = client_of(webhook.url, failures=3, period=0.3, consequence="it counts as rejecting")
     for _ in range(5):
-        ask(client)
-    assert len(webhook.asked) == 3
+        call_webhook(client)
+    assert len(webhook.received) == 3
     assert state_of(client) is BreakerState.OPEN
     assert failures(client) == {"status": 3, "breaker": 2}
-    told = [record.getMessage() for record in caplog.records]
-    assert len(told) == 2  # the first failure, and that it is left alone
-    assert re.search(r"failed 3 times in a row.*until it responds, it counts as rejecting\. .*code 503", told[1])
+    logged = [record.getMessage() for record in caplog.records]
+    assert len(logged) == 2  # the first failure, and that it is left alone
+    assert re.search(r"failed 3 times in a row.*until it responds, it counts as rejecting\. .*code 503", logged[1])
     time.sleep(0.35)
     assert state_of(client) is BreakerState.HALF_OPEN
-    assert [answer.kind for answer in ask(client, 4)] == ["status", "breaker", "breaker", "breaker"]
-    assert len(webhook.asked) == 4
+    assert [answer.kind for answer in call_webhook(client, 4)] == ["status", "breaker", "breaker", "breaker"]
+    assert len(webhook.received) == 4
     webhook.replies = {"predicate": {}}
     time.sleep(0.35)
-    assert ask(client, 4) == [YES] * 4
+    assert call_webhook(client, 4) == [YES] * 4
     assert state_of(client) is BreakerState.CLOSED
     assert caplog.records[-1].getMessage() == "the extender responds again: predicate"
     assert len(caplog.records) == 3
@@ -90,7 +100,7 @@ def test_a_webhook_that_fails_now_and_then_does_not_fill_the_log(
     client = client_of(webhook.url, failures=3)
     for code in (500, 200) * 5:
         webhook.replies = {"predicate": Raw(b"{}", code)}
-        ask(client)
+        call_webhook(client)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert failures(client) == {"status": 5}
 
@@ -100,18 +110,18 @@ def test_calls_that_wait_for_a_connection_are_not_made_once_the_breaker_is_open(
 ) -> None:
     webhook.replies = {"predicate": Raw(b"", 500)}
     client = client_of(webhook.url, failures=2, connections=1)
-    assert [answer.kind for answer in ask(client, 6)] == ["status"] * 2 + ["breaker"] * 4
-    assert len(webhook.asked) == 2
+    assert [answer.kind for answer in call_webhook(client, 6)] == ["status"] * 2 + ["breaker"] * 4
+    assert len(webhook.received) == 2
 
 
 @pytest.mark.parametrize("ignorable", [True, False])
-def test_while_it_is_left_alone_answers_are_those_of_ignorable(webhook: Webhook, ignorable: bool) -> None:
+def test_while_the_breaker_is_open_ignorable_decides(webhook: Webhook, ignorable: bool) -> None:
     webhook.replies = {"ready": Raw(b"", 500)}
     h = cluster(conf(webhook.url, "ready", ignorable=ignorable, breakerFailures=1, breakerPeriod="1h"))
     h.session()
     plugin, job = h.plugin("extender"), h.job("g")
     assert [plugin.job_ready(job) for _ in range(3)] == [ignorable] * 3
-    assert len(webhook.asked) == 1
+    assert len(webhook.received) == 1
     assert metric(h, "extender_breaker_state") == 2
     assert metric(h, "extender_calls_total", verb="ready") == 1
     assert metric(h, "extender_failures_total", verb="ready", reason="status") == 1

@@ -21,7 +21,7 @@ from tests.unit.plugins.extender.webhook import (
     Drip,
     Raw,
     Webhook,
-    ask,
+    call_webhook,
     cluster,
     conf,
     failures,
@@ -31,7 +31,7 @@ from tests.unit.plugins.extender.webhook import (
 ONCE = wire.verb("allocate", wire.EventResponse, repeatable=False)
 
 
-# --- what goes wrong --------------------------------------------------------------------------------------------------
+# --- failures ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -58,13 +58,13 @@ ONCE = wire.verb("allocate", wire.EventResponse, repeatable=False)
         (Raw(b'{"status": null}'), "answer", "status: Expected str, got null"),
     ],
 )
-def test_a_failure_names_the_verb_and_what_was_wrong(
+def test_a_failure_names_the_verb_and_the_error(
     webhook: Webhook, client_of: Callable[..., WebhookClient], reply: Any, kind: str, message: str
 ) -> None:
     webhook.replies = {"predicate": reply}
     client = client_of(webhook.url, timeout=0.3)
     began = time.monotonic()
-    (found,) = ask(client)
+    (found,) = call_webhook(client)
     assert time.monotonic() - began < 3
     assert isinstance(found, CallFailure)
     assert found.kind == kind
@@ -93,14 +93,14 @@ def test_a_failure_names_the_verb_and_what_was_wrong(
         ("jobReady", b'{"x": ' + b"[" * 10_000 + b"]" * 10_000 + b"}", "it is nested too deeply; accepted: "),
     ],
 )
-def test_an_answer_of_another_form_is_told_with_verb_field_and_accepted_form(
+def test_a_malformed_response_is_reported_with_verb_field_and_accepted_form(
     webhook: Webhook, client_of: Callable[..., WebhookClient], verb: str, body: bytes, message: str
 ) -> None:
     webhook.replies = {verb: Raw(body)}
     form = wire.FORMS[f"{verb}Verb"][1]
     assert form is not None
     check: Any = {"predicateBatch": wire.check_results, "prioritize": wire.check_scores}.get(verb)
-    (found,) = ask(client_of(webhook.url), question=wire.verb(verb, form, check))
+    (found,) = call_webhook(client_of(webhook.url), question=wire.verb(verb, form, check))
     assert found.kind == "answer"
     assert found.message.startswith(f"the response to {verb} from {webhook.url}/{verb} is invalid: {message}")
     assert "accepted: {" in found.message
@@ -116,27 +116,27 @@ def test_an_answer_of_another_form_is_told_with_verb_field_and_accepted_form(
         ("y" * 10_000_000, "y" * 509 + "..."),
     ],
 )
-def test_what_an_answer_says_to_people_is_one_short_line(text: str, shown: str) -> None:
+def test_a_message_of_a_response_becomes_one_short_line(text: str, shown: str) -> None:
     assert wire.readable(text) == shown
 
 
 def test_a_refused_connection_is_a_failure(client_of: Callable[..., WebhookClient]) -> None:
     port = free_port()
-    (found,) = ask(client_of(f"http://127.0.0.1:{port}"))
+    (found,) = call_webhook(client_of(f"http://127.0.0.1:{port}"))
     assert found.kind == "connection"
     assert f"predicate failed at http://127.0.0.1:{port}/predicate" in found.message
 
 
-def test_a_host_that_nobody_knows_is_a_failure(client_of: Callable[..., WebhookClient]) -> None:
-    (found,) = ask(client_of("http://extender.invalid"))
+def test_an_unresolvable_host_is_a_failure(client_of: Callable[..., WebhookClient]) -> None:
+    (found,) = call_webhook(client_of("http://extender.invalid"))
     assert found.kind == "connection"
 
 
-def test_what_is_no_http_is_a_failure(client_of: Callable[..., WebhookClient]) -> None:
+def test_a_response_that_is_no_http_is_a_failure(client_of: Callable[..., WebhookClient]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         thread = threading.Thread(target=_talk_nonsense, args=(server,), daemon=True)
         thread.start()
-        (found,) = ask(client_of(f"http://127.0.0.1:{server.getsockname()[1]}"))
+        (found,) = call_webhook(client_of(f"http://127.0.0.1:{server.getsockname()[1]}"))
         thread.join(5)
     assert found.kind == "connection"
 
@@ -149,25 +149,25 @@ def _talk_nonsense(server: socket.socket) -> None:
 
 
 @pytest.mark.parametrize("extra, read", [(0, True), (1, False)])
-def test_an_answer_may_have_ten_mebibytes_and_no_byte_more(
+def test_a_response_may_have_ten_mebibytes_and_no_byte_more(
     webhook: Webhook, client_of: Callable[..., WebhookClient], extra: int, read: bool
 ) -> None:
     body = b'{"status": ""}'
     webhook.replies = {"predicate": Raw(body + b" " * (MOST_BYTES - len(body) + extra))}
     client = client_of(webhook.url)
-    (found,) = ask(client)
+    (found,) = call_webhook(client)
     assert (found == YES) == read
     if not read:
         assert (found.kind, "longer than 10 MiB" in found.message) == ("size", True)
     webhook.replies = {"predicate": {}}
-    assert ask(client) == [YES]
+    assert call_webhook(client) == [YES]
 
 
-def test_an_endless_answer_of_unknown_length_is_given_up(client_of: Callable[..., WebhookClient]) -> None:
+def test_an_endless_response_of_unknown_length_is_aborted(client_of: Callable[..., WebhookClient]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         thread = threading.Thread(target=_pour, args=(server,), daemon=True)
         thread.start()
-        (found,) = ask(client_of(f"http://127.0.0.1:{server.getsockname()[1]}", timeout=60.0))
+        (found,) = call_webhook(client_of(f"http://127.0.0.1:{server.getsockname()[1]}", timeout=60.0))
         thread.join(10)
         assert not thread.is_alive()
     assert found.kind == "size"
@@ -190,7 +190,7 @@ def test_without_a_usable_url_nothing_is_sent(client_of: Callable[..., WebhookCl
     client = client_of("")
 
     def write() -> list[bytes]:
-        raise AssertionError("nobody would read it")
+        raise AssertionError("it would have no reader")
 
     assert client.call(QUESTION, 2, write) == [CallFailure("url", "no valid URL is configured")] * 2
     assert failures(client) == {"url": 2}
@@ -204,8 +204,8 @@ def test_a_kept_connection_that_turns_out_closed_is_replaced_once_when_that_does
         thread = threading.Thread(target=_answer_then_hang_up, args=(server,), daemon=True)
         thread.start()
         client = client_of(f"http://127.0.0.1:{server.getsockname()[1]}")
-        assert not isinstance(ask(client, question=question)[0], CallFailure)
-        (found,) = ask(client, question=question)
+        assert not isinstance(call_webhook(client, question=question)[0], CallFailure)
+        (found,) = call_webhook(client, question=question)
         assert isinstance(found, CallFailure) != answered
         socket.create_connection(server.getsockname()).close()  # the server waits for a second one in either case
         thread.join(5)
@@ -232,22 +232,22 @@ def test_calls_go_side_by_side_on_connections_that_are_kept(
 ) -> None:
     webhook.replies = {"predicate": Raw(b"{}", delay=0.05)}
     client = client_of(webhook.url, connections=4)
-    assert ask(client, 12) == [YES] * 12
+    assert call_webhook(client, 12) == [YES] * 12
     assert webhook.most_under_way == 4
-    assert ask(client, 4) == [YES] * 4
+    assert call_webhook(client, 4) == [YES] * 4
     assert len(webhook.connections) == 4
     assert client.counts["predicate"].calls == 16
     assert client.counts["predicate"].seconds >= 16 * 0.05
 
 
 def test_responses_keep_the_order_of_the_requests(webhook: Webhook, client_of: Callable[..., WebhookClient]) -> None:
-    webhook.replies = {"predicate": lambda asked: Raw(b'{"status": "%d"}' % asked, delay=0.02 * (3 - asked))}
+    webhook.replies = {"predicate": lambda received: Raw(b'{"status": "%d"}' % received, delay=0.02 * (3 - received))}
     found = client_of(webhook.url).call(QUESTION, 4, lambda: [b"0", b"1", b"2", b"3"])
     assert [answer.status for answer in found if isinstance(answer, wire.PredicateResponse)] == ["0", "1", "2", "3"]
 
 
 def test_one_failure_is_no_failure_of_its_neighbours(webhook: Webhook, client_of: Callable[..., WebhookClient]) -> None:
-    webhook.replies = {"predicate": lambda asked: Raw(b"{}", 200 if asked % 2 else 500)}
+    webhook.replies = {"predicate": lambda received: Raw(b"{}", 200 if received % 2 else 500)}
     found = client_of(webhook.url).call(QUESTION, 4, lambda: [b"0", b"1", b"2", b"3"])
     assert [isinstance(answer, CallFailure) for answer in found] == [True, False, True, False]
 
@@ -257,15 +257,15 @@ def test_the_budget_of_a_session_ends_all_waiting(webhook: Webhook, client_of: C
     client = client_of(webhook.url, budget=0.5, connections=1, failures=2)
     client.begin()
     began = time.monotonic()
-    found = ask(client, 10)
+    found = call_webhook(client, 10)
     assert time.monotonic() - began < 2
     assert found[0] == YES
     assert {answer.kind for answer in found[3:]} == {"budget"}
     assert "the session's budget of 0.5 s is used up" in found[-1].message
-    assert ask(client)[0].kind == "budget"
+    assert call_webhook(client)[0].kind == "budget"
     assert client.breaker_state is BreakerState.CLOSED  # the webhook did nothing wrong
     client.begin()
-    assert ask(client) == [YES]
+    assert call_webhook(client) == [YES]
 
 
 # --- the thread -------------------------------------------------------------------------------------------------------
@@ -280,12 +280,12 @@ def test_the_thread_begins_with_the_first_call_and_ends_with_the_client(webhook:
     before = threads()
     client = WebhookClient(WebhookSettings(webhook.url, 5, 60, 2, breaker_failures=0, breaker_period=1))
     assert threads() == before
-    assert ask(client) == [YES]
+    assert call_webhook(client) == [YES]
     assert threads() == before + 1
     client.close()
     client.close()
     assert threads() == before
-    assert ask(client) == [YES]
+    assert call_webhook(client) == [YES]
     gone = weakref.ref(client)
     del client
     gc.collect()

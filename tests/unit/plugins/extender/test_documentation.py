@@ -1,4 +1,4 @@
-"""What docs/extender.md promises: the schema, the example server, simulation and replay."""
+"""Guarantees of docs/extender.md: the schema, the example server, simulation and replay."""
 
 from __future__ import annotations
 
@@ -52,16 +52,16 @@ def test_the_table_of_the_page_names_every_verb() -> None:
     assert set(wire.FORMS) == set(VERBS)
 
 
-def test_every_request_is_as_the_schema_says() -> None:
-    def all_of_them(asked: Any) -> Any:
-        return {"status": 1, "victims": asked["evictees"]}
+def test_every_request_matches_the_schema() -> None:
+    def all_of_them(received: Any) -> Any:
+        return {"status": 1, "victims": received["evictees"]}
 
     replies: dict[str, Any] = {
         "open": {}, "close": {}, "predicate": {}, "prioritize": {"nodeScore": {}}, "preemptable": all_of_them,
         "reclaimable": {"status": 1}, "enqueueable": {"status": 1}, "enqueued": {}, "ready": {"status": True},
         "overused": {}, "allocate": {}, "deallocate": {},
     }  # fmt: skip
-    replies["batch"] = lambda asked: {"results": {node["Name"]: {} for node in asked["nodes"]}}
+    replies["batch"] = lambda received: {"results": {node["Name"]: {} for node in received["nodes"]}}
     for predicate in ("predicate", "batch"):
         with Webhook(**replies) as webhook:
             verbs = set(replies) - {"predicate", "batch"} | {predicate}
@@ -88,9 +88,9 @@ def test_every_request_is_as_the_schema_says() -> None:
                 h.pod(f"half-x-{number}", group="half", requests={"cpu": cpu})
             h.settle_for(2)
             argument = {word: verb for verb, word in VERBS.items()}
-            for word, asked in webhook.asked:
+            for word, received in webhook.received:
                 form, _ = wire.FORMS[argument[word]]
-                assert msgspec.to_builtins(msgspec.convert(asked, form)) == asked, word
+                assert msgspec.to_builtins(msgspec.convert(received, form)) == received, word
             assert set(webhook.verbs()) == verbs
 
 
@@ -162,11 +162,11 @@ spec:
 """
 
 
-def not_n1(asked: Any) -> Any:
-    return {"status": "not here", "code": 3} if asked["node"]["Name"] == "n1" else {}
+def not_n1(received: Any) -> Any:
+    return {"status": "not here", "code": 3} if received["node"]["Name"] == "n1" else {}
 
 
-def test_the_simulator_asks_the_extender(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_simulator_calls_the_extender(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Webhook(predicate=not_n1) as webhook:
         (tmp_path / "scenario.yaml").write_text(SCENARIO)
         (tmp_path / "conf.yaml").write_text(conf(webhook.url, "predicate"))
@@ -179,7 +179,7 @@ def test_the_simulator_asks_the_extender(tmp_path: Path, capsys: pytest.CaptureF
 
 
 @pytest.mark.parametrize("same", [True, False])
-def test_a_replay_depends_on_what_the_extender_says_now(
+def test_a_replay_depends_on_the_current_responses_of_the_extender(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], same: bool
 ) -> None:
     with Webhook(predicate={}) as webhook:
@@ -189,10 +189,10 @@ def test_a_replay_depends_on_what_the_extender_says_now(
         day.h.pod("g-0", group="g")
         day.step()
         day.close()
-        recorded = len(webhook.asked)
+        recorded = len(webhook.received)
         assert recorded
         if not same:
             webhook.replies = {"predicate": {"status": "not any more", "code": 3}}
         assert run(["replay", str(tmp_path / "day.jsonl")]) == (0 if same else 3)
         assert ("not any more" in capsys.readouterr().out) == (not same)
-        assert len(webhook.asked) > recorded
+        assert len(webhook.received) > recorded

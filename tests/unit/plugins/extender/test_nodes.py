@@ -1,4 +1,4 @@
-"""About which nodes the webhook is asked, how often, and in which order."""
+"""Nodes of the requests to the webhook, their number, and their order."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tests.unit.plugins.extender.webhook import Raw, Webhook, cluster, conf
 REFUSED = {"status": "no", "code": 2}
 
 
-def asked_about(webhook: Webhook) -> list[str]:
-    """Names of nodes in the order they were asked about, those of one batch in its order."""
+def sent_nodes(webhook: Webhook) -> list[str]:
+    """Names of nodes in the order of their requests, those of one batch in its order."""
     found = []
-    for verb, request in webhook.asked:
+    for verb, request in webhook.received:
         if verb == "predicate":
             found.append(request["node"]["Name"])
         elif verb == "batch":
@@ -31,29 +31,29 @@ def asked_about(webhook: Webhook) -> list[str]:
 def only(*names: str) -> Any:
     """A predicate, single or in batches, that lets only these nodes pass."""
 
-    def answer(asked: Any) -> Any:
-        if "nodes" in asked:
-            return {"results": {node["Name"]: {} if node["Name"] in names else REFUSED for node in asked["nodes"]}}
-        return {} if asked["node"]["Name"] in names else REFUSED
+    def answer(received: Any) -> Any:
+        if "nodes" in received:
+            return {"results": {node["Name"]: {} if node["Name"] in names else REFUSED for node in received["nodes"]}}
+        return {} if received["node"]["Name"] in names else REFUSED
 
     return answer
 
 
-def test_the_best_nodes_are_asked_first_and_no_more_than_needed(webhook: Webhook) -> None:
+def test_the_best_nodes_are_sent_first_and_no_more_than_needed(webhook: Webhook) -> None:
     h = cluster(conf(webhook.url, "predicate", "prioritize", predicateNodes=2), nodes=40)
     webhook.replies["prioritize"] = {"nodeScore": {"n7": 3, "n31": 2, "n5": 1}}
     h.step()
     assert h.binds == {"p": "n7"}
-    assert sorted(asked_about(webhook)) == ["n31", "n7"]
+    assert sorted(sent_nodes(webhook)) == ["n31", "n7"]
 
 
-def test_when_the_best_will_not_do_twice_as_many_are_asked(webhook: Webhook) -> None:
+def test_when_the_best_nodes_fail_twice_as_many_are_sent(webhook: Webhook) -> None:
     webhook.replies = {"batch": only("n29")}
     h = cluster(conf(webhook.url, "batch", predicateNodes=4), nodes=40)
     h.step()
     assert h.binds == {"p": "n29"}
     assert [len(request["nodes"]) for request in webhook.requests("batch")] == [4, 8, 16]
-    assert len(set(asked_about(webhook))) == 28
+    assert len(set(sent_nodes(webhook))) == 28
 
 
 def test_the_best_of_those_that_pass_is_taken(webhook: Webhook) -> None:
@@ -63,7 +63,7 @@ def test_the_best_of_those_that_pass_is_taken(webhook: Webhook) -> None:
     assert h.binds == {"p": "n1"}
 
 
-def test_nodes_that_others_refuse_are_not_asked_about(webhook: Webhook) -> None:
+def test_nodes_that_other_plugins_filter_out_are_not_sent(webhook: Webhook) -> None:
     h = Harness(conf(webhook.url, "predicate", others="gang predicates"))
     h.node("closed", unschedulable=True)
     h.node("small", cpu="1")
@@ -74,18 +74,18 @@ def test_nodes_that_others_refuse_are_not_asked_about(webhook: Webhook) -> None:
     h.pod("p", requests={"cpu": "2"})
     h.step()
     assert h.binds == {"p": "good"}
-    assert asked_about(webhook) == ["good"]
+    assert sent_nodes(webhook) == ["good"]
 
 
-def test_a_pod_that_nobody_takes_costs_one_question_per_node(webhook: Webhook) -> None:
+def test_a_pod_that_every_node_rejects_costs_one_request_per_node(webhook: Webhook) -> None:
     webhook.replies = {"predicate": only()}
     h = cluster(conf(webhook.url, "predicate", predicateNodes=2), nodes=7)
     h.step()
     assert "0/7 nodes are unavailable: 7 no." in h.pod_message("p")
-    assert sorted(asked_about(webhook)) == [f"n{number}" for number in range(7)]
+    assert sorted(sent_nodes(webhook)) == [f"n{number}" for number in range(7)]
 
 
-def test_every_pod_of_a_gang_is_asked_about_under_its_own_name(webhook: Webhook) -> None:
+def test_every_pod_of_a_gang_is_sent_under_its_own_name(webhook: Webhook) -> None:
     h = Harness(conf(webhook.url, "predicate", predicateNodes=1, others="gang priority"))
     h.node("n0")
     h.node("n1")
@@ -102,19 +102,19 @@ def test_every_pod_of_a_gang_is_asked_about_under_its_own_name(webhook: Webhook)
 
 
 @pytest.mark.parametrize("switch", ["enableBestNode: false", "enablePredicate: false"])
-def test_switches_turn_off_what_they_name(webhook: Webhook, switch: str) -> None:
+def test_switches_turn_off_the_verbs_they_name(webhook: Webhook, switch: str) -> None:
     webhook.replies = {"predicate": only("n2")}
     h = cluster(conf(webhook.url, "predicate", switches=f", {switch}"))
     h.step()
     if switch == "enableBestNode: false":  # without the last word all nodes must be known before
         assert h.binds == {"p": "n2"}
-        assert sorted(asked_about(webhook)) == ["n0", "n1", "n2"]
+        assert sorted(sent_nodes(webhook)) == ["n0", "n1", "n2"]
     else:
         assert h.binds == {"p": "n0"}
-        assert webhook.asked == []
+        assert webhook.received == []
 
 
-def test_room_that_is_coming_is_promised_only_where_the_webhook_lets_it(webhook: Webhook) -> None:
+def test_releasing_capacity_is_pipelined_only_where_the_webhook_allows_it(webhook: Webhook) -> None:
     webhook.replies = {"predicate": only("n1")}
     h = Harness(conf(webhook.url, "predicate"), run=True)
     h.queue("q")
@@ -129,14 +129,14 @@ def test_room_that_is_coming_is_promised_only_where_the_webhook_lets_it(webhook:
     assert (outcome.kind, outcome.node) == ("pipelined", "n1")
 
 
-def test_explaining_asks_nobody_and_says_what_was_said(webhook: Webhook) -> None:
+def test_explain_makes_no_request_and_repeats_the_recorded_reasons(webhook: Webhook) -> None:
     webhook.replies = {"predicate": only()}
     h = cluster(conf(webhook.url, "predicate"))
     h.step()
-    before = len(webhook.asked)
+    before = len(webhook.received)
     (pending,) = diagnose_job(h.core.snapshot(), h.job("g")).pending
     assert [(found.reason, found.nodes, found.plugin) for found in pending.nodes] == [("no", 3, "extender")]
-    assert len(webhook.asked) == before
+    assert len(webhook.received) == before
 
 
 def test_a_node_that_is_scored_more_than_once_is_sent_once(webhook: Webhook) -> None:
@@ -149,7 +149,7 @@ def test_a_node_that_is_scored_more_than_once_is_sent_once(webhook: Webhook) -> 
 
 
 @pytest.mark.parametrize("judged", [True, False])
-def test_only_the_best_by_other_scores_are_scored_if_the_operator_says_so(webhook: Webhook, judged: bool) -> None:
+def test_only_the_best_by_other_scores_are_scored_if_configured(webhook: Webhook, judged: bool) -> None:
     """Binpack ranks n2, n1, n0 by what is used; the webhook sees the first two."""
     webhook.replies = {"predicate": only("n0", "n1", "n2"), "prioritize": {"nodeScore": {"n0": 1000, "n1": 50}}}
     verbs = ("prioritize", "predicate") if judged else ("prioritize",)
@@ -162,8 +162,8 @@ def test_only_the_best_by_other_scores_are_scored_if_the_operator_says_so(webhoo
     h.pod("p")
     h.step()
     assert h.binds == {"p": "n1"}
-    (asked,) = webhook.requests("prioritize")
-    assert [node["Name"] for node in asked["nodes"]] == ["n1", "n2"]
+    (received,) = webhook.requests("prioritize")
+    assert [node["Name"] for node in received["nodes"]] == ["n1", "n2"]
 
 
 @pytest.mark.parametrize("switch", ["enableBestNode: false", "enableNodeOrder: false"])
@@ -175,7 +175,7 @@ def test_without_the_last_word_all_nodes_are_scored_and_without_node_order_none(
     assert (scored, h.binds) == (([["n0", "n1", "n2"]], {"p": "n2"}) if "Best" in switch else ([], {"p": "n0"}))
 
 
-def test_how_many_are_asked_at_a_time_does_not_change_who_is_taken() -> None:
+def test_the_batch_size_does_not_change_the_chosen_node() -> None:
     """Neither do batches, a switch that takes the last word away, or answers that hold."""
     with Webhook() as webhook:
 
@@ -209,7 +209,7 @@ def test_how_many_are_asked_at_a_time_does_not_change_who_is_taken() -> None:
         chosen()
 
 
-# --- a webhook that is not asked --------------------------------------------------------------------------------------
+# --- an open breaker --------------------------------------------------------------------------------------------------
 
 
 def down(webhook: Webhook, ignorable: bool = False, nodes: int = 3, **more: Any) -> Harness:
@@ -219,13 +219,13 @@ def down(webhook: Webhook, ignorable: bool = False, nodes: int = 3, **more: Any)
     return cluster(conf(webhook.url, "predicate", **options), nodes=nodes)
 
 
-def test_without_a_webhook_that_counts_no_pod_is_placed_and_all_are_told_why(webhook: Webhook) -> None:
+def test_without_a_required_webhook_no_pod_is_placed_and_every_pod_shows_the_reason(webhook: Webhook) -> None:
     h = down(webhook)
     h.group("g2")
     h.pod("p2", group="g2")
     h.step()
     assert h.binds == {}
-    assert len(webhook.asked) == 1
+    assert len(webhook.received) == 1
     unasked = "the circuit breaker is open after repeated failures"
     assert f"1 failed predicate with extender at URL {webhook.url}/predicate, code 500, 2 {unasked}." in h.pod_message(
         "p"
@@ -241,23 +241,23 @@ def test_without_a_webhook_that_can_be_ignored_pods_go_where_they_may(webhook: W
     h.pod("p2", group="g2")
     h.step()
     assert set(h.binds) == {"p", "p2"}
-    assert len(webhook.asked) == 1
+    assert len(webhook.received) == 1
 
 
-def test_many_pods_cost_little_while_the_webhook_is_not_asked(webhook: Webhook) -> None:
+def test_many_pods_cost_little_while_the_breaker_is_open(webhook: Webhook) -> None:
     h = down(webhook, nodes=1000)
     for number in range(200):
         h.group(f"g{number}")
         h.pod(f"p{number}", group=f"g{number}")
     plugin = h.plugin("extender")
     h.step()
-    assert len(webhook.asked) == 1
-    assert len(plugin._objects._nodes) == 1  # nothing was written for nobody to read
+    assert len(webhook.received) == 1
+    assert len(plugin._objects._nodes) == 1  # no response was written without a reader
     assert sum(len(known) for known in plugin._nodes._known.values()) == 1
 
 
 @pytest.mark.parametrize("ignorable", [True, False])
-def test_answers_that_hold_count_while_the_webhook_is_not_asked(webhook: Webhook, ignorable: bool) -> None:
+def test_cached_responses_count_while_the_breaker_is_open(webhook: Webhook, ignorable: bool) -> None:
     webhook.replies = {"predicate": only("n1")}
     held: dict[str, Any] = {"cachePeriod": "1h", "ignorable": ignorable}
     h = cluster(conf(webhook.url, "predicate", breakerFailures=1, breakerPeriod="1h", predicateNodes=1, **held))
@@ -267,20 +267,20 @@ def test_answers_that_hold_count_while_the_webhook_is_not_asked(webhook: Webhook
     h.group("other")
     h.pod("breaks", group="other", requests={"cpu": "3"})
     h.step()
-    before = len(webhook.asked)
+    before = len(webhook.received)
     h.group("again")
     h.pod("again", group="again")
     h.step()
-    assert len(webhook.asked) == before
+    assert len(webhook.received) == before
     assert h.binds["again"] == "n1"
 
 
-def test_a_session_that_has_waited_long_enough_asks_no_more(webhook: Webhook) -> None:
+def test_a_session_past_its_wait_budget_makes_no_more_requests(webhook: Webhook) -> None:
     webhook.replies = {"predicate": Raw(b'{"status": "no", "code": 2}', delay=0.3)}
     h = cluster(conf(webhook.url, "predicate", predicateNodes=1, connections=1, sessionTimeout="500ms"), nodes=50)
     result = h.step()
     assert h.binds == {}
-    assert len(webhook.asked) == 2
+    assert len(webhook.received) == 2
     assert "1 no, 49 the session's budget of 0.5 s is used up." in h.pod_message("p")
     assert result.next_wakeup is not None
 
@@ -293,24 +293,24 @@ def test_a_pod_that_the_webhook_refused_is_tried_again_although_nothing_changed(
     h = cluster(conf(webhook.url, "predicate", retryPeriod="20s"))
     result = h.step()
     assert result.next_wakeup == h.now + 20
-    webhook.asked.clear()
+    webhook.received.clear()
     while not (idle := h.step()).idle:
         pass  # statuses settle
     assert idle.next_wakeup is not None
-    webhook.asked.clear()
+    webhook.received.clear()
     h.step(idle.next_wakeup - 1)
-    assert webhook.asked == []
+    assert webhook.received == []
     webhook.replies = {"predicate": {}}
     h.step(idle.next_wakeup)
     assert h.binds == {"p": "n0"}
 
 
-def test_a_webhook_that_is_in_nobodys_way_is_no_reason_for_a_session(webhook: Webhook) -> None:
+def test_a_webhook_that_blocks_no_job_is_no_reason_for_a_session(webhook: Webhook) -> None:
     h = cluster(conf(webhook.url, "predicate"))
     h.settle()
-    webhook.asked.clear()
+    webhook.received.clear()
     result = h.step(h.now + 3600)
-    assert (result.idle, result.next_wakeup, webhook.asked) == (True, None, [])
+    assert (result.idle, result.next_wakeup, webhook.received) == (True, None, [])
 
 
 # --- the cache --------------------------------------------------------------------------------------------------------
@@ -323,7 +323,7 @@ def pods(h: Harness, count: int) -> None:
 
 
 @pytest.mark.parametrize("held", ["0s", "1h"])
-def test_answers_hold_only_if_the_operator_says_so(webhook: Webhook, held: str) -> None:
+def test_responses_are_cached_only_if_configured(webhook: Webhook, held: str) -> None:
     webhook.replies["prioritize"] = {"nodeScore": {"n1": 1}}
     h = Harness(conf(webhook.url, "predicate", "prioritize", predicateNodes=1, cachePeriod=held))
     for number in range(3):
@@ -336,19 +336,19 @@ def test_answers_hold_only_if_the_operator_says_so(webhook: Webhook, held: str) 
     assert len(webhook.requests("prioritize")) == (4 if held == "0s" else 1)
 
 
-def test_held_answers_end_with_the_facts_of_the_node_their_time_and_the_template(webhook: Webhook) -> None:
+def test_cached_responses_expire_with_the_node_facts_their_period_and_the_template(webhook: Webhook) -> None:
     h = Harness(conf(webhook.url, "predicate", cachePeriod="1m"))
     h.node("n0")
     h.queue("q")
 
     def place(name: str, **pod: Any) -> int:
-        """How often the webhook is asked about one more pod."""
-        webhook.asked.clear()
+        """Number of requests to the webhook for one more pod."""
+        webhook.received.clear()
         h.group(name)
         h.pod(name, group=name, **pod)
         h.step()
         assert h.binds[name] == "n0"
-        return len(webhook.asked)
+        return len(webhook.received)
 
     assert place("a") == 1
     assert place("b") == 0
@@ -375,8 +375,8 @@ def test_refusals_are_held_too(webhook: Webhook) -> None:
     webhook.replies = {"predicate": only()}
     h = cluster(conf(webhook.url, "predicate", cachePeriod="1h"))
     h.step()
-    webhook.asked.clear()
+    webhook.received.clear()
     session = h.session()
     signature = profile_of(h, session)
     assert session.engine.choose(signature, session.engine.candidates(signature, future=False)) == -1
-    assert webhook.asked == []
+    assert webhook.received == []

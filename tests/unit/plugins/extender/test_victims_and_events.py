@@ -27,7 +27,7 @@ BROKEN = Raw(b"no", 500)
         ({"status": 1, "victims": [{"UID": "default-v1-uid"}, {"UID": "default-v0-uid"}]}, ["v0", "v1"]),
     ],
 )
-def test_who_may_be_evicted(webhook: Webhook, answer: Any, expected: list[str] | None) -> None:
+def test_victims_that_the_webhook_allows(webhook: Webhook, answer: Any, expected: list[str] | None) -> None:
     webhook.replies = {"preemptable": answer, "reclaimable": answer}
     h = cluster(conf(webhook.url, "preemptable", "reclaimable"))
     for number in range(2):
@@ -37,14 +37,14 @@ def test_who_may_be_evicted(webhook: Webhook, answer: Any, expected: list[str] |
     for verb in ("preemptable", "reclaimable"):
         found = getattr(h.plugin("extender"), verb)(h.task("p"), candidates)
         assert (None if found is None else [task.name for task in found]) == expected
-        (asked,) = webhook.requests(verb)
-        assert asked["evictor"]["Name"] == "p"
-        assert [task["Name"] for task in asked["evictees"]] == ["v0", "v1"]
+        (received,) = webhook.requests(verb)
+        assert received["evictor"]["Name"] == "p"
+        assert [task["Name"] for task in received["evictees"]] == ["v0", "v1"]
 
 
 def test_preemption_takes_the_pod_that_the_webhook_names(webhook: Webhook) -> None:
-    def choose(asked: Any) -> Any:
-        return {"status": 1, "victims": [task for task in asked["evictees"] if task["Name"] == "low-1"]}
+    def choose(received: Any) -> Any:
+        return {"status": 1, "victims": [task for task in received["evictees"] if task["Name"] == "low-1"]}
 
     webhook.replies = {"preemptable": choose, "predicate": {}}
     h = Harness(conf(webhook.url, "preemptable", "predicate", actions="allocate, preempt", others="priority"), run=True)
@@ -70,12 +70,12 @@ def test_a_placement_that_the_webhook_does_not_agree_with_is_undone(webhook: Web
     assert h.binds == {}
     assert [(error.plugin, error.hook) for error in result.report.errors] == [("extender", "on_allocate")]
     assert "no licence" in result.report.errors[0].error
-    assert webhook.verbs() == ["allocate", "deallocate"]  # what it was told of is taken back
+    assert webhook.verbs() == ["allocate", "deallocate"]  # the sent placement is undone
     assert h.task("p").node is None
 
 
 @pytest.mark.parametrize("ignorable", [True, False])
-def test_an_event_that_cannot_be_told_counts_as_ignorable_says(webhook: Webhook, ignorable: bool) -> None:
+def test_an_event_that_cannot_be_sent_counts_by_ignorable(webhook: Webhook, ignorable: bool) -> None:
     webhook.replies = {"allocate": BROKEN}
     h = cluster(conf(webhook.url, "allocate", ignorable=ignorable))
     h.step()
@@ -89,7 +89,7 @@ def test_a_message_sets_the_event_error_however_ignorable_the_webhook_is(webhook
     assert h.binds == {}
 
 
-def test_pods_of_a_gang_that_is_undone_are_told_of(webhook: Webhook) -> None:
+def test_deallocate_is_sent_for_the_pods_of_an_undone_gang(webhook: Webhook) -> None:
     webhook.replies = {"allocate": {}, "deallocate": {}}
     h = Harness(conf(webhook.url, "allocate", "deallocate"))
     h.node("n0", cpu="2")
@@ -99,8 +99,9 @@ def test_pods_of_a_gang_that_is_undone_are_told_of(webhook: Webhook) -> None:
         h.pod(f"p-x-{number}")
     h.step()
     assert h.binds == {}
-    told = {
-        verb: sorted(asked["task"]["Name"] for asked in webhook.requests(verb)) for verb in ("allocate", "deallocate")
+    sent = {
+        verb: sorted(received["task"]["Name"] for received in webhook.requests(verb))
+        for verb in ("allocate", "deallocate")
     }
-    assert told["allocate"] == told["deallocate"]
-    assert told["allocate"] == ["p-x-0", "p-x-1"]
+    assert sent["allocate"] == sent["deallocate"]
+    assert sent["allocate"] == ["p-x-0", "p-x-1"]

@@ -18,7 +18,7 @@ from capcard_sched.webhook.client import WebhookClient
 QUESTION = wire.verb("predicate", wire.PredicateResponse)
 YES = wire.PredicateResponse()
 
-#: What a verb answers: a JSON value, a function from the request to one, or a handler that does it all by itself.
+#: Response of a verb: a JSON value, a function from the request to one, or a handler that does it all by itself.
 Reply = Any
 
 
@@ -33,19 +33,19 @@ class Raw:
 
 
 class Drip:
-    """An answer that comes byte by byte, `pause` seconds apart, and longer than anybody waits."""
+    """A response that comes byte by byte, `pause` seconds apart, and longer than any client waits."""
 
     def __init__(self, pause: float) -> None:
         self.pause = pause
 
 
 class Webhook:
-    """Answers verbs as `replies` says, and remembers what it was asked. A context manager."""
+    """Answers verbs by `replies`, and records the requests. A context manager."""
 
     def __init__(self, **replies: Reply) -> None:
         self.replies: dict[str, Reply] = replies
         #: (verb, request) in the order they came.
-        self.asked: list[tuple[str, Any]] = []
+        self.received: list[tuple[str, Any]] = []
         #: Calls that are being answered now, and the most there were at a time.
         self.under_way = self.most_under_way = 0
         self.connections: set[Any] = set()
@@ -85,11 +85,11 @@ class Webhook:
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         verb = request.match_info["verb"]
-        asked = json.loads(await request.read())
-        self.asked.append((verb, asked))
+        received = json.loads(await request.read())
+        self.received.append((verb, received))
         reply = self.replies.get(verb, Raw(b"no such verb", 404))
         if callable(reply):
-            reply = reply(asked)
+            reply = reply(received)
         if isinstance(reply, Drip):
             response = web.StreamResponse()
             await response.prepare(request)
@@ -108,12 +108,12 @@ class Webhook:
         return f"http://127.0.0.1:{self.port}"
 
     def verbs(self) -> list[str]:
-        """The verbs that were asked, in order."""
-        return [verb for verb, _ in self.asked]
+        """The verbs of the requests, in order."""
+        return [verb for verb, _ in self.received]
 
     def requests(self, verb: str) -> list[Any]:
-        """What a verb was asked, in order."""
-        return [request for asked, request in self.asked if asked == verb]
+        """The requests of a verb, in order."""
+        return [request for received, request in self.received if received == verb]
 
 
 #: Argument of a verb to the word that tests send it by.
@@ -166,13 +166,13 @@ def metric(h: Harness, name: str, **labels: str) -> float:
 
 
 def free_port() -> int:
-    """A port on which nobody listens."""
+    """A port without a listener."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
-def ask(client: WebhookClient, many: int = 1, question: Any = QUESTION) -> list[Any]:
+def call_webhook(client: WebhookClient, many: int = 1, question: Any = QUESTION) -> list[Any]:
     return client.call(question, many, lambda: [b"{}"] * many)
 
 

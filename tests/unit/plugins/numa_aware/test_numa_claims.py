@@ -50,7 +50,7 @@ def placed(*pods: tuple[str, int], policy: str = SINGLE, free: str = "0-15") -> 
 # --- from the placement to the object ---------------------------------------------------------------------------------
 
 
-def test_what_was_given_stays_taken_while_the_object_does_not_show_it() -> None:
+def test_assigned_cpus_stay_taken_until_the_object_shows_them() -> None:
     h = placed(("p", 6))
     assert (claims(h), available(h)) == ({"p": "0-5"}, "6-15")
     h.set_phase("p", "Running")
@@ -262,7 +262,7 @@ def test_pods_of_other_schedulers_take_cpus_too() -> None:
     assert (claims(h), available(h)) == ({"foreign": "0-5"}, "6-15")
 
 
-def test_a_pod_that_fits_no_policy_and_is_there_all_the_same_takes_what_is_left() -> None:
+def test_a_running_pod_that_fits_no_policy_takes_the_remaining_cpus() -> None:
     h = cluster()
     h.node("n")
     h.apply(numatopology("n", "0-2,8-9"))
@@ -317,7 +317,7 @@ class Histories(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.births = 0
-        #: What the kubelet has given out, by pod; those of pods that are gone until it notices.
+        #: CPUs that the kubelet has assigned, by pod; those of deleted pods until it notices.
         self.given: dict[str, int] = {}
         self.wanted: dict[str, int] = {}
         self.h = Harness(conf())
@@ -397,7 +397,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule()
     def wait(self) -> None:
-        """Long enough for everybody to have looked."""
+        """Long enough for every reader to have looked."""
         self.forget()
         self.export()
         self.h.state.changes.nodes.add("n")

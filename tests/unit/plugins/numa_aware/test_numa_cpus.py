@@ -131,7 +131,7 @@ def brute_force(free: list[int], total: list[int], wanted: int) -> Hint | None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=7), st.integers(1, 40))
-def test_the_search_finds_what_trying_every_mask_finds(nodes: list[tuple[int, int]], wanted: int) -> None:
+def test_the_search_matches_an_exhaustive_search_of_masks(nodes: list[tuple[int, int]], wanted: int) -> None:
     free = [used for used, _ in nodes]
     total = [used + rest for used, rest in nodes]
     assert best_hint(free, total, wanted) == brute_force(free, total, wanted)
@@ -194,7 +194,7 @@ def test_plans_are_disjoint_and_of_the_requested_size(scene: tuple[CpuTopology, 
 
 @given(scenes(), st.sampled_from(POLICIES))
 def test_one_container_uses_as_many_nodes_as_its_hint(scene: tuple[CpuTopology, int, list[int]], policy: str) -> None:
-    """What lets one container be judged by counts alone."""
+    """The condition under which counts alone decide for one container."""
     topology, free, (count, *_) = scene
     found: Any = plan(topology, free, policy, [count])
     if isinstance(found, CpuPlan):

@@ -127,7 +127,7 @@ def test_a_pod_with_a_policy_gets_the_reason_of_each_node(obj: Any, reason: str)
     assert h.pod_message("p") == f"0/1 nodes are unavailable: 1 {reason}."
 
 
-@pytest.mark.parametrize("said", ["", "none"])
+@pytest.mark.parametrize("named_policy", ["", "none"])
 @pytest.mark.parametrize(
     "obj",
     [
@@ -138,12 +138,12 @@ def test_a_pod_with_a_policy_gets_the_reason_of_each_node(obj: Any, reason: str)
         numatopology("n", None),
     ],
 )
-def test_a_pod_without_a_policy_fits_nodes_without_cpu_alignment(obj: Any, said: str) -> None:
+def test_a_pod_without_a_policy_fits_nodes_without_cpu_alignment(obj: Any, named_policy: str) -> None:
     h = cluster()
     h.node("n")
     if obj is not None:
         h.apply(obj)
-    whole(h, "p", 4, said)
+    whole(h, "p", 4, named_policy)
     assert judged(h) == {}
     h.step()
     assert (h.binds, h.bind_annotations["p"]) == ({"p": "n"}, {})
@@ -190,7 +190,7 @@ def test_fractions_of_cpus_take_none_but_their_policy_counts() -> None:
     assert (h.binds, h.bind_annotations["p"]) == ({"p": "b"}, {})
 
 
-def test_what_looks_at_cpus_is_private_and_nothing_else_is() -> None:
+def test_only_tasks_that_need_cpu_alignment_have_a_private_signature() -> None:
     h = cluster()
     h.node("n")
     whole(h, "whole", 2)

@@ -1,4 +1,4 @@
-"""What docs/numa.md promises."""
+"""Guarantees of docs/numa.md."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def test_rows_equal_the_plans_of_single_nodes(objects: list[dict[str, Any]], wan
 
 @settings(max_examples=60)
 @given(machines(), st.lists(st.lists(st.integers(1, 4), min_size=1, max_size=2), max_size=6), st.data())
-def test_what_is_given_back_is_there_again_as_it_was(
+def test_a_released_claim_restores_the_former_row(
     machine: dict[str, Any], pods: list[list[int]], data: st.DataObject
 ) -> None:
     h, rows = taken_up([{**machine, "policy": BEST_EFFORT}])
@@ -105,7 +105,7 @@ def test_equal_nodes_are_planned_once() -> None:
     assert len(rows._plans[5, 3]) == 2
 
 
-def test_answers_of_many_kinds_are_forgotten_and_found_again() -> None:
+def test_results_of_many_kinds_are_evicted_and_computed_again() -> None:
     h, rows = taken_up([{"free": "0-15"}, {"free": "0-3,8-15"}])
     everything = np.arange(2, dtype=np.intp)
     for wanted in range(1, 300):

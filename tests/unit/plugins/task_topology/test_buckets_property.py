@@ -96,8 +96,8 @@ def plain_score(w: World, task: Task, row: int, placed: Iterable[tuple[str, int]
     """Volcano's rule for one node: other tasks are dropped one by one until the rest fits."""
     table, bucket = w.session.nodes, w.job.of[task.uid]
     free = table.allocatable[row] - table.used[row] + table.releasing[row]
-    asked = np.flatnonzero(sum(one.cls.request for one in bucket.members))
-    if (task.cls.request[asked] > free[asked]).any():
+    requested = np.flatnonzero(sum(one.cls.request for one in bucket.members))
+    if (task.cls.request[requested] > free[requested]).any():
         return 0
     here = [one for one in w.h.job("g").tasks.values() if one.node is not None and one.node.row == row]
     score = sum(1 for one in here if w.job.of.get(one.uid) is bucket)
@@ -106,7 +106,7 @@ def plain_score(w: World, task: Task, row: int, placed: Iterable[tuple[str, int]
     score += len(rest)
     others = sorted((one for one in rest if one is not task), key=lambda one: (-size_of(one.cls), one.name))
     total = sum((one.cls.request for one in others), task.cls.request)
-    while (total[asked] > free[asked]).any():
+    while (total[requested] > free[requested]).any():
         total = total - others.pop(0).cls.request
         score -= 1
     return score

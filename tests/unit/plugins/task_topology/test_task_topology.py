@@ -192,7 +192,7 @@ def test_better_the_largest_of_the_others_are_left_out_first() -> None:
     assert w.scores("a-0") == {"n1": 80}
 
 
-def test_room_that_is_being_released_counts() -> None:
+def test_releasing_capacity_counts() -> None:
     w = World({"a": 2}, affinity="a").nodes(n1=2, n2=2)
     w.h.group("other")
     for node in ("n1", "n2"):
@@ -263,7 +263,7 @@ def test_better_a_gang_that_is_undone_leaves_no_trace() -> None:
     assert w.job.next(w.h.task("a-0").cls, "a", session.task_key) is w.h.task("a-0")
 
 
-def test_room_is_taken_back_for_a_whole_team() -> None:
+def test_capacity_is_reclaimed_for_a_whole_team() -> None:
     """Preemption calls the plugin too: it places on a statement and undoes it while it searches for the best node."""
     text = json.loads(conf("priority", "conformance"))
     text["actions"] = "enqueue, allocate, preempt"
