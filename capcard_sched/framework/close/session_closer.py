@@ -99,11 +99,11 @@ class SessionCloser:
         report_never_starting(session)
         intents: list[Intent] = [*session.binds, *session.evictions]
         jobs = [session.state.jobs[key] for key in sorted(session.touched_jobs) if key in session.state.jobs]
-        unwritten = {*session.report.enqueued, *session.report.requeued, *again}
+        admitted = frozenset(session.report.enqueued)
+        unwritten = {*admitted, *session.report.requeued, *again}
         for job in jobs:
             if job.uid:
-                admitted = job.key in session.report.enqueued
-                self._close_job(session, job, intents, unwritten=job.key in unwritten, admitted=admitted)
+                self._close_job(session, job, intents, unwritten=job.key in unwritten, admitted=job.key in admitted)
             elif job.key in groupless:
                 self._close_pods(session, job, intents)
         self._queue_statuses.close(session, intents)
