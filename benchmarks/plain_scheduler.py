@@ -171,6 +171,9 @@ class PlainScheduler:
         """Admit pending groups, best first, within the queue's limits including reservations."""
         firm = dict(queue.allocated)
         for group in queue.groups:
+            unready = len(group.placed) + group.done < group.minimum
+            if group.phase == "Inqueue" and unready and self.exceeds(queue, group):
+                group.phase = "Pending"
             minimum = self.minimum(group)
             held: dict[str, int] = {}
             for pod in group.placed:
@@ -196,10 +199,19 @@ class PlainScheduler:
         """Whether the group's minimum fits the limits beside allocated and reserved amounts."""
         if any(self.charge(pod) is None for pod in self.minimum(group)):
             return False
-        need = self.demand(group, self.minimum(group))
+        return self.fits(queue, self.demand(group, self.minimum(group)), queue.inqueue, firm)
+
+    def exceeds(self, queue: PlainQueue, group: PlainGroup) -> bool:
+        """Whether the group's minimum exceeds a limit by itself."""
+        members = self.minimum(group)
+        valid = all(self.charge(pod) is not None for pod in members)
+        return valid and not self.fits(queue, self.demand(group, members))
+
+    def fits(self, queue: PlainQueue, need: dict[str, int], *others: dict[str, int]) -> bool:
+        """Whether `need` and the `others` together are within the queue's limits."""
         total = dict(need)
-        add(total, queue.inqueue)
-        add(total, firm)
+        for amounts_of in others:
+            add(total, amounts_of)
         for name in ("cpu", "memory"):
             if need.get(name, 0) > 0 and total[name] > queue.limit[name]:
                 return False

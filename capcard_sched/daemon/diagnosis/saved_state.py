@@ -109,7 +109,7 @@ def _content(path: Path) -> bytes | None:
             first = file.read(1)
             text = first + file.read() if first == _OBJECT else b""
         return text if text and bytes(msgspec.json.decode(text, type=_Head).saved_state) else None
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, RecursionError):
         return None  # the reader of manifests reports it
 
 

@@ -312,7 +312,7 @@ WRONG = [
     ({"affinity": "ps,,worker"}, TASK_TOPOLOGY_AFFINITY, "<ps,,worker> contains an empty name", GROUPS_FORM),
     ({"affinity": ";" * 9_000 + "ps,chief;" * 9_000}, TASK_TOPOLOGY_AFFINITY, "<chief> is not a task of the job",
      GROUPS_FORM),
-    ({"affinity": "ps," * 9_000}, TASK_TOPOLOGY_AFFINITY, f"<ps> occurs twice in <{'ps,' * 19}...>", GROUPS_FORM),
+    ({"affinity": "ps," * 9_000}, TASK_TOPOLOGY_AFFINITY, f"<ps> occurs twice in <{'ps,' * 21}p...>", GROUPS_FORM),
     ({"order": "ps;worker"}, TASK_TOPOLOGY_TASK_ORDER, "<ps;worker> is not a task of the job", ORDER_FORM),
 ]  # fmt: skip
 
