@@ -28,7 +28,8 @@ from capcard_sched.simulation.clock import SECOND
 from capcard_sched.simulation.openb import cards_by_model, make_scenario
 from capcard_sched.simulation.openb_rows import read_nodes, read_pods
 from capcard_sched.simulation.run import SimulationOptions, SimulationRun
-from capcard_sched.simulation.scenario import Scenario, load_scenario
+from capcard_sched.simulation.scenario import Scenario
+from capcard_sched.simulation.scenario_reader import load_scenario
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from capcard_sched.admission.job_policies import answers_eviction, check_policies
 from capcard_sched.admission.names import LABEL_FORM, check_label, is_label, shown
 from capcard_sched.admission.pod_templates import check_budgets, check_pod_template
 from capcard_sched.admission.review import AdmissionResult, JsonPatch
@@ -19,12 +20,6 @@ if TYPE_CHECKING:
     from capcard_sched.admission.review import Json
     from capcard_sched.admission.view import ClusterView
 
-#: Actions that policies may name.
-ACTIONS: Final = (
-    *("AbortJob", "RestartJob", "RestartTask", "RestartPartition", "RestartPod"),
-    *("TerminateJob", "CompleteJob", "ResumeJob"),
-)
-EVENTS: Final = ("*", "PodPending", "PodFailed", "PodEvicted", "TaskCompleted", "TaskFailed", "Unknown", "JobUpdated")
 #: Job plugins and the plugins each of them needs.
 PLUGINS: Final[dict[str, tuple[str, ...]]] = {
     "env": (),
@@ -98,11 +93,11 @@ def check_new_job(obj: Json, view: ClusterView) -> AdmissionResult:
 
 
 def check_job_structure(obj: Json) -> Iterator[Finding]:
-    """What is wrong with the tasks, policies, volumes and numbers of a job, whose tasks have names."""
+    """The findings in tasks, policies, volumes and numbers of a job, whose tasks have names."""
     spec = obj["spec"]
     yield from _check_numbers(spec)
     yield from _check_tasks(obj, spec)
-    yield from _check_policies(spec.get("policies"), "spec.policies")
+    yield from check_policies(spec.get("policies"), "spec.policies")
     yield from _check_volumes(spec.get("volumes"))
 
 
@@ -190,7 +185,7 @@ def _check_tasks(obj: Json, spec: Json) -> Iterator[Finding]:
         if is_label(str(name)) and (len(pod) > _POD_NAME_CHARACTERS or (job and not is_label(pod))):
             message = f"pods would be named {shown(pod)}, which is not a DNS-1123 label"
             yield Finding("error", f"{field}.name", message, f"a job and task name that give pod names of {LABEL_FORM}")
-        yield from _check_policies(task.get("policies"), f"{field}.policies")
+        yield from check_policies(task.get("policies"), f"{field}.policies")
         yield from _check_topology(task, field)
         yield from _check_partitions(task, field)
         max_retry = task.get("maxRetry")
@@ -322,60 +317,15 @@ def _check_mpi(tasks: Sequence[Json], arguments: Sequence[Any]) -> Iterator[Find
             yield Finding("error", "spec.plugins.mpi", message, f"--{role}= with one of {', '.join(sorted(names))}")
 
 
-def _check_policies(policies: Any, field: str) -> Iterator[Finding]:
-    events: set[str] = set()
-    codes: set[int] = set()
-    entries = [entry for entry in policies if isinstance(entry, dict)] if isinstance(policies, list) else []
-    for index, policy in enumerate(entries):
-        place = f"{field}[{index}]"
-        named = [event for event in (policy.get("event"), *(policy.get("events") or ())) if event]
-        code = policy.get("exitCode")
-        if named and code is not None:
-            yield Finding("error", place, "must not specify event and exitCode simultaneously", "event or exitCode")
-        elif not named and code is None:
-            yield Finding("error", place, "either event and exitCode should be specified", "event, events or exitCode")
-        for event in dict.fromkeys(named):
-            if event not in EVENTS:
-                yield Finding("error", f"{place}.event", f"invalid policy event {shown(event)}", ", ".join(EVENTS))
-            elif event in events:
-                message = f"duplicate event {event}  across different policy"
-                yield Finding("error", f"{place}.event", message, "each event in one policy")
-            events.add(event)
-        if code == 0:
-            yield Finding("error", f"{place}.exitCode", "0 is not a valid error code", "a number other than 0")
-        elif code in codes:
-            message = f"duplicate exitCode {code}"
-            yield Finding("error", f"{place}.exitCode", message, "each exit code in one policy")
-        if isinstance(code, int):
-            codes.add(code)
-        if policy.get("action") not in ACTIONS:
-            message = f"invalid policy action {shown(policy.get('action'))}"
-            yield Finding("error", f"{place}.action", message, ", ".join(ACTIONS))
-    if "*" in events and len(events) > 1:
-        yield Finding("error", field, "if there's * here, no other policy should be here", "only the event *")
-
-
 def _check_eviction(obj: Json, spec: Json) -> Iterator[Finding]:
     """A warning for a gang that stays incomplete when a pod of some task is evicted."""
     annotations = texts(obj, "metadata", "annotations")
     gang = _count(spec.get("minAvailable") or sum(map(_replicas, _tasks(spec))))
-    if gang <= 1 or annotations.get(PREEMPTABLE) == "false" or _answers_eviction(spec):
+    if gang <= 1 or annotations.get(PREEMPTABLE) == "false" or answers_eviction(spec):
         return
-    if not all(map(_answers_eviction, _tasks(spec))):
+    if not all(map(answers_eviction, _tasks(spec))):
         message = "no policy for PodEvicted: when a pod of the gang is evicted, the others wait for its replacement"
         yield Finding("warning", "spec.policies", message, "{event: PodEvicted, action: RestartJob}")
-
-
-def _answers_eviction(owner: Json) -> bool:
-    """Whether a policy of a job or task is for the event."""
-    policies = owner.get("policies")
-    entries = [entry for entry in policies if isinstance(entry, dict)] if isinstance(policies, list) else []
-    return any(name in ("PodEvicted", "*") for entry in entries for name in (entry.get("event"), *_events(entry)))
-
-
-def _events(policy: Json) -> list[Any]:
-    events = policy.get("events")
-    return events if isinstance(events, list) else []
 
 
 def _check_volumes(volumes: Any) -> Iterator[Finding]:
@@ -419,9 +369,8 @@ def _count(value: Any) -> int:
 
 def _fixed(spec: Json) -> Json:
     """The part of a spec that an update must not change."""
-    tasks = [
-        {key: value for key, value in task.items() if key not in {"replicas", "minAvailable"}} for task in _tasks(spec)
-    ]
+    scaled = {"replicas", "minAvailable"}
+    tasks = [{key: value for key, value in task.items() if key not in scaled} for task in _tasks(spec)]
     rest = {key: value for key, value in spec.items() if key not in {"minAvailable", "priorityClassName", "tasks"}}
     # The controller writes the names of the claims it creates.
     volumes = spec.get("volumes")

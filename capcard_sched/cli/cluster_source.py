@@ -26,7 +26,8 @@ from capcard_sched.insight.object_view import DeltaObjects, StoreObjects, for_co
 from capcard_sched.model.timestamps import format_timestamp
 from capcard_sched.simulation.clock import EPOCH, SECOND
 from capcard_sched.simulation.manifests import ManifestDocument
-from capcard_sched.simulation.scenario import InputError, load_scenario
+from capcard_sched.simulation.scenario import InputError
+from capcard_sched.simulation.scenario_reader import load_scenario
 
 if TYPE_CHECKING:
     from capcard_sched.framework.core import Core

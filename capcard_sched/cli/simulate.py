@@ -16,7 +16,8 @@ from capcard_sched.daemon.diagnosis.saved_state import SavedStateError, saved_se
 from capcard_sched.model.timestamps import SPAN_FORM, DurationError, parse_span
 from capcard_sched.simulation.clock import EPOCH, SECOND
 from capcard_sched.simulation.run import DEFAULT_SCHEDULERS, SimulationOptions, SimulationOutcome
-from capcard_sched.simulation.scenario import InputError, load_scenario
+from capcard_sched.simulation.scenario import InputError
+from capcard_sched.simulation.scenario_reader import load_scenario
 from capcard_sched.webhook.connect import connect
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from capcard_sched.plugins.deviceshare.device_config import DEFAULT_CONFIG
 from capcard_sched.plugins.deviceshare.device_settings import read_device_config
 from capcard_sched.simulation.kinds import SCENARIO, is_namespaced, kind_of
 from capcard_sched.simulation.manifests import ManifestDocument, ManifestError, read_manifests
-from capcard_sched.simulation.scenario import read_scenario
+from capcard_sched.simulation.scenario_reader import read_scenario
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -387,9 +387,8 @@ class Service:
         errors = [problem.render() for problem in problems if problem.severity == "error"]
         if not errors or not self._backend.leadership.is_leader():
             return
-        row, detail = reasons.CONF_REJECTED, "; ".join(errors)
-        where = ObjectRef("Queue", "", self._options.default_queue)
-        self._backend.writer.submit([EmitEvent(where, row.type, row.code, row.render(detail=detail))])
+        row, where = reasons.CONF_REJECTED, ObjectRef("Queue", "", self._options.default_queue)
+        self._backend.writer.submit([EmitEvent(where, row.type, row.code, row.render(detail="; ".join(errors)))])
 
 
 def _node_names(core: Core) -> frozenset[str]:

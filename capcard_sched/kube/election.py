@@ -385,10 +385,8 @@ class Election:
         elif error.status in {401, 403}:
             event, detail = ElectionEvent.FORBIDDEN, error.message
         elif error.status == 404:
-            event, detail = (
-                ElectionEvent.NO_NAMESPACE,
-                f"namespace {self._namespace} does not exist: {error.message}",
-            )
+            event = ElectionEvent.NO_NAMESPACE
+            detail = f"namespace {self._namespace} does not exist: {error.message}"
         else:
             event, detail = ElectionEvent.REFUSED, f"{error.status} {error.reason}: {error.message}"
         if event != self._reported_error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from capcard_sched.admission.jobs import ACTIONS, EVENTS
+from capcard_sched.admission.job_policies import ACTIONS, EVENTS
 from capcard_sched.controllers.objects import DEPLOYMENT, JOB, POD, REPLICA_SET, STATEFUL_SET
 from capcard_sched.model.annotations import (
     SIMULATION_DURATION,

@@ -9,7 +9,7 @@ from capcard_sched.daemon.diagnosis.recording import Recording
 from capcard_sched.framework.core import Core, StepResult
 from capcard_sched.model.deltas import Delta
 from capcard_sched.simulation.run import SimulationOptions, simulate
-from capcard_sched.simulation.scenario import load_scenario
+from capcard_sched.simulation.scenario_reader import load_scenario
 
 #: `runs` holds the 4 cards of the quota; `waits` needs 2 more.
 WAITING = """

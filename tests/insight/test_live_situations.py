@@ -17,7 +17,7 @@ from capcard_sched.cli.main import run
 from capcard_sched.kube.kinds import KINDS
 from capcard_sched.simulation.clock import SECOND
 from capcard_sched.simulation.run import SimulationOptions, simulate
-from capcard_sched.simulation.scenario import load_scenario
+from capcard_sched.simulation.scenario_reader import load_scenario
 from tests.controlplane.cluster import Cluster, Manifest, RequestError
 from tests.controlplane.controlplane import ControlPlane
 from tests.insight.json_schema import violations

@@ -31,7 +31,7 @@ from capcard_sched.model.timestamps import parse_span
 from capcard_sched.simulation.manifests import parse_manifest
 from capcard_sched.simulation.output import as_list
 from capcard_sched.simulation.run import DEFAULT_SCHEDULERS, SimulationOptions, simulate
-from capcard_sched.simulation.scenario import load_scenario
+from capcard_sched.simulation.scenario_reader import load_scenario
 
 FILES = sorted(Path(__file__).parent.glob("*.yaml"))
 REGISTRY = Registry.load()

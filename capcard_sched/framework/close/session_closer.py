@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from capcard_sched.framework.close.missing_groups import MissingGroups
 from capcard_sched.framework.close.never_start import report_never_starting
+from capcard_sched.framework.close.podgroup_phase import next_phase
 from capcard_sched.framework.close.queue_status import QueueStatuses
 from capcard_sched.framework.close.write_conflict_backoff import WriteConflictBackoff
 from capcard_sched.framework.eviction.nominations import release_idle_capacity
@@ -18,7 +19,6 @@ from capcard_sched.framework.session.pending_reasons import task_scheduling_reas
 from capcard_sched.framework.session.report import HookError, TaskOutcome, Timing
 from capcard_sched.framework.session.results import reference
 from capcard_sched.model import reasons
-from capcard_sched.model.annotations import CARD_REQUEST
 from capcard_sched.model.intents import (
     AnnotateNode,
     AnnotatePodGroup,
@@ -30,7 +30,7 @@ from capcard_sched.model.intents import (
 )
 from capcard_sched.model.objects import PodGroupCondition
 from capcard_sched.model.refusal import Refusal
-from capcard_sched.model.status import COMPLETED_STATUSES, SCHEDULED_STATUSES, PodGroupPhase, TaskStatus
+from capcard_sched.model.status import PodGroupPhase, TaskStatus
 from capcard_sched.model.timestamps import format_timestamp
 
 if TYPE_CHECKING:
@@ -90,12 +90,11 @@ class SessionCloser:
                 try:
                     close(session)
                 except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-                    session.report.errors.append(
-                        HookError(plugin.name, "close", f"{type(error).__name__}: {error}", "session")
-                    )
+                    text = f"{type(error).__name__}: {error}"
+                    session.report.errors.append(HookError(plugin.name, "close", text, "session"))
                 if self._timer is not None:
-                    timing = Timing("plugin", plugin.name, "OnSessionClose", self._timer() - began)
-                    session.report.timings.append(timing)
+                    took = self._timer() - began
+                    session.report.timings.append(Timing("plugin", plugin.name, "OnSessionClose", took))
         report_never_starting(session)
         intents: list[Intent] = [*session.binds, *session.evictions]
         jobs = [session.state.jobs[key] for key in sorted(session.touched_jobs) if key in session.state.jobs]
@@ -123,10 +122,8 @@ class SessionCloser:
         for key in sorted(session.state.orphans):
             job = session.state.orphans[key]
             row = reasons.QUEUE_NOT_FOUND
-            refusal = Refusal(
-                "session", "", row.code, row.render(queue=job.queue), queue=job.queue, event=True, pods_too=True
-            )
-            session.refuse(job, refusal)
+            text = row.render(queue=job.queue)
+            session.refuse(job, Refusal("session", "", row.code, text, queue=job.queue, event=True, pods_too=True))
 
     def _refuse_without_group(self, session: Session) -> Container[str]:
         """Refuses the pods of overdue missing PodGroups. Returns the keys of their jobs."""
@@ -317,9 +314,8 @@ class SessionCloser:
     # --- events -----------------------------------------------------------------------------------------------------
 
     def _emit_refusals(self, session: Session, intents: list[Intent]) -> None:
-        due = sorted(
-            (key for key, refusal in session.refusals.items() if refusal.event and self._is_due(session, key, refusal))
-        )
+        events = ((key, refusal) for key, refusal in session.refusals.items() if refusal.event)
+        due = sorted(key for key, refusal in events if self._is_due(session, key, refusal))
         for ref, hook in due:
             refusal = session.refusals[ref, hook]
             emitted = [session.now]
@@ -402,23 +398,3 @@ def _failure_of(session: Session, job: Job) -> FailureKinds | None:
             cause = ("", "", "") if refusal is None else refusal.kind
             kinds.add((outcome.kind, *cause))
     return frozenset(kinds) or None
-
-
-def next_phase(job: Job, *, unschedulable: bool) -> PodGroupPhase:
-    """The phase of a job at close. Completed requires that no live member remains."""
-    counts = job.counts
-    if job.phase is PodGroupPhase.COMPLETED and job.count(COMPLETED_STATUSES) == len(job.tasks):
-        return PodGroupPhase.COMPLETED  # also when its finished pods are deleted
-    if counts[TaskStatus.RUNNING] and unschedulable:
-        return PodGroupPhase.UNKNOWN
-    scheduled = job.count(SCHEDULED_STATUSES) + counts[TaskStatus.RELEASING]
-    completed = job.count(COMPLETED_STATUSES)
-    if scheduled >= job.min_available and (scheduled or _wants_nothing(job)):
-        return PodGroupPhase.COMPLETED if completed == len(job.tasks) else PodGroupPhase.RUNNING
-    return PodGroupPhase.INQUEUE if job.phase is PodGroupPhase.INQUEUE else PodGroupPhase.PENDING
-
-
-def _wants_nothing(job: Job) -> bool:
-    """Whether the job has no pods and was admitted without a request."""
-    requested = CARD_REQUEST in job.annotations or any((job.min_resources or {}).values())
-    return not job.tasks and not requested and job.phase is not PodGroupPhase.PENDING

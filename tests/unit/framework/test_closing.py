@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from capcard_sched.framework.close.session_closer import next_phase
+from capcard_sched.framework.close.podgroup_phase import next_phase
 from capcard_sched.model import deltas
 from capcard_sched.model.intents import UpdatePodCondition, UpdatePodGroup, UpdateQueueStatus
 from capcard_sched.model.job import Job

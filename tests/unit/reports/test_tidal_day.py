@@ -18,7 +18,7 @@ from capcard_sched.reports.recording import Recorder
 from capcard_sched.reports.timeline import Timeline, render, timeline_of
 from capcard_sched.simulation.clock import EPOCH, SECOND
 from capcard_sched.simulation.run import SimulationOptions, SimulationOutcome, simulate
-from capcard_sched.simulation.scenario import load_scenario
+from capcard_sched.simulation.scenario_reader import load_scenario
 from capcard_sched.testing import registry
 
 H200 = "NVIDIA-H200"

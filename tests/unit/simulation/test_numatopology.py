@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from capcard_sched.simulation.scenario import InputError, load_scenario
+from capcard_sched.simulation.scenario import InputError
+from capcard_sched.simulation.scenario_reader import load_scenario
 
 HEAD = "apiVersion: nodeinfo.volcano.sh/v1alpha1\nkind: Numatopology\nmetadata: {name: n}\n"
 

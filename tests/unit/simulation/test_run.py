@@ -23,7 +23,8 @@ from capcard_sched.model.intents import (
 from capcard_sched.model.objects import PodGroupCondition, PodObject
 from capcard_sched.simulation.output import as_list, to_json, to_yaml
 from capcard_sched.simulation.run import SimulationOptions, SimulationOutcome, simulate
-from capcard_sched.simulation.scenario import InputError, load_scenario
+from capcard_sched.simulation.scenario import InputError
+from capcard_sched.simulation.scenario_reader import load_scenario
 from tests.objects import change_of
 
 SECOND = 1_000_000

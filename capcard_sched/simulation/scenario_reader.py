@@ -1,0 +1,355 @@
+"""Reads a scenario from manifests and checks it before the simulation starts."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, Any
+
+from capcard_sched.controllers.objects import COMMAND, EVENT, JOB, POD, POD_GROUP, QUEUE, REPLICA_SET, JsonObject
+from capcard_sched.model.annotations import CARD_QUOTA
+from capcard_sched.model.checks import check_card_quota
+from capcard_sched.model.kinds import KIND_BY_NAME, KINDS
+from capcard_sched.model.object_checks import misplaced_annotations, misspelt_annotations
+from capcard_sched.model.timestamps import SPAN_FORM, DurationError, parse_span
+from capcard_sched.simulation.checks import check_fields, check_name, check_object, with_text_quantities
+from capcard_sched.simulation.fieldpath import Problem, shown
+from capcard_sched.simulation.kinds import (
+    NAMESAKES,
+    NAMESPACE,
+    SCENARIO,
+    SIMULATION_API,
+    is_known,
+    is_namespaced,
+    kind_of,
+)
+from capcard_sched.simulation.manifests import ManifestDocument, ManifestError, read_manifests
+from capcard_sched.simulation.scenario import (
+    VERBS,
+    Entry,
+    InputError,
+    Operation,
+    Origin,
+    Scenario,
+    Verb,
+    in_creation_order,
+)
+from capcard_sched.simulation.store import display_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+#: Kinds that controllers and the scheduler create and delete: whether one exists is only known during the run.
+_GENERATED = frozenset({POD, POD_GROUP, REPLICA_SET, EVENT})
+#: Kinds that may be deleted during the run: also a Command once executed, and a Job after its TTL.
+_PASSING = _GENERATED | {COMMAND, JOB}
+#: Set by the API server; a patch of them is rejected or ignored there.
+_SERVER_SET = ("uid", "creationTimestamp", "deletionTimestamp")
+
+
+def load_scenario(
+    paths: Sequence[str],
+    stdin: Any = None,
+    existing_queues: Iterable[str] = (),
+    documents: Iterable[ManifestDocument] = (),
+) -> Scenario:
+    """Read and check everything: `documents`, then files. `existing_queues` are created by the simulator.
+
+    Raises InputError.
+    """
+    scenario, problems = read_scenario(paths, stdin, existing_queues, documents)
+    if problems:
+        raise InputError(problems)
+    return scenario
+
+
+def read_scenario(
+    paths: Sequence[str],
+    stdin: Any = None,
+    existing_queues: Iterable[str] = (),
+    documents: Iterable[ManifestDocument] = (),
+) -> tuple[Scenario, list[str]]:
+    """As `load_scenario`; returns the valid objects and operations, and the problems of the others."""
+    loader = _ScenarioReader()
+    try:
+        for document in (*documents, *(read_manifests(paths, stdin) if paths else ())):
+            loader.add(document)
+    except ManifestError as error:
+        loader.problems.append(str(error))
+    loader.check_names(existing_queues)
+    uids = loader.check_uids()
+    entries = in_creation_order(loader.entries)
+    operations = sorted(loader.operations, key=lambda operation: operation.at)
+    scenario = Scenario(entries, tuple(operations), tuple(loader.warnings), tuple(loader.findings), uids)
+    return scenario, loader.problems
+
+
+class _ScenarioReader:
+    """Collects entries, operations and their problems."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.operations: list[Operation] = []
+        self.problems: list[str] = []
+        self.warnings: list[str] = []
+        self.findings: list[str] = []
+        self._unknown: set[tuple[str, str]] = set()
+
+    def add(self, document: ManifestDocument) -> None:
+        """One document: an object, a List or a Scenario."""
+        self._add_value(Origin(document.source, document.number), document.value)
+
+    def _add_value(self, origin: Origin, value: Any) -> None:
+        names = self._names(origin, value)
+        if names is None:
+            return
+        api_version, kind = names
+        if kind == "List" or (kind.endswith("List") and "items" in value):
+            self._add_list(origin, value, api_version, kind)
+        elif kind == SCENARIO or api_version.partition("/")[0] == SIMULATION_API.partition("/")[0]:
+            self._add_scenario(origin, value, api_version, kind)
+        else:
+            entry = self._object(origin, value)
+            if entry is not None:
+                self.entries.append(entry)
+
+    def _names(self, origin: Origin, value: Any) -> tuple[str, str] | None:
+        if not isinstance(value, dict):
+            self.problems.append(f"{origin}: expected an object with apiVersion and kind, got {shown(value)}")
+            return None
+        found = []
+        for field in ("apiVersion", "kind"):
+            text = value.get(field)
+            if text is None or text == "":
+                self.problems.append(f"{origin}: {field}: is required")
+                return None
+            if not isinstance(text, str):
+                self.problems.append(f"{origin}: {field}: expected a string, got {shown(text)}")
+                return None
+            found.append(text)
+        return found[0], found[1]
+
+    def _add_list(self, origin: Origin, value: JsonObject, api_version: str, kind: str) -> None:
+        items = value.get("items")
+        if items is None:
+            return
+        if not isinstance(items, list):
+            self.problems.append(f"{origin}: {kind}: items: expected a list, got {shown(items)}")
+            return
+        #: Items of a typed list, such as PodList, need not repeat their kind.
+        implied = {} if kind == "List" else {"apiVersion": api_version, "kind": kind.removesuffix("List")}
+        for index, item in enumerate(items):
+            whole = {**implied, **item} if isinstance(item, dict) else item
+            self._add_value(origin.inside(f"items[{index}]"), whole)
+
+    # --- objects ---
+
+    def _object(self, origin: Origin, value: JsonObject) -> Entry | None:
+        obj = without_nulls(value)
+        kind = self._kind(origin, obj)
+        if kind is None:
+            return None
+        problems = list(check_name(obj, is_namespaced(kind)))
+        problems = problems or list(check_object(kind, obj))
+        self._report(origin, obj, problems)
+        if not problems:
+            self._check_annotations(origin, obj)
+        return None if problems else Entry(kind, with_text_quantities(kind, obj), origin)
+
+    def _check_annotations(self, origin: Origin, obj: JsonObject) -> None:
+        """Misspelt and misplaced annotations, and malformed card quotas."""
+        findings = [*misspelt_annotations(obj), *misplaced_annotations(obj)]
+        if obj["kind"] == QUEUE:
+            findings += [one for one in check_card_quota(_quota_text(obj)) if one.severity == "error"]
+        for finding in findings:
+            metadata = obj["metadata"]
+            what = f"{obj['kind']} {display_name(str(metadata.get('namespace') or ''), str(metadata['name']))}"
+            self.findings.append(f"{origin}: {what}: {finding.field}: {finding.message}")
+
+    def _kind(self, origin: Origin, obj: JsonObject) -> str | None:
+        """The kind in the store; None when the apiVersion does not match the kind."""
+        name, api_version = obj["kind"], obj["apiVersion"]
+        known = KIND_BY_NAME.get(name)
+        if known is None or (api_version, name) in NAMESAKES:
+            if (api_version, name) not in self._unknown:
+                self._unknown.add((api_version, name))
+                near = difflib.get_close_matches(name.capitalize(), [kind.name for kind in KINDS], n=1, cutoff=0.8)
+                hint = f" (did you mean {near[0]}?)" if near and known is None else ""
+                self.warnings.append(
+                    f"{origin}: kind {name} ({api_version}) is not known{hint}: kept as it is, without effect"
+                )
+        elif known.api_version != api_version:
+            self._report(
+                origin,
+                obj,
+                [Problem("apiVersion", f"expected {known.api_version} for kind {name}, got {shown(api_version)}")],
+            )
+            return None
+        return kind_of(obj)
+
+    def _report(self, origin: Origin, obj: JsonObject, problems: Iterable[Problem]) -> None:
+        metadata = obj.get("metadata")
+        metadata = metadata if isinstance(metadata, dict) else {}
+        name = display_name(str(metadata.get("namespace") or ""), str(metadata.get("name") or "(no name)"))
+        for problem in problems:
+            self.problems.append(f"{origin}: {obj['kind']} {name}: {problem.path}: {problem.text}")
+
+    # --- timelines ---
+
+    def _add_scenario(self, origin: Origin, value: JsonObject, api_version: str, kind: str) -> None:
+        if kind != SCENARIO or api_version != SIMULATION_API:
+            self.problems.append(
+                f"{origin}: {kind}: expected apiVersion {SIMULATION_API} with kind {SCENARIO}, "
+                f"got {api_version} with kind {kind}"
+            )
+            return
+        spec = value.get("spec")
+        if not isinstance(spec, dict):
+            problem = "is required" if spec is None else f"expected a mapping, got {shown(spec)}"
+            self.problems.append(f"{origin}: {SCENARIO}: spec: {problem}")
+            return
+        for field in spec:
+            if field != "operations":
+                self.problems.append(f"{origin}: {SCENARIO}: spec.{field}: unknown field, expected operations")
+        operations = spec.get("operations")
+        if not isinstance(operations, list):
+            problem = "is required" if operations is None else f"expected a list, got {shown(operations)}"
+            self.problems.append(f"{origin}: {SCENARIO}: spec.operations: {problem}")
+            return
+        metadata = value.get("metadata")
+        name = metadata.get("name") if isinstance(metadata, dict) else None
+        origin = origin._replace(holder=f"{SCENARIO} {name}" if isinstance(name, str) else SCENARIO)
+        for index, operation in enumerate(operations):
+            self._add_operation(origin.inside(f"spec.operations[{index}]"), operation)
+
+    def _add_operation(self, origin: Origin, value: Any) -> None:
+        form = "{at: DURATION, create: OBJECT}, {at: .., delete: OBJECT} or {at: .., patch: OBJECT}"
+        if not isinstance(value, dict):
+            self.problems.append(f"{origin}: expected {form}, got {shown(value)}")
+            return
+        unknown = [key for key in value if key not in ("at", *VERBS)]
+        for key in unknown:
+            self.problems.append(f"{origin}: {key}: unknown field, expected {form}")
+        verbs = [verb for verb in VERBS if verb in value]
+        if len(verbs) != 1:
+            if not unknown or verbs:
+                found = " and ".join(verbs) if verbs else "none"
+                self.problems.append(f"{origin}: exactly one of create, delete, patch is needed, got {found}")
+            return
+        verb = verbs[0]
+        at = self._at(origin, value)
+        target = value[verb]
+        place = origin.inside(verb)
+        names = self._names(place, target)
+        if names is None or at is None or unknown:
+            return
+        if names[1] == SCENARIO or names[1] == "List":
+            self.problems.append(f"{place}: kind: {names[1]} cannot be the object of an operation")
+            return
+        operation = self._operation(at, verb, target, place)
+        if operation is not None:
+            self.operations.append(operation)
+
+    def _at(self, origin: Origin, value: JsonObject) -> int | None:
+        raw = value.get("at")
+        if raw is None:
+            self.problems.append(f"{origin}: at: is required: {SPAN_FORM}")
+            return None
+        try:
+            return parse_span(raw)
+        except DurationError as error:
+            problem = str(error) if isinstance(raw, str | int | float) else f"got {shown(raw)}"
+            self.problems.append(f"{origin}: at: {problem}: expected {SPAN_FORM}")
+            return None
+
+    def _operation(self, at: int, verb: Verb, target: JsonObject, place: Origin) -> Operation | None:
+        if verb == "create":
+            entry = self._object(place, target)
+            if entry is None:
+                return None
+            namespace, name = _address(entry.kind, entry.object)
+            return Operation(at, verb, entry.kind, namespace, name, entry.object, place)
+        bare = without_nulls(target)
+        kind = self._kind(place, bare)
+        if kind is None:
+            return None
+        problems = list(check_name(bare, is_namespaced(kind)))
+        body: JsonObject = {}
+        if verb == "patch" and not problems:
+            problems = list(check_fields(kind, bare))
+            metadata = target["metadata"]
+            problems += [
+                Problem(f"metadata.{field}", "is set by the API server and cannot be patched")
+                for field in _SERVER_SET
+                if field in metadata
+            ]
+            kept = {key: value for key, value in metadata.items() if key not in ("name", "namespace")}
+            body = {key: value for key, value in target.items() if key not in ("apiVersion", "kind", "metadata")}
+            if kept:
+                body["metadata"] = kept
+        self._report(place, bare, problems)
+        if problems:
+            return None
+        namespace, name = _address(kind, bare)
+        return Operation(at, verb, kind, namespace, name, body, place)
+
+    # --- names over time ---
+
+    def check_uids(self) -> frozenset[str]:
+        """All uids of the input, each of one object."""
+        given: dict[str, tuple[str, str, str]] = {}
+        created = [(one.kind, one.body, one.origin) for one in self.operations if one.verb == "create"]
+        for kind, obj, origin in (*self.entries, *created):
+            uid, key = obj["metadata"].get("uid"), (kind, *_address(kind, obj))
+            if uid and (first := given.setdefault(uid, key)) != key:
+                text = f"{shown(uid)} is that of {first[0]} {display_name(*first[1:])}; when left out, it gets its own"
+                self._report(origin, obj, [Problem("metadata.uid", text)])
+        return frozenset(given)
+
+    def check_names(self, existing_queues: Iterable[str]) -> None:
+        """Report objects that are defined twice, and operations on objects that cannot exist at that time."""
+        alive: dict[tuple[str, str, str], Origin | None] = {("Queue", "", name): None for name in existing_queues}
+        for entry in self.entries:
+            key = (entry.kind, *_address(entry.kind, entry.object))
+            first = alive.get(key)
+            if first is not None:
+                self.problems.append(
+                    f"{entry.origin}: {entry.kind} {display_name(*key[1:])}: metadata.name: "
+                    f"already defined in {first}; names must be unique"
+                )
+            alive[key] = entry.origin
+        for operation in sorted(self.operations, key=lambda operation: operation.at):
+            key = (operation.kind, operation.namespace, operation.name)
+            if operation.verb == "create":
+                if key in alive and operation.kind not in _PASSING and is_known(operation.kind):
+                    self.problems.append(f"{operation}: metadata.name: the object already exists at that time")
+                alive[key] = operation.origin
+            elif key not in alive:
+                if operation.kind not in _GENERATED:
+                    self.problems.append(f"{operation}: metadata.name: the object does not exist at that time")
+            elif operation.verb == "delete":
+                del alive[key]
+                if operation.kind == NAMESPACE:
+                    alive = {other: origin for other, origin in alive.items() if other[1] != operation.name}
+
+
+def _quota_text(queue: JsonObject) -> str:
+    text = (queue["metadata"].get("annotations") or {}).get(CARD_QUOTA)
+    return text if isinstance(text, str) else ""
+
+
+def _address(kind: str, obj: JsonObject) -> tuple[str, str]:
+    """Namespace as in the store, and name."""
+    metadata = obj["metadata"]
+    namespaced = is_namespaced(kind)
+    if namespaced is None:
+        return metadata.get("namespace", ""), metadata["name"]
+    return (metadata.get("namespace") or "default") if namespaced else "", metadata["name"]
+
+
+def without_nulls(value: Any) -> Any:
+    """A copy without null entries of mappings, which the API server treats as absent."""
+    if isinstance(value, dict):
+        return {key: without_nulls(entry) for key, entry in value.items() if entry is not None}
+    if isinstance(value, list):
+        return [without_nulls(entry) for entry in value]
+    return value
