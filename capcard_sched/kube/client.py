@@ -274,7 +274,7 @@ class Client:
         token = await self._present_token()
         response = await self._opened(token, path, params, seconds, silence)
         if response.status == HTTPStatus.UNAUTHORIZED and await self._renew(token):
-            response.close()
+            _abort(response)
             response = await self._opened(self._token, path, params, seconds, silence)
         try:
             if response.status != HTTPStatus.OK:
@@ -286,7 +286,7 @@ class Client:
                 raise api_error(response.status, response.headers, content)
             yield Stream(response, path)
         finally:
-            response.close()  # a watch has no end, so its connection cannot be reused
+            _abort(response)  # a watch has no end, so its connection cannot be reused
 
     async def _opened(
         self, token: str | None, path: str, params: Mapping[str, str], seconds: float, silence: float
@@ -307,7 +307,7 @@ class Client:
                     server_hostname=self.connection.server_name,
                 )
                 if cancellations() > before:
-                    response.close()
+                    _abort(response)
                     raise asyncio.CancelledError
             code = response.status
             return response
@@ -362,3 +362,11 @@ def _authorization(token: str | None) -> dict[str, str]:
     if token is None:
         return {}
     return {"Authorization": token if token.startswith("Basic ") else f"Bearer {token}"}
+
+
+def _abort(response: aiohttp.ClientResponse) -> None:
+    """Close a connection at once: a TLS shutdown waits for the peer, longer than the event loop of a command runs."""
+    connection = response.connection
+    if connection is not None and connection.transport is not None:
+        connection.transport.abort()
+    response.close()

@@ -378,6 +378,28 @@ async def wait_until_watched(cluster: Cluster) -> None:
     cluster.control_plane.memo["watched"] = starts
 
 
+#: An API server stops watching the parameters of policies with the last policy of their kind, and then compares with
+#: outdated ones for ever: this one stays, and matches nothing.
+_LEASE_WATCH: Final = """
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata: {name: keeps-leases-watched}
+spec:
+  paramKind: {apiVersion: coordination.k8s.io/v1, kind: Lease}
+  matchConstraints:
+    resourceRules: [{apiGroups: [none.invalid], apiVersions: [v1], resources: [nothing], operations: [CREATE]}]
+  validations: [{expression: "true"}]
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata: {name: keeps-leases-watched}
+spec:
+  policyName: keeps-leases-watched
+  paramRef: {name: none, namespace: default, parameterNotFoundAction: Allow}
+  validationActions: [Deny]
+"""
+
+
 async def install_crds(cluster: Cluster) -> None:
     """Applies `manifests/crds`, waits until the API server serves them, and has them outlive every `wipe`.
 
@@ -398,6 +420,7 @@ async def install_crds(cluster: Cluster) -> None:
     await wait_until_watched(cluster)
     trial = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue", "metadata": {"name": "trial"}, "spec": {}}
     await cluster.request("POST", await cluster.path("queues"), params={"dryRun": "All"}, body=trial)
+    await cluster.apply(_LEASE_WATCH)
     await asyncio.to_thread(cluster.control_plane.keep_what_is_there)
 
 

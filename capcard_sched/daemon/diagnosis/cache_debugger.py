@@ -44,11 +44,16 @@ class CacheDebugger:
         self._kinds = kinds
         self._observer = observer
         self._folder = folder
+        #: Dumps of one second have the same file names.
+        self._dumping = asyncio.Lock()
         self._log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
     async def dump(self) -> None:
         """Write the state to a file, and the objects of the API server, as a saved state, to another."""
-        now = time.time()
+        async with self._dumping:
+            await self._dump(time.time())
+
+    async def _dump(self, now: float) -> None:
         content = await self._thread.query(lambda core: dump.snapshot(core.snapshot(), now))
         settings = await self._thread.query(lambda core: dump.settings(core.snapshot(), now))
         await self._write("dump written", dump.STATE, content, now)

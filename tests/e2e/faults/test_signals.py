@@ -96,3 +96,8 @@ async def test_a_snapshot_and_a_comparison_can_be_had_at_any_time(
         assert [plugin.name for plugin in found.core.snapshot().dispatch.plugins] == placed_plugins(placed)
         with pytest.raises(BadInputError, match="apiVersion: is required"):
             await asyncio.to_thread(load_cluster, Source(file=(_file_of(daemon),)))
+        for _ in range(10):
+            daemon.signal(signal.SIGUSR1)
+            await asyncio.sleep(0.001)
+        await daemon.logged("objects of the dump written", times=6)
+        assert daemon.lines("failed to write dump") == []
