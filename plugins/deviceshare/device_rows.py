@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 #: States in excess of the nodes above which the states are numbered anew.
 _MOST_EMPTY = 65536
+#: One for all nodes: an empty set takes 216 bytes.
+_NO_CARDS: frozenset[str] = frozenset()
 
 
 class NodeDevices:
@@ -48,7 +50,7 @@ class NodeDevices:
         #: By pod uid: what is wrong with them.
         self.problems: dict[str, tuple[str, ...]] = {}
         #: Uuids of cards whose pods hold more than they have.
-        self.overbooked: frozenset[str] = frozenset()
+        self.overbooked = _NO_CARDS
         #: Order number of the pod that was bound last.
         self.last_order = 0
         #: Unix seconds of the last write of annotations on the node.
@@ -234,7 +236,7 @@ class DeviceRows:
             (node, DEVICES_OVERBOOKED, DEVICES_OVERBOOKED.render(card=uuid, detail=found[uuid].shown_use))
             for uuid in sorted(found.keys() - devices.overbooked)
         ]
-        devices.overbooked = frozenset(found)
+        devices.overbooked = frozenset(found) if found else _NO_CARDS
 
     def _read_pod(self, task: Task, devices: NodeDevices) -> None:
         seen, booked = devices.notes.get(task.uid, (None, ()))
