@@ -75,7 +75,7 @@ class VictimSearch:
         #: Rows that fit the pod once releasing pods are gone, and the table's serial of that result.
         self._free: set[int] = set()
         self._free_serial = -1
-        #: Of a search in vain: the commits before, the fewest missing pods, whether nodes were searched.
+        #: Of the last failed search: the commits before, the fewest missing pods, whether nodes were searched.
         self.hopeless = (-1, 0, False)
         #: The number of commits before the last report, and the report.
         self.known_report: tuple[int, Counter[str], int] | None = None
@@ -96,7 +96,7 @@ class VictimSearch:
         self._used: list[int] = []
 
     def is_hopeless(self, commits: int, missing: int) -> bool:
-        """Whether a search since the last commit was in vain for this number of missing pods or fewer."""
+        """Whether a search since the last commit failed for this number of missing pods or fewer."""
         return self.hopeless[0] == commits and missing >= self.hopeless[1]
 
     # --- free capacity ----------------------------------------------------------------------------------------------

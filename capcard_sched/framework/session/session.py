@@ -330,7 +330,7 @@ class Session(SessionResults):
         return 1 if self.job_pipelined(job) else max(1, job.min_available - job.ready_tasks - job.waiting_tasks)
 
     def repeats_failed_evictions(self, job: Job, kind: EvictionKind) -> bool:
-        """Whether an unchanged job of one class would search victims in vain again; its refusal is then repeated.
+        """Whether an unchanged job of one class would find no victims again; its refusal is then repeated.
 
         For an active job, after `skipped_evictors` and while the session evicts nothing. May raise HookFailed.
         """
