@@ -128,7 +128,9 @@ async def test_a_foreign_lock_delays_a_binding_until_it_is_released(world: World
         await world.cluster.wait_until(unlocked, "the lock to be released", within=60)
 
 
-@pytest.mark.parametrize("node, value", [("expired", _age(301)), ("no-time", "yesterday")], ids=["expired", "unreadable"])
+@pytest.mark.parametrize(
+    "node, value", [("expired", _age(301)), ("no-time", "yesterday")], ids=["expired", "unreadable"]
+)
 async def test_an_expired_or_unreadable_lock_delays_nothing(world: World, node: str, value: str) -> None:
     await world.cluster.create(_node(node))
     async with world.plugin(node) as plugin:
