@@ -12,6 +12,7 @@ import msgspec
 from capcard_sched.framework.api.plugin import Plugin
 from capcard_sched.model.annotations import SLA_WAITING_TIME, SLA_WAITING_TIME_ALIAS
 from capcard_sched.model.reasons import SLA_DEADLINE_REACHED
+from capcard_sched.model.report_once import ReportOnce
 from capcard_sched.model.status import Vote
 from capcard_sched.model.timestamps import DurationError, format_duration, parse_duration
 
@@ -61,8 +62,8 @@ class Sla(Plugin):
         self._limit = waiting_limit(self.arguments.waiting_time)
         self._now = 0.0
         self._due: float | None = None
-        #: uids of waiting jobs whose passed deadline was reported.
-        self._reported: set[str] = set()
+        #: Passed deadlines by uid of a waiting job.
+        self._passed: ReportOnce[str, None] = ReportOnce()
 
     @classmethod
     def parse_arguments(cls, raw: Mapping[str, object], problems: ArgumentReader) -> SlaArguments:
@@ -81,14 +82,13 @@ class Sla(Plugin):
         """Report waiting jobs whose deadline has passed, and find the next deadline. O(waiting jobs)."""
         self._now = now = session.now
         waiting = {job.uid: job for job in chain(session.in_phase_pending(), session.with_pending_tasks())}
-        self._reported &= waiting.keys()
+        self._passed.keep(waiting)
         coming = math.inf
         for uid, job in waiting.items():
             deadline = self.job_order(job)
             if deadline > now:
                 coming = min(coming, deadline)
-            elif uid not in self._reported:
-                self._reported.add(uid)
+            elif self._passed.update(uid, (None,)):
                 limit = format_duration(round(deadline - job.created, 3))
                 session.notice(job, SLA_DEADLINE_REACHED, SLA_DEADLINE_REACHED.render(limit=limit))
         self._due = coming if coming < math.inf else None

@@ -23,6 +23,7 @@ from capcard_sched.framework.session.session_deadline import SessionDeadline
 from capcard_sched.model import reasons
 from capcard_sched.model.annotations import QUEUE_NAMESPACES
 from capcard_sched.model.intents import EmitEvent, Intent
+from capcard_sched.model.report_once import ReportOnce
 from capcard_sched.model.task_class import NO_ACCOUNTING
 from capcard_sched.model.term_limits import DEFAULT_TERM_LIMITS
 from capcard_sched.state.cluster import ClusterState
@@ -116,8 +117,8 @@ class Core:
         self._sessions = 0
         #: The waiting jobs that sessions skip.
         self._failed_attempts = FailedAttempts(self._state, Dispatch(()))
-        self._reported_problems: dict[ObjectRef, str] = {}
-        self._reported_edits: set[ObjectRef] = set()
+        self._problems: ReportOnce[ObjectRef, str] = ReportOnce()
+        self._ignored_edits: ReportOnce[ObjectRef, str] = ReportOnce()
         self._last_session: Session | None = None
         self.reconfigure(conf)
 
@@ -359,17 +360,11 @@ class Core:
         return intents
 
     def _report_problems(self, intents: list[Intent]) -> None:
-        """Events of invalid objects, once per problem, and of ignored edits, once per object."""
-        problems = self._state.problems
-        for ref in sorted(problems):
-            detail = problems[ref]
-            if self._reported_problems.get(ref) != detail:
-                row = reasons.INVALID_OBJECT
-                intents.append(EmitEvent(ref, row.type, row.code, row.render(detail=detail)))
-        self._reported_problems = dict(problems)
-        edits = self._state.ignored_edits.details
-        if edits or self._reported_edits:
-            for ref in sorted(edits.keys() - self._reported_edits):
-                row = reasons.QUOTA_EVASION_IGNORED
-                intents.append(EmitEvent(ref, row.type, row.code, row.render(detail=edits[ref])))
-            self._reported_edits = set(edits)
+        """Events of invalid objects and of ignored edits."""
+        for reported, row, details in (
+            (self._problems, reasons.INVALID_OBJECT, self._state.problems),
+            (self._ignored_edits, reasons.QUOTA_EVASION_IGNORED, self._state.ignored_edits.details),
+        ):
+            reported.keep(details)
+            new = (ref for ref in sorted(details) if reported.update(ref, (details[ref],)))
+            intents.extend(EmitEvent(ref, row.type, row.code, row.render(detail=details[ref])) for ref in new)

@@ -20,6 +20,7 @@ from capcard_sched.kube import lease as record
 from capcard_sched.kube.client import ApiError, Client, Unreachable
 from capcard_sched.kube.lease import Lease, LeaseObservation, LeaseSpec
 from capcard_sched.kube.paths import lease_path, leases_path
+from capcard_sched.model.report_once import ReportOnce
 
 #: Seconds for which the server keeps a standby's watch open.
 WATCH_SECONDS: Final = 300
@@ -109,9 +110,8 @@ class Election:
         self._stopping = False
         #: Time at which the API server has ended the last binding of the former holder.
         self._handover_until = -math.inf
-        self._reported_error: ElectionEvent | None = None
-        self._reported_problems = ""
-        self._reported_holder = ""
+        #: The current `error` of requests, `problems` of the Lease and `holder`.
+        self._reported: ReportOnce[str, str] = ReportOnce()
 
     # --- state --------------------------------------------------------------------------------------------------------
 
@@ -249,7 +249,7 @@ class Election:
             self._recovered()
             if observation.acquired(written, started, self._clock()):
                 self._handover_until = started + handover
-                self._reported_holder = ""
+                self._reported.forget("holder")
                 self._on_report(ElectionEvent.LEADING, f"{self._lease_name()}, term {observation.term}")
                 self._on_change(True)
         except ApiError as error:
@@ -284,10 +284,9 @@ class Election:
             await asyncio.sleep(pause)
 
     def _report_holder(self) -> None:
-        holder = self.holder
-        if holder != self._reported_holder and holder not in {"", self.identity}:
+        others = [self.holder] if self.holder not in {"", self.identity} else []
+        for holder in self._reported.update("holder", others):
             self._on_report(ElectionEvent.HOLDER, holder)
-        self._reported_holder = holder
 
     # --- renew --------------------------------------------------------------------------------------------------------
 
@@ -350,9 +349,8 @@ class Election:
         problems = (
             "; ".join(record.problems(lease.spec or LeaseSpec(), self._lease_duration)) if lease is not None else ""
         )
-        if problems and problems != self._reported_problems:
-            self._on_report(ElectionEvent.MALFORMED, f"{self._lease_name()}: {problems}")
-        self._reported_problems = problems
+        for text in self._reported.update("problems", [problems] if problems else []):
+            self._on_report(ElectionEvent.MALFORMED, f"{self._lease_name()}: {text}")
 
     async def _write(self, lease: Lease) -> Lease:
         """Update the last observed Lease, or create it. 409 when another client wrote or created it since."""
@@ -389,11 +387,9 @@ class Election:
             detail = f"namespace {self._namespace} does not exist: {error.message}"
         else:
             event, detail = ElectionEvent.REFUSED, f"{error.status} {error.reason}: {error.message}"
-        if event != self._reported_error:
-            self._reported_error = event
+        if self._reported.update("error", [event]):
             self._on_report(event, f"{self._lease_name()}: {detail}")
 
     def _recovered(self) -> None:
-        if self._reported_error is not None:
-            self._reported_error = None
+        if self._reported.forget("error"):
             self._on_report(ElectionEvent.RECOVERED, self._lease_name())

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from capcard_sched.model.report_once import ReportOnce
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -31,8 +33,8 @@ class LoggingObserver:
         """`on_refused` receives the server's message of each failed bind."""
         self._metrics = metrics
         self._on_refused = on_refused
-        #: Resource to the last logged error of its watch: retries do not log it again.
-        self._last_reported: dict[str, tuple[str, str]] = {}
+        #: Resource to the logged error of its watch: retries do not log it again.
+        self._logged: ReportOnce[str, tuple[str, str]] = ReportOnce()
         #: Resource to the current error of its watch.
         self._errors: dict[str, str] = {}
         self._log: structlog.stdlib.BoundLogger = structlog.get_logger("capcard_sched.kube")
@@ -53,11 +55,10 @@ class LoggingObserver:
         else:
             self._errors[resource] = event
         if event in _ERRORS:
-            repeated = self._last_reported.get(resource) == (event, detail)
-            self._last_reported[resource] = (event, detail)
-            log = self._log.debug if repeated else self._log.warning
+            is_new = self._logged.update(resource, ((event, detail),))
+            log = self._log.warning if is_new else self._log.debug
         elif event == "listed":
-            self._last_reported.pop(resource, None)
+            self._logged.forget(resource)
             log = self._log.info
         else:
             log = self._log.debug

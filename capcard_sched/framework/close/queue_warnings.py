@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capcard_sched.framework.session.results import reference
 from capcard_sched.model import reasons
 from capcard_sched.model.annotations import QUEUE_NAMESPACES
 from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.queue_access import namespace_rule
+from capcard_sched.model.report_once import ReportOnce
 from capcard_sched.model.unenforced_limits import unenforced_limits
 
 if TYPE_CHECKING:
@@ -24,13 +24,13 @@ class QueueWarnings:
     def __init__(self, plugins: AbstractSet[str]) -> None:
         """`plugins`: names of the plugins in the scheduler-conf."""
         self._plugins = plugins
-        #: The last warnings by queue.
-        self._reported: dict[str, tuple[str, ...]] = {}
+        #: Warnings by queue.
+        self._reported: ReportOnce[str, str] = ReportOnce()
 
     def report(self, session: Session) -> None:
         """Checks the changed queues. O(changed and deleted queues)."""
         changed = session.changed
-        names = session.queues.keys() | self._reported.keys() if changed.everything else changed.queues
+        names = {*session.queues, *self._reported} if changed.everything else changed.queues
         for name in sorted(names | session.state.deleted_queues.keys()):
             queue = session.queues.get(name)
             warnings: list[str] = []
@@ -40,17 +40,8 @@ class QueueWarnings:
                     warnings.append(message)
             elif name in session.state.deleted_queues:
                 warnings.append("the queue is deleted and has bound pods, which stay charged to it")
-            self._log_once(session, name, tuple(warnings))
-
-    def _log_once(self, session: Session, name: str, warnings: tuple[str, ...]) -> None:
-        queue = session.queues.get(name)
-        ref = reference(queue) if queue is not None else ObjectRef("Queue", "", name)
-        known = self._reported.get(name, ())
-        session.report.warnings += [(ref, message) for message in warnings if message not in known]
-        if warnings:
-            self._reported[name] = warnings
-        else:
-            self._reported.pop(name, None)
+            ref = ObjectRef("Queue", "", name)
+            session.report.warnings += [(ref, message) for message in self._reported.update(name, warnings)]
 
     def _warnings(self, queue: Queue, shares: AbstractSet[str]) -> list[tuple[reasons.Reason, str]]:
         found: list[tuple[reasons.Reason, str]] = []

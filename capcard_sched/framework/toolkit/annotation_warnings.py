@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from capcard_sched.model.reasons import INVALID_ANNOTATION
+from capcard_sched.model.report_once import ReportOnce
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -25,18 +26,16 @@ class AnnotationWarnings:
     def __init__(self, reason: Reason = INVALID_ANNOTATION) -> None:
         """`reason`: of the events."""
         self._reason = reason
-        #: Job key to the messages emitted.
-        self._emitted: dict[str, set[str]] = {}
+        #: Messages by job key.
+        self._emitted: ReportOnce[str, str] = ReportOnce()
 
     def prune(self, session: Session) -> None:
         """Forget jobs that no longer exist."""
-        jobs = session.jobs
-        if len(self._emitted) and any(key not in jobs for key in self._emitted):
-            self._emitted = {key: messages for key, messages in self._emitted.items() if key in jobs}
+        self._emitted.keep(session.jobs)
 
     def report_job(self, session: Session, job: Job, messages: Iterable[str]) -> None:
         """Emit on the PodGroup those of the job's current `messages` that were not emitted yet."""
-        for message in self._new(job, set(messages)):
+        for message in self._emitted.update(job.key, sorted(set(messages))):
             session.notice(job, self._reason, message)
 
     def report_pods(self, session: Session, problem: Callable[[Task], str]) -> None:
@@ -54,13 +53,5 @@ class AnnotationWarnings:
                 message = problem(task)
                 if message and (message not in first or task.name < first[message].name):
                     first[message] = task
-            for message in self._new(job, set(first)):
+            for message in self._emitted.update(job.key, sorted(first)):
                 session.notice(first[message], self._reason, message)
-
-    def _new(self, job: Job, messages: set[str]) -> list[str]:
-        new = sorted(messages - self._emitted.get(job.key, set()))
-        if messages:
-            self._emitted[job.key] = messages
-        else:
-            self._emitted.pop(job.key, None)
-        return new
