@@ -23,7 +23,7 @@ from capcard_sched.kube.errors import ApiError, RequestWithheld, Unreachable, ap
 from capcard_sched.kube.instrumentation import NullObserver
 from capcard_sched.kube.paths import resource_of, verb_of
 from capcard_sched.kube.pool import HttpResponse, Pool
-from capcard_sched.kube.stream import Stream, read_body, unreachable
+from capcard_sched.kube.stream import AbortingConnector, Stream, read_body, unreachable
 from capcard_sched.kube.throttle import Throttle
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class Client:
             await session.close()
 
     def _session(self, limit: int) -> aiohttp.ClientSession:
-        connector = aiohttp.TCPConnector(
+        connector = AbortingConnector(
             limit=limit,
             ssl=self.connection.ssl if self.connection.ssl is not None else True,
             keepalive_timeout=_KEEPALIVE_SECONDS,
@@ -274,7 +274,7 @@ class Client:
         token = await self._present_token()
         response = await self._opened(token, path, params, seconds, silence)
         if response.status == HTTPStatus.UNAUTHORIZED and await self._renew(token):
-            _abort(response)
+            response.close()
             response = await self._opened(self._token, path, params, seconds, silence)
         try:
             if response.status != HTTPStatus.OK:
@@ -286,7 +286,7 @@ class Client:
                 raise api_error(response.status, response.headers, content)
             yield Stream(response, path)
         finally:
-            _abort(response)  # a watch has no end, so its connection cannot be reused
+            response.close()  # a watch has no end, so its connection cannot be reused
 
     async def _opened(
         self, token: str | None, path: str, params: Mapping[str, str], seconds: float, silence: float
@@ -307,7 +307,7 @@ class Client:
                     server_hostname=self.connection.server_name,
                 )
                 if cancellations() > before:
-                    _abort(response)
+                    response.close()
                     raise asyncio.CancelledError
             code = response.status
             return response
@@ -362,11 +362,3 @@ def _authorization(token: str | None) -> dict[str, str]:
     if token is None:
         return {}
     return {"Authorization": token if token.startswith("Basic ") else f"Bearer {token}"}
-
-
-def _abort(response: aiohttp.ClientResponse) -> None:
-    """Close a connection at once: a TLS shutdown waits for the peer, longer than the event loop of a command runs."""
-    connection = response.connection
-    if connection is not None and connection.transport is not None:
-        connection.transport.abort()
-    response.close()

@@ -1,13 +1,51 @@
-"""The body of a watch, and helpers for responses of aiohttp."""
+"""Connections and bodies of watches, and helpers for responses of aiohttp."""
 
 from __future__ import annotations
 
 import asyncio
+import weakref
+from typing import TYPE_CHECKING
 
 import aiohttp
 
 from capcard_sched.kube.errors import Unreachable
 from capcard_sched.kube.pool import too_large
+
+if TYPE_CHECKING:
+    from aiohttp.connector import Connection as StreamConnection
+
+
+class AbortingConnector(aiohttp.TCPConnector):
+    """Opens connections, and closes them at once when it is closed itself.
+
+    aiohttp forgets a connection whose request is cancelled or whose response is not read to its end. The TLS shutdown
+    of that connection waits for the peer, which may take longer than the event loop of a command runs.
+    """
+
+    #: By protocol: a transport releases its protocol when the connection is lost. Transports of uvloop have no weak
+    #: references.
+    _opened: weakref.WeakKeyDictionary[object, asyncio.Transport] | None = None
+
+    async def connect(
+        self,
+        req: aiohttp.ClientRequest,
+        traces: list[aiohttp.tracing.Trace],
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 -- the signature of aiohttp
+    ) -> StreamConnection:
+        """As in the base class."""
+        connection = await super().connect(req, traces, timeout)
+        if self._opened is None:
+            self._opened = weakref.WeakKeyDictionary()
+        if connection.protocol is not None and connection.transport is not None:
+            self._opened[connection.protocol] = connection.transport
+        return connection
+
+    async def close(self, *, abort_ssl: bool = True) -> None:
+        """Close all connections, the forgotten ones too."""
+        for transport in list((self._opened or {}).values()):
+            transport.abort()
+        await super().close(abort_ssl=abort_ssl)
+        await asyncio.sleep(0)  # aborted sockets are closed in the next iteration of the event loop
 
 
 class Stream:

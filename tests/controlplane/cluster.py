@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple, Self, TypeVar, overload
 import aiohttp
 import yaml
 
+from capcard_sched.kube.stream import AbortingConnector
 from tests.controlplane.controlplane import ControlPlane
 
 #: An object in the API server's JSON form.
@@ -85,7 +86,7 @@ class Cluster:
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
             self._server,
-            connector=aiohttp.TCPConnector(limit=0, ssl=self.control_plane.ssl),
+            connector=AbortingConnector(limit=0, ssl=self.control_plane.ssl),
             headers={"Authorization": f"Bearer {self._token}", "User-Agent": "tests"},
             timeout=aiohttp.ClientTimeout(total=30),
         )

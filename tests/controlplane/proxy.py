@@ -18,6 +18,7 @@ import aiohttp
 from aiohttp import web
 from yarl import URL
 
+from capcard_sched.kube.stream import AbortingConnector
 from tests.controlplane.cluster import Manifest
 from tests.controlplane.controlplane import ControlPlane
 
@@ -145,7 +146,7 @@ class Proxy:
         self._port = 0
 
     async def __aenter__(self) -> Self:
-        connector = aiohttp.TCPConnector(limit=0, ssl=self._control_plane.ssl)
+        connector = AbortingConnector(limit=0, ssl=self._control_plane.ssl)
         no_limit = aiohttp.ClientTimeout(total=None)
         self._session = aiohttp.ClientSession(connector=connector, auto_decompress=False, timeout=no_limit)
         server = web.Server(self._handle, handler_cancellation=True, access_log=None)

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import socket
+import ssl
+import threading
+import warnings
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -206,6 +211,35 @@ async def test_silence_after_the_request_may_mean_that_it_was_done() -> None:
                 async with client.stream(PODS, {"watch": "1"}, timeout=0.2):
                     pass
     assert lost.value.sent
+
+
+@pytest.mark.asyncio
+async def test_no_connection_outlives_the_client(cluster: Cluster) -> None:
+    control_plane, ended = cluster.control_plane, threading.Event()
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(control_plane.ca, control_plane.ca.with_suffix(".key"))
+
+    def read_one_request(listener: socket.socket) -> None:
+        accepted, _ = listener.accept()
+        with tls.wrap_socket(accepted, server_side=True) as stream:
+            stream.recv(2**16)
+            ended.wait(30)  # not even a shutdown is answered
+
+    async def cancel_a_watch(server: str) -> None:
+        async with Client(msgspec.structs.replace(connection_of(cluster), server=server)) as client:
+            with pytest.raises(Unreachable, match="no response"):
+                async with client.stream(PODS, {"watch": "1"}, timeout=1):
+                    pass
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, warnings.catch_warnings(record=True) as left:
+        warnings.simplefilter("always")
+        reader = threading.Thread(target=read_one_request, args=(listener,))
+        reader.start()
+        await asyncio.to_thread(asyncio.run, cancel_a_watch(f"https://127.0.0.1:{listener.getsockname()[1]}"))
+        gc.collect()
+        ended.set()
+        reader.join()
+    assert [str(warning.message) for warning in left] == []
 
 
 @pytest.mark.asyncio
