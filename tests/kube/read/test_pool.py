@@ -65,6 +65,12 @@ class Scripted:
             self.ended += 1
             writer.close()
 
+    async def received(self, requests: int) -> None:
+        """That many requests have come."""
+        async with asyncio.timeout(5):
+            while len(self.requests) < requests:  # noqa: ASYNC110 -- within the same event loop
+                await asyncio.sleep(0.01)
+
     async def all_ended(self) -> None:
         """Every connection has ended."""
         async with asyncio.timeout(5):
@@ -144,8 +150,9 @@ async def test_a_response_that_was_cut_is_none(raw: bytes) -> None:
     cuts = [20, 25, raw.index(b"\r\n\r\n") + 4, len(raw) - 1]
     script = [part for cut in cuts for part in (raw[:cut], OK)]
     async with scripted(*script) as (reported, pool):
-        for _ in cuts:
+        for number in range(len(cuts)):
             requested = asyncio.create_task(send(pool))
+            await reported.received(2 * number + 1)
             await asyncio.sleep(0.05)
             assert not requested.done()
             reported.cut()
@@ -159,6 +166,7 @@ async def test_a_response_that_was_cut_is_none(raw: bytes) -> None:
 async def test_a_response_without_a_length_ends_with_its_connection() -> None:
     async with scripted([b"HTTP/1.1 502 Bad Gateway\r\n\r\nsor", b"ry"]) as (reported, pool):
         requested = asyncio.create_task(send(pool))
+        await reported.received(1)
         await asyncio.sleep(0.1)
         assert not requested.done()
         reported.cut()
@@ -270,7 +278,7 @@ async def test_without_a_limit_no_request_waits() -> None:
 async def test_waiting_for_a_place_has_an_end_and_loses_none() -> None:
     async with scripted(wait=0.4) as (_, pool):
         busy = [asyncio.create_task(send(pool)) for _ in range(2)]
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0)
         with pytest.raises(Unreachable, match=r"no free connection within 0\.05 s") as lost:
             await send(pool, connect=0.05)
         assert not lost.value.sent
@@ -331,6 +339,7 @@ async def test_a_request_is_not_sent_again_on_a_new_connection_nor_after_a_part_
         assert reported.requests == [1]
         await send(pool)
         broken = asyncio.create_task(send(pool))
+        await reported.received(3)
         await asyncio.sleep(0.1)
         reported.cut()
         with pytest.raises(Unreachable):
