@@ -40,10 +40,8 @@ class Allocate(Action):
             queue, waiting = rounds.pop_queue()
             if not waiting:
                 continue
-            try:
-                overused = session.overused(queue)
-            except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-                session.record_hook_error(queue, error)
+            overused = session.guarded(queue, session.overused)
+            if overused is None:
                 continue
             if overused:
                 self._refuse_all(session, queue, waiting)
@@ -78,7 +76,7 @@ class Allocate(Action):
             if invalid is None:
                 rounds.add(job)
             else:
-                session.touched_jobs.add(job.key)
+                session.touch(job.key)
                 session.refuse(job, invalid)
                 session.explain_pending(job, invalid)
                 session.note_failure(session.queues[job.queue], job, {})
@@ -102,7 +100,7 @@ class Allocate(Action):
         Returns the tasks to return for: only a ready job returns.
         """
         session.report.visited_jobs += 1
-        session.touched_jobs.add(job.key)
+        session.touch(job.key)
         statement = Statement(session)
         try:
             if tasks is None:

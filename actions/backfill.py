@@ -32,11 +32,8 @@ class Backfill(Action):
         for job in session.to_attempt():
             if not job.pending_best_effort or session.is_pending_phase(job) or job.key in session.blocked_by_head:
                 continue
-            try:
-                if session.job_valid(job) is None:
-                    rounds.add(job)
-            except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-                session.record_hook_error(job, error)
+            if session.guarded(job, lambda job: session.job_valid(job) is None):
+                session.guarded(job, rounds.add)
         while rounds:
             queue, waiting = rounds.pop_queue()
             while waiting and (best := rounds.pop_job(queue)) is not None:
@@ -46,7 +43,7 @@ class Backfill(Action):
     def _visit(session: Session, queue: Queue, job: Job) -> None:
         statement = Statement(session)
         try:
-            session.touched_jobs.add(job.key)
+            session.touch(job.key)
             for task in session.pending_tasks(job):
                 if task.cls.best_effort:
                     place_best_effort(session, statement, queue, job, task)
@@ -65,15 +62,15 @@ def place_best_effort(session: Session, statement: Statement, queue: Queue, job:
     signature = engine.signature(queue, task)
     refusal = session.dispatch.refusal("allocatable", queue, task)
     if refusal is not None:
-        session.outcomes[task.uid] = TaskOutcome("refused", refusal.message, refusal=refusal)
+        session.set_outcome(task, TaskOutcome("refused", refusal.message, refusal=refusal))
         session.refuse(task, refusal)
         return
     refusal = session.dispatch.refusal("pre_predicate", signature)
     if refusal is not None:
-        session.outcomes[task.uid] = TaskOutcome("unfit", refusal.message, refusal=refusal)
+        session.set_outcome(task, TaskOutcome("unfit", refusal.message, refusal=refusal))
         return
     row = engine.best(signature)
     if row < 0:
-        session.outcomes[task.uid] = TaskOutcome("unfit", engine.diagnose(signature)[0])
+        session.set_outcome(task, TaskOutcome("unfit", engine.diagnose(signature)[0]))
         return
     statement.allocate(job, [task], [session.nodes.nodes[row]])

@@ -49,10 +49,8 @@ class Reclaim(Action):
             queue, waiting = rounds.pop_queue()
             if not waiting:
                 continue
-            try:
-                overused = session.overused(queue)
-            except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-                session.record_hook_error(queue, error)
+            overused = session.guarded(queue, session.overused)
+            if overused is None:
                 continue
             if overused:
                 continue

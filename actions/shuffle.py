@@ -49,7 +49,7 @@ class Shuffle(Action):
             for task in tasks:
                 statement.evict(task, self.name)
             statement.commit()
-            session.touched_jobs.add(job.key)
+            session.touch(job.key)
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
             statement.discard()
             session.record_hook_error(job, error)

@@ -16,7 +16,7 @@ from capcard_sched.framework.placement.signature_cache import SignatureCache
 from capcard_sched.framework.session.carry_over import CarryOver
 from capcard_sched.framework.session.failed_attempts import FailedAttempts
 from capcard_sched.framework.session.queue_access import QueueAccess
-from capcard_sched.framework.session.report import HookError, SessionReport, Timing
+from capcard_sched.framework.session.report import SessionReport, Timing
 from capcard_sched.framework.session.results import reference
 from capcard_sched.framework.session.session import Session
 from capcard_sched.framework.session.session_deadline import SessionDeadline
@@ -259,7 +259,7 @@ class Core:
             try:
                 moments.append(call())
             except HookFailed as error:
-                session.report.errors.append(HookError(name, "next_wakeup", str(error), "session"))
+                session.record_failure(name, "next_wakeup", error)
         retry = self._memory.inqueue_wakeup
         known = [moment for moment in (*moments, retry) if moment is not None and moment > session.now]
         self._only_retries = known == [retry]
@@ -306,9 +306,7 @@ class Core:
                 try:
                     start(session)
                 except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-                    session.report.errors.append(
-                        HookError(plugin.name, hook, f"{type(error).__name__}: {error}", "session")
-                    )
+                    session.record_failure(plugin.name, hook, error)
                     self._keep_dirty(changed)
                 self._time(session, "plugin", plugin.name, "OnSessionOpen", began)
         return session
@@ -340,9 +338,7 @@ class Core:
                 action.execute(session)
             except Exception as error:  # noqa: BLE001 - a plugin may raise anything
                 plugin, hook = (error.plugin, error.hook) if isinstance(error, HookFailed) else ("", action.name)
-                session.report.errors.append(
-                    HookError(plugin, hook, f"{type(error).__name__}: {error}", f"action {action.name}")
-                )
+                session.record_failure(plugin, hook, error, f"action {action.name}")
                 self._state.changes.everything = True
             self._time(session, "action", action.name, "", began)
 

@@ -18,7 +18,7 @@ from capcard_sched.plugins.capacity_card.quota import ClusterAmounts, card_quota
 from capcard_sched.plugins.capacity_card.service_type import service_type
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping
+    from collections.abc import Container, Iterable, Mapping
 
     from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.session.session import Session
@@ -68,7 +68,7 @@ class Ledger:
         #: Keys of jobs with events in this session: the next session open rebuilds them from their pods.
         self._touched: set[str] = set()
         #: Keys of jobs whose phase may have changed when the last session closed.
-        self._closing: set[str] = set()
+        self._closing: Iterable[str] = ()
 
     # --- session open -----------------------------------------------------------------------------------------------
 

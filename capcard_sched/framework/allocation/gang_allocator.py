@@ -97,7 +97,7 @@ class GangAllocator:
         refusal = Refusal("allocatable", "", row.code, row.render(), queue=queue)
         outcome = TaskOutcome("refused", refusal.message, refusal=refusal)
         for task in self._tasks[self._position :]:
-            self._session.outcomes[task.uid] = outcome
+            self._session.set_outcome(task, outcome)
         self.by_amounts, self.shortages = False, None
         self._position = len(self._tasks)
 
@@ -192,7 +192,7 @@ class GangAllocator:
         message = refusal.message if refusal is not None else ""
         outcome = TaskOutcome("refused", message, refusal=refusal)
         for task in self._tasks[self._position : end]:
-            session.outcomes[task.uid] = outcome
+            session.set_outcome(task, outcome)
             if refusal is not None:
                 session.refuse(task, refusal)
         self._position = end
@@ -272,21 +272,21 @@ class GangAllocator:
         if len(run) < needed or len(rows) >= needed or len(run) != len(self._tasks):
             return False
         self._note_shortage(run_signature)
-        nodes, outcomes = self._session.nodes.nodes, self._session.outcomes
+        nodes, set_outcome = self._session.nodes.nodes, self._session.set_outcome
         for task, row in zip(run, rows, strict=False):
-            outcomes[task.uid] = TaskOutcome("schedulable", "", nodes[row].name)
+            set_outcome(task, TaskOutcome("schedulable", "", nodes[row].name))
         unfit = TaskOutcome("unfit", text)
         for task in run[len(rows) :]:
-            outcomes[task.uid] = unfit
+            set_outcome(task, unfit)
         self._position = len(self._tasks)
         return True
 
     def _fail(self, signature: PodSignature, outcome: TaskOutcome) -> bool:
         """Records that no node fits the next tasks of the signature. Returns whether to try the rest of the job."""
-        outcomes, job = self._session.outcomes, self._job
+        job = self._job
         end = self._end_of_run(signature, len(self._tasks))
         for task in self._tasks[self._position : end]:
-            outcomes[task.uid] = outcome
+            self._session.set_outcome(task, outcome)
             self._failed_roles.add(task.role)
         self._position = end
         rest = self._tasks[end:]

@@ -201,12 +201,9 @@ class _HyperNodeSearch:
     def _visit(self, number: int, *, by_tree: bool = False) -> GangAllocator:
         """Places the job's tasks in one HyperNode, and nothing else on the statement."""
         self._statement.rollback(0)
-        session, reported = self._session, self._session.report.refusals
-        for task in self._tasks:
-            session.outcomes.pop(task.uid, None)
-        for ref, refusal in reported[self._refusals_before :]:
-            session.refusals.pop((ref, refusal.hook), None)
-        del reported[self._refusals_before :]
+        session = self._session
+        session.drop_outcomes(self._tasks)
+        session.withdraw_refusals(self._refusals_before)
         engine = session.engine.restrict(number, by_tree=by_tree)
         attempt = GangAllocator(session, self._statement, self._queue, self._job, self._tasks, engine, explains=False)
         self._held = number, by_tree
@@ -295,12 +292,13 @@ class _HyperNodeSearch:
 
     def _explain_rest(self, number: int) -> None:
         """Fills in the reason of the pods that found no node; trials leave it out."""
-        engine, outcomes = self._session.engine.restrict(number, by_tree=False), self._session.outcomes
+        engine = self._session.engine.restrict(number, by_tree=False)
         for task in self._tasks:
-            outcome = outcomes.get(task.uid)
+            outcome = self._session.outcomes.get(task.uid)
             if outcome is not None and outcome.kind == "unfit" and not outcome.message:
                 text, _ = engine.diagnose(engine.signature(self._queue, task))
-                outcomes[task.uid] = TaskOutcome("unfit", f"HyperNode {self._tree.names[number]}: {text}")
+                text = f"HyperNode {self._tree.names[number]}: {text}"
+                self._session.set_outcome(task, TaskOutcome("unfit", text))
 
     def _refuse_no_fit(self, highest: int) -> int:
         most, number = self._most
@@ -316,8 +314,7 @@ class _HyperNodeSearch:
         """Refuses the job, and all its pods for the same reason."""
         self._statement.rollback(0)
         session = self._session
-        for task in self._tasks:
-            session.outcomes.pop(task.uid, None)
+        session.drop_outcomes(self._tasks)
         refusal = Refusal("hyper_node_order", "", row.code, message, queue=self._queue.name)
         session.refuse(self._job, refusal)
         session.explain_pending(self._job, refusal)

@@ -15,14 +15,8 @@ def report_never_starting(session: Session) -> None:
     row = CAN_NEVER_START
     for key in sorted(session.touched_jobs):
         job = session.jobs.get(key)
-        if job is None:
-            continue
-        try:
-            found = session.exceeded_limit(job)
-        except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-            session.record_hook_error(job, error)
-            continue
-        if found is not None:
+        found = None if job is None else session.guarded(job, session.exceeded_limit)
+        if job is not None and found is not None:
             message = found.text(job.queue)
             session.notice(job, row, message)
             session.set_condition(job, row.code, row.code, message)

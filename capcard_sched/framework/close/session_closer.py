@@ -16,7 +16,7 @@ from capcard_sched.framework.eviction.nominations import release_idle_capacity
 from capcard_sched.framework.placement.hypernode_bounds import annotation_changes, merged
 from capcard_sched.framework.session.carry_over import REFRESH_SECONDS
 from capcard_sched.framework.session.pending_reasons import task_scheduling_reason
-from capcard_sched.framework.session.report import HookError, TaskOutcome, Timing
+from capcard_sched.framework.session.report import TaskOutcome, Timing
 from capcard_sched.framework.session.results import reference
 from capcard_sched.model import reasons
 from capcard_sched.model.intents import (
@@ -76,8 +76,7 @@ class SessionCloser:
             for writes in (self._events, self._repeat_at, self._failures, self._pod_conditions):
                 writes.clear()
         again = self._status_writes.pop_expired(session.now)
-        session.touched_jobs.update(self._annotation_writes.pop_expired(session.now))
-        session.touched_jobs.update(again)
+        session.touch(*again, *self._annotation_writes.pop_expired(session.now))
         self._refuse_orphans(session)
         groupless = self._refuse_without_group(session)
         release_idle_capacity(session)
@@ -90,8 +89,7 @@ class SessionCloser:
                 try:
                     close(session)
                 except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-                    text = f"{type(error).__name__}: {error}"
-                    session.report.errors.append(HookError(plugin.name, "close", text, "session"))
+                    session.record_failure(plugin.name, "close", error)
                 if self._timer is not None:
                     took = self._timer() - began
                     session.report.timings.append(Timing("plugin", plugin.name, "OnSessionClose", took))
@@ -134,7 +132,7 @@ class SessionCloser:
 
     @staticmethod
     def _undo_pipelines(session: Session) -> None:
-        for placement in reversed(session.pipelines):
+        for placement in session.pop_pipelines():
             try:
                 session.dispatch.notify("on_deallocate", placement)
             except Exception as error:  # noqa: BLE001 - a plugin may raise anything
@@ -144,11 +142,9 @@ class SessionCloser:
                     "schedulable" if task.status is TaskStatus.ALLOCATED else "pipelined"
                 )
                 nominated = task.uid in session.carry_over.nominations
-                session.outcomes[task.uid] = TaskOutcome(kind, "", node.name, nominated=nominated)
+                session.set_outcome(task, TaskOutcome(kind, "", node.name, nominated=nominated))
             session.state.unplace(placement.job, placement.tasks)
             session.failed_attempts.drop(placement.job)
-            session.pipelined_jobs.add(placement.job.key)
-        session.pipelines.clear()
 
     @staticmethod
     def _explain_enqueue_refusals(session: Session) -> None:

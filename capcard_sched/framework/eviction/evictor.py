@@ -302,7 +302,7 @@ class Evictor:
             members = of_job[key]
             first = members[0].job
             assert first is not None
-            session.touched_jobs.add(key)
+            session.touch(key)
             if not first.implicit:
                 message = reasons.GROUP_EVICTED.render(
                     action=self._scope.action, pods=len(members), by=takers[key], queue=queue.name

@@ -6,6 +6,7 @@ more, or its time is up.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.session.carry_over import CarryOver
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job, Task
+    from capcard_sched.model.resources import Vector
 
 #: Seconds during which a pod is no candidate after its eviction was refused.
 _REFUSED_SECONDS = 60.0
@@ -68,15 +70,12 @@ def renew_nominations(session: Session) -> None:
             row = reasons.RECLAIM_EXPIRED if nomination.action == "reclaim" else reasons.PREEMPT_EXPIRED
             seconds = f"{session.now - nomination.since:g}"
             session.notice(task, row, row.render(node=nomination.node, seconds=seconds))
-            session.touched_jobs.add(task.job.key)
+            session.touch(task.job.key)
         else:
             _note_refusals(session, nomination)
             jobs.setdefault(task.job.key, (task.job, []))[1].append(task)
     for job, tasks in jobs.values():
-        try:
-            _renew(session, job, tasks)
-        except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-            session.record_hook_error(job, error)
+        session.guarded(job, partial(_renew, session, tasks))
 
 
 def _recover(session: Session) -> None:
@@ -106,12 +105,12 @@ def _note_refusals(session: Session, nomination: Nomination) -> None:
             session.carry_over.refused_evictions.setdefault(uid, session.now + _REFUSED_SECONDS)
 
 
-def _renew(session: Session, job: Job, tasks: list[Task]) -> None:
+def _renew(session: Session, tasks: list[Task], job: Job) -> None:
     carry_over = session.carry_over
     if session.is_pending_phase(job) or session.job_valid(job) is not None:
         return
     statement = Statement(session)
-    session.touched_jobs.add(job.key)
+    session.touch(job.key)
     try:
         for task in sorted(tasks, key=session.task_key):
             if not _renew_one(session, statement, job, task):
@@ -171,14 +170,20 @@ def hold_idle_capacity(session: Session, row: int) -> None:
         table.charged[row, :-2] += part
         table.pipelined[row] -= part
         table.touch(row)
-        session.held_capacity.append((row, part))
+        session.once(_held_capacity).append((row, part))
 
 
 def release_idle_capacity(session: Session) -> None:
     """Undoes `hold_idle_capacity`, before pipelined tasks are undone at the close of the session."""
     table = session.nodes
-    for row, part in reversed(session.held_capacity):
+    held = session.once(_held_capacity)
+    while held:
+        row, part = held.pop()
         table.charged[row, :-2] -= part
         table.pipelined[row] += part
         table.touch(row)
-    session.held_capacity.clear()
+
+
+def _held_capacity(_: Session) -> list[tuple[int, Vector]]:
+    """Idle capacity reserved in a session, as (row, int64 [resources])."""
+    return []

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Container
+    from collections.abc import Container, Mapping
 
     from capcard_sched.framework.session.session_deadline import Deferral
     from capcard_sched.model.explanation import EvictedPod
@@ -54,7 +54,7 @@ class CarryOver:
         #: By key of a waiting job.
         self.enqueue: dict[str, AdmissionRefusal] = {}
         #: The refusals of the last session, by object and hook.
-        self.refusals: dict[tuple[ObjectRef, str], Refusal] = {}
+        self.refusals: Mapping[tuple[ObjectRef, str], Refusal] = {}
 
         #: By key of a job the uid of its first pod that reclaim did not place, the refusal, and the Unix seconds at
         #: which its figures are refreshed.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from capcard_sched.framework.api.dispatch import HookFailed, error_text
 from capcard_sched.framework.api.plugin import OutsideError
@@ -15,15 +15,21 @@ from capcard_sched.model.queue import Queue
 from capcard_sched.model.refusal import Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
+    from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.session.carry_over import CarryOver
     from capcard_sched.framework.session.failed_attempts import FailedAttempts
+    from capcard_sched.model.intents import Bind, Evict
     from capcard_sched.model.job import Node
     from capcard_sched.state.changes import Changes
     from capcard_sched.state.cluster import ClusterState
 
     Subject = Job | Task | Queue | Node
+
+_S = TypeVar("_S", Job, Queue)
+_T = TypeVar("_T")
 
 
 class GroupCondition(NamedTuple):
@@ -58,8 +64,15 @@ class SessionResults(Snapshot):
     """The results so far. Plugins and actions record them by method."""
 
     def __init__(
-        self, state: ClusterState, changed: Changes, uid: str, carry_over: CarryOver, failed_attempts: FailedAttempts
+        self,
+        state: ClusterState,
+        changed: Changes,
+        uid: str,
+        carry_over: CarryOver,
+        failed_attempts: FailedAttempts,
+        on_commit: Callable[[list[Bind]], None] | None = None,
     ) -> None:
+        """`on_commit` gets the bindings of each gang at its commit."""
         self.state = state
         #: Transition id of this session.
         self.uid = uid
@@ -68,22 +81,57 @@ class SessionResults(Snapshot):
         #: The waiting jobs that this session skips.
         self.failed_attempts = failed_attempts
         self.report = SessionReport(uid)
-        #: uid of a task to the outcome of its last attempt.
-        self.outcomes: dict[str, TaskOutcome] = {}
-        #: (object, hook) to the last refusal.
-        self.refusals: dict[tuple[ObjectRef, str], Refusal] = {}
+        self._outcomes: dict[str, TaskOutcome] = {}
+        self._refusals: dict[tuple[ObjectRef, str], Refusal] = {}
+        self._binds: list[Bind] = []
+        self._evictions: list[Evict] = []
+        self._on_commit = on_commit
+        #: The number of pipelined tasks, and the placements to be undone at close.
+        self._pipelined_tasks = 0
+        self._pipelines: list[Placement] = []
+        #: Keys of the jobs with pipelined placements, as of the close.
+        self.pipelined_jobs: frozenset[str] = frozenset()
         self.notices: list[PendingEvent] = []
         #: Keys of jobs blocked by the head of their strict FIFO queue.
         self.blocked_by_head: set[str] = set()
         self.conditions: dict[str, list[GroupCondition]] = {}
         self.queue_annotations: dict[str, dict[str, str | None]] = {}
         self.node_annotations: dict[str, dict[str, str | None]] = {}
-        #: Keys of jobs that changed or were considered: the candidates for a new status.
-        self.touched_jobs: set[str] = set(changed.jobs)
+        self._touched_jobs: set[str] = set(changed.jobs)
         if changed.everything:
-            self.touched_jobs.update(state.schedulable)
+            self._touched_jobs.update(state.schedulable)
 
     # --- queries ----------------------------------------------------------------------------------------------------
+
+    @property
+    def outcomes(self) -> Mapping[str, TaskOutcome]:
+        """Outcomes of the last attempts by uid of the task."""
+        return self._outcomes
+
+    @property
+    def refusals(self) -> Mapping[tuple[ObjectRef, str], Refusal]:
+        """(object, hook) to the last refusal."""
+        return self._refusals
+
+    @property
+    def touched_jobs(self) -> AbstractSet[str]:
+        """Keys of jobs that changed or were considered: the candidates for a new status."""
+        return self._touched_jobs
+
+    @property
+    def binds(self) -> Sequence[Bind]:
+        """All bindings decided so far."""
+        return self._binds
+
+    @property
+    def evictions(self) -> Sequence[Evict]:
+        """All evictions decided so far."""
+        return self._evictions
+
+    @property
+    def pipelined_tasks(self) -> int:
+        """The number of pipelined tasks."""
+        return self._pipelined_tasks
 
     def outcome_of(self, uid: str) -> TaskOutcome | None:
         """The outcome of a task's last attempt, in this session or in an earlier one that still holds."""
@@ -122,21 +170,67 @@ class SessionResults(Snapshot):
         outcomes = self.outcomes
         return sum(1 for uid in job.pending if (found := outcomes.get(uid)) is not None and found.kind == "schedulable")
 
+    # --- decisions --------------------------------------------------------------------------------------------------
+
+    def add_binds(self, binds: list[Bind]) -> None:
+        """Adds the bindings of a gang and hands them over."""
+        self._binds += binds
+        if binds and self._on_commit is not None:
+            self._on_commit(binds)
+
+    def add_eviction(self, eviction: Evict) -> None:
+        """Adds an eviction."""
+        self._evictions.append(eviction)
+        self.report.evicted.append(eviction.uid)
+
+    def count_pipelined(self, tasks: int) -> None:
+        """Counts tasks that were pipelined, or that no longer are (below 0)."""
+        self._pipelined_tasks += tasks
+
+    def keep_pipeline(self, placement: Placement) -> None:
+        """Keeps a pipelined placement until the session closes."""
+        self._pipelines.append(placement)
+
+    def pop_pipelines(self) -> list[Placement]:
+        """The kept placements, last first, which the caller undoes."""
+        taken, self._pipelines = self._pipelines[::-1], []
+        self.pipelined_jobs = frozenset(placement.job.key for placement in taken)
+        return taken
+
     # --- records ----------------------------------------------------------------------------------------------------
+
+    def touch(self, *jobs: str) -> None:
+        """Makes jobs, by key, candidates for a new status."""
+        self._touched_jobs.update(jobs)
+
+    def set_outcome(self, task: Task, outcome: TaskOutcome) -> None:
+        """Records the outcome of a task's attempt."""
+        self._outcomes[task.uid] = outcome
+
+    def drop_outcomes(self, tasks: Iterable[Task]) -> None:
+        """Drops the outcomes of tasks that were placed or are attempted again."""
+        for task in tasks if self._outcomes else ():
+            self._outcomes.pop(task.uid, None)
+
+    def withdraw_refusals(self, kept: int) -> None:
+        """Drops the refusals behind the first `kept` ones of the report."""
+        for ref, refusal in self.report.refusals[kept:]:
+            self._refusals.pop((ref, refusal.hook), None)
+        del self.report.refusals[kept:]
 
     def refuse(self, subject: Subject, refusal: Refusal) -> None:
         """Records a refusal of a job, task, queue or node. The last one per object and hook counts."""
         ref = reference(subject)
-        self.refusals[ref, refusal.hook] = refusal
+        self._refusals[ref, refusal.hook] = refusal
         self.report.refusals.append((ref, refusal))
         if isinstance(subject, Job) and not self.carry_over.repeats(ref, refusal):
-            self.touched_jobs.add(subject.key)
+            self.touch(subject.key)
 
     def explain_pending(self, job: Job, refusal: Refusal) -> None:
         """Gives the job's refusal to its pending tasks without an outcome of their own."""
         outcome = TaskOutcome("refused", refusal.message, refusal=refusal)
         for uid in job.pending:
-            self.outcomes.setdefault(uid, outcome)
+            self._outcomes.setdefault(uid, outcome)
 
     def refuse_all(self, jobs: Iterable[Job], refusal: Refusal) -> None:
         """Records the same refusal for several jobs and their pending tasks."""
@@ -171,6 +265,18 @@ class SessionResults(Snapshot):
     def annotate_queue(self, queue: Queue, annotations: Mapping[str, str | None]) -> None:
         """Merges annotations into a queue at close."""
         self.queue_annotations.setdefault(queue.name, {}).update(annotations)
+
+    def guarded(self, subject: _S, call: Callable[[_S], _T]) -> _T | None:
+        """The result of a call about one object; None when it fails, which is recorded."""
+        try:
+            return call(subject)
+        except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+            self.record_hook_error(subject, error)
+            return None
+
+    def record_failure(self, plugin: str, hook: str, error: Exception, where: str = "session") -> None:
+        """Records a failure that is not about one object: of a hook, or of an action (`where`)."""
+        self.report.errors.append(HookError(plugin, hook, error_text(error), where))
 
     def record_hook_error(self, subject: Subject, error: Exception) -> None:
         """Records a failure around one object; the session continues with the others."""

@@ -26,16 +26,14 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.api.dispatch import Dispatch
     from capcard_sched.framework.api.node_view import PodSignature
-    from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.api.webhook import WebhookFactory
     from capcard_sched.framework.placement.engine import PlacementEngine
     from capcard_sched.framework.session.eviction_bounds import EvictionKind, Skipped
     from capcard_sched.model.explanation import VictimsConsidered
-    from capcard_sched.model.intents import Bind, Evict
+    from capcard_sched.model.intents import Bind
     from capcard_sched.model.job import Job, Task
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.refusal import ExceededLimit, Refusal
-    from capcard_sched.model.resources import Vector
     from capcard_sched.model.task_class import DeviceAccounting
     from capcard_sched.state.changes import Changes
     from capcard_sched.state.cluster import ClusterState
@@ -64,7 +62,7 @@ class Session(SessionResults):
         deadline: SessionDeadline | None = None,
     ) -> None:
         attempts = FailedAttempts(state, dispatch) if failed_attempts is None else failed_attempts
-        super().__init__(state, changed, uid, CarryOver() if memory is None else memory, attempts)
+        super().__init__(state, changed, uid, CarryOver() if memory is None else memory, attempts, on_commit)
         self.dispatch = dispatch
         self.engine = engine
         #: The changes since the last session: `.everything`, `.jobs`, `.queues`, `.nodes` (keys and names).
@@ -81,25 +79,13 @@ class Session(SessionResults):
         self.deadline = SessionDeadline() if deadline is None else deadline
         #: Whether quotas count releasing tasks as gone: while nominations are planned. Bindings always count them.
         self.nominating = False
-        #: All bindings decided so far; `on_commit` gets those of each gang at its commit.
-        self.binds: list[Bind] = []
-        self.on_commit = on_commit
         #: Opens the port of a webhook; None where the environment provides none.
         self.webhooks = webhooks
-        self.evictions: list[Evict] = []
-        #: The number of pipelined tasks.
-        self.pipelined_tasks = 0
         #: The eviction count of the last look at releasing tasks, and its result.
         self._coming: tuple[int, bool] | None = None
         self._made: dict[Callable[[Session], Any], Any] = {}
         #: Key of a job to the result of its search for victims, by action.
         self.preemption_reports: dict[str, dict[str, VictimsConsidered]] = {}
-        #: Idle capacity reserved for nominations, as (row, int64 [resources]); counts as used until the session closes.
-        self.held_capacity: list[tuple[int, Vector]] = []
-        #: Keys of the jobs with pipelined placements, as of the close.
-        self.pipelined_jobs: set[str] = set()
-        #: Placements to be undone at close.
-        self.pipelines: list[Placement] = []
 
     # --- rows --------------------------------------------------------------------------------------------------------
 
@@ -115,7 +101,7 @@ class Session(SessionResults):
         """Count the devices of pods this way from now on; for the hook `prepare`."""
         if self.state.account_devices(accounting):
             self.changed.everything = True
-            self.touched_jobs.update(self.state.schedulable)
+            self._touched_jobs.update(self.state.schedulable)
         self.set_device_totals(accounting.totals)
 
     # --- orders -----------------------------------------------------------------------------------------------------
@@ -240,16 +226,12 @@ class Session(SessionResults):
 
     def is_unserved(self, job: Job) -> bool:
         """Whether a tried job is neither ready nor pipelined."""
-        try:
-            return not self.job_ready(job) and not self.job_pipelined(job)
-        except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-            self.record_hook_error(job, error)
-            return False
+        return self.guarded(job, lambda job: not self.job_ready(job) and not self.job_pipelined(job)) or False
 
     def job_fit_error(self, job: Job) -> str:
         """The text of a job that is not ready."""
         record = self.failed_attempts.get(job.key)
-        outcomes = self.outcomes if record is None else ChainMap(self.outcomes, record.outcomes)
+        outcomes = self._outcomes if record is None else ChainMap(self._outcomes, record.outcomes)
         return job_fit_text(job, outcomes, self.task_key)
 
     @contextmanager
@@ -365,22 +347,17 @@ class Session(SessionResults):
         """Moves the job from phase Pending to Inqueue."""
         job.phase = PodGroupPhase.INQUEUE
         self.report.enqueued.append(job.key)
-        self.touched_jobs.add(job.key)
+        self.touch(job.key)
         self.state.changes.jobs.add(job.key)
 
     def requeue(self, job: Job) -> None:
         """Returns an admitted job to phase Pending; its reservation is free from the next session on."""
         self.failed_attempts.drop(job)
         job.phase = PodGroupPhase.PENDING
-        self.touched_jobs.add(job.key)
+        self.touch(job.key)
         self.state.changes.jobs.add(job.key)
         self.state.active[job.key] = job
         self.report.requeued.append(job.key)
-
-    def in_phase_inqueue(self) -> Iterable[Job]:
-        """Active jobs in phase Inqueue."""
-        waiting = chain(self.state.active.values(), self.failed_attempts)
-        return [job for job in waiting if job.phase is PodGroupPhase.INQUEUE]
 
     def is_pending_phase(self, job: Job) -> bool:
         """Whether the job is in phase Pending."""

@@ -56,7 +56,7 @@ class Statement:
     def _place(self, job: Job, tasks: list[Task], nodes: list[Node], status: TaskStatus) -> None:
         session = self._session
         session.state.place(job, tasks, nodes, status)
-        session.pipelined_tasks += len(tasks) if status is TaskStatus.PIPELINED else 0
+        session.count_pipelined(len(tasks) if status is TaskStatus.PIPELINED else 0)
         placement = Placement(job, tasks[0].cls, tasks, nodes)
         try:
             session.dispatch.notify("on_allocate", placement)
@@ -67,7 +67,7 @@ class Statement:
 
     def _unplace(self, placement: Placement) -> None:
         session = self._session
-        session.pipelined_tasks -= len(placement.tasks) if placement.tasks[0].status is TaskStatus.PIPELINED else 0
+        session.count_pipelined(-len(placement.tasks) if placement.tasks[0].status is TaskStatus.PIPELINED else 0)
         try:
             session.dispatch.notify("on_deallocate", placement)
         finally:
@@ -133,8 +133,9 @@ class Statement:
             try:
                 if isinstance(record, Placement):
                     for task, node in zip(record.tasks, record.nodes, strict=True) if record_outcomes else ():
-                        session.outcomes[task.uid] = TaskOutcome(
-                            "schedulable" if task.status is TaskStatus.ALLOCATED else "pipelined", "", node.name
+                        allocated = task.status is TaskStatus.ALLOCATED
+                        session.set_outcome(
+                            task, TaskOutcome("schedulable" if allocated else "pipelined", "", node.name)
                         )
                     self._unplace(record)
                 else:
@@ -162,13 +163,11 @@ class Statement:
         volumes = self._volumes()
         locks = {uid: lock for wanted in self._wanted("node_lock") for uid, lock in wanted.items()}
         binds: list[Bind] = []
-        outcomes, bound, placements = session.outcomes, session.report.bound, session.report.placements
         for record in self._records:
             if isinstance(record, _EvictionRecord):
                 task = record.task
-                session.report.evicted.append(task.uid)
                 by, queue = record.cause
-                session.evictions.append(
+                session.add_eviction(
                     Evict(
                         task.namespace, task.name, task.uid, record.reason, record.message, record.node.name, by, queue
                     )
@@ -195,17 +194,13 @@ class Statement:
                 if volumes:
                     for task, node in zip(record.tasks, record.nodes, strict=True):
                         session.state.assume_volumes(task, node.name, volumes.get(task.uid, ()))
-                bound += [task.uid for task in record.tasks]
-                placements.append(record)
-                if outcomes:
-                    for task in record.tasks:
-                        outcomes.pop(task.uid, None)
+                session.report.bound += [task.uid for task in record.tasks]
+                session.report.placements.append(record)
+                session.drop_outcomes(record.tasks)
             else:
-                session.pipelines.append(record)
+                session.keep_pipeline(record)
         self._records.clear()
-        session.binds += binds
-        if binds and session.on_commit is not None:
-            session.on_commit(binds)
+        session.add_binds(binds)
 
     def _annotations(self) -> dict[str, dict[str, str]]:
         """The annotations that plugins add to each binding, by uid; pods without any are absent."""
@@ -239,5 +234,5 @@ class Statement:
         session = self._session
         for record in self._records:
             assert isinstance(record, Placement)
-            session.pipelines.append(record)
+            session.keep_pipeline(record)
         self._records.clear()

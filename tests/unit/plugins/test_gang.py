@@ -291,7 +291,7 @@ def test_a_session_that_skips_an_unchanged_refusal_counts_as_a_retry() -> None:
 
     for _ in range(2):
         session = h.session()
-        session.touched_jobs.clear()
+        session._touched_jobs.clear()
         gang.close(session)
     assert retries() == [3]
     h.node("n2", cpu="1")
