@@ -22,7 +22,7 @@ from capcard_sched.kube.writes.leadership_gate import LeadershipGate, Leadership
 from capcard_sched.kube.writes.status_rate_limiter import StatusRateLimiter
 from capcard_sched.kube.writes.statuses import StatusCall, Statuses, condition_key
 from capcard_sched.kube.writes.work_queue import IdleWorkers, WorkQueue
-from capcard_sched.kube.writes.write_call import WriteCall, WriteResult
+from capcard_sched.kube.writes.write_call import WriteCall, WriterContext, WriteResult
 from capcard_sched.model.intents import Bind, EmitEvent, Evict, Intent, UpdatePodGroup
 from capcard_sched.model.timestamps import format_timestamp
 
@@ -103,27 +103,23 @@ class ApiWriter:
         self._urgent_idle, self._pre_bind_idle, self._low_idle = IdleWorkers(), IdleWorkers(), IdleWorkers()
         self._rate_limiter = StatusRateLimiter()
         self._correlator = EventCorrelator(scheduler_name, EventNames())
-        base = client, self._gate, observer, clock
+        base = WriterContext(client, self._gate, observer, clock, self._deliver_after, self.submit)
         self._binder = Binder(
-            *base,
+            base,
             fence=fence,
             quiesce=self._quiesce,
             server_seconds=server_seconds,
-            deliver=self._deliver_after,
-            submit=self.submit,
         )
         self._pre_binder = None if pre_bind is None else PreBinder(self._binder, pre_bind, self._put_urgent)
         self._evictor = PodEvictor(
-            *base,
+            base,
             scheduler_name=scheduler_name,
             use_eviction_api=use_eviction_api,
             stamp=lambda: format_timestamp(now()),
-            deliver=self._deliver_after,
-            submit=self.submit,
             resume=self._put_urgent,
         )
-        self._status_writer = Statuses(*base, self._rate_limiter, lambda: format_timestamp(now()))
-        self._event_writer = EventWriter(*base, self._correlator)
+        self._status_writer = Statuses(base, self._rate_limiter, lambda: format_timestamp(now()))
+        self._event_writer = EventWriter(base, self._correlator)
         #: Bindings and evictions without an outcome.
         self._open = {"bind": 0, "evict": 0}
         self._in_flight = 0

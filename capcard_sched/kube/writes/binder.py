@@ -14,7 +14,7 @@ import msgspec
 from capcard_sched.kube.client import ApiError, Client, Unreachable
 from capcard_sched.kube.paths import pod_path
 from capcard_sched.kube.writes import requests
-from capcard_sched.kube.writes.leadership_gate import GatedClient, LeadershipGate
+from capcard_sched.kube.writes.leadership_gate import GatedClient
 from capcard_sched.kube.writes.live_pod import LivePod, read_pod
 from capcard_sched.kube.writes.retry_class import RetryClass, code_of, retry_class, text_of
 from capcard_sched.kube.writes.write_backoff import RefusedWrites, WriteBackoff
@@ -24,11 +24,10 @@ from capcard_sched.model.intents import EmitEvent, ObjectRef, UpdatePodCondition
 from capcard_sched.model.reasons import FAILED_SCHEDULING
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable
 
-    from capcard_sched.kube.instrumentation import Observer
-    from capcard_sched.model.deltas import Delta
-    from capcard_sched.model.intents import Bind, Intent
+    from capcard_sched.kube.writes.write_call import WriterContext
+    from capcard_sched.model.intents import Bind
 
 #: Seconds of backoff of a rejected pod.
 _REFUSALS: Final = WriteBackoff(first=1.0, longest=300.0)
@@ -72,7 +71,7 @@ class PreBinder(CallWriter[BindCall]):
 
     def __init__(self, binder: Binder, pre_bind: PreBind, resume: Callable[[BindCall], None]) -> None:
         """`resume` receives the binding of the pod."""
-        super().__init__(binder.client, binder.gate, binder.observer, binder.clock)
+        super().__init__(binder.context)
         self._binder = binder
         self._pre_bind = pre_bind
         self._resume = resume
@@ -103,29 +102,21 @@ class Binder(CallWriter[BindCall]):
 
     `fence` returns the token of a Binding; `quiesce` waits for other writes to the same pod; `server_seconds` limits
     the processing on the API server, so that a new leader knows when bindings of the former one have ended.
-    `deliver(seconds, delta)` returns pods to the core, `submit(intents)` queues conditions and events.
     """
 
     def __init__(
         self,
-        client: Client,
-        gate: LeadershipGate,
-        observer: Observer,
-        clock: Callable[[], float],
+        context: WriterContext,
         *,
         fence: Callable[[], str | None],
         quiesce: Callable[[str], Awaitable[None]],
         server_seconds: float | None,
-        deliver: Callable[[float, Delta], None],
-        submit: Callable[[Sequence[Intent]], None],
     ) -> None:
-        super().__init__(client, gate, observer, clock)
+        super().__init__(context)
         self._fence = fence
         self._quiesce = quiesce
         self._params = None if server_seconds is None else {"timeout": f"{server_seconds:g}s"}
-        self._deliver = deliver
-        self._submit = submit
-        self.refusals = RefusedWrites(_REFUSALS, clock)
+        self.refusals = RefusedWrites(_REFUSALS, self.clock)
 
     async def send(self, call: BindCall) -> WriteOutcome:
         """Send the binding once, after resolving the last attempt. Raises LeadershipLost."""
@@ -159,7 +150,7 @@ class Binder(CallWriter[BindCall]):
         else:
             self.refusals.forget(bind.uid)
             if result is WriteResult.GONE:
-                self._deliver(0.0, ObjectGone("Pod", bind.namespace, bind.name, bind.uid))
+                self.context.deliver(0.0, ObjectGone("Pod", bind.namespace, bind.name, bind.uid))
             elif result is WriteResult.ELSEWHERE:
                 self.observer.bind_failed(bind, outcome.code, message)
                 self._return_to_core(bind, message, _ELSEWHERE_SECONDS)
@@ -172,8 +163,8 @@ class Binder(CallWriter[BindCall]):
 
     def _return_to_core(self, bind: Bind, message: str, wait: float) -> None:
         """Return the pod to the core with a backoff of `wait` seconds."""
-        self._deliver(0.0, BindFailed(bind.namespace, bind.name, bind.uid, message, wait))
-        self._deliver(wait, BindRetry(bind.namespace, bind.name, bind.uid))
+        self.context.deliver(0.0, BindFailed(bind.namespace, bind.name, bind.uid, message, wait))
+        self.context.deliver(wait, BindRetry(bind.namespace, bind.name, bind.uid))
 
     def _report(self, bind: Bind, message: str) -> bool:
         """Write condition and event of the pod, once per text; whether the text was new."""
@@ -181,7 +172,7 @@ class Binder(CallWriter[BindCall]):
             return False
         pod = ObjectRef("Pod", bind.namespace, bind.name, bind.uid)
         row = FAILED_SCHEDULING
-        self._submit(
+        self.context.submit(
             [
                 UpdatePodCondition(bind.namespace, bind.name, bind.uid, _SCHEDULER_ERROR, message),
                 EmitEvent(pod, row.type, row.code, row.render(detail=message)),

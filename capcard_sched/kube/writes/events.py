@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from capcard_sched.kube.client import ApiError, Client, Unreachable
+from capcard_sched.kube.client import ApiError, Unreachable
 from capcard_sched.kube.paths import events_path
 from capcard_sched.kube.writes import requests
 from capcard_sched.kube.writes.retry_class import RetryClass, code_of, retry_class
@@ -17,9 +17,8 @@ from capcard_sched.model.timestamps import format_timestamp
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from capcard_sched.kube.instrumentation import Observer
     from capcard_sched.kube.writes.event_correlator import EventCorrelator, Series, SeriesKey
-    from capcard_sched.kube.writes.leadership_gate import LeadershipGate
+    from capcard_sched.kube.writes.write_call import WriterContext
 
 #: Number of failed attempts after which an event is dropped.
 _MAX_ATTEMPTS = 12
@@ -63,14 +62,11 @@ class EventWriter(CallWriter[EventCall]):
 
     def __init__(
         self,
-        client: Client,
-        gate: LeadershipGate,
-        observer: Observer,
-        clock: Callable[[], float],
+        context: WriterContext,
         correlator: EventCorrelator,
     ) -> None:
-        super().__init__(client, gate, observer, clock)
-        self._uids = UidCache(client, clock)
+        super().__init__(context)
+        self._uids = UidCache(self.client, self.clock)
         self._correlator = correlator
 
     async def send(self, call: EventCall) -> WriteOutcome:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from capcard_sched.kube.client import ApiError, Client, Unreachable
+from capcard_sched.kube.client import ApiError, Unreachable
 from capcard_sched.kube.paths import pod_path
 from capcard_sched.kube.writes import requests
 from capcard_sched.kube.writes.live_pod import LivePod, decode_pod, read_pod
@@ -20,11 +20,9 @@ from capcard_sched.model.deltas import EvictFailed, ObjectGone
 from capcard_sched.model.intents import EmitEvent, ObjectRef
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-    from capcard_sched.kube.instrumentation import Observer
-    from capcard_sched.kube.writes.leadership_gate import LeadershipGate
-    from capcard_sched.model.deltas import Delta
+    from capcard_sched.kube.writes.write_call import WriterContext
     from capcard_sched.model.intents import Evict, Intent
 
 #: Seconds after which the core learns of a repeatedly rejected eviction.
@@ -90,32 +88,25 @@ class EvictionGroup:
 class PodEvictor(CallWriter[EvictionCall]):
     """Sends evictions and reports them.
 
-    `stamp()` returns the time for conditions, whose failed writes do not stop an eviction. `deliver(seconds, delta)`
-    returns outcomes to the core, `submit(intents)` queues events, `resume(call)` queues the next step of an eviction.
+    `stamp()` returns the time for conditions, whose failed writes do not stop an eviction. `resume(call)` queues the
+    next step of an eviction.
     """
 
     def __init__(
         self,
-        client: Client,
-        gate: LeadershipGate,
-        observer: Observer,
-        clock: Callable[[], float],
+        context: WriterContext,
         *,
         scheduler_name: str,
         use_eviction_api: bool,
         stamp: Callable[[], str],
-        deliver: Callable[[float, Delta], None],
-        submit: Callable[[Sequence[Intent]], None],
         resume: Callable[[EvictionCall], None],
     ) -> None:
-        super().__init__(client, gate, observer, clock)
+        super().__init__(context)
         self._preempting = f"{scheduler_name}: preempting to accommodate a higher priority pod"
         self._use_eviction_api = use_eviction_api
         self._stamp = stamp
-        self._deliver = deliver
-        self._submit = submit
         self._resume = resume
-        self.refusals = RefusedWrites(_REFUSALS, clock)
+        self.refusals = RefusedWrites(_REFUSALS, self.clock)
 
     def end(self, call: EvictionCall, outcome: WriteOutcome) -> None:
         """Report the outcome, and let the other victims go on."""
@@ -133,11 +124,11 @@ class PodEvictor(CallWriter[EvictionCall]):
             repeats = evict.uid in self.refusals
             wait = self.refusals.refused(evict.uid)
             failed = EvictFailed(evict.namespace, evict.name, evict.uid, outcome.message)
-            self._deliver(wait if repeats else 0.0, failed)
+            self.context.deliver(wait if repeats else 0.0, failed)
             return
         self.refusals.forget(evict.uid)
         if result is WriteResult.GONE:
-            self._deliver(0.0, ObjectGone("Pod", evict.namespace, evict.name, evict.uid))
+            self.context.deliver(0.0, ObjectGone("Pod", evict.namespace, evict.name, evict.uid))
             return
         pod = ObjectRef("Pod", evict.namespace, evict.name, evict.uid)
         intents: list[Intent] = [EmitEvent(pod, "Warning", "Evict", eviction_message(evict))]
@@ -145,7 +136,7 @@ class PodEvictor(CallWriter[EvictionCall]):
         if not evict.by and call.live_pod is not None and call.live_pod.group:
             group = ObjectRef("PodGroup", evict.namespace, call.live_pod.group)
             intents.append(EmitEvent(group, "Normal", "Evict", evict.reason))
-        self._submit(intents)
+        self.context.submit(intents)
 
     async def send(self, call: EvictionCall) -> WriteOutcome:
         """Continue after the last attempt. Raises LeadershipLost."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 
-from capcard_sched.kube.client import ApiError, Client, Unreachable
+from capcard_sched.kube.client import ApiError, Unreachable
 from capcard_sched.kube.paths import node_path, pod_path, podgroup_path, queue_path
 from capcard_sched.kube.writes import requests
 from capcard_sched.kube.writes.retry_class import RetryClass, code_of, is_uid_mismatch, retry_class
@@ -26,9 +26,8 @@ from capcard_sched.model.intents import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from capcard_sched.kube.instrumentation import Observer
-    from capcard_sched.kube.writes.leadership_gate import LeadershipGate
     from capcard_sched.kube.writes.status_rate_limiter import StatusRateLimiter
+    from capcard_sched.kube.writes.write_call import WriterContext
 
 StatusIntent: TypeAlias = (
     UpdatePodGroup | AnnotatePodGroup | UpdateQueueStatus | AnnotateQueue | AnnotateNode | UpdatePodCondition
@@ -109,15 +108,12 @@ class Statuses(CallWriter[StatusCall]):
 
     def __init__(
         self,
-        client: Client,
-        gate: LeadershipGate,
-        observer: Observer,
-        clock: Callable[[], float],
+        context: WriterContext,
         limiter: StatusRateLimiter,
         stamp: Callable[[], str],
     ) -> None:
-        super().__init__(client, gate, observer, clock)
-        self._discovery = StatusDiscovery(client, clock)
+        super().__init__(context)
+        self._discovery = StatusDiscovery(self.client, self.clock)
         self._limiter = limiter
         self._stamp = stamp
         #: Uids of pods whose PodScheduled=False is written: the transition time changes only with the status.

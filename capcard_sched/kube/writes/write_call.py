@@ -9,11 +9,13 @@ from capcard_sched.kube.writes.retry_class import code_of, retry_after_of, text_
 from capcard_sched.kube.writes.write_backoff import WriteBackoff
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Sequence
 
     from capcard_sched.kube.client import ApiError, Client, Unreachable
     from capcard_sched.kube.instrumentation import Observer
     from capcard_sched.kube.writes.leadership_gate import LeadershipGate
+    from capcard_sched.model.deltas import Delta
+    from capcard_sched.model.intents import Intent
 
 #: Seconds; shortest and longest pause of a worker after a 429; the write itself may wait longer.
 _MIN_PAUSE: Final = 0.1
@@ -92,17 +94,29 @@ class WriteCall:
 C = TypeVar("C", bound=WriteCall)
 
 
+class WriterContext(NamedTuple):
+    """The parameters that all writers share."""
+
+    client: Client
+    gate: LeadershipGate
+    observer: Observer
+    #: Monotonic, in seconds.
+    clock: Callable[[], float]
+    #: Returns an outcome to the core, after so many seconds.
+    deliver: Callable[[float, Delta], None]
+    #: Queues conditions and events.
+    submit: Callable[[Sequence[Intent]], None]
+
+
 class CallWriter(Generic[C]):
     """Base: sends the calls of one kind and judges the responses."""
 
     #: Seconds between attempts.
     backoff = WriteBackoff(first=0.1, longest=10.0)
 
-    def __init__(self, client: Client, gate: LeadershipGate, observer: Observer, clock: Callable[[], float]) -> None:
-        self.client = client
-        self.gate = gate
-        self.observer = observer
-        self.clock = clock
+    def __init__(self, context: WriterContext) -> None:
+        self.context = context
+        self.client, self.gate, self.observer, self.clock = context[:4]
 
     def not_before(self, call: C) -> float | None:
         """Time until which a call must wait, None to send it; asked right before it is sent."""
