@@ -14,7 +14,7 @@ MINUTES ?= 30
 SAMPLE ?= 400
 
 .DEFAULT_GOAL := help
-.PHONY: help demo controlplane quick test soak lint format check bench bench-e2e bench-controllers docs manifests lock clean
+.PHONY: help demo controlplane quick test campaign soak lint format check bench bench-e2e bench-controllers docs manifests lock clean
 
 help: ## List all targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -29,10 +29,15 @@ controlplane: $(VENV)/dev.stamp ## Build etcd and kube-apiserver for the tests, 
 	@$(BIN)/python -m tests.daemon.usage.build
 
 quick: $(VENV)/dev.stamp ## Run the tests that need no API server: about 90 s
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal tests/unit tests/scenarios tests/properties tests/malformed tests/architecture
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not campaign" \
+		tests/unit tests/scenarios tests/properties tests/malformed tests/architecture
 
-test: controlplane ## Run all tests
-	$(BIN)/python -m pytest -q -n $(JOBS)
+# Every test is in one of the next two (tests/architecture/test_lanes.py).
+test: controlplane ## Run the tests but the campaign: about six minutes
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not campaign"
+
+campaign: controlplane ## Run the long tests: faults, failovers, restarts, variants on a real API server
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m campaign
 
 .PHONY: mutants mutation
 mutation: $(VENV)/mutation.stamp ## Run random mutants of the core (docs/mutation.md): SAMPLE=400 SEED=1
@@ -56,7 +61,7 @@ format: $(VENV)/dev.stamp ## Format the code and apply automatic fixes
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-check: lint test ## Run lint and all tests
+check: lint test campaign ## Run lint and all tests
 
 bench: $(VENV)/dev.stamp ## Measure the scheduler; prints figures
 	$(BIN)/python -m benchmarks.bench

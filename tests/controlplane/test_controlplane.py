@@ -19,6 +19,8 @@ from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.manifests import node, pod
 from tests.controlplane.processes import end, spawn
 
+pytestmark = pytest.mark.campaign
+
 
 @pytest.mark.asyncio
 async def test_it_is_the_pinned_version_with_rbac(cluster: Cluster) -> None:
@@ -165,7 +167,6 @@ def test_the_folder_of_a_killed_test_run_is_removed_by_the_next(
     assert left == sorted([mine, f"capcard-controlplane-{os.getpid()}-y", "capcard-other"])
 
 
-@pytest.mark.slow
 def test_stopping_it_leaves_neither_processes_nor_files(control_plane: ControlPlane) -> None:
     with ControlPlane(control_plane.programs, audit=False) as second:
         pids = [second.pid(name) for name in ("etcd", "kube-apiserver")]

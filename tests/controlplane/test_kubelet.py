@@ -10,7 +10,7 @@ from tests.controlplane.cluster import Cluster, Manifest
 from tests.controlplane.kubelet import Heartbeats, Kubelet
 from tests.controlplane.manifests import node, pod
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.asyncio, pytest.mark.campaign]
 
 
 async def phases(cluster: Cluster) -> dict[str, str]:

@@ -16,7 +16,7 @@ from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.manifests import gang, gpu_node, node, pod, pod_group, queue
 from tests.e2e.daemons import CARD_CONF, Daemon
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.asyncio, pytest.mark.campaign]
 
 H200 = "NVIDIA-H200"
 GPU = "nvidia.com/gpu"

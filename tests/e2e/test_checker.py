@@ -293,6 +293,7 @@ def test_requests_are_those_of_kubernetes() -> None:
 # --- on a real API server ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.campaign
 @pytest.mark.asyncio
 async def test_the_history_of_a_real_cluster_contains_every_change(cluster: Cluster, tmp_path: Path) -> None:
     await cluster.create_all([gpu_node("n", "A10", 8, pods=4), queue("q", cards={"A10": 1})])
@@ -318,6 +319,7 @@ async def test_the_history_of_a_real_cluster_contains_every_change(cluster: Clus
         assert history.gaps > 0
 
 
+@pytest.mark.campaign
 @pytest.mark.asyncio
 async def test_a_cache_that_differs_is_a_violation(cluster: Cluster, proxy: Proxy, tmp_path: Path) -> None:
     async with History(cluster.control_plane) as history:

@@ -82,6 +82,7 @@ async def test_without_a_fencing_policy_a_fenced_daemon_logs_it_and_binds(
         await cluster.wait_until(cluster.bound, "the pod to be bound", within=60)
 
 
+@pytest.mark.campaign
 @pytest.mark.asyncio
 async def test_a_daemon_with_silent_connections_on_its_health_port_binds_and_holds_few_of_them(
     cluster: Cluster, control_plane: ControlPlane, tmp_path: Path

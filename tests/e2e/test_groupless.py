@@ -19,7 +19,7 @@ from tests.e2e.checker import prove
 from tests.e2e.daemons import CARD_CONF, Daemon
 from tests.e2e.history import History
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.asyncio, pytest.mark.campaign]
 
 _ROOM = {"cpu": "64", "memory": "256Gi"}
 

@@ -13,7 +13,7 @@ from tests.controlplane.manifests import node, pod, queue
 from tests.e2e.card.stage import eventually
 from tests.e2e.daemons import Daemon
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.asyncio, pytest.mark.campaign]
 
 _PODS: Final = 150
 #: Attempts for the pods of queue `hostile` take 0.2 s each, and are counted in a file.

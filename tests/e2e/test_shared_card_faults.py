@@ -20,7 +20,7 @@ from tests.controlplane.manifests import node, pod, queue
 from tests.controlplane.proxy import Proxy
 from tests.e2e.daemons import Daemon
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.campaign]
 
 IDS, TIME = "volcano.sh/vgpu-ids-new", "volcano.sh/vgpu-time"
 NUMBER, MEMORY = "volcano.sh/vgpu-number", "volcano.sh/vgpu-memory"

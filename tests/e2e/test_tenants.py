@@ -12,8 +12,9 @@ from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.kubelet import Kubelet
 from tests.controlplane.manifests import gang, gpu_node, pod, queue
-from tests.e2e.card.stage import eventually, wants
+from tests.e2e.card.stage import eventually
 from tests.e2e.daemons import CARD_CONF, Daemon
+from tests.scenarios.cards.card_scene import wants
 
 H200 = "NVIDIA-H200"
 CONF = CARD_CONF.replace("{name: capacity-card}", "{name: capacity-card, arguments: {unnamedCards: infer}}")
@@ -94,6 +95,7 @@ async def test_no_action_of_a_tenant_gets_more_cards_than_the_quota(
         assert (await cluster.bound()).keys() == held
 
 
+@pytest.mark.campaign
 async def test_bare_pods_that_change_their_queue_free_no_quota(
     cluster: Cluster, control_plane: ControlPlane, kubelet: Kubelet, tmp_path: Path
 ) -> None:
@@ -112,6 +114,7 @@ async def test_bare_pods_that_change_their_queue_free_no_quota(
         assert (await cluster.bound()).keys() == held
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("critical", ["system-cluster-critical", "system-node-critical"])
 async def test_a_critical_class_of_a_podgroup_evicts_no_pod_of_another_team(
     cluster: Cluster, control_plane: ControlPlane, kubelet: Kubelet, tmp_path: Path, critical: str

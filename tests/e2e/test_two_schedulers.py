@@ -93,6 +93,7 @@ def foreign(manifests: list[Manifest]) -> list[Manifest]:
     return manifests
 
 
+@pytest.mark.campaign
 async def test_each_binds_its_own_pods_under_a_lease_of_its_own(
     cluster: Cluster, control_plane: ControlPlane, history: History, tmp_path: Path
 ) -> None:
@@ -148,6 +149,7 @@ async def test_capacity_and_quota_that_the_other_scheduler_holds_are_not_allocat
         await prove(history, control_plane, *daemons)
 
 
+@pytest.mark.campaign
 async def test_nodes_of_their_own_are_never_overcommitted_however_many_arrive_at_once(
     cluster: Cluster, control_plane: ControlPlane, history: History, tmp_path: Path
 ) -> None:
@@ -172,6 +174,7 @@ async def test_nodes_of_their_own_are_never_overcommitted_however_many_arrive_at
         await prove(history, control_plane, *daemons, gangs=False)
 
 
+@pytest.mark.campaign
 async def test_two_schedulers_do_not_overwrite_each_others_statuses_forever(
     cluster: Cluster, control_plane: ControlPlane, tmp_path: Path
 ) -> None:

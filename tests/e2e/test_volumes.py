@@ -93,6 +93,7 @@ async def test_an_exclusive_claim_has_one_pod_and_a_higher_priority_preempts_it(
     assert await cluster.find("pods", "holder") is None
 
 
+@pytest.mark.campaign
 async def test_inline_volumes_and_claims_count_towards_the_limit_of_their_driver(
     cluster: Cluster, daemon: Daemon
 ) -> None:

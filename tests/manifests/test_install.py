@@ -53,6 +53,7 @@ async def test_one_manifest_is_all_it_takes(cluster: Cluster, kubectl: Path) -> 
     assert set(await installed(cluster)) == expected
 
 
+@pytest.mark.campaign
 async def test_it_can_be_applied_the_old_way_too_and_again(cluster: Cluster, kubectl: Path) -> None:
     await run(cluster, kubectl, "apply", "--validate=strict", "-f", INSTALL)
     versions = {name: each["metadata"]["resourceVersion"] for name, each in (await installed(cluster)).items()}
@@ -80,6 +81,7 @@ async def test_components_are_accepted(cluster: Cluster, kubectl: Path, tmp_path
         assert f"{name} serverside-applied" in output
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("way", [(), ("--server-side",)], ids=["client-side", "server-side"])
 @pytest.mark.parametrize("former_way", [(), ("--server-side",)], ids=["client-side", "server-side"])
 async def test_an_installation_of_the_scheduler_alone_is_upgraded(
@@ -127,6 +129,7 @@ async def test_an_upgrade_keeps_the_authority_in_the_webhook_configurations(clus
             assert {hook["clientConfig"].get("caBundle") for hook in hooks} == {bundle}
 
 
+@pytest.mark.campaign
 async def test_the_queues_of_the_scheduler_do_not_wait_for_the_webhooks(cluster: Cluster, kubectl: Path) -> None:
     await run(cluster, kubectl, "apply", "--server-side", "-f", INSTALL)
     token = await cluster.token_of("capcard-sched", namespace="capcard-system")
@@ -251,6 +254,7 @@ async def test_helm_installs_upgrades_and_uninstalls(cluster: Cluster, helm: Pat
     assert len(await cluster.list("customresourcedefinitions")) >= 4, "CRDs, and with them all jobs, outlive a release"
 
 
+@pytest.mark.campaign
 async def test_helm_upgrades_a_release_of_the_scheduler_alone(
     cluster: Cluster, helm: Path, kubectl: Path, tmp_path: Path
 ) -> None:
@@ -268,6 +272,7 @@ async def test_helm_upgrades_a_release_of_the_scheduler_alone(
     assert controllers["labels"]["app.kubernetes.io/managed-by"] == "Helm"
 
 
+@pytest.mark.campaign
 async def test_helm_does_not_touch_crds_that_are_there(cluster: Cluster, helm: Path) -> None:
     async def versions() -> dict[str, str]:
         definitions = await cluster.list("customresourcedefinitions")

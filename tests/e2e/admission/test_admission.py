@@ -112,6 +112,7 @@ async def test_malformed_objects_are_rejected_with_field_cause_and_accepted_form
     assert "spec.parent: failed to get parent queue of queue child: nowhere not found" in text
 
 
+@pytest.mark.campaign
 async def test_a_queue_and_the_objects_that_name_it_are_created_at_once(cluster: Cluster, admission: Admission) -> None:
     for number in range(8):
         assert await refusal(cluster, queue(f"org-{number}")) == ""
@@ -128,6 +129,7 @@ async def test_updates_of_a_job_change_only_mutable_fields(cluster: Cluster, adm
     assert patched["spec"]["minAvailable"] == 1
 
 
+@pytest.mark.campaign
 async def test_queues_with_children_and_built_in_queues_are_not_deleted(cluster: Cluster, admission: Admission) -> None:
     await cluster.create(queue("org"))
     await eventually_accepted(cluster, queue("team", parent="org"))
@@ -170,6 +172,7 @@ async def test_kubectl_prints_warnings_about_cards(cluster: Cluster, admission: 
     assert await warnings(cluster, deployment) == []
 
 
+@pytest.mark.campaign
 async def test_pods_of_other_schedulers_never_reach_the_server(cluster: Cluster, admission: Admission) -> None:
     admission.stop()
     spec = {"containers": [{"name": "c", "image": "i"}]}
@@ -185,6 +188,7 @@ async def test_pods_of_other_schedulers_never_reach_the_server(cluster: Cluster,
     await admission.start()
 
 
+@pytest.mark.campaign
 async def test_pods_that_the_controllers_create_never_reach_the_server(cluster: Cluster, admission: Admission) -> None:
     metadata = {"name": "p", "annotations": {"volcano.sh/jdb-min-available": "0"}}
     spec = {"schedulerName": "capcard-sched", "containers": [{"name": "c", "image": "i"}]}
@@ -196,6 +200,7 @@ async def test_pods_that_the_controllers_create_never_reach_the_server(cluster: 
         assert response.status == 201, await response.text()
 
 
+@pytest.mark.campaign
 async def test_a_renewed_certificate_is_served_without_a_restart(cluster: Cluster, admission: Admission) -> None:
     secret = await cluster.get("secrets", NAME, namespace=SYSTEM)
     before = await asyncio.to_thread(admission.certificate)
@@ -213,6 +218,7 @@ async def test_a_renewed_certificate_is_served_without_a_restart(cluster: Cluste
     assert bundle.count("BEGIN CERTIFICATE") == 2, "the former authority stays trusted"
 
 
+@pytest.mark.campaign
 async def test_certificates_of_cert_manager_are_read_again_and_need_no_rights(
     cluster: Cluster, control_plane: ControlPlane, tmp_path: Path
 ) -> None:
@@ -249,6 +255,7 @@ async def test_certificates_of_cert_manager_are_read_again_and_need_no_rights(
     assert {right.resource for right in audit.used()} == {"queues", "namespaces"}
 
 
+@pytest.mark.campaign
 async def test_bodies_that_are_no_reviews_are_refused(cluster: Cluster, admission: Admission) -> None:
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE

@@ -12,109 +12,25 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, Self
 
-import yaml
-
-from capcard_sched.model import annotations as keys
 from tests.controlplane.cluster import ALL, Cluster, Manifest
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.kubelet import Kubelet
-from tests.controlplane.manifests import pod, pod_group
 from tests.e2e.checker import Replay, ViolationError, bound_too_often, differences
 from tests.e2e.daemons import Daemon
 from tests.e2e.history import History, Moment
+from tests.scenarios.cards.card_scene import (
+    ObjectEvent,
+    condition,
+    conf_with,
+    differing_bindings,
+    differing_condition,
+    differing_events,
+    flattened,
+)
 
-#: For `bound`: on whichever node.
-SOMEWHERE: Final = "*"
-#: Events with these reasons go only to objects that a scenario names.
-CHECKED_REASONS: Final = frozenset(
-    {
-        "CardNameMissing",
-        "EmptyQueueCapability",
-        "GetTaskRequestResourceFailed",
-        "InsufficientCPUQuota",
-        "InsufficientMemoryQuota",
-        "InsufficientScalarQuota",
-        "InvalidCardLabel",
-        "InvalidCardQuota",
-        "InvalidCardRequest",
-        "InvalidServiceType",
-        "QueueNotFound",
-        "QueueNotOpen",
-    }
-)
-#: Those of them that are never the reason why something waits.
-_ASIDE: Final = frozenset(
-    {"CardNameMissing", "EmptyQueueCapability", "InvalidServiceType", "InvalidCardQuota", "InvalidCardLabel"}
-)
-_PLUGIN: Final = "volcano.capacity-card"
 _PATIENCE: Final = 15.0
-
-
-class ObjectEvent(NamedTuple):
-    """An event as `kubectl describe` shows it. `name` may end in `*`."""
-
-    kind: str
-    name: str
-    reason: str
-    message: str
-
-    def fits(self, other: ObjectEvent) -> bool:
-        """Whether `other`, which has a full name, is this."""
-        if self.name.endswith("*") and other.name.startswith(self.name[:-1]):
-            return self._replace(name=other.name) == other
-        return self == other
-
-
-def short_of(
-    kind: str, name: str, card: str, requested: int, total: int, limit: int, *, queue: str = "q", unit: int = 1000
-) -> ObjectEvent:
-    """`InsufficientScalarQuota`; amounts in cards."""
-    figures = f"requested <{requested * unit}>, total would be <{total * unit}>, but capability is <{limit * unit}>"
-    return ObjectEvent(
-        kind, name, "InsufficientScalarQuota", f"Queue <{queue}> has insufficient <{card}> quota: {figures}"
-    )
-
-
-def short_of_cpu(kind: str, name: str, requested: int, total: int, limit: int, *, queue: str = "q") -> ObjectEvent:
-    """`InsufficientCPUQuota`; amounts in thousandths of a core."""
-    figures = f"requested <{requested}>, total would be <{total}>, but capability is <{limit}>"
-    return ObjectEvent(kind, name, "InsufficientCPUQuota", f"Queue <{queue}> has insufficient CPU quota: {figures}")
-
-
-def unreadable(name: str, error: str, *, kind: str = "Pod", queue: str = "q") -> ObjectEvent:
-    """`GetTaskRequestResourceFailed`."""
-    text = f"Get request resource failed, Queue <{queue}>, error: <{error}>"
-    return ObjectEvent(kind, name, "GetTaskRequestResourceFailed", text)
-
-
-def wants(count: int = 1, resource: str = "nvidia.com/gpu", cpu: str = "100m") -> dict[str, Any]:
-    """The requests of a pod with cards."""
-    return {"cpu": cpu, resource: count}
-
-
-def request(name: str, cards: Mapping[str, int] | str, *, queue: str = "q", **spec: Any) -> Manifest:
-    """A PodGroup without pods that requests cards by annotation."""
-    text = cards if isinstance(cards, str) else json.dumps(cards)
-    return pod_group(name, queue=queue, annotations={keys.CARD_REQUEST: text}, **spec)
-
-
-def elastic(name: str, size: int, *, queue: str = "q", members: int = 1, **rest: Any) -> list[Manifest]:
-    """A job that runs with `members` of its `size` pods."""
-    pods = [pod(f"{name}-{index}", group=name, **rest) for index in range(size)]
-    return [pod_group(name, queue=queue, members=members), *pods]
-
-
-def conf_with(arguments: Mapping[str, Any]) -> str:
-    """A scheduler-conf with these arguments of capacity-card."""
-    card: dict[str, Any] = {"name": "capacity-card", "arguments": dict(arguments)}
-    tiers = [
-        {"plugins": [{"name": "priority"}, {"name": "gang"}, {"name": "conformance"}]},
-        {"plugins": [{"name": "predicates"}, card, {"name": "nodeorder"}, {"name": "binpack"}]},
-    ]
-    conf: str = yaml.safe_dump({"actions": "enqueue, allocate, backfill", "tiers": tiers})
-    return conf
 
 
 @dataclass
@@ -214,7 +130,7 @@ class Scene:
 
     async def make(self, *manifests: Manifest | Sequence[Manifest]) -> None:
         """Make objects so that every session sees a whole setting: first nodes and queues, then pods, then groups."""
-        flat = [item for each in manifests for item in (each if isinstance(each, Sequence) else [each])]
+        flat = flattened(manifests)
         for kinds in ({"Node", "Queue"}, {"Pod"}, {"PodGroup"}):
             wave = [item for item in flat if item["kind"] in kinds]
             if wave:
@@ -246,7 +162,7 @@ class Scene:
 
         async def differing() -> list[str]:
             return [
-                *(await self._differing_bindings(bound) if bound is not None else []),
+                *(differing_bindings(bound, await self.cluster.bound()) if bound is not None else []),
                 *(await self._differing_events(emitted, noted)),
                 *(await self._differing_phases(phases or {})),
                 *(await self._differing_cards(queue, cards or {})),
@@ -261,56 +177,18 @@ class Scene:
         """Wait until a pending pod's condition has this text."""
 
         async def shown() -> str:
-            return str(_condition(await self.cluster.get("pods", name), "PodScheduled").get("message", ""))
+            return str(condition(await self.cluster.get("pods", name), "PodScheduled").get("message", ""))
 
         await eventually(shown, f"pod {name} to show {text!r}", lambda message: message == text)
 
-    async def _differing_bindings(self, expected: Mapping[str, str] | int) -> list[str]:
-        bound = await self.cluster.bound()
-        if isinstance(expected, int):
-            return [] if len(bound) == expected else [f"{len(bound)} pods are bound, not {expected}: {bound}"]
-        seen = {name: SOMEWHERE if expected.get(name) == SOMEWHERE else node for name, node in bound.items()}
-        return [] if seen == expected else [f"bound are {bound}"]
-
     async def _differing_events(self, emitted: Sequence[ObjectEvent], noted: Sequence[ObjectEvent]) -> list[str]:
-        found = []
-        events = [
-            event
-            for event in await self.cluster.list("events", namespace=ALL)
-            if event["reason"] in CHECKED_REASONS
-            and event["involvedObject"].get("namespace") in (self.cluster.namespace, None)
-        ]
-        seen = [_event_of(event) for event in events]
-        missing = [expected for expected in [*emitted, *noted] if not any(expected.fits(one) for one in seen)]
-        found += [f"no event {expected}" for expected in missing]
-        found += [
-            f"unexpected event: {one}" for one in seen if not any(expected.fits(one) for expected in self._emitted)
-        ]
-        for event in events:
-            # Events about pods are the plugin's own, those about all else the scheduler's.
-            is_plugins = event["involvedObject"]["kind"] == "Pod" and event["reason"] != "QueueNotFound"
-            source = event["source"]["component"]
-            if source != (_PLUGIN if is_plugins else "capcard-sched") or event["type"] != "Warning":
-                found.append(f"{event['type']} event by {source}: {_event_of(event)}")
+        events = await self.cluster.list("events", namespace=ALL)
+        ours = [one for one in events if one["involvedObject"].get("namespace") in (self.cluster.namespace, None)]
+        found = differing_events([*emitted, *noted], self._emitted, ours)
         for expected in emitted:
-            if expected.reason not in _ASIDE:
-                found += await self._differing_condition(expected)
+            plural = "pods" if expected.kind == "Pod" else "podgroups"
+            found += differing_condition(expected, await self.cluster.list(plural))
         return found
-
-    async def _differing_condition(self, emitted: ObjectEvent) -> list[str]:
-        """The reason why an object is pending is in its condition as well."""
-        plural, kind = ("pods", "PodScheduled") if emitted.kind == "Pod" else ("podgroups", "Unschedulable")
-        items = await self.cluster.list(plural)
-        for item in items:
-            message = _condition(item, kind).get("message", "")
-            # For a job the text starts with the outcome of its pods.
-            same = message == emitted.message or (
-                emitted.kind == "PodGroup" and message.endswith(f": {emitted.message}")
-            )
-            if same and emitted.fits(emitted._replace(name=item["metadata"]["name"])):
-                return []
-        shown = {item["metadata"]["name"]: _condition(item, kind).get("message") for item in items}
-        return [f"no {kind} condition says {emitted}: {shown}"]
 
     async def _differing_phases(self, phases: Mapping[str, str]) -> list[str]:
         groups = await self.cluster.list("podgroups") if phases else []
@@ -361,13 +239,3 @@ def _identity(item: Manifest) -> str:
     """The key of an object in the daemon's snapshot."""
     meta = item["metadata"]
     return str(meta["uid"] if item["kind"] in {"Pod", "PodGroup"} else meta["name"])
-
-
-def _event_of(event: Manifest) -> ObjectEvent:
-    about = event["involvedObject"]
-    return ObjectEvent(about["kind"], about["name"], event["reason"], event["message"])
-
-
-def _condition(item: Manifest, kind: str) -> dict[str, Any]:
-    rows = item.get("status", {}).get("conditions") or []
-    return next((row for row in rows if row["type"] == kind), {})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -12,20 +11,11 @@ import pytest
 from capcard_sched.model import annotations as keys
 from tests.controlplane.cluster import Manifest
 from tests.controlplane.manifests import gang, gpu_node, pod, queue
-from tests.e2e.card.stage import (
-    SOMEWHERE,
-    ObjectEvent,
-    Scene,
-    elastic,
-    eventually,
-    request,
-    short_of,
-    unreadable,
-    wants,
-)
+from tests.e2e.card.stage import Scene, eventually
 from tests.e2e.checker import amounts
+from tests.scenarios.cards.card_scene import SOMEWHERE, ObjectEvent, elastic, request, short_of, unreadable, wants
 
-H200, A100, MIG = "NVIDIA-H200", "NVIDIA-A100-80GB", "NVIDIA-H200/mig-1g.18gb-mixed"
+H200, H100, A100, MIG = "NVIDIA-H200", "NVIDIA-H100", "NVIDIA-A100-80GB", "NVIDIA-H200/mig-1g.18gb-mixed"
 _SLICE = "nvidia.com/mig-1g.18gb"
 _NO_ROOM = "0/1 nodes are unavailable: 1 Insufficient nvidia.com/gpu."
 
@@ -57,13 +47,6 @@ async def _offer(scene: Scene, name: str, devices: Mapping[str, int]) -> None:
     )
 
 
-async def _quota(scene: Scene, text: str | None) -> None:
-    await scene.cluster.patch("queues", "q", {"metadata": {"annotations": {keys.CARD_QUOTA: text}}})
-    wanted = 0 if text is None else sum(json.loads(text).values())
-    quota = functools.partial(scene.stage.daemon.metric, "volcano_queue_card_capacity", queue_name="q")
-    await eventually(quota, f"the quota to be {wanted}", lambda found: found == wanted)
-
-
 async def _total(scene: Scene, card: str) -> float:
     return await scene.stage.daemon.metric("volcano_card_total", card=card)
 
@@ -92,21 +75,6 @@ async def test_a_job_that_ends_gives_its_cards_to_the_next(scene: Scene) -> None
 
 
 @pytest.mark.asyncio
-async def test_a_deployment_scaled_in_lets_another_scale_out(scene: Scene) -> None:
-    await scene.make(
-        gpu_node("h", H200, 16), queue("q", cards={H200: 8}), elastic("d1", 8, cards=H200, requests=wants())
-    )
-    await scene.expect(bound=8, phases={"d1": "Running"})
-    await scene.make(elastic("d2", 2, cards=H200, requests=wants()))
-    # d1 could do with one pod: d2 is admitted, and each of its pods is refused.
-    pods = [short_of("Pod", f"d2-{index}", H200, 1, 9, 8) for index in range(2)]
-    await scene.expect(bound=8, emitted=pods, phases={"d2": "Inqueue"})
-    for index in (6, 7):
-        await scene.cluster.delete("pods", f"d1-{index}")
-    await scene.expect(bound=_names(("d1", 6), ("d2", 2)), cards={H200: 8}, phases={"d2": "Running"})
-
-
-@pytest.mark.asyncio
 async def test_a_terminating_pod_holds_its_quota_until_it_is_gone(scene: Scene) -> None:
     first = elastic("first", 2, cards=H200, requests=wants(), grace=60)
     await scene.make(gpu_node("h", H200, 2), gpu_node("free", H200, 2), queue("q", cards={H200: 2}), first)
@@ -118,28 +86,6 @@ async def test_a_terminating_pod_holds_its_quota_until_it_is_gone(scene: Scene) 
     await scene.expect(bound=2, emitted=emitted, cards={H200: 2}, phases={"second": "Pending"})
     await scene.cluster.delete("pods", "first-1")
     await scene.expect(bound=2, cards={H200: 2}, phases={"second": "Running"})
-
-
-@pytest.mark.asyncio
-async def test_a_lowered_quota_leaves_running_pods_alone(scene: Scene) -> None:
-    await scene.make(
-        gpu_node("h", H200, 16), queue("q", cards={H200: 8}), elastic("job", 8, cards=H200, requests=wants())
-    )
-    await scene.expect(bound=8)
-    await _quota(scene, '{"NVIDIA-H200":4}')
-    await scene.make([pod("job-8", group="job", cards=H200, requests=wants())])
-    await scene.expect(bound=8, emitted=[short_of("Pod", "job-8", H200, 1, 9, 4)], cards={H200: 8})
-    await _quota(scene, '{"NVIDIA-H200":9}')
-    await scene.expect(bound=9, cards={H200: 9})
-
-
-@pytest.mark.asyncio
-async def test_a_quota_that_is_taken_away_admits_nothing_more(scene: Scene) -> None:
-    await scene.make(gpu_node("h", H200, 8), queue("q", cards={H200: 8}, capability={"cpu": "8"}), _job("first", 2))
-    await scene.expect(bound=2)
-    await _quota(scene, None)
-    await scene.make(_job("second", 1))
-    await scene.expect(bound=2, emitted=_refused("second", 1, 1, 3, 0))
 
 
 @pytest.mark.asyncio
@@ -163,39 +109,6 @@ async def test_a_node_that_goes_takes_its_cards_along(scene: Scene) -> None:
 
 
 @pytest.mark.asyncio
-async def test_pods_of_a_card_that_left_the_cluster_keep_their_charge(scene: Scene) -> None:
-    await scene.make(
-        gpu_node("h", H200, 8), gpu_node("a", A100, 8), queue("q", cards={H200: 4, A100: 4}), _job("job", 2)
-    )
-    await scene.expect(bound=2, phases={"job": "Running"})
-    await scene.cluster.delete("nodes", "h")
-    late = [pod("late", queue="q", cards=H200, requests=wants()), pod("other", queue="q", cards=A100, requests=wants())]
-    await scene.make(late)
-    await scene.expect(bound={**_names(("job", 2)), "other": "a"}, cards={H200: 2, A100: 1})
-    await scene.expect_shown("late", f"0/1 nodes are unavailable: 1 node(s) didn't have card <{H200}>.")
-    for member in range(2):
-        await scene.cluster.delete("pods", f"job-{member}")
-    await scene.expect(
-        bound={"other": "a"}, emitted=[unreadable("late", f"no resource name found for card <{H200}>")], cards={H200: 0}
-    )
-
-
-@pytest.mark.asyncio
-async def test_a_node_that_loses_cards_keeps_its_pods(scene: Scene) -> None:
-    await scene.make(gpu_node("h", H200, 4), queue("q", cards={H200: 8}), _job("first", 3))
-    await scene.expect(bound=3)
-    await _offer(scene, "h", {"nvidia.com/gpu": 2})
-    await scene.make(_job("second", 1))
-    await scene.expect(bound=3, cards={H200: 3})
-    assert await _total(scene, H200) == 2
-    await scene.expect_shown("second-0", _NO_ROOM)
-    await scene.cluster.delete("pods", "first-0")
-    await scene.expect(bound=2)
-    await _offer(scene, "h", {"nvidia.com/gpu": 3})
-    await scene.expect(bound={"first-1": "h", "first-2": "h", "second-0": "h"}, cards={H200: 3})
-
-
-@pytest.mark.asyncio
 async def test_a_node_that_is_sliced_anew_offers_other_cards(scene: Scene) -> None:
     nodes = [gpu_node("sliced", H200, 0, devices={_SLICE: 2}), gpu_node("whole", H200, 2)]
     job = elastic("small", 2, cards=MIG, requests=wants(1, _SLICE))
@@ -210,21 +123,6 @@ async def test_a_node_that_is_sliced_anew_offers_other_cards(scene: Scene) -> No
     await scene.expect_shown("small-2", f"0/2 nodes are unavailable: 2 Insufficient {_SLICE}.")
     await _offer(scene, "sliced", {_SLICE: 3})
     await scene.expect(bound=5, cards={MIG: 3})
-
-
-@pytest.mark.asyncio
-async def test_a_node_that_turns_into_another_model_takes_pods_of_that(scene: Scene) -> None:
-    await scene.make(gpu_node("n", H200, 4), queue("q", cards={H200: 4, A100: 1}), _job("first", 2))
-    await scene.expect(bound=2, cards={H200: 2})
-    await scene.cluster.patch("nodes", "n", {"metadata": {"labels": {"nvidia.com/gpu.product": A100}}})
-    await scene.stage.sees("Node", "n", lambda node: A100 in node.get("cards", ()))
-    await scene.cluster.delete("pods", "first-0")
-    await scene.cluster.delete("pods", "first-1")
-    await scene.make(pod("p", queue="q", cards=f"{H200}|{A100}", requests=wants()), *_job("second", 1))
-    why = f"no resource name found for card <{H200}>"
-    emitted = [unreadable("second-0", why), unreadable("second", why, kind="PodGroup")]
-    await scene.expect(bound={"p": "n"}, cards={H200: 0, A100: 1}, emitted=emitted)
-    assert (await scene.cluster.get("pods", "p"))["metadata"]["annotations"][keys.CARD_ASSIGNED] == A100
 
 
 @pytest.mark.asyncio
@@ -265,3 +163,60 @@ async def test_the_queue_status_shows_allocated_amounts_in_resource_names(scene:
     for member in range(2):
         await scene.cluster.delete("pods", f"job-{member}")
     await _status_is(scene, "q", {_SLICE: "1", "memory": "1Gi", "pods": "1"})
+
+
+@pytest.mark.asyncio
+async def test_mistakes_get_events_hold_back_only_their_objects_and_end_when_they_are_fixed(scene: Scene) -> None:
+    shared, card = "nvidia.com/gpu.shared", f"{A100}/mps-80g*1/8"
+    node = gpu_node("m", A100, 2, memory_mib=81_920, labels={"nvidia.com/gpu.replicas": "two"}, devices={shared: 8})
+    queues = [
+        queue("q", cards={H200: 3, A100: 2, card: 8}),
+        queue("bad", annotations={keys.CARD_QUOTA: "H200=8"}, capability={"cpu": "4"}),
+    ]
+    pods = [
+        pod("share", queue="q", cards=card, requests=wants(1, shared)),
+        pod("kept", queue="bad", cards=H200, requests=wants()),
+    ]
+    await scene.make(node, gpu_node("h", H200, 8), queues, pods, _job("fine", 1), request("job", "8"))
+    quota = (
+        "Invalid annotation volcano.sh/card.quota: not JSON: Expecting value at line 1 column 1; "
+        'expected an object such as {"NVIDIA-H200":8}; all card quotas of Queue <bad> are 0'
+    )
+    asked = 'Invalid annotation volcano.sh/card.request: 8 is not a JSON object such as {"NVIDIA-H200":8}'
+    emitted = [
+        ObjectEvent("Node", "m", "InvalidCardLabel", "Label nvidia.com/gpu.replicas=two is not a positive integer"),
+        ObjectEvent("Queue", "bad", "InvalidCardQuota", quota),
+        ObjectEvent("PodGroup", "job", "InvalidCardRequest", asked),
+        unreadable("share", f"no resource name found for card <{card}>"),
+        short_of("Pod", "kept", H200, 1, 1, 0, queue="bad"),
+    ]
+    await scene.expect(bound={"fine-0": "h"}, emitted=emitted, phases={"job": "Pending"})
+    assert await scene.stage.daemon.metric("volcano_capacity_card_invalid_objects", kind="Queue") == 1
+    await scene.cluster.patch("nodes", "m", {"metadata": {"labels": {"nvidia.com/gpu.replicas": "8"}}})
+    for plural, name, key in (("queues", "bad", keys.CARD_QUOTA), ("podgroups", "job", keys.CARD_REQUEST)):
+        await scene.cluster.patch(plural, name, {"metadata": {"annotations": {key: '{"NVIDIA-H200":1}'}}})
+    await scene.expect(bound={"fine-0": "h", "kept": "h", "share": "m"}, phases={"job": "Inqueue"})
+    assert await scene.stage.daemon.metric("volcano_capacity_card_invalid_objects", kind="Queue") == 0
+
+
+@pytest.mark.asyncio
+async def test_usage_is_published_on_queues_when_enabled(scene: Scene) -> None:
+    await scene.stage.use({"publishCardUsage": True})
+    work = [
+        *gang("job", 2, queue="q", cards=A100, requests=wants()),
+        pod("either", queue="q", cards=f"{H100}|{A100}", requests=wants(3)),
+    ]
+    await scene.make(gpu_node("a", A100, 8), gpu_node("h", H100, 8), queue("q", cards={A100: 4, H100: 4}), work)
+    await scene.expect(bound=3)
+    await eventually(lambda: _usage(scene), "the use to be written", lambda use: use == {A100: 2, H100: 3})
+    for member in range(2):
+        await scene.cluster.delete("pods", f"job-{member}")
+    await eventually(lambda: _usage(scene), "the use to be written", lambda use: use == {H100: 3})
+    await scene.cluster.delete("pods", "either")
+    await eventually(lambda: _usage(scene), "nothing to be held", lambda use: use is None)
+
+
+async def _usage(scene: Scene) -> Any:
+    notes = (await scene.cluster.get("queues", "q"))["metadata"]["annotations"]
+    text = notes.get(keys.CARD_ALLOCATED)
+    return json.loads(text) if text is not None else None

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from capcard_sched.cli.main import run as run_verb
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
 from tests.e2e.controllers.conftest import Controllers, Jobs
@@ -18,33 +19,32 @@ from tests.manifests.documents import MANIFESTS
 
 pytestmark = pytest.mark.asyncio
 
-_PROGRAM = Path(sys.executable).with_name("capcard-sched")
-
 
 class CommandLine:
-    """Runs the program as a user with a kubeconfig."""
+    """Runs verbs in this process as a user with a kubeconfig."""
 
-    def __init__(self, cluster: Cluster, config: Path) -> None:
-        self._cluster = cluster
-        self._config = config
+    def __init__(self, cluster: Cluster, config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self._given = ["--kubeconfig", str(config), "-n", cluster.namespace]
+        self._capsys = capsys
 
     async def __call__(self, *words: str, status: int = 0) -> str:
         """Standard output, or standard error when another exit status than 0 is expected."""
-        given = ["--kubeconfig", str(self._config), "-n", self._cluster.namespace]
-        command: list[str | Path] = [_PROGRAM, *words, *given]
-
-        def execute() -> subprocess.CompletedProcess[str]:
-            return subprocess.run(command, capture_output=True, text=True, check=False)
-
-        done = await asyncio.to_thread(execute)
-        assert done.returncode == status, done.stdout + done.stderr
-        return done.stderr if status else done.stdout
+        self._capsys.readouterr()
+        done = await asyncio.to_thread(run_verb, [*words, *self._given])
+        out, err = self._capsys.readouterr()
+        assert done == status, out + err
+        return err if status else out
 
 
 async def test_a_user_runs_suspends_resumes_and_deletes_a_job(
-    cluster: Cluster, control_plane: ControlPlane, controllers: Controllers, jobs: Jobs, tmp_path: Path
+    cluster: Cluster,
+    control_plane: ControlPlane,
+    controllers: Controllers,
+    jobs: Jobs,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    run = CommandLine(cluster, control_plane.kubeconfig_for("admin"))
+    run = CommandLine(cluster, control_plane.kubeconfig_for("admin"), capsys)
     assert await run("job", "run", "j", "-r", "2", "-m", "2") == "run job j successfully\n"
     await jobs.phase("j", "Running")
     headers, row = (await run("job", "list")).splitlines()
@@ -79,7 +79,7 @@ async def test_a_user_runs_suspends_resumes_and_deletes_a_job(
 
 
 async def test_the_role_of_editors_suffices_for_the_verbs_of_jobs_and_not_for_queues(
-    cluster: Cluster, control_plane: ControlPlane
+    cluster: Cluster, control_plane: ControlPlane, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await cluster.apply(MANIFESTS / "readers" / "jobs.yaml")
     subject = {"kind": "User", "name": "somebody", "apiGroup": "rbac.authorization.k8s.io"}
@@ -93,7 +93,7 @@ async def test_the_role_of_editors_suffices_for_the_verbs_of_jobs_and_not_for_qu
             "subjects": [subject],
         }
     )
-    run = CommandLine(cluster, control_plane.kubeconfig_for("somebody"))
+    run = CommandLine(cluster, control_plane.kubeconfig_for("somebody"), capsys)
 
     assert await run("job", "run", "j") == "run job j successfully\n"
     for verb in ("suspend", "resume", "delete"):
@@ -104,9 +104,9 @@ async def test_the_role_of_editors_suffices_for_the_verbs_of_jobs_and_not_for_qu
 
 
 async def test_a_user_creates_closes_opens_and_deletes_a_queue(
-    cluster: Cluster, control_plane: ControlPlane, controllers: Controllers
+    cluster: Cluster, control_plane: ControlPlane, controllers: Controllers, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = CommandLine(cluster, control_plane.kubeconfig_for("admin"))
+    run = CommandLine(cluster, control_plane.kubeconfig_for("admin"), capsys)
     await cluster.create({"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue", "metadata": {"name": "root"}})
     assert await run("queue", "create", "q", "-w", "3") == "create queue q successfully\n"
 
@@ -137,14 +137,14 @@ async def test_a_user_creates_closes_opens_and_deletes_a_queue(
     ],
 )
 async def test_a_mistake_is_an_error_with_its_cause(
-    cluster: Cluster, control_plane: ControlPlane, words: list[str], message: str
+    cluster: Cluster, control_plane: ControlPlane, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = CommandLine(cluster, control_plane.kubeconfig_for("admin"))
+    run = CommandLine(cluster, control_plane.kubeconfig_for("admin"), capsys)
     assert await run(*words, status=2) == f"error: {message}\n"
 
 
 async def test_kubectl_completes_its_plugin(cluster: Cluster, control_plane: ControlPlane) -> None:
-    path = os.pathsep.join([str(_PROGRAM.parent), str(control_plane.programs), os.environ["PATH"]])
+    path = os.pathsep.join([str(Path(sys.executable).parent), str(control_plane.programs), os.environ["PATH"]])
     command = ["kubectl", "__complete", "capcard", "job", "s"]
     environment = {**os.environ, "PATH": path}
     out = await asyncio.to_thread(

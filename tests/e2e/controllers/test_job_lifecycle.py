@@ -8,7 +8,7 @@ from tests.controlplane.cluster import Cluster
 from tests.controlplane.kubelet import Kubelet
 from tests.e2e.controllers.conftest import Controllers, Jobs
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.asyncio, pytest.mark.campaign]
 
 
 async def test_a_job_runs_is_suspended_resumed_and_deleted(

@@ -16,7 +16,7 @@ from tests.controlplane.proxy import Fault, Proxy
 from tests.e2e.controllers.conftest import Controllers, Jobs
 from tests.e2e.daemons import QUICK_ELECTION
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.asyncio, pytest.mark.campaign]
 
 _WRITES = ("POST", "PATCH", "DELETE")
 #: Most writes of a process before it is killed.
@@ -139,7 +139,6 @@ class Lives:
             await self._reach("size", "Running", running=replicas, terminating=0, retryCount=0)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(420)
 async def test_jobs_survive_a_kill_at_every_write(
     cluster: Cluster, proxy: Proxy, jobs: Jobs, kubelet: Kubelet, tmp_path: Path

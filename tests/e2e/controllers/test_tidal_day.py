@@ -20,7 +20,7 @@ from tests.e2e.controllers.conftest import Controllers, Jobs
 from tests.e2e.daemons import Daemon
 from tests.e2e.reclaim.tide import conf
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.asyncio, pytest.mark.campaign]
 
 #: Card model of the nodes and queues of each gang, by the policy for its evictions.
 _CARDS = {"RestartJob": "NVIDIA-H200", "AbortJob": "NVIDIA-A100"}

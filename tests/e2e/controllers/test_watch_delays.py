@@ -11,7 +11,7 @@ from tests.controlplane.manifests import queue
 from tests.controlplane.proxy import Exchange, Proxy, failure
 from tests.e2e.controllers.conftest import BATCH, Controllers, Jobs
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.asyncio, pytest.mark.campaign]
 
 _SCHEDULING = "scheduling.volcano.sh/v1beta1"
 

@@ -17,6 +17,8 @@ from tests.e2e.faults.impatient import impatient
 from tests.e2e.faults.workloads import bound_of, create_gangs, furnish, members, until_bound
 from tests.e2e.history import History
 
+pytestmark = pytest.mark.campaign
+
 _SIZE = 4
 _FOR_EVER = 600.0
 

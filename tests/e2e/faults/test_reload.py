@@ -75,6 +75,7 @@ async def test_a_valid_conf_is_loaded_and_an_invalid_one_is_reported_and_ignored
         await prove(history, control_plane, daemon)
 
 
+@pytest.mark.campaign
 @pytest.mark.asyncio
 async def test_a_conf_is_taken_over_from_a_mounted_config_map(
     cluster: Cluster, history: History, control_plane: ControlPlane, tmp_path: Path
@@ -104,6 +105,7 @@ async def test_a_conf_is_taken_over_from_a_mounted_config_map(
         await prove(history, control_plane, daemon)
 
 
+@pytest.mark.campaign
 @pytest.mark.asyncio
 async def test_a_conf_that_is_invalid_at_the_start_is_reported_like_an_invalid_change(
     cluster: Cluster, control_plane: ControlPlane, tmp_path: Path

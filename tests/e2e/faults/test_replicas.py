@@ -20,6 +20,8 @@ from tests.e2e.faults.holding import hold
 from tests.e2e.faults.workloads import create_gangs, furnish, until_bound
 from tests.e2e.history import Change, History, happening
 
+pytestmark = pytest.mark.campaign
+
 _log = logging.getLogger("figures")
 _SIZE = 8
 

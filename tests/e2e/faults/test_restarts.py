@@ -16,6 +16,8 @@ from tests.e2e.daemons import CARD_CONF, QUICK_ELECTION, Daemon
 from tests.e2e.faults.workloads import create_gangs, furnish, until_bound
 from tests.e2e.history import History
 
+pytestmark = pytest.mark.campaign
+
 _SIZE = 8
 _GANGS = 12
 

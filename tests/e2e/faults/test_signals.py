@@ -21,6 +21,8 @@ from tests.e2e.daemons import CARD_CONF, Daemon
 from tests.e2e.faults.workloads import create_gangs, furnish, until_bound
 from tests.e2e.history import History
 
+pytestmark = pytest.mark.campaign
+
 _SIZE = 8
 _GANGS = 25
 _PODS = _SIZE * _GANGS

@@ -16,6 +16,8 @@ from tests.e2e.faults.impatient import impatient
 from tests.e2e.faults.workloads import create_gangs, furnish, until_bound
 from tests.e2e.history import History
 
+pytestmark = pytest.mark.campaign
+
 _SIZE = 4
 _WATCHED = ("pods", "nodes", "podgroups", "queues")
 

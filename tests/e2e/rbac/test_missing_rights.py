@@ -24,7 +24,7 @@ from tests.e2e.rbac.bench import LEASE, Bench
 from tests.e2e.rbac.installed import SYSTEM, Right, rights_of, without
 from tests.e2e.rbac.volumes import DISK, LOCAL, available, claim, mounting, provision, volume
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.campaign]
 
 _SCHEDULING: Final = "scheduling.volcano.sh"
 _CARD: Final = {"cpu": "1", "nvidia.com/gpu": "1"}

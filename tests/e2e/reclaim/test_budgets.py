@@ -35,6 +35,8 @@ from tests.e2e.reclaim.tide import (
     work,
 )
 
+pytestmark = pytest.mark.campaign
+
 GUARDED = {"guarded": "yes"}
 EVICTION_API = "--use-eviction-api"
 

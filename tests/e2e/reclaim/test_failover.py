@@ -25,6 +25,8 @@ from tests.e2e.reclaim.tide import (
     work,
 )
 
+pytestmark = pytest.mark.campaign
+
 
 @pytest.mark.parametrize("nominated", [True, False], ids=["nominated", "before its node is nominated"])
 @pytest.mark.asyncio

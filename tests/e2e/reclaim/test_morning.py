@@ -98,6 +98,7 @@ async def test_the_tide_comes_in_and_goes_out(
         assert await daemon.stop() == 0
 
 
+@pytest.mark.campaign
 @pytest.mark.asyncio
 async def test_of_an_elastic_gang_the_spare_members_go_first_and_then_the_rest_at_once(
     cluster: Cluster, control_plane: ControlPlane, history: History, slow_kubelet: Kubelet, tmp_path: Path
@@ -133,6 +134,7 @@ async def test_of_an_elastic_gang_the_spare_members_go_first_and_then_the_rest_a
         assert await daemon.stop() == 0
 
 
+@pytest.mark.campaign
 @pytest.mark.asyncio
 async def test_a_gang_of_inference_takes_all_it_needs_or_nothing(
     cluster: Cluster, control_plane: ControlPlane, history: History, slow_kubelet: Kubelet, tmp_path: Path

@@ -70,6 +70,7 @@ async def test_within_a_queue_the_lowest_priority_is_preempted_and_an_equal_one_
         assert await daemon.stop() == 0
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("where", ["pod", "PodGroup"])
 @pytest.mark.asyncio
 async def test_a_pod_with_preemptable_false_is_never_a_victim(

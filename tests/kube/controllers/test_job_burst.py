@@ -26,6 +26,8 @@ from capcard_sched.model.kinds import KIND_BY_NAME
 from capcard_sched.simulation.clock import SECOND, VirtualClock
 from capcard_sched.simulation.store import Change, Store
 
+pytestmark = pytest.mark.campaign
+
 GANG = 8
 #: Seconds until a watch delivers a change, between two sessions, and until a bound pod runs.
 _DELIVERY, _PERIOD, _START = 0.05, 1.0, 2.0

@@ -93,6 +93,7 @@ async def test_the_first_replica_creates_the_lease_and_leads(cluster: Cluster, k
         assert (one.election.holder, one.election.transitions) == ("a", 0)
 
 
+@pytest.mark.campaign
 @pytest.mark.asyncio
 async def test_a_leader_renews_every_retry_period_with_one_request(cluster: Cluster, kubeconfig: Path) -> None:
     class Counting(NullObserver):
@@ -120,6 +121,7 @@ async def test_a_leader_renews_every_retry_period_with_one_request(cluster: Clus
     assert after["leaseTransitions"] == before["leaseTransitions"]
 
 
+@pytest.mark.campaign
 @pytest.mark.asyncio
 async def test_renewals_pass_the_client_side_limit(cluster: Cluster, kubeconfig: Path) -> None:
     async with Elector(kubeconfig, cluster.namespace, "a", qps=0.01) as one:
@@ -129,6 +131,7 @@ async def test_renewals_pass_the_client_side_limit(cluster: Cluster, kubeconfig:
         assert one.leads
 
 
+@pytest.mark.campaign
 @pytest.mark.asyncio
 async def test_a_jump_of_the_wall_clock_changes_nothing(cluster: Cluster, kubeconfig: Path) -> None:
     jumps = iter([timedelta(0), timedelta(days=-4000), timedelta(days=4000)] * 100)
@@ -145,6 +148,7 @@ async def test_a_jump_of_the_wall_clock_changes_nothing(cluster: Cluster, kubeco
         assert not watchman.together
 
 
+@pytest.mark.campaign
 @pytest.mark.asyncio
 async def test_fields_of_other_writers_on_the_lease_stay_and_a_conflict_costs_no_term(
     cluster: Cluster, kubeconfig: Path
@@ -162,6 +166,7 @@ async def test_fields_of_other_writers_on_the_lease_stay_and_a_conflict_costs_no
         assert found["spec"]["leaseTransitions"] == 0
 
 
+@pytest.mark.campaign
 @pytest.mark.asyncio
 async def test_a_renewal_whose_response_was_lost_costs_no_term(cluster: Cluster, proxy: Proxy) -> None:
     async with Elector(proxy.kubeconfig_for("scheduler-a"), cluster.namespace, "a") as one:
@@ -236,6 +241,7 @@ async def test_an_exception_of_on_change_ends_the_election(cluster: Cluster, kub
 # --- faults of the cluster --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.campaign
 @pytest.mark.asyncio
 async def test_a_missing_right_is_reported_once_and_may_be_granted_later(
     cluster: Cluster, control_plane: ControlPlane
@@ -252,6 +258,7 @@ async def test_a_missing_right_is_reported_once_and_may_be_granted_later(
         assert len(one.reported(ElectionEvent.RECOVERED)) == 1
 
 
+@pytest.mark.campaign
 @pytest.mark.asyncio
 async def test_a_read_only_right_is_reported_once_too(cluster: Cluster, control_plane: ControlPlane) -> None:
     await allow(cluster, "nobody", {**WATCH_TOO, "verbs": ["get", "watch"]})
@@ -262,6 +269,7 @@ async def test_a_read_only_right_is_reported_once_too(cluster: Cluster, control_
         assert not one.reported(ElectionEvent.RECOVERED)
 
 
+@pytest.mark.campaign
 @pytest.mark.asyncio
 async def test_a_missing_namespace_is_reported_and_awaited(cluster: Cluster, kubeconfig: Path) -> None:
     later = f"{cluster.namespace}-later"
@@ -273,6 +281,7 @@ async def test_a_missing_namespace_is_reported_and_awaited(cluster: Cluster, kub
         await until(lambda: one.leads, "a leader")
 
 
+@pytest.mark.campaign
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
     "found, output, least",
@@ -306,6 +315,7 @@ async def test_a_response_that_is_no_lease_is_reported_and_the_request_is_repeat
         assert "the response is not a Lease" in one.reported(ElectionEvent.MALFORMED)[0]
 
 
+@pytest.mark.campaign
 @pytest.mark.asyncio
 @pytest.mark.parametrize("turns", range(6))
 async def test_a_standby_that_sees_a_change_while_it_is_stopped_stops(
@@ -356,6 +366,7 @@ async def test_a_release_hands_over_at_once_with_the_usual_durations(cluster: Cl
             assert not watchman.together
 
 
+@pytest.mark.campaign
 @pytest.mark.asyncio
 async def test_without_the_right_to_watch_a_release_is_found_by_polling(
     cluster: Cluster, control_plane: ControlPlane, kubeconfig: Path
@@ -385,7 +396,7 @@ async def test_the_right_to_watch_one_lease_by_name_is_enough(cluster: Cluster, 
             assert not one.reported(ElectionEvent.FORBIDDEN) + two.reported(ElectionEvent.FORBIDDEN)
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 @pytest.mark.asyncio
 async def test_a_killed_leader_is_replaced_within_its_lease_with_the_usual_durations(
     cluster: Cluster, kubeconfig: Path
@@ -402,6 +413,7 @@ async def test_a_killed_leader_is_replaced_within_its_lease_with_the_usual_durat
             assert not watchman.together
 
 
+@pytest.mark.campaign
 @pytest.mark.asyncio
 async def test_a_lease_deleted_under_its_leader_is_made_again_by_it_in_the_same_term(
     cluster: Cluster, kubeconfig: Path
@@ -419,6 +431,7 @@ async def test_a_lease_deleted_under_its_leader_is_made_again_by_it_in_the_same_
             assert not watchman.together
 
 
+@pytest.mark.campaign
 @pytest.mark.asyncio
 async def test_a_release_that_cannot_be_written_is_reported_and_ends_in_time(cluster: Cluster, proxy: Proxy) -> None:
     async with Elector(proxy.kubeconfig_for("scheduler-a"), cluster.namespace, "a") as one:
@@ -447,7 +460,7 @@ async def test_a_standby_releases_nothing(cluster: Cluster, kubeconfig: Path) ->
 # --- an API server that goes away -------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 @pytest.mark.asyncio
 async def test_a_leader_outlives_a_restart_of_the_api_server_that_is_shorter_than_its_deadline(
     cluster: Cluster, control_plane: ControlPlane, kubeconfig: Path
@@ -470,7 +483,7 @@ async def test_a_leader_outlives_a_restart_of_the_api_server_that_is_shorter_tha
         assert not watchman.together
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 @pytest.mark.asyncio
 async def test_without_an_api_server_no_replica_leads_and_afterwards_one_does(
     cluster: Cluster, control_plane: ControlPlane, kubeconfig: Path
@@ -493,7 +506,7 @@ async def test_without_an_api_server_no_replica_leads_and_afterwards_one_does(
         assert not watchman.together
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 @pytest.mark.asyncio
 @pytest.mark.parametrize("seed", range(3))
 async def test_at_most_one_replica_leads_through_random_faults_and_in_the_end_one_does(

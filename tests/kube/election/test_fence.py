@@ -306,7 +306,7 @@ async def test_a_takeover_is_known_to_the_fence_within_moments(cluster: Cluster)
             await one.election.release()
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 @pytest.mark.asyncio
 async def test_a_fence_whose_binding_was_made_again_is_found_blocking_until_the_api_server_restarts(
     cluster: Cluster,

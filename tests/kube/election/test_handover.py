@@ -16,6 +16,8 @@ from tests.controlplane.proxy import Proxy
 from tests.kube.election.electors import LEASE, QUICK, Elector, until
 from tests.kube.write.harness import Harness, bind_of
 
+pytestmark = pytest.mark.campaign
+
 _PODS = 32
 _LEASES = f"/leases/{LEASE}$"
 

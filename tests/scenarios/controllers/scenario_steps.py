@@ -35,6 +35,7 @@ from typing import Any, Final, Protocol
 
 import yaml
 
+from tests.scenarios.stepped import SCHEDULER
 from tests.scenarios.test_scenarios import fits
 
 Manifest = dict[str, Any]
@@ -47,7 +48,6 @@ tiers:
 - plugins: [{name: priority}, {name: gang}]
 - plugins: [{name: predicates}, {name: capacity}, {name: nodeorder}]
 """
-SCHEDULER: Final = "capcard-sched"
 #: Seconds for which the pods of a scenario terminate.
 GRACE: Final = 1
 #: Label of a node that only some pods get.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -14,24 +13,15 @@ from capcard_sched.admission.pods import AdmissionConfig
 from capcard_sched.admission.review import AdmissionRequest, finding_text
 from capcard_sched.admission.view import ClusterView
 from capcard_sched.admission.webhooks import WEBHOOKS, WebhookContext
-from capcard_sched.framework.conf.registry import Registry
-from capcard_sched.framework.conf.scheduler_conf import parse_conf
-from capcard_sched.framework.core import Core
 from capcard_sched.model.objects import QueueObject
-from capcard_sched.simulation.clock import EPOCH, SECOND
-from capcard_sched.simulation.cluster import SimulatedCluster
-from capcard_sched.simulation.effects import IntentExecutor
 from capcard_sched.simulation.kinds import kind_of
-from capcard_sched.simulation.scenario import Scenario
 from capcard_sched.simulation.store import AlreadyExistsError, Change
-from capcard_sched.simulation.watch import StoreWatch
-from tests.scenarios.controllers.scenario_steps import CONF, SCHEDULER, Manifest, Player, Step, load_scenarios
+from tests.scenarios.controllers.scenario_steps import CONF, Manifest, Player, Step, load_scenarios
+from tests.scenarios.stepped import SCHEDULER, SteppedCluster
 from tests.unit.controllers.bench import restart_controllers
 
-_REGISTRY: Final = Registry.load()
 #: Virtual seconds for which an expectation may take, and for which a state must last.
 _LIMIT, _HELD = 300, 60
-_CLUSTER_SCOPED: Final = ("Queue", "Node")
 _WEBHOOKS: Final = {"Job": "/jobs/validate", "PodGroup": "/podgroups/validate", "Queue": "/queues/validate"}
 
 
@@ -42,61 +32,45 @@ class RejectedError(AlreadyExistsError):
 class SimulatedWorld:
     """A cluster for one scenario."""
 
-    namespace = "default"
+    namespace = SteppedCluster.namespace
 
     def __init__(self) -> None:
-        found = parse_conf(CONF, registry=_REGISTRY)
-        assert found.conf is not None, found.problems
-        self._core = Core(found.conf, _REGISTRY, (SCHEDULER,), "default")
-        self._cluster = SimulatedCluster((SCHEDULER,), "default")
-        self._store = self._cluster.store
+        self._stepped = SteppedCluster(CONF)
+        self._store = self._stepped.store
         self._queues = ClusterView()
         self._defaults = self._store.admit
         self._store.admit = self._admit
         self._store.observe(self._observe)
-        self._feed = StoreWatch(self._store, EPOCH)
-        self._store.observe(self._feed.observe)
-        recorder, component = self._cluster.recorder, self._cluster.component
-        self._effects = IntentExecutor(self._store, self._feed, recorder, component)
-        self._cluster.load(Scenario((), ()))
-        self._store.create(
-            "Node", {"metadata": {"name": "n1"}, "status": {"allocatable": {"cpu": "64", "pods": "110"}}}
+        self._stepped.load()
+        self._stepped.create(
+            {
+                "apiVersion": "v1",
+                "kind": "Node",
+                "metadata": {"name": "n1"},
+                "status": {"allocatable": {"cpu": "64", "pods": "110"}},
+            }
         )
-        self._cluster.settle()
 
     # --- time ---
-
-    def _advance(self) -> None:
-        """One second, then one session."""
-        clock = self._cluster.clock
-        moment = clock.now + SECOND
-        while (due := clock.next_due()) is not None and due <= moment:
-            clock.fire_next()
-            self._cluster.settle()
-        clock.now = moment
-        for intent in self._core.step(self._feed.drain(), clock.unix).intents:
-            self._effects.apply(intent)
-        self._cluster.settle()
 
     async def until(self, check: Callable[[], Awaitable[str]]) -> None:
         for _ in range(_LIMIT):
             problem = await check()
             if not problem:
                 return
-            self._advance()
+            self._stepped.advance()
         raise AssertionError(problem)
 
     async def hold(self, check: Callable[[], Awaitable[str]]) -> None:
         for _ in range(_HELD):
             problem = await check()
             assert not problem, problem
-            self._advance()
+            self._stepped.advance()
 
     # --- objects ---
 
     async def create(self, manifest: Manifest) -> None:
-        self._store.create(kind_of(manifest), json.loads(json.dumps(manifest)))
-        self._cluster.settle()
+        self._stepped.create(manifest)
 
     async def rejection(self, manifest: Manifest) -> str:
         try:
@@ -106,28 +80,20 @@ class SimulatedWorld:
         return ""
 
     async def patch(self, kind: str, name: str, body: Manifest) -> None:
-        self._store.patch(kind, self._place(kind), name, body, by_user=True)
-        self._cluster.settle()
+        self._stepped.patch(kind, name, body)
 
     async def delete(self, kind: str, name: str) -> None:
-        self._store.delete(kind, self._place(kind), name)
-        self._cluster.settle()
+        self._stepped.delete(kind, name)
 
     async def finish(self, pod: str, code: int) -> None:
-        ended = {"exitCode": code, "finishedAt": self._cluster.clock.timestamp()}
-        rows = [{"name": "main", "ready": False, "restartCount": 0, "state": {"terminated": ended}}]
-        status = {"phase": "Failed" if code else "Succeeded", "containerStatuses": rows}
-        await self.patch("Pod", pod, {"status": status})
+        self._stepped.finish(pod, code)
 
     async def list(self, kind: str) -> list[Manifest]:
         return list(self._store.list(kind))
 
-    def _place(self, kind: str) -> str:
-        return "" if kind in _CLUSTER_SCOPED else self.namespace
-
     async def restart_controllers(self) -> None:
         """New controllers list everything."""
-        restart_controllers(self._cluster, SCHEDULER)
+        restart_controllers(self._stepped.cluster, SCHEDULER)
 
     # --- admission ---
 

@@ -173,7 +173,7 @@ def many_pods_within_the_limit(h: Harness) -> None:
         h.pod(f"p{i}", group=f"g{i}", requests={"cpu": "100"}, labels={"app": f"{i}"}, affinity=preferred(terms))
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("attack", [huge_pods, many_pods_within_the_limit])
 def test_a_healthy_job_binds_in_bounded_memory_beside_pods_with_very_many_terms(

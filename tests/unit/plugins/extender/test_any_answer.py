@@ -59,7 +59,7 @@ class Moody:
         return reply
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_accounting_balances_for_any_webhook_response() -> None:
     with Webhook() as webhook:
 

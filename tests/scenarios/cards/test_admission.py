@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.controlplane.cluster import Manifest
 from tests.controlplane.manifests import gang, gpu_node, node, pod_group, queue
-from tests.e2e.card.stage import ObjectEvent, Scene, elastic, request, short_of, short_of_cpu, wants
+from tests.scenarios.cards.card_scene import CardScene, ObjectEvent, elastic, request, short_of, short_of_cpu, wants
+from tests.scenarios.stepped import Manifest
 
 H200, H100, A100 = "NVIDIA-H200", "NVIDIA-H100", "NVIDIA-A100-80GB"
 EITHER = f"{A100}|{H100}"
@@ -182,12 +182,10 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
-@pytest.mark.asyncio
-async def test_a_job_is_admitted_within_its_queues_quotas_and_an_event_names_the_shortfall(
-    scene: Scene, case: Case
-) -> None:
-    await scene.make(case.nodes, case.queue, case.held)
+def test_a_job_is_admitted_within_its_queues_quotas_and_an_event_names_the_shortfall(case: Case) -> None:
+    scene = CardScene()
+    scene.make(case.nodes, case.queue, case.held)
     held = sum(item["kind"] == "Pod" for item in case.held)
-    await scene.expect(bound=held)
-    await scene.make(case.job)
-    await scene.expect(bound=held, emitted=case.emitted, phases={"job": "Pending" if case.emitted else "Inqueue"})
+    scene.expect(bound=held)
+    scene.make(case.job)
+    scene.expect(bound=held, emitted=case.emitted, phases={"job": "Pending" if case.emitted else "Inqueue"})

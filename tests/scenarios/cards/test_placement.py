@@ -8,9 +8,18 @@ from typing import Any, NamedTuple
 import pytest
 
 from capcard_sched.model import annotations as keys
-from tests.controlplane.cluster import Manifest
 from tests.controlplane.manifests import gang, gpu_node, node, pod, queue
-from tests.e2e.card.stage import SOMEWHERE, ObjectEvent, Scene, elastic, request, short_of, short_of_cpu, wants
+from tests.scenarios.cards.card_scene import (
+    SOMEWHERE,
+    CardScene,
+    ObjectEvent,
+    elastic,
+    request,
+    short_of,
+    short_of_cpu,
+    wants,
+)
+from tests.scenarios.stepped import Manifest
 
 H200, H100, A100 = "NVIDIA-H200", "NVIDIA-H100", "NVIDIA-A100-80GB"
 V4090, V4090D = "NVIDIA-GeForce-RTX-4090", "NVIDIA-GeForce-RTX-4090-D"
@@ -396,17 +405,17 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
-@pytest.mark.asyncio
-async def test_pods_get_the_cards_they_accept_within_quota(scene: Scene, case: Case) -> None:
-    await scene.make(case.nodes, case.queue, case.held)
+def test_pods_get_the_cards_they_accept_within_quota(case: Case) -> None:
+    scene = CardScene()
+    scene.make(case.nodes, case.queue, case.held)
     held = {item["metadata"]["name"]: SOMEWHERE for item in case.held if item["kind"] == "Pod"}
-    await scene.expect(bound=held)
-    await scene.make(case.work)
+    scene.expect(bound=held)
+    scene.make(case.work)
     bound = case.bound if isinstance(case.bound, int) else {**held, **case.bound}
-    await scene.expect(bound=bound, emitted=case.emitted, cards=case.cards)
+    scene.expect(bound=bound, emitted=case.emitted, cards=case.cards)
     for card, total in case.totals.items():
-        assert await scene.stage.daemon.metric("volcano_card_total", card=card) == total
+        assert scene.metric("card_total", card=card) == total
     for name, text in case.shown.items():
-        await scene.expect_shown(name, text)
+        assert scene.shown(name) == text
     for name, card in case.assigned.items():
-        assert (await scene.cluster.get("pods", name))["metadata"]["annotations"][keys.CARD_ASSIGNED] == card
+        assert scene.objects("Pod")[name]["metadata"]["annotations"][keys.CARD_ASSIGNED] == card

@@ -1,28 +1,25 @@
-"""Effects of the plugin's arguments, each taken up by the running daemon from its scheduler-conf."""
+"""Effects of the plugin's arguments."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pytest
 
-from capcard_sched.model import annotations as keys
-from tests.controlplane.cluster import Manifest
 from tests.controlplane.manifests import gang, gpu_node, pod, queue
-from tests.e2e.card.stage import (
+from tests.scenarios.cards.card_scene import (
     SOMEWHERE,
+    CardScene,
     ObjectEvent,
-    Scene,
     elastic,
-    eventually,
     request,
     short_of,
     short_of_cpu,
     unreadable,
     wants,
 )
+from tests.scenarios.stepped import Manifest
 
 H200, H100, A100 = "NVIDIA-H200", "NVIDIA-H100", "NVIDIA-A100-80GB"
 EITHER = f"{A100}|{H100}"
@@ -198,34 +195,10 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
-@pytest.mark.asyncio
-async def test_an_argument_of_the_running_daemons_conf(scene: Scene, case: Case) -> None:
-    await scene.stage.use(case.arguments)
-    await scene.make(case.nodes, case.queue, case.held)
+def test_an_argument_of_the_scheduler_conf(case: Case) -> None:
+    scene = CardScene(case.arguments)
+    scene.make(case.nodes, case.queue, case.held)
     held = {item["metadata"]["name"]: SOMEWHERE for item in case.held if item["kind"] == "Pod"}
-    await scene.expect(bound=held)
-    await scene.make(case.work)
-    await scene.expect(bound=case.bound, emitted=case.emitted, phases=case.phases, cards=case.cards)
-
-
-@pytest.mark.asyncio
-async def test_usage_is_published_on_queues_when_enabled(scene: Scene) -> None:
-    await scene.stage.use({"publishCardUsage": True})
-    work = [
-        *gang("job", 2, queue="q", cards=A100, requests=wants()),
-        pod("either", queue="q", cards=f"{H100}|{A100}", requests=wants(3)),
-    ]
-    await scene.make(_AH, queue("q", cards={A100: 4, H100: 4}), work)
-    await scene.expect(bound=3)
-    await eventually(lambda: _usage(scene), "the use to be written", lambda use: use == {A100: 2, H100: 3})
-    for member in range(2):
-        await scene.cluster.delete("pods", f"job-{member}")
-    await eventually(lambda: _usage(scene), "the use to be written", lambda use: use == {H100: 3})
-    await scene.cluster.delete("pods", "either")
-    await eventually(lambda: _usage(scene), "nothing to be held", lambda use: use is None)
-
-
-async def _usage(scene: Scene) -> Any:
-    notes = (await scene.cluster.get("queues", "q"))["metadata"]["annotations"]
-    text = notes.get(keys.CARD_ALLOCATED)
-    return json.loads(text) if text is not None else None
+    scene.expect(bound=held)
+    scene.make(case.work)
+    scene.expect(bound=case.bound, emitted=case.emitted, phases=case.phases, cards=case.cards)

@@ -1,6 +1,6 @@
 """Wrong annotations and labels: their object gets an event, and everything else is scheduled.
 
-Each class of malformed annotations on a running daemon, beside valid jobs.
+Each class of malformed annotations, beside valid jobs.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import NamedTuple
 import pytest
 
 from capcard_sched.model import annotations as keys
-from tests.controlplane.cluster import Manifest
 from tests.controlplane.manifests import gang, gpu_node, pod, queue
-from tests.e2e.card.stage import ObjectEvent, Scene, elastic, request, short_of, unreadable, wants
+from tests.scenarios.cards.card_scene import CardScene, ObjectEvent, elastic, request, short_of, unreadable, wants
+from tests.scenarios.stepped import Manifest
 
 H200, A100, MIG = "NVIDIA-H200", "NVIDIA-A100-80GB", "NVIDIA-H200/mig-1g.18gb-mixed"
 _SLICE = "nvidia.com/mig-1g.18gb"
@@ -22,6 +22,12 @@ _MIXED = f"cards <{A100}|{MIG}> use different resources <nvidia.com/gpu, {_SLICE
 #: Work that is fine.
 _FINE = [queue("fine", cards={H200: 2}), *gang("fine", 2, queue="fine", cards=H200, requests=wants())]
 _BOUND = {"fine-0": "h", "fine-1": "h"}
+
+
+@pytest.fixture
+def scene() -> CardScene:
+    return CardScene()
+
 
 QUOTAS = {
     "no JSON": ("H200=8", 'not JSON: Expecting value at line 1 column 1; expected an object such as {"NVIDIA-H200":8}'),
@@ -38,14 +44,11 @@ QUOTAS = {
 
 
 @pytest.mark.parametrize("text, detail", QUOTAS.values(), ids=QUOTAS)
-@pytest.mark.asyncio
-async def test_an_unreadable_quota_is_void_until_it_is_fixed(scene: Scene, text: str, detail: str) -> None:
+def test_an_unreadable_quota_is_void_until_it_is_fixed(scene: CardScene, text: str, detail: str) -> None:
     bad = queue("q", annotations={keys.CARD_QUOTA: text}, capability={"cpu": "4"})
-    await scene.make(
-        _NODES, _FINE, bad, gang("job", 1, queue="q", cards=H200, requests=wants()), pod("plain", queue="q")
-    )
+    scene.make(_NODES, _FINE, bad, gang("job", 1, queue="q", cards=H200, requests=wants()), pod("plain", queue="q"))
     message = f"Invalid annotation volcano.sh/card.quota: {detail}; all card quotas of Queue <q> are 0"
-    await scene.expect(
+    scene.expect(
         bound={**_BOUND, "plain": "*"},
         emitted=[
             ObjectEvent("Queue", "q", "InvalidCardQuota", message),
@@ -53,18 +56,17 @@ async def test_an_unreadable_quota_is_void_until_it_is_fixed(scene: Scene, text:
             short_of("Pod", "job-0", H200, 1, 1, 0),
         ],
     )
-    assert await _malformed(scene, "Queue") == 1
-    await scene.cluster.patch("queues", "q", {"metadata": {"annotations": {keys.CARD_QUOTA: '{"NVIDIA-H200":1}'}}})
-    await scene.expect(bound={**_BOUND, "plain": "*", "job-0": "h"})
-    assert await _malformed(scene, "Queue") == 0
+    assert _malformed(scene, "Queue") == 1
+    scene.cluster.patch("Queue", "q", {"metadata": {"annotations": {keys.CARD_QUOTA: '{"NVIDIA-H200":1}'}}})
+    scene.expect(bound={**_BOUND, "plain": "*", "job-0": "h"})
+    assert _malformed(scene, "Queue") == 0
 
 
 @pytest.mark.parametrize("text", ["", "null", "{}"])
-@pytest.mark.asyncio
-async def test_a_quota_that_is_empty_is_no_mistake(scene: Scene, text: str) -> None:
+def test_a_quota_that_is_empty_is_no_mistake(scene: CardScene, text: str) -> None:
     empty = queue("q", annotations={keys.CARD_QUOTA: text}, capability={"cpu": "4"})
-    await scene.make(_NODES, empty, request("job", {H200: 1}))
-    await scene.expect(bound={}, emitted=[short_of("PodGroup", "job", H200, 1, 1, 0)])
+    scene.make(_NODES, empty, request("job", {H200: 1}))
+    scene.expect(bound={}, emitted=[short_of("PodGroup", "job", H200, 1, 1, 0)])
 
 
 REQUESTS = {
@@ -78,30 +80,28 @@ REQUESTS = {
 
 
 @pytest.mark.parametrize("text, detail", REQUESTS.values(), ids=REQUESTS)
-@pytest.mark.asyncio
-async def test_an_unreadable_request_blocks_admission_of_its_job_until_it_is_fixed(
-    scene: Scene, text: str, detail: str
+def test_an_unreadable_request_blocks_admission_of_its_job_until_it_is_fixed(
+    scene: CardScene, text: str, detail: str
 ) -> None:
-    await scene.make(_NODES, _FINE, queue("q", cards={H200: 8, A100: 8, MIG: 2}), request("job", text))
+    scene.make(_NODES, _FINE, queue("q", cards={H200: 8, A100: 8, MIG: 2}), request("job", text))
     emitted = ObjectEvent(
         "PodGroup", "job", "InvalidCardRequest", f"Invalid annotation volcano.sh/card.request: {detail}"
     )
-    await scene.expect(bound=_BOUND, emitted=[emitted], phases={"job": "Pending"})
+    scene.expect(bound=_BOUND, emitted=[emitted], phases={"job": "Pending"})
     mended = {"metadata": {"annotations": {keys.CARD_REQUEST: '{"NVIDIA-H200":2}'}}}
-    await scene.cluster.patch("podgroups", "job", mended)
-    await scene.expect(bound=_BOUND, phases={"job": "Inqueue"})
+    scene.cluster.patch("PodGroup", "job", mended)
+    scene.expect(bound=_BOUND, phases={"job": "Inqueue"})
 
 
-@pytest.mark.asyncio
-async def test_an_unreadable_request_gets_an_event_and_is_ignored_when_pods_exist(scene: Scene) -> None:
+def test_an_unreadable_request_gets_an_event_and_is_ignored_when_pods_exist(scene: CardScene) -> None:
     job = gang("job", 2, queue="q", cards=H200, requests=wants())
     job[0]["metadata"]["annotations"][keys.CARD_REQUEST] = '{"NVIDIA-H200":"two"}'
-    await scene.make(_NODES, queue("q", cards={H200: 2}), job)
+    scene.make(_NODES, queue("q", cards={H200: 2}), job)
     detail = '<NVIDIA-H200>: "two" is not a non-negative integer'
     emitted = ObjectEvent(
         "PodGroup", "job", "InvalidCardRequest", f"Invalid annotation volcano.sh/card.request: {detail}"
     )
-    await scene.expect(bound={"job-0": "h", "job-1": "h"}, noted=[emitted], phases={"job": "Running"})
+    scene.expect(bound={"job-0": "h", "job-1": "h"}, noted=[emitted], phases={"job": "Running"})
 
 
 class Named(NamedTuple):
@@ -129,41 +129,37 @@ NAMES = {
 
 
 @pytest.mark.parametrize("case", NAMES.values(), ids=NAMES)
-@pytest.mark.asyncio
-async def test_a_card_name_of_no_use_keeps_only_its_pod_out(scene: Scene, case: Named) -> None:
+def test_a_card_name_of_no_use_keeps_only_its_pod_out(scene: CardScene, case: Named) -> None:
     wrong: Sequence[Manifest] = [pod("p", queue="q", cards=case.cards, requests=case.requests)]
-    await scene.make(_NODES, _FINE, queue("q", cards={H200: 8, A100: 8, MIG: 2}), wrong)
-    await scene.expect(bound=_BOUND, emitted=[unreadable("p", case.error)])
+    scene.make(_NODES, _FINE, queue("q", cards={H200: 8, A100: 8, MIG: 2}), wrong)
+    scene.expect(bound=_BOUND, emitted=[unreadable("p", case.error)])
 
 
-@pytest.mark.asyncio
-async def test_one_wrong_pod_of_a_job_does_not_hold_back_the_others(scene: Scene) -> None:
+def test_one_wrong_pod_of_a_job_does_not_hold_back_the_others(scene: CardScene) -> None:
     job = elastic("job", 2, cards=H200, requests=wants())
-    await scene.make(_NODES, queue("q", cards={H200: 8}), job)
-    await scene.expect(bound=2)
-    await scene.make([pod("job-2", group="job", cards="X", requests=wants())])
-    await scene.make([pod("job-3", group="job", cards=H200, requests=wants())])
-    await scene.expect(
+    scene.make(_NODES, queue("q", cards={H200: 8}), job)
+    scene.expect(bound=2)
+    scene.make([pod("job-2", group="job", cards="X", requests=wants())])
+    scene.make([pod("job-3", group="job", cards=H200, requests=wants())])
+    scene.expect(
         bound={"job-0": "h", "job-1": "h", "job-3": "h"},
         emitted=[unreadable("job-2", "no resource name found for card <X>")],
     )
 
 
-@pytest.mark.asyncio
-async def test_a_pod_gets_the_card_that_a_node_brings_later(scene: Scene) -> None:
-    await scene.make(_NODES, queue("q", cards={"X": 1}), pod("p", queue="q", cards="X", requests=wants()))
-    await scene.expect(bound={}, emitted=[unreadable("p", "no resource name found for card <X>")])
-    await scene.make(gpu_node("x", "X", 1))
-    await scene.expect(bound={"p": "x"}, cards={"X": 1})
+def test_a_pod_gets_the_card_that_a_node_brings_later(scene: CardScene) -> None:
+    scene.make(_NODES, queue("q", cards={"X": 1}), pod("p", queue="q", cards="X", requests=wants()))
+    scene.expect(bound={}, emitted=[unreadable("p", "no resource name found for card <X>")])
+    scene.make(gpu_node("x", "X", 1))
+    scene.expect(bound={"p": "x"}, cards={"X": 1})
 
 
-@pytest.mark.asyncio
-async def test_an_unknown_service_type_gets_an_event(scene: Scene) -> None:
+def test_an_unknown_service_type_gets_an_event(scene: CardScene) -> None:
     job = gang("job", 1, queue="q", cards=H200, requests=wants())
     job[0]["metadata"]["annotations"][keys.SERVICE_TYPE] = "batch"
-    await scene.make(_NODES, queue("q", cards={H200: 8}), job)
+    scene.make(_NODES, queue("q", cards={H200: 8}), job)
     text = "Invalid annotation volcano.sh/service.type: <batch> is neither inference nor training; treated as unknown"
-    await scene.expect(bound={"job-0": "h"}, emitted=[ObjectEvent("PodGroup", "job", "InvalidServiceType", text)])
+    scene.expect(bound={"job-0": "h"}, emitted=[ObjectEvent("PodGroup", "job", "InvalidServiceType", text)])
 
 
 LABELS = {
@@ -173,8 +169,7 @@ LABELS = {
 
 
 @pytest.mark.parametrize("label, value", LABELS.values(), ids=LABELS)
-@pytest.mark.asyncio
-async def test_a_label_that_is_no_number_takes_only_the_shares_away(scene: Scene, label: str, value: str) -> None:
+def test_a_label_that_is_no_number_takes_only_the_shares_away(scene: CardScene, label: str, value: str) -> None:
     shared = "nvidia.com/gpu.shared"
     labels = {"nvidia.com/gpu.replicas": "8", label: value}
     wrong = gpu_node("m", A100, 2, memory_mib=81_920, labels=labels, devices={shared: 8})
@@ -183,9 +178,9 @@ async def test_a_label_that_is_no_number_takes_only_the_shares_away(scene: Scene
         pod("p", queue="q", cards=card, requests=wants(1, shared)),
         pod("w", queue="q", cards=A100, requests=wants()),
     ]
-    await scene.make(wrong, queue("q", cards={A100: 2, card: 8}), work)
+    scene.make(wrong, queue("q", cards={A100: 2, card: 8}), work)
     text = f"Label {label}={value} is not a positive integer"
-    await scene.expect(
+    scene.expect(
         bound={"w": "m"},
         emitted=[
             ObjectEvent("Node", "m", "InvalidCardLabel", text),
@@ -193,17 +188,16 @@ async def test_a_label_that_is_no_number_takes_only_the_shares_away(scene: Scene
         ],
     )
     mended = {"nvidia.com/gpu.replicas": "8", "nvidia.com/gpu.memory": "81920"}
-    await scene.cluster.patch("nodes", "m", {"metadata": {"labels": mended}})
-    await scene.expect(bound={"w": "m", "p": "m"}, cards={A100: 1, card: 1})
+    scene.cluster.patch("Node", "m", {"metadata": {"labels": mended}})
+    scene.expect(bound={"w": "m", "p": "m"}, cards={A100: 1, card: 1})
 
 
-@pytest.mark.asyncio
-async def test_a_pod_in_a_queue_that_is_not_there_waits_for_it(scene: Scene) -> None:
-    await scene.make(_NODES, pod("p", queue="q", cards=H200, requests=wants()))
-    await scene.expect(bound={}, emitted=[ObjectEvent("Pod", "p", "QueueNotFound", "Queue <q> does not exist")])
-    await scene.make(queue("q", cards={H200: 1}))
-    await scene.expect(bound={"p": "h"})
+def test_a_pod_in_a_queue_that_is_not_there_waits_for_it(scene: CardScene) -> None:
+    scene.make(_NODES, pod("p", queue="q", cards=H200, requests=wants()))
+    scene.expect(bound={}, emitted=[ObjectEvent("Pod", "p", "QueueNotFound", "Queue <q> does not exist")])
+    scene.make(queue("q", cards={H200: 1}))
+    scene.expect(bound={"p": "h"})
 
 
-async def _malformed(scene: Scene, kind: str) -> float:
-    return await scene.stage.daemon.metric("volcano_capacity_card_invalid_objects", kind=kind)
+def _malformed(scene: CardScene, kind: str) -> float:
+    return scene.metric("capacity_card_invalid_objects", kind=kind)

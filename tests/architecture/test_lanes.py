@@ -1,0 +1,54 @@
+"""`make test` and `make campaign` run every test, and no test twice; the long tests are in the campaign."""
+
+import ast
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+MODULES = sorted((ROOT / "tests").rglob("test_*.py"))
+
+
+def recipe(target: str) -> str:
+    """The commands of a target of the Makefile."""
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    found = re.search(rf"^{target}:[^\n]*\n((?:\t[^\n]*\n)+)", makefile, re.MULTILINE)
+    assert found is not None, target
+    return found[1]
+
+
+def is_campaign(node: ast.AST) -> bool:
+    return "mark.campaign" in ast.unparse(node)
+
+
+def lanes(module: Path) -> tuple[list[str], list[str]]:
+    """The tests of a module that `make test` runs, and those of the campaign."""
+    tree = ast.parse(module.read_text("utf-8"))
+    marks = [
+        node for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark"
+    ]
+    found: tuple[list[str], list[str]] = ([], [])
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+            found[any(map(is_campaign, (*marks, *node.decorator_list)))].append(node.name)
+    return found
+
+
+def test_the_lanes_are_complements_and_ci_runs_both() -> None:
+    assert re.findall(r"pytest (.*)", recipe("test")) == ['-q -n $(JOBS) --dist worksteal -m "not campaign"']
+    assert re.findall(r"pytest (.*)", recipe("campaign")) == ["-q -n $(JOBS) --dist worksteal -m campaign"]
+    commands = (ROOT / ".ci" / "run").read_text("utf-8").splitlines()
+    assert {"make test", "make campaign"} <= {*commands}
+    for page in ("README.md", "CONTRIBUTING.md"):
+        text = (ROOT / page).read_text("utf-8")
+        assert "make test" in text, page
+        assert "make campaign" in text, page
+
+
+def test_make_test_has_tests_of_every_folder() -> None:
+    folders = {module.parent for module in MODULES}
+    assert folders == {module.parent for module in MODULES if lanes(module)[0]}
+
+
+def test_a_part_of_the_tests_is_in_the_campaign() -> None:
+    default, campaign = (sum(len(lanes(module)[lane]) for module in MODULES) for lane in (0, 1))
+    assert 0 < campaign < default / 10

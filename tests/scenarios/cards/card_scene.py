@@ -1,0 +1,236 @@
+"""A cluster with card quotas in the simulator, and the expectations of a scenario: bindings, events, phases, cards."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import yaml
+
+from capcard_sched.daemon.observability.metric_samples import sample_core
+from capcard_sched.model import annotations as keys
+from tests.controlplane.manifests import pod, pod_group
+from tests.scenarios.stepped import Manifest, SteppedCluster
+
+#: For `bound`: on whichever node.
+SOMEWHERE: Final = "*"
+#: Events with these reasons go only to objects that a scenario names.
+CHECKED_REASONS: Final = frozenset(
+    {
+        "CardNameMissing",
+        "EmptyQueueCapability",
+        "GetTaskRequestResourceFailed",
+        "InsufficientCPUQuota",
+        "InsufficientMemoryQuota",
+        "InsufficientScalarQuota",
+        "InvalidCardLabel",
+        "InvalidCardQuota",
+        "InvalidCardRequest",
+        "InvalidServiceType",
+        "QueueNotFound",
+        "QueueNotOpen",
+    }
+)
+#: Those of them that are never the reason why something waits.
+_ASIDE: Final = frozenset(
+    {"CardNameMissing", "EmptyQueueCapability", "InvalidServiceType", "InvalidCardQuota", "InvalidCardLabel"}
+)
+_PLUGIN: Final = "volcano.capacity-card"
+
+
+class ObjectEvent(NamedTuple):
+    """An event as `kubectl describe` shows it. `name` may end in `*`."""
+
+    kind: str
+    name: str
+    reason: str
+    message: str
+
+    def fits(self, other: ObjectEvent) -> bool:
+        """Whether `other`, which has a full name, is this."""
+        if self.name.endswith("*") and other.name.startswith(self.name[:-1]):
+            return self._replace(name=other.name) == other
+        return self == other
+
+
+def short_of(
+    kind: str, name: str, card: str, requested: int, total: int, limit: int, *, queue: str = "q", unit: int = 1000
+) -> ObjectEvent:
+    """`InsufficientScalarQuota`; amounts in cards."""
+    figures = f"requested <{requested * unit}>, total would be <{total * unit}>, but capability is <{limit * unit}>"
+    return ObjectEvent(
+        kind, name, "InsufficientScalarQuota", f"Queue <{queue}> has insufficient <{card}> quota: {figures}"
+    )
+
+
+def short_of_cpu(kind: str, name: str, requested: int, total: int, limit: int, *, queue: str = "q") -> ObjectEvent:
+    """`InsufficientCPUQuota`; amounts in thousandths of a core."""
+    figures = f"requested <{requested}>, total would be <{total}>, but capability is <{limit}>"
+    return ObjectEvent(kind, name, "InsufficientCPUQuota", f"Queue <{queue}> has insufficient CPU quota: {figures}")
+
+
+def unreadable(name: str, error: str, *, kind: str = "Pod", queue: str = "q") -> ObjectEvent:
+    """`GetTaskRequestResourceFailed`."""
+    text = f"Get request resource failed, Queue <{queue}>, error: <{error}>"
+    return ObjectEvent(kind, name, "GetTaskRequestResourceFailed", text)
+
+
+def wants(count: int = 1, resource: str = "nvidia.com/gpu", cpu: str = "100m") -> dict[str, Any]:
+    """The requests of a pod with cards."""
+    return {"cpu": cpu, resource: count}
+
+
+def request(name: str, cards: Mapping[str, int] | str, *, queue: str = "q", **spec: Any) -> Manifest:
+    """A PodGroup without pods that requests cards by annotation."""
+    text = cards if isinstance(cards, str) else json.dumps(cards)
+    return pod_group(name, queue=queue, annotations={keys.CARD_REQUEST: text}, **spec)
+
+
+def elastic(name: str, size: int, *, queue: str = "q", members: int = 1, **rest: Any) -> list[Manifest]:
+    """A job that runs with `members` of its `size` pods."""
+    pods = [pod(f"{name}-{index}", group=name, **rest) for index in range(size)]
+    return [pod_group(name, queue=queue, members=members), *pods]
+
+
+def conf_with(arguments: Mapping[str, Any]) -> str:
+    """A scheduler-conf with these arguments of capacity-card."""
+    card: dict[str, Any] = {"name": "capacity-card", "arguments": dict(arguments)}
+    tiers = [
+        {"plugins": [{"name": "priority"}, {"name": "gang"}, {"name": "conformance"}]},
+        {"plugins": [{"name": "predicates"}, card, {"name": "nodeorder"}, {"name": "binpack"}]},
+    ]
+    conf: str = yaml.safe_dump({"actions": "enqueue, allocate, backfill", "tiers": tiers})
+    return conf
+
+
+def flattened(manifests: Iterable[Manifest | Sequence[Manifest]]) -> list[Manifest]:
+    """The objects of objects and lists of objects."""
+    return [item for each in manifests for item in (each if isinstance(each, Sequence) else [each])]
+
+
+def event_of(event: Manifest) -> ObjectEvent:
+    """An Event object by the object it is about."""
+    about = event["involvedObject"]
+    return ObjectEvent(about["kind"], about["name"], event["reason"], event["message"])
+
+
+def differing_bindings(expected: Mapping[str, str] | int, bound: Mapping[str, str]) -> list[str]:
+    """How the bindings differ; [] when they do not."""
+    if isinstance(expected, int):
+        return [] if len(bound) == expected else [f"{len(bound)} pods are bound, not {expected}: {bound}"]
+    seen = {name: SOMEWHERE if expected.get(name) == SOMEWHERE else node for name, node in bound.items()}
+    return [] if seen == expected else [f"bound are {bound}"]
+
+
+def differing_events(
+    expected: Iterable[ObjectEvent], allowed: Iterable[ObjectEvent], events: Iterable[Manifest]
+) -> list[str]:
+    """Events that are missing, that no expectation allows, or whose source or type is wrong."""
+    events = [event for event in events if event["reason"] in CHECKED_REASONS]
+    seen = [event_of(event) for event in events]
+    found = [f"no event {one}" for one in expected if not any(one.fits(other) for other in seen)]
+    allowed = list(allowed)
+    found += [f"unexpected event: {one}" for one in seen if not any(other.fits(one) for other in allowed)]
+    for event in events:
+        # Events about pods are the plugin's own, those about all else the scheduler's.
+        is_plugins = event["involvedObject"]["kind"] == "Pod" and event["reason"] != "QueueNotFound"
+        source = event["source"]["component"]
+        if source != (_PLUGIN if is_plugins else "capcard-sched") or event["type"] != "Warning":
+            found.append(f"{event['type']} event by {source}: {event_of(event)}")
+    return found
+
+
+def differing_condition(expected: ObjectEvent, items: Iterable[Manifest]) -> list[str]:
+    """The reason why an object is pending is in its condition as well; `items` are the objects of its kind."""
+    if expected.reason in _ASIDE:
+        return []
+    kind = "PodScheduled" if expected.kind == "Pod" else "Unschedulable"
+    shown = {item["metadata"]["name"]: condition(item, kind).get("message", "") for item in items}
+    for name, message in shown.items():
+        # For a job the text starts with the outcome of its pods.
+        same = message == expected.message or (
+            expected.kind == "PodGroup" and message.endswith(f": {expected.message}")
+        )
+        if same and expected.fits(expected._replace(name=name)):
+            return []
+    return [f"no {kind} condition has {expected}: {shown}"]
+
+
+def condition(item: Manifest, kind: str) -> dict[str, Any]:
+    """The condition of a type, {} when there is none."""
+    rows = item.get("status", {}).get("conditions") or []
+    return next((row for row in rows if row["type"] == kind), {})
+
+
+class CardScene:
+    """An empty cluster whose scheduler has these arguments of capacity-card."""
+
+    def __init__(self, arguments: Mapping[str, Any] | None = None) -> None:
+        self.cluster = SteppedCluster(conf_with(arguments or {}))
+        self.cluster.load()
+        #: Every event that may exist so far.
+        self._emitted: list[ObjectEvent] = []
+
+    def make(self, *manifests: Manifest | Sequence[Manifest]) -> None:
+        """Create objects between two sessions: nodes and queues, then pods, then groups."""
+        flat = flattened(manifests)
+        for kinds in ({"Node", "Queue"}, {"Pod"}, {"PodGroup"}):
+            for item in flat:
+                if item["kind"] in kinds and not self._is_built_in(item):
+                    self.cluster.create(item)
+
+    def _is_built_in(self, item: Manifest) -> bool:
+        return item["kind"] == "Queue" and self.cluster.store.get("Queue", "", item["metadata"]["name"]) is not None
+
+    def expect(
+        self,
+        *,
+        bound: Mapping[str, str] | int | None = None,
+        emitted: Iterable[ObjectEvent] = (),
+        noted: Iterable[ObjectEvent] = (),
+        phases: Mapping[str, str] | None = None,
+        cards: Mapping[str, int] | None = None,
+    ) -> None:
+        """Run some sessions; then it is so.
+
+        Args:
+            bound: Pod to node, of all pods that are bound; or how many are.
+            emitted: Events besides those of former calls; no others of their reasons exist. Pending objects
+                have the same text in their condition.
+            noted: Such events of objects that are not pending.
+            phases: PodGroup to phase.
+            cards: Cards that pods of the queue `q` hold, by the plugin's metrics.
+        """
+        emitted, noted = list(emitted), list(noted)
+        self._emitted += emitted + noted
+        for _ in range(5):
+            self.cluster.advance()
+        pods, groups = self.objects("Pod"), self.objects("PodGroup")
+        found = differing_events([*emitted, *noted], self._emitted, self._events())
+        if bound is not None:
+            nodes = {name: item["spec"].get("nodeName") for name, item in pods.items()}
+            found += differing_bindings(bound, {name: node for name, node in nodes.items() if node})
+        for one in emitted:
+            found += differing_condition(one, (pods if one.kind == "Pod" else groups).values())
+        seen = {name: groups[name].get("status", {}).get("phase", "") for name in phases or {}}
+        held = {card: self.metric("queue_card_allocated", queue_name="q", card=card) for card in cards or {}}
+        assert (found, seen, held) == ([], phases or {}, cards or {})
+
+    def _events(self) -> list[Manifest]:
+        """Events but those of the PodGroups that the controller makes for pods without one: they repeat the pod's."""
+        events = self.cluster.store.list("Event")
+        return [event for event in events if not event["involvedObject"]["name"].startswith("podgroup-")]
+
+    def objects(self, kind: str) -> dict[str, Manifest]:
+        """Name to object."""
+        return {item["metadata"]["name"]: item for item in self.cluster.store.list(kind)}
+
+    def shown(self, pod: str) -> str:
+        """The text in the condition of a pending pod."""
+        return str(condition(self.objects("Pod")[pod], "PodScheduled").get("message", ""))
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum of the samples of plugins with these labels."""
+        samples = [one for _, found in sample_core(self.cluster.core.snapshot()).plugins for one in found]
+        return sum(one.value for one in samples if one.name == name and labels.items() <= one.labels.items())
