@@ -29,8 +29,7 @@ from capcard_sched.controllers.jobs.pods import job_pod
 from capcard_sched.model import annotations as keys
 from tests.controlplane.cluster import Cluster
 from tests.e2e.admission.server import SYSTEM, Admission
-from tests.e2e.controllers.conftest import Controllers
-from tests.e2e.daemons import Daemon
+from tests.e2e.daemons import Controllers, Daemon
 from tests.manifests.documents import MANIFESTS
 
 #: Seconds: everything takes less, or something is wrong.

@@ -1,4 +1,4 @@
-"""The daemon as a process of its own, run as users run it, for end-to-end tests."""
+"""The daemon and the controllers as processes of their own, run as users run them, for end-to-end tests."""
 
 from __future__ import annotations
 
@@ -33,33 +33,23 @@ tiers:
 _PROGRAM = Path(sys.executable).with_name("capcard-sched")
 
 
-class Daemon:
-    """`capcard-sched run` against a kubeconfig. Without `--leader-elect` unless flags add it."""
+class Program:
+    """A verb of `capcard-sched` that serves metrics and health on ports of its own, as a process."""
 
-    def __init__(
-        self, kubeconfig: Path, folder: Path, *flags: str, conf: str | None = None, name: str = "daemon"
-    ) -> None:
+    def __init__(self, verb: str, kubeconfig: Path, folder: Path, *flags: str, name: str) -> None:
         self.log_path = folder / f"{name}.log"
         self.metrics_port, self.health_port = free_port(), free_port()
-        self.conf_path = folder / f"{name}-conf" / "scheduler.yaml"
-        elects = any(flag.startswith("--leader-elect") for flag in flags)
         self.command: list[str | Path] = [
             _PROGRAM,
-            "run",
+            verb,
             f"--kubeconfig={kubeconfig}",
             "--enable-metrics",
             f"--listen-address=127.0.0.1:{self.metrics_port}",
             "--enable-healthz",
             f"--healthz-address=127.0.0.1:{self.health_port}",
-            f"--cache-dump-dir={folder}",
             "--log-format=json",
-            *(() if elects else ("--leader-elect=false",)),
             *flags,
         ]
-        if conf is not None:
-            self.conf_path.parent.mkdir(parents=True, exist_ok=True)
-            self.conf_path.write_text(conf)
-            self.command.append(f"--scheduler-conf={self.conf_path}")
         self._process: subprocess.Popen[bytes] | None = None
 
     # --- the process ------------------------------------------------------------------------------------------------
@@ -131,12 +121,39 @@ class Daemon:
         async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}{page}") as answer:
             return answer.status, await answer.text()
 
+    async def metrics(self) -> str:
+        """The content of /metrics."""
+        return (await self.get("/metrics"))[1]
+
     async def metric(self, name: str, **labels: str) -> float:
         """The sum of a metric's series that have these labels; 0.0 when there is none."""
-        _, text = await self.get("/metrics")
+        text = await self.metrics()
         total = 0.0
         for line in text.splitlines():
             matched = re.fullmatch(rf"{re.escape(name)}(?:\{{(.*)\}})? (\S+)", line)
             if matched and all(f'{key}="{value}"' in (matched[1] or "") for key, value in labels.items()):
                 total += float(matched[2])
         return total
+
+
+class Daemon(Program):
+    """`capcard-sched run` against a kubeconfig. Without `--leader-elect` unless flags add it."""
+
+    def __init__(
+        self, kubeconfig: Path, folder: Path, *flags: str, conf: str | None = None, name: str = "daemon"
+    ) -> None:
+        elects = any(flag.startswith("--leader-elect") for flag in flags)
+        given = (f"--cache-dump-dir={folder}", *(() if elects else ("--leader-elect=false",)), *flags)
+        super().__init__("run", kubeconfig, folder, *given, name=name)
+        self.conf_path = folder / f"{name}-conf" / "scheduler.yaml"
+        if conf is not None:
+            self.conf_path.parent.mkdir(parents=True, exist_ok=True)
+            self.conf_path.write_text(conf)
+            self.command.append(f"--scheduler-conf={self.conf_path}")
+
+
+class Controllers(Program):
+    """`capcard-sched controllers` against a kubeconfig. Without leader election unless there are flags."""
+
+    def __init__(self, kubeconfig: Path, folder: Path, *flags: str, name: str = "controllers") -> None:
+        super().__init__("controllers", kubeconfig, folder, *(flags or ("--leader-elect=false",)), name=name)

@@ -20,8 +20,8 @@ from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.kubelet import Kubelet
 from tests.controlplane.manifests import node
 from tests.e2e.admission.server import Admission
-from tests.e2e.controllers.conftest import Controllers, Jobs
-from tests.e2e.daemons import QUICK_ELECTION, Daemon
+from tests.e2e.controllers.conftest import Jobs
+from tests.e2e.daemons import QUICK_ELECTION, Controllers, Daemon
 from tests.e2e.rbac.installed import SYSTEM, Audit, rights_of
 from tests.manifests.documents import INSTALL, ROOT, by_key, read
 

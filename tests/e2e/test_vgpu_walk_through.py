@@ -16,8 +16,7 @@ from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.device_plugin import PHASE, DevicePlugin
 from tests.controlplane.manifests import node
-from tests.e2e.controllers.conftest import Controllers
-from tests.e2e.daemons import Daemon
+from tests.e2e.daemons import Controllers, Daemon
 
 pytestmark = pytest.mark.asyncio
 

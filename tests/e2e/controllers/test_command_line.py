@@ -14,7 +14,8 @@ import pytest
 from capcard_sched.cli.main import run as run_verb
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
-from tests.e2e.controllers.conftest import Controllers, Jobs
+from tests.e2e.controllers.conftest import Jobs
+from tests.e2e.daemons import Controllers
 from tests.manifests.documents import MANIFESTS
 
 pytestmark = pytest.mark.asyncio

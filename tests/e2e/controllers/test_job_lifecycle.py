@@ -6,7 +6,8 @@ import pytest
 
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.kubelet import Kubelet
-from tests.e2e.controllers.conftest import Controllers, Jobs
+from tests.e2e.controllers.conftest import Jobs
+from tests.e2e.daemons import Controllers
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.campaign]
 

@@ -13,8 +13,8 @@ from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.kubelet import Kubelet
 from tests.controlplane.proxy import Fault, Proxy
-from tests.e2e.controllers.conftest import Controllers, Jobs
-from tests.e2e.daemons import QUICK_ELECTION
+from tests.e2e.controllers.conftest import Jobs
+from tests.e2e.daemons import QUICK_ELECTION, Controllers
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.campaign]
 

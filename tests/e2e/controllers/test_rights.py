@@ -14,7 +14,8 @@ from tests.controlplane.cluster import Cluster, Manifest
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.kubelet import Kubelet
 from tests.controlplane.proxy import Proxy
-from tests.e2e.controllers.conftest import BATCH, Controllers, Jobs
+from tests.e2e.controllers.conftest import BATCH, Jobs
+from tests.e2e.daemons import Controllers
 from tests.e2e.rbac.installed import SYSTEM, Audit, Right, install, rights_of
 from tests.manifests.documents import MANIFESTS, by_key, read
 

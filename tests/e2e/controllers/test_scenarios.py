@@ -16,8 +16,8 @@ from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.kubelet import Kubelet
 from tests.controlplane.manifests import node
 from tests.e2e.admission.server import SYSTEM, Admission
-from tests.e2e.controllers.conftest import WORKLOAD_CONTROLLERS, Controllers
-from tests.e2e.daemons import Daemon
+from tests.e2e.controllers.conftest import WORKLOAD_CONTROLLERS
+from tests.e2e.daemons import Controllers, Daemon
 from tests.scenarios.controllers.scenario_steps import CONF, GRACE, Player, Step, load_scenarios
 
 #: Seconds for which an expectation may take, and for which a state must last.

@@ -16,8 +16,8 @@ from tests.controlplane.cluster import Cluster, Manifest
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.kubelet import Kubelet
 from tests.controlplane.manifests import gpu_node, queue
-from tests.e2e.controllers.conftest import Controllers, Jobs
-from tests.e2e.daemons import Daemon
+from tests.e2e.controllers.conftest import Jobs
+from tests.e2e.daemons import Controllers, Daemon
 from tests.e2e.reclaim.tide import conf
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.campaign]

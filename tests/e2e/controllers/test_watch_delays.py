@@ -9,7 +9,8 @@ import pytest
 from tests.controlplane.cluster import Cluster, Manifest
 from tests.controlplane.manifests import queue
 from tests.controlplane.proxy import Exchange, Proxy, failure
-from tests.e2e.controllers.conftest import BATCH, Controllers, Jobs
+from tests.e2e.controllers.conftest import BATCH, Jobs
+from tests.e2e.daemons import Controllers
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.campaign]
 

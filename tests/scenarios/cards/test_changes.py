@@ -1,4 +1,4 @@
-"""Quotas and nodes that change, and cards that are given back."""
+"""Quotas and nodes that change, cards that are given back, and pods beside a mistake."""
 
 from __future__ import annotations
 
@@ -114,3 +114,26 @@ def test_a_node_that_turns_into_another_model_takes_pods_of_that(scene: CardScen
     emitted = [unreadable("second-0", why)]
     scene.expect(bound={"p": "n"}, cards={H200: 0, A100: 1}, emitted=emitted)
     assert scene.objects("Pod")["p"]["metadata"]["annotations"][keys.CARD_ASSIGNED] == A100
+
+
+def test_an_unreadable_request_gets_an_event_and_is_ignored_when_pods_exist(scene: CardScene) -> None:
+    job = gang("job", 2, queue="q", cards=H200, requests=wants())
+    job[0]["metadata"]["annotations"][keys.CARD_REQUEST] = '{"NVIDIA-H200":"two"}'
+    scene.make(gpu_node("h", H200, 8), queue("q", cards={H200: 2}), job)
+    detail = '<NVIDIA-H200>: "two" is not a non-negative integer'
+    emitted = ObjectEvent(
+        "PodGroup", "job", "InvalidCardRequest", f"Invalid annotation volcano.sh/card.request: {detail}"
+    )
+    scene.expect(bound={"job-0": "h", "job-1": "h"}, noted=[emitted], phases={"job": "Running"})
+
+
+def test_one_wrong_pod_of_a_job_does_not_hold_back_the_others(scene: CardScene) -> None:
+    job = elastic("job", 2, cards=H200, requests=wants())
+    scene.make(gpu_node("h", H200, 8), queue("q", cards={H200: 8}), job)
+    scene.expect(bound=2)
+    scene.make([pod("job-2", group="job", cards="X", requests=wants())])
+    scene.make([pod("job-3", group="job", cards=H200, requests=wants())])
+    scene.expect(
+        bound={"job-0": "h", "job-1": "h", "job-3": "h"},
+        emitted=[unreadable("job-2", "no resource name found for card <X>")],
+    )
