@@ -103,6 +103,7 @@ async def test_a_live_cluster_gives_the_same_facts(
         check(local, text, json.loads(document))
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("case", [case for case in FIXES if case.get("live")], ids=lambda case: str(case["file"]))
 @pytest.mark.asyncio
 async def test_a_live_cluster_gets_the_same_fixes_and_keeps_its_objects(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -112,33 +113,30 @@ async def bound_pod(admin: Cluster, name: str, **annotations: str) -> None:
 
 
 @asynccontextmanager
-async def forbidden(text: str) -> AsyncIterator[None]:
+async def forbidden(text: str, what: object = None) -> AsyncIterator[None]:
     with pytest.raises(RequestError) as refused:
         yield
-    assert (refused.value.status, text in refused.value.message) == (403, True), refused.value
+    assert (refused.value.status, text in refused.value.message) == (403, True), (what, refused.value)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        pytest.param({CARD: None}, id="removed"),
-        pytest.param({CARD: "B"}, id="changed"),
-        pytest.param({CARD: "{"}, id="malformed"),
-        pytest.param({QUEUE: "other"}, id="queue changed"),
-        pytest.param({QUEUE: None}, id="queue removed"),
-        pytest.param({GROUP: "another"}, id="group added"),
-        pytest.param({"volcano.sh/card.card": "B"}, id="alias added"),
-        pytest.param({BOUND_QUEUE: "other"}, id="queue of the binding changed"),
-        pytest.param({BOUND_QUEUE: None}, id="queue of the binding removed"),
-    ],
+CHANGES: tuple[dict[str, str | None], ...] = (
+    {CARD: None},
+    {CARD: "B"},
+    {CARD: "{"},
+    {QUEUE: "other"},
+    {QUEUE: None},
+    {GROUP: "another"},
+    {"volcano.sh/card.card": "B"},
+    {BOUND_QUEUE: "other"},
+    {BOUND_QUEUE: None},
 )
-@pytest.mark.parametrize("subresource", ["", "status"])
-async def test_annotations_of_bound_pods_are_fixed(
-    admin: Cluster, tenant: Cluster, changes: dict[str, str | None], subresource: str
-) -> None:
+
+
+async def test_annotations_of_bound_pods_are_fixed(admin: Cluster, tenant: Cluster) -> None:
     await bound_pod(admin, "p", **{CARD: "A", QUEUE: "q", BOUND_QUEUE: "q"})
-    async with forbidden("queue, group and card annotations of a bound pod cannot be changed"):
-        await tenant.patch("pods", "p", {"metadata": {"annotations": changes}}, subresource=subresource)
+    for changes, subresource in itertools.product(CHANGES, ("", "status")):
+        async with forbidden("queue, group and card annotations of a bound pod cannot be changed", changes):
+            await tenant.patch("pods", "p", {"metadata": {"annotations": changes}}, subresource=subresource)
     await tenant.patch("pods", "p", {"metadata": {"annotations": {"mine": "free"}, "labels": {"mine": "free"}}})
 
 
@@ -147,14 +145,15 @@ async def test_annotations_of_unbound_pods_are_free(admin: Cluster, tenant: Clus
     await tenant.patch("pods", "p", {"metadata": {"annotations": {CARD: "B", QUEUE: None}}})
 
 
-@pytest.mark.parametrize("phase", ["Inqueue", "Running", "Unknown", "Completed"])
-async def test_the_queue_of_a_group_that_left_pending_is_fixed(admin: Cluster, tenant: Cluster, phase: str) -> None:
-    await in_phase(admin, "g", phase)
-    async with forbidden("spec.queue of a PodGroup that has left Pending cannot be changed"):
-        await tenant.patch("podgroups", "g", {"spec": {"queue": "other"}})
-    async with forbidden("spec.queue of a PodGroup"):
-        await tenant.patch("podgroups", "g", {"spec": {"queue": None}})
-    await tenant.patch("podgroups", "g", {"spec": {"minMember": 1}, "metadata": {"labels": {"mine": "free"}}})
+async def test_the_queue_of_a_group_that_left_pending_is_fixed(admin: Cluster, tenant: Cluster) -> None:
+    for phase in ("Inqueue", "Running", "Unknown", "Completed"):
+        name = phase.lower()
+        await in_phase(admin, name, phase)
+        async with forbidden("spec.queue of a PodGroup that has left Pending cannot be changed", phase):
+            await tenant.patch("podgroups", name, {"spec": {"queue": "other"}})
+        async with forbidden("spec.queue of a PodGroup", phase):
+            await tenant.patch("podgroups", name, {"spec": {"queue": None}})
+        await tenant.patch("podgroups", name, {"spec": {"minMember": 1}, "metadata": {"labels": {"mine": "free"}}})
 
 
 async def test_the_queue_of_a_pending_group_is_free(admin: Cluster, tenant: Cluster) -> None:
@@ -173,14 +172,15 @@ async def test_a_tenant_writes_no_status_so_that_no_phase_is_faked(admin: Cluste
         await tenant.create({**pod_group("h"), "status": {"phase": "Inqueue"}})
 
 
-@pytest.mark.parametrize("phase", ["Inqueue", "Running"])
-async def test_a_group_with_running_pods_cannot_be_deleted(admin: Cluster, tenant: Cluster, phase: str) -> None:
-    await in_phase(admin, "g", phase, 2)
-    async with forbidden("a PodGroup with running pods cannot be deleted"):
-        await tenant.delete("podgroups", "g")
-    async with forbidden("a PodGroup with running pods cannot be deleted"):
-        await tenant.request("DELETE", await tenant.path("podgroups"))
-    assert await admin.find("podgroups", "g") is not None
+async def test_a_group_with_running_pods_cannot_be_deleted(admin: Cluster, tenant: Cluster) -> None:
+    for phase in ("Inqueue", "Running"):
+        name = phase.lower()
+        await in_phase(admin, name, phase, 2)
+        async with forbidden("a PodGroup with running pods cannot be deleted", phase):
+            await tenant.delete("podgroups", name)
+        async with forbidden("a PodGroup with running pods cannot be deleted", phase):
+            await tenant.request("DELETE", await tenant.path("podgroups"))
+        assert await admin.find("podgroups", name) is not None
 
 
 async def test_a_group_is_not_deleted_with_pods_that_end_in_a_million_seconds(admin: Cluster, tenant: Cluster) -> None:
@@ -194,13 +194,12 @@ async def test_a_group_is_not_deleted_with_pods_that_end_in_a_million_seconds(ad
     await admin.delete("pods", "p", grace=0)
 
 
-@pytest.mark.parametrize(("phase", "running"), [("Pending", 0), ("Inqueue", 0), ("Running", 0), ("Completed", 1)])
-async def test_a_group_without_running_pods_can_be_deleted(
-    admin: Cluster, tenant: Cluster, phase: str, running: int
-) -> None:
-    await in_phase(admin, "g", phase, running)
-    await tenant.delete("podgroups", "g")
-    assert await admin.find("podgroups", "g") is None
+async def test_a_group_without_running_pods_can_be_deleted(admin: Cluster, tenant: Cluster) -> None:
+    for phase, running in (("Pending", 0), ("Inqueue", 0), ("Running", 0), ("Completed", 1)):
+        name = phase.lower()
+        await in_phase(admin, name, phase, running)
+        await tenant.delete("podgroups", name)
+        assert await admin.find("podgroups", name) is None
 
 
 def job(name: str, **spec: Any) -> Manifest:

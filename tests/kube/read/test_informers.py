@@ -284,6 +284,7 @@ async def test_an_expired_version_as_a_response_lists_again(
         assert ears.watch_events("pods")[:4] == ["listed", "cut", "expired", "listed"]
 
 
+@pytest.mark.campaign
 async def test_a_version_that_compaction_has_taken_lists_again(cluster: Cluster, proxy: Proxy) -> None:
     await furnish(cluster)
     async with watching(proxy) as (_, mirror, ears):
@@ -300,6 +301,7 @@ async def test_a_version_that_compaction_has_taken_lists_again(cluster: Cluster,
         assert ears.watch_events("pods", "expired") != [] or ears.watch_events("nodes", "expired") != []
 
 
+@pytest.mark.campaign
 async def test_a_server_that_dies_and_comes_back_is_followed_again(cluster: Cluster) -> None:
     await furnish(cluster)
     async with watching(cluster) as (feed, mirror, ears):
@@ -313,6 +315,7 @@ async def test_a_server_that_dies_and_comes_back_is_followed_again(cluster: Clus
         await until(lambda: feed.stale_for() == 0.0, "open watches")
 
 
+@pytest.mark.campaign
 async def test_etcd_that_dies_and_comes_back_is_survived(cluster: Cluster) -> None:
     await furnish(cluster)
     async with watching(cluster) as (_, mirror, _):

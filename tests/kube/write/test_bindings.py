@@ -345,6 +345,7 @@ async def test_nothing_is_sent_without_the_lease_and_all_of_it_when_it_was_only_
     assert await cluster.bound() == {"p": "n1"}
 
 
+@pytest.mark.campaign
 @pytest.mark.asyncio
 async def test_a_lost_lease_voids_everything_unsent_also_when_it_comes_back(cluster: Cluster, proxy: Proxy) -> None:
     made = await cluster.create_all([pod(f"p{index}") for index in range(20)])
@@ -417,6 +418,7 @@ async def test_drain_begins_nothing_at_its_deadline_and_reports_unsent_writes(cl
     assert len(await cluster.bound()) == sent
 
 
+@pytest.mark.campaign
 @pytest.mark.asyncio
 async def test_drain_pursues_a_binding_that_may_have_been_committed(cluster: Cluster, proxy: Proxy) -> None:
     made = await cluster.create_all([pod("p"), pod("never")])
@@ -436,6 +438,7 @@ async def test_drain_pursues_a_binding_that_may_have_been_committed(cluster: Clu
     assert await cluster.bound() == {"p": "n1"}
 
 
+@pytest.mark.campaign
 @pytest.mark.asyncio
 async def test_bindings_outlive_the_api_server(cluster: Cluster, proxy: Proxy) -> None:
     made = await cluster.create_all([pod(f"p{index}") for index in range(60)])
