@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from capcard_sched.admission.review import AdmissionResult, JsonPatch
 from capcard_sched.admission.view import DEFAULT_QUEUE, ROOT_QUEUE
-from capcard_sched.model.checks import Finding
-from capcard_sched.model.object_checks import check_object
+from capcard_sched.validation.checks import Finding
+from capcard_sched.validation.object_checks import check_object
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from capcard_sched.admission.review import Json
     from capcard_sched.admission.view import ClusterView
+    from capcard_sched.validation.inventory import Json
 
 
 def default_pod_group(obj: Json, namespace: str, view: ClusterView) -> AdmissionResult:

@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from capcard_sched.admission.names import shown
-from capcard_sched.admission.pod_templates import check_budgets
 from capcard_sched.admission.review import AdmissionResult, JsonPatch
 from capcard_sched.model import annotations as keys
-from capcard_sched.model.inventory import texts
-from capcard_sched.model.object_checks import check_object
 from capcard_sched.model.yaml_reader import YamlError, read_document
+from capcard_sched.validation.inventory import texts
+from capcard_sched.validation.names import shown
+from capcard_sched.validation.object_checks import check_object
+from capcard_sched.validation.pod_templates import check_budgets
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from capcard_sched.admission.review import Json
     from capcard_sched.admission.view import ClusterView
+    from capcard_sched.validation.inventory import Json
 
 
 class GroupMatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

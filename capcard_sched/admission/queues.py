@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from capcard_sched.admission.names import SUBDOMAIN_FORM, is_subdomain, shown
 from capcard_sched.admission.review import AdmissionResult, JsonPatch
 from capcard_sched.admission.view import DEFAULT_QUEUE, ROOT_QUEUE
 from capcard_sched.model import annotations as keys
 from capcard_sched.model.cards import CARD, CardSyntaxError, parse_card_quota
-from capcard_sched.model.checks import Finding, annotation_field, check_card_quota, check_spelling
 from capcard_sched.model.quantity import QuantityError, base_amount
+from capcard_sched.validation.checks import Finding, annotation_field, check_card_quota, check_spelling
+from capcard_sched.validation.inventory import object_name, texts
+from capcard_sched.validation.names import SUBDOMAIN_FORM, is_subdomain, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from capcard_sched.admission.review import Json
     from capcard_sched.admission.view import ClusterView
+    from capcard_sched.validation.inventory import Json
 
 _STATES: Final = ("", "Open", "Closed")
 _STRATEGIES: Final = ("", "fifo", "traverse")
@@ -28,11 +29,11 @@ def default_queue(obj: Json) -> AdmissionResult:
     patch = JsonPatch(obj)
     spec = obj.get("spec")
     spec = spec if isinstance(spec, dict) else {}
-    if spec.get("reclaimable") is None and _name(obj) != ROOT_QUEUE:
+    if spec.get("reclaimable") is None and object_name(obj) != ROOT_QUEUE:
         patch.set(True, "spec", "reclaimable")
     if not spec.get("weight"):
         patch.set(1, "spec", "weight")
-    annotations = _annotations(obj)
+    annotations = texts(obj, "metadata", "annotations")
     path, weights = annotations.get(keys.HIERARCHY, ""), annotations.get(keys.HIERARCHY_WEIGHTS, "")
     if path and weights and path != "root" and not path.startswith("root/"):
         patch.set(f"root/{path}", "metadata", "annotations", keys.HIERARCHY)
@@ -57,7 +58,7 @@ def check_queue_object(obj: Json, old: Json | None, view: ClusterView) -> Admiss
     findings += _check_amounts(spec)
     findings += _check_hierarchy(obj, view)
     findings += _check_parent(obj, old, spec, view)
-    annotations = _annotations(obj)
+    annotations = texts(obj, "metadata", "annotations")
     quota = annotations.get(keys.CARD_QUOTA)
     if quota is not None:
         findings += check_card_quota(quota)
@@ -127,7 +128,7 @@ def _check_amounts(spec: Json) -> Iterator[Finding]:
 
 def _check_hierarchy(obj: Json, view: ClusterView) -> Iterator[Finding]:
     """`volcano.sh/hierarchy` and its weights: paths of one length, no path through a queue's own leaf."""
-    annotations = _annotations(obj)
+    annotations = texts(obj, "metadata", "annotations")
     path, weights = annotations.get(keys.HIERARCHY, ""), annotations.get(keys.HIERARCHY_WEIGHTS, "")
     if not path and not weights:
         return
@@ -147,13 +148,13 @@ def _check_hierarchy(obj: Json, view: ClusterView) -> Iterator[Finding]:
             message = f"{shown(number)} is not a weight"
             yield Finding("error", annotation_field(keys.HIERARCHY_WEIGHTS), message, "positive numbers joined by /")
     for other in view.queues():
-        if other.hierarchy and other.name != _name(obj) and other.hierarchy.startswith(f"{path}/"):
+        if other.hierarchy and other.name != object_name(obj) and other.hierarchy.startswith(f"{path}/"):
             message = f"{shown(path)} is not allowed: it is part of the path {shown(other.hierarchy)} of {other.name}"
             yield Finding("error", annotation_field(keys.HIERARCHY), message, "a path that ends in a leaf")
 
 
 def _check_parent(obj: Json, old: Json | None, spec: Json, view: ClusterView) -> Iterator[Finding]:
-    name, parent = _name(obj), spec.get("parent")
+    name, parent = object_name(obj), spec.get("parent")
     if name == ROOT_QUEUE:
         if parent:
             yield Finding("error", "spec.parent", "the root queue has no parent", "no value")
@@ -215,14 +216,3 @@ def _pods(allocated: Mapping[str, object]) -> int:
         return int(str(allocated.get("pods", 0)))
     except ValueError:
         return 0
-
-
-def _name(obj: Json) -> str:
-    metadata: Any = obj.get("metadata")
-    return str(metadata.get("name") or "") if isinstance(metadata, dict) else ""
-
-
-def _annotations(obj: Json) -> dict[str, str]:
-    metadata: Any = obj.get("metadata")
-    found = metadata.get("annotations") if isinstance(metadata, dict) else None
-    return {key: value for key, value in found.items() if isinstance(value, str)} if isinstance(found, dict) else {}

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from capcard_sched.model.checks import Finding
+from capcard_sched.validation.checks import Finding
+from capcard_sched.validation.inventory import Json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-Json: TypeAlias = dict[str, Any]
 
 #: Characters of one warning: the API server cuts longer ones.
 _WARNING_CHARACTERS: Final = 256

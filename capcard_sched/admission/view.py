@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from capcard_sched.model import annotations as keys
-from capcard_sched.model.inventory import Inventory
+from capcard_sched.validation.inventory import Inventory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

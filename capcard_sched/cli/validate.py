@@ -18,8 +18,6 @@ from capcard_sched.framework.conf.registry import Registry, RegistryError
 from capcard_sched.framework.conf.scheduler_conf import default_conf, parse_conf
 from capcard_sched.insight.impossible import AdmittedWorkloads, ImpossibleWorkload
 from capcard_sched.model.annotations import DEVICE_CONFIG_KEY
-from capcard_sched.model.checks import Severity
-from capcard_sched.model.object_checks import BUILT_IN_PLUGINS, BUILT_IN_QUEUES, check_objects
 from capcard_sched.model.quantity import format_amount
 from capcard_sched.plugins.deviceshare.device_checks import check_devices
 from capcard_sched.plugins.deviceshare.device_config import DEFAULT_CONFIG
@@ -27,6 +25,8 @@ from capcard_sched.plugins.deviceshare.device_settings import read_device_config
 from capcard_sched.simulation.kinds import SCENARIO, is_namespaced, kind_of
 from capcard_sched.simulation.manifests import ManifestDocument, ManifestError, read_manifests
 from capcard_sched.simulation.scenario_reader import read_scenario
+from capcard_sched.validation.checks import Severity
+from capcard_sched.validation.object_checks import BUILT_IN_PLUGINS, BUILT_IN_QUEUES, check_objects
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

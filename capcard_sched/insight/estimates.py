@@ -22,7 +22,7 @@ from capcard_sched.controllers.objects import (
 )
 from capcard_sched.insight.job_runs import RunCollector, is_service, job_key, shape_of, start_of, workload_name
 from capcard_sched.model.annotations import RUNNING_ESTIMATE, SIMULATION_DURATION
-from capcard_sched.model.hint_checks import running_estimate
+from capcard_sched.validation.hint_checks import running_estimate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from capcard_sched.framework.explain.capacity import CapacityReader
 from capcard_sched.model.diagnosis import ObjectProblem
-from capcard_sched.model.inventory import Inventory
-from capcard_sched.model.object_checks import check_object
+from capcard_sched.validation.inventory import Inventory
+from capcard_sched.validation.object_checks import check_object
 
 if TYPE_CHECKING:
     from capcard_sched.framework.core import CoreSnapshot

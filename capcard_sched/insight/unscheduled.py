@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from capcard_sched.framework.explain.sentences import names
 from capcard_sched.model.diagnosis import JobDiagnosis
-from capcard_sched.model.object_checks import templates_of
+from capcard_sched.validation.object_checks import templates_of
 
 if TYPE_CHECKING:
     from capcard_sched.framework.core import CoreSnapshot

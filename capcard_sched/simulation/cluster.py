@@ -13,7 +13,6 @@ from capcard_sched.controllers.queues import QueueController
 from capcard_sched.controllers.ttl import TtlController
 from capcard_sched.model.timestamps import format_span
 from capcard_sched.simulation.admission import Admission
-from capcard_sched.simulation.checks import check_object, with_text_quantities
 from capcard_sched.simulation.clock import VirtualClock
 from capcard_sched.simulation.events import EventRecorder
 from capcard_sched.simulation.kubelet import Kubelet
@@ -26,6 +25,7 @@ from capcard_sched.simulation.workloads.limits import BudgetController, QuotaCon
 from capcard_sched.simulation.workloads.replicas import ReplicaSetController
 from capcard_sched.simulation.workloads.statefulsets import StatefulSetController
 from capcard_sched.simulation.workloads.volumes import VolumeController
+from capcard_sched.validation.structure import check_object, with_text_quantities
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -133,7 +133,7 @@ class SimulatedCluster:
             return
         problems = list(check_object(kind, merged(present, operation.body)))
         if problems:
-            raise InputError([f"{operation}: {problem.path}: {problem.text}" for problem in problems])
+            raise InputError([f"{operation}: {problem.field}: {problem.message}" for problem in problems])
         self.store.patch(kind, namespace, name, with_text_quantities(kind, operation.body), by_user=True)
 
 

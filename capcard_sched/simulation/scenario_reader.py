@@ -7,12 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from capcard_sched.controllers.objects import COMMAND, EVENT, JOB, POD, POD_GROUP, QUEUE, REPLICA_SET, JsonObject
 from capcard_sched.model.annotations import CARD_QUOTA
-from capcard_sched.model.checks import check_card_quota
 from capcard_sched.model.kinds import KIND_BY_NAME, KINDS
-from capcard_sched.model.object_checks import misplaced_annotations, misspelt_annotations
 from capcard_sched.model.timestamps import SPAN_FORM, DurationError, parse_span
-from capcard_sched.simulation.checks import check_fields, check_name, check_object, with_text_quantities
-from capcard_sched.simulation.fieldpath import Problem, shown
 from capcard_sched.simulation.kinds import (
     NAMESAKES,
     NAMESPACE,
@@ -34,6 +30,10 @@ from capcard_sched.simulation.scenario import (
     in_creation_order,
 )
 from capcard_sched.simulation.store import display_name
+from capcard_sched.validation.checks import Finding, check_card_quota
+from capcard_sched.validation.fieldpath import shown
+from capcard_sched.validation.object_checks import misplaced_annotations, misspelt_annotations
+from capcard_sched.validation.structure import check_fields, check_name, check_object, with_text_quantities
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -178,20 +178,17 @@ class _ScenarioReader:
                     f"{origin}: kind {name} ({api_version}) is not known{hint}: kept as it is, without effect"
                 )
         elif known.api_version != api_version:
-            self._report(
-                origin,
-                obj,
-                [Problem("apiVersion", f"expected {known.api_version} for kind {name}, got {shown(api_version)}")],
-            )
+            text = f"expected {known.api_version} for kind {name}, got {shown(api_version)}"
+            self._report(origin, obj, [Finding("error", "apiVersion", text)])
             return None
         return kind_of(obj)
 
-    def _report(self, origin: Origin, obj: JsonObject, problems: Iterable[Problem]) -> None:
+    def _report(self, origin: Origin, obj: JsonObject, problems: Iterable[Finding]) -> None:
         metadata = obj.get("metadata")
         metadata = metadata if isinstance(metadata, dict) else {}
         name = display_name(str(metadata.get("namespace") or ""), str(metadata.get("name") or "(no name)"))
         for problem in problems:
-            self.problems.append(f"{origin}: {obj['kind']} {name}: {problem.path}: {problem.text}")
+            self.problems.append(f"{origin}: {obj['kind']} {name}: {problem.field}: {problem.message}")
 
     # --- timelines ---
 
@@ -278,7 +275,7 @@ class _ScenarioReader:
             problems = list(check_fields(kind, bare))
             metadata = target["metadata"]
             problems += [
-                Problem(f"metadata.{field}", "is set by the API server and cannot be patched")
+                Finding("error", f"metadata.{field}", "is set by the API server and cannot be patched")
                 for field in _SERVER_SET
                 if field in metadata
             ]
@@ -302,7 +299,7 @@ class _ScenarioReader:
             uid, key = obj["metadata"].get("uid"), (kind, *_address(kind, obj))
             if uid and (first := given.setdefault(uid, key)) != key:
                 text = f"{shown(uid)} is that of {first[0]} {display_name(*first[1:])}; when left out, it gets its own"
-                self._report(origin, obj, [Problem("metadata.uid", text)])
+                self._report(origin, obj, [Finding("error", "metadata.uid", text)])
         return frozenset(given)
 
     def check_names(self, existing_queues: Iterable[str]) -> None:

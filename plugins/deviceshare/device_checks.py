@@ -6,21 +6,21 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from capcard_sched.model import annotations as keys
 from capcard_sched.model.card_registration import HAMI_CORE, MIG, decode_registration, handshake_state
-from capcard_sched.model.checks import Finding, annotation_field
-from capcard_sched.model.inventory import texts
-from capcard_sched.model.object_checks import OUR_SCHEDULERS, templates_of
 from capcard_sched.model.quantity import QuantityError, base_amount
 from capcard_sched.model.task_class import ContainerAmounts
 from capcard_sched.plugins.deviceshare.geometry import geometry_of
 from capcard_sched.plugins.deviceshare.vgpu_request import InvalidAmountError, container_request, vgpu_amounts
+from capcard_sched.validation.checks import Finding, annotation_field
+from capcard_sched.validation.inventory import texts
+from capcard_sched.validation.object_checks import OUR_SCHEDULERS, templates_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
 
     from capcard_sched.model.card_registration import RegisteredCard
-    from capcard_sched.model.object_checks import Template
     from capcard_sched.plugins.deviceshare.device_config import DeviceConfig
     from capcard_sched.plugins.deviceshare.vgpu_request import ContainerRequest
+    from capcard_sched.validation.object_checks import Template
 
 Json: TypeAlias = dict[str, Any]
 

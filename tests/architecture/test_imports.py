@@ -19,6 +19,7 @@ DATA_ONLY = {"tzdata"}
 THIRD_PARTY = {
     "model": {"msgspec", "numpy", "yaml"},
     "state": {"msgspec", "numpy"},
+    "validation": {"msgspec"},
     "framework": {"msgspec", "numpy"},
     "actions": {"msgspec", "numpy"},
     "admission": {"msgspec"},

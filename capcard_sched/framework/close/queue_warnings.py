@@ -9,7 +9,7 @@ from capcard_sched.model.annotations import QUEUE_NAMESPACES
 from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.queue_access import namespace_rule
 from capcard_sched.model.report_once import ReportOnce
-from capcard_sched.model.unenforced_limits import unenforced_limits
+from capcard_sched.validation.unenforced_limits import unenforced_limits
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from capcard_sched.framework.explain.limits import share_totals
 from capcard_sched.model.annotations import CARD_QUOTA
 from capcard_sched.model.cards import is_card_quota
-from capcard_sched.model.checks import check_card_quota
 from capcard_sched.model.explanation import CardUse, QueueUse
 from capcard_sched.model.queue import ancestors
 from capcard_sched.model.resources import CPU, MEMORY, PODS
 from capcard_sched.model.status import PodGroupPhase
-from capcard_sched.model.unenforced_limits import unenforced_limits
+from capcard_sched.validation.checks import check_card_quota
+from capcard_sched.validation.unenforced_limits import unenforced_limits
 
 if TYPE_CHECKING:
     from capcard_sched.framework.core import CoreSnapshot

@@ -8,10 +8,10 @@ from capcard_sched.controllers.objects import JsonObject
 from capcard_sched.model.annotations import SIMULATION_USAGE
 from capcard_sched.model.deltas import Delta, NodeUsageChanged, NodeUsageGone, ObjectGone
 from capcard_sched.model.usage import NodeUsage
-from capcard_sched.simulation.checks import check_object
 from capcard_sched.simulation.cluster import SimulatedCluster
 from capcard_sched.simulation.kinds import NODE
 from capcard_sched.simulation.watch import StoreWatch
+from capcard_sched.validation.structure import check_object
 from tests.objects import change_of
 
 
@@ -55,5 +55,5 @@ def test_the_load_of_a_node_goes_with_it() -> None:
 @pytest.mark.parametrize("load", ["80", "cpu=80%", "cpu=200", "gpu=1", ""])
 def test_a_malformed_load_is_reported_with_its_place_and_the_accepted_form(load: str) -> None:
     (problem,) = check_object(NODE, _node(load))
-    assert problem.path == f'metadata.annotations["{SIMULATION_USAGE}"]'
-    assert 'expected "cpu=80,memory=50" in percent from 0 to 100' in problem.text
+    assert problem.field == f'metadata.annotations["{SIMULATION_USAGE}"]'
+    assert 'expected "cpu=80,memory=50" in percent from 0 to 100' in problem.message

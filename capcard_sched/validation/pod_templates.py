@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from capcard_sched.admission.names import check_label, check_labels, check_qualified, shown
 from capcard_sched.model.annotations import JDB_MAX_UNAVAILABLE, JDB_MIN_AVAILABLE
-from capcard_sched.model.checks import Finding, annotation_field
-from capcard_sched.model.inventory import texts
 from capcard_sched.model.quantity import QuantityError, milli
+from capcard_sched.validation.checks import Finding, annotation_field
+from capcard_sched.validation.inventory import texts
+from capcard_sched.validation.names import check_label, check_labels, check_qualified, shown
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Mapping
 
-Json = dict[str, Any]
+    from capcard_sched.validation.inventory import Json
 
 _BUDGET: Final = re.compile(r"[1-9][0-9]{0,9}|[1-9][0-9]?%")
 _BUDGET_FORM: Final = "a positive integer, or 1% to 99%"

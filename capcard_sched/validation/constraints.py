@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from capcard_sched.admission.job_policies import ACTIONS, EVENTS
-from capcard_sched.controllers.objects import DEPLOYMENT, JOB, POD, REPLICA_SET, STATEFUL_SET
 from capcard_sched.model.annotations import (
     SIMULATION_DURATION,
     SIMULATION_EXIT_CODE,
@@ -20,7 +18,8 @@ from capcard_sched.model.annotations import (
 from capcard_sched.model.quantity import QuantityError, parse_quantity
 from capcard_sched.model.timestamps import SPAN_FORM, DurationError, TimestampError, parse_span, parse_timestamp
 from capcard_sched.model.usage import UsageFormError, parse_usage
-from capcard_sched.simulation.fieldpath import shown
+from capcard_sched.validation.fieldpath import shown
+from capcard_sched.validation.job_policies import ACTIONS, EVENTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -227,16 +226,16 @@ _JOB_PHASES = (
     *("Terminating", "Terminated", "Failed", ""),
 )
 RULES: dict[str, tuple[tuple[Path, Check], ...]] = {
-    POD: (
+    "Pod": (
         *_TEMPLATE_RULES,
         (("status", "phase"), _one_of("Pending", "Running", "Succeeded", "Failed", "Unknown")),
         (("status", "containerStatuses", "*", "restartCount"), _COUNT),
         (("status", "initContainerStatuses", "*", "restartCount"), _COUNT),
     ),
-    DEPLOYMENT: _WORKLOAD_RULES,
-    REPLICA_SET: _WORKLOAD_RULES,
-    STATEFUL_SET: (*_WORKLOAD_RULES, *_under(("spec", "volumeClaimTemplates", "*"), _CLAIM_RULES)),
-    JOB: (
+    "Deployment": _WORKLOAD_RULES,
+    "ReplicaSet": _WORKLOAD_RULES,
+    "StatefulSet": (*_WORKLOAD_RULES, *_under(("spec", "volumeClaimTemplates", "*"), _CLAIM_RULES)),
+    "Job": (
         (("spec", "minAvailable"), _COUNT),
         (("spec", "maxRetry"), _COUNT),
         (("spec", "minSuccess"), _between(1)),

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from capcard_sched.model.checks import (
+from capcard_sched.validation.checks import (
     check_card_name,
     check_card_quota,
     check_card_request,
@@ -12,7 +12,7 @@ from capcard_sched.model.checks import (
     check_node,
     check_spelling,
 )
-from capcard_sched.model.object_checks import check_objects
+from capcard_sched.validation.object_checks import check_objects
 
 H200 = {"nvidia.com/gpu.product": "NVIDIA-H200", "nvidia.com/gpu.memory": "143771"}
 

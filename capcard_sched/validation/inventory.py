@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from capcard_sched.model import annotations as keys
 from capcard_sched.model.cards import CARD, CardSyntaxError, discover_cards, is_card_quota, parse_card_quota
-from capcard_sched.model.checks import Finding, annotation_field
 from capcard_sched.model.quantity import QuantityError, base_amount
 from capcard_sched.model.queue import ROOT
+from capcard_sched.validation.checks import Finding, annotation_field
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from capcard_sched.admission.jobs import check_job_structure
-from capcard_sched.controllers.objects import DEPLOYMENT, JOB, POD, REPLICA_SET, STATEFUL_SET, JsonObject
 from capcard_sched.model.quantity import parse_quantity
-from capcard_sched.simulation.constraints import COMMON_RULES, RULES, quantity
-from capcard_sched.simulation.fieldpath import Problem, describe, field_path, shown
-from capcard_sched.simulation.schemas import shape_of
+from capcard_sched.validation.checks import Finding
+from capcard_sched.validation.constraints import COMMON_RULES, RULES, quantity
+from capcard_sched.validation.fieldpath import describe, field_path, shown
+from capcard_sched.validation.job_structure import check_job_structure
+from capcard_sched.validation.names import is_subdomain
+from capcard_sched.validation.schemas import shape_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from capcard_sched.simulation.constraints import Path
+    from capcard_sched.validation.constraints import Path
+    from capcard_sched.validation.inventory import Json
 
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _NAME_FORM = 'lower-case letters, digits, "-" and ".", starting and ending with a letter or digit'
 
 
-def check_object(kind: str, obj: JsonObject) -> Iterator[Problem]:
+def check_object(kind: str, obj: Json) -> Iterator[Finding]:
     """Yields the problems of a whole object; a wrong type is the only one reported."""
     found = False
     for problem in check_fields(kind, obj):
@@ -33,7 +33,7 @@ def check_object(kind: str, obj: JsonObject) -> Iterator[Problem]:
         yield from _check_whole(kind, obj)
 
 
-def check_fields(kind: str, obj: JsonObject) -> Iterator[Problem]:
+def check_fields(kind: str, obj: Json) -> Iterator[Finding]:
     """Yields the problems of the present fields; the body of a patch may omit others."""
     metadata = obj.get("metadata")
     if isinstance(metadata, dict):
@@ -53,10 +53,10 @@ def check_fields(kind: str, obj: JsonObject) -> Iterator[Problem]:
         for place, value in _values(obj, path, ()):
             text = check(value)
             if text is not None:
-                yield Problem(field_path(place), text)
+                yield Finding("error", field_path(place), text)
 
 
-def with_text_quantities(kind: str, obj: JsonObject) -> JsonObject:
+def with_text_quantities(kind: str, obj: Json) -> Json:
     """Converts quantities that YAML decoded as numbers to strings, the form of an API server.
 
     Changes `obj` in place, which must have passed `check_fields`.
@@ -72,32 +72,32 @@ def with_text_quantities(kind: str, obj: JsonObject) -> JsonObject:
     return obj
 
 
-def check_name(obj: JsonObject, namespaced: bool | None) -> Iterator[Problem]:
+def check_name(obj: Json, namespaced: bool | None) -> Iterator[Finding]:
     """Yields problems of `metadata.name` and `metadata.namespace`: absent, not a string, or of a wrong form."""
     metadata = obj.get("metadata")
     if not isinstance(metadata, dict):
         if metadata is None:
-            yield Problem("metadata.name", "is required")
+            yield Finding("error", "metadata.name", "is required")
         else:
-            yield Problem("metadata", f"expected a mapping, got {shown(metadata)}")
+            yield Finding("error", "metadata", f"expected a mapping, got {shown(metadata)}")
         return
     for field in ("name", "namespace"):
         value = metadata.get(field)
         path = f"metadata.{field}"
         if value is None or value == "":
             if field == "name":
-                yield Problem(path, "is required")
+                yield Finding("error", path, "is required")
         elif not isinstance(value, str):
-            yield Problem(path, f"expected a string, got {shown(value)}")
-        elif namespaced is not None and (_NAME.fullmatch(value) is None or len(value) > 253):
-            yield Problem(path, f"{shown(value)} is not a valid name: use {_NAME_FORM}")
+            yield Finding("error", path, f"expected a string, got {shown(value)}")
+        elif namespaced is not None and not is_subdomain(value):
+            yield Finding("error", path, f"{shown(value)} is not a valid name: use {_NAME_FORM}")
 
 
-def _strings(values: Any, place: Path) -> Iterator[Problem]:
+def _strings(values: Any, place: Path) -> Iterator[Finding]:
     for key, value in values.items() if isinstance(values, dict) else ():
         if not isinstance(value, str):
             hint = ": put it in quotes" if not isinstance(value, dict | list) else ""
-            yield Problem(field_path((*place, key)), f"expected a string, got {shown(value)}{hint}")
+            yield Finding("error", field_path((*place, key)), f"expected a string, got {shown(value)}{hint}")
 
 
 def _values(value: Any, path: Path, place: Path) -> Iterator[tuple[Path, Any]]:
@@ -120,25 +120,25 @@ def _values(value: Any, path: Path, place: Path) -> Iterator[tuple[Path, Any]]:
 # --- rules about a whole object -------------------------------------------------------------------------------------
 
 
-def _check_whole(kind: str, obj: JsonObject) -> Iterator[Problem]:
+def _check_whole(kind: str, obj: Json) -> Iterator[Finding]:
     spec = obj.get("spec") or {}
-    if kind == POD:
+    if kind == "Pod":
         yield from _check_pod(spec, ("spec",))
-    elif kind in (DEPLOYMENT, REPLICA_SET, STATEFUL_SET):
+    elif kind in ("Deployment", "ReplicaSet", "StatefulSet"):
         yield from _check_workload(spec)
-    elif kind == JOB:
+    elif kind == "Job":
         yield from _check_job(obj)
     elif kind == "PriorityClass" and "value" not in obj:
-        yield Problem("value", "is required")
+        yield Finding("error", "value", "is required")
     elif kind == "Command":
         for field, value in (("action", obj.get("action")), ("target", obj.get("target"))):
             if not value:
-                yield Problem(field, "is required")
+                yield Finding("error", field, "is required")
 
 
-def _check_pod(spec: JsonObject, place: Path) -> Iterator[Problem]:
+def _check_pod(spec: Json, place: Path) -> Iterator[Finding]:
     if not spec.get("containers"):
-        yield Problem(field_path((*place, "containers")), "is required: a pod has at least one container")
+        yield Finding("error", field_path((*place, "containers")), "is required: a pod has at least one container")
     for group in ("containers", "initContainers"):
         for index, container in enumerate(spec.get(group) or ()):
             resources = container.get("resources") or {}
@@ -146,13 +146,13 @@ def _check_pod(spec: JsonObject, place: Path) -> Iterator[Problem]:
             for name, request in (resources.get("requests") or {}).items():
                 if name in limits and parse_quantity(request) > parse_quantity(limits[name]):
                     path = field_path((*place, group, str(index), "resources", "requests", name))
-                    yield Problem(path, f"{request} is more than its limit {limits[name]}")
+                    yield Finding("error", path, f"{request} is more than its limit {limits[name]}")
 
 
-def _check_workload(spec: JsonObject) -> Iterator[Problem]:
+def _check_workload(spec: Json) -> Iterator[Finding]:
     template = spec.get("template")
     if not template:
-        yield Problem("spec.template", "is required")
+        yield Finding("error", "spec.template", "is required")
         return
     yield from _check_pod(template.get("spec") or {}, ("spec", "template", "spec"))
     wanted = (spec.get("selector") or {}).get("matchLabels") or {}
@@ -160,10 +160,11 @@ def _check_workload(spec: JsonObject) -> Iterator[Problem]:
     for key, value in wanted.items():
         if labels.get(key) != value:
             path = field_path(("spec", "selector", "matchLabels", key))
-            yield Problem(path, f"{key}={value} is not a label of spec.template, which must match its own selector")
+            message = f"{key}={value} is not a label of spec.template, which must match its own selector"
+            yield Finding("error", path, message)
 
 
-def _check_job(obj: JsonObject) -> Iterator[Problem]:
+def _check_job(obj: Json) -> Iterator[Finding]:
     """The rules of the webhook, and the pod templates."""
     spec = obj.get("spec") or {}
     tasks = [
@@ -171,7 +172,7 @@ def _check_job(obj: JsonObject) -> Iterator[Problem]:
     ]
     for finding in check_job_structure({**obj, "spec": {**spec, "tasks": tasks}}):
         if finding.severity == "error":
-            yield Problem(finding.field, f"{finding.message}; accepted: {finding.accepted}")
+            yield Finding("error", finding.field, f"{finding.message}; accepted: {finding.accepted}")
     for index, task in enumerate(tasks):
         template = task.get("template") or {}
         yield from _check_pod(template.get("spec") or {}, ("spec", "tasks", str(index), "template", "spec"))

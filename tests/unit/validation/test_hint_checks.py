@@ -15,7 +15,7 @@ from capcard_sched.model.annotations import (
     TASK_TOPOLOGY_ANTI_AFFINITY,
     TASK_TOPOLOGY_TASK_ORDER,
 )
-from capcard_sched.model.object_checks import check_objects
+from capcard_sched.validation.object_checks import check_objects
 
 
 def found(*objects: dict[str, Any]) -> list[tuple[str, str, str]]:

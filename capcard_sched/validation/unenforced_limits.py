@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from capcard_sched.model.annotations import CARD_QUOTA
-from capcard_sched.model.checks import Finding, annotation_field
 from capcard_sched.model.resources import VGPU_RESOURCES
+from capcard_sched.validation.checks import Finding, annotation_field
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping

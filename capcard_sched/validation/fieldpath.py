@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
+
+from capcard_sched.validation.checks import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,30 +26,23 @@ _WORDS = {
 }
 
 
-class Problem(NamedTuple):
-    """A problem of one field: its path from the top of the object, and the message."""
-
-    path: str
-    text: str
-
-
-def describe(error: msgspec.ValidationError, value: Any) -> Problem:
+def describe(error: msgspec.ValidationError, value: Any) -> Finding:
     """The problem behind `error`, which was raised while decoding `value`."""
     text, _, place = str(error).partition(" - at `")
     steps = [name or index for name, index in _STEP.findall(place.removesuffix("`").removeprefix("key in "))]
     missing = _MISSING.match(text)
     if missing is not None:
-        return Problem(field_path([*_located(steps, value, None), missing["field"]]), "is required")
+        return Finding("error", field_path([*_located(steps, value, None), missing["field"]]), "is required")
     match = _EXPECTED.match(text)
     if match is None:
-        return Problem(field_path(_located(steps, value, None)), text[:1].lower() + text[1:])
+        return Finding("error", field_path(_located(steps, value, None)), text[:1].lower() + text[1:])
     accepted = [word for word in match["expected"].strip("`").split(" | ") if word != "null"]
     path = _located(steps, value, accepted)
     if set(accepted) == {"str", "int", "float"}:
         words = "a quantity such as 500m, 2 or 16Gi"
     else:
         words = " or ".join(_WORDS.get(word, word) for word in accepted)
-    return Problem(field_path(path), f"expected {words}, got {shown(_at(path, value))}")
+    return Finding("error", field_path(path), f"expected {words}, got {shown(_at(path, value))}")
 
 
 def shown(value: Any) -> str:

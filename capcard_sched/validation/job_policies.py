@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from capcard_sched.admission.names import shown
-from capcard_sched.model.checks import Finding
+from capcard_sched.validation.checks import Finding
+from capcard_sched.validation.names import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from capcard_sched.admission.review import Json
+    from capcard_sched.validation.inventory import Json
 
 #: Actions that policies may name.
 ACTIONS: Final = (

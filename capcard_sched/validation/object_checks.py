@@ -1,4 +1,4 @@
-"""The checks of `model.checks` over whole API objects, and checks across several objects.
+"""`checks` over whole API objects, and checks across several objects.
 
 Objects are plain JSON values and may be malformed: schema validation reports that elsewhere, and nothing here raises.
 """
@@ -16,7 +16,10 @@ from capcard_sched.model.cards import (
     parse_card_name,
     parse_card_request,
 )
-from capcard_sched.model.checks import (
+from capcard_sched.model.queue_access import ACCEPTED as NAMESPACES_FORM
+from capcard_sched.model.queue_access import namespace_rule
+from capcard_sched.model.resources import VGPU_RESOURCES
+from capcard_sched.validation.checks import (
     Finding,
     Severity,
     annotation_field,
@@ -28,8 +31,13 @@ from capcard_sched.model.checks import (
     check_spelling,
     is_card_resource,
 )
-from capcard_sched.model.hint_checks import check_cooldown, check_running_estimate, check_scoring, check_task_topology
-from capcard_sched.model.inventory import (
+from capcard_sched.validation.hint_checks import (
+    check_cooldown,
+    check_running_estimate,
+    check_scoring,
+    check_task_topology,
+)
+from capcard_sched.validation.inventory import (
     Inventory,
     Json,
     allocatable,
@@ -40,10 +48,7 @@ from capcard_sched.model.inventory import (
     texts,
     value_at,
 )
-from capcard_sched.model.queue_access import ACCEPTED as NAMESPACES_FORM
-from capcard_sched.model.queue_access import namespace_rule
-from capcard_sched.model.resources import VGPU_RESOURCES
-from capcard_sched.model.unenforced_limits import unenforced_limits
+from capcard_sched.validation.unenforced_limits import unenforced_limits
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence

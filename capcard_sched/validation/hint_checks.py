@@ -1,4 +1,4 @@
-"""Checks of the annotations that express preferences of jobs and pods; `model.checks` has the others.
+"""Checks of the annotations that express preferences of jobs and pods; `checks` has the others.
 
 The plugins that read them emit the same problems as events.
 """
@@ -12,11 +12,11 @@ from capcard_sched.model.annotations import (
     RESOURCE_STRATEGY_SCORING_TYPE,
     RESOURCE_STRATEGY_WEIGHT,
 )
-from capcard_sched.model.checks import Finding, annotation_field, check_choice
 from capcard_sched.model.cooldown import COOLDOWN_FORM, cooldown_of
 from capcard_sched.model.strategies import STRATEGIES, WEIGHTS_FORM, StrategyError, parse_weights
 from capcard_sched.model.task_topology import FORMS, topology_of
 from capcard_sched.model.timestamps import DurationError, parse_duration
+from capcard_sched.validation.checks import Finding, annotation_field, check_choice
 
 #: The accepted form of a declared duration.
 RUNNING_ESTIMATE_FORM: Final = "a Go duration above 0, such as 90m or 2h30m"
@@ -24,7 +24,7 @@ RUNNING_ESTIMATE_FORM: Final = "a Go duration above 0, such as 90m or 2h30m"
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from capcard_sched.model.checks import Severity
+    from capcard_sched.validation.checks import Severity
 
 
 def check_task_topology(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from capcard_sched.model.checks import Finding
+from capcard_sched.validation.checks import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

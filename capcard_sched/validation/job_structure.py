@@ -1,0 +1,212 @@
+"""The structure of vcjobs: tasks, policies, volumes and numbers; the rules of a webhook, read in the simulator too."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from capcard_sched.validation.checks import Finding
+from capcard_sched.validation.inventory import as_maps
+from capcard_sched.validation.job_policies import check_policies
+from capcard_sched.validation.names import LABEL_FORM, check_label, is_label, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from capcard_sched.validation.inventory import Json
+
+_TOPOLOGY_POLICIES: Final = ("none", "best-effort", "restricted", "single-numa-node", "")
+#: Characters of a pod name: pods are named `<job>-<task>-<index>`, and the name is also their host name.
+_POD_NAME_CHARACTERS: Final = 63
+
+
+def check_job_structure(obj: Json) -> Iterator[Finding]:
+    """The findings in tasks, policies, volumes and numbers of a job, whose tasks have names."""
+    spec = obj["spec"]
+    yield from check_numbers(spec)
+    yield from _check_tasks(obj, spec)
+    yield from check_policies(spec.get("policies"), "spec.policies")
+    yield from _check_volumes(spec.get("volumes"))
+
+
+def check_numbers(spec: Json) -> Iterator[Finding]:
+    """The numbers of a job."""
+    for name, message in (
+        ("minAvailable", "job 'minAvailable' must be >= 0."),
+        ("maxRetry", "'maxRetry' cannot be less than zero."),
+        ("ttlSecondsAfterFinished", "'ttlSecondsAfterFinished' cannot be less than zero."),
+        ("minSuccess", "'minSuccess' must be at least 1."),
+    ):
+        value = spec.get(name)
+        least = 1 if name == "minSuccess" else 0
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int):
+            yield Finding("error", f"spec.{name}", f"{shown(value)} is not an integer", f"a whole number from {least}")
+        elif value < least:
+            yield Finding("error", f"spec.{name}", message, f"a whole number from {least}")
+
+
+def _check_tasks(obj: Json, spec: Json) -> Iterator[Finding]:
+    tasks = tasks_of(spec)
+    if not tasks:
+        yield Finding("error", "spec.tasks", "No task specified in job spec", "a list with at least one task")
+        return
+    job = str((obj.get("metadata") or {}).get("name") or "")
+    if job:
+        yield from check_label(job, "metadata.name")
+    names: set[str] = set()
+    for index, task in enumerate(tasks):
+        field = f"spec.tasks[{index}]"
+        name = task.get("name")
+        yield from check_label(name, f"{field}.name")
+        if name in names:
+            yield Finding("error", f"{field}.name", f"duplicated task name {name}", "distinct names")
+        names.add(str(name))
+        pod = f"{job}-{name}-{max(replicas_of(task) - 1, 0)}"
+        if is_label(str(name)) and (len(pod) > _POD_NAME_CHARACTERS or (job and not is_label(pod))):
+            message = f"pods would be named {shown(pod)}, which is not a DNS-1123 label"
+            yield Finding("error", f"{field}.name", message, f"a job and task name that give pod names of {LABEL_FORM}")
+        yield from check_policies(task.get("policies"), f"{field}.policies")
+        yield from _check_topology(task, field)
+        yield from _check_partitions(task, field)
+        max_retry = task.get("maxRetry")
+        if isinstance(max_retry, int) and max_retry < -1:
+            message = f"{max_retry} is less than -1"
+            yield Finding("error", f"{field}.maxRetry", message, "a whole number; -1 is without limit")
+    yield from check_amounts(obj, spec)
+    yield from _check_dependencies(tasks)
+
+
+def check_amounts(obj: Json, spec: Json) -> Iterator[Finding]:
+    """Replicas and minimums of the tasks, and the minimums of the job."""
+    job = (obj.get("metadata") or {}).get("name", "")
+    total = 0
+    for index, task in enumerate(tasks_of(spec)):
+        field = f"spec.tasks[{index}]"
+        for name in ("replicas", "minAvailable"):
+            value = task.get(name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+                yield Finding("error", f"{field}.{name}", f"{shown(value)} is not accepted", "a whole number from 0")
+        replicas = replicas_of(task)
+        total += replicas
+        if count_of(task.get("minAvailable")) > replicas:
+            message = f"'minAvailable' is greater than 'replicas' in task: {task.get('name')}, job: {job}"
+            yield Finding("error", f"{field}.minAvailable", message, f"at most {replicas}")
+    if count_of(spec.get("minAvailable")) > total:
+        message = "job 'minAvailable' should not be greater than total replicas in tasks"
+        yield Finding("error", "spec.minAvailable", message, f"at most {total}")
+    if count_of(spec.get("minSuccess")) > total:
+        message = "job 'minSuccess' should not be greater than total replicas in tasks"
+        yield Finding("error", "spec.minSuccess", message, f"at most {total}")
+
+
+def _check_topology(task: Json, field: str) -> Iterator[Finding]:
+    policy = task.get("topologyPolicy")
+    if policy is None:
+        return
+    if policy not in _TOPOLOGY_POLICIES:
+        accepted = ", ".join(each for each in _TOPOLOGY_POLICIES if each)
+        yield Finding("error", f"{field}.topologyPolicy", f"{shown(policy)} is not accepted", accepted)
+    elif policy not in {"", "none"}:
+        pod = (task.get("template") or {}).get("spec") or {}
+        for index, container in enumerate(pod.get("containers") or ()):
+            cpu = ((container.get("resources") or {}).get("requests") or {}).get("cpu")
+            if cpu is None or not str(cpu).isdigit():
+                place = f"{field}.template.spec.containers[{index}].resources.requests.cpu"
+                message = f"{shown(cpu)} is not a whole number of CPUs, which topologyPolicy {policy} requires"
+                yield Finding("error", place, message, "an integer such as 4")
+
+
+def _check_partitions(task: Json, field: str) -> Iterator[Finding]:
+    """Partitions have one size, and the replicas fill them."""
+    policy = task.get("partitionPolicy")
+    if policy is None:
+        return
+    field = f"{field}.partitionPolicy"
+    if not isinstance(policy, dict):
+        yield Finding("error", field, f"{shown(policy)} is not accepted", "totalPartitions and partitionSize")
+        return
+    valid = True
+    for name, least in (("totalPartitions", 1), ("partitionSize", 1), ("minPartitions", 0)):
+        value = policy.get(name)
+        required = least == 1
+        if (value is None and required) or (
+            value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least)
+        ):
+            valid = False
+            yield Finding("error", f"{field}.{name}", f"{shown(value)} is not accepted", f"a whole number from {least}")
+    if not valid:
+        return
+    total, size = policy["totalPartitions"], policy["partitionSize"]
+    if total * size != replicas_of(task):
+        message = f"{total} partitions of {size} pods are not the {replicas_of(task)} replicas of the task"
+        yield Finding("error", field, message, "totalPartitions x partitionSize = replicas")
+    if count_of(policy.get("minPartitions")) > total:
+        message = f"{policy['minPartitions']} is more than the {total} partitions"
+        yield Finding("error", f"{field}.minPartitions", message, f"at most {total}")
+    for name in ("minPartitions", "networkTopology"):
+        if policy.get(name):
+            yield Finding("warning", f"{field}.{name}", "has no effect: the gang is that of minAvailable", "no value")
+
+
+def _check_dependencies(tasks: Sequence[Json]) -> Iterator[Finding]:
+    graph = {str(task.get("name")): _depends_on(task) for task in tasks}
+    for index, task in enumerate(tasks):
+        field = f"spec.tasks[{index}].dependsOn"
+        for other in _depends_on(task):
+            if other not in graph:
+                message = f"there is no task {shown(other)}"
+                yield Finding("error", f"{field}.name", message, ", ".join(sorted(graph)))
+        iteration = (task.get("dependsOn") or {}).get("iteration")
+        if iteration not in {None, "", "any", "all"}:
+            yield Finding("error", f"{field}.iteration", f"{shown(iteration)} is not accepted", "any or all")
+    remaining = {name: {other for other in others if other in graph} for name, others in graph.items()}
+    while remaining:
+        free = {name for name, others in remaining.items() if not others}
+        if not free:
+            message = "job has dependencies between tasks, but doesn't form a directed acyclic graph(DAG)"
+            cycle = ", ".join(sorted(remaining))
+            yield Finding("error", "spec.tasks", message, f"no cycle; these tasks depend on each other: {cycle}")
+            return
+        remaining = {name: others - free for name, others in remaining.items() if name not in free}
+
+
+def _depends_on(task: Json) -> list[str]:
+    names = (task.get("dependsOn") or {}).get("name")
+    return [str(name) for name in names] if isinstance(names, list) else []
+
+
+def _check_volumes(volumes: Any) -> Iterator[Finding]:
+    paths: set[str] = set()
+    for index, volume in enumerate(as_maps(volumes)):
+        field = f"spec.volumes[{index}]"
+        path = volume.get("mountPath")
+        if not path:
+            yield Finding("error", f"{field}.mountPath", "mountPath is required", "an absolute path")
+        elif ":" in str(path):
+            yield Finding("error", f"{field}.mountPath", f"{shown(path)} contains a colon", "a path without ':'")
+        elif path in paths:
+            yield Finding("error", f"{field}.mountPath", f"duplicated mountPath: {path}", "distinct paths")
+        paths.add(str(path))
+        name, claim = volume.get("volumeClaimName"), volume.get("volumeClaim")
+        if bool(name) == bool(claim):
+            message = "either VolumeClaim or VolumeClaimName must be specified"
+            yield Finding("error", field, message, "volumeClaim or volumeClaimName")
+        elif name:
+            yield from check_label(name, f"{field}.volumeClaimName")
+
+
+def tasks_of(spec: Json) -> list[Json]:
+    """The tasks of a job."""
+    return as_maps(spec.get("tasks"))
+
+
+def replicas_of(task: Json) -> int:
+    """Pods of a task; a task without a count has one."""
+    value = task.get("replicas")
+    return 1 if value is None else count_of(value)
+
+
+def count_of(value: Any) -> int:
+    """A count, 0 for what is none."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
