@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 from hypothesis import HealthCheck, settings
 
-from tests.controlplane.build import UnavailableError, locate, required
+from tests.controlplane.build import require
 from tests.controlplane.cluster import Cluster, prepare
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.kubelet import Kubelet
@@ -38,13 +38,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def control_plane() -> Iterator[ControlPlane]:
     """A running etcd and kube-apiserver, one per process of pytest, started by the first test that uses it."""
-    try:
-        programs = locate()
-    except UnavailableError as why:
-        if required():
-            pytest.fail(str(why), pytrace=False)
-        pytest.skip(str(why))
-    with ControlPlane(programs) as running:
+    with ControlPlane(require()) as running:
         yield running
 
 

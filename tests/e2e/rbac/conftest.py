@@ -6,19 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.controlplane.build import UnavailableError, locate, required
+from tests.controlplane.build import require
 from tests.controlplane.controlplane import ControlPlane
 
 
 @pytest.fixture(scope="module")
 def plain_control_plane() -> Iterator[ControlPlane]:
     """Without WatchList, so that what is watched is listed first; one per module, which may spoil it."""
-    try:
-        programs = locate()
-    except UnavailableError as why:
-        if required():
-            pytest.fail(str(why), pytrace=False)
-        pytest.skip(str(why))
-    with ControlPlane(programs, apiserver_flags=["--feature-gates=WatchList=false"]) as running:
+    with ControlPlane(require(), apiserver_flags=["--feature-gates=WatchList=false"]) as running:
         running.start_controller_manager("persistentvolume-binder-controller")
         yield running

@@ -17,7 +17,7 @@ from capcard_sched.kube.connection import load_connection
 from capcard_sched.kube.fence import PROBE_POD, Fence, FenceState, may_be_fenced, policy_objects
 from capcard_sched.kube.paths import pod_path
 from capcard_sched.model.annotations import FENCE
-from tests.controlplane.build import UnavailableError, locate, required
+from tests.controlplane.build import require
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.manifests import node, pod
@@ -35,13 +35,7 @@ OBJECTS = policy_objects(namespace=NAMESPACE, lease=LEASE, user="scheduler-a")
 @pytest.fixture(scope="module")
 def own_control_plane() -> Iterator[ControlPlane]:
     """A control plane of this module: its policies must outlive every test (kubernetes/kubernetes#130887)."""
-    try:
-        programs = locate()
-    except UnavailableError as why:
-        if required():
-            pytest.fail(str(why), pytrace=False)
-        pytest.skip(str(why))
-    with ControlPlane(programs) as running:
+    with ControlPlane(require()) as running:
         yield running
 
 

@@ -1,4 +1,4 @@
-"""A cluster with every card, what holds some of them, and the answers at admission: for the tests of enqueue."""
+"""Clusters with cards, what holds some of them, and the answers of the plugin."""
 
 from __future__ import annotations
 
@@ -42,6 +42,39 @@ def memory(requested: int, total: int, limit: int) -> tuple[str, str]:
 def cluster_of_everything(h: Harness) -> None:
     for card in CARDS:
         h.gpu_node(f"node-{card.lower()}", card=card, count=64, cpu="1000", memory="4Ti")
+
+
+def node_of(card: str) -> str:
+    return f"n-{card.lower()}"
+
+
+def nodes(h: Harness, *cards: str, count: int = 64) -> None:
+    """A large node of each card."""
+    for card in cards:
+        h.gpu_node(node_of(card), card=card, count=count, cpu="1000", memory="4Ti")
+
+
+def hold_on(h: Harness, card: str, count: int) -> None:
+    """A running gang with `count` single-card pods on the node of the card."""
+    group = f"held-{card.lower()}"
+    h.group(group, phase="Running", min_member=count)
+    for i in range(count):
+        h.pod(f"{group}-{i}", group=group, requests={}, card=card, cards=1, node=node_of(card))
+
+
+def running(
+    h: Harness, count: int, *, card: str = "H200", node: str = "n1", queue: str = "q", group: str = "run"
+) -> None:
+    """A running job with `count` single-card pods, one of which it needs."""
+    h.group(group, queue=queue, phase="Running", min_member=1)
+    for i in range(count):
+        h.pod(f"{group}-p-{i}", group=group, requests={}, card=card, cards=1, node=node)
+
+
+def allocated(h: Harness, queue: str = "q") -> dict[str, int]:
+    """Card to the allocated amount of a queue, in thousandths."""
+    cards: dict[str, int] = h.plugin("capacity-card").ledger.queues[queue].allocated.cards
+    return cards
 
 
 def hold(h: Harness, card: str, count: int, *, group: str = "", min_member: int | None = None) -> None:

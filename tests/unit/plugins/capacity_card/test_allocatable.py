@@ -10,38 +10,13 @@ import pytest
 from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.refusal import Figures, Refusal
 from capcard_sched.testing import Harness
+from tests.unit.plugins.capacity_card.admission import allocated, hold_on, nodes, scalar
 
 GPU = "nvidia.com/gpu"
 
 
-def scalar(card: str, requested: int, total: int, limit: int) -> tuple[str, str]:
-    return (
-        "InsufficientScalarQuota",
-        (
-            f"Queue <q> has insufficient <{card}> quota: requested <{requested}>, total would be <{total}>, "
-            f"but capability is <{limit}>"
-        ),
-    )
-
-
 def no_charge(error: str) -> tuple[str, str]:
     return "GetTaskRequestResourceFailed", f"Get request resource failed, Queue <q>, error: <{error}>"
-
-
-def node_of(card: str) -> str:
-    return f"n-{card.lower()}"
-
-
-def nodes(h: Harness, *cards: str, count: int = 64) -> None:
-    for card in cards:
-        h.gpu_node(node_of(card), card=card, count=count, cpu="1000", memory="4Ti")
-
-
-def hold(h: Harness, card: str, count: int) -> None:
-    group = f"held-{card.lower()}"
-    h.group(group, phase="Running", min_member=count)
-    for i in range(count):
-        h.pod(f"{group}-{i}", group=group, requests={}, card=card, cards=1, node=node_of(card))
 
 
 def check(h: Harness, pod: str = "p") -> Refusal | None:
@@ -59,11 +34,6 @@ def shown(refusal: Refusal | None) -> tuple[str, str] | None:
         "volcano.capacity-card",
     )
     return refusal.reason, refusal.message
-
-
-def allocated(h: Harness, queue: str = "q") -> dict[str, int]:
-    cards: dict[str, int] = h.plugin("capacity-card").ledger.queues[queue].allocated.cards
-    return cards
 
 
 @pytest.mark.parametrize(
@@ -125,7 +95,7 @@ def test_one_pod_is_checked_against_the_allocated_amounts(
     nodes(h, "NVIDIA-H200", "A", "B")
     h.queue("q", cards=quota)
     for card, count in held.items():
-        hold(h, card, count)
+        hold_on(h, card, count)
     h.group("g")
     h.pod("p", **pod)
     assert shown(check(h)) == expected
@@ -135,7 +105,7 @@ def test_reservations_play_no_role(harness: Callable[..., Harness]) -> None:
     h = harness()
     nodes(h, "A")
     h.queue("q", cards={"A": 3})
-    hold(h, "A", 2)
+    hold_on(h, "A", 2)
     h.group("waiting", annotations={"volcano.sh/card.request": '{"A":1}'})
     h.group("g")
     h.pod("p", card="A", cards=1)
@@ -367,7 +337,7 @@ def test_an_evicted_pod_holds_its_quota_and_an_undone_eviction_restores_it(harne
     h = harness()
     nodes(h, "A", "B")
     h.queue("q", cards={"A": 4, "B": 4})
-    hold(h, "A", 2)
+    hold_on(h, "A", 2)
     h.group("g", phase="Running")
     h.pod("p", card="A|B", cards=3, node="n-b", annotations={"volcano.sh/card.assigned": "A"})
     session = h.session()

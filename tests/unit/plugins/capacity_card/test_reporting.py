@@ -7,17 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from capcard_sched.testing import Harness
+from tests.unit.plugins.capacity_card.admission import running
 from tests.unit.plugins.capacity_card.conftest import CONF
 
 GPU = "nvidia.com/gpu"
-
-
-def running(
-    h: Harness, count: int, *, card: str = "H200", node: str = "n1", queue: str = "q", group: str = "run"
-) -> None:
-    h.group(group, queue=queue, phase="Running", min_member=1)
-    for i in range(count):
-        h.pod(f"{group}-p-{i}", group=group, requests={}, card=card, cards=1, node=node)
 
 
 def test_usage_is_published_on_queues_when_enabled(harness: Callable[..., Harness]) -> None:

@@ -10,39 +10,9 @@ import pytest
 from capcard_sched.framework.api.node_view import Diagnosis
 from capcard_sched.model.refusal import Code, Figures
 from capcard_sched.testing import Harness
+from tests.unit.plugins.capacity_card.admission import allocated, hold_on, nodes, scalar
 
 GPU = "nvidia.com/gpu"
-
-
-def scalar(card: str, requested: int, total: int, limit: int) -> tuple[str, str]:
-    return (
-        "InsufficientScalarQuota",
-        (
-            f"Queue <q> has insufficient <{card}> quota: requested <{requested}>, total would be <{total}>, "
-            f"but capability is <{limit}>"
-        ),
-    )
-
-
-def node_of(card: str) -> str:
-    return f"n-{card.lower()}"
-
-
-def nodes(h: Harness, *cards: str, count: int = 64) -> None:
-    for card in cards:
-        h.gpu_node(node_of(card), card=card, count=count, cpu="1000", memory="4Ti")
-
-
-def hold(h: Harness, card: str, count: int) -> None:
-    group = f"held-{card.lower()}"
-    h.group(group, phase="Running", min_member=count)
-    for i in range(count):
-        h.pod(f"{group}-{i}", group=group, requests={}, card=card, cards=1, node=node_of(card))
-
-
-def allocated(h: Harness, queue: str = "q") -> dict[str, int]:
-    cards: dict[str, int] = h.plugin("capacity-card").ledger.queues[queue].allocated.cards
-    return cards
 
 
 def diagnosis(h: Harness, pod: str = "p") -> Diagnosis:
@@ -66,7 +36,7 @@ def test_a_pod_goes_where_its_queue_has_quota(harness: Callable[..., Harness]) -
     h = harness()
     nodes(h, "A", "B", count=8)
     h.queue("q", cards={"A": 2, "B": 3})
-    hold(h, "A", 2)
+    hold_on(h, "A", 2)
     h.group("g")
     h.pod("p", card="A|B", cards=1)
     found = diagnosis(h)

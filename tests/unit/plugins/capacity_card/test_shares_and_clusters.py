@@ -5,31 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from capcard_sched.testing import Harness
+from tests.unit.plugins.capacity_card.admission import allocated, running, scalar
 
 GPU = "nvidia.com/gpu"
-
-
-def scalar(card: str, requested: int, total: int, limit: int) -> tuple[str, str]:
-    return (
-        "InsufficientScalarQuota",
-        (
-            f"Queue <q> has insufficient <{card}> quota: requested <{requested}>, total would be <{total}>, "
-            f"but capability is <{limit}>"
-        ),
-    )
-
-
-def running(
-    h: Harness, count: int, *, card: str = "H200", node: str = "n1", queue: str = "q", group: str = "run"
-) -> None:
-    h.group(group, queue=queue, phase="Running", min_member=1)
-    for i in range(count):
-        h.pod(f"{group}-p-{i}", group=group, requests={}, card=card, cards=1, node=node)
-
-
-def allocated(h: Harness, queue: str = "q") -> dict[str, int]:
-    cards: dict[str, int] = h.plugin("capacity-card").ledger.queues[queue].allocated.cards
-    return cards
 
 
 def order(h: Harness) -> list[str]:
