@@ -17,7 +17,10 @@ from tests.e2e.daemons import CARD_CONF, Daemon
 from tests.scenarios.cards.card_scene import wants
 
 H200 = "NVIDIA-H200"
-CONF = CARD_CONF.replace("{name: capacity-card}", "{name: capacity-card, arguments: {unnamedCards: infer}}")
+#: The daemon runs with its built-in scheduler-conf, as installed; in the tests of preemption with this one.
+PREEMPT_CONF = CARD_CONF.replace("allocate, backfill", "allocate, preempt, backfill").replace(
+    "{name: gang}", "{name: gang, enablePreemptable: false}"
+)
 Attack = Callable[[Cluster], Awaitable[None]]
 
 pytestmark = pytest.mark.asyncio
@@ -61,6 +64,7 @@ async def nothing(_: Cluster) -> None:
         pytest.param(nothing, "q", "", id="no card name"),
         pytest.param(nothing, "theirs", H200, id="the queue of another team"),
         pytest.param(nothing, "root", H200, id="root"),
+        pytest.param(nothing, "root", None, id="root, without cards"),
     ],
 )
 async def test_no_action_of_a_tenant_gets_more_cards_than_the_quota(
@@ -70,7 +74,7 @@ async def test_no_action_of_a_tenant_gets_more_cards_than_the_quota(
     tmp_path: Path,
     attack: Attack,
     target: str,
-    cards: str,
+    cards: str | None,
 ) -> None:
     kubelet.stop_delay = 600.0
     await cluster.create_all(
@@ -83,14 +87,15 @@ async def test_no_action_of_a_tenant_gets_more_cards_than_the_quota(
         ]
     )
     held = {f"held-{index}" for index in range(4)}
-    async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, conf=CONF) as daemon:
+    async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path) as daemon:
         await cluster.create_all(gang("held", 4, queue="q", cards=H200, requests=wants()))
         await eventually(cluster.bound, "the first gang to be bound", lambda bound: bound.keys() == held)
         await attack(cluster)
-        await cluster.create_all(gang("more", 4, queue=target, cards=cards, requests=wants()))
+        requests = {"cpu": "1"} if cards is None else wants()
+        await cluster.create_all(gang("more", 4, queue=target, cards=cards or "", requests=requests))
         await settled(daemon)
         assert (await cluster.bound()).keys() == held
-    async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, conf=CONF, name="again") as daemon:
+    async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, name="again") as daemon:
         await settled(daemon)
         assert (await cluster.bound()).keys() == held
 
@@ -102,14 +107,14 @@ async def test_bare_pods_that_change_their_queue_free_no_quota(
     await cluster.create_all([gpu_node("n1", H200, 8), queue("q", cards={H200: 4}), queue("other", cards={})])
     await cluster.create_all([pod(f"held-{i}", queue="q", cards=H200, requests=wants()) for i in range(4)])
     held = {f"held-{index}" for index in range(4)}
-    async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, conf=CONF) as daemon:
+    async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path) as daemon:
         await eventually(cluster.bound, "the first pods to be bound", lambda bound: bound.keys() == held)
         for name in sorted(held):
             await cluster.patch("pods", name, {"metadata": {"annotations": {POD_QUEUE_NAME: "other"}}})
         await cluster.create_all([pod(f"more-{i}", queue="q", cards=H200, requests=wants()) for i in range(4)])
         await settled(daemon)
         assert (await cluster.bound()).keys() == held
-    async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, conf=CONF, name="again") as daemon:
+    async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, name="again") as daemon:
         await settled(daemon)
         assert (await cluster.bound()).keys() == held
 
@@ -119,11 +124,8 @@ async def test_bare_pods_that_change_their_queue_free_no_quota(
 async def test_a_critical_class_of_a_podgroup_evicts_no_pod_of_another_team(
     cluster: Cluster, control_plane: ControlPlane, kubelet: Kubelet, tmp_path: Path, critical: str
 ) -> None:
-    conf = CONF.replace("allocate, backfill", "allocate, preempt, backfill").replace(
-        "{name: gang}", "{name: gang, enablePreemptable: false}"
-    )
     await cluster.create_all([gpu_node("n1", H200, 4), queue("q", cards={H200: 8})])
-    async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, conf=conf) as daemon:
+    async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, conf=PREEMPT_CONF) as daemon:
         await cluster.create_all(gang("theirs", 4, queue="q", cards=H200, requests=wants()))
         await eventually(cluster.bound, "the gang to be bound", lambda bound: len(bound) == 4)
         group, *members = gang("mine", 4, queue="q", cards=H200, requests=wants())

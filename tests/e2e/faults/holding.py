@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-from tests.controlplane.proxy import Fault, Proxy
+from tests.controlplane.proxy import Fault, Proxy, failure
 
 
 class Hold:
@@ -20,10 +20,13 @@ class Hold:
         #: Statuses of the requests that outlived their clients, and their tasks.
         self.statuses: list[int] = []
         self.tasks: set[asyncio.Task[web.Response]] = set()
+        #: Whether they end with 403 in place of reaching the API server.
+        self.refused = False
         self._over = asyncio.Event()
 
-    def release(self) -> None:
-        """Let them all go, and the later ones pass."""
+    def release(self, *, refused: bool = False) -> None:
+        """Let them all go, and the later ones pass; `refused`: the stopped ones get an error."""
+        self.refused = refused
         self.fault.lift()
         self._over.set()
 
@@ -65,6 +68,8 @@ def hold(
             return await asyncio.shield(task)
         if not after:
             await held.wait()
+            if held.refused:
+                return web.json_response(failure(403, "refused late"), status=403)
             return await forward()
         answer = await forward()
         await held.wait()

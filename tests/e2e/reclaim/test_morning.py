@@ -9,8 +9,10 @@ import pytest
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.kubelet import Kubelet
+from tests.controlplane.proxy import Proxy
 from tests.e2e.checker import prove
 from tests.e2e.daemons import Daemon
+from tests.e2e.faults.holding import hold
 from tests.e2e.history import History
 from tests.e2e.reclaim.tide import (
     H200,
@@ -153,4 +155,38 @@ async def test_a_gang_of_inference_takes_all_it_needs_or_nothing(
         await until_running(cluster, {"r-w-0", "r-w-1"})
         assert sorted(leavers(history.moments)) == ["a-w-0", "b-w-0"]
         await prove(history, control_plane, daemon)
+        assert await daemon.stop() == 0
+
+
+@pytest.mark.parametrize("late", ["executed", "refused"])
+@pytest.mark.asyncio
+async def test_quota_is_free_when_a_victim_is_gone_and_not_when_its_eviction_is_decided(
+    cluster: Cluster, history: History, proxy: Proxy, slow_kubelet: Kubelet, tmp_path: Path, late: str
+) -> None:
+    """Node n2 has eight free cards: only the quota of training keeps `next` from it."""
+    await furnish(cluster, nodes=2, training=8)
+    async with Daemon(proxy.kubeconfig_for("scheduler-a"), tmp_path, conf=conf()) as daemon:
+        await make(cluster, *(work(f"t{number}", 2, "n1") for number in range(4)))
+        training = {f"t{number}-w-0" for number in range(4)}
+        await until_running(cluster, training)
+        deletes = "/pods/t[0-9]-w-0$"
+        evictions = hold(proxy, "DELETE", deletes)
+        await make(cluster, work("next", 4, ""), service("chat", 4, "n1"))
+        await evictions.fault.struck(2, within=30)
+        await settled(daemon)
+        assert set(await running(cluster)) == training
+        if late == "refused":
+            proxy.answer("DELETE", deletes, 403, times=None)
+            evictions.release(refused=True)
+            await settled(daemon)
+            assert set(await running(cluster)) == training
+        else:
+            evictions.release()
+
+            async def done() -> bool:
+                return {"chat-w-0", "next-w-0"} <= (await running(cluster)).keys()
+
+            await cluster.wait_until(done, "both jobs to run", within=60)
+            assert len(training & (await running(cluster)).keys()) == 2
+        await prove(history, cluster.control_plane, daemon)
         assert await daemon.stop() == 0
