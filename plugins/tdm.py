@@ -19,7 +19,7 @@ from capcard_sched.model.annotations import JDB_MAX_UNAVAILABLE, JDB_MIN_AVAILAB
 from capcard_sched.model.pod_facts import preemptable_of
 from capcard_sched.model.refusal import Code
 from capcard_sched.model.status import TaskStatus, Vote
-from capcard_sched.model.timestamps import DurationError, parse_duration
+from capcard_sched.model.timestamps import parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -179,13 +179,7 @@ class Tdm(Plugin):
             if parse_window(text) is None:
                 problems.warning(key, f'"{text}" is not a window of hours; the zone is never active', accepted=form)
         period, time_zone = arguments.period, arguments.time_zone
-        try:
-            readable = parse_duration(period) > 0
-        except DurationError:
-            readable = False
-        if not readable:
-            problems.warning(PERIOD_KEY, f'"{period}" is not a duration above 0; {DEFAULT_PERIOD} is used')
-            period = DEFAULT_PERIOD
+        period = problems.positive_duration(PERIOD_KEY, period, DEFAULT_PERIOD)
         try:
             ZoneInfo(time_zone)
         except (ZoneInfoNotFoundError, ValueError, OSError):

@@ -18,7 +18,7 @@ from capcard_sched.cli.lists import (
     field,
     show_list,
 )
-from capcard_sched.cli.live_objects import Live, LiveObjects, show_object, with_objects
+from capcard_sched.cli.live_objects import Live, change_object, show_object
 from capcard_sched.cli.simulate import BadInputError
 from capcard_sched.model.timestamps import span
 
@@ -184,12 +184,7 @@ def run_job(
         spec = {"schedulerName": scheduler, "queue": queue, "minAvailable": min_available, "tasks": [task]}
         job = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "metadata": {"name": name}, "spec": spec}
 
-    async def work(objects: LiveObjects) -> int:
-        created = await objects.create(job)
-        print(f"run job {created['metadata']['name']} successfully")
-        return 0
-
-    return with_objects(live, work)
+    return change_object(live, "run", "Job", job["metadata"]["name"], lambda objects: objects.create(job))
 
 
 def _job_of(path: str) -> dict[str, Any] | int:
@@ -224,7 +219,7 @@ def suspend_job(name: str, *, live: Live = Live()) -> int:  # noqa: B008 - froze
         name: The Job.
         live: Flags that select the cluster and the namespace.
     """
-    return _command(name, "AbortJob", "suspend", live)
+    return change_object(live, "suspend", "Job", name, lambda objects: objects.command("AbortJob", "Job", name))
 
 
 @app.command(name="resume")
@@ -235,16 +230,7 @@ def resume_job(name: str, *, live: Live = Live()) -> int:  # noqa: B008 - frozen
         name: The Job.
         live: Flags that select the cluster and the namespace.
     """
-    return _command(name, "ResumeJob", "resume", live)
-
-
-def _command(name: str, action: str, verb: str, live: Live) -> int:
-    async def work(objects: LiveObjects) -> int:
-        await objects.command(action, await objects.get("Job", name))
-        print(f"{verb} job {name} successfully")
-        return 0
-
-    return with_objects(live, work)
+    return change_object(live, "resume", "Job", name, lambda objects: objects.command("ResumeJob", "Job", name))
 
 
 @app.command(name="delete")
@@ -255,10 +241,4 @@ def delete_job(name: str, *, live: Live = Live()) -> int:  # noqa: B008 - frozen
         name: The Job.
         live: Flags that select the cluster and the namespace.
     """
-
-    async def work(objects: LiveObjects) -> int:
-        await objects.delete("Job", name)
-        print(f"delete job {name} successfully")
-        return 0
-
-    return with_objects(live, work)
+    return change_object(live, "delete", "Job", name, lambda objects: objects.delete("Job", name))

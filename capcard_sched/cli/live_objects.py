@@ -133,10 +133,11 @@ class LiveObjects:
         """Merge-patch an object."""
         await self._request("PATCH", self._path(kind, name), patch)
 
-    async def command(self, action: str, target: JsonObject) -> None:
+    async def command(self, action: str, kind: str, name: str) -> None:
         """Create a Command for an object."""
         from capcard_sched.controllers.objects import BUS_API, COMMAND
 
+        target = await self.get(kind, name)
         meta = target["metadata"]
         reference = {field: target[field] for field in ("apiVersion", "kind")} | {
             field: meta[field] for field in ("name", "uid")
@@ -204,6 +205,19 @@ def with_objects(live: Live, work: Callable[[LiveObjects], Coroutine[Any, Any, _
         return asyncio.run(run())
     except (ConnectionConfigError, RequestFailedError) as error:
         return usage_error(str(error))
+
+
+def change_object(
+    live: Live, verb: str, kind: str, name: str, change: Callable[[LiveObjects], Coroutine[Any, Any, object]]
+) -> int:
+    """Change one object, and print the success of the verb."""
+
+    async def work(objects: LiveObjects) -> int:
+        await change(objects)
+        print(f"{verb} {kind.lower()} {name} successfully")
+        return 0
+
+    return with_objects(live, work)
 
 
 def show_object(

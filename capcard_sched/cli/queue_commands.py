@@ -6,7 +6,7 @@ from cyclopts import Parameter
 
 from capcard_sched.cli.exit_codes import usage_error
 from capcard_sched.cli.lists import Column, Listing, OutputFlag, WatchFlag
-from capcard_sched.cli.live_objects import Live, LiveObjects, show_object, with_objects
+from capcard_sched.cli.live_objects import Live, LiveObjects, change_object, show_object
 
 _PHASES = ("Inqueue", "Pending", "Running", "Unknown", "Completed")
 _OBJECT = Listing(
@@ -65,18 +65,13 @@ def create_queue(
         parent: Parent queue.
         live: Flags that select the cluster.
     """
+    from capcard_sched.controllers.objects import SCHEDULING_API
+
     if not 1 <= weight <= 65535:
         return usage_error(f"--weight: {weight}: accepted is 1 to 65535")
-
-    async def work(objects: LiveObjects) -> int:
-        from capcard_sched.controllers.objects import SCHEDULING_API
-
-        spec = {"weight": weight, "parent": parent, "reclaimable": True}
-        await objects.create({"apiVersion": SCHEDULING_API, "kind": "Queue", "metadata": {"name": name}, "spec": spec})
-        print(f"create queue {name} successfully")
-        return 0
-
-    return with_objects(live, work)
+    spec = {"weight": weight, "parent": parent, "reclaimable": True}
+    queue = {"apiVersion": SCHEDULING_API, "kind": "Queue", "metadata": {"name": name}, "spec": spec}
+    return change_object(live, "create", "Queue", name, lambda objects: objects.create(queue))
 
 
 def open_queue(name: str, *, live: Live = Live()) -> int:  # noqa: B008 - frozen
@@ -86,7 +81,7 @@ def open_queue(name: str, *, live: Live = Live()) -> int:  # noqa: B008 - frozen
         name: The queue.
         live: Flags that select the cluster, and the namespace of the Command.
     """
-    return _command(name, "OpenQueue", "open", live)
+    return change_object(live, "open", "Queue", name, lambda objects: objects.command("OpenQueue", "Queue", name))
 
 
 def close_queue(name: str, *, live: Live = Live()) -> int:  # noqa: B008 - frozen
@@ -96,7 +91,7 @@ def close_queue(name: str, *, live: Live = Live()) -> int:  # noqa: B008 - froze
         name: The queue.
         live: Flags that select the cluster, and the namespace of the Command.
     """
-    return _command(name, "CloseQueue", "close", live)
+    return change_object(live, "close", "Queue", name, lambda objects: objects.command("CloseQueue", "Queue", name))
 
 
 def update_queue(
@@ -114,13 +109,8 @@ def update_queue(
     """
     if not 1 <= weight <= 65535:
         return usage_error(f"--weight: {weight}: accepted is 1 to 65535")
-
-    async def work(objects: LiveObjects) -> int:
-        await objects.patch("Queue", name, {"spec": {"weight": weight}})
-        print(f"update queue {name} successfully")
-        return 0
-
-    return with_objects(live, work)
+    patch = {"spec": {"weight": weight}}
+    return change_object(live, "update", "Queue", name, lambda objects: objects.patch("Queue", name, patch))
 
 
 def delete_queue(name: str, *, live: Live = Live()) -> int:  # noqa: B008 - frozen
@@ -130,19 +120,4 @@ def delete_queue(name: str, *, live: Live = Live()) -> int:  # noqa: B008 - froz
         name: The queue.
         live: Flags that select the cluster.
     """
-
-    async def work(objects: LiveObjects) -> int:
-        await objects.delete("Queue", name)
-        print(f"delete queue {name} successfully")
-        return 0
-
-    return with_objects(live, work)
-
-
-def _command(name: str, action: str, verb: str, live: Live) -> int:
-    async def work(objects: LiveObjects) -> int:
-        await objects.command(action, await objects.get("Queue", name))
-        print(f"{verb} queue {name} successfully")
-        return 0
-
-    return with_objects(live, work)
+    return change_object(live, "delete", "Queue", name, lambda objects: objects.delete("Queue", name))

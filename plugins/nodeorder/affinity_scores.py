@@ -55,13 +55,8 @@ class SpreadScores:
             self._scopes.clear()
         nodes = self._scopes.get((cls, position))
         if nodes is None:
-            nodes = _with_all_keys(index, spread)
-            selected = index.matching(cls) if spread[position].honors_affinity else None
-            if selected is not None:
-                nodes &= selected
-            tolerated = index.tolerated(cls.tolerations) if spread[position].honors_taints else None
-            if tolerated is not None:
-                nodes &= tolerated
+            keys, own = (each.topology_key for each in spread), spread[position]
+            nodes = index.counted(cls, keys, by_affinity=own.honors_affinity, by_taints=own.honors_taints)
             self._scopes[cls, position] = nodes
         return nodes
 
@@ -70,7 +65,7 @@ class SpreadScores:
 
         Nodes without one of the keys score 0. For the hostname key the current pods of the node itself count.
         """
-        considered = rows.take(_with_all_keys(index, spread))
+        considered = rows.take(index.with_keys(each.topology_key for each in spread))
         size = int(np.count_nonzero(considered))
         if not size:
             return None
@@ -91,10 +86,3 @@ class SpreadScores:
         scores = np.floor(100.0 * (highest + lowest - raw) / highest) if highest else np.full(len(rows), 100.0)
         scores[~considered] = 0.0
         return None if scores.min() == scores.max() else scores
-
-
-def _with_all_keys(index: NodeIndex, spread: tuple[Spread, ...]) -> Mask:
-    nodes = np.ones(len(index), dtype=bool)
-    for each in spread:
-        nodes &= index.column(each.topology_key).codes >= 0
-    return nodes

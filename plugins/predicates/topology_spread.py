@@ -43,15 +43,8 @@ class SpreadFilter:
         scope = self._scopes.get((cls, position))
         if scope is None:
             rule = rules[position]
-            nodes = np.ones(len(index), dtype=bool)
-            for each in rules:
-                nodes &= index.column(each.topology_key).codes >= 0
-            selected = index.matching(cls) if rule.honors_affinity else None
-            if selected is not None:
-                nodes &= selected
-            tolerated = index.tolerated(cls.tolerations) if rule.honors_taints else None
-            if tolerated is not None:
-                nodes &= tolerated
+            keys = (each.topology_key for each in rules)
+            nodes = index.counted(cls, keys, by_affinity=rule.honors_affinity, by_taints=rule.honors_taints)
             codes, values = index.column(rule.topology_key)
             domains = np.zeros(len(values), dtype=bool)
             domains[codes[nodes]] = True

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import msgspec
 
 from capcard_sched.framework.api.problems import nearest, shown
-from capcard_sched.model.timestamps import DurationError, parse_duration
 from capcard_sched.model.usage import PERIOD
 
 if TYPE_CHECKING:
@@ -66,13 +65,7 @@ def parse(raw: Mapping[str, object], problems: ArgumentReader) -> ReschedulingAr
     arguments = problems.decode(ReschedulingArguments, {k: v for k, v in raw.items() if k != STRATEGIES_KEY})
     assert isinstance(arguments, ReschedulingArguments)
     interval, period = arguments.interval, arguments.period
-    try:
-        readable = parse_duration(interval) > 0
-    except DurationError:
-        readable = False
-    if not readable:
-        problems.warning(INTERVAL_KEY, f'"{interval}" is not a duration above 0; {DEFAULT_INTERVAL} is used')
-        interval = DEFAULT_INTERVAL
+    interval = problems.positive_duration(INTERVAL_KEY, interval, DEFAULT_INTERVAL)
     if period != PERIOD:
         problems.warning(
             PERIOD_KEY, f'no averages over "{period}" are measured; those over {PERIOD} are used', accepted=PERIOD

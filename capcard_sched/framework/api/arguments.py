@@ -14,6 +14,7 @@ import msgspec
 from msgspec import inspect
 
 from capcard_sched.framework.api.problems import ConfProblems, Path, nearest, path_text, shown, shown_text
+from capcard_sched.model.timestamps import DurationError, parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -49,6 +50,16 @@ class ArgumentReader:
     def error(self, key: str, message: str, *, hint: str = "", accepted: str = "") -> None:
         """Records an error for argument `key`: the document is rejected."""
         self._problems.error((*self._path, key), message, hint=hint, accepted=accepted)
+
+    def positive_duration(self, key: str, text: str, default: str) -> str:
+        """The text, when it is a duration above 0, else, with a warning, the default."""
+        try:
+            if parse_duration(text) > 0:
+                return text
+        except DurationError:
+            pass
+        self.warning(key, f'"{text}" is not a duration above 0; {default} is used')
+        return default
 
     def decode(
         self, struct: type[msgspec.Struct], raw: Mapping[str, object], *, handled: Iterable[str] = ()

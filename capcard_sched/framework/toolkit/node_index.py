@@ -148,6 +148,22 @@ class NodeIndex:
         self._matching[cls] = mask
         return mask
 
+    def with_keys(self, keys: Iterable[str]) -> Mask:
+        """Mask, bool [nodes]: nodes that have all label keys."""
+        mask = np.ones(len(self), dtype=bool)
+        for key in keys:
+            mask &= self.column(key).codes >= 0
+        return mask
+
+    def counted(self, cls: TaskClass, keys: Iterable[str], *, by_affinity: bool, by_taints: bool) -> Mask:
+        """`with_keys` that pass the inclusion policies of a topology spread constraint of the class."""
+        mask = self.with_keys(keys)
+        if by_affinity and (matching := self.matching(cls)) is not None:
+            mask &= matching
+        if by_taints and (tolerated := self.tolerated(cls.tolerations)) is not None:
+            mask &= tolerated
+        return mask
+
     # --- taints -----------------------------------------------------------------------------------------------------
 
     def offending(self, tolerations: tuple[Toleration, ...]) -> list[Taint | None]:
