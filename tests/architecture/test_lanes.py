@@ -1,6 +1,7 @@
 """`make test` and `make campaign` run every test, and no test twice; the long tests are in the campaign."""
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -20,6 +21,7 @@ def is_campaign(node: ast.AST) -> bool:
     return "mark.campaign" in ast.unparse(node)
 
 
+@functools.cache
 def lanes(module: Path) -> tuple[list[str], list[str]]:
     """The tests of a module that `make test` runs, and those of the campaign."""
     tree = ast.parse(module.read_text("utf-8"))
