@@ -25,12 +25,6 @@ _ROOM = {"cpu": "64", "memory": "256Gi"}
 
 
 @pytest_asyncio.fixture
-async def history(cluster: Cluster) -> AsyncIterator[History]:
-    async with History(cluster.control_plane) as running:
-        yield running
-
-
-@pytest_asyncio.fixture
 async def daemon(cluster: Cluster, control_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Daemon]:
     async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, conf=CARD_CONF) as running:
         await running.logged("caches synced")

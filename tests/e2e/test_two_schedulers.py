@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
 from capcard_sched.model.annotations import CARD_ALLOCATED
 from tests.controlplane.cluster import Cluster, Manifest
@@ -26,12 +24,6 @@ _ROOM = {"cpu": "64", "memory": "256Gi"}
 #: Their queues publish their usage, too.
 _CONF = CARD_CONF.replace("{name: capacity-card}", "{name: capacity-card, arguments: {publishCardUsage: true}}")
 _ONE, _OTHER = "capcard-sched", "night-shift"
-
-
-@pytest_asyncio.fixture
-async def history(cluster: Cluster) -> AsyncIterator[History]:
-    async with History(cluster.control_plane) as running:
-        yield running
 
 
 class Two:

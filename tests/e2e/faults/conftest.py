@@ -1,4 +1,4 @@
-"""Fixtures of every scenario of faults: the history of its objects, and two ways to the API server."""
+"""A second way to the API server."""
 
 from __future__ import annotations
 
@@ -8,14 +8,6 @@ import pytest_asyncio
 
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.proxy import Proxy
-from tests.e2e.history import History
-
-
-@pytest_asyncio.fixture
-async def history(cluster: Cluster) -> AsyncIterator[History]:
-    """Changes of the objects from now on."""
-    async with History(cluster.control_plane) as running:
-        yield running
 
 
 @pytest_asyncio.fixture
