@@ -24,6 +24,7 @@ from capcard_sched.plugins.deviceshare.device_config import DEFAULT_CONFIG
 from capcard_sched.plugins.deviceshare.device_settings import read_device_config
 from capcard_sched.simulation.kinds import SCENARIO, is_namespaced, kind_of
 from capcard_sched.simulation.manifests import ManifestDocument, ManifestError, read_manifests
+from capcard_sched.simulation.scenario import Origin
 from capcard_sched.simulation.scenario_reader import read_scenario
 from capcard_sched.validation.checks import Severity
 from capcard_sched.validation.object_checks import BUILT_IN_PLUGINS, BUILT_IN_QUEUES, check_objects
@@ -32,17 +33,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from capcard_sched.framework.conf.scheduler_conf import Conf
-    from capcard_sched.simulation.scenario import Scenario
+    from capcard_sched.simulation.scenario import InputProblem, Scenario
 
 #: Kind to the field that states its minimum.
 _FIELDS: Final = {"Job": "spec.minAvailable", "PodGroup": "spec.minResources"}
 _CONF_KEYS = frozenset({"actions", "tiers", "configurations"})
-#: `FILE: document N: the rest`, the form of the simulator's loader.
-_PLACED = re.compile(r"(?P<file>.*?): document (?P<number>[0-9]+)(?:: (?P<rest>.*))?", re.DOTALL)
-#: `[place in the document: ]Kind name: field: text`.
-_OBJECT = re.compile(
-    r"(?:(?P<place>[a-z][^ ]*): )?(?P<object>[A-Z][A-Za-z]* [^ :]+): (?P<field>[^ :]+): (?P<text>.*)", re.DOTALL
-)
 
 
 class FindingRow(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -157,7 +152,7 @@ class _Checker:
         try:
             documents = list(read_manifests([name], io.BytesIO(self._standard_input)))
         except ManifestError as error:
-            self.rows.append(_unread(str(error)))
+            self.rows.append(FindingRow("error", error.problem, error.source, error.number))
             return
         confs = {document.source for document in documents if _is_conf(document.value)}
         for source in sorted(confs):
@@ -220,11 +215,17 @@ class _Checker:
                 message = f"can never start: needs {needed}, quota is {limit} ({name} of queue {owner}{above})"
                 self.rows.append(places[key].row("error", _FIELDS.get(key[0], "spec"), message))
 
-    def _structure(self, severity: Severity, sentences: Sequence[str]) -> None:
+    def _structure(self, severity: Severity, problems: Sequence[InputProblem]) -> None:
         """Add the loader's findings: the first one per field."""
         found: dict[tuple[str, int, str, str], FindingRow] = {}
-        for number, sentence in enumerate(sentences):
-            row = _placed(severity, sentence)
+        for number, problem in enumerate(problems):
+            origin = problem.origin
+            if origin.holder:  # the row is about the Scenario
+                obj, field, message = origin.holder, origin.place, str(problem._replace(origin=Origin("", 0)))
+            else:
+                obj, message = problem.object, problem.message
+                field = ".".join(filter(None, (origin.place, problem.field)))
+            row = FindingRow(severity, message, origin.source, origin.number, obj, field)
             found.setdefault((row.file, row.document, row.object, row.field or str(number)), row)
         self.rows += found.values()
 
@@ -297,29 +298,6 @@ def _objects(document: ManifestDocument, place: str, value: Any) -> Iterator[_Ch
 
 def _inside(place: str, step: str) -> str:
     return f"{place}.{step}" if place else step
-
-
-def _unread(text: str) -> FindingRow:
-    """A reader's error, `FILE: text`, as a row."""
-    row = _placed("error", text)
-    if row.file:
-        return row
-    file, _, rest = text.partition(": ")
-    return FindingRow("error", rest, file)
-
-
-def _placed(severity: Severity, text: str) -> FindingRow:
-    """A loader's sentence split into location, object, field and message, as far as it has them."""
-    placed = _PLACED.fullmatch(text)
-    if placed is None:
-        return FindingRow(severity, text)
-    rest = placed["rest"] or "unreadable"
-    row = FindingRow(severity, rest, placed["file"], int(placed["number"]))
-    about = _OBJECT.fullmatch(rest)
-    if about is None:
-        return row
-    field = ".".join(filter(None, (about["place"], about["field"])))
-    return msgspec.structs.replace(row, object=about["object"], field=field, message=about["text"])
 
 
 def _print_table(checker: _Checker, counts: Counter[Severity]) -> None:

@@ -35,6 +35,13 @@ class ManifestDocument(NamedTuple):
 class ManifestError(ValueError):
     """Unreadable input; the text names file and position."""
 
+    def __init__(self, source: str, problem: str, number: int = 0) -> None:
+        """`number` of the document in the file, 0 for the whole file."""
+        super().__init__(": ".join(filter(None, (source, f"document {number}" if number else "", problem))))
+        self.source = source
+        self.problem = problem
+        self.number = number
+
 
 def read_manifests(paths: Sequence[str], stdin: Any = None) -> Iterator[ManifestDocument]:
     """Every document of `paths` in order; folders give their manifests sorted by name. Raises ManifestError."""
@@ -43,12 +50,12 @@ def read_manifests(paths: Sequence[str], stdin: Any = None) -> Iterator[Manifest
             yield from parse_manifest("-", _decoded("-", _standard_input(stdin)))
             continue
         if not name:
-            raise ManifestError('"": an empty name: expected a file, a folder or - for standard input')
+            raise ManifestError('""', "an empty name: expected a file, a folder or - for standard input")
         path = Path(name)
         if path.is_dir():
             files = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES and file.is_file())
             if not files:
-                raise ManifestError(f"{name}: no {', '.join(SUFFIXES)} file in this folder")
+                raise ManifestError(name, f"no {', '.join(SUFFIXES)} file in this folder")
             for file in files:
                 yield from parse_manifest(str(file), _contents(file))
         else:
@@ -65,14 +72,14 @@ def _contents(path: Path) -> str:
     try:
         return _decoded(str(path), path.read_bytes())
     except OSError as error:
-        raise ManifestError(f"{path}: {error.strerror or error}") from None
+        raise ManifestError(str(path), error.strerror or str(error)) from None
 
 
 def _decoded(source: str, raw: bytes) -> str:
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ManifestError(f"{source}: not UTF-8 text (byte {error.start})") from None
+        raise ManifestError(source, f"not UTF-8 text (byte {error.start})") from None
 
 
 def parse_manifest(source: str, text: str) -> Iterator[ManifestDocument]:
@@ -83,7 +90,7 @@ def parse_manifest(source: str, text: str) -> Iterator[ManifestDocument]:
             return
         except json.JSONDecodeError as error:
             if source.endswith(".json"):
-                raise ManifestError(f"{source}: line {error.lineno}, column {error.colno}: {error.msg}") from None
+                raise ManifestError(source, f"line {error.lineno}, column {error.colno}: {error.msg}") from None
     yield from _yaml_documents(source, text)
 
 
@@ -94,7 +101,7 @@ def _json_documents(source: str, text: str) -> list[ManifestDocument]:
     documents: list[ManifestDocument] = []
 
     def fail(problem: str) -> NoReturn:
-        raise ManifestError(f"{source}: document {len(documents) + 1}: {problem}")
+        raise ManifestError(source, problem, len(documents) + 1)
 
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(items)
@@ -147,4 +154,4 @@ def _yaml_documents(source: str, text: str) -> Iterator[ManifestDocument]:
                 yield ManifestDocument(source, document.number, document.value)
     except YamlError as error:
         where = f"line {error.line}, column {error.column}: " if error.line else ""
-        raise ManifestError(f"{source}: document {error.document}: {where}{error}") from None
+        raise ManifestError(source, f"{where}{error}", error.document) from None

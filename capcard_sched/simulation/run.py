@@ -133,7 +133,7 @@ class SimulationRun:
         self._sessions = 0
         #: Microseconds: the next wake-up that the scheduler requested, None without one.
         self._scheduler_due: int | None = None
-        self._warnings = [*scenario.warnings, *scenario.findings]
+        self._warnings = [str(problem) for problem in (*scenario.warnings, *scenario.findings)]
         self._scenario = scenario
 
     @property

@@ -14,7 +14,7 @@ from capcard_sched.simulation.kinds import (
 from capcard_sched.simulation.store import display_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from capcard_sched.controllers.objects import JsonObject
 
@@ -26,8 +26,8 @@ _SHOWN_ERRORS = 20
 class InputError(ValueError):
     """The input cannot be simulated. `problems` are messages that name file, document, object and field."""
 
-    def __init__(self, problems: Sequence[str]) -> None:
-        self.problems = tuple(problems)
+    def __init__(self, problems: Iterable[object]) -> None:
+        self.problems = tuple(map(str, problems))
         lines = list(self.problems[:_SHOWN_ERRORS])
         if len(self.problems) > _SHOWN_ERRORS:
             lines.append(f"... and {len(self.problems) - _SHOWN_ERRORS} more problems")
@@ -38,6 +38,7 @@ class Origin(NamedTuple):
     """The position of an object in the input."""
 
     source: str
+    #: Of the document, counted from 1; 0 for the whole file.
     number: int
     #: Path inside the document: "" or `items[3]` or `spec.operations[2].create`.
     place: str = ""
@@ -45,11 +46,26 @@ class Origin(NamedTuple):
     holder: str = ""
 
     def __str__(self) -> str:
-        return ": ".join(filter(None, (self.source, f"document {self.number}", self.holder, self.place)))
+        number = f"document {self.number}" if self.number else ""
+        return ": ".join(filter(None, (self.source, number, self.holder, self.place)))
 
     def inside(self, place: str) -> Origin:
         """The position of a part."""
         return self._replace(place=f"{self.place}.{place}" if self.place else place)
+
+
+class InputProblem(NamedTuple):
+    """A problem of the input. Its text names file, document, object and field."""
+
+    origin: Origin
+    message: str
+    #: Kind and name, "" for a part that is no object.
+    object: str = ""
+    #: Path inside the object.
+    field: str = ""
+
+    def __str__(self) -> str:
+        return ": ".join(filter(None, (str(self.origin), self.object, self.field, self.message)))
 
 
 class Entry(NamedTuple):
@@ -73,8 +89,13 @@ class Operation(NamedTuple):
     body: JsonObject
     origin: Origin
 
+    @property
+    def title(self) -> str:
+        """Verb, kind and name."""
+        return f"{self.verb} {self.kind} {display_name(self.namespace, self.name)}"
+
     def __str__(self) -> str:
-        return f"{self.origin}: {self.verb} {self.kind} {display_name(self.namespace, self.name)}"
+        return f"{self.origin}: {self.title}"
 
 
 class Scenario(NamedTuple):
@@ -82,9 +103,9 @@ class Scenario(NamedTuple):
 
     entries: tuple[Entry, ...]
     operations: tuple[Operation, ...]
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[InputProblem, ...] = ()
     #: Annotations without effect and malformed card quotas, which `validate` reports in detail.
-    findings: tuple[str, ...] = ()
+    findings: tuple[InputProblem, ...] = ()
     #: The uids of objects of the input.
     uids: frozenset[str] = frozenset()
 

@@ -23,6 +23,7 @@ from capcard_sched.simulation.scenario import (
     VERBS,
     Entry,
     InputError,
+    InputProblem,
     Operation,
     Origin,
     Scenario,
@@ -32,6 +33,7 @@ from capcard_sched.simulation.scenario import (
 from capcard_sched.simulation.store import display_name
 from capcard_sched.validation.checks import Finding, check_card_quota
 from capcard_sched.validation.fieldpath import shown
+from capcard_sched.validation.inventory import as_map
 from capcard_sched.validation.object_checks import misplaced_annotations, misspelt_annotations
 from capcard_sched.validation.structure import check_fields, check_name, check_object, with_text_quantities
 
@@ -67,14 +69,14 @@ def read_scenario(
     stdin: Any = None,
     existing_queues: Iterable[str] = (),
     documents: Iterable[ManifestDocument] = (),
-) -> tuple[Scenario, list[str]]:
+) -> tuple[Scenario, list[InputProblem]]:
     """As `load_scenario`; returns the valid objects and operations, and the problems of the others."""
     loader = _ScenarioReader()
     try:
         for document in (*documents, *(read_manifests(paths, stdin) if paths else ())):
             loader.add(document)
     except ManifestError as error:
-        loader.problems.append(str(error))
+        loader.problems.append(InputProblem(Origin(error.source, error.number), error.problem))
     loader.check_names(existing_queues)
     uids = loader.check_uids()
     entries = in_creation_order(loader.entries)
@@ -89,9 +91,9 @@ class _ScenarioReader:
     def __init__(self) -> None:
         self.entries: list[Entry] = []
         self.operations: list[Operation] = []
-        self.problems: list[str] = []
-        self.warnings: list[str] = []
-        self.findings: list[str] = []
+        self.problems: list[InputProblem] = []
+        self.warnings: list[InputProblem] = []
+        self.findings: list[InputProblem] = []
         self._unknown: set[tuple[str, str]] = set()
 
     def add(self, document: ManifestDocument) -> None:
@@ -114,16 +116,16 @@ class _ScenarioReader:
 
     def _names(self, origin: Origin, value: Any) -> tuple[str, str] | None:
         if not isinstance(value, dict):
-            self.problems.append(f"{origin}: expected an object with apiVersion and kind, got {shown(value)}")
+            self._reject(origin, f"expected an object with apiVersion and kind, got {shown(value)}")
             return None
         found = []
         for field in ("apiVersion", "kind"):
             text = value.get(field)
             if text is None or text == "":
-                self.problems.append(f"{origin}: {field}: is required")
+                self._reject(origin, "is required", field)
                 return None
             if not isinstance(text, str):
-                self.problems.append(f"{origin}: {field}: expected a string, got {shown(text)}")
+                self._reject(origin, f"expected a string, got {shown(text)}", field)
                 return None
             found.append(text)
         return found[0], found[1]
@@ -133,7 +135,7 @@ class _ScenarioReader:
         if items is None:
             return
         if not isinstance(items, list):
-            self.problems.append(f"{origin}: {kind}: items: expected a list, got {shown(items)}")
+            self._reject(origin, f"expected a list, got {shown(items)}", "items", kind)
             return
         #: Items of a typed list, such as PodList, need not repeat their kind.
         implied = {} if kind == "List" else {"apiVersion": api_version, "kind": kind.removesuffix("List")}
@@ -161,9 +163,7 @@ class _ScenarioReader:
         if obj["kind"] == QUEUE:
             findings += [one for one in check_card_quota(_quota_text(obj)) if one.severity == "error"]
         for finding in findings:
-            metadata = obj["metadata"]
-            what = f"{obj['kind']} {display_name(str(metadata.get('namespace') or ''), str(metadata['name']))}"
-            self.findings.append(f"{origin}: {what}: {finding.field}: {finding.message}")
+            self.findings.append(InputProblem(origin, finding.message, _title(obj), finding.field))
 
     def _kind(self, origin: Origin, obj: JsonObject) -> str | None:
         """The kind in the store; None when the apiVersion does not match the kind."""
@@ -174,9 +174,8 @@ class _ScenarioReader:
                 self._unknown.add((api_version, name))
                 near = difflib.get_close_matches(name.capitalize(), [kind.name for kind in KINDS], n=1, cutoff=0.8)
                 hint = f" (did you mean {near[0]}?)" if near and known is None else ""
-                self.warnings.append(
-                    f"{origin}: kind {name} ({api_version}) is not known{hint}: kept as it is, without effect"
-                )
+                text = f"kind {name} ({api_version}) is not known{hint}: kept as it is, without effect"
+                self.warnings.append(InputProblem(origin, text))
         elif known.api_version != api_version:
             text = f"expected {known.api_version} for kind {name}, got {shown(api_version)}"
             self._report(origin, obj, [Finding("error", "apiVersion", text)])
@@ -184,33 +183,31 @@ class _ScenarioReader:
         return kind_of(obj)
 
     def _report(self, origin: Origin, obj: JsonObject, problems: Iterable[Finding]) -> None:
-        metadata = obj.get("metadata")
-        metadata = metadata if isinstance(metadata, dict) else {}
-        name = display_name(str(metadata.get("namespace") or ""), str(metadata.get("name") or "(no name)"))
         for problem in problems:
-            self.problems.append(f"{origin}: {obj['kind']} {name}: {problem.field}: {problem.message}")
+            self._reject(origin, problem.message, problem.field, _title(obj))
+
+    def _reject(self, origin: Origin, message: str, field: str = "", object: str = "") -> None:
+        self.problems.append(InputProblem(origin, message, object, field))
 
     # --- timelines ---
 
     def _add_scenario(self, origin: Origin, value: JsonObject, api_version: str, kind: str) -> None:
         if kind != SCENARIO or api_version != SIMULATION_API:
-            self.problems.append(
-                f"{origin}: {kind}: expected apiVersion {SIMULATION_API} with kind {SCENARIO}, "
-                f"got {api_version} with kind {kind}"
-            )
+            accepted = f"apiVersion {SIMULATION_API} with kind {SCENARIO}"
+            self._reject(origin, f"expected {accepted}, got {api_version} with kind {kind}", object=kind)
             return
         spec = value.get("spec")
         if not isinstance(spec, dict):
             problem = "is required" if spec is None else f"expected a mapping, got {shown(spec)}"
-            self.problems.append(f"{origin}: {SCENARIO}: spec: {problem}")
+            self._reject(origin, problem, "spec", SCENARIO)
             return
         for field in spec:
             if field != "operations":
-                self.problems.append(f"{origin}: {SCENARIO}: spec.{field}: unknown field, expected operations")
+                self._reject(origin, "unknown field, expected operations", f"spec.{field}", SCENARIO)
         operations = spec.get("operations")
         if not isinstance(operations, list):
             problem = "is required" if operations is None else f"expected a list, got {shown(operations)}"
-            self.problems.append(f"{origin}: {SCENARIO}: spec.operations: {problem}")
+            self._reject(origin, problem, "spec.operations", SCENARIO)
             return
         metadata = value.get("metadata")
         name = metadata.get("name") if isinstance(metadata, dict) else None
@@ -221,16 +218,16 @@ class _ScenarioReader:
     def _add_operation(self, origin: Origin, value: Any) -> None:
         form = "{at: DURATION, create: OBJECT}, {at: .., delete: OBJECT} or {at: .., patch: OBJECT}"
         if not isinstance(value, dict):
-            self.problems.append(f"{origin}: expected {form}, got {shown(value)}")
+            self._reject(origin, f"expected {form}, got {shown(value)}")
             return
         unknown = [key for key in value if key not in ("at", *VERBS)]
         for key in unknown:
-            self.problems.append(f"{origin}: {key}: unknown field, expected {form}")
+            self._reject(origin, f"unknown field, expected {form}", key)
         verbs = [verb for verb in VERBS if verb in value]
         if len(verbs) != 1:
             if not unknown or verbs:
                 found = " and ".join(verbs) if verbs else "none"
-                self.problems.append(f"{origin}: exactly one of create, delete, patch is needed, got {found}")
+                self._reject(origin, f"exactly one of create, delete, patch is needed, got {found}")
             return
         verb = verbs[0]
         at = self._at(origin, value)
@@ -240,7 +237,7 @@ class _ScenarioReader:
         if names is None or at is None or unknown:
             return
         if names[1] == SCENARIO or names[1] == "List":
-            self.problems.append(f"{place}: kind: {names[1]} cannot be the object of an operation")
+            self._reject(place, f"{names[1]} cannot be the object of an operation", "kind")
             return
         operation = self._operation(at, verb, target, place)
         if operation is not None:
@@ -249,13 +246,13 @@ class _ScenarioReader:
     def _at(self, origin: Origin, value: JsonObject) -> int | None:
         raw = value.get("at")
         if raw is None:
-            self.problems.append(f"{origin}: at: is required: {SPAN_FORM}")
+            self._reject(origin, f"is required: {SPAN_FORM}", "at")
             return None
         try:
             return parse_span(raw)
         except DurationError as error:
             problem = str(error) if isinstance(raw, str | int | float) else f"got {shown(raw)}"
-            self.problems.append(f"{origin}: at: {problem}: expected {SPAN_FORM}")
+            self._reject(origin, f"{problem}: expected {SPAN_FORM}", "at")
             return None
 
     def _operation(self, at: int, verb: Verb, target: JsonObject, place: Origin) -> Operation | None:
@@ -309,24 +306,32 @@ class _ScenarioReader:
             key = (entry.kind, *_address(entry.kind, entry.object))
             first = alive.get(key)
             if first is not None:
-                self.problems.append(
-                    f"{entry.origin}: {entry.kind} {display_name(*key[1:])}: metadata.name: "
-                    f"already defined in {first}; names must be unique"
-                )
+                title = f"{entry.kind} {display_name(*key[1:])}"
+                self._reject(entry.origin, f"already defined in {first}; names must be unique", "metadata.name", title)
             alive[key] = entry.origin
         for operation in sorted(self.operations, key=lambda operation: operation.at):
             key = (operation.kind, operation.namespace, operation.name)
             if operation.verb == "create":
                 if key in alive and operation.kind not in _PASSING and is_known(operation.kind):
-                    self.problems.append(f"{operation}: metadata.name: the object already exists at that time")
+                    self._reject_operation(operation, "the object already exists at that time")
                 alive[key] = operation.origin
             elif key not in alive:
                 if operation.kind not in _GENERATED:
-                    self.problems.append(f"{operation}: metadata.name: the object does not exist at that time")
+                    self._reject_operation(operation, "the object does not exist at that time")
             elif operation.verb == "delete":
                 del alive[key]
                 if operation.kind == NAMESPACE:
                     alive = {other: origin for other, origin in alive.items() if other[1] != operation.name}
+
+    def _reject_operation(self, operation: Operation, message: str) -> None:
+        self._reject(operation.origin, message, "metadata.name", operation.title)
+
+
+def _title(obj: JsonObject) -> str:
+    """Kind and name, also of an invalid object."""
+    metadata = as_map(obj.get("metadata"))
+    name = display_name(str(metadata.get("namespace") or ""), str(metadata.get("name") or "(no name)"))
+    return f"{obj['kind']} {name}"
 
 
 def _quota_text(queue: JsonObject) -> str:
