@@ -9,6 +9,7 @@ from capcard_sched.framework.toolkit.gang_slack import split_slack
 from capcard_sched.model.reasons import GANG_READY, NOT_ENOUGH_PODS_OF_TASK, NOT_ENOUGH_RESOURCES, NOT_ENOUGH_TASKS
 from capcard_sched.model.refusal import Refusal
 from capcard_sched.model.status import TaskStatus, Vote
+from capcard_sched.model.workload import has_no_group_of_its_own
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 UNSCHEDULABLE = "Unschedulable"
 SCHEDULED = "Scheduled"
 
-#: Cause of the protection of a pod without PodGroup in reports.
+#: Cause of the protection of a pod without PodGroup of its own in reports.
 BARE_POD = "gang (bare pod)"
 
 
@@ -86,10 +87,10 @@ class Gang(Plugin):
     def preemptable(self, task: Task, candidates: Sequence[Task]) -> list[Task] | VictimDecision:
         """The first candidates of each job, as long as the job, and each of its roles, keeps its minimum.
 
-        A bare pod is a gang of one: the cause of its protection is named, because it has no PodGroup to look at.
+        A bare pod is a gang of one: the cause of its protection is named, because its user created no PodGroup.
         """
         slack, others = split_slack(candidates)
-        bare = {each.uid: BARE_POD for each in others if each.job is not None and each.job.implicit}
+        bare = {each.uid: BARE_POD for each in others if each.job and has_no_group_of_its_own(each.job, each)}
         return VictimDecision({}, slack, causes=bare) if bare else slack
 
     reclaimable = preemptable

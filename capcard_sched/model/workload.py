@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from capcard_sched.model.annotations import JOB_NAME
 
 if TYPE_CHECKING:
-    from capcard_sched.model.job import Job
+    from capcard_sched.model.job import Job, Task
 
 #: Prefix of the PodGroups that controllers create for pods without one; the owner's uid follows.
 _MADE_GROUP: Final = "podgroup-"
@@ -24,6 +24,11 @@ def display_name(job: Job) -> str:
     return f"{job.namespace}/{workload_of(job) or f'podgroup/{job.name}'}"
 
 
+def has_no_group_of_its_own(job: Job, task: Task) -> bool:
+    """Whether a pod has no PodGroup, or one that a controller created for this pod alone."""
+    return job.implicit or job.name == f"{_MADE_GROUP}{task.uid}"
+
+
 def workload_of(job: Job) -> str:
     """`deployment/chat`, `job/train`, `pod/notebook`; "" when the PodGroup's own name applies or the pods have no clue.
 
@@ -35,7 +40,7 @@ def workload_of(job: Job) -> str:
         return f"job/{job.owner_job}" if job.owner_job else ""
     kind, labels = task.cls.owner_kind, task.labels
     if not kind:
-        return f"pod/{task.name}" if job.implicit or job.name == f"{_MADE_GROUP}{task.uid}" else ""
+        return f"pod/{task.name}" if has_no_group_of_its_own(job, task) else ""
     if kind == "Job":
         named = next((labels[key] for key in (JOB_NAME, *_BATCH_JOB) if labels.get(key)), "")
         return f"job/{named}" if named else ""
