@@ -133,6 +133,18 @@ def test_every_target_of_the_makefile_is_in_the_readme_or_the_contributing_page(
         assert f"make {target}" in pages
 
 
+def test_every_shipped_scheduler_conf_with_card_quotas_charges_unnamed_cards() -> None:
+    """The default of the plugin is Volcano's, which charges no pod without a card name."""
+    found = []
+    for path in tracked():
+        if path.relative_to(ROOT).parts[0] in ("config", "docs", "manifests", "README.md"):
+            for rest in path.read_text("utf-8").split("name: capacity-card\n")[1:]:
+                entry = rest.partition("- name:")[0]
+                found.append((path.name, "unnamedCards: infer" in entry))
+    assert len(found) >= 5
+    assert [name for name, infers in found if not infers] == []
+
+
 def test_links_between_pages_lead_somewhere() -> None:
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
     for page in pages:

@@ -103,7 +103,6 @@ def _selector(value: str) -> dict[str, Any]:
     return {"key": "app", "operator": "In", "values": [value.ljust(45, "x")]}
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 async def test_a_healthy_job_is_bound_in_bounded_memory_beside_30_pods_of_2000_affinity_terms(
     cluster: Cluster, control_plane: ControlPlane, tmp_path: Path
