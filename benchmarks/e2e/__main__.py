@@ -171,8 +171,8 @@ def show(console: Console, report: Report) -> None:
     for restart in report.resync:
         console.print(
             f"Restart before {restart.jobs:,} Jobs and {restart.pods:,} pods: listed after {restart.listed:.1f} s, "
-            f"reconciled after {restart.reconciled:.1f} s, {restart.cpu_seconds:.1f} CPU s, peak "
-            f"{restart.peak_mib:.0f} MiB, writes {restart.writes or 'none'}"
+            f"reconciled after {restart.reconciled:.1f} s, {restart.cpu_seconds:.1f} CPU s (API server and etcd: "
+            f"{restart.server_seconds:.1f}), peak {restart.peak_mib:.0f} MiB, writes {restart.writes or 'none'}"
         )
 
 

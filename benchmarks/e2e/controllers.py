@@ -106,6 +106,8 @@ class Resync(msgspec.Struct, frozen=True):
     #: Every object is reconciled.
     reconciled: float
     cpu_seconds: float
+    #: Of etcd and kube-apiserver.
+    server_seconds: float
     peak_mib: float
     writes: dict[str, float]
 
@@ -315,7 +317,7 @@ async def resync(
         await asyncio.to_thread(_copy, server, job["metadata"]["name"], jobs)
         await _reach(server, pods, jobs * replicas)
         say("starting the controllers anew")
-        began = time.monotonic()
+        began, before = time.monotonic(), server.cpu_seconds()
         async with second:
             await second.logged("controllers started", within=_LIMIT)
             listed = time.monotonic() - began
@@ -323,7 +325,8 @@ async def resync(
             reconciled = time.monotonic() - began
             writes = _writes(await second.metrics(), 1)
             pid = second.process.pid
-            return Resync(jobs, jobs * replicas, listed, reconciled, cpu_seconds(pid), peak_mib(pid), writes)
+            used, of_server = cpu_seconds(pid), server.cpu_seconds() - before
+            return Resync(jobs, jobs * replicas, listed, reconciled, used, of_server, peak_mib(pid), writes)
 
 
 def _copy(server: Server, name: str, jobs: int) -> None:

@@ -96,6 +96,7 @@ class CronJobController:
     """Creates Jobs by schedule, and deletes finished ones beyond the history limits."""
 
     watches = frozenset({CRON_JOB, JOB})
+    replays = frozenset({CRON_JOB})
 
     def __init__(self) -> None:
         #: CronJob uid to the warning emitted last.

@@ -70,6 +70,7 @@ class PodGroupController:
     """Creates `podgroup-<owner uid>` and writes its name into the pods."""
 
     watches = frozenset({POD, POD_GROUP, REPLICA_SET, STATEFUL_SET})
+    replays = frozenset({POD, REPLICA_SET, STATEFUL_SET})
 
     def __init__(self, scheduler_names: Iterable[str], *, inherit_owner_annotations: bool = True) -> None:
         self._scheduler_names = frozenset(scheduler_names)

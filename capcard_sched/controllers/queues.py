@@ -52,6 +52,7 @@ class QueueController:
     """Keeps `status.state` of every queue, and its counts of PodGroups with `write_counts`."""
 
     watches = frozenset({QUEUE, POD_GROUP, COMMAND})
+    replays = frozenset({QUEUE, COMMAND})
 
     def __init__(self, *, write_counts: bool) -> None:
         self._write_counts = write_counts

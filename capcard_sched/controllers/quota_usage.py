@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from capcard_sched.model.quantity import amounts, format_amount
 
@@ -12,6 +15,10 @@ if TYPE_CHECKING:
     from capcard_sched.controllers.objects import JsonObject
 
 _NATIVE = ("cpu", "memory", "ephemeral-storage")
+#: Usages that are remembered: the Jobs of a cluster have few shapes, and each pass over a Job needs its usage.
+_REMEMBERED: Final = 2048
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(list[tuple[dict[str, Any], int]]).decode
 
 
 def pod_amounts(pod_spec: JsonObject, side: str) -> dict[str, int]:
@@ -39,6 +46,28 @@ def pod_amounts(pod_spec: JsonObject, side: str) -> dict[str, int]:
 
 def quota_usage(pod_specs: Iterable[tuple[JsonObject, int]]) -> dict[str, str]:
     """Usage of (pod spec, how many of it) pairs by quota key, as quantities."""
+    shapes = [(_resources(pod_spec), count) for pod_spec, count in pod_specs]
+    return dict(_usage(_encode(shapes)))
+
+
+def _resources(pod_spec: JsonObject) -> JsonObject:
+    """The fields of a pod spec that count."""
+    found = {
+        group: [
+            {field: container[field] for field in ("resources", "restartPolicy") if container.get(field)}
+            for container in pod_spec[group]
+        ]
+        for group in ("containers", "initContainers")
+        if pod_spec.get(group)
+    }
+    if pod_spec.get("overhead"):
+        found["overhead"] = pod_spec["overhead"]
+    return found
+
+
+@lru_cache(_REMEMBERED)
+def _usage(shapes: bytes) -> dict[str, str]:
+    """`quota_usage` of the JSON of (`_resources`, how many) pairs."""
     found: dict[str, int] = {}
     shown_as: dict[str, str] = {}
     pods = 0
@@ -47,7 +76,7 @@ def quota_usage(pod_specs: Iterable[tuple[JsonObject, int]]) -> dict[str, str]:
         found[key] = found.get(key, 0) + amount
         shown_as[key] = name
 
-    for pod_spec, count in pod_specs:
+    for pod_spec, count in _decode(shapes):
         pods += count
         for name, amount in pod_amounts(_with_default_requests(pod_spec), "requests").items():
             charge(name, name, amount * count)

@@ -19,6 +19,7 @@ class TtlController:
     """Deletes finished Jobs; their objects are left to the garbage collector. An aborted Job may be resumed."""
 
     watches = frozenset({JOB})
+    replays = watches
 
     def keys(self, kind: str, old: JsonObject | None, new: JsonObject | None) -> Iterator[Key]:
         """Jobs that exist and have a time to live."""

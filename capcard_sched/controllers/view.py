@@ -102,6 +102,8 @@ class Controller(Protocol):
 
     #: Kinds whose changes `keys` wants to see.
     watches: frozenset[str]
+    #: Those of which it must see all objects when it starts. The others only lead to keys that these lead to as well.
+    replays: frozenset[str]
 
     def keys(self, kind: str, old: JsonObject | None, new: JsonObject | None) -> Iterable[Key]:
         """The objects to reconcile after a change; `old` is None for an added object, `new` for a deleted one."""

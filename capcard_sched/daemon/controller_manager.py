@@ -19,7 +19,7 @@ import uvloop
 from capcard_sched import __version__
 from capcard_sched.controllers.cronjobs import CronJobController
 from capcard_sched.controllers.jobs.job_controller import JobController
-from capcard_sched.controllers.objects import JOB, POD_GROUP, QUEUE, key_of, meta
+from capcard_sched.controllers.objects import JOB, POD_GROUP, QUEUE, meta
 from capcard_sched.controllers.podgroups import PodGroupController
 from capcard_sched.controllers.queues import QueueController
 from capcard_sched.controllers.ttl import TtlController
@@ -32,7 +32,7 @@ from capcard_sched.kube.client import ApiError, Client, Unreachable
 from capcard_sched.kube.connection import load_connection
 from capcard_sched.kube.controllers.controller_loop import ControllerLoop
 from capcard_sched.kube.controllers.object_cache import ObjectCache
-from capcard_sched.kube.controllers.records import watched_kinds
+from capcard_sched.kube.controllers.records import RecordGone, watched_kinds
 from capcard_sched.kube.controllers.write_executor import WriteExecutor
 from capcard_sched.kube.election import RELEASED, Election, ElectionEvent
 from capcard_sched.kube.informers import Informers
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from capcard_sched.controllers.objects import JsonObject, Key
     from capcard_sched.controllers.view import Controller
     from capcard_sched.daemon.controller_options import ControllerOptions
-    from capcard_sched.kube.controllers.records import RecordChanged, RecordGone
+    from capcard_sched.kube.controllers.records import RecordChanged
 
 #: Seconds: between looks at objects that the watch did not confirm; for events at the end; for the Lease.
 _CONFIRM_SECONDS: Final = 5.0
@@ -108,6 +108,7 @@ class ControllerManager:
             options.context or None,
         )
         self._cache = ObjectCache(time.monotonic, self._changed)
+        self._cache.observed = False
         self._loops: list[ControllerLoop] = []
         self._ended = asyncio.Event()
         self._term: asyncio.Task[None] | None = None
@@ -260,6 +261,7 @@ class ControllerManager:
             self._term.cancel()
             self._term = None
         self._loops = []
+        self._cache.observed = False
         if leading:
             identity = self._election.identity if self._election is not None else ""
             self._log.info("became leader", identity=identity)
@@ -291,9 +293,13 @@ class ControllerManager:
             )
             for name, controller, workers in self._controllers()
         ]
-        for each in loops:
-            each.start()
+        for kind in self._cache.kinds():
+            replaying = [each for each in loops if each.replays(kind)]
+            for obj in self._cache.all(kind) if replaying else ():
+                for each in replaying:
+                    each.observe(kind, None, obj)
         self._loops = loops
+        self._cache.observed = True
         self._log.info("controllers started", controllers=[each.name for each in loops], objects=len(self._cache))
         async with asyncio.TaskGroup() as group:
             for each in loops:
@@ -327,10 +333,10 @@ class ControllerManager:
         for change in changes:
             applied: RecordChanged | RecordGone = change
             self._cache.apply(applied)
+            if isinstance(applied, RecordGone) and applied.kind == JOB:
+                self._metrics.forget_job(f"{applied.namespace}/{applied.name}")
 
     def _changed(self, kind: str, old: JsonObject | None, new: JsonObject | None) -> None:
-        if kind == JOB and new is None and old is not None:
-            self._metrics.forget_job("/".join(key_of(old)))
         for each in self._loops:
             each.observe(kind, old, new)
 

@@ -43,11 +43,6 @@ class DeltaStore(Generic[T]):
     def __len__(self) -> int:
         return sum(map(len, self._fingerprints.values()))
 
-    @property
-    def listing(self) -> bool:
-        """Whether a list is in progress."""
-        return self._listed is not None
-
     def begin_list(self) -> None:
         """Begin a list; abort the one in progress."""
         self._listed = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -33,23 +34,32 @@ async def pages(
 ) -> AsyncGenerator[ListPage[T]]:
     """Yield the pages of one list, all of the same version; `size` 0 lists everything at once.
 
+    The next page is requested before a page is yielded: the API server makes it while the caller takes that one in.
     Requests carry no `resourceVersion=0`: the API server would respond from a cache that may be stale.
     Raises ApiError (410 when the continue token expired; status 200 when the response is not a list) and Unreachable.
     """
-    following = ""
-    while True:
+
+    def request(following: str) -> asyncio.Task[bytes]:
         params = {"limit": str(size)} if size else {}
         if field_selector:
             params["fieldSelector"] = field_selector
         if following:
             params["continue"] = following
-        body = await client.request("GET", path, params=params, timeout=timeout, limit=_PAGE_BYTES)
-        try:
-            page = decoder.page(body)
-        except msgspec.DecodeError as error:
-            raise ApiError(200, "Undecodable", f"the response is not a list: {error}") from error
-        del body  # as large as the page itself
-        yield page
-        following = page.following
-        if not following:
-            return
+        return asyncio.create_task(client.request("GET", path, params=params, timeout=timeout, limit=_PAGE_BYTES))
+
+    response = request("")
+    try:
+        while True:
+            try:
+                page = decoder.page(await response)
+            except msgspec.DecodeError as error:
+                raise ApiError(200, "Undecodable", f"the response is not a list: {error}") from error
+            if not page.following:
+                yield page
+                return
+            response = request(page.following)
+            await asyncio.sleep(0)  # a caller that does not wait would hold the request back
+            yield page
+    finally:
+        response.cancel()
+        await asyncio.gather(response, return_exceptions=True)

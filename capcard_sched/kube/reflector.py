@@ -1,8 +1,7 @@
 """Reflector of one kind: list, watch, resume, relist; delivers differences only.
 
-Lists are streamed by the watch where the server supports that (`sendInitialEvents`), else read in pages; both are
-consistent reads. A watch resumes from its last resourceVersion. When that has expired (410, as a response or inside the
-stream), the kind is listed again.
+Lists are consistent reads in pages (docs/decisions/0053). A watch resumes from its last resourceVersion. When that has
+expired (410, as a response or inside the stream), the kind is listed again.
 """
 
 from __future__ import annotations
@@ -40,14 +39,9 @@ if TYPE_CHECKING:
     from capcard_sched.kube.instrumentation import Observer
     from capcard_sched.kube.kinds import WatchedKind
     from capcard_sched.model.deltas import Delta
-    from capcard_sched.model.objects import ObjectMeta
 
 T = TypeVar("T", bound=WatchSpec)
 
-#: Annotation of the bookmark that ends the initial events of a watch.
-_END_OF_LIST = "k8s.io/initial-events-end"
-#: Status codes of servers without support for initial events.
-_CANNOT_STREAM = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.UNSUPPORTED_MEDIA_TYPE, HTTPStatus.UNPROCESSABLE_ENTITY})
 #: Reason for the rejection of a version that the server has not reached: its storage was restored from a backup.
 _VERSION_TOO_LARGE = "ResourceVersionTooLarge"
 #: Number of consecutive watches without a byte after which the kind is listed again.
@@ -59,9 +53,7 @@ _SHORT_LIFE = 1.0
 class WatchSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of lists and watches; times in seconds."""
 
-    #: List through the watch where the server supports it.
-    streaming: bool = True
-    #: Objects per page of a paged list; 0: all at once.
+    #: Objects per page of a list; 0: all at once.
     page: int = PAGE
     #: Seconds without a byte after which a watch counts as dead; bookmarks arrive about every minute.
     silence: float = 90.0
@@ -110,7 +102,6 @@ class Reflector(Generic[T]):
         self._backoff = RetryBackoff(settings.first_delay, settings.longest_delay, self._rng)
         self._decoder = KindDecoder(kind)
         self._store = DeltaStore(kind, observer)
-        self._streaming = settings.streaming
         self._page_size = settings.page
         #: Version to watch from; "" when a list must come first.
         self._version = ""
@@ -167,11 +158,10 @@ class Reflector(Generic[T]):
         while True:
             delay = 0.0
             try:
-                listed = False
-                if not self._version and not self._streaming:
+                resumed = bool(self._version)
+                if not resumed:
                     await self._list()
-                    listed = True
-                await self._watch(resumed=bool(self._version) and not listed)
+                await self._watch(resumed=resumed)
             except ApiError as error:
                 delay = self._on_error(error)
             except Unreachable as error:
@@ -194,9 +184,6 @@ class Reflector(Generic[T]):
         if error.status == HTTPStatus.GONE:
             self._version = ""
             self._observer.watch(resource, "expired", error.message)
-        elif not self._version and self._streaming and error.status in _CANNOT_STREAM:
-            self._streaming = False
-            return 0.0
         elif error.status in {HTTPStatus.NOT_FOUND, HTTPStatus.FORBIDDEN}:
             event = "missing" if error.status == HTTPStatus.NOT_FOUND else "forbidden"
             self._observer.watch(resource, event, error.message)
@@ -209,7 +196,7 @@ class Reflector(Generic[T]):
         return max(self._backoff.next(), error.retry_after or 0.0)
 
     async def _list(self) -> None:
-        """List in pages; each page is delivered before the next one is requested."""
+        """List in pages; each page is delivered as it arrives."""
         self._store.begin_list()
         version = ""
         found = pages(
@@ -231,13 +218,9 @@ class Reflector(Generic[T]):
             if error.status == HTTPStatus.GONE:
                 self._page_size = 0  # the continue token expired: list everything at once
             raise
-        self._listed(version)
-
-    def _listed(self, version: str) -> None:
-        """Complete a list."""
-        out: list[Delta] = []
-        self._store.end_list(out)
-        self._send(out)
+        deltas: list[Delta] = []
+        self._store.end_list(deltas)
+        self._send(deltas)
         self._version = version
         self._page_size = self._settings.page
         self._observer.watch(self.kind.resource, "listed", f"{len(self._store)} objects")
@@ -253,31 +236,23 @@ class Reflector(Generic[T]):
     # --- one watch --------------------------------------------------------------------------------------------------
 
     async def _watch(self, *, resumed: bool) -> None:
-        """Watch until the stream ends or fails. Without a version, the initial events list the kind first."""
+        """Watch until the stream ends or fails."""
         settings = self._settings
         params = {
             "watch": "1",
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(self._rng.randint(*settings.lifetime)),
+            "resourceVersion": self._version,
         }
         if self.kind.field_selector:
             params["fieldSelector"] = self.kind.field_selector
-        if self._version:
-            params["resourceVersion"] = self._version
-        else:
-            params |= {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
-            self._store.begin_list()
         opened = self._clock()
         path = self.kind.path
         async with self._client.stream(path, params, silence=settings.silence, timeout=settings.timeout) as stream:
-            if self._version:
-                self.disconnected_since = None
-                if resumed:
-                    self._observer.watch(self.kind.resource, "restarted", f"after version {self._version}")
+            self.disconnected_since = None
+            if resumed:
+                self._observer.watch(self.kind.resource, "restarted", f"after version {self._version}")
             progress = await self._read(stream)
-        if self._store.listing:
-            self._streaming = False
-            raise _Interrupted("cut", "the server ended the watch before the end of the initial list")
         if not progress and self._clock() - opened < _SHORT_LIFE:
             raise _Interrupted("cut", "the server ended the watch at once")
 
@@ -297,10 +272,9 @@ class Reflector(Generic[T]):
                 self._apply(self._decoder.events(lines))
                 progress = True
                 self._silent_watches = 0
-                if not self._store.listing:
-                    self._backoff.reset()
-                    if self.kind.gather > 0:
-                        await stream.pause(self.kind.gather)
+                self._backoff.reset()
+                if self.kind.gather > 0:
+                    await stream.pause(self.kind.gather)
             elif not piece:
                 if buffer.pending:
                     raise _Interrupted("cut", "the stream ended in the middle of an object")
@@ -341,23 +315,10 @@ class Reflector(Generic[T]):
                         store.gone(meta, out)
                     elif event.type != BOOKMARK:
                         self._observer.watch(self.kind.resource, "unexpected", f"an event of type {event.type!r}")
-                    elif store.listing:
-                        self._end_of_list(meta, out)
                 version = meta.resource_version or version
         finally:
             self._send(out)
-            if version and not store.listing:  # initial events come in no order of versions
-                self._version = version
-
-    def _end_of_list(self, bookmark: ObjectMeta, out: list[Delta]) -> None:
-        if (bookmark.annotations or {}).get(_END_OF_LIST) != "true":
-            # The server ignored `sendInitialEvents`: nothing marks the end of the list.
-            self._streaming = False
-            raise _Interrupted("cut", "the server does not mark the end of the initial list")
-        self._send(out)
-        out.clear()
-        self.disconnected_since = None
-        self._listed(bookmark.resource_version)
+            self._version = version or self._version
 
     def _send(self, out: list[Delta]) -> None:
         if out:

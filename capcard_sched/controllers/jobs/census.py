@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from capcard_sched.controllers.jobs.phases import ACTIVE, RESTARTING, Census
-from capcard_sched.controllers.jobs.records import MemberAnnotations, member_annotations
 from capcard_sched.controllers.objects import JsonObject, annotations_of, has_ended, is_terminating, status
 from capcard_sched.model.annotations import CONTROLLER_OUT_OF_SYNC
 
@@ -13,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from capcard_sched.controllers.jobs.job_spec import JobSpec
-    from capcard_sched.controllers.jobs.records import Records
+    from capcard_sched.controllers.jobs.records import MemberAnnotations, Records
 
 _KEEPS_MEMBERS = ACTIVE | {RESTARTING}
 _PHASES = ("Pending", "Running", "Succeeded", "Failed", "Unknown")
@@ -24,6 +23,8 @@ class JobMember(NamedTuple):
 
     pod: JsonObject
     notes: MemberAnnotations
+    #: `Unknown` for a phase that is none.
+    phase: str
     #: To be deleted, whether or not its deletion has begun.
     doomed: bool
     #: Belongs to the present version and to a replica that the Job asks for: what happens to it is an event.
@@ -39,19 +40,14 @@ class JobMember(NamedTuple):
         rows = status(self.pod).get("containerStatuses") or ()
         return self.phase == "Succeeded" or (self.phase == "Running" and all(row.get("ready", True) for row in rows))
 
-    @property
-    def phase(self) -> str:
-        """The phase of the pod, `Unknown` for one that is none."""
-        phase = status(self.pod).get("phase") or "Pending"
-        return phase if phase in _PHASES else "Unknown"
 
-
-def members(job: JobSpec, pods: Iterable[JsonObject], phase: str, version: int, records: Records) -> list[JobMember]:
+def members(
+    job: JobSpec, pods: Iterable[tuple[JsonObject, MemberAnnotations]], phase: str, version: int, records: Records
+) -> list[JobMember]:
     """The pods with what is to become of each while the Job is in `phase`."""
     last = {task.name: task.replicas for task in job.tasks}
     found = []
-    for pod in pods:
-        notes = member_annotations(pod)
+    for pod, notes in pods:
         wanted = 0 <= notes.ordinal < last.get(notes.task, 0)
         outdated = records.outdated(notes)
         if has_ended(pod):
@@ -62,7 +58,9 @@ def members(job: JobSpec, pods: Iterable[JsonObject], phase: str, version: int, 
             doomed = phase != RESTARTING or outdated or notes.version < version
         present = not outdated and notes.version >= version
         current = wanted and present and CONTROLLER_OUT_OF_SYNC not in annotations_of(pod)
-        found.append(JobMember(pod, notes, doomed, current, surplus=present and not wanted))
+        pod_phase = status(pod).get("phase") or "Pending"
+        known = pod_phase if pod_phase in _PHASES else "Unknown"
+        found.append(JobMember(pod, notes, known, doomed, current, surplus=present and not wanted))
     return found
 
 

@@ -39,6 +39,7 @@ class JobController:
     """Reconciles Jobs (`batch.volcano.sh`)."""
 
     watches = frozenset({JOB, POD, POD_GROUP, COMMAND, CLAIM})
+    replays = frozenset({JOB, COMMAND})
 
     def __init__(
         self, scheduler_name: str, make_keys: Callable[[], KeyPair], *, count_preemptions: bool = True

@@ -31,7 +31,7 @@ from capcard_sched.controllers.jobs.phases import (
     transition,
 )
 from capcard_sched.controllers.jobs.policies import Answer, answer
-from capcard_sched.controllers.jobs.records import Records
+from capcard_sched.controllers.jobs.records import Records, member_annotations
 from capcard_sched.controllers.objects import (
     COMMAND,
     JOB,
@@ -114,7 +114,10 @@ class JobPass:
         self._retries = int(status(job).get("retryCount") or 0)
         self._records = Records(status(job).get("controlledResources"))
         self._uncounted = 0 if settings.count_preemptions else self._records.uncounted
-        self._pods = view.owned(self._spec.uid, POD)
+        self._pods = [(pod, member_annotations(pod)) for pod in view.owned(self._spec.uid, POD)]
+        #: The pods as members, and the state of the Job of which that holds.
+        self._found: list[JobMember] = []
+        self._found_in: tuple[str, int, dict[str, str]] | None = None
         self._group = group_of(view, self._spec)
         self._writes: list[Write] = []
         self._at: float | None = None
@@ -330,7 +333,11 @@ class JobPass:
     # --- status ---
 
     def _members(self) -> list[JobMember]:
-        return members(self._spec, self._pods, self._phase, self._version, self._records)
+        state = self._phase, self._version, self._records.entries
+        if state != self._found_in:
+            self._found_in = self._phase, self._version, dict(self._records.entries)
+            self._found = members(self._spec, self._pods, self._phase, self._version, self._records)
+        return self._found
 
     def _write_status(self, before: list[Write], found: list[JobMember], reason: str) -> None:
         """Put the status before the other writes of the pass, behind `before`."""

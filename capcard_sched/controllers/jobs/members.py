@@ -168,14 +168,15 @@ class MemberSync:
 
     def _create_pods(self, group: str) -> int:
         """Create the pods that are missing; returns their number."""
-        created = 0
+        created, present = 0, {member.notes.name for member in self._members}
         for task in self._spec.tasks:
             if not self._may_start(task):
                 continue
             for index in range(task.replicas):
                 if created == _CREATES_PER_PASS:
                     return created  # the first of these pods brings the next pass
-                if self._view.get(POD, self._spec.namespace, self._spec.pod_name(task, index)) is None:
+                name = self._spec.pod_name(task, index)
+                if name not in present and self._view.get(POD, self._spec.namespace, name) is None:
                     created += 1
                     self.after.append(Create(self._pod(task, index, group)))
         return created

@@ -62,6 +62,8 @@ class Records:
 
     def outdated(self, pod: MemberAnnotations) -> bool:
         """Whether a restart of the Job, the task, the partition or the pod came after the pod was created."""
+        if not self.entries:
+            return False
         keys = (_JOB, f"{_TASK}{pod.task}", f"{_PARTITION}{pod.task}-{pod.partition}", f"{_POD}{pod.name}")
         return any(pod.retries < _number(self.entries.get(key)) for key in keys)
 

@@ -93,12 +93,9 @@ class ControllerLoop:
         for key in self._controller.keys(kind, old, new):
             self._put(key)
 
-    def start(self) -> None:
-        """Queue every object that is known."""
-        for kind in self._cache.kinds():
-            if kind in self._controller.watches:
-                for obj in self._cache.all(kind):
-                    self.observe(kind, None, obj)
+    def replays(self, kind: str) -> bool:
+        """Whether the controller must see all objects of the kind when it starts."""
+        return kind in self._controller.replays
 
     async def run(self) -> None:
         """Work until cancelled, or until leadership is lost."""

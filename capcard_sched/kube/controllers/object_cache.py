@@ -25,6 +25,9 @@ _FETCHED_SECONDS: Final = 60.0
 #: Seconds within which the watch is to show what an answer showed.
 _CONFIRM_SECONDS: Final = 30.0
 
+#: Kinds whose changes the cache itself reads.
+_INDEXED: Final = frozenset({COMMAND, POD_GROUP})
+
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
@@ -54,9 +57,11 @@ class ObjectCache:
     def __init__(
         self, clock: Callable[[], float], on_change: Callable[[str, JsonObject | None, JsonObject | None], None]
     ) -> None:
-        """`clock` in seconds. `on_change(kind, old, new)` is called after each change."""
+        """`clock` in seconds. `on_change(kind, old, new)` is called after each change while `observed`."""
         self._clock = clock
         self._on_change = on_change
+        #: Whether `on_change` is called: objects are decoded for it.
+        self.observed = True
         self._entries: dict[str, dict[tuple[str, str], _CachedObject]] = {}
         self._owned: dict[str, dict[tuple[str, str, str], None]] = {}
         self._phases: dict[str, Counter[str]] = {}
@@ -203,6 +208,8 @@ class ObjectCache:
                     del self._owned[owner]
 
     def _changed(self, kind: str, old: _CachedObject | None, new: _CachedObject | None) -> None:
+        if not self.observed and kind not in _INDEXED:
+            return
         before = _object(kind, old) if old is not None else None
         after = _object(kind, new) if new is not None else None
         if kind == COMMAND:
@@ -217,7 +224,8 @@ class ObjectCache:
                     counts[place[1]] += step
                     if not any(counts.values()):
                         del self._phases[place[0]]
-        self._on_change(kind, before, after)
+        if self.observed:
+            self._on_change(kind, before, after)
 
     def _index_command(self, command: JsonObject, *, present: bool) -> None:
         target = command.get("target") or {}

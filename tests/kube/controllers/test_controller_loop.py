@@ -23,6 +23,7 @@ class NothingToDo:
     """A controller whose objects are in line."""
 
     watches = frozenset({"Job"})
+    replays = watches
 
     def keys(self, kind: str, old: JsonObject | None, new: JsonObject | None) -> Iterator[Key]:
         assert new is not None

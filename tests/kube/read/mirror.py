@@ -20,7 +20,7 @@ from tests.controlplane.proxy import Proxy
 
 PODS_AND_NODES = tuple(kind for kind in KINDS if kind.name in {"Pod", "Node"})
 #: Short delays, so that tests need not wait.
-QUICK = WatchSettings(first_delay=0.01, longest_delay=0.2)
+QUICK = WatchSettings(first_delay=0.01, longest_delay=0.2, page=3)
 
 
 class Ears(NullObserver):
