@@ -129,7 +129,9 @@ async def _controllers(
             def say(text: str) -> None:
                 console.print(f"[dim]jobs: {text}[/dim]")
 
-            made = await jobs_run(server, round(jobs * scale), connections=connections, program=program, say=say)
+            made = await jobs_run(
+                server, round(jobs * scale), nodes=nodes, connections=connections, program=program, say=say
+            )
             report.jobs.append(made)
     if "resync" in wanted:
         async with Server() as server:
@@ -179,8 +181,15 @@ def show(console: Console, report: Report) -> None:
 def _show_jobs(console: Console, run: JobsRun) -> None:
     console.print(
         f"{run.jobs:,} Jobs, {run.pods:,} pods: {run.created_rate:,.0f} pods created/s, raw "
-        f"{', '.join(f'{rate:,.0f}' for rate in run.raw)}/s, ratio {run.ratio:.2f}"
+        f"{', '.join(f'{raw.rate:,.0f}' for raw in run.raw)}/s, ratio {run.ratio:.2f}, "
+        f"bound {run.bound:.2f}"
     )
+    for raw in run.raw:
+        costs = ", ".join(f"{name} {us / 1e3:.2f}" for name, us in raw.us.items())
+        console.print(f"Raw requests, ms of CPU of client and server: {costs}")
+    spent = ", ".join(f"{name} {ms:.2f}" for name, ms in run.creation_ms.items())
+    console.print(f"ms of CPU per created pod meanwhile: {spent}; together {sum(run.creation_ms.values()):.2f}")
+    console.print(f"Requests per pod: {', '.join(f'{name} {count:.2f}' for name, count in run.requests.items())}")
     console.print(
         f"Jobs created after {run.jobs_created:.1f} s, pods from {run.first_created:.1f} to {run.last_created:.1f} s, "
         f"last bound {run.last_bound:.1f} s, last Running {run.last_running:.1f} s, Completed {run.completed:.1f} s"

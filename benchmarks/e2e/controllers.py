@@ -11,21 +11,18 @@ import re
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from operator import itemgetter
 from pathlib import Path
-from uuid import UUID
 
 import msgspec
 
 from benchmarks.e2e import objects
-from benchmarks.e2e.creations import CreateDone, CreateJob
 from benchmarks.e2e.helper import Helper
 from benchmarks.e2e.kubelets import AllEnded, AllRun, KubeletJob, Watching
 from benchmarks.e2e.objects import Document
-from benchmarks.e2e.server import Server, cpu_seconds, peak_mib
-from capcard_sched.controllers.jobs.job_spec import job_spec
-from capcard_sched.controllers.jobs.pods import job_pod
+from benchmarks.e2e.pod_requests import RawPods, raw_gangs, raw_pods, send
+from benchmarks.e2e.server import CpuSampler, Server, cpu_seconds, peak_mib
 from capcard_sched.model import annotations as keys
 from tests.controlplane.cluster import Cluster
 from tests.e2e.admission.server import SYSTEM, Admission
@@ -38,8 +35,6 @@ _LIMIT = 900.0
 _RUN_SECONDS = 2.0
 #: Seconds between looks at counts.
 _LOOK = 0.5
-#: Pods of the raw run.
-_RAW_PODS = 2_000
 _JOBS = "/apis/batch.volcano.sh/v1alpha1"
 _GROUPS = "/apis/scheduling.volcano.sh/v1beta1"
 _REQUESTS = re.compile(
@@ -68,10 +63,8 @@ class JobsRun(msgspec.Struct):
     jobs: int
     pods: int
     connections: int
-    #: Pod creations per second of a bare client, before and after.
-    raw: list[float] = []
-    #: Microseconds of CPU per creation of that client and of the server.
-    raw_us: list[float] = []
+    #: Of a bare client, before and after.
+    raw: list[RawPods] = []
     #: Pod creations per second by the controllers, from the first to the last, while pods are bound and started.
     created_rate: float = 0.0
     jobs_created: float = 0.0
@@ -82,6 +75,10 @@ class JobsRun(msgspec.Struct):
     completed: float = 0.0
     #: By process, until all Jobs are Completed.
     used: dict[str, Used] = {}
+    #: CPU milliseconds by process per pod that was created in the meantime, from the first to the last creation.
+    creation_ms: dict[str, float] = {}
+    #: Verb and resource to the requests of all clients per pod, until the last pod runs.
+    requests: dict[str, float] = {}
     #: CPU seconds of the controllers until the last pod runs.
     cpu_running: float = 0.0
     #: Writes of the controllers per pod, without events, until the last pod runs and until all Jobs are Completed.
@@ -92,9 +89,16 @@ class JobsRun(msgspec.Struct):
     problems: list[str] = []
 
     @property
+    def bound(self) -> float:
+        """The ratio at which creations, bindings and starts of pods alone fill the cores that creations fill."""
+        costs = [raw.us for raw in self.raw]
+        least = sum(us[name] for us in costs for name in ("create", "bind", "status"))
+        return sum(us["create"] for us in costs) / least if least else 0.0
+
+    @property
     def ratio(self) -> float:
         """Rate of pod creation to the raw rate."""
-        return self.created_rate * len(self.raw) / sum(self.raw) if self.raw else 0.0
+        return self.created_rate * len(self.raw) / sum(raw.rate for raw in self.raw) if self.raw else 0.0
 
 
 class Resync(msgspec.Struct, frozen=True):
@@ -134,14 +138,14 @@ def vcjobs(gangs: Iterable[objects.Gang]) -> list[Document]:
 
 
 async def jobs_run(
-    server: Server, jobs: int, *, connections: int, program: Path | None, say: Callable[[str], None]
+    server: Server, jobs: int, *, nodes: int, connections: int, program: Path | None, say: Callable[[str], None]
 ) -> JobsRun:
     """One measurement on a server that has the nodes and the namespaces."""
     gangs = objects.gangs(jobs * objects.GANG)
     result = JobsRun(jobs, jobs * objects.GANG, connections)
     quota = objects.quotas(gangs)
     say("the raw rate of pod creation")
-    await _raw(server, result)
+    result.raw.append(await raw_pods(server, vcjobs(raw_gangs()), nodes, connections))
     with tempfile.TemporaryDirectory(prefix="capcard-bench-") as folder:
         async with Cluster(server.plane) as cluster:
             await server.create([{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}}])
@@ -164,7 +168,7 @@ async def jobs_run(
         pod["metadata"]["annotations"][keys.GROUP_NAME] = pod["metadata"]["labels"][keys.JOB_NAME]
     result.problems += objects.violations(pods, gangs, quota)[:20]
     say("the raw rate again")
-    await _raw(server, result)
+    result.raw.append(await raw_pods(server, vcjobs(raw_gangs()), nodes, connections))
     return result
 
 
@@ -197,11 +201,17 @@ async def _run(
         pids |= {name: server.plane.pid(name) for name in ("etcd", "kube-apiserver")}
         before = {name: cpu_seconds(pid) for name, pid in pids.items()}
         say(f"{result.jobs} Jobs")
-        began = time.monotonic()
-        await _create_jobs(server, jobs)
-        result.jobs_created = time.monotonic() - began
-        run = await kubelet.answer(AllRun, _LIMIT)
+        requests = await server.requests()
+        async with CpuSampler(pids | {"kubelets": kubelet.pid}) as sampler:
+            began = time.monotonic()
+            await _create_jobs(server, jobs)
+            result.jobs_created = time.monotonic() - began
+            run = await kubelet.answer(AllRun, _LIMIT)
         result.cpu_running = cpu_seconds(pids["controllers"]) - before["controllers"]
+        made = await server.requests() - requests
+        result.requests = {name: count / result.pods for name, count in made.most_common() if count > result.jobs / 4}
+        used = sampler.between(run.created[0], run.created[-1])
+        result.creation_ms = {name: 1e3 * seconds / result.pods for name, seconds in used.items()}
         result.writes_running = sum(_writes(await controllers.metrics(), result.pods).values())
         result.created_rate = len(run.created) / max(run.created[-1] - run.created[0], 1e-3)
         result.first_created, result.last_created = run.created[0] - began, run.created[-1] - began
@@ -232,12 +242,7 @@ async def _open_queues(server: Server, jobs: list[Document]) -> None:
 async def _create_jobs(server: Server, jobs: list[Document]) -> None:
     path = f"{_JOBS}/namespaces/{objects.NAMESPACE}/jobs"
     bodies = [(path, msgspec.json.encode(job).decode()) for job in jobs]
-    await _create(server, bodies, 16)
-
-
-async def _create(server: Server, bodies: list[tuple[str, str]], connections: int) -> CreateDone:
-    async with Helper("benchmarks.e2e.creations", CreateJob(server.target, connections, bodies)) as client:
-        return await client.answer(CreateDone, _LIMIT)
+    await send(server, bodies, 16)
 
 
 async def _all_completed(server: Server, count: int) -> float:
@@ -251,28 +256,6 @@ async def _all_completed(server: Server, count: int) -> float:
         if now > deadline:
             raise RuntimeError(f"the Jobs are {dict(phases)}")
         await asyncio.sleep(_LOOK)
-
-
-async def _raw(server: Server, result: JobsRun) -> None:
-    """Create pods of the same body that name no running scheduler, and delete them."""
-    path = f"/api/v1/namespaces/{objects.RAW_NAMESPACE}/pods"
-    bodies = [(path, msgspec.json.encode(pod).decode()) for pod in _raw_pods()]
-    before = server.cpu_seconds()
-    done = await _create(server, bodies, result.connections)
-    used = server.cpu_seconds() - before + done.cpu_seconds
-    result.raw.append(len(bodies) / done.seconds)
-    result.raw_us.append(used / len(bodies) * 1e6)
-    await server.delete_all(path)
-
-
-def _raw_pods() -> Iterator[Document]:
-    """Pods as the controllers make them."""
-    for number, job in enumerate(vcjobs(objects.gangs(_RAW_PODS, prefix="raw", scheduler="none"))):
-        job["metadata"] |= {"namespace": objects.RAW_NAMESPACE, "uid": str(UUID(int=number))}
-        desired = job_spec(job, "none")
-        for task in desired.tasks:
-            for index in range(task.replicas):
-                yield job_pod(job, desired, task, index, desired.group_name)
 
 
 def _writes(exposition: str, pods: int) -> dict[str, float]:

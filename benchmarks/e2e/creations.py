@@ -1,4 +1,4 @@
-"""A helper that creates objects as fast as the API server takes them, from a bare client."""
+"""A helper that sends requests as fast as the API server takes them, from a bare client: creations mostly."""
 
 from __future__ import annotations
 
@@ -10,30 +10,35 @@ from collections.abc import Iterable
 import msgspec
 
 from benchmarks.e2e.helper import Target, read_job, say
+from capcard_sched.kube.writes.requests import STRATEGIC
 
 
 class CreateJob(msgspec.Struct, frozen=True):
-    """POST these bodies (path, JSON) on this number of connections."""
+    """POST, or strategic-merge-patch, these bodies (path, JSON) on this number of connections."""
 
     target: Target
     connections: int
     bodies: list[tuple[str, str]]
+    patch: bool = False
 
 
 class CreateDone(msgspec.Struct, frozen=True):
-    """All objects exist: seconds from the first request to the last response, and CPU seconds of this process."""
+    """All responses arrived: seconds from the first request to the last response, and CPU seconds of this process."""
 
     seconds: float
     cpu_seconds: float
 
 
 async def create(job: CreateJob) -> None:
-    """Create all objects and report."""
-    say(CreateDone(*await post_all(job.target, job.connections, job.bodies)))
+    """Send all requests and report."""
+    say(CreateDone(*await send_all(job.target, job.connections, job.bodies, patch=job.patch)))
 
 
-async def post_all(target: Target, connections: int, bodies: Iterable[tuple[str, str | bytes]]) -> tuple[float, float]:
-    """POST bodies (path, JSON) in order on this number of connections. Returns seconds and CPU seconds."""
+async def send_all(
+    target: Target, connections: int, bodies: Iterable[tuple[str, str | bytes]], *, patch: bool = False
+) -> tuple[float, float]:
+    """POST or patch bodies (path, JSON) in order on this number of connections. Returns seconds and CPU seconds."""
+    method, content_type = ("PATCH", STRATEGIC) if patch else ("POST", "application/json")
     waiting = list(bodies)[::-1]
     before, began = _cpu(), time.monotonic()
     async with target.session(connections) as session:
@@ -41,10 +46,10 @@ async def post_all(target: Target, connections: int, bodies: Iterable[tuple[str,
         async def work() -> None:
             while waiting:
                 path, body = waiting.pop()
-                async with session.post(path, data=body, headers={"Content-Type": "application/json"}) as answer:
+                async with session.request(method, path, data=body, headers={"Content-Type": content_type}) as answer:
                     content = await answer.read()
-                    if answer.status != 201:
-                        raise RuntimeError(f"POST {path}: {answer.status} {content[:500]!r}")
+                    if answer.status not in {200, 201}:
+                        raise RuntimeError(f"{method} {path}: {answer.status} {content[:500]!r}")
 
         async with asyncio.TaskGroup() as group:
             for _ in range(connections):

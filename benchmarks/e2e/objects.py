@@ -24,6 +24,8 @@ MODELS: Final = {
 NAMESPACE: Final = "bench"
 #: Namespace of the pods of the raw run, which name no running scheduler.
 RAW_NAMESPACE: Final = "bench-raw"
+#: Conditions of a pod that runs.
+READY: Final = ({"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"},)
 #: The scheduler-conf: capacity-card decides by quota, the rest as in the built-in one.
 CONF: Final = """
 actions: "enqueue, allocate, backfill"

@@ -6,7 +6,7 @@ import asyncio
 
 import msgspec
 
-from benchmarks.e2e.creations import post_all
+from benchmarks.e2e.creations import send_all
 from benchmarks.e2e.helper import Target, read_job, say
 from capcard_sched.kube.paths import pod_path
 from capcard_sched.kube.writes import requests
@@ -36,7 +36,7 @@ async def flood(job: RawJob) -> None:
         (pod_path(namespace, pod, "binding"), requests.binding(Bind(namespace, pod, uid, node, job.annotations), None))
         for namespace, pod, uid, node in job.pods
     )
-    say(RawDone(*await post_all(job.target, job.connections, bindings)))
+    say(RawDone(*await send_all(job.target, job.connections, bindings)))
 
 
 if __name__ == "__main__":

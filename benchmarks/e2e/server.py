@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable, Sequence
+import re
+import time
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -29,6 +33,13 @@ _COLLECTIONS = {
     "PodGroup": "/apis/scheduling.volcano.sh/v1beta1/namespaces/{}/podgroups",
     "Queue": "/apis/scheduling.volcano.sh/v1beta1/queues",
 }
+
+
+#: Seconds between looks at the CPU time of processes.
+_SAMPLE_SECONDS = 0.25
+_REQUESTS = re.compile(
+    r'^apiserver_request_total\{.*resource="([^"]*)".*subresource="([^"]*)",verb="(\w+)".*\} (\S+)$', re.MULTILINE
+)
 
 
 class _Meta(msgspec.Struct, frozen=True, rename="camel"):
@@ -122,6 +133,45 @@ class Server:
     def cpu_seconds(self) -> float:
         """Of etcd and kube-apiserver together, so far."""
         return sum(cpu_seconds(self.plane.pid(name)) for name in ("etcd", "kube-apiserver"))
+
+    async def requests(self) -> Counter[str]:
+        """Requests by verb and resource so far, of all clients."""
+        found: Counter[str] = Counter()
+        for resource, sub, verb, count in _REQUESTS.findall((await self.request("GET", "/metrics")).decode()):
+            found[f"{verb} {resource}/{sub}".rstrip("/")] += round(float(count))
+        return found
+
+
+class CpuSampler:
+    """CPU seconds of processes, looked at every quarter of a second. An async context manager."""
+
+    def __init__(self, pids: Mapping[str, int]) -> None:
+        self._pids = pids
+        self._times: list[float] = []
+        self._used: list[dict[str, float]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._sample())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _sample(self) -> None:
+        while True:
+            self._used.append({name: cpu_seconds(pid) for name, pid in self._pids.items()})
+            self._times.append(time.monotonic())
+            await asyncio.sleep(_SAMPLE_SECONDS)
+
+    def between(self, began: float, ended: float) -> dict[str, float]:
+        """CPU seconds by process between the looks next to two moments of the monotonic clock."""
+        last = len(self._times) - 1
+        first, final = (self._used[min(last, bisect_left(self._times, moment))] for moment in (began, ended))
+        return {name: final[name] - first[name] for name in self._pids}
 
 
 def cpu_seconds(pid: int) -> float:

@@ -32,6 +32,7 @@ from capcard_sched.daemon.flag_values import AddressFlag
 from capcard_sched.daemon.observability.logs import Logs
 from capcard_sched.daemon.observability.server import HttpServer, ServeError, health_pages, metrics_pages
 from capcard_sched.daemon.service import StartError
+from capcard_sched.gc import settle_memory
 from capcard_sched.kube.client import ApiError, Client, Unreachable
 from capcard_sched.kube.connection import ConnectionConfigError, load_connection
 from capcard_sched.kube.informers import Informers
@@ -171,7 +172,8 @@ class AdmissionService:
             kinds = [kind for kind in KINDS if kind.name in _WATCHED]
             self._informers = Informers(client, self._deliver, NullObserver(), kinds)
             tasks = [asyncio.create_task(self._informers.run()), asyncio.create_task(self._refresh(client))]
-            stack.push_async_callback(_cancel, tasks)
+            settling = asyncio.create_task(self._settle(self._informers))
+            stack.push_async_callback(_cancel, [*tasks, settling])
             server = HttpServer(
                 AddressFlag("", options.port),
                 {},
@@ -188,6 +190,12 @@ class AdmissionService:
                 if task.done():
                     task.result()
             self._log.info("shutting down")
+
+    @staticmethod
+    async def _settle(informers: Informers) -> None:
+        """Keep collections of garbage from looking at everything there is while a review waits."""
+        await informers.wait_synced()
+        settle_memory()
 
     # --- health -----------------------------------------------------------------------------------------------------
 

@@ -124,10 +124,9 @@ class ContainerRecord(_TrimmedObject, frozen=True):
 
 
 class PodSpecRecord(_TrimmedObject, frozen=True):
-    """The spec of a pod."""
+    """The spec of a pod. No controller reads its node: a binding is no change."""
 
     scheduler_name: str = ""
-    node_name: str = ""
     priority_class_name: str = ""
     containers: tuple[ContainerRecord, ...] = ()
     init_containers: tuple[ContainerRecord, ...] = ()
@@ -224,7 +223,7 @@ def _trim_pod(pod: WatchedPod) -> WatchedPod:
             for each in spec.init_containers
             if each.restart_policy == "Always"
         )
-        spec = PodSpecRecord(scheduler_name=spec.scheduler_name, node_name=spec.node_name, init_containers=sidecars)
+        spec = PodSpecRecord(scheduler_name=spec.scheduler_name, init_containers=sidecars)
     metadata = msgspec.structs.replace(pod.metadata, annotations=notes, labels=_read(pod.metadata.labels))
     return msgspec.structs.replace(pod, metadata=metadata, spec=spec)
 
@@ -248,6 +247,8 @@ def _trim_name(record: NameRecord) -> NameRecord:
     return NameRecord(kept)
 
 
+#: Seconds for which changes of pods wait for further ones: a Job is reconciled once for the pods that start together.
+_GATHER_PODS: Final = 0.05
 #: Of objects that are patched with a precondition every version counts.
 _VERSIONED: Final = ("metadata.resource_version", "spec", "status")
 
@@ -295,6 +296,7 @@ def _watched(kind: str) -> WatchedKind[Any]:
         reads=row.reads,
         written=True,
         explained=False,
+        gather=_GATHER_PODS if kind == POD else WatchedKind.gather,
     )
 
 

@@ -146,6 +146,21 @@ def test_owners_commands_and_phases_are_indexed() -> None:
     assert dict(bench.cache.group_phases("q")) == {}
 
 
+def test_a_cache_that_is_not_observed_counts_phases_and_finds_commands() -> None:
+    bench = CacheBench()
+    bench.cache.observed = False
+    bench.watch(changed(4, uid="g", kind="PodGroup", name="g", spec={"queue": "q"}))
+    target = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "name": "j"}
+    bench.watch(changed(5, uid="c", kind="Command", name="c", action="AbortJob", target=target))
+    bench.watch(changed(6))
+    assert dict(bench.cache.group_phases("q")) == {"Pending": 1}
+    assert [each["action"] for each in bench.cache.targeting(Key("Job", "default", "j"))] == ["AbortJob"]
+    assert bench.changes == []
+    bench.cache.observed = True
+    bench.watch(changed(7))
+    assert bench.changes == [("Pod", "6", "7")]
+
+
 def test_an_owner_is_read_on_demand_and_again_after_a_minute() -> None:
     bench = CacheBench()
     key = Key("Deployment", "default", "d")
@@ -161,10 +176,11 @@ def test_an_owner_is_read_on_demand_and_again_after_a_minute() -> None:
 
 def test_a_pod_is_trimmed_to_the_fields_that_controllers_read() -> None:
     container = {"name": "main", "image": "x", "env": [{"name": "A", "value": "b" * 1000}], "resources": {"limits": {}}}
-    spec = {"schedulerName": "ours", "nodeName": "n", "containers": [container]}
+    spec = {"schedulerName": "ours", "nodeName": "n", "containers": [container]}  # a binding changes nothing
     notes = {"volcano.sh/task-spec": "w", "example.com/long": "x" * 1000}
     plain = changed(1, metadata={"annotations": notes}, spec=spec, status={"phase": "Running", "podIP": "1.1.1.1"})
     assert len(plain.data) < 400
+    assert b"nodeName" not in plain.data
     assert b"resources" in plain.data, "its PodGroup is still to be created"
     grouped = {**notes, "scheduling.k8s.io/group-name": "g"}
     assert b"resources" not in changed(1, metadata={"annotations": grouped}, spec=spec).data

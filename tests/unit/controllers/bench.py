@@ -47,7 +47,7 @@ def restart_controllers(cluster: SimulatedCluster, scheduler: str) -> None:
             for timer in runner._timers.values():
                 timer.cancel()
             runner._timers.clear()
-            for kind in cluster.store.kinds():
+            for kind in runner._controller.replays & set(cluster.store.kinds()):
                 for found in list(cluster.store.list(kind)):
                     runner.observe(Change("added", kind, None, found))
     cluster.settle()

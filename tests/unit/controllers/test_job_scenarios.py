@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from capcard_sched.controllers.jobs.job_controller import JobController
+from capcard_sched.controllers.jobs.plugins.job_plugin import KeyPair
+from capcard_sched.controllers.objects import Key
+from capcard_sched.simulation.workloads.controller_runner import StoreView
 from tests.unit.controllers.bench import GRACE, ClusterBench, Manifest, task
 
 
@@ -39,6 +45,28 @@ def test_the_exit_code_of_any_container_but_a_sidecar_counts() -> None:
     ]
     bench.patch("Pod", "j-w-0", {"status": {"phase": "Failed", "containerStatuses": rows}})
     assert bench.phase() == "Aborting"
+
+
+def test_a_pass_over_an_unchanged_job_reads_its_pods_once() -> None:
+    bench = ClusterBench()
+    bench.running_job("j", task("w", 4), task("d", 1))
+    view, read = StoreView(bench.store), Counter[str]()
+
+    class CountingView:
+        group_phases, targeting = view.group_phases, view.targeting
+
+        def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
+            read[kind] += 1
+            return view.get(kind, namespace, name)
+
+        def owned(self, uid: str, kind: str) -> Sequence[Manifest]:
+            found = view.owned(uid, kind)
+            read[kind] += len(found)
+            return found
+
+    controller = JobController("ours", lambda: KeyPair("private", "public"))
+    assert controller.reconcile(CountingView(), Key("Job", "default", "j"), bench.cluster.clock.unix).writes == []
+    assert read == {"Job": 1, "PodGroup": 1, "Pod": 5}
 
 
 def test_a_completed_driver_completes_the_job() -> None:
