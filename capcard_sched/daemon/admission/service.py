@@ -30,7 +30,13 @@ from capcard_sched.admission.webhooks import WEBHOOKS, WebhookContext
 from capcard_sched.daemon.admission.certificates import ensure_certificate, publish_authorities
 from capcard_sched.daemon.flag_values import AddressFlag
 from capcard_sched.daemon.observability.logs import Logs
-from capcard_sched.daemon.observability.server import HttpServer, ServeError, health_pages, metrics_pages
+from capcard_sched.daemon.observability.server import (
+    HttpServer,
+    ServeError,
+    ServerLimits,
+    health_pages,
+    metrics_pages,
+)
 from capcard_sched.daemon.service import StartError
 from capcard_sched.gc import settle_memory
 from capcard_sched.kube.client import ApiError, Client, Unreachable
@@ -51,6 +57,9 @@ from capcard_sched.model.deltas import Delta
 
 #: Bytes of a review: it holds the new and the old object, each of at most 1.5 MiB in etcd.
 BODY_BYTES: Final = 8 * 2**20
+#: The API server keeps idle connections for 90 s. A server that closes them first fails reviews: a POST on a connection
+#: that closes is not repeated. Each review in progress has a connection of its own.
+_LIMITS: Final = ServerLimits(connections=256, idle_seconds=120.0)
 #: Seconds between two looks at the certificate, its files, the webhook configurations and the admission configuration.
 _REFRESH_SECONDS: Final = 10.0
 _QUEUE: Final = msgspec.json.Decoder(QueueObject)
@@ -180,6 +189,7 @@ class AdmissionService:
                 posts={path: self._page(WEBHOOKS[path]) for path in options.paths},
                 body_bytes=BODY_BYTES,
                 tls=self._tls,
+                limits=_LIMITS,
             )
             await server.start()
             stack.push_async_callback(server.stop)

@@ -48,6 +48,8 @@ class ServerLimits(NamedTuple):
     connections: int = 64
     #: Time until the TLS handshake is complete, and again the headers of a request, also on an idle connection.
     header_seconds: float = 5.0
+    #: Time until the headers of a request on an open connection; None: `header_seconds`.
+    idle_seconds: float | None = None
     #: Time to produce a response and send it.
     response_seconds: float = 10.0
     #: Age from which a request in progress is aborted for a new connection, when all connections have one.
@@ -152,7 +154,7 @@ class HttpServer:
             app,
             handle_signals=False,
             access_log=None,
-            keepalive_timeout=limits.header_seconds,
+            keepalive_timeout=limits.header_seconds if limits.idle_seconds is None else limits.idle_seconds,
             lingering_time=0.0,
             max_line_size=limits.header_bytes,
             max_field_size=limits.header_bytes,

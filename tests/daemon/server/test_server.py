@@ -202,6 +202,23 @@ async def test_a_client_that_never_finishes_its_headers_is_cut_off(health: Healt
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize(("idle", "kept"), [(None, False), (60.0, True)])
+async def test_an_idle_connection_is_kept_for_its_own_time(health: Health, idle: float | None, kept: bool) -> None:
+    server = await limited(health, ServerLimits(header_seconds=0.3, idle_seconds=idle))
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        await reader.readuntil(b"\r\n\r\n")
+        await reader.read(1000)
+        ended = asyncio.ensure_future(reader.read())
+        await asyncio.wait({ended}, timeout=1.5 if kept else 10)
+        assert ended.done() is not kept
+        writer.close()
+    finally:
+        await server.stop()
+
+
+@pytest.mark.asyncio
 async def test_a_client_that_reads_no_response_is_disconnected() -> None:
     class Big:
         content_type = "text/plain"
