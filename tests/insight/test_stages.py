@@ -48,6 +48,16 @@ def test_a_nominated_pod_waits_for_its_victims() -> None:
     assert (left.stage, left.summary) == ("Terminating", "Not pending: 1 of 1 pod are terminating")
 
 
+def test_a_gang_that_fits_in_part_reports_the_pods_that_fit() -> None:
+    h = cluster()
+    h.group("g", min_member=4)
+    for number in range(4):
+        h.pod(f"p{number}", group="g", requests={"cpu": "2"})
+    h.step()
+    found = diagnose_job(h.core.snapshot(), h.job("g"))
+    assert found.summary.startswith("2 of 4 pending pods fit now, and the gang starts with 4")
+
+
 def test_the_decision_of_the_next_session_is_announced() -> None:
     h = cluster()
     h.group("pods")

@@ -391,6 +391,7 @@ def test_w34_the_victim_does_not_reclaim_the_capacity_back() -> None:
     w.h.pod("b2-w-0", group="b", cards=4, card=H200)
     w.h.step()
     assert w.h.binds == {"r-w-0": "n1"}
+    assert not w.h.last_session.carry_over.nominations, "a nomination ends with the binding"
 
 
 def test_a_reservation_ends_with_its_pod() -> None:
