@@ -225,15 +225,18 @@ class _FixCandidates:
         if own is None or not own.names:
             return
         free: dict[str, int] = {}
+        empty: dict[str, int] = {}
         for node in self._state.nodes.by_name.values():
             for card, (_, resource) in discover_cards(node.labels, node.allocatable).cards.items():
                 amount = cls.requests.get(resource, 0)
                 if amount and card not in own.alternatives and not node.unschedulable:
                     free[card] = free.get(card, 0) + (self._free(node, resource) // amount)
+                    empty[card] = empty.get(card, 0) + (node.allocatable.get(resource, 0) // amount)
         close = [name for wrong in own.names if wrong not in own.alternatives and (name := nearest(wrong, free))]
         usable = {row.resource: row.usable or 0.0 for row in self._limit_rows()}
         if own.alternatives:  # an unknown card is replaced even where the others are not free
-            free = {card: pods for card, pods in free.items() if pods}
+            places = free if any(free.values()) else empty
+            free = {card: free[card] for card, pods in places.items() if pods}
         ordered = sorted(free, key=lambda card: (card not in close, not usable.get(card), -free[card], card))
         kept = [name for name in own.names if name in own.alternatives]
         for card in ordered[:_MOST_CARDS]:
@@ -250,7 +253,7 @@ class _FixCandidates:
         return max(0, int(table.allocatable[node.row, column] - table.used[node.row, column]))
 
     def smaller_gang(self) -> Iterator[Candidate]:
-        """The gang gets the size that fits."""
+        """The gang gets the size that fits now, on empty nodes, or, where pods have to end for it, of one pod."""
         job = self._job
         if job.is_ready() or job.implicit or job.min_available <= 1:
             return
@@ -258,7 +261,8 @@ class _FixCandidates:
         if not fitting and self._found.stage in {"CannotStart", "NotAdmitted"}:
             fitting = self._fitting_by_figures()
         empty = self._places(when_empty=True)
-        for size in dict.fromkeys((job.ready_tasks + fitting, job.ready_tasks + (0 if fitting else empty))):
+        sizes = [fitting] if fitting else [empty, 1 if empty or not self._found.capacity else 0]
+        for size in dict.fromkeys(job.ready_tasks + pods for pods in sizes):
             if 0 < size < job.min_available:
                 yield (ProposedChange("MinAvailable", self._group, value=size, present=job.min_available),)
 

@@ -35,7 +35,10 @@ class FixTrial(msgspec.Struct, frozen=True):
 
     starts: bool
     difference: StateDifference
-    #: Where the job does not start: candidates of the state at the end.
+    #: Pods of the job on nodes at the end.
+    placed: int = 0
+    #: Where the job does not start: the diagnosis of the state at the end, and its candidates.
+    summary: str = ""
     further: tuple[tuple[ProposedChange, ...], ...] = ()
 
 
@@ -99,11 +102,11 @@ class FixTrialRun:
         job = core.snapshot().state.jobs.get(key)
         if job is None:
             return FixTrial(False, difference)
-        if _reached(self._subject, job):
-            return FixTrial(True, difference)
-        if self._is_last:
-            return FixTrial(False, difference)
-        return FixTrial(False, difference, further=candidates(core, job, diagnose_job(core.snapshot(), job)))
+        reached = _reached(self._subject, job)
+        if reached or self._is_last:
+            return FixTrial(reached, difference, job.ready_tasks)
+        found = diagnose_job(core.snapshot(), job)
+        return FixTrial(False, difference, job.ready_tasks, found.summary, candidates(core, job, found))
 
     def _react(self, core: Core, intents: Sequence[Intent]) -> list[Delta]:
         """Pods run after their binding, and can be evicted for others; the controller of a vcjob creates its pods."""

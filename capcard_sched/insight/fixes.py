@@ -3,6 +3,7 @@
 The diagnosis yields candidates. The cheapest is applied to a copy, and sessions run until nothing happens. When the job
 does not start, the diagnosis of the copy yields further changes, which are tried together with the first ones. When it
 starts, parts are left out and amounts made smaller as long as it still starts: a fix has no part that can be missing.
+Where all this finds none, the candidates are tried in pairs.
 """
 
 from __future__ import annotations
@@ -13,15 +14,14 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from capcard_sched.insight.changes import (
-    ProposedChange,
-    UnknownObjectError,
-)
+from capcard_sched.framework.explain.stages import NEVER
+from capcard_sched.insight.changes import ProposedChange, UnknownObjectError
 from capcard_sched.insight.fix_candidates import candidates
 from capcard_sched.insight.fix_texts import describe_fix
 from capcard_sched.insight.fix_trial import FixSubject, FixTrial, FixTrialRun
+from capcard_sched.insight.fix_victims import unit_of
 from capcard_sched.insight.forked_copy import ForkedCopyError, cpu_seconds, in_copy
-from capcard_sched.model.trials import FixSearch, SuggestedFix
+from capcard_sched.model.trials import FixSearch, StartablePods, SuggestedFix
 from capcard_sched.model.workload import display_name
 
 if TYPE_CHECKING:
@@ -105,14 +105,19 @@ class _FixFinder:
         may_evict = tuple(dict.fromkeys(one.action for one in trial.evicted)) if trial and trial.starts else ()
         #: Changes in the order of their trials, with the candidates of the state that they were made for.
         frontier: list[tuple[int, int, int, Candidate, frozenset[Candidate]]] = []
+        #: Sets that are tried when the frontier yields no fix: their parts were tried alone, and changed no diagnosis.
+        pairs: list[tuple[int, int, int, Candidate, frozenset[Candidate]]] = []
         numbers = itertools.count()
         first = candidates(core, self._job, found, may_evict=may_evict)
         for candidate in first:
             heappush(frontier, (1, _disruption(candidate), next(numbers), candidate, frozenset(first)))
+        for one, other in itertools.combinations(first, 2):
+            if (both := _merge(one, other)) is not None:
+                heappush(pairs, (2, _disruption(both), next(numbers), both, frozenset(first)))
         base = self._try((), is_last=True)
         fixes: list[tuple[Candidate, bool]] = []
-        while frontier and not self._bound:
-            steps, _, _, candidate, known = heappop(frontier)
+        while (rows := frontier or (pairs if not fixes else [])) and not self._bound:
+            steps, _, _, candidate, known = heappop(rows)
             if _contains_any(candidate, fixes):
                 continue
             tried = self._try(candidate)
@@ -124,19 +129,43 @@ class _FixFinder:
                     fixes.append((smallest, proven))
                 if len(fixes) == _MOST_FIXES:
                     break
-            elif steps < _MOST_STEPS and not known.issuperset(tried.further):  # else the changes make no difference
+            elif steps < _MOST_STEPS:
+                later = known.issuperset(tried.further)
                 for more in tried.further:
                     merged = _merge(candidate, more)
                     if merged is not None and frozenset(merged) not in self._known and self._ends_placed(more):
                         row = (steps + 1, _disruption(merged), next(numbers), merged, frozenset(tried.further))
-                        heappush(frontier, row)
+                        heappush(pairs if later else frontier, row)
         suggested = [self._suggestion(changes, proven, base) for changes, proven in fixes]
         suggested.sort(
             key=lambda fix: (sum(len(ended.pods) for ended in fix.ended) + len(fix.evicted), len(fix.changes))
         )
+        reach = None if fixes else self._reach()
         return FixSearch(
-            goal=self._subject.goal, fixes=tuple(suggested), trials=len(self._known) - 1, bound=self._bound
+            goal=self._subject.goal, fixes=tuple(suggested), trials=len(self._known) - 1, bound=self._bound, reach=reach
         )
+
+    def _reach(self) -> StartablePods | None:
+        """The pods that start if the gang may be smaller: now, and with all other jobs ended."""
+        job, subject = self._job, self._subject
+        smaller: Candidate = ()
+        if not job.implicit and not job.is_ready() and job.min_available > 1:
+            target = ("PodGroup", job.namespace, job.name)
+            smaller = (ProposedChange("MinAvailable", target, value=1, present=job.min_available),)
+        jobs = self._core.snapshot().state.jobs.values()
+        others = tuple(
+            ProposedChange("End", ("PodGroup", other.namespace, other.name))
+            for other in jobs
+            if other is not job and not (other.tasks and unit_of(next(iter(other.tasks.values()))) is None)
+        )
+        now, alone = (self._try(changes, is_bounded=False) for changes in (smaller, (*smaller, *others)))
+        if now is None or alone is None:
+            return None
+        before = 0 if not (subject.pod or subject.pods) else job.ready_tasks
+        wanted = 1 if subject.pod else subject.pods or subject.minimum
+        started = [int(trial.starts) if subject.pod else trial.placed - before for trial in (now, alone)]
+        reason = alone.summary.removeprefix(f"{NEVER}: ")
+        return StartablePods(wanted=wanted, now=started[0], alone=started[1], reason=reason)
 
     def _ends_placed(self, changes: Candidate) -> bool:
         """Whether each job that ends has pods on nodes, or is one of the same queue: others come and go anyway."""
@@ -150,15 +179,17 @@ class _FixFinder:
 
     # --- trials -----------------------------------------------------------------------------------------------------
 
-    def _try(self, changes: Sequence[ProposedChange], *, is_last: bool = False) -> FixTrial | None:
+    def _try(
+        self, changes: Sequence[ProposedChange], *, is_last: bool = False, is_bounded: bool = True
+    ) -> FixTrial | None:
         """A trial of changes; None when they cannot be applied, or a bound is reached. `is_last`: without `further`."""
         key = frozenset(changes)
         if key not in self._known:
-            if len(self._known) > MAX_TRIALS:
+            if is_bounded and len(self._known) > MAX_TRIALS:
                 self._bound = f"{MAX_TRIALS} trials"
-            elif cpu_seconds() > self._until:
+            elif is_bounded and cpu_seconds() > self._until:
                 self._bound = f"{MAX_SECONDS:.0f} s of CPU time"
-            if self._bound:
+            if self._bound and is_bounded:
                 return None
             try:
                 self._known[key] = self._run(changes, is_last)
@@ -271,6 +302,11 @@ def _merge(changes: Candidate, more: Candidate) -> Candidate | None:
 
 
 def _contains_any(changes: Candidate, fixes: Iterable[tuple[Candidate, bool]]) -> bool:
-    """Whether changes contain all parts of a fix, whatever the amounts."""
+    """Whether changes contain all parts of a fix, whatever the amounts, for no larger gang."""
     own = {change.identity for change in changes}
-    return any({change.identity for change in fix} <= own for fix, _ in fixes)
+    return any({change.identity for change in fix} <= own and _gang(changes) <= _gang(fix) for fix, _ in fixes)
+
+
+def _gang(changes: Candidate) -> int:
+    """The minimum of the job with changes; above all others for one that they leave as it is."""
+    return next((change.value for change in changes if change.kind == "MinAvailable"), 2**31)

@@ -121,6 +121,18 @@ class SuggestedFix(InsightPart, frozen=True, kw_only=True):
     minimal: bool = True
 
 
+class StartablePods(InsightPart, frozen=True, kw_only=True):
+    """The pods of a job that trials start if its gang may be smaller."""
+
+    #: Pods that the goal of the search needs.
+    wanted: int
+    #: Of them those that start now, and with all other jobs ended.
+    now: int
+    alone: int
+    #: Why not all of them start with all other jobs ended; "" where the gang may be smaller and starts.
+    reason: str = ""
+
+
 class FixSearch(InsightPart, frozen=True, kw_only=True):
     """The result of a search for fixes."""
 
@@ -133,6 +145,8 @@ class FixSearch(InsightPart, frozen=True, kw_only=True):
     bound: str = ""
     #: Why no fix is searched, else "".
     reason: str = ""
+    #: Of a search without a fix.
+    reach: StartablePods | None = None
 
 
 def schema_of(document: type[InsightPart]) -> dict[str, object]:

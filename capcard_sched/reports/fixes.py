@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from capcard_sched.model.trials import FixSearch, SuggestedFix
+    from capcard_sched.model.trials import FixSearch, StartablePods, SuggestedFix
 
 #: Workloads listed before "and N more".
 _SHOWN_NAMES: Final = 4
@@ -25,7 +25,8 @@ def render_fixes(found: FixSearch) -> list[RenderableType]:
     trials = f"{found.trials} trial{'' if found.trials == 1 else 's'} on a copy of the state"
     end = f"; the search ended at its bound of {found.bound}" if found.bound else ""
     if not found.fixes:
-        return [Text(""), Text(f"No fix found with which {found.goal} ({trials}{end}).")]
+        reach = [Text(_reach(found.reach))] if found.reach is not None else []
+        return [Text(""), Text(f"No fix found with which {found.goal} ({trials}{end})."), *reach]
     table = Table("FIX", "CHANGE", "COST", box=None, pad_edge=False)
     table.columns[1].overflow = "fold"
     for number, fix in enumerate(found.fixes, 1):
@@ -45,6 +46,15 @@ def render_fixes(found: FixSearch) -> list[RenderableType]:
         parts.append(Text(f"Fix {number}:", "bold"))
         parts += [Text(f"  {line}") for line in lines if line]
     return parts
+
+
+def _reach(found: StartablePods) -> str:
+    reason = f": {found.reason[:1].lower()}{found.reason[1:]}" if found.reason else ""
+    if found.wanted == 1:
+        alone = "starts with all other jobs ended" if found.alone else "does not start with all other jobs ended either"
+        return f"The pod {alone}{reason}."
+    pods = f"{found.now} can start now, and {found.alone} with all other jobs ended"
+    return f"Of the {found.wanted} pods needed, {pods}{reason}."
 
 
 def _costs(fix: SuggestedFix) -> list[str]:

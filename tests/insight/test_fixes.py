@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -21,7 +22,7 @@ from capcard_sched.insight.object_view import DeltaObjects
 from capcard_sched.insight.preemption import preemption_trial
 from capcard_sched.model.deltas import Delta
 from capcard_sched.model.intents import Evict
-from capcard_sched.model.trials import FixSearch, SuggestedChange
+from capcard_sched.model.trials import ChangeKind, FixSearch, SuggestedChange
 from capcard_sched.testing import Harness
 from tests.insight.json_schema import violations
 from tests.insight.test_situations import HERE, SCHEMA
@@ -36,6 +37,8 @@ def check_fixes(case: dict[str, Any], text: str, document: dict[str, Any]) -> No
     for wanted in case["fixes"]:
         assert any(_is(changes, wanted) for changes in found), f"{wanted} is missing: {found}"
     assert bool(found) == bool(case["fixes"]), found
+    assert case.get("reach", "") in text
+    assert "(0 trials" not in text
     assert document["fixes"]["reason"] == case.get("reason", "")
     assert document["fixes"]["reason"] in text
     for change in (change for fix in document["fixes"]["fixes"] for change in fix["changes"]):
@@ -109,7 +112,9 @@ SPECS = st.builds(
         st.tuples(st.sampled_from("aab"), st.integers(0, 3), st.integers(1, 4), st.sampled_from([0, 50])), max_size=6
     ),
     others=st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 2), st.integers(1, 4)), max_size=2),
-    gang=st.tuples(st.sampled_from([H200, H200, A100, "NVIDIA-H-200"]), st.integers(1, 3), st.sampled_from([1, 2, 4])),
+    gang=st.tuples(
+        st.sampled_from([H200, H200, A100, "NVIDIA-H-200"]), st.integers(1, 4), st.sampled_from([1, 2, 4, 8])
+    ),
 )
 
 
@@ -242,7 +247,7 @@ def smaller(change: SuggestedChange) -> SuggestedChange | None:
     return None if abs(after - before) == 1 else msgspec.structs.replace(change, after=str(after - step))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(SPECS)
 def test_every_fix_starts_the_job_and_no_part_can_be_left_out(spec: Spec) -> None:
     cluster = FixedCluster(spec)
@@ -263,6 +268,73 @@ def test_every_fix_starts_the_job_and_no_part_can_be_left_out(spec: Spec) -> Non
             less = smaller(change)
             if less is not None:
                 assert not FixedCluster(spec, [*rest, less]).starts, f"{less} suffices: {texts}"
+
+
+def all_changes(cluster: FixedCluster) -> list[SuggestedChange]:
+    """Every change of a cluster, each as large as possible."""
+    spec, found = cluster.spec, []
+
+    def add(kind: ChangeKind, name: str, subject: str = "", after: str = "") -> None:
+        found.append(
+            SuggestedChange(kind=kind, object=name, subject=subject, after=after, text=f"{kind} {name} {after}")
+        )
+
+    for queue, card in (("a", H200), ("a", A100), ("b", H200), *([("p", H200)] if spec.quotas[3] is not None else [])):
+        add("Quota", f"Queue {queue}", card, "100")
+    if spec.cpu is not None:
+        add("Capability", "Queue a", "cpu", "1000")
+    for index, (_, _, state) in enumerate(spec.nodes):
+        if state:
+            add("Uncordon" if state == "cordoned" else "Untaint", f"Node n{index}")
+    for card in (H200, A100):
+        if card != spec.gang[0]:
+            add("AcceptCard", "Job default/gang", after=card)
+    for size in range(1, spec.gang[1]):
+        add("MinAvailable", "Job default/gang", after=str(size))
+    for job in cluster.state.jobs.values():
+        if job.name != "gang":
+            add("End", f"Job default/{job.name}")
+    return found
+
+
+def test_two_changes_are_tried_together_where_neither_shows_the_other() -> None:
+    found = search(FixedCluster(Spec("enqueue, allocate", [(H200, 6, "")], (6, 0, 4, 40), 3, [], [], (A100, 6, 1))))
+    assert found is not None
+    assert [[change.kind for change in fix.changes] for fix in found.fixes] == [["Capability", "AcceptCard"]]
+
+
+def test_a_gang_larger_than_a_full_cluster_starts_smaller_after_the_end_of_a_job() -> None:
+    pods = [("a", 0, 4, 0), ("a", 1, 4, 0)]
+    spec = Spec("enqueue, allocate", [(H200, 4, "")] * 2, (20, 0, 4, None), None, pods, [], (H200, 5, 4))
+    found = search(FixedCluster(spec))
+    assert found is not None
+    texts = [[change.text.split(" (")[0] for change in fix.changes] for fix in found.fixes]
+    assert texts[:2] == [
+        ["minAvailable of podgroup/gang: 5 → 1", "end default/podgroup/run0"],
+        ["minAvailable of podgroup/gang: 5 → 2", "end default/podgroup/run0", "end default/podgroup/run1"],
+    ]
+
+
+@settings(max_examples=5, deadline=None)
+@given(SPECS)
+def test_without_a_fix_no_two_changes_start_the_job(spec: Spec) -> None:
+    # Pods that few nodes, or none, can take.
+    cluster = FixedCluster(spec._replace(gang=(*spec.gang[:2], 8), nodes=spec.nodes[:2]))
+    spec = cluster.spec
+    assume(not cluster.starts)
+    found = search(cluster)
+    assert found is not None
+    event(f"fixes: {bool(found.fixes)}, bound: {bool(found.bound)}")
+    assume(not found.fixes and not found.bound)
+    changes = all_changes(cluster)
+    for tried in (*((one,) for one in changes), *itertools.combinations(changes, 2)):
+        assert not FixedCluster(spec, tried).starts, [change.text for change in tried]
+    smallest = [change for change in changes if change.kind == "MinAvailable"][:1]
+    ended = [change for change in changes if change.kind == "End"]
+    placed = [FixedCluster(spec, tried).job("gang").ready_tasks for tried in (smallest, [*smallest, *ended])]
+    assert found.reach is not None
+    assert [found.reach.now, found.reach.alone] == placed
+    assert found.reach.wanted == spec.gang[1]
 
 
 # --- scheduler-confs, and the bound -----------------------------------------------------------------------------------

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 #: Hooks whose refusal of a job keeps it from being admitted, or from being scheduled at all.
 _ADMISSION_HOOKS: Final = frozenset({"job_enqueueable", "job_valid", "session"})
 
+#: The beginning of the sentence about a job that can never start.
+NEVER: Final = "Can never start"
+
 
 class StageResult(NamedTuple):
     """The stage, its answer in one sentence, and further sentences."""
@@ -102,7 +105,7 @@ def _never(data: DiagnosisInput) -> StageResult | None:
     if not causes:
         return None
     facts = [*map(sentences.capital, causes[1:]), *_declared(data)]
-    return StageResult("CannotStart", f"Can never start: {causes[0]}", facts)
+    return StageResult("CannotStart", f"{NEVER}: {causes[0]}", facts)
 
 
 def _declared(data: DiagnosisInput) -> list[str]:
