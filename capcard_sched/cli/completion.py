@@ -3,79 +3,85 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Final, Literal, get_args, get_origin
+from typing import Final, Literal
 
+from capcard_sched.cli.candidates import print_candidates
 from capcard_sched.cli.main import app
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from cyclopts import App
-    from cyclopts.argument import Argument
-
-#: Directives of kubectl (cobra): file names may follow, or nothing but the candidates.
-_FILES, _NO_FILES = 0, 4
-#: The completed program: `kubectl capcard` is completed by `kubectl_complete-capcard`.
-_PROGRAM: Final = "capcard-sched"
+#: bash splits words at `=`; the script joins them, and bash replaces the part after the `=`.
+_BASH: Final = r"""
+_capcard_sched() {
+    local word joined="" line directive="" words=()
+    for word in "${COMP_WORDS[@]:1:COMP_CWORD}"; do
+        if [[ ${#words[@]} -gt 0 && ( $word == "=" || -n $joined ) ]]; then
+            words[${#words[@]}-1]+=$word
+        else
+            words+=("$word")
+        fi
+        joined=""
+        [[ $word == "=" ]] && joined=1
+    done
+    word=${words[${#words[@]}-1]}
+    COMPREPLY=()
+    while IFS= read -r line; do
+        [[ -n $directive ]] && COMPREPLY+=("${directive#"${word%%=*}="}")
+        directive=$line
+    done < <("${COMP_WORDS[0]}" __complete "${words[@]}" 2>/dev/null)
+    [[ $directive == ":0" ]] && compopt -o default 2>/dev/null
+}
+complete -F _capcard_sched capcard-sched
+"""
+#: The file of an autoloaded function is the body of its first call; sourced, it registers the function.
+_ZSH: Final = r"""
+#compdef capcard-sched
+_capcard-sched() {
+    local -a candidates
+    candidates=("${(@f)$(${(Q)~words[1]} __complete "${(@Q)words[2,CURRENT]}" 2>/dev/null)}")
+    local directive=$candidates[-1]
+    candidates[-1]=()
+    (( $#candidates )) && compadd -a candidates
+    if [[ $directive == ":0" ]]; then
+        compset -P '*='
+        _files
+    fi
+}
+if [[ $funcstack[1] == _capcard-sched ]]; then
+    _capcard-sched "$@"
+else
+    compdef _capcard-sched capcard-sched
+fi
+"""
+_FISH: Final = r"""
+function __capcard_sched_complete
+    set -l words (commandline -opc) (commandline -ct)
+    set -l candidates ($words[1] __complete $words[2..-1] 2>/dev/null)
+    set -l directive $candidates[-1]
+    set -e candidates[-1]
+    printf '%s
+' $candidates
+    if test "$directive" = ":0"
+        set -l flag (string match -r '^--[^=]*=' -- $words[-1])
+        __fish_complete_path (string replace -- "$flag" "" $words[-1]) | string replace -r '^' -- "$flag"
+    end
+end
+complete -c capcard-sched -f -a '(__capcard_sched_complete)'
+"""
+_SCRIPTS: Final = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 
 
 def completion(shell: Literal["bash", "zsh", "fish"], /) -> None:
     """Print the completion script of a shell, for `capcard-sched`.
 
-    bash: `source <(capcard-sched completion bash)`; zsh: write it to `_capcard-sched` in a folder of $fpath; fish:
-    `capcard-sched completion fish | source`. `kubectl capcard` is completed by kubectl 1.26 or newer, which runs
-    `kubectl_complete-capcard` of the PATH.
+    bash: `source <(capcard-sched completion bash)`; zsh: the same after `compinit`, or written to `_capcard-sched` in a
+    folder of $fpath; fish: `capcard-sched completion fish | source`. `kubectl capcard` is completed by kubectl 1.26 or
+    newer, which runs `kubectl_complete-capcard` of the PATH.
 
     Args:
         shell: The shell.
     """
-    print(app.generate_completion(prog_name=_PROGRAM, shell=shell))
+    print(_SCRIPTS[shell].strip())
 
 
 def complete_for_kubectl() -> None:
     """The entry point `kubectl_complete-capcard`: prints a candidate per line, and a directive last."""
-    found, directive = candidates(sys.argv[1:] or [""])
-    for candidate in found:
-        print(candidate)
-    print(f":{directive}")
-
-
-def candidates(words: Sequence[str]) -> tuple[list[str], int]:
-    """What the last of the words after the program can be, and kubectl's directive."""
-    *before, current = words
-    _, apps, rest = app.parse_commands(before)
-    command = apps[-1]
-    arguments = [] if command.default_command is None else list(command.assemble_argument_collection())
-    flag, equals, typed = current.partition("=")
-    if not equals:
-        flag, typed = (rest[-1] if rest else ""), current
-    values = next((argument for argument in arguments if flag in argument.names), None)
-    if values is not None and not _is_switch(values):
-        prefix = f"{flag}=" if equals else ""
-        choices = [f"{prefix}{choice}" for choice in _choices(values.hint) if str(choice).startswith(typed)]
-        return choices, _NO_FILES if choices else _FILES
-    if current.startswith("-"):
-        names = {name for argument in arguments for name in argument.names if name.startswith("--")} | {"--help"}
-        return sorted(name for name in names if name.startswith(current)), _NO_FILES
-    if command.default_command is None:
-        return [name for name in _subcommands(command) if name.startswith(current)], _NO_FILES
-    positional = [argument for argument in arguments if argument.index is not None]
-    choices = [choice for argument in positional for choice in _choices(argument.hint) if choice.startswith(current)]
-    return choices, _NO_FILES if choices else _FILES
-
-
-def _subcommands(command: App) -> list[str]:
-    return [name for name in command if not name.startswith("-")]
-
-
-def _is_switch(argument: Argument) -> bool:
-    return argument.hint is bool
-
-
-def _choices(hint: object) -> Iterator[str]:
-    """The values of a Literal, also inside a union or a tuple."""
-    if get_origin(hint) is Literal:
-        yield from map(str, get_args(hint))
-    else:
-        for part in get_args(hint):
-            yield from _choices(part)
+    print_candidates(app, sys.argv[1:])

@@ -13,6 +13,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import cyclopts
 
 from capcard_sched import __version__
+from capcard_sched.cli.candidates import print_candidates
 from capcard_sched.cli.exit_codes import BAD_INPUT, INTERNAL_ERROR
 from capcard_sched.cli.help import whole_flags
 from capcard_sched.gc import keep_all
@@ -91,5 +92,8 @@ def main() -> None:
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     if sys.argv[1:2] and sys.argv[1] in _READING:
         keep_all()
+    if sys.argv[1:2] == ["__complete"]:  # of the completion scripts; no command of users
+        print_candidates(app, sys.argv[2:])
+        return
     status = run(sys.argv[1:])
     sys.exit(status)
