@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import cyclopts
 
@@ -10,12 +10,28 @@ from capcard_sched.cli.cluster_source import ClusterSource, Source
 from capcard_sched.cli.lists import Column, ListFlags, Listing, field, show_list
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from capcard_sched.model.diagnosis import HolderUse
+    from capcard_sched.reports.shared_cards import SharedCardRow
 
 _Row: TypeAlias = dict[str, Any]
+#: Cores of one card.
+_PERCENT: Final = 100
 
 card_app = cyclopts.App(name="card", help="List the cards of nodes.", result_action="return_value")
 node_app = cyclopts.App(name="node", help="List nodes.", result_action="return_value")
+
+
+def _share(header: str, name: str, unit: str = "") -> Column:
+    """The column of an amount of shared cards, as used/total."""
+    used = f"used{name.capitalize()}"
+
+    def text(item: _Row) -> str:
+        return "-" if item[name] is None else f"{item[used]}/{item[name]}{unit}"
+
+    return Column(f"{header} (USED/TOTAL)", lambda item: item[used], text, "present")
+
 
 _AMOUNTS = (field("TOTAL", "total"), field("USED", "used"), field("FREE", "free"))
 _CARDS = Listing(
@@ -24,7 +40,11 @@ _CARDS = Listing(
         field("NODE", "node"),
         field("CARD", "name"),
         *_AMOUNTS,
+        Column("SHARED CARDS", lambda card: card["sharedCards"], shown="present"),
+        _share("MEMORY", "memory"),
+        _share("CORES", "cores", "%"),
         field("STATE", "state"),
+        field("LARGEST FREE MEMORY", "largestFreeMemory", wide=True),
         Column("HOLDERS", lambda card: [_holder_text(each) for each in card["holders"]], shown="wide"),
     ),
     lambda card: f"card/{card['name']}",
@@ -37,6 +57,7 @@ _NODES = Listing(
         field("STATE", "state"),
         field("CARDS", "cards"),
         *_AMOUNTS,
+        _share("VGPUS", "vgpus"),
         field("FREE CPU", "freeCpu", wide=True),
         field("FREE MEMORY", "freeMemory", wide=True, text=lambda size: f"{size / 2**30:.0f}Gi"),
         field("PODS", "pods", wide=True),
@@ -55,8 +76,9 @@ def list_cards(
 ) -> int:
     """List the cards of each node: total, used, free, and with -o wide the workloads that hold them.
 
-    FREE is also the largest block that one pod can get on the node. With -f, runs the manifests through the simulator
-    first. Without -f, reads a live cluster; writes nothing.
+    FREE is also the largest block that one pod can get on the node. Of cards that a device plugin shares, TOTAL,
+    USED and FREE count vGPUs; memory is in units of the device plugin, cores in percent of one card. With -f, runs the
+    manifests through the simulator first. Without -f, reads a live cluster; writes nothing.
 
     Exit status: 0; 2 on bad input or an unknown card; 1 on an internal error.
 
@@ -70,13 +92,14 @@ def list_cards(
         from capcard_sched.framework.explain.capacity import CapacityReader
 
         nodes = found.core.snapshot().state.nodes.by_name
-        return [
+        whole = [
             {
                 "name": card,
                 "node": use.name,
                 "total": use.total,
                 "used": use.total - use.free,
                 "free": use.free,
+                **dict.fromkeys(_SHARED_FIELDS),
                 "state": use.excluded,
                 "holders": [_holder(each) for each in use.holders],
                 "queues": sorted({each.queue for each in use.holders}),
@@ -84,6 +107,7 @@ def list_cards(
             }
             for card, use in CapacityReader(found.core.snapshot()).list_cards()
         ]
+        return sorted([*whole, *_shared_items(found)], key=lambda item: (item["node"], item["name"]))
 
     return show_list(_CARDS, read, flags, source, names)
 
@@ -94,7 +118,7 @@ def list_nodes(
     flags: ListFlags = ListFlags(),  # noqa: B008 - frozen
     source: Source = Source(),  # noqa: B008 - frozen
 ) -> int:
-    """List nodes with their cards: total, used and free; with -o wide also free cpu and memory, and pods.
+    """List nodes with their cards: total, used and free, and vGPUs; with -o wide also free cpu and memory, and pods.
 
     With -f, runs the manifests through the simulator first. Without -f, reads a live cluster; writes nothing.
 
@@ -110,14 +134,19 @@ def list_nodes(
         from capcard_sched.framework.explain.capacity import CapacityReader
 
         nodes = found.core.snapshot().state.nodes.by_name
+        shared: dict[str, list[_Row]] = {}
+        for item in _shared_items(found):
+            shared.setdefault(item["node"], []).append(item)
         return [
             {
                 "name": node.name,
                 "state": node.state,
-                "cards": list(node.cards),
+                "cards": [*node.cards, *(item["name"] for item in shared.get(node.name, ()))],
                 "total": node.total,
                 "used": node.total - node.free,
                 "free": node.free,
+                "vgpus": _sum(shared.get(node.name, ()), "total"),
+                "usedVgpus": _sum(shared.get(node.name, ()), "used"),
                 "freeCpu": node.free_cpu,
                 "freeMemory": node.free_memory,
                 "pods": node.pods,
@@ -131,9 +160,70 @@ def list_nodes(
     return show_list(_NODES, read, flags, source, names)
 
 
+#: Fields of shared cards in an item of `card list`; null in one of whole cards.
+_SHARED_FIELDS = ("sharedCards", "memory", "usedMemory", "cores", "usedCores", "largestFreeMemory")
+
+
+def _shared_items(found: ClusterSource) -> list[_Row]:
+    """The shared cards of each node and model, from the registrations of nodes and the devices of pods."""
+    from capcard_sched.framework.explain.capacity import CapacityReader, workload_name
+    from capcard_sched.reports.shared_cards import shared_cards
+
+    rows: dict[tuple[str, str], list[SharedCardRow]] = {}
+    for row in shared_cards(found.objects.all_of("Node"), found.objects.all_of("Pod")):
+        rows.setdefault((row.node, row.card.type), []).append(row)
+    if not rows:
+        return []
+    state = found.core.snapshot().state
+    tasks = {f"{task.namespace}/{task.name}": task for task in state.tasks.values()}
+    states = {node.name: node.state for node in CapacityReader(found.core.snapshot()).list_nodes()}
+    items = []
+    for (node, card), cards in rows.items():
+        holders: dict[tuple[str, str], _Row] = {}
+        for tenant in (tenant for row in cards for tenant in row.tenants):
+            task = tasks.get(tenant.pod)
+            workload = workload_name(task) if task is not None else tenant.pod.replace("/", "/pod/")
+            queue = task.job.queue if task is not None and task.job is not None else ""
+            held = holders.setdefault(
+                (workload, queue), {"workload": workload, "queue": queue, "amount": 0, "memory": 0, "cores": 0}
+            )
+            held["amount"] += tenant.shares
+            held["memory"] += tenant.memory
+            held["cores"] += tenant.cores
+        total, used = sum(row.card.slots for row in cards), sum(row.shares for row in cards)
+        available = [row for row in cards if row.is_available]
+        missing = [f"{len(cards) - len(available)} of {len(cards)} unavailable"] if len(available) < len(cards) else []
+        items.append(
+            {
+                "name": card,
+                "node": node,
+                "total": total,
+                "used": used,
+                "free": sum(max(0, row.card.slots - row.shares) for row in available),
+                "sharedCards": len(cards),
+                "memory": sum(row.card.memory for row in cards),
+                "usedMemory": sum(row.memory for row in cards),
+                "cores": _PERCENT * len(cards),
+                "usedCores": sum(row.cores for row in cards),
+                "largestFreeMemory": max((max(0, row.card.memory - row.memory) for row in available), default=0),
+                "state": ",".join([*filter(None, [states.get(node, "")]), *missing]),
+                "holders": sorted(holders.values(), key=lambda held: (-held["memory"], held["workload"])),
+                "queues": sorted({queue for _, queue in holders}),
+                "labels": dict(state.nodes.by_name[node].labels) if node in state.nodes.by_name else {},
+            }
+        )
+    return items
+
+
+def _sum(items: Iterable[_Row], name: str) -> int | None:
+    found = [item[name] for item in items]
+    return sum(found) if found else None
+
+
 def _holder(use: HolderUse) -> _Row:
     return {"workload": use.workload, "queue": use.queue, "amount": use.amount}
 
 
 def _holder_text(holder: _Row) -> str:
-    return f"{holder['workload']} ({holder['amount']:g})"
+    shares = f", memory {holder['memory']}, cores {holder['cores']}%" if "memory" in holder else ""
+    return f"{holder['workload']} ({holder['amount']:g}{shares})"

@@ -74,8 +74,8 @@ class Column(NamedTuple):
     value: Callable[[Json], Any]
     #: The cell; None: the value as text.
     text: Callable[[Json], str] | None = None
-    #: In every table, only with -o wide, or only with -A.
-    shown: Literal["always", "wide", "all namespaces"] = "always"
+    #: In every table, only with -o wide, only with -A, or only where an item of the list has a value.
+    shown: Literal["always", "wide", "all namespaces", "present"] = "always"
 
 
 def field(header: str, name: str, *, wide: bool = False, text: Callable[[Any], str] | None = None) -> Column:
@@ -230,13 +230,24 @@ class Printer:
     """Prints items in one format; rows that follow keep the widths of the columns."""
 
     def __init__(self, listing: Listing, output: Output, *, all_namespaces: bool = False) -> None:
-        shown = {"always", *(["wide"] if output == "wide" else []), *(["all namespaces"] if all_namespaces else [])}
+        shown = {
+            "always",
+            "present",
+            *(["wide"] if output == "wide" else []),
+            *(["all namespaces"] if all_namespaces else []),
+        }
         self._listing, self._output = listing, output
         self._columns = [column for column in listing.columns if column.shown in shown]
         self._widths: list[int] = []
 
     def print_list(self, items: Sequence[Json]) -> None:
         """Print a list: one document, or a table with headers."""
+        lines = [line for item in items for line in self._listing.lines(item)]
+        self._columns = [
+            column
+            for column in self._columns
+            if column.shown != "present" or any(column.value(line) is not None for line in lines)
+        ]
         if self._output in {"json", "yaml"}:
             head = {"apiVersion": API_VERSION, "kind": f"{self._listing.kind}List"}
             print_document({**head, "items": list(items)}, self._output)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from capcard_sched.model.annotations import NODE_VGPU_REGISTER, VGPU_IDS
-from capcard_sched.model.card_registration import decode_registration
+from capcard_sched.model.annotations import NODE_VGPU_HANDSHAKE, NODE_VGPU_REGISTER, VGPU_IDS
+from capcard_sched.model.card_registration import decode_registration, handshake_state, ignores_health
 from capcard_sched.model.pod_devices import decode_devices
 from capcard_sched.reports.pods import is_charged
 
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
     from capcard_sched.model.card_registration import RegisteredCard
     from capcard_sched.model.pod_devices import Device
+
+#: The number of vGPUs that a kubelet offers.
+_NUMBER: Final = "volcano.sh/vgpu-number"
 
 JsonObject: TypeAlias = dict[str, Any]
 
@@ -40,6 +43,8 @@ class SharedCardRow(NamedTuple):
     gpu: int
     card: RegisteredCard
     tenants: tuple[CardTenant, ...]
+    #: False: unhealthy, or of a device plugin that is gone. The scheduler places no pod on it.
+    is_available: bool
 
     @property
     def shares(self) -> int:
@@ -72,10 +77,16 @@ def shared_cards(nodes: Iterable[JsonObject], pods: Iterable[JsonObject]) -> tup
     rows = []
     for node in sorted(nodes, key=lambda node: str(node["metadata"]["name"])):
         name = str(node["metadata"]["name"])
-        text = (node["metadata"].get("annotations") or {}).get(NODE_VGPU_REGISTER)
-        for index, card in enumerate(decode_registration(text).cards if text else ()):
+        annotations = node["metadata"].get("annotations") or {}
+        text = annotations.get(NODE_VGPU_REGISTER)
+        cards = decode_registration(text).cards if text else ()
+        offered = ((node.get("status") or {}).get("allocatable") or {}).get(_NUMBER, "0") != "0"
+        any_health = ignores_health(cards, int(offered))
+        is_gone = handshake_state(annotations.get(NODE_VGPU_HANDSHAKE, ""), 0.0) == "deleted"
+        for index, card in enumerate(cards):
             found = sorted(held.get((name, card.uuid), {}).items())
-            rows.append(SharedCardRow(name, index, card, tuple(_tenant(pod, devices) for pod, devices in found)))
+            tenants = tuple(_tenant(pod, devices) for pod, devices in found)
+            rows.append(SharedCardRow(name, index, card, tenants, (card.healthy or any_health) and not is_gone))
     return tuple(rows)
 
 

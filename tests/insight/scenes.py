@@ -53,6 +53,30 @@ spec:
       spec: {containers: [{name: main, image: x, resources: {limits: {nvidia.com/gpu: 1}}}]}
 """
 
+#: A node with whole cards, on which a device plugin shares two more. One of these is unhealthy, the other has a pod.
+MIXED_CARDS = """
+apiVersion: v1
+kind: Node
+metadata:
+  name: mixed
+  labels: {nvidia.com/gpu.product: NVIDIA-H200, nvidia.com/gpu.memory: '143771'}
+  annotations:
+    volcano.sh/node-vgpu-register: "GPU-0,10,8192,NVIDIA-T4,true,hami-core:GPU-1,10,8192,NVIDIA-T4,false,hami-core:"
+spec: {unschedulable: true}
+status: {allocatable: {cpu: '64', pods: '110', nvidia.com/gpu: '8', volcano.sh/vgpu-number: '10'}}
+---
+apiVersion: v1
+kind: Pod
+metadata:
+  name: shares
+  namespace: default
+  annotations:
+    volcano.sh/vgpu-node: mixed
+    volcano.sh/vgpu-ids-new: "GPU-0,NVIDIA,1024,25:;"
+spec: {nodeName: mixed, containers: [{name: main, image: x}]}
+status: {phase: Running}
+"""
+
 
 def core_of(options: SimulationOptions | None = None) -> Core:
     """A core with the built-in scheduler-conf."""

@@ -19,16 +19,16 @@ from capcard_sched.insight.recorded_state import read_state
 from capcard_sched.model.timestamps import format_timestamp
 from capcard_sched.simulation.clock import EPOCH, SECOND
 from capcard_sched.simulation.output import as_list, to_json
-from tests.insight.scenes import WAITING, core_of, recorded_run
+from tests.insight.scenes import MIXED_CARDS, WAITING, core_of, recorded_run
 
 
 class Files:
     """One state, 30 seconds after the start, as manifests, as a recording and as a saved state."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, text: str = WAITING) -> None:
         self.manifests, self.recording = folder / "cluster.yaml", folder / "recording.jsonl"
         self.saved = folder / "objects-1767225630.json"
-        self.manifests.write_text(WAITING)
+        self.manifests.write_text(text)
         core = core_of()
         recording = Recording(
             self.recording,
@@ -93,6 +93,15 @@ def test_each_source_is_listed_alike(kind: str, files: Files, capsys: pytest.Cap
     assert simulated
     for other in others:
         assert lasting(other) == lasting(simulated)
+
+
+def test_each_source_has_the_same_shared_cards(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = Files(tmp_path, MIXED_CARDS)
+    for kind in ("card", "node"):
+        simulated, *others = [document(capsys, kind, "list", *flags)["items"] for flags in files.flags.values()]
+        for other in others:
+            assert other == simulated
+    assert simulated[0]["usedVgpus"] == 1
 
 
 #: Name of a source to the flags of `what-if`, and the input that it changes.
