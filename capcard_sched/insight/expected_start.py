@@ -211,7 +211,7 @@ class Forecast:
         in_the_way = [other for other in others if other.shape.queue == job.shape.queue or _share_card(other, job)]
         open_end = sorted(other.key for other in in_the_way)
         if not open_end:
-            return "it does not start although every job with an estimated end has ended"
+            return "the end of other jobs does not start it"
         names = ", ".join(self._name(key) for key in open_end[:_MOST_NAMES])
         more = f" and {len(open_end) - _MOST_NAMES} more" if len(open_end) > _MOST_NAMES else ""
         return f"no estimate of the end of {names}{more}"

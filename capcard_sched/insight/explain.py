@@ -11,6 +11,7 @@ from capcard_sched.framework.explain.diagnose import diagnose_job
 from capcard_sched.framework.explain.find import find_workload
 from capcard_sched.insight.by_conditions import diagnose_by_conditions
 from capcard_sched.insight.fixes import suggest_fixes, without_search
+from capcard_sched.insight.lists import wanted_pods
 from capcard_sched.insight.preemption import preemption_trial
 from capcard_sched.insight.problems import problems_of
 from capcard_sched.insight.unscheduled import diagnose_unscheduled
@@ -98,7 +99,7 @@ def explain(
 
     `unreadable`: required resources that are not readable; the diagnosis then is what the scheduler wrote on objects.
     """
-    other = diagnose_unscheduled(core.snapshot(), objects, subject.job, subject.object)
+    other = diagnose_unscheduled(core.snapshot(), objects, subject.job, subject.object, now)
     if other is not None:
         problems = problems_of(core.snapshot(), objects, subject.job, subject.object)
         fixes = without_search(other, "sessions do not attempt the job") if fix else None
@@ -114,16 +115,17 @@ def explain(
     if found.stage in _MAY_PREEMPT:
         trial = preemption_trial(core, job, now)
     facts = [*found.facts, *(trial.facts if trial is not None else ()), *_closed_by(objects, found)]
+    vcjob = subject.object if (subject.object or {}).get("apiVersion") == BATCH_API else None
     found = msgspec.structs.replace(
         found,
         facts=tuple(facts),
+        pods=wanted_pods(job, vcjob),
         problems=problems_of(core.snapshot(), objects, job, subject.object),
         preemption=trial.result if trial is not None else None,
         eviction_events=_eviction_events(objects, job) if is_live and not job.implicit else (),
     )
     if not fix:
         return found
-    vcjob = subject.object if (subject.object or {}).get("apiVersion") == BATCH_API else None
     fixes = suggest_fixes(core, objects, job, found, now, pod=subject.pod, vcjob=vcjob)
     return msgspec.structs.replace(found, fixes=fixes)
 

@@ -32,7 +32,7 @@ _JOB, _BATCH_JOB = "job.batch.volcano.sh", "job.batch"
 def job_items(core: Core, objects: ObjectView, now: float) -> list[Json]:
     """Every job of the core, and every Job without a PodGroup, by namespace, name and kind. `now` in Unix seconds.
 
-    `pods` counts the pods that are wanted: the replicas of a Job, else the pods that exist, at least the minimum.
+    `pods` counts the pods that are wanted.
     """
     state = core.snapshot().state
     vcjobs = {_key(job): job for job in objects.all_of("Job") if "tasks" in (job.get("spec") or {})}
@@ -50,7 +50,7 @@ def job_items(core: Core, objects: ObjectView, now: float) -> list[Json]:
             "queue": job.queue,
             "phase": job.phase.value,
             "scheduled": sum(task.bound and not task.deleting for task in job.tasks.values()),
-            "pods": max(len(job.tasks), job.min_available),
+            "pods": wanted_pods(job, vcjob),
             "minAvailable": job.min_available,
             **_ages(job.created, now),
             "podGroup": "" if job.implicit else job.name,
@@ -76,6 +76,15 @@ def job_items(core: Core, objects: ObjectView, now: float) -> list[Json]:
         }
         found.append(item | _of_vcjob(vcjob, state.default_queue))
     return sorted(found, key=lambda item: (item["namespace"], item["name"], item["kind"]))
+
+
+def wanted_pods(job: Job, vcjob: Json | None) -> int:
+    """The replicas of a Job, else the pods that exist, at least the minimum."""
+    return _replicas(vcjob) if vcjob is not None else max(len(job.tasks), job.min_available)
+
+
+def _replicas(vcjob: Json) -> int:
+    return sum(task.get("replicas", 1) for task in vcjob["spec"].get("tasks") or ())
 
 
 def pod_items(core: Core, objects: ObjectView, now: float) -> list[Json]:
@@ -135,7 +144,7 @@ def _of_vcjob(vcjob: Json, queue: str) -> Json:
     found = {
         "queue": spec.get("queue") or queue,
         "phase": state.get("phase") or "",
-        "pods": sum(task.get("replicas", 1) for task in spec.get("tasks") or ()),
+        "pods": _replicas(vcjob),
         **counts,
         "retries": status.get("retryCount") or 0,
         "scheduler": spec.get("schedulerName") or "",

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from capcard_sched.framework.explain.sentences import names
 from capcard_sched.model.diagnosis import JobDiagnosis
+from capcard_sched.model.timestamps import parse_time
 from capcard_sched.validation.object_checks import templates_of
 
 if TYPE_CHECKING:
@@ -18,11 +21,21 @@ _ENDED: Final = frozenset({"Succeeded", "Failed"})
 
 
 def diagnose_unscheduled(
-    snapshot: CoreSnapshot, objects: ObjectView, job: Job | None, obj: Json | None
+    snapshot: CoreSnapshot, objects: ObjectView, job: Job | None, obj: Json | None, now: float
 ) -> JobDiagnosis | None:
-    """The diagnosis of an object without pods in the snapshot, and of a suspended Job; None: the core schedules it."""
-    if obj is None:
+    """The diagnosis of an object without pods in the snapshot, and of a suspended Job; None: the core schedules it.
+
+    `now` in Unix seconds.
+    """
+    found = _diagnose(snapshot, objects, job, obj) if obj is not None else None
+    if found is None or obj is None:
         return None
+    return msgspec.structs.replace(
+        found, waiting_seconds=max(0.0, now - (parse_time(obj["metadata"].get("creationTimestamp")) or now))
+    )
+
+
+def _diagnose(snapshot: CoreSnapshot, objects: ObjectView, job: Job | None, obj: Json) -> JobDiagnosis | None:
     kind, meta = str(obj.get("kind")), obj["metadata"]
     phase = str((((obj.get("status") or {}).get("state")) or {}).get("phase") or "") if kind == "Job" else ""
     if phase in _SUSPENDED:

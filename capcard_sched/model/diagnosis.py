@@ -295,6 +295,7 @@ class JobDiagnosis(InsightPart, frozen=True, kw_only=True):
     #: Further sentences, the most important first.
     facts: tuple[str, ...] = ()
     problems: tuple[ObjectProblem, ...] = ()
+    #: Pods on nodes, and pods that are wanted: the replicas of a Job, else the pods that exist.
     scheduled: int = 0
     pods: int = 0
     min_available: int = 0

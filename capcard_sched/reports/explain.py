@@ -104,7 +104,8 @@ def _head(found: JobDiagnosis) -> Table:
             after = f", behind {_names(ahead)}" if ahead else ""
             table.add_row("Position:", f"{found.queue.position} of the pending jobs of the queue{after}")
     waiting = "" if found.stage in _DONE else f", pending for {span(found.waiting_seconds)}"
-    table.add_row("Pods:", f"{found.scheduled}/{found.pods} scheduled, minAvailable {found.min_available}{waiting}")
+    least = f", minAvailable {found.min_available}" if found.min_available else ""
+    table.add_row("Pods:", f"{found.scheduled}/{found.pods} scheduled{least}{waiting}")
     if found.expected_start is not None:
         table.add_row("Expected start:", describe_start(found.expected_start))
     if found.pod_group:

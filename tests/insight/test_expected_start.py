@@ -164,7 +164,7 @@ def test_a_job_that_starts_after_no_completion_reports_it() -> None:
     manifests = [node("n1"), queue(4), vcjob("a", 60, cards=4), vcjob("b", None, cards=8)]
     found = forecast(snapshot_of(simulated(manifests, 20)))["default/job/b"]
     assert found.p50 is None
-    assert found.reason == "it does not start although every job with an estimated end has ended"
+    assert found.reason == "the end of other jobs does not start it"
 
 
 def explained(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, Any]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from capcard_sched.framework.explain.capacity import CapacityReader
 from capcard_sched.framework.explain.diagnosis_input import DiagnosisInput
 from capcard_sched.framework.explain.limits import LimitReader
@@ -127,7 +129,7 @@ class _Diagnoser:
             waiting_seconds=max(0.0, now - _since(job)),
             queue=position if job.queue else None,
             refusals=tuple(_refusal(refusal) for refusal in refusals),
-            pending=pending,
+            pending=tuple(map(_of_attempt, pending)),
             placed=self._placed(placed),
             capacity=capacity,
             victims=tuple(found for _, found in sorted(session.preemption_reports.get(job.key, {}).items())),
@@ -273,6 +275,13 @@ def _quota_refusal(session: Session, waiting: list[Task], refusals: list[Refusal
     """The first refusal with figures: of the job, else of a pending pod."""
     of_pods = (found.refusal for task in waiting if (found := session.outcome_of(task.uid)) is not None)
     return next((found for found in (*refusals, *of_pods) if found is not None and found.figures is not None), None)
+
+
+def _of_attempt(pods: PendingPods) -> PendingPods:
+    """Without counts of nodes that differ from those of the attempt, in which other pods of the gang had nodes."""
+    if all(f"{row.nodes} {row.reason}" in pods.message for row in pods.nodes):
+        return pods
+    return msgspec.structs.replace(pods, nodes=())
 
 
 def _refusal(refusal: Refusal) -> PodRefusal:

@@ -10,7 +10,7 @@ DEMO = Path(__file__).parents[3] / "config" / "examples" / "demo"
 
 ANSWERS = [
     ("chat", "10m", "4/6 scheduled, minAvailable 1, pending for 10m", "Queue serving has no quota left: 4 of 4 "),
-    ("tracker", "2m", "0/0 scheduled, minAvailable 2, pending for 2m", "The PodGroup is not admitted: it needs "),
+    ("tracker", "2m", "0/2 scheduled, minAvailable 2, pending for 2m", "The PodGroup is not admitted: it needs "),
     (
         "llm-pretrain-xl",
         "10m",
