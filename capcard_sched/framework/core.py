@@ -184,6 +184,10 @@ class Core:
         """Let the next session see everything as changed."""
         self._state.changes.everything = True
 
+    def attempt_only(self, key: str) -> None:
+        """Let sessions attempt one job only, for trials."""
+        self._state.attempt_only(key)
+
     def lists_applied(self) -> None:
         """Fix the accounts of bound pods from now on: the initial lists are complete."""
         self._state.fix_accounts()

@@ -93,7 +93,7 @@ def advance(
     if conf is not None:
         core.reconfigure(conf)
     if only:
-        core.snapshot().state.attempt_only(only)
+        core.attempt_only(only)
     deltas, sessions, quiet = list(changes), 0, 0
     evicted: list[EvictedInTrial] = []
     searches: Mapping[str, Mapping[str, VictimsConsidered]] = {}

@@ -12,6 +12,7 @@ from capcard_sched.model.reasons import (
     INVALID_CARD_REQUEST,
     INVALID_SERVICE_TYPE,
 )
+from capcard_sched.model.report_once import ReportOnce
 from capcard_sched.model.status import COMPLETED_STATUSES, TaskStatus
 from capcard_sched.plugins.capacity_card.ledger import CHARGED_STATUSES
 from capcard_sched.plugins.capacity_card.refusals import POD_COMPONENT
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from capcard_sched.framework.session.session import Session
-    from capcard_sched.model.job import Job
+    from capcard_sched.model.job import Job, Task
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.reasons import Reason
     from capcard_sched.model.task_class import TaskClass
@@ -42,7 +43,7 @@ class ValidationWarnings:
         #: Per reason, the malformed jobs by key and whether their event was emitted.
         self._invalid_jobs: dict[Reason, dict[str, bool]] = {INVALID_CARD_REQUEST: {}, INVALID_SERVICE_TYPE: {}}
         #: Job key to the uids of the pods with an event.
-        self._reported_pods: dict[str, set[str]] = {}
+        self._reported_pods: ReportOnce[str, str] = ReportOnce()
 
     def report(self, session: Session, queues: Iterable[Queue], jobs: Iterable[Job]) -> None:
         """Check the queues and jobs that were rebuilt. O(their pods)."""
@@ -55,7 +56,7 @@ class ValidationWarnings:
             self._report_job(session, job)
             self._report_pods(session, job)
         alive = self._ledger.jobs
-        self._reported_pods = {key: reported for key, reported in self._reported_pods.items() if key in alive}
+        self._reported_pods.keep(alive)
         for reason, invalid in self._invalid_jobs.items():
             self._invalid_jobs[reason] = {key: reported for key, reported in invalid.items() if key in alive}
 
@@ -82,10 +83,9 @@ class ValidationWarnings:
     def _report_pods(self, session: Session, job: Job) -> None:
         """Emit events for pending pods without a card name, and for placed pods whose charge cannot be computed."""
         if not any(self._needs_report(cls) for cls in {task.cls for task in job.tasks.values()}):
-            self._reported_pods.pop(job.key, None)
+            self._reported_pods.forget(job.key)
             return
-        reported = self._reported_pods.get(job.key, set())
-        now = set()
+        found: dict[str, tuple[Task, Reason, str]] = {}
         for uid, task in job.tasks.items():
             demand = self._demands.of(task.cls)
             if demand.unnamed and not demand.error and task.status is TaskStatus.PENDING:
@@ -96,13 +96,9 @@ class ValidationWarnings:
                 message = row.render(queue=job.queue, error=demand.error)
             else:
                 continue
-            now.add(uid)
-            if uid not in reported:
-                session.notice(task, row, message, POD_COMPONENT)
-        if now:
-            self._reported_pods[job.key] = now
-        else:
-            self._reported_pods.pop(job.key, None)
+            found[uid] = task, row, message
+        for uid in self._reported_pods.update(job.key, found):
+            session.notice(*found[uid], POD_COMPONENT)
 
     def _needs_report(self, cls: TaskClass) -> bool:
         demand = self._demands.of(cls)
