@@ -22,7 +22,7 @@ def allocation_bounds(leaf: Branch, needs: Needs, *, nominating: bool) -> Iterat
     for name, column, amount in needs:
         for branch in leaf.path:
             held, limit = _held(branch, column, nominating), branch.real_capability.item(column)
-            yield QuotaBound((limit - held) // amount, name, branch.name, held, limit)
+            yield QuotaBound((limit - held) // amount, name, amount, branch.name, held, limit)
         if leaf.guarded:
             yield from _guarantee_bounds(leaf, name, column, amount, nominating)
 
@@ -39,7 +39,8 @@ def _guarantee_bounds(leaf: Branch, name: str, column: int, amount: int, nominat
         others = parent.earmarked.item(column) - own
         if others > 0:
             held, limit = _held(parent, column, nominating), parent.real_capability.item(column) - others
-            yield QuotaBound(max(own // amount, (limit - held) // amount), name, parent.name, held, limit)
+            fitting = max(own // amount, (limit - held) // amount)
+            yield QuotaBound(fitting, name, amount, parent.name, held, limit)
         own += parent.kept.item(column) - parent.earmarked.item(column)
         branch = parent
 
@@ -53,8 +54,8 @@ def reclaim_bounds(leaf: Branch, needs: Needs) -> Iterator[QuotaBound]:
     for name, column, amount in needs:
         held, limit = leaf.held.item(column), leaf.real_capability.item(column)
         if not named:
-            yield QuotaBound(0, name, leaf.name, held, 0)
+            yield QuotaBound(0, name, amount, leaf.name, held, 0)
             continue
         if column in leaf.named:
             limit = min(limit, leaf.deserved.item(column))
-        yield QuotaBound((limit - held) // amount, name, leaf.name, held, limit)
+        yield QuotaBound((limit - held) // amount, name, amount, leaf.name, held, limit)

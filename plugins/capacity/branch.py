@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class Branch:
     """A queue, or the root above all of them. Vectors are int64 [resource columns].
 
-    Sums (`held`, `allocated`, `reserved`) cover the queue and all queues below it. `add` and `reserve` keep them exact:
-    they update the branch and all branches above it.
+    Sums (`held`, `allocated`, `releasing`) cover the queue and all queues below it. `add` and `release` keep them
+    exact: they update the branch and all branches above it.
     """
 
     __slots__ = (
@@ -40,13 +40,11 @@ class Branch:
         "named",
         "own",
         "own_releasing",
-        "own_reserved",
         "parent",
         "path",
         "queue",
         "real_capability",
         "releasing",
-        "reserved",
         "share",
     )
 
@@ -80,9 +78,6 @@ class Branch:
         #: Amounts of pods that are being released, and those of the queue's own pods: they limit until they are gone.
         self.releasing = resources.zeros()
         self.own_releasing = resources.zeros()
-        #: Reservations of admitted jobs, less the elastic amounts of jobs; may be negative.
-        self.reserved = resources.zeros()
-        self.own_reserved = resources.zeros()
         #: Sum of `kept` over the children.
         self.earmarked = resources.zeros()
         #: The unused part of the guarantees here and below: not available to other queues.
@@ -148,14 +143,6 @@ class Branch:
                 return
             branch = branch.parent
             branch.earmarked = branch.earmarked + change
-
-    def reserve(self, amounts: Vector) -> None:
-        """Set the reservations of the queue's own jobs."""
-        change = amounts - self.own_reserved
-        if change.any():
-            self.own_reserved = amounts
-            for branch in self.chain():
-                branch.reserved += change
 
     def __repr__(self) -> str:
         return f"Branch({self.name})"

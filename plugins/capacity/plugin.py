@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.quota.limits import Needs, QuotaBound
-    from capcard_sched.framework.quota.queue_sums import QueueSums
     from capcard_sched.framework.session.session import Session
-    from capcard_sched.model.job import Job, Task
+    from capcard_sched.model.job import Task
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.resources import Vector
 
@@ -59,8 +58,6 @@ class Capacity(QuotaPlugin):
         self._total: Vector = np.zeros(0, dtype=np.int64)
         #: Number of resource names the tree was built with.
         self._names = 0
-        #: Queues whose reservations are recomputed before the next read.
-        self._stale: set[str] = set()
 
     def open(self, session: Session) -> None:
         super().open(session)
@@ -76,11 +73,11 @@ class Capacity(QuotaPlugin):
             self._names, self._total = len(resources), total.copy()
             self._shape = {name: _shape(queue) for name, queue in queues.items()}
             self._tree = Tree(queues, self._total, resources, session.share_columns, hierarchy=self.hierarchy)
-            moved, self._stale = set(queues), set(queues)
+            for sums in (self._requested, self._inqueue, self._elastic):
+                sums.connect(self._tree.ancestors)
+            moved = set(queues)
         else:
             moved = changed.queues
-            self._stale |= moved
-            self._stale.update(session.jobs[key].queue for key in changed.jobs if key in session.jobs)
         for name in sorted(moved):
             branch = self._tree.branches[name]
             change = resources.fit(queues[name].allocated) - branch.own
@@ -125,9 +122,9 @@ class Capacity(QuotaPlugin):
 
     def _admission_limits(self, queue: Queue) -> Iterator[tuple[str, Vector, Vector]]:
         """The real capability of the queue and of all above it."""
-        self._update_reservations()
         for branch in self._tree.branches[queue.name].path:
-            yield branch.name, branch.held + branch.reserved, branch.real_capability
+            reserved = self._inqueue.subtree(branch.name) - self._elastic.subtree(branch.name)
+            yield branch.name, branch.held + reserved, branch.real_capability
 
     def _capabilities(self, queue: Queue) -> Iterator[tuple[str, Vector]]:
         return ((branch.name, branch.ceiling) for branch in self._tree.branches[queue.name].path)
@@ -175,22 +172,17 @@ class Capacity(QuotaPlugin):
         ]
         return barred is None or barred.message, *amounts
 
-    def job_enqueued(self, job: Job) -> None:
-        super().job_enqueued(job)
-        self._stale.add(job.queue)
-
     # --- metrics ----------------------------------------------------------------------------------------------------
 
     def metrics(self) -> Iterator[Sample]:
-        requests, inqueue = self._sums(self._requested), self._sums(self._inqueue)
         for name, branch in self._tree.branches.items():
             if name not in self._session.queues:
                 continue
             kinds = {
                 "allocated": branch.allocated,
-                "request": requests[name],
+                "request": self._requested.subtree(name),
                 "deserved": branch.deserved,
-                "inqueue": inqueue[name],
+                "inqueue": self._inqueue.subtree(name),
                 "real_capacity": branch.real_capability,
             }
             if branch.queue is not None and branch.queue.capability:
@@ -207,7 +199,6 @@ class Capacity(QuotaPlugin):
         branch = self._tree.branches.get(job.queue)
         if branch is None:
             return
-        self._stale.add(job.queue)
         pipelined = sum(task.status is TaskStatus.PIPELINED for task in tasks)
         request = self._session.resources.fit(placement.cls.request)
         if pipelined:
@@ -217,23 +208,6 @@ class Capacity(QuotaPlugin):
         evicted = sum(task.status in (TaskStatus.RUNNING, TaskStatus.BOUND) for task in tasks)
         if evicted:
             branch.release(request * (-sign * evicted))
-
-    def _update_reservations(self) -> None:
-        for name in self._stale:
-            branch = self._tree.branches.get(name)
-            if branch is not None:
-                branch.reserve(self._inqueue.of(name) - self._elastic.of(name))
-        self._stale.clear()
-
-    def _sums(self, of_jobs: QueueSums) -> dict[str, Vector]:
-        """Sums over the jobs of each queue and of the queues below it."""
-        branches = self._tree.branches
-        totals = {name: self._session.resources.zeros() for name in branches}
-        for name, branch in branches.items():
-            for above in branch.chain() if self.hierarchy else (branch,):
-                if above.name in totals:
-                    totals[above.name] += of_jobs.of(name)
-        return totals
 
 
 def _shape(queue: Queue) -> tuple[object, ...]:

@@ -77,6 +77,13 @@ class Tree:
         for branch in self.branches.values():
             branch.update_kept()
 
+    @property
+    def ancestors(self) -> dict[str, list[str]]:
+        """The names of the branches above each queue, nearest first; without hierarchy no sum covers other queues."""
+        if not self._hierarchy:
+            return {}
+        return {name: [above.name for above in branch.chain()][1:] for name, branch in self.branches.items()}
+
     # --- structure --------------------------------------------------------------------------------------------------
 
     def _connect(self, queues: Mapping[str, Queue]) -> None:

@@ -9,14 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from capcard_sched.framework.api.plugin import Grant
-from capcard_sched.model.reasons import INSUFFICIENT_CPU_QUOTA, INSUFFICIENT_MEMORY_QUOTA, INSUFFICIENT_SCALAR_QUOTA
+from capcard_sched.framework.quota.limits import QuotaBound, shortage_at, tightest
 from capcard_sched.model.refusal import Figures
-from capcard_sched.model.resources import CPU, MEMORY
-from capcard_sched.plugins.capacity_card.feasibility import Shortage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from capcard_sched.framework.quota.limits import QuotaShortage
     from capcard_sched.model.job import Task
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.refusal import Refusal
@@ -45,13 +44,12 @@ class AllocatableCheck:
         account = self._ledger.queues.get(queue.name)
         if account is None:
             return (queue.is_open,)
-        quota, held = account.quota, account.allocated
-        cards = frozenset(quota.cards.items()), frozenset(quota.shares.items()), frozenset(held.cards.items())
+        limits, held = frozenset(account.quota.limits.items()), frozenset(account.own.allocated.items())
         above = [
             (one.name, frozenset(one.quota.cards.items()), frozenset(one.subtree.allocated.cards.items()))
             for one in account.limiting
         ]
-        return queue.is_open, *cards, quota.cpu.limit, quota.memory.limit, held.cpu, held.memory, *above
+        return queue.is_open, limits, held, *above
 
     def grant(self, hook: RefusingHook, queue: Queue, tasks: Sequence[Task]) -> Grant:
         """How many tasks of one class fit one after the other. O(alternatives x ancestors with a quota).
@@ -68,35 +66,35 @@ class AllocatableCheck:
         demand = self._demands.of(task.cls)
         if demand.error:
             return Grant(0, self._refusals.no_charge(hook, queue.name, demand.error))
-        wanted, own = len(tasks), hook == "preemptive"
-        options = demand.alternatives
+        wanted, own, nominating = len(tasks), hook == "preemptive", self._ledger.nominating
+        bounds = [
+            bound
+            for key, amount in demand.claim.plain
+            for bound in account.bounds(key, amount, nominating=nominating, own=own)
+        ]
+        options, indexes = demand.alternatives, None
+        limits: tuple[int, ...] = ()
         if demand.several and demand.amount:
             choice = self._selection.open_to(account, demand, task, own=own)
             indexes, limits = self._selection.alternative_index(choice), self._limits(account, demand, choice, own=own)
             if not self._selection.per_job:
-                count = min(wanted, sum(limits))
+                fitting = sum(limits)
             else:
                 # One card for all pods of the job. Until the first pod fixes it, every alternative takes one pod only.
-                count = min(wanted, max(limits))
+                fitting = max(limits)
                 if choice.fixed:
                     options = (choice.fixed,)
                 else:
                     limits = tuple([min(limit, 1) for limit in limits])
-        else:
-            indexes, limits, count = None, (), wanted
-            if demand.amount:
-                count = min(wanted, self._ledger.free(account, demand.claim.card, own=own) // demand.amount)
-        charge, quota, held = demand.claim, account.quota, self._ledger.held(account)
-        for resource, amount in charge.shares:
-            count = min(count, self._ledger.free(account, resource, own=own) // amount)
-        if charge.cpu > 0:
-            count = min(count, (quota.cpu.limit - held.cpu) // charge.cpu)
-        if charge.memory > 0:
-            count = min(count, (quota.memory.limit - held.memory) // charge.memory)
-        if count >= wanted:
+            bounds.append(QuotaBound(fitting, demand.claim.card, demand.amount, queue.name, 0, 0))
+        elif demand.amount:
+            bounds += account.bounds(demand.claim.card, demand.amount, nominating=nominating, own=own)
+        count, reached = tightest(bounds, wanted)
+        if not reached:
             return Grant(wanted, None, indexes, limits)
-        count = max(count, 0)
-        found = self._shortage(account, demand, options, count)
+        found = shortage_at(reached, count)
+        if demand.several and found.figures.resource == demand.claim.card:
+            found = self._claim_shortage(account, demand, options, count)
         return Grant(count, self._refusals.shortage(hook, account, found), indexes, limits)
 
     def _limits(self, account: QueueAccount, demand: CardDemand, choice: CardChoice, *, own: bool) -> tuple[int, ...]:
@@ -104,41 +102,19 @@ class AllocatableCheck:
         free, amount, usable = self._ledger.free, demand.amount, choice.usable
         return tuple([free(account, card, own=own) // amount if card in usable else 0 for card in choice.alternatives])
 
-    def _shortage(
+    def _claim_shortage(
         self, account: QueueAccount, demand: CardDemand, alternatives: tuple[str, ...], ahead: int
-    ) -> Shortage:
-        """The dimension that refuses the pod after `ahead` pods of its class: cpu, memory, then the card.
+    ) -> QuotaShortage:
+        """The shortage of a pod that accepts several cards, after `ahead` pods of its class.
 
-        A claim names the last alternative, but an ancestor's limit before the queue's own: evictions can free it.
+        It has the figures of the last alternative, but an ancestor's limit precedes the queue's own: evictions can free
+        it. An alternative counts the pods that still fit it.
         """
-        charge, quota, held = demand.claim, account.quota, self._ledger.held(account)
-        total = held.cpu + charge.cpu * (ahead + 1)
-        if charge.cpu > 0 and total > quota.cpu.limit:
-            return Shortage(INSUFFICIENT_CPU_QUOTA, Figures(CPU, charge.cpu, total, quota.cpu.limit))
-        total = held.memory + charge.memory * (ahead + 1)
-        if charge.memory > 0 and total > quota.memory.limit:
-            return Shortage(INSUFFICIENT_MEMORY_QUOTA, Figures(MEMORY, charge.memory, total, quota.memory.limit))
-        for resource, amount in charge.shares:
-            if self._ledger.free(account, resource) < amount * (ahead + 1):
-                return self._card_shortage(account, resource, amount, ahead)
-        if not demand.several:
-            return self._card_shortage(account, charge.card, demand.amount, ahead)
         options = []
-        for card in alternatives:  # each with the pods counted that still fit it
-            fitting = min(ahead, max(0, self._ledger.free(account, card) // demand.amount))
-            options.append(self._card_shortage(account, card, demand.amount, fitting))
-        last = next((option for option in reversed(options) if option.ancestor), options[-1])
-        figures = Figures(charge.card, demand.amount, last.figures.total, last.figures.limit)
+        for card in alternatives:
+            bounds = account.bounds(card, demand.amount, nominating=self._ledger.nominating)
+            fitting, reached = tightest(bounds, ahead + 1)
+            options.append(shortage_at(reached or bounds, min(ahead, fitting)))
+        last = next((option for option in reversed(options) if option.queue != account.name), options[-1])
+        figures = Figures(demand.claim.card, demand.amount, last.figures.total, last.figures.limit)
         return last._replace(figures=figures, alternatives=tuple([option.figures for option in options]))
-
-    def _card_shortage(self, account: QueueAccount, card: str, amount: int, ahead: int) -> Shortage:
-        """The figures of the pod after `ahead` others on one card: of the queue, or of the nearest full ancestor."""
-        full = None
-        if self._ledger.free(account, card, own=True) >= amount * (ahead + 1):
-            full = self._ledger.full_ancestor(account, card, amount * (ahead + 1))
-        limiting = full or account
-        held = self._ledger.held(limiting.subtree if full else account).cards.get(card, 0)
-        figures = Figures(
-            card, amount, held + amount * (ahead + 1), limiting.subtree_limit(card) if full else account.limit(card)
-        )
-        return Shortage(INSUFFICIENT_SCALAR_QUOTA, figures, ancestor=full.name if full else "")

@@ -1,24 +1,33 @@
 """Charges of pods and their sums: cpu, memory and cards.
 
-Units: milli-cores, bytes, thousandths of a card. Exact integers, no epsilon. Shares of cards count
-beside the cards under their resource name. The ledger holds nothing else: RDMA, hugepages, `pods` and unknown devices
-are not charged.
+Units: milli-cores, bytes, thousandths of a card. Exact integers, no epsilon. A card is a key like cpu and memory;
+shares of cards count under their resource name. The ledger holds nothing else: RDMA, hugepages, `pods` and unknown
+devices are not charged.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from capcard_sched.model.resources import CPU, MEMORY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
+    from typing import Self
+
+#: Keys of cpu and memory. No card name begins with a space, and they precede all cards in sorted order.
+CPU_KEY: Final = " cpu"
+MEMORY_KEY: Final = " memory"
+#: Key to the name of the resource in messages, for keys that are no card.
+PLAIN: Final = {CPU_KEY: CPU, MEMORY_KEY: MEMORY}
 
 
 class Charge(NamedTuple):
     """The amounts one pod is charged to its queue. Charges of equal pods are one object."""
 
-    cpu: int
-    memory: int
+    #: Key and amount > 0 of cpu, memory and shares of cards, in the order of messages.
+    plain: tuple[tuple[str, int], ...]
     #: A card; `A|B` for a claim (no node chosen yet); "" without cards.
     card: str
     amount: int
@@ -26,77 +35,77 @@ class Charge(NamedTuple):
     class_id: int
     #: False when the card part could not be computed and is missing.
     complete: bool = True
-    #: Shares of cards: resource and amount, sorted.
+    #: The part of `plain` that are shares of cards.
     shares: tuple[tuple[str, int], ...] = ()
 
 
-class ChargeSum:
-    """A sum of charges. `cards` holds cards, claims and shares; those whose sum is zero have no entry."""
+class ChargeSum(dict[str, int]):
+    """A sum of charges by key: cpu, memory, cards, claims and shares. Keys whose sum is zero have no entry."""
 
-    __slots__ = ("cards", "cpu", "memory")
+    __slots__ = ()
 
-    def __init__(self, cpu: int = 0, memory: int = 0, cards: Mapping[str, int] | None = None) -> None:
-        self.cpu = cpu
-        self.memory = memory
-        self.cards: dict[str, int] = {card: amount for card, amount in cards.items() if amount} if cards else {}
+    def __missing__(self, key: str) -> int:
+        return 0
 
     @property
-    def is_empty(self) -> bool:
-        """Nothing of anything."""
-        return not (self.cpu or self.memory or self.cards)
+    def cards(self) -> dict[str, int]:
+        """The amounts of cards, claims and shares."""
+        return {key: amount for key, amount in self.items() if key not in PLAIN}
 
     def add(self, charge: Charge, times: int = 1) -> None:
         """Add one charge `times` times; negative subtracts."""
-        self.cpu += charge.cpu * times
-        self.memory += charge.memory * times
+        for key, amount in charge.plain:
+            self.put(key, self.get(key, 0) + amount * times)
         if charge.card:
-            self.add_card(charge.card, charge.amount * times)
-        for resource, amount in charge.shares:
-            self.add_card(resource, amount * times)
+            self.post(charge.card, charge.amount * times)
 
-    def add_card(self, card: str, amount: int) -> None:
-        """Add to one card or claim."""
-        total = self.cards.get(card, 0) + amount
-        if total:
-            self.cards[card] = total
+    def post(self, key: str, amount: int) -> None:
+        """Add to one key."""
+        self.put(key, self.get(key, 0) + amount)
+
+    def put(self, key: str, amount: int) -> None:
+        """Set one key."""
+        if amount:
+            self[key] = amount
         else:
-            self.cards.pop(card, None)
+            self.pop(key, None)
 
-    def merge(self, other: ChargeSum, sign: int = 1) -> None:
-        """Add (1) or subtract (-1) a sum."""
-        self.cpu += sign * other.cpu
-        self.memory += sign * other.memory
-        for card, amount in other.cards.items():
-            self.add_card(card, sign * amount)
+    def __iadd__(self, other: ChargeSum) -> Self:
+        for key, amount in other.items():
+            total = self.get(key, 0) + amount
+            if total:
+                self[key] = total
+            else:
+                del self[key]
+        return self
+
+    def __isub__(self, other: ChargeSum) -> Self:
+        for key, amount in other.items():
+            left = self.get(key, 0) - amount
+            if left:
+                self[key] = left
+            else:
+                del self[key]
+        return self
 
     def without(self, held: ChargeSum) -> ChargeSum:
         """The part that `held` does not cover, floored at 0.
 
-        Single cards are covered first; the rest of A and B, or of the claim itself, covers a claim `A|B`.
+        Single keys are covered first; the rest of A and B, or of the claim itself, covers a claim `A|B`.
         """
-        left = dict(held.cards)
-        uncovered: dict[str, int] = {}
-        for key in sorted(self.cards, key=lambda key: (len(alternatives_of(key)), key)):
-            amount = self.cards[key]
+        if not held:
+            return self
+        left = dict(held)
+        uncovered = ChargeSum()
+        for key in sorted(self, key=lambda key: (len(alternatives_of(key)), key)):
+            amount = self[key]
             for source in (*(same for same in left if same_set(same, key)), *alternatives_of(key)):
                 taken = min(amount, left.get(source, 0))
                 if taken > 0:
                     left[source] -= taken
                     amount -= taken
-            uncovered[key] = amount
-        return ChargeSum(max(0, self.cpu - held.cpu), max(0, self.memory - held.memory), uncovered)
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, ChargeSum)
-            and (self.cpu, self.memory) == (other.cpu, other.memory)
-            and self.cards == other.cards
-        )
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return f"ChargeSum(cpu={self.cpu}, memory={self.memory}, cards={self.cards})"
+            uncovered.post(key, amount)
+        return uncovered
 
 
 def total_of(charges: Iterable[Charge]) -> ChargeSum:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from capcard_sched.model.annotations import CARD_NAME, CARD_NAME_ALIAS
 from capcard_sched.model.cards import CARD, CardSyntaxError, parse_card_name
 from capcard_sched.model.resources import CPU, MEMORY
-from capcard_sched.plugins.capacity_card.charge import Charge
+from capcard_sched.plugins.capacity_card.charge import CPU_KEY, MEMORY_KEY, Charge
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -155,7 +155,8 @@ class CardDemands:
             cpu = memory = 0
         known = sorted(self._inventory.shares)
         shares = tuple([(name, cls.requests[name]) for name in known if cls.requests.get(name)])
-        claim = Charge(cpu, memory, "|".join(alternatives), amount, cls.id, not error, shares)
+        plain = tuple([each for each in ((CPU_KEY, cpu), (MEMORY_KEY, memory), *shares) if each[1]])
+        claim = Charge(plain, "|".join(alternatives), amount, cls.id, not error, shares)
         return CardDemand(claim, names, alternatives, error=error, unnamed=unnamed)
 
     def _resource(self, cls: TaskClass, written: str, names: Collection[str], alternatives: Collection[str]) -> str:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capcard_sched.model.reasons import INSUFFICIENT_CPU_QUOTA, INSUFFICIENT_MEMORY_QUOTA
-from capcard_sched.model.refusal import Figures
-from capcard_sched.model.resources import CPU, MEMORY
 from capcard_sched.plugins.capacity_card.charge import ChargeSum
-from capcard_sched.plugins.capacity_card.feasibility import QueueUsage, Shortage
+from capcard_sched.plugins.capacity_card.feasibility import QueueUsage
 
 if TYPE_CHECKING:
+    from capcard_sched.framework.quota.limits import QuotaShortage
     from capcard_sched.model.job import Job
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.refusal import Refusal
-    from capcard_sched.plugins.capacity_card.accounts import JobAccount, QueueAccount, QueueBook
+    from capcard_sched.plugins.capacity_card.accounts import ChargeBook, JobAccount, QueueAccount
     from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments
     from capcard_sched.plugins.capacity_card.ledger import Ledger
     from capcard_sched.plugins.capacity_card.refusals import QuotaRefusals
@@ -29,9 +27,9 @@ class EnqueueCheck:
         self._ledger = ledger
         self._refusals = refusals
         #: Usage in each book as of its last change, shared by jobs that hold nothing.
-        self._kept: dict[str, tuple[QueueBook, int, QueueUsage]] = {}
+        self._kept: dict[str, tuple[ChargeBook, int, QueueUsage]] = {}
         #: The content of a book as of its last change.
-        self._contents: dict[str, tuple[QueueBook, int, tuple[object, ...]]] = {}
+        self._contents: dict[str, tuple[ChargeBook, int, tuple[object, ...]]] = {}
 
     def refusal(self, queue: Queue | None, job: Job) -> Refusal | None:
         """The refusal of a job, or None. Equality with the limit passes; a job that requests nothing passes."""
@@ -59,15 +57,13 @@ class EnqueueCheck:
             return None
         own = self._ledger.jobs[job.key].queue
         limits = [part for one in own.limiting for part in (one.name, one.quota, self._content(one.name, one.subtree))]
-        return quantities, self._content(own.name, own), own.quota, queue.state, bool(job.pending), *limits
+        return quantities, self._content(own.name, own.own), own.quota, queue.state, bool(job.pending), *limits
 
-    def _content(self, name: str, book: QueueBook) -> tuple[object, ...]:
+    def _content(self, name: str, book: ChargeBook) -> tuple[object, ...]:
         """The usage in a book of the named queue; kept until its sums change."""
         kept = self._contents.get(name)
         if kept is None or kept[0] is not book or kept[1] != book.version:
-            used = _used(book)
-            cards = tuple(sorted((card, amount) for card, amount in used.cards.items() if amount))
-            kept = self._contents[name] = book, book.version, (used.cpu, used.memory, cards)
+            kept = self._contents[name] = book, book.version, tuple(sorted(_used(book).items()))
         return kept[2]
 
     def _usage(self, account: JobAccount, queue: QueueAccount) -> QueueUsage:
@@ -76,49 +72,36 @@ class EnqueueCheck:
         Pods of the job inside its minimum are part of its need: a gang that lost a pod and must be admitted again is
         counted once. Most jobs hold nothing and share one `QueueUsage`.
         """
-        own = account.quantities
         mine = queue is account.queue
-        book = queue if mine else queue.subtree
-        holds = account.allocated.is_empty and account.reserved.is_empty
-        if holds and (own is None or own.elastic.is_empty):
+        book = queue.own if mine else queue.subtree
+        if not (account.allocated or account.inqueue or account.elastic):
             kept = self._kept.get(queue.name)
             if kept is None or kept[:2] != (book, book.version):
                 kept = self._kept[queue.name] = book, book.version, self._usage_of(queue, _used(book), own=mine)
             return kept[2]
         used = _used(book)
-        used.merge(account.allocated, -1)
-        if own is not None:
-            used.merge(own.elastic)
-        used.merge(account.reserved, -1)
+        used -= account.allocated
+        used += account.elastic
+        used -= account.inqueue
         return self._usage_of(queue, used, own=mine)
 
     def _usage_of(self, queue: QueueAccount, used: ChargeSum, *, own: bool) -> QueueUsage:
-        limit = queue.limit if own else queue.subtree_limit
-        return QueueUsage(used, lambda card: self._arguments.overcommitted(limit(card)))
+        limit = queue.quota.limit if own else queue.quota.subtree_limit
+        return QueueUsage(queue.name, used, lambda key: self._arguments.overcommitted(limit(key)))
 
-    def _shortage(self, account: JobAccount, need: ChargeSum) -> Shortage | None:
+    def _shortage(self, account: JobAccount, need: ChargeSum) -> QuotaShortage | None:
         """The first dimension that does not fit: cpu, memory, then cards in sorted order, then cards of ancestors."""
-        usage = self._usage(account, account.queue)
-        overcommitted, quota = self._arguments.overcommitted, account.queue.quota
-        total, limit = usage.used.cpu + need.cpu, overcommitted(quota.cpu.limit)
-        if need.cpu > 0 and total > limit:
-            return Shortage(INSUFFICIENT_CPU_QUOTA, Figures(CPU, need.cpu, total, limit))
-        total, limit = usage.used.memory + need.memory, overcommitted(quota.memory.limit)
-        if need.memory > 0 and total > limit:
-            return Shortage(INSUFFICIENT_MEMORY_QUOTA, Figures(MEMORY, need.memory, total, limit))
-        found = usage.card_shortage(need.cards, same_card=self._same_card) if need.cards else None
-        for one in account.queue.limiting if need.cards and found is None else ():
-            found = self._usage(account, one).card_shortage(need.cards, same_card=self._same_card)
+        for queue in (account.queue, *account.queue.limiting):
+            found = self._usage(account, queue).shortage(need, same_card=self._same_card)
             if found is not None:
-                return found._replace(ancestor=one.name)
-        return found
+                return found
+        return None
 
 
-def _used(book: QueueBook) -> ChargeSum:
+def _used(book: ChargeBook) -> ChargeSum:
     """max(0, allocated - elastic) + inqueue."""
-    spare, held = book.elastic, book.allocated
-    used = ChargeSum(max(0, held.cpu - spare.cpu), max(0, held.memory - spare.memory))
-    for card, amount in held.cards.items():
-        used.add_card(card, max(0, amount - spare.cards.get(card, 0)))
-    used.merge(book.inqueue)
+    used = ChargeSum()
+    for key, amount in book.allocated.items():
+        used.post(key, max(0, amount - book.elastic[key]))
+    used += book.inqueue
     return used

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from capcard_sched.framework.quota.queue_sums import SumTree
 from capcard_sched.model.queue import ancestors
 from capcard_sched.model.resources import CPU, CPU_COLUMN, MEMORY, MEMORY_COLUMN
 from capcard_sched.model.status import PLACED_STATUSES, TaskStatus
-from capcard_sched.plugins.capacity_card.accounts import JobAccount, QueueAccount, connect, limit_by_ancestors
-from capcard_sched.plugins.capacity_card.feasibility import impossible_need
+from capcard_sched.plugins.capacity_card.accounts import ChargeBook, JobAccount, QueueAccount, limit_by_ancestors
+from capcard_sched.plugins.capacity_card.charge import ChargeSum
+from capcard_sched.plugins.capacity_card.feasibility import QueueUsage
 from capcard_sched.plugins.capacity_card.quota import ClusterAmounts, card_quota, guaranteed, queue_quota
 from capcard_sched.plugins.capacity_card.service_type import service_type
 
@@ -21,15 +23,14 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping
 
     from capcard_sched.framework.api.plugin import Placement
+    from capcard_sched.framework.quota.limits import QuotaShortage
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job, Node, Task
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.task_class import TaskClass
-    from capcard_sched.plugins.capacity_card.accounts import QueueBook
     from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments
-    from capcard_sched.plugins.capacity_card.charge import Charge, ChargeSum
+    from capcard_sched.plugins.capacity_card.charge import Charge
     from capcard_sched.plugins.capacity_card.demand import CardDemand, CardDemands
-    from capcard_sched.plugins.capacity_card.feasibility import Shortage
     from capcard_sched.plugins.capacity_card.inventory import CardInventory
     from capcard_sched.plugins.capacity_card.minimum import JobQuantities, Minimum
     from capcard_sched.plugins.capacity_card.quota import CardQuota
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 #: Statuses of charged pods: on a node until they are gone, and inside a session the nominated ones.
 CHARGED_STATUSES = PLACED_STATUSES | {TaskStatus.PIPELINED}
+_NOTHING = ChargeSum()
 _NEWLY_PLACED = (TaskStatus.ALLOCATED, TaskStatus.PIPELINED)
 
 
@@ -52,6 +54,7 @@ class Ledger:
         self._same_card = arguments.multi_card_job_mode == "single"
         self._by_owner_kind: Mapping[str, ServiceType] = dict(arguments.pod_owner_reference_to_service_type)
         self._session: Session | None = None
+        self._tree = SumTree(ChargeBook)
         self.queues: dict[str, QueueAccount] = {}
         self.jobs: dict[str, JobAccount] = {}
         #: Thousandths of cards that charged pods hold, by (card, service type); entries stay at 0.
@@ -137,7 +140,10 @@ class Ledger:
             queue.name for queue in (found if self._clusters == old else queues.values()) if self._update_quota(queue)
         }
         if moved:
-            connect(self.queues, {name: [one.name for one in ancestors(queues[name], queues)] for name in self.queues})
+            above = {name: [one.name for one in ancestors(queues[name], queues)] for name in self.queues}
+            self._tree.connect(above)
+            for name, account in self.queues.items():
+                account.connect(self._tree, [self.queues[one] for one in above[name]])
         if moved or limited:
             for account in limit_by_ancestors(self.queues.values(), limited):
                 self._stale |= account.jobs
@@ -151,11 +157,11 @@ class Ledger:
         quota = queue_quota(queue, cards, self._inventory.shares, *self._clusters)
         account = self.queues.get(queue.name)
         if account is None:
-            account = self.queues[queue.name] = QueueAccount(queue.name, quota)
+            account = self.queues[queue.name] = QueueAccount(queue.name, quota, self._tree)
         changed = quota.own_limits != account.quota.own_limits
         account.quota = quota
-        account.seen.update(quota.cards, quota.shares)
-        account.subtree.seen.update(quota.cards, quota.shares)
+        for book in (account.own, account.subtree):
+            book.seen.update(quota.cards, quota.shares)
         account.invalidate()
         return changed
 
@@ -165,6 +171,7 @@ class Ledger:
             for key in sorted(account.jobs):
                 self._close_job(key)
             del self.queues[name]
+            self._tree.drop(name)
         self._card_quotas.pop(name, None)
 
     def _reopen_job(self, job: Job, relabeled: Container[str]) -> None:
@@ -182,7 +189,8 @@ class Ledger:
                 account.charges[uid] = charge
                 self._book(account, cls, charge, 1)
                 if task.status is TaskStatus.RELEASING:
-                    self._release(account, uid, charge)
+                    account.leaving.add(uid)
+                    self._release(account, charge)
 
     def _open_job(self, job: Job) -> JobAccount:
         queue = self.queues[job.queue]
@@ -196,13 +204,9 @@ class Ledger:
         self._stale.discard(key)
         if account is None:
             return
-        account.retract()
         queue = account.queue
         queue.jobs.discard(key)
-        for book in queue.books:
-            book.allocated.merge(account.allocated, -1)
-            book.remaining.merge(account.allocated, -1)
-            book.remaining.merge(account.released)
+        self._tree.subtract(queue.name, account)
         queue.invalidate()
         for held, amount in account.by_service.items():
             self.by_service[held] -= amount
@@ -232,8 +236,9 @@ class Ledger:
             self._book(account, cls, demand.claim, count)
         else:
             for task, node in zip(tasks, placement.nodes, strict=True):
-                if task.uid in account.releasing:
-                    self._unrelease(account, task.uid)
+                if task.uid in account.leaving:
+                    account.leaving.discard(task.uid)
+                    self._release(account, charges[task.uid], -1)
                     continue
                 if task.uid in charges:
                     self.internal_errors += 1
@@ -252,13 +257,14 @@ class Ledger:
         given: dict[Charge, int] = {}
         for task in placement.tasks:
             charge = account.charges.get(task.uid)
-            if charge is None or task.uid in account.releasing:
+            if charge is None or task.uid in account.leaving:
                 self.internal_errors += 1
             elif task.status in _NEWLY_PLACED:
                 given[charge] = given.get(charge, 0) + 1
                 del account.charges[task.uid]
             else:
-                self._release(account, task.uid, charge)
+                account.leaving.add(task.uid)
+                self._release(account, charge)
         for charge, count in given.items():
             self._book(account, placement.cls, charge, -count)
         self._moved(account)
@@ -298,31 +304,19 @@ class Ledger:
         return next(with_quota, choices[0] if choices else "")
 
     def _book(self, account: JobAccount, cls: TaskClass, charge: Charge, times: int) -> None:
-        account.allocated.add(charge, times)
-        for book in account.queue.books:
+        for book in (account, *account.queue.books):
             book.allocated.add(charge, times)
-            book.remaining.add(charge, times)
-            if charge.amount:
-                book.seen.add(charge.card)
-            book.seen.update([resource for resource, _ in charge.shares])
+            book.seen.update(account.allocated)
         if charge.amount:
             held = charge.card, service_type(account.job, cls, self._by_owner_kind)
             amount = charge.amount * times
             account.by_service[held] = account.by_service.get(held, 0) + amount
             self.by_service[held] = self.by_service.get(held, 0) + amount
 
-    def _release(self, account: JobAccount, uid: str, charge: Charge) -> None:
-        account.releasing.add(uid)
-        account.released.add(charge)
-        for book in account.queue.books:
-            book.remaining.add(charge, -1)
-
-    def _unrelease(self, account: JobAccount, uid: str) -> None:
-        charge = account.charges[uid]
-        account.releasing.discard(uid)
-        account.released.add(charge, -1)
-        for book in account.queue.books:
-            book.remaining.add(charge)
+    @staticmethod
+    def _release(account: JobAccount, charge: Charge, times: int = 1) -> None:
+        for book in (account, *account.queue.books):
+            book.releasing.add(charge, times)
 
     def _moved(self, account: JobAccount) -> None:
         account.queue.invalidate()
@@ -336,7 +330,7 @@ class Ledger:
         while self._stale:
             self._assess(self.jobs[self._stale.pop()])
 
-    def impossible(self, account: JobAccount) -> Shortage | None:
+    def impossible(self, account: JobAccount) -> QuotaShortage | None:
         """The limit of its queue or an ancestor that the minimum of a job exceeds, up to date. O(pods of the job)."""
         if account.job.key in self._stale:
             self._stale.discard(account.job.key)
@@ -346,8 +340,12 @@ class Ledger:
     def _assess(self, account: JobAccount) -> None:
         quantities = self._minimum.quantities(account.job, account.charges)
         queue = account.queue
-        limits = [("", queue.limit), *((one.name, one.subtree_limit) for one in queue.limiting)]
-        account.assess(quantities, impossible_need(queue.quota, limits, quantities.need, same_card=self._same_card))
+        limits = [(queue.name, queue.quota.ceiling), *((one.name, one.quota.subtree_limit) for one in queue.limiting)]
+        for name, limit in limits:
+            exceeded = QueueUsage(name, _NOTHING, limit).shortage(quantities.need, same_card=self._same_card)
+            if exceeded is not None:
+                break
+        account.assess(quantities, exceeded)
 
     def quantities_of(self, job: Job) -> JobQuantities | None:
         """Current quantities of a job; None for a job without a queue."""
@@ -362,33 +360,32 @@ class Ledger:
         account = self.jobs.get(task.job.key) if task.job is not None else None
         return account.charges.get(task.uid) if account is not None else None
 
-    def held(self, book: QueueBook) -> ChargeSum:
-        """The usage that limits further pods: all held quota; while nominations are planned, without released pods."""
-        return book.remaining if self._session is not None and self._session.nominating else book.allocated
+    @property
+    def nominating(self) -> bool:
+        """Whether nominations are planned: released pods hold no quota then."""
+        return self._session is not None and self._session.nominating
 
     def free(self, queue: QueueAccount, card: str, *, own: bool = False) -> int:
-        """The unused part of a card's quota by `held`, in the queue and its ancestors; `own`: in the queue alone.
+        """The unused part of a card's quota, in the queue and its ancestors; `own`: in the queue alone.
 
         Negative when a queue holds more than its quota.
         """
-        free = queue.limit(card) - self.held(queue).cards.get(card, 0)
+        nominating = self.nominating
+        free = queue.quota.limit(card) - queue.own.held(card, nominating=nominating)
         for one in () if own else queue.limiting:
-            free = min(free, one.subtree_limit(card) - self.held(one.subtree).cards.get(card, 0))
+            free = min(free, one.quota.subtree_limit(card) - one.subtree.held(card, nominating=nominating))
         return free
 
     def full_ancestor(self, queue: QueueAccount, card: str, amount: int) -> QueueAccount | None:
         """The nearest ancestor without `amount` of free quota for a card; None without one."""
-        return next(
-            (
-                one
-                for one in queue.limiting
-                if one.subtree_limit(card) - self.held(one.subtree).cards.get(card, 0) < amount
-            ),
-            None,
-        )
+        nominating = self.nominating
+        for one in queue.limiting:
+            if one.quota.subtree_limit(card) - one.subtree.held(card, nominating=nominating) < amount:
+                return one
+        return None
 
     def fixed_card(self, account: JobAccount | None, demand: CardDemand) -> str:
         """The alternative that the job's pods use already under `multiCardJobMode: single`, else ""."""
         if account is None or not self._same_card:
             return ""
-        return next((card for card in demand.alternatives if card in account.allocated.cards), "")
+        return next((card for card in demand.alternatives if card in account.allocated), "")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from capcard_sched.framework.api.plugin import Sample
 from capcard_sched.model.cards import CARD
+from capcard_sched.plugins.capacity_card.charge import CPU_KEY, MEMORY_KEY, PLAIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,7 +53,7 @@ def samples(
 
 def _limited_or_held(ledger: Ledger) -> set[str]:
     """Cards in quotas or in use, also those no node offers: their total is exported as 0."""
-    limited = {card for account in ledger.queues.values() for card in account.quota.cards if account.limit(card)}
+    limited = {card for account in ledger.queues.values() for card in account.quota.cards if account.quota.limit(card)}
     return limited | {card for (card, _), amount in ledger.by_service.items() if amount}
 
 
@@ -60,27 +61,24 @@ def _of_queue(account: QueueAccount) -> Iterator[Sample]:
     queue, quota, sums = {"queue_name": account.name}, account.quota, account.subtree
     allocated, pending = sums.allocated, sums.pending
     yield Sample("queue_share", queue, account.share)
-    for unit, dimension, held, waiting in (
-        ("milli_cpu", quota.cpu, allocated.cpu, pending.cpu),
-        ("memory_bytes", quota.memory, allocated.memory, pending.memory),
-    ):
-        yield Sample(f"queue_allocated_{unit}", queue, held)
-        yield Sample(f"queue_request_{unit}", queue, held + waiting)
+    for unit, key, dimension in (("milli_cpu", CPU_KEY, quota.cpu), ("memory_bytes", MEMORY_KEY, quota.memory)):
+        yield Sample(f"queue_allocated_{unit}", queue, allocated[key])
+        yield Sample(f"queue_request_{unit}", queue, allocated[key] + pending[key])
         yield Sample(f"queue_deserved_{unit}", queue, dimension.deserved)
         yield Sample(f"queue_real_capacity_{unit}", queue, dimension.real_capability)
         if dimension.capability is not None:  # unset is absent, not 0
             yield Sample(f"queue_capacity_{unit}", queue, dimension.capability)
-    for card in sorted(sums.seen):
-        limit, held = account.limit(card), allocated.cards.get(card, 0)
-        request = held + pending.cards.get(card, 0)
+    for card in sorted(sums.seen - PLAIN.keys()):
+        limit, held = quota.limit(card), allocated[card]
+        request = held + pending[card]
         by_card = {**queue, "card": card}
         if account.is_limited(card):  # a parent without a card quota has no limit, which is not 0
             yield Sample("queue_card_capacity", by_card, limit / CARD)
             yield Sample("queue_card_deserved", by_card, limit / CARD)
         yield Sample("queue_card_allocated", by_card, held / CARD)
         yield Sample("queue_card_request", by_card, request / CARD)
-        yield Sample("queue_card_inqueue", by_card, sums.inqueue.cards.get(card, 0) / CARD)
-        yield Sample("queue_card_elastic", by_card, sums.elastic.cards.get(card, 0) / CARD)
+        yield Sample("queue_card_inqueue", by_card, sums.inqueue[card] / CARD)
+        yield Sample("queue_card_elastic", by_card, sums.elastic[card] / CARD)
         by_resource = {**queue, "resource": card}
         yield Sample("queue_allocated_scalar_resources", by_resource, held)
         yield Sample("queue_request_scalar_resources", by_resource, request)

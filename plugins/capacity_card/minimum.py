@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from capcard_sched.model.annotations import CARD_REQUEST
 from capcard_sched.model.cards import CardSyntaxError, parse_card_request
-from capcard_sched.model.resources import CPU, MEMORY
 from capcard_sched.model.status import COMPLETED_STATUSES, PodGroupPhase, TaskStatus
-from capcard_sched.plugins.capacity_card.charge import Charge, ChargeSum, alternatives_of, same_set, total_of
+from capcard_sched.plugins.capacity_card.charge import PLAIN, Charge, ChargeSum, alternatives_of, same_set, total_of
 from capcard_sched.plugins.capacity_card.demand import mixed_resources
 
 if TYPE_CHECKING:
@@ -91,18 +90,15 @@ class Minimum:
             for name, amount in (job.min_resources or {}).items():
                 if name in self._inventory.shares:
                     counted = sum(task.cls.requests.get(name, 0) for task in created)
-                    short.add_card(name, max(0, amount - counted))
-            want.merge(short)
-            need.merge(short)
-        minimum = need.cpu, need.memory
-        if not self._ignores_min_resources(job, request.cards, members):
-            minimum = job.min_resources.get(CPU, 0), job.min_resources.get(MEMORY, 0)  # type: ignore[union-attr]
-        need.cpu, need.memory = want.cpu, want.memory = minimum
+                    short.post(name, max(0, amount - counted))
+            want += short
+            need += short
+        self._apply_min_resources(job, request.cards, members, want, need)
         allocated = total_of(member.charge for member in members if member.rank == _ALLOCATED)
         inside = total_of(member.charge for member in chosen if member.rank == _ALLOCATED)
-        elastic = ChargeSum(max(0, allocated.cpu - need.cpu), max(0, allocated.memory - need.memory))
-        for card, amount in allocated.cards.items():
-            elastic.add_card(card, amount - inside.cards.get(card, 0))
+        elastic = ChargeSum()
+        for key, amount in allocated.items():
+            elastic.post(key, max(0, amount - (need if key in PLAIN else inside)[key]))
         return JobQuantities(
             want,
             need,
@@ -136,21 +132,15 @@ class Minimum:
             return None
         request = self.request_of(job)
         chosen = count if self._arguments.card_minimum == "allPods" else job.min_available
-        want, need, pending, elastic = ChargeSum(), ChargeSum(), ChargeSum(), ChargeSum()
+        want, need, total, elastic = ChargeSum(), ChargeSum(), ChargeSum(), ChargeSum()
         want.add(charge, count)
+        total.add(charge, count)
         need.add(charge, chosen)
-        if not self._ignores_min_resources(job, request.cards, (_Member(_PENDING, first, charge),)):
-            need.cpu, need.memory = job.min_resources.get(CPU, 0), job.min_resources.get(MEMORY, 0)  # type: ignore[union-attr]
-        want.cpu, want.memory = need.cpu, need.memory
-        if held:
-            elastic.cpu = max(0, charge.cpu * count - need.cpu)
-            elastic.memory = max(0, charge.memory * count - need.memory)
-            elastic.cards = dict(want.cards)
-            for key, amount in need.cards.items():
-                elastic.add_card(key, -amount)
-        else:
-            pending.add(charge, count)
+        self._apply_min_resources(job, request.cards, (_Member(_PENDING, first, charge),), want, need)
+        for key, amount in total.items() if held else ():
+            elastic.post(key, max(0, amount - need[key]))
         error = "" if held or not chosen else self._demands.of(cls).error
+        pending = ChargeSum() if held else total
         return JobQuantities(want, need, ChargeSum(), pending, elastic, True, error, request.problem)
 
     def request_of(self, job: Job) -> CardRequest:
@@ -204,8 +194,18 @@ class Minimum:
         short = ChargeSum()
         for key, amount in request.items():
             created = sum(value for keys, value in requested.items() if any(same_set(key, other) for other in keys))
-            short.add_card(key, max(0, amount - created))
+            short.post(key, max(0, amount - created))
         return short
+
+    def _apply_min_resources(
+        self, job: Job, request: Mapping[str, int], members: Iterable[_Member], want: ChargeSum, need: ChargeSum
+    ) -> None:
+        """Set cpu and memory of a job: `minResources`, or else those of the pods of its minimum."""
+        minimum = None if self._ignores_min_resources(job, request, members) else job.min_resources
+        for key, name in PLAIN.items():
+            if minimum is not None:
+                need.put(key, minimum.get(name, 0))
+            want.put(key, need.get(key, 0))
 
     def _ignores_min_resources(self, job: Job, request: Mapping[str, int], members: Iterable[_Member]) -> bool:
         """Whether cpu and memory come from the pods alone: no `minResources`, or cards exempt the job from it."""

@@ -55,11 +55,6 @@ class MultiCardAdmission:
             limit,
         )
 
-    @property
-    def has_claims(self) -> bool:
-        """Whether any claim names several cards."""
-        return bool(self._claims)
-
     def with_more(self, requested: Mapping[str, int]) -> MultiCardAdmission:
         """These amounts plus the request of a job, by key."""
         used, claims = dict(self._used), list(self._claims.items())

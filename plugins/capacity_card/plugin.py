@@ -1,9 +1,9 @@
 """The capacity-card plugin: hooks over the accounts of jobs and queues.
 
-One module per subject. Inputs: `arguments`, `inventory` (cards of the nodes), `demand` (request of a pod), `minimum`
-(request of a job), `quota` (limits of a queue). Usage: `charge`, `accounts`, `ledger`. Hooks: `enqueue` with
-`multi_card_admission`, `allocatable`, `selection`, and `reclaim` with `service_type`. Output: `refusals`,
-`warnings`, `metrics`, `eviction_metrics`, `published_usage`.
+Sums by queue and bounds on further pods come from `framework/quota`. One module per subject. Inputs: `arguments`,
+`inventory` (cards of the nodes), `demand` (request of a pod), `minimum` (request of a job), `quota` (limits of a
+queue). Usage: `charge`, `accounts`, `ledger`. Hooks: `enqueue` with `multi_card_admission`, `allocatable`, `selection`,
+and `reclaim` with `service_type`. Output: `refusals`, `warnings`, `metrics`, `eviction_metrics`, `published_usage`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from capcard_sched.plugins.capacity_card.ledger import Ledger
 from capcard_sched.plugins.capacity_card.minimum import Minimum
 from capcard_sched.plugins.capacity_card.published_usage import publish_card_usage
 from capcard_sched.plugins.capacity_card.reclaim import CardReclaim
-from capcard_sched.plugins.capacity_card.refusals import QuotaRefusals, without_event
+from capcard_sched.plugins.capacity_card.refusals import QuotaRefusals, figures_of, without_event
 from capcard_sched.plugins.capacity_card.selection import CardChoice, Selection
 from capcard_sched.plugins.capacity_card.warnings import ValidationWarnings
 
@@ -102,7 +102,7 @@ class CapacityCard(Plugin):
         if account is None:
             return None
         self.ledger.recompute()
-        return JobCards(dict(account.allocated.cards), dict(account.reserved.cards))
+        return JobCards(account.allocated.cards, account.inqueue.cards)
 
     def pod_cards(self, cls: TaskClass) -> PodCards | None:
         demand = self.demands.of(cls)
@@ -123,7 +123,7 @@ class CapacityCard(Plugin):
     def exceeded_limit(self, job: Job) -> ExceededLimit | None:
         account = self.ledger.jobs.get(job.key)
         found = None if account is None else self.ledger.impossible(account)
-        return None if found is None else ExceededLimit(found.figures, found.ancestor or job.queue)
+        return None if found is None else ExceededLimit(figures_of(found), found.queue)
 
     def allocatable(self, queue: Queue, task: Task) -> Refusal | None:
         return self._allocatable.refusal("allocatable", queue, task)

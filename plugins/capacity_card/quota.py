@@ -6,21 +6,19 @@ the cluster has: quotas may exceed the cards of the cluster on purpose.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from capcard_sched.framework.quota.limits import UNLIMITED
 from capcard_sched.model.annotations import CARD_QUOTA
 from capcard_sched.model.cards import CardSyntaxError, is_card_quota, parse_card_quota
 from capcard_sched.model.resources import CPU, MEMORY
+from capcard_sched.plugins.capacity_card.charge import CPU_KEY, MEMORY_KEY, PLAIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from capcard_sched.model.queue import Queue
     from capcard_sched.plugins.capacity_card.charge import ChargeSum
-
-
-#: Thousandths. No limit: above any amount.
-UNLIMITED: Final = 2**62
 
 
 class CardQuota(NamedTuple):
@@ -91,6 +89,27 @@ class QueueQuota(NamedTuple):
     known_shares: frozenset[str]
     cpu: Dimension
     memory: Dimension
+    #: Limits of the queue's own jobs: cpu, memory, cards, and the shares named.
+    limits: Mapping[str, int]
+
+    def limit(self, key: str) -> int:
+        """The limit of the queue's own jobs: 0 for a card that is not listed, none for a share that is not named."""
+        limit = self.limits.get(key)
+        return self.subtree_limit(key) if limit is None else limit
+
+    def subtree_limit(self, key: str) -> int:
+        """The limit of the queue and all queues below it, given a card quota: `spec.capability` does not count."""
+        limit = self.cards.get(key)
+        if limit is not None:
+            return limit
+        return UNLIMITED if key in PLAIN or key in self.known_shares else 0
+
+    def ceiling(self, key: str) -> int:
+        """The limit of the queue's own jobs in a cluster of any size."""
+        if key not in PLAIN:
+            return self.limit(key)
+        capability = (self.cpu if key == CPU_KEY else self.memory).capability
+        return UNLIMITED if capability is None else capability
 
     @property
     def is_empty(self) -> bool:
@@ -104,18 +123,15 @@ class QueueQuota(NamedTuple):
 
     def share(self, allocated: ChargeSum) -> float:
         """The largest allocated/deserved over dimensions that deserve anything; 0 without any."""
-        shares = [allocated.cards.get(card, 0) / quota for card, quota in self.cards.items() if quota > 0]
-        if self.cpu.deserved > 0:
-            shares.append(allocated.cpu / self.cpu.deserved)
-        if self.memory.deserved > 0:
-            shares.append(allocated.memory / self.memory.deserved)
-        return max(shares, default=0.0)
+        deserved = {**self.cards, CPU_KEY: self.cpu.deserved, MEMORY_KEY: self.memory.deserved}
+        return max((allocated[key] / amount for key, amount in deserved.items() if amount > 0), default=0.0)
 
 
 def queue_quota(
     queue: Queue, cards: CardQuota, known_shares: frozenset[str], cpu: ClusterAmounts, memory: ClusterAmounts
 ) -> QueueQuota:
     """The quota of a queue in a cluster. `known_shares`: resources of shared devices."""
-    limits = dimension(queue, CPU, cpu), dimension(queue, MEMORY, memory)
+    dimensions = dimension(queue, CPU, cpu), dimension(queue, MEMORY, memory)
     shares = {name: amount for name, amount in (queue.capability or {}).items() if name in known_shares}
-    return QueueQuota(cards.cards, cards.problem, cards.present, shares, known_shares, *limits)
+    limits = {**cards.cards, **shares, CPU_KEY: dimensions[0].limit, MEMORY_KEY: dimensions[1].limit}
+    return QueueQuota(cards.cards, cards.problem, cards.present, shares, known_shares, *dimensions, limits)

@@ -10,7 +10,9 @@ import msgspec
 from capcard_sched.model.reasons import (
     EMPTY_QUEUE_CAPABILITY,
     GET_TASK_REQUEST_RESOURCE_FAILED,
+    INSUFFICIENT_CPU_QUOTA,
     INSUFFICIENT_MEMORY_QUOTA,
+    INSUFFICIENT_SCALAR_QUOTA,
     INVALID_CARD_REQUEST,
     QUEUE_NOT_FOUND,
     QUEUE_NOT_OPEN,
@@ -18,13 +20,14 @@ from capcard_sched.model.reasons import (
     QUEUE_NOT_OPEN_RECLAIM,
 )
 from capcard_sched.model.refusal import Refusal, of_ancestor
+from capcard_sched.plugins.capacity_card.charge import CPU_KEY, MEMORY_KEY, PLAIN
 
 if TYPE_CHECKING:
+    from capcard_sched.framework.quota.limits import QuotaShortage
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.reasons import Reason
     from capcard_sched.model.refusal import Figures
     from capcard_sched.plugins.capacity_card.accounts import QueueAccount
-    from capcard_sched.plugins.capacity_card.feasibility import Shortage
 
 #: The hooks of this plugin that may refuse.
 RefusingHook: TypeAlias = Literal["job_enqueueable", "allocatable", "preemptive"]
@@ -37,6 +40,8 @@ _VERBS: Final[dict[RefusingHook, str]] = {
     "allocatable": "allocate",
     "preemptive": "preempt",
 }
+#: Reasons by key, of keys that are no card.
+_ROWS: Final = {CPU_KEY: INSUFFICIENT_CPU_QUOTA, MEMORY_KEY: INSUFFICIENT_MEMORY_QUOTA}
 _EMPTY: Final = "cpu 0.00, memory 0.00"
 _MEBIBYTE: Final = Decimal(1048576)
 
@@ -47,6 +52,12 @@ def mebibytes(amount: int) -> str:
     if not rest:
         return str(whole)
     return f"{Decimal(repr(float(Decimal(amount) / _MEBIBYTE))):f}"
+
+
+def figures_of(found: QuotaShortage) -> Figures:
+    """The figures of a shortage, with the name of the resource instead of its key."""
+    key = found.figures.resource
+    return msgspec.structs.replace(found.figures, resource=PLAIN.get(key, key))
 
 
 def without_event(refusal: Refusal) -> Refusal:
@@ -63,10 +74,11 @@ class QuotaRefusals:
         self.counts: dict[tuple[str, str, str], int] = {}
 
     def shortage(
-        self, hook: RefusingHook, account: QueueAccount, found: Shortage, *, pods_too: bool = False
+        self, hook: RefusingHook, account: QueueAccount, found: QuotaShortage, *, pods_too: bool = False
     ) -> Refusal:
         """Insufficient quota. A queue without any capability adds a second event."""
-        row, figures, queue = found.reason, found.figures, found.ancestor or account.name
+        figures, queue = figures_of(found), found.queue
+        row = _ROWS.get(found.figures.resource, INSUFFICIENT_SCALAR_QUOTA)
         shown = mebibytes if row is INSUFFICIENT_MEMORY_QUOTA else str
         message = row.render(
             queue=queue,
@@ -76,7 +88,7 @@ class QuotaRefusals:
             limit=shown(figures.limit),
         )
         also: tuple[tuple[str, str], ...] = ()
-        if found.ancestor:
+        if queue != account.name:
             message = of_ancestor(message, queue, account.name)
         elif account.quota.is_empty:
             text = EMPTY_QUEUE_CAPABILITY.render(queue=queue, capability=_EMPTY, verb=_VERBS[hook])

@@ -124,7 +124,7 @@ class Selection:
             return demand.amount
         self._ledger.recompute()
         quantities = account.quantities
-        return quantities.need.cards.get(demand.claim.card, 0) if quantities is not None else demand.amount
+        return quantities.need[demand.claim.card] if quantities is not None else demand.amount
 
     def scores(self, profile: PodSignature, rows: NodeView) -> Scores | None:
         """100, 50, 25, ... times `nodeOrderWeight` for the 1st, 2nd, 3rd alternative of the pod; 0 without any.

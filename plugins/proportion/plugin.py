@@ -106,7 +106,7 @@ class Proportion(QuotaPlugin):
             held = held + self._session.resources.fit(queue.releasing)
         for name, column, amount in needs:
             used, limit = held.item(column), limits.item(column)
-            yield QuotaBound((limit - used) // amount, name, queue.name, used, limit)
+            yield QuotaBound((limit - used) // amount, name, amount, queue.name, used, limit)
 
     def reclaimable(self, task: Task, candidates: Sequence[Task]) -> VictimDecision:
         """Candidates while their queue exceeds its deserved amount of a resource they request; guarantees are kept.

@@ -19,16 +19,18 @@ if TYPE_CHECKING:
 #: Base units. No limit: above any amount, small enough to add amounts to.
 UNLIMITED: Final = 2**62
 
-#: Request of one pod: (resource, column, amount > 0), without `pods`.
+#: Request of one pod: (resource, column, amount > 0), without `pods`; in the order of messages.
 Needs = list[tuple[str, int, int]]
 
 
 class QuotaBound(NamedTuple):
-    """One limit on one resource."""
+    """One limit on one resource, for pods of one request."""
 
     #: Number of further pods that fit; may be negative.
     fitting: int
     resource: str
+    #: Request of one pod, > 0.
+    amount: int
     #: The queue that has the limit.
     queue: str
     held: int
@@ -40,6 +42,10 @@ class QuotaShortage(NamedTuple):
 
     names: list[str]
     figures: Figures
+    #: The queue that has the limit of the first; "" for that of the request.
+    queue: str = ""
+    #: For a request with alternatives: the figures of each.
+    alternatives: tuple[Figures, ...] = ()
 
 
 def capability_vector(capability: Amounts | None, resources: ResourceColumns) -> Vector:
@@ -64,7 +70,7 @@ def limiting_total(total: Vector, guaranteed: Vector, shares: Rows) -> Vector:
 
 
 def tightest(bounds: Iterable[QuotaBound], wanted: int) -> tuple[int, Sequence[QuotaBound]]:
-    """How many of `wanted` pods fit all bounds, and the bounds that are reached then, one per resource."""
+    """How many of `wanted` pods fit all bounds, and the bounds that are reached then: the first of each resource."""
     count, found = wanted, dict[str, QuotaBound]()
     for bound in bounds:
         fitting = max(0, bound.fitting)
@@ -75,13 +81,11 @@ def tightest(bounds: Iterable[QuotaBound], wanted: int) -> tuple[int, Sequence[Q
     return count, list(found.values())
 
 
-def first_bound(bounds: Sequence[QuotaBound], needs: Needs, before: int, resources: ResourceColumns) -> QuotaShortage:
-    """The shortage of the pod that comes after `before` others with these needs. `bounds`: those that are reached."""
-    by_name = {bound.resource: bound for bound in bounds}
-    names = resources.sorted_names(by_name)
-    bound = by_name[names[0]]
-    amount = next(amount for name, _, amount in needs if name == names[0])
-    return QuotaShortage(names, Figures(names[0], amount, bound.held + amount * (before + 1), bound.limit))
+def shortage_at(bounds: Sequence[QuotaBound], before: int) -> QuotaShortage:
+    """The shortage of the pod that comes after `before` others. `bounds`: those that are reached, in order."""
+    first = bounds[0]
+    figures = Figures(first.resource, first.amount, first.held + first.amount * (before + 1), first.limit)
+    return QuotaShortage([bound.resource for bound in bounds], figures, first.queue)
 
 
 def admit(need: Amounts, used: Vector, limit: Vector, resources: ResourceColumns) -> QuotaShortage | None:

@@ -1,22 +1,90 @@
-"""Sums over jobs, per queue and in total, maintained incrementally.
+"""Sums over jobs, per queue, per subtree of queues and in total, maintained incrementally.
 
 It also holds the reservation of an admitted group, which every admission plugin counts the same way.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from capcard_sched.model.status import PodGroupPhase, TaskStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job
     from capcard_sched.model.resources import Amounts, ResourceColumns, Vector
+
+
+#: A mutable amount with `+=` and `-=`: a vector, or a record of several quantities.
+Amount = TypeVar("Amount", bound=Any)
+
+
+class SumTree(Generic[Amount]):
+    """One sum per queue, and one per queue and all queues below it. A queue is created, with 0, by its first use."""
+
+    __slots__ = ("_above", "_including", "_own", "_subtrees", "_zero")
+
+    def __init__(self, zero: Callable[[], Amount]) -> None:
+        self._zero = zero
+        self._own: dict[str, Amount] = {}
+        #: Of the queues that have queues below; the others have one sum.
+        self._subtrees: dict[str, Amount] = {}
+        self._above: Mapping[str, Sequence[str]] = {}
+        self._including: dict[str, tuple[Amount, ...]] = {}
+
+    def own(self, queue: str) -> Amount:
+        """The sum over the queue's own jobs, live."""
+        return self.including(queue)[0]
+
+    def subtree(self, queue: str) -> Amount:
+        """The sum over the jobs of the queue and of all queues below it, live; `own` itself without queues below."""
+        return self._subtrees[queue] if queue in self._subtrees else self.including(queue)[0]
+
+    def including(self, queue: str) -> tuple[Amount, ...]:
+        """Every sum that includes the queue's own jobs, its own first."""
+        found = self._including.get(queue)
+        if found is None:
+            own = self._own.setdefault(queue, self._zero())
+            subtrees = [self._subtrees[one] for one in (queue, *self._above.get(queue, ())) if one in self._subtrees]
+            found = self._including[queue] = own, *subtrees
+        return found
+
+    def add(self, queue: str, amounts: Amount) -> None:
+        """Add to the sum of a queue and to those of the queues above it."""
+        for each in self.including(queue):
+            each += amounts  # noqa: PLW2901 - in place
+
+    def subtract(self, queue: str, amounts: Amount) -> None:
+        """The inverse of `add`."""
+        for each in self.including(queue):
+            each -= amounts  # noqa: PLW2901 - in place
+
+    def connect(self, above: Mapping[str, Sequence[str]]) -> None:
+        """Arrange the queues as a tree and sum up the subtrees. O(queues x depth).
+
+        `above`: for each queue the names of its ancestors, nearest first.
+        """
+        self._above = above
+        self._subtrees = {name: self._zero() for names in above.values() for name in names}
+        self._including.clear()
+        for queue in self._own:
+            own, *subtrees = self.including(queue)
+            for each in subtrees:
+                each += own  # noqa: PLW2901 - in place
+
+    def drop(self, queue: str) -> None:
+        """Remove the sum of a queue without amounts."""
+        self._own.pop(queue, None)
+        self._including.pop(queue, None)
+
+    def clear(self) -> None:
+        """Set all sums to 0; the tree stays."""
+        self._own.clear()
+        self.connect(self._above)
 
 
 class _Entry(NamedTuple):
@@ -25,7 +93,7 @@ class _Entry(NamedTuple):
 
 
 class QueueSums:
-    """The sum of one quantity over all jobs of the session, per queue and in total.
+    """The sum of one quantity over all jobs of the session, per queue, per subtree and in total.
 
     `contribution(job, resources)` returns a fresh int64 [resource columns], or None for nothing; it must depend on the
     job alone. `refresh` in the `open` hook recomputes it for the changed jobs, O(changed). A plugin that needs exact
@@ -33,27 +101,23 @@ class QueueSums:
     """
 
     __slots__ = (
-        "_by_queue",
         "_contribution",
         "_entries",
         "_names",
         "_resources",
-        "_sizes",
         "_total",
         "_touched",
-        "_zero",
+        "_tree",
     )
 
     def __init__(self, contribution: Callable[[Job, ResourceColumns], Vector | None]) -> None:
         self._contribution = contribution
         self._entries: dict[str, _Entry] = {}
-        self._by_queue: dict[str, Vector] = {}
-        #: The number of jobs in each sum.
-        self._sizes: dict[str, int] = {}
+        self._tree: SumTree[Vector] = SumTree(self._zeros)
         self._touched: dict[str, Job] = {}
         self._resources: ResourceColumns | None = None
         self._names = 0
-        self._zero = self._total = np.zeros(0, dtype=np.int64)
+        self._total = np.zeros(0, dtype=np.int64)
 
     def refresh(self, session: Session) -> None:
         """Applies `session.changed`. For the `open` hook, once per session.
@@ -70,7 +134,13 @@ class QueueSums:
                     self._remove(key)
                 else:
                     self._set(job, self._contribution(job, resources))
+            for queue in changed.queues - session.queues.keys():
+                self._tree.drop(queue)
         self._touched.clear()
+
+    def connect(self, above: Mapping[str, Sequence[str]]) -> None:
+        """Arrange the queues as a tree, as for `SumTree`."""
+        self._tree.connect(above)
 
     def touch(self, job: Job) -> None:
         """Recomputes the job's contribution before the next read."""
@@ -84,7 +154,12 @@ class QueueSums:
     def of(self, queue: str) -> Vector:
         """The sum over a queue's jobs: int64 [resource columns], live; read-only."""
         self._flush()
-        return self._by_queue.get(queue, self._zero)
+        return self._tree.own(queue)
+
+    def subtree(self, queue: str) -> Vector:
+        """The sum over the jobs of a queue and of all queues below it: int64 [resource columns], live; read-only."""
+        self._flush()
+        return self._tree.subtree(queue)
 
     @property
     def total(self) -> Vector:
@@ -103,38 +178,27 @@ class QueueSums:
         self._resources = resources
         self._names = len(resources)
         self._entries.clear()
-        self._by_queue.clear()
-        self._sizes.clear()
-        self._zero = resources.zeros()
-        self._zero.flags.writeable = False
+        self._tree.clear()
         self._total = resources.zeros()
         for job in jobs.values():
             self._set(job, self._contribution(job, resources))
 
     def _remove(self, key: str) -> None:
         entry = self._entries.pop(key, None)
-        if entry is None:
-            return
-        self._total -= entry.amounts
-        self._sizes[entry.queue] -= 1
-        if self._sizes[entry.queue]:
-            self._by_queue[entry.queue] -= entry.amounts
-        else:
-            del self._sizes[entry.queue], self._by_queue[entry.queue]
+        if entry is not None:
+            self._total -= entry.amounts
+            self._tree.subtract(entry.queue, entry.amounts)
 
     def _set(self, job: Job, amounts: Vector | None) -> None:
         self._remove(job.key)
-        if amounts is None:
-            return
+        if amounts is not None:
+            self._entries[job.key] = _Entry(job.queue, amounts)
+            self._total += amounts
+            self._tree.add(job.queue, amounts)
+
+    def _zeros(self) -> Vector:
         assert self._resources is not None, "refresh comes first"
-        queue = job.queue
-        if queue not in self._sizes:
-            self._sizes[queue] = 0
-            self._by_queue[queue] = self._resources.zeros()
-        self._sizes[queue] += 1
-        self._entries[job.key] = _Entry(queue, amounts)
-        self._by_queue[queue] += amounts
-        self._total += amounts
+        return self._resources.zeros()
 
 
 def known_vector(amounts: Amounts, resources: ResourceColumns) -> Vector:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from capcard_sched.framework.api.plugin import Grant, Plugin, Sample
-from capcard_sched.framework.quota.limits import UNLIMITED, admit, first_bound, refusal, tightest
+from capcard_sched.framework.quota.limits import UNLIMITED, admit, refusal, shortage_at, tightest
 from capcard_sched.framework.quota.queue_sums import (
     QueueSums,
     admitted_reservation,
@@ -164,14 +164,12 @@ class QuotaPlugin(Plugin):
         barred = self._barred(queue, hook)
         if barred is not None:
             return Grant(0, barred)
-        needs = self._needs_of(cls)
-        count, reached = tightest(self._pod_bounds(queue, needs, hook), wanted)
+        count, reached = tightest(self._pod_bounds(queue, self._needs_of(cls), hook), wanted)
         if not reached:
             return Grant(count)
-        found = first_bound(reached, needs, count, self._session.resources)
-        # The queue itself, an ancestor, or `root` for resources kept for the guarantees of other queues.
-        owner = next(bound.queue for bound in reached if bound.resource == found.names[0])
-        return Grant(count, refusal(self.name, hook, owner, QUEUE_QUOTA_INSUFFICIENT, "insufficient", found))
+        # Of the queue itself, an ancestor, or `root` for resources kept for the guarantees of other queues.
+        found = shortage_at(reached, count)
+        return Grant(count, refusal(self.name, hook, found.queue, QUEUE_QUOTA_INSUFFICIENT, "insufficient", found))
 
     def _moved(self, placement: Placement, sign: int) -> None:
         job = placement.job
@@ -183,11 +181,10 @@ class QuotaPlugin(Plugin):
     def _needs_of(self, cls: TaskClass) -> Needs:
         needs = self._needs.get(cls)
         if needs is None:
-            names = self._session.resources.names
+            resources = self._session.resources
+            columns = {resources.names[c]: c for c in np.flatnonzero(cls.request > 0).tolist() if c != PODS_COLUMN}
             needs = self._needs[cls] = [
-                (names[column], column, int(cls.request[column]))
-                for column in np.flatnonzero(cls.request > 0).tolist()
-                if column != PODS_COLUMN
+                (name, columns[name], int(cls.request[columns[name]])) for name in resources.sorted_names(columns)
             ]
         return needs
 

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from capcard_sched.framework.quota.limits import admit
+from capcard_sched.framework.quota.limits import QuotaShortage, admit
 from capcard_sched.framework.quota.queue_sums import (
     QueueSums,
     admitted_reservation,
@@ -28,6 +28,8 @@ actions: ""
 tiers: []
 """
 _QUEUES = ("q0", "q1", "q2")
+#: Ancestors, nearest first.
+_ABOVE = {"q0": ["q1", "q2"], "q1": ["q2"], "q2": [], "default": ["q2"], "root": []}
 _GROUPS = ("g0", "g1", "g2", "g3")
 _PHASES = ("Pending", "Inqueue", "Running")
 
@@ -37,17 +39,22 @@ def _allocated(job: Job, resources: ResourceColumns) -> Vector | None:
 
 
 def _from_scratch(session: Session, contribution: Any) -> dict[str, list[int]]:
-    sums: dict[str, Vector] = {name: session.resources.zeros() for name in (*session.queues, "")}
+    sums: dict[str, Vector] = {name: session.resources.zeros() for name in (*session.queues, *_ABOVE, "")}
+    below = {name: session.resources.zeros() for name in _ABOVE}
     for job in session.jobs.values():
         amounts = contribution(job, session.resources)
         if amounts is not None:
             sums[job.queue] += amounts
             sums[""] += amounts
-    return {name: vector.tolist() for name, vector in sums.items()}
+            for name in (job.queue, *_ABOVE[job.queue]):
+                below[name] += amounts
+    subtrees = {f"{name} and below": vector.tolist() for name, vector in below.items()}
+    return {**{name: vector.tolist() for name, vector in sums.items()}, **subtrees}
 
 
 def _kept(session: Session, sums: QueueSums) -> dict[str, list[int]]:
-    return {**{name: sums.of(name).tolist() for name in session.queues}, "": sums.total.tolist()}
+    subtrees = {f"{name} and below": sums.subtree(name).tolist() for name in _ABOVE}
+    return {**{name: sums.of(name).tolist() for name in _ABOVE}, "": sums.total.tolist(), **subtrees}
 
 
 class Sums(RuleBasedStateMachine):
@@ -59,6 +66,7 @@ class Sums(RuleBasedStateMachine):
         self.h.node("n1", cpu="1000")
         self.sums = {contribution: QueueSums(contribution) for contribution in (_allocated, admitted_reservation)}
         self.session: Session | None = None
+        self.connected = False
         self.pods = 0
 
     @rule(name=st.sampled_from(_QUEUES))
@@ -106,11 +114,14 @@ class Sums(RuleBasedStateMachine):
         self.session = None
         self.h.delete_pod(f"p{number}")
 
-    @rule()
-    def session_opens(self) -> None:
+    @rule(connected=st.booleans())
+    def session_opens(self, connected: bool) -> None:
         self.session = self.h.session()
         for sums in self.sums.values():
             sums.refresh(self.session)
+            if connected or not self.connected:
+                sums.connect(_ABOVE)
+        self.connected = True
 
     @rule(number=st.integers(1, 20), last=st.booleans())
     def a_placement_is_tried(self, number: int, last: bool) -> None:
@@ -255,6 +266,7 @@ def test_admission_names_all_insufficient_resources_in_message_order() -> None:
     limit = resources.vector({"cpu": 1000, "memory": 10, "b": 5, "a": 5})
     need = {"b": 1, "a": 1, "memory": 1, "cpu": 500, "unknown": 1, "pods": 1, "zero": 0}
     found = admit(need, taken, limit, resources)
-    assert found == (["memory", "a", "b", "unknown"], Figures("memory", 1, 11, 10))
-    assert admit({"unknown": 2}, taken, limit, resources) == (["unknown"], Figures("unknown", 2, 2, 0))
+    assert found == QuotaShortage(["memory", "a", "b", "unknown"], Figures("memory", 1, 11, 10))
+    unknown = QuotaShortage(["unknown"], Figures("unknown", 2, 2, 0))
+    assert admit({"unknown": 2}, taken, limit, resources) == unknown
     assert admit({"cpu": 500}, taken, limit, resources) is None

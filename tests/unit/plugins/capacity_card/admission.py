@@ -73,7 +73,7 @@ def running(
 
 def allocated(h: Harness, queue: str = "q") -> dict[str, int]:
     """Card to the allocated amount of a queue, in thousandths."""
-    cards: dict[str, int] = h.plugin("capacity-card").ledger.queues[queue].allocated.cards
+    cards: dict[str, int] = h.plugin("capacity-card").ledger.queues[queue].own.allocated.cards
     return cards
 
 

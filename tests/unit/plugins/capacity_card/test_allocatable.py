@@ -9,6 +9,7 @@ import pytest
 
 from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.refusal import Figures, Refusal
+from capcard_sched.plugins.capacity_card.charge import CPU_KEY, MEMORY_KEY
 from capcard_sched.testing import Harness
 from tests.unit.plugins.capacity_card.admission import allocated, hold_on, nodes, scalar
 
@@ -342,14 +343,35 @@ def test_an_evicted_pod_holds_its_quota_and_an_undone_eviction_restores_it(harne
     h.pod("p", card="A|B", cards=3, node="n-b", annotations={"volcano.sh/card.assigned": "A"})
     session = h.session()
     account = h.plugin("capacity-card").ledger.queues["q"]
-    assert (account.allocated.cards, account.share) == ({"A": 2000, "B": 3000}, 0.75)
+    assert (account.own.allocated.cards, account.share) == ({"A": 2000, "B": 3000}, 0.75)
     statement = Statement(session)
     statement.evict(h.task("p"), "test")
-    assert account.allocated.cards == {"A": 2000, "B": 3000}
-    assert account.remaining.cards == {"A": 2000}
+    assert account.own.allocated.cards == {"A": 2000, "B": 3000}
+    assert account.own.releasing.cards == {"B": 3000}
     statement.discard()
-    assert (account.allocated.cards, account.share) == ({"A": 2000, "B": 3000}, 0.75)
-    assert account.remaining.cards == account.allocated.cards
+    assert (account.own.allocated.cards, account.share) == ({"A": 2000, "B": 3000}, 0.75)
+    assert account.own.releasing == {}
+
+
+@pytest.mark.parametrize("name", ["cpu", "memory"])
+def test_a_card_with_the_name_of_a_resource_has_an_account_of_its_own(
+    harness: Callable[..., Harness], name: str
+) -> None:
+    h = harness()
+    h.gpu_node("n", card=name, count=8, cpu="64", memory="64Gi")
+    h.queue("q", cards={name: 3}, capability={"cpu": "8", "memory": "8Gi"})
+    h.group("run", phase="Running", min_member=2)
+    for i in range(2):
+        h.pod(f"run-{i}", group="run", card=name, cards=1, requests={"cpu": "2", "memory": "1Gi", GPU: 1}, node="n")
+    h.group("g")
+    h.pod("p", card=name, requests={"cpu": "1", GPU: 2})
+    assert shown(check(h)) == scalar(name, 2000, 4000, 3000)
+    account = h.plugin("capacity-card").ledger.queues["q"]
+    assert account.own.allocated == {CPU_KEY: 4000, MEMORY_KEY: 2 * 2**30, name: 2000}
+    assert account.share == 2 / 3
+    h.group("wide", phase="Pending", min_resources={"cpu": "5"})
+    h.session()
+    assert h.plugin("capacity-card").job_enqueueable(h.job("wide")).reason == "InsufficientCPUQuota"
 
 
 def test_device_names_in_capability_are_ignored(harness: Callable[..., Harness]) -> None:

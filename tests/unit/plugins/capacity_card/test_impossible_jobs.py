@@ -39,7 +39,7 @@ def test_an_admitted_gang_above_the_quota_blocks_no_declared_job(harness: Callab
     conditions = {c.type: (c.status, c.reason, c.message) for c in h.job("dead").conditions}
     assert conditions["CanNeverStart"] == ("True", "CanNeverStart", TEXT)
     account = h.plugin("capacity-card").ledger.queues["q"]
-    assert account.inqueue.is_empty
+    assert not account.own.inqueue
 
 
 def test_an_overcommitted_gang_above_the_quota_reserves_nothing(harness: Callable[..., Harness]) -> None:
@@ -52,7 +52,7 @@ def test_an_overcommitted_gang_above_the_quota_reserves_nothing(harness: Callabl
     assert h.job("dead").phase == "Inqueue"
     add(h, "small", 2, 4, declared=8)
     h.settle()
-    assert h.plugin("capacity-card").ledger.queues["q"].inqueue.is_empty
+    assert not h.plugin("capacity-card").ledger.queues["q"].own.inqueue
     assert h.binds.keys() == {"small-p-0", "small-p-1"}
 
 
@@ -99,7 +99,7 @@ def test_alternatives_of_a_job_add_up(
     ledger = h.plugin("capacity-card").ledger
     ledger.recompute()
     assert (ledger.jobs["default/g"].impossible is not None) == impossible
-    assert ledger.queues["q"].inqueue.is_empty == impossible
+    assert (ledger.queues["q"].own.inqueue == {}) == impossible
 
 
 def test_a_capability_of_cpu_is_a_limit_too_and_the_size_of_the_cluster_is_none(

@@ -15,9 +15,9 @@ from capcard_sched.framework.session.session import Session
 from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.status import TaskStatus
 from capcard_sched.plugins.capacity_card import CapacityCard
-from capcard_sched.plugins.capacity_card.accounts import QueueBook
+from capcard_sched.plugins.capacity_card.accounts import ChargeBook
 from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments
-from capcard_sched.plugins.capacity_card.charge import ChargeSum
+from capcard_sched.plugins.capacity_card.charge import CPU_KEY, ChargeSum
 from capcard_sched.state.changes import Changes
 from capcard_sched.testing import Harness
 
@@ -26,15 +26,15 @@ QUEUES = ("q", "r", "top")
 JOBS = tuple(f"j{i}" for i in range(4))
 
 
-def sums_of(book: QueueBook) -> list[ChargeSum]:
-    return [book.allocated, book.remaining, book.pending, book.inqueue, book.elastic]
+def sums_of(book: ChargeBook) -> list[ChargeSum]:
+    return [book.allocated, book.releasing, book.pending, book.inqueue, book.elastic]
 
 
 def books(plugin: CapacityCard) -> dict[str, Any]:
     plugin.ledger.recompute()
     queues = {
         name: (
-            *sums_of(account),
+            *sums_of(account.own),
             *sums_of(account.subtree),
             [one.name for one in account.limiting],
             account.share,
@@ -72,7 +72,7 @@ def agree(h: Harness) -> None:
     assert plugin.ledger.internal_errors == 0
     for account in plugin.ledger.queues.values():
         charges = [c for key in account.jobs for c in plugin.ledger.jobs[key].charges.values()]
-        for card, amount in account.allocated.cards.items():
+        for card, amount in account.own.allocated.cards.items():
             assert amount == sum(c.amount for c in charges if c.card == card) > 0
 
 
@@ -251,11 +251,11 @@ def test_no_allocation_goes_over_a_limit(harness: Callable[..., Harness], seed: 
     h.session()
     agree(h)
     for account in h.plugin("capacity-card").ledger.queues.values():
-        assert account.allocated.cpu <= account.quota.cpu.limit
-        for card, amount in account.allocated.cards.items():
-            assert amount <= account.limit(card)
+        assert account.own.allocated[CPU_KEY] <= account.quota.cpu.limit
+        for card, amount in account.own.allocated.cards.items():
+            assert amount <= account.quota.limit(card)
         for card, amount in account.subtree.allocated.cards.items():
-            assert amount <= account.limit(card)
+            assert amount <= account.quota.limit(card)
     for name, notes in h.bind_annotations.items():
         charge = h.plugin("capacity-card").ledger.charge_of(h.task(name))
         assert notes.get("volcano.sh/card.assigned", charge.card) == charge.card

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from capcard_sched.plugins.capacity_card.charge import CPU_KEY
 from capcard_sched.testing import Harness
 from tests.unit.plugins.capacity_card.admission import allocated, running, scalar
 
@@ -166,12 +167,12 @@ def test_pods_that_run_on_unknown_cards_are_charged_cpu_and_reported(harness: Ca
     h.pod("p", card="A", requests={"cpu": "2", GPU: 1}, node="n2")
     h.step()
     account = h.plugin("capacity-card").ledger.queues["q"]
-    assert (account.allocated.cpu, account.allocated.cards) == (2000, {})
+    assert account.own.allocated == {CPU_KEY: 2000}
     expected = "Get request resource failed, Queue <q>, error: <no resource name found for card <A>>"
     assert h.event_messages("Pod", "p") == [("GetTaskRequestResourceFailed", expected)]
     h.gpu_node("n2", card="A")
     h.step()
-    assert (account.allocated.cpu, account.allocated.cards) == (2000, {"A": 1000})
+    assert account.own.allocated == {CPU_KEY: 2000, "A": 1000}
 
 
 def test_unknown_releases_are_counted_and_change_nothing(harness: Callable[..., Harness]) -> None:
@@ -191,6 +192,6 @@ def test_unknown_releases_are_counted_and_change_nothing(harness: Callable[..., 
     assert allocated(h) == {"A": 1000}
     plugin.on_deallocate(Placement(h.job("run"), placed.cls, [placed], [node]))
     plugin.on_deallocate(Placement(h.job("run"), placed.cls, [placed], [node]))
-    assert plugin.ledger.queues["q"].remaining.cards == {}
+    assert plugin.ledger.queues["q"].own.releasing.cards == {"A": 1000}
     assert plugin.ledger.internal_errors == 3
     assert json.dumps([s.value for s in plugin.metrics() if "internal" in s.name]) == "[3]"

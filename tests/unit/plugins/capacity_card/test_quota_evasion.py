@@ -31,7 +31,7 @@ def add_job(h: Harness) -> None:
 
 
 def held(h: Harness) -> dict[str, int]:
-    cards: dict[str, int] = h.plugin("capacity-card").ledger.queues["q"].allocated.cards
+    cards: dict[str, int] = h.plugin("capacity-card").ledger.queues["q"].own.allocated.cards
     return cards
 
 

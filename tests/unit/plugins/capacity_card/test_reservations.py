@@ -36,7 +36,7 @@ def test_a_vote_alone_reserves_nothing(harness: Callable[..., Harness]) -> None:
     h.plugin("capacity-card").job_enqueued(h.job("g"))
     account = h.plugin("capacity-card").ledger.queues["q"]
     h.plugin("capacity-card").ledger.recompute()
-    assert account.inqueue.cards == {"A": 3000}
+    assert account.own.inqueue.cards == {"A": 3000}
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_shares_of_cards_are_cards_of_their_own(harness: Callable[..., Harness])
         h.pod(f"p{i}", card=card, requests={"cpu": 1, "nvidia.com/gpu.shared": 1})
     h.step()
     assert len(h.binds) == 16
-    assert h.plugin("capacity-card").ledger.queues["q"].allocated.cards == {card: 16000}
+    assert h.plugin("capacity-card").ledger.queues["q"].own.allocated.cards == {card: 16000}
 
 
 def test_a_whole_gang_is_admitted_and_bound(harness: Callable[..., Harness]) -> None:
@@ -217,7 +217,7 @@ def test_a_whole_gang_is_admitted_and_bound(harness: Callable[..., Harness]) -> 
     assert verdict(h) is None
     h.plugin("capacity-card").job_enqueued(h.job("g"))
     h.plugin("capacity-card").ledger.recompute()
-    assert h.plugin("capacity-card").ledger.queues["q"].inqueue.cards == {"A100": 4000}
+    assert h.plugin("capacity-card").ledger.queues["q"].own.inqueue.cards == {"A100": 4000}
     for i in range(4):
         h.pod(f"p{i}", card="A100", cards=1)
     h.step()
@@ -257,8 +257,8 @@ def test_reservation_and_elastic_of_a_partly_placed_job(
     h.session()
     h.plugin("capacity-card").ledger.recompute()
     account = h.plugin("capacity-card").ledger.queues["q"]
-    assert account.inqueue.cards == ({"A": 3000} if running == 5 else {})
-    assert account.elastic.cards == ({"A": 4000} if running == 5 else {})
+    assert account.own.inqueue.cards == ({"A": 3000} if running == 5 else {})
+    assert account.own.elastic.cards == ({"A": 4000} if running == 5 else {})
     assert verdict(h) == expected
 
 
@@ -289,7 +289,7 @@ def test_gated_pods_reserve_nothing(harness: Callable[..., Harness]) -> None:
     h.session()
     ledger = h.plugin("capacity-card").ledger
     ledger.recompute()
-    assert ledger.queues["q"].inqueue.cards == {"A": 2000}
+    assert ledger.queues["q"].own.inqueue.cards == {"A": 2000}
 
 
 def test_pods_that_cannot_be_charged_block_their_job(harness: Callable[..., Harness]) -> None:

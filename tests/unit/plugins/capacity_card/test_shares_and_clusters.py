@@ -111,7 +111,7 @@ def test_a_resliced_node_leaves_the_quota_alone(harness: Callable[..., Harness])
     h.step()
     plugin = h.plugin("capacity-card")
     assert plugin.inventory.totals == {"H200": 7000, "H200/mig-3g.71gb-mixed": 2000}
-    assert plugin.ledger.queues["q"].limit("H200/mig-1g.18gb-mixed") == 3000
+    assert plugin.ledger.queues["q"].quota.limit("H200/mig-1g.18gb-mixed") == 3000
     assert h.binds == {"other": "n1"}
     assert "no resource name found for card <H200/mig-1g.18gb-mixed>" in h.pod_message("p")
 
@@ -217,7 +217,7 @@ def test_quota_is_read_per_card(harness: Callable[..., Harness]) -> None:
     h.queue("q", cards={"NVIDIA-H200": 3, "NVIDIA-H800/mps-80g*1/2": 2})
     h.step()
     account = h.plugin("capacity-card").ledger.queues["q"]
-    assert [account.limit(card) for card in ("NVIDIA-H200", "NVIDIA-H800/mps-80g*1/2", "X")] == [3000, 2000, 0]
+    assert [account.quota.limit(card) for card in ("NVIDIA-H200", "NVIDIA-H800/mps-80g*1/2", "X")] == [3000, 2000, 0]
     assert h.event_messages("Queue", "q") == []
 
 

@@ -354,7 +354,7 @@ def test_the_card_that_has_quota_is_taken_and_charged() -> None:
     h.outcome()
     assert h.binds == {"r-w-0": "nB"}
     h.session()
-    assert h.plugin("capacity-card").ledger.queues["qi"].allocated.cards == {H200: 4000, "H100": 3000}
+    assert h.plugin("capacity-card").ledger.queues["qi"].own.allocated.cards == {H200: 4000, "H100": 3000}
 
 
 def test_a_free_alternative_is_used_before_any_eviction() -> None:
@@ -387,8 +387,8 @@ def test_a_gang_that_cannot_reach_its_minimum_takes_nothing(minimum: int, victim
     assert "ReclaimFailed" in outcome.reasons
     h.session()
     accounts = h.plugin("capacity-card").ledger.queues
-    assert (accounts["qi"].allocated.cards, accounts["qt"].allocated.cards) == ({}, {H200: 8000})
-    assert accounts["qt"].remaining.cards == ({} if victims else {H200: 8000})
+    assert (accounts["qi"].own.allocated.cards, accounts["qt"].own.allocated.cards) == ({}, {H200: 8000})
+    assert accounts["qt"].own.releasing.cards == ({H200: 8000} if victims else {})
 
 
 @pytest.mark.parametrize(("elastic", "victims"), [(True, ["a"]), (False, [])])

@@ -85,14 +85,14 @@ def test_shares_are_counted_anew_when_the_accounting_changes() -> None:
     h.cards("n2", "B:4000")
     h.node("wake")
     h.settle()
-    allocated = h.plugin("capacity-card").ledger.queues["q"].allocated.cards
+    allocated = h.plugin("capacity-card").ledger.queues["q"].own.allocated.cards
     assert allocated[MEMORY] == 5000_000  # of the card that was chosen
 
     metadata = {"name": "volcano-vgpu-device-config", "namespace": "kube-system"}
     data = {"device-config.yaml": "nvidia: {resourceMemoryName: example.com/memory}"}
     h.apply(ObjectChanged(msgspec.convert({"metadata": metadata, "data": data}, ConfigMapObject)))
     h.settle()
-    allocated = h.plugin("capacity-card").ledger.queues["q"].allocated.cards
+    allocated = h.plugin("capacity-card").ledger.queues["q"].own.allocated.cards
     assert allocated.get(MEMORY, 0) == 0
 
 
