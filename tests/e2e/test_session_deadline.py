@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.campaign]
 
 _log: Final = logging.getLogger("figures")
 _PODS: Final = 150
-#: Attempts for the pods of queue `hostile` take 0.2 s each, and are counted in a file.
+#: Attempts for the pods of queue `hostile` take some seconds each, and are counted in a file.
 _PLUGIN: Final = """
 import time
 from capcard_sched.framework.api.plugin import Plugin
@@ -33,9 +33,9 @@ class Costly(Plugin):
 
     def allocatable(self, queue, task):
         if queue.name == "hostile":
-            time.sleep(0.2)
             with open({path!r}, "a") as file:
                 file.write(task.name + "\\n")
+            time.sleep({seconds})
 """
 _CONF: Final = """
 actions: "allocate"
@@ -44,14 +44,19 @@ tiers:
 """
 
 
+def _plugin(folder: Path, seconds: float) -> tuple[Path, Path]:
+    """The folder of the plugin, and the file of its attempts."""
+    tried, plugins = folder / "tried", folder / "plugins"
+    tried.touch()
+    plugins.mkdir()
+    (plugins / "costly.py").write_text(_PLUGIN.format(path=str(tried), seconds=seconds))
+    return plugins, tried
+
+
 async def test_a_healthy_job_is_bound_before_another_queue_was_tried_to_its_end(
     cluster: Cluster, control_plane: ControlPlane, tmp_path: Path
 ) -> None:
-    tried = tmp_path / "tried"
-    tried.touch()
-    plugins = tmp_path / "plugins"
-    plugins.mkdir()
-    (plugins / "costly.py").write_text(_PLUGIN.format(path=str(tried)))
+    plugins, tried = _plugin(tmp_path, 0.2)
     await cluster.create_all([node("n", cpu="8"), queue("hostile"), queue("healthy")])
     await cluster.create_all(
         [pod(f"hostile-{number}", queue="hostile", requests={"cpu": "100"}) for number in range(_PODS)]
@@ -74,6 +79,22 @@ async def test_a_healthy_job_is_bound_before_another_queue_was_tried_to_its_end(
         assert line["queue"] == "hostile"
         await daemon.stop()
     assert '"cuts":{"hostile":{"share":' in (tmp_path / "day.jsonl").read_text()
+
+
+async def test_a_long_session_is_reported_and_delays_no_probe_and_no_shutdown(
+    cluster: Cluster, control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    plugins, tried = _plugin(tmp_path, 300.0)
+    await cluster.create_all([node("n"), queue("hostile")])
+    flags = (f"--plugins-dir={plugins}",)
+    async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, *flags, conf=_CONF) as daemon:
+        await cluster.create(pod("hostile", queue="hostile"))
+        await cluster.wait_until(tried.read_text, "the long session")
+        await daemon.logged("slow scheduling cycle", within=90)
+        for page in ("/healthz", "/readyz", "/metrics"):
+            status, _ = await daemon.get(page)
+            assert status == 200, page
+        await daemon.stop(within=6.0)
 
 
 # --- many affinity terms ----------------------------------------------------------------------------------------------

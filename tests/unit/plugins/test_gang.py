@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from capcard_sched.cli.main import run
 from capcard_sched.framework.api.plugin import Sample, VictimDecision
 from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.intents import UpdatePodGroup
@@ -320,3 +322,13 @@ def test_series_follow_the_job_and_go_with_it() -> None:
     h.delete_group("g")
     h.step()
     assert list(gang.metrics()) == [Sample("unschedule_job_count", {}, 0)]
+
+
+@pytest.mark.parametrize(("switch", "noted"), [("false", True), ("true", False)])
+def test_validate_states_how_unprotected_gangs_are_evicted_in_volcano(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], switch: str, noted: bool
+) -> None:
+    conf = tmp_path / "conf.yaml"
+    conf.write_text(f"actions: allocate\ntiers: [{{plugins: [{{name: gang, enablePreemptable: {switch}}}]}}]\n")
+    assert run(["validate", "--scheduler-conf", str(conf)]) == 0
+    assert ("Volcano evicts only the pods that it needs" in " ".join(capsys.readouterr().out.split())) == noted
