@@ -21,6 +21,7 @@ from tests.e2e.daemons import CARD_CONF, Daemon
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.campaign]
 
+PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 _log: Final = logging.getLogger("figures")
 _PODS: Final = 150
 #: Attempts for the pods of queue `hostile` take some seconds each, and are counted in a file.
@@ -112,7 +113,7 @@ def _costly_pod(number: int) -> Manifest:
         }
         for term in range(2000)
     ]
-    affinity = {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": terms}}
+    affinity = {"podAffinity": {PREFERRED: terms}}
     made = pod(
         f"costly-{number}", queue="hostile", requests={"cpu": "1"}, labels={"app": f"{number}"}, affinity=affinity
     )
@@ -157,6 +158,31 @@ async def test_a_healthy_job_is_bound_in_bounded_memory_beside_30_pods_of_2000_a
         assert await standby.stop() == 0
 
 
+async def test_flags_limit_the_affinity_terms_and_spread_constraints_of_a_pod(
+    cluster: Cluster, control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    selector = {"matchLabels": {"app": "a"}}
+    keys = ("kubernetes.io/hostname", "zone", "rack")
+    terms = [{"weight": 1, "podAffinityTerm": {"labelSelector": selector, "topologyKey": key}} for key in keys]
+    constraints: list[Any] = [
+        {"maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": selector}
+        for key in keys
+    ]
+    await cluster.create_all(
+        [
+            node("n"),
+            *(pod(f"terms-{n}", affinity={"podAffinity": {PREFERRED: terms[:n]}}) for n in (2, 3)),
+            *(pod(f"spread-{n}", topologySpreadConstraints=constraints[:n]) for n in (1, 2)),
+        ]
+    )
+    flags = ("--max-affinity-terms=2", "--max-spread-constraints=1")
+    async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, *flags):
+        await _until(cluster, "terms-3", lambda pod: _has_reason(pod, "pod has 3 affinity terms, the limit is 2"))
+        text = "pod has 2 topology spread constraints, the limit is 1"
+        await _until(cluster, "spread-2", lambda pod: _has_reason(pod, text))
+        await eventually(cluster.bound, "the others to be bound", lambda bound: bound.keys() == {"terms-2", "spread-1"})
+
+
 async def _until(cluster: Cluster, name: str, check: Callable[[Manifest], bool]) -> None:
     async def checked() -> bool:
         return check(await cluster.get("pods", name))
@@ -165,5 +191,8 @@ async def _until(cluster: Cluster, name: str, check: Callable[[Manifest], bool])
 
 
 def _is_refused(pod: Manifest) -> bool:
-    texts = [one.get("message", "") for one in pod["status"].get("conditions", ())]
-    return any("pod has 2000 affinity terms, the limit is 64" in text for text in texts)
+    return _has_reason(pod, "pod has 2000 affinity terms, the limit is 64")
+
+
+def _has_reason(pod: Manifest, text: str) -> bool:
+    return any(text in one.get("message", "") for one in pod["status"].get("conditions", ()))
