@@ -1,4 +1,4 @@
-"""Small clusters for the tests of capacity, and its answers in names."""
+"""Small clusters for the tests of capacity and proportion, and their answers in names."""
 
 from __future__ import annotations
 
@@ -60,9 +60,11 @@ def insufficient(
     )
 
 
-def reclaim(h: Harness, task: str, candidates: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+def reclaim(
+    h: Harness, task: str, candidates: Sequence[str], *, plugin: str = "capacity"
+) -> tuple[list[str], dict[str, str]]:
     """Names of victims, and what protects the others."""
-    answer = capacity(h).reclaimable(h.task(task), [h.task(name) for name in candidates])
+    answer = h.plugin(plugin).reclaimable(h.task(task), [h.task(name) for name in candidates])
     assert isinstance(answer, VictimDecision)
     assert answer.protected is not None
     assert answer.victims is not None

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from capcard_sched.framework.api.node_view import PodSignature
-from capcard_sched.framework.api.plugin import Grant
 from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.refusal import Figures, Refusal
 from capcard_sched.model.status import Vote
@@ -35,44 +34,6 @@ def test_deserved_is_capped_by_real_capability_and_raised_to_the_guarantee() -> 
     assert figures(h, "deserved_milli_cpu") == {"a": 7000, "b": 3000}
 
 
-def test_a_capability_of_zero_limits_cards_but_not_cpu() -> None:
-    h = cluster(resources={GPU: 8})
-    h.queue("q", capability={"cpu": "0", GPU: "0"})
-    h.group("g", queue="q")
-    h.pod("p0", requests={"cpu": "1"})
-    h.pod("p1", requests={GPU: 1})
-    session = h.session()
-    assert capacity(h).allocatable(session.queues["q"], h.task("p0")) is None
-    refusal = capacity(h).allocatable(session.queues["q"], h.task("p1"))
-    assert refusal == insufficient("allocatable", Figures(GPU, 1000, 1000, 0), f"insufficient {GPU}")
-
-
-def test_figures_kept_over_sessions_equal_those_of_a_new_plugin() -> None:
-    h = cluster()
-    h.queue("a", deserved={"cpu": "4"})
-    h.queue("b", guarantee={"cpu": "2"})
-    work(h, "a", runs=2, waits=20)
-    work(h, "b", waits=3)
-    h.session()
-    changes: list[Callable[[], None]] = [
-        lambda: h.delete_pod("a-runs0"),
-        lambda: h.pod("b-more", group="b", requests={"cpu": "2", "example.com/new": 1}),
-        lambda: h.queue("c", guarantee={"cpu": "1"}),
-        lambda: h.queue("b", capability={"cpu": "4"}),
-        lambda: h.group("a", queue="c"),
-        lambda: h.delete_queue("a"),
-        lambda: h.node("n2", cpu="3"),
-        lambda: h.pod("c-runs", group="a", node="n1", requests={"cpu": "1"}),
-    ]
-    for change in changes:
-        change()
-        session = h.session()
-        anew = Capacity()
-        session.changed.everything = True
-        anew.open(session)
-        assert list(capacity(h).metrics()) == list(anew.metrics())
-
-
 # --- orders -----------------------------------------------------------------------------------------------------------
 
 
@@ -92,21 +53,6 @@ def test_queues_are_ordered_by_priority_then_share_of_deserved() -> None:
     assert figures(h, "share") == {"full": 1, "half": 0.5, "idle": 0, "nothing": 0, "urgent": 1}
 
 
-def test_shares_follow_placements_and_nominations() -> None:
-    h = cluster("8")
-    h.queue("q", deserved={"cpu": "4"})
-    work(h, "q", waits=4)
-    session = h.session()
-    plugin, queue, node = capacity(h), session.queues["q"], session.nodes.by_name["n1"]
-    statement = Statement(session)
-    statement.allocate(h.job("q"), [h.task("q-waits0")], [node])
-    assert plugin.queue_order(queue)[1] == 0.25
-    statement.pipeline(h.job("q"), [h.task("q-waits1"), h.task("q-waits2")], [node, node])
-    assert plugin.queue_order(queue)[1] == 0.75
-    statement.discard()
-    assert plugin.queue_order(queue)[1] == 0
-
-
 def test_without_a_tree_no_queue_is_drained_before_another() -> None:
     h = cluster()
     h.queue("a")
@@ -117,44 +63,6 @@ def test_without_a_tree_no_queue_is_drained_before_another() -> None:
 
 
 # --- quotas -----------------------------------------------------------------------------------------------------------
-
-
-def test_allocatable_is_limited_by_real_capability_not_by_deserved() -> None:
-    h = cluster("5")
-    h.queue("q", capability={"cpu": "3"}, deserved={"cpu": "1"})
-    work(h, "q", runs=1, waits=4)
-    session = h.session()
-    plugin, queue, node = capacity(h), session.queues["q"], session.nodes.by_name["n1"]
-    tasks = [h.task(f"q-waits{i}") for i in range(4)]
-    refusal = insufficient("allocatable", Figures("cpu", 1000, 4000, 3000))
-    profile = PodSignature(tasks[0].cls, {}, 0)
-    assert plugin.allocatable_many(queue, profile, tasks) == Grant(2, refusal)
-    assert plugin.allocatable_many(queue, profile, tasks[:2]) == Grant(2)
-    Statement(session).pipeline(h.job("q"), tasks[:2], [node, node])
-    assert plugin.allocatable(queue, tasks[2]) == refusal
-
-
-def test_insufficient_resources_are_named_in_full() -> None:
-    h = cluster("8", memory="8Gi")
-    h.queue("q", capability={"cpu": "2", "memory": "4Gi"})
-    h.group("g")
-    h.pod("p0", node="n1", requests={"cpu": "1", "memory": "2Gi"})
-    h.pod("p1", requests={"cpu": "2", "memory": "3Gi"})
-    session = h.session()
-    refusal = capacity(h).allocatable(session.queues["q"], h.task("p1"))
-    assert refusal == insufficient(
-        "allocatable", Figures("cpu", 2000, 3000, 2000), "insufficient cpu, insufficient memory"
-    )
-
-
-@pytest.mark.parametrize("hook", ["allocatable", "preemptive"])
-def test_a_closed_queue_gets_nothing(hook: str) -> None:
-    h = cluster()
-    h.queue("q", state="Closed", deserved={"cpu": "5"})
-    work(h, "q", waits=1)
-    session = h.session()
-    refusal = getattr(capacity(h), hook)(session.queues["q"], h.task("q-waits0"))
-    assert refusal == Refusal(hook, "capacity", "QueueNotOpen", "Queue <q> is <Closed>", queue="q")
 
 
 @pytest.mark.parametrize(
@@ -242,23 +150,6 @@ def test_a_full_cluster_hands_guarantees_to_their_owners() -> None:
 # --- admission --------------------------------------------------------------------------------------------------------
 
 
-def test_admission_counts_allocated_and_admitted_but_not_elastic() -> None:
-    h = cluster("20")
-    h.queue("q", capability={"cpu": "7"})
-    h.group("elastic", phase="Running", min_resources={"cpu": "3"})
-    for i in range(4):
-        h.pod(f"p{i}", group="elastic", node="n1")
-    h.group("admitted", phase="Inqueue", min_resources={"cpu": "1"})
-    h.group("big", phase="Pending", min_resources={"cpu": "3"})
-    h.group("small", phase="Pending", min_resources={"cpu": "1"})
-    h.session()
-    plugin = capacity(h)
-    assert plugin.job_enqueueable(h.job("big")) is Vote.PERMIT
-    assert plugin.job_enqueueable(h.job("small")) is Vote.PERMIT  # a vote reserves nothing
-    plugin.job_enqueued(h.job("big"))
-    assert plugin.job_enqueueable(h.job("small")) == insufficient("job_enqueueable", Figures("cpu", 1000, 8000, 7000))
-
-
 def test_a_queue_below_its_limit_admits_though_the_cluster_is_full() -> None:
     h = cluster("4")
     h.queue("q", deserved={"cpu": "2"})
@@ -267,59 +158,6 @@ def test_a_queue_below_its_limit_admits_though_the_cluster_is_full() -> None:
     h.group("g", queue="q", phase="Pending", min_resources={"cpu": "2"})
     h.session()
     assert capacity(h).job_enqueueable(h.job("g")) is Vote.PERMIT
-
-
-def test_admission_stays_exact_while_admitted_groups_are_placed() -> None:
-    h = cluster("4")
-    h.queue("q")
-    h.group("admitted", phase="Inqueue", min_resources={"cpu": "2"})
-    h.pod("p0", group="admitted", requests={"cpu": "3"})
-    h.group("next", phase="Pending", min_resources={"cpu": "2"})
-    session = h.session()
-    plugin = capacity(h)
-    assert plugin.job_enqueueable(h.job("next")) is Vote.PERMIT
-    statement = Statement(session)
-    statement.allocate(h.job("admitted"), [h.task("p0")], [session.nodes.by_name["n1"]])
-    assert plugin.job_enqueueable(h.job("next")) is Vote.PERMIT  # the third core is elastic
-    statement.discard()
-    assert plugin.job_enqueueable(h.job("next")) is Vote.PERMIT
-
-
-@pytest.mark.parametrize(
-    "state, expected",
-    [
-        pytest.param("Open", Vote.PERMIT, id="no minimum to request"),
-        pytest.param(
-            "Closing",
-            Refusal(
-                "job_enqueueable", "capacity", "QueueNotOpen", "Queue <q> is <Closing>, cannot enqueue",
-                queue="q", event=True,
-            ),
-            id="closing",
-        ),
-    ],
-)  # fmt: skip
-def test_a_group_without_minimum_resources_is_admitted_unless_the_queue_is_closed(
-    state: str, expected: Vote | Refusal
-) -> None:
-    h = cluster("1")
-    h.queue("q", state=state)
-    h.group("a", phase="Pending")
-    h.session()
-    assert capacity(h).job_enqueueable(h.job("a")) == expected
-
-
-def test_reservations_count_cards_in_the_same_unit_as_requests() -> None:
-    h = cluster(resources={GPU: 8})
-    h.queue("q")
-    h.group("partly", phase="Running", min_resources={GPU: "6"})
-    h.pod("p0", group="partly", node="n1", requests={GPU: 2})
-    h.pod("p1", group="partly", requests={GPU: 4})
-    h.group("a", phase="Pending", min_resources={GPU: "3"})
-    h.session()
-    assert capacity(h).job_enqueueable(h.job("a")) == insufficient(
-        "job_enqueueable", Figures(GPU, 3000, 9000, 8000), f"insufficient {GPU}"
-    )
 
 
 def test_a_refusal_is_worked_out_again_only_when_something_it_follows_from_changed() -> None:
