@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from capcard_sched.plugins.proportion import Proportion
 from capcard_sched.testing import Harness
 from tests.unit.plugins.capacity.clusters import GPU, insufficient, work
 
-PLUGINS = {"proportion": Proportion, "capacity": Capacity}
+PLUGINS: dict[str, type[Proportion | Capacity]] = {"proportion": Proportion, "capacity": Capacity}
 
 pytestmark = pytest.mark.parametrize("name", PLUGINS)
 
@@ -46,7 +47,7 @@ def test_figures_kept_over_sessions_equal_those_of_a_new_plugin(name: str) -> No
     work(h, "a", runs=2, waits=20)
     work(h, "b", waits=3)
     h.session()
-    for change in (
+    changes: list[Callable[[], object]] = [
         lambda: h.delete_pod("a-runs0"),
         lambda: h.pod("b-more", group="b", requests={"cpu": "2", "example.com/new": 1}),
         lambda: h.queue("c", guarantee={"cpu": "1"}),
@@ -55,7 +56,8 @@ def test_figures_kept_over_sessions_equal_those_of_a_new_plugin(name: str) -> No
         lambda: h.delete_queue("a"),
         lambda: h.node("n2", cpu="3"),
         lambda: h.pod("c-runs", group="a", node="n1", requests={"cpu": "1"}),
-    ):
+    ]
+    for change in changes:
         change()
         session = h.session()
         anew = PLUGINS[name]()
