@@ -55,19 +55,13 @@ class ObjectEvent(NamedTuple):
 
 
 def short_of(
-    kind: str, name: str, card: str, requested: int, total: int, limit: int, *, queue: str = "q", unit: int = 1000
+    kind: str, name: str, card: str, requested: int, total: int, limit: int, *, queue: str = "q"
 ) -> ObjectEvent:
     """`InsufficientScalarQuota`; amounts in cards."""
-    figures = f"requested <{requested * unit}>, total would be <{total * unit}>, but capability is <{limit * unit}>"
+    figures = f"requested <{1000 * requested}>, total would be <{1000 * total}>, but capability is <{1000 * limit}>"
     return ObjectEvent(
         kind, name, "InsufficientScalarQuota", f"Queue <{queue}> has insufficient <{card}> quota: {figures}"
     )
-
-
-def short_of_cpu(kind: str, name: str, requested: int, total: int, limit: int, *, queue: str = "q") -> ObjectEvent:
-    """`InsufficientCPUQuota`; amounts in thousandths of a core."""
-    figures = f"requested <{requested}>, total would be <{total}>, but capability is <{limit}>"
-    return ObjectEvent(kind, name, "InsufficientCPUQuota", f"Queue <{queue}> has insufficient CPU quota: {figures}")
 
 
 def unreadable(name: str, error: str, *, kind: str = "Pod", queue: str = "q") -> ObjectEvent:
@@ -164,10 +158,10 @@ def condition(item: Manifest, kind: str) -> dict[str, Any]:
 
 
 class CardScene:
-    """An empty cluster whose scheduler has these arguments of capacity-card."""
+    """A cluster whose scheduler has capacity-card."""
 
-    def __init__(self, arguments: Mapping[str, Any] | None = None) -> None:
-        self.cluster = SteppedCluster(conf_with(arguments or {}))
+    def __init__(self) -> None:
+        self.cluster = SteppedCluster(conf_with({}))
         self.cluster.load()
         #: Every event that may exist so far.
         self._emitted: list[ObjectEvent] = []

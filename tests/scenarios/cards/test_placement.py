@@ -16,7 +16,6 @@ from tests.scenarios.cards.card_scene import (
     elastic,
     request,
     short_of,
-    short_of_cpu,
     wants,
 )
 from tests.scenarios.stepped import Manifest
@@ -29,7 +28,6 @@ SHARED = "nvidia.com/gpu.shared"
 _AH = (gpu_node("a", A100, 8), gpu_node("h", H100, 8))
 _H = (gpu_node("h", H200, 8),)
 _Q8 = queue("q", cards={H200: 8})
-_JOB_OF_TWO = (("PodGroup", "job"), ("Pod", "job-0"), ("Pod", "job-1"))
 
 
 class Case(NamedTuple):
@@ -53,17 +51,6 @@ def _alone(cards: str, count: int = 1, resource: str = "nvidia.com/gpu", **rest:
     return [pod("p", queue="q", cards=cards, requests=wants(count, resource), **rest)]
 
 
-def _containers(*counts: int, name: str = "c") -> list[Manifest]:
-    return [
-        {
-            "name": f"{name}{index}",
-            "image": "registry.example/c:1",
-            "resources": {"limits": {"nvidia.com/gpu": str(count)}},
-        }
-        for index, count in enumerate(counts)
-    ]
-
-
 def _sliced(name: str, **devices: int) -> Manifest:
     """An H200 node some of whose cards are sliced."""
     slices = {f"nvidia.com/mig-{profile.replace('_', '.')}": count for profile, count in devices.items()}
@@ -77,34 +64,6 @@ def _shared(name: str, product: str, memory_mib: int, replicas: object, shares: 
 
 
 CASES = [
-    Case(
-        "a job fills the quota and the rest of it waits",
-        [gpu_node("h", H200, 16)],
-        _Q8,
-        elastic("job", 10, cards=H200, requests=wants()),
-        8,
-        {H200: 8},
-        (short_of("Pod", "job-*", H200, 1, 9, 8),),
-        totals={H200: 16},
-    ),
-    Case(
-        "a pod of its own that requests too much",
-        _H,
-        queue("q", cards={H200: 3}),
-        _alone(H200, 5),
-        {},
-        {H200: 0},
-        (short_of("Pod", "p", H200, 5, 5, 3),),
-    ),
-    Case(
-        "a job that requests too much, and its pending pods",
-        _H,
-        queue("q", cards={H200: 3}),
-        gang("job", 2, queue="q", cards=H200, requests=wants(2)),
-        {},
-        {H200: 0},
-        tuple(short_of(kind, name, H200, 4, 4, 3) for kind, name in _JOB_OF_TWO),
-    ),
     Case(
         "what is promised to others counts at admission only",
         _H,
@@ -125,56 +84,12 @@ CASES = [
         assigned={"p": H100},
     ),
     Case(
-        "the first alternative while it has quota",
-        _AH,
-        queue("q", cards={A100: 2, H100: 3}),
-        _alone(EITHER),
-        {"p": "a"},
-        {A100: 1, H100: 0, EITHER: 0},
-        assigned={"p": A100},
-    ),
-    Case(
-        "the order of alternatives is the pod's",
-        _AH,
-        queue("q", cards={A100: 2, H100: 3}),
-        _alone(f"{H100}|{A100}"),
-        {"p": "h"},
-        {A100: 0, H100: 1},
-        assigned={"p": H100},
-    ),
-    Case(
         "pods of one job on different cards",
         _AH,
         queue("q", cards={A100: 2, H100: 3}),
         gang("job", 4, queue="q", cards=EITHER, requests=wants()),
         4,
         {A100: 2, H100: 2, EITHER: 0},
-    ),
-    Case(
-        "no alternative with quota left",
-        [gpu_node("a", A100, 8), gpu_node("h", H100, 16)],
-        queue("q", cards={A100: 5, H100: 8}),
-        [pod("held-a-more", group="held-a", cards=EITHER, requests=wants(2))],
-        2,
-        {A100: 5, H100: 8},
-        (short_of("Pod", "held-a-more", EITHER, 2, 10, 8),),
-        held=[
-            *elastic("held-a", 1, cards=A100, requests=wants(5)),
-            *gang("held-h", 1, queue="q", cards=H100, requests=wants(8)),
-        ],
-    ),
-    Case(
-        "one alternative must carry the whole pod",
-        _AH,
-        queue("q", cards={A100: 3, H100: 3}),
-        _alone(EITHER, 2),
-        2,
-        {A100: 2, H100: 2},
-        (short_of("Pod", "p", EITHER, 2, 4, 3),),
-        held=[
-            *gang("held-a", 1, queue="q", cards=A100, requests=wants(2)),
-            *gang("held-h", 1, queue="q", cards=H100, requests=wants(2)),
-        ],
     ),
     Case(
         "another model's free cards are no help",
@@ -196,50 +111,6 @@ CASES = [
         {"p": "d"},
         {V4090D: 1},
         assigned={"p": V4090D},
-    ),
-    Case(
-        "containers add up",
-        _H,
-        queue("q", cards={H200: 4}),
-        _alone(H200, containers=_containers(2, 2)),
-        {"p": "h"},
-        {H200: 4},
-    ),
-    Case(
-        "of init containers the largest counts",
-        _H,
-        queue("q", cards={H200: 2}),
-        _alone(H200, containers=_containers(1), initContainers=_containers(1, 2, name="i")),
-        {"p": "h"},
-        {H200: 2},
-    ),
-    Case(
-        "devices that are no cards have no quota",
-        [gpu_node("h", H200, 8, devices={"rdma/hca": 2})],
-        queue("q", cards={H200: 1}),
-        [pod("p", queue="q", cards=H200, requests={**wants(), "rdma/hca": 1})],
-        {"p": "h"},
-        {H200: 1},
-    ),
-    Case(
-        "white space and repetition in a card name",
-        _AH,
-        queue("q", cards={A100: 2, H100: 2}),
-        [
-            pod("spaced", queue="q", cards=f" {A100} | {H100} ", requests=wants()),
-            pod("twice", queue="q", cards=f"{A100}|{A100}", requests=wants()),
-        ],
-        {"spaced": "a", "twice": "a"},
-        {A100: 2},
-        assigned={"spaced": A100},
-    ),
-    Case(
-        "the other spelling of the annotation",
-        [gpu_node("d", V4090D, 8), gpu_node("g", V4090, 8)],
-        queue("q", cards={V4090D: 1}),
-        [pod("p", queue="q", annotations={keys.CARD_NAME_ALIAS: f"{V4090}|{V4090D}"}, requests=wants())],
-        {"p": "d"},
-        {V4090D: 1},
     ),
     Case(
         "quotas of more than there is",
@@ -349,57 +220,6 @@ CASES = [
         {"job-0": "h", "job-1": "h"},
         {H200: 8},
         totals={H200: 16},
-    ),
-    Case(
-        "cards without a name are free of charge",
-        _H,
-        queue("q", cards={}),
-        [pod("p", queue="q", requests=wants())],
-        {"p": "h"},
-        {H200: 0},
-        (
-            ObjectEvent(
-                "Pod",
-                "p",
-                "CardNameMissing",
-                "Pod requests <nvidia.com/gpu> without annotation volcano.sh/card.name; "
-                "it is not charged to any card quota of Queue <q>",
-            ),
-        ),
-    ),
-    # 67 without cards
-    Case(
-        "cpu of pods beyond a minimum",
-        [node("n", cpu=8)],
-        queue("q", capability={"cpu": "4"}),
-        elastic("job", 5),
-        4,
-        emitted=(short_of_cpu("Pod", "job-*", 1000, 5000, 4000),),
-    ),
-    Case(
-        "guarantees of other queues are not to be had",
-        [node("n", cpu=8)],
-        queue("q"),
-        [pod("p", queue="q", requests={"cpu": "5"})],
-        {},
-        emitted=(
-            short_of_cpu("Pod", "p", 5000, 5000, 4000),
-            ObjectEvent(
-                "Pod",
-                "p",
-                "EmptyQueueCapability",
-                "Queue <q> capability <cpu 0.00, memory 0.00> is empty, deny it to enqueue",
-            ),
-        ),
-        held=[queue("safe", guarantee={"resource": {"cpu": "4"}})],
-    ),
-    Case(
-        "what is guaranteed is to be had",
-        [node("n", cpu=8)],
-        queue("q", guarantee={"resource": {"cpu": "4"}}),
-        [pod("p", queue="q", requests={"cpu": "5"})],
-        {"p": "n"},
-        held=[queue("safe", guarantee={"resource": {"cpu": "3"}})],
     ),
 ]
 
