@@ -24,7 +24,10 @@ _capcard_sched() {
     word=${words[${#words[@]}-1]}
     COMPREPLY=()
     while IFS= read -r line; do
-        [[ -n $directive ]] && COMPREPLY+=("${directive#"${word%%=*}="}")
+        if [[ -n $directive ]]; then
+            printf -v directive %q "${directive#"${word%%=*}="}"
+            COMPREPLY+=("$directive")
+        fi
         directive=$line
     done < <("${COMP_WORDS[0]}" __complete "${words[@]}" 2>/dev/null)
     [[ $directive == ":0" ]] && compopt -o default 2>/dev/null

@@ -302,9 +302,12 @@ def _merge(changes: Candidate, more: Candidate) -> Candidate | None:
 
 
 def _contains_any(changes: Candidate, fixes: Iterable[tuple[Candidate, bool]]) -> bool:
-    """Whether changes contain all parts of a fix, whatever the amounts, for no larger gang."""
+    """Whether changes contain all parts of a fix, whatever the amounts, other than for a larger gang."""
     own = {change.identity for change in changes}
-    return any({change.identity for change in fix} <= own and _gang(changes) <= _gang(fix) for fix, _ in fixes)
+    return any(
+        {change.identity for change in fix} <= own and (len(fix) == 1 or _gang(changes) <= _gang(fix))
+        for fix, _ in fixes
+    )
 
 
 def _gang(changes: Candidate) -> int:

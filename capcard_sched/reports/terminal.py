@@ -21,7 +21,7 @@ def console_for(*, stderr: bool = False) -> Console:
 def format_base_amount(resource: str, amount: int) -> str:
     """A base-unit amount of a resource or card: cores, cards and pods as plain numbers, bytes in Gi or Mi."""
     if is_in_bytes(resource):
-        size, unit = (_GIBI, " Gi") if not amount % _GIBI else (_MEBI, " Mi")
+        size, unit = (_GIBI, "Gi") if not amount % _GIBI else (_MEBI, "Mi")
         return _plain(amount / size) + unit
     return str(amount) if resource == PODS else _plain(amount / 1000)
 

@@ -349,7 +349,8 @@ def _over_quota(data: DiagnosisInput) -> tuple[str, list[str]]:
         quota = amount_of(row.resource, row.used + per_pod)
         facts.append(f"The next pod starts when {released}, or with a quota of {quota}")
     elif len(rows) > 1:
-        facts.append(f"All {pods} start with a quota of {amount_of(names, pods * per_pod)} more of either card")
+        start = "The next pod starts" if pods == 1 else f"All {pods} start"
+        facts.append(f"{start} with a quota of {amount_of(names, pods * per_pod)} more of either card")
     for row in rows:
         facts += _users(row)
     return summary, facts

@@ -15,6 +15,7 @@ import pytest
 
 from capcard_sched.cli.candidates import candidates
 from capcard_sched.cli.main import app, run
+from tests.insight.scenes import WAITING
 
 COMMANDS = [name for name in app if not name.startswith("-")]
 PROGRAMS = Path(sys.executable).parent
@@ -50,6 +51,7 @@ LINES = [
     (["capcard-sched", "validate", "-f", "situ"], ["situations.yaml"]),
     (["capcard-sched", "what-if", "--conf=situ"], ["--conf=situations.yaml"]),
     (["capcard-sched", "no-such-command", ""], []),
+    (["capcard-sched", "explain", "-f", "situations.yaml", "wai"], ["waits"]),
 ]
 
 
@@ -58,7 +60,7 @@ class CompletingShell:
 
     def __init__(self, folder: Path, shell: str) -> None:
         self.folder, self.shell = folder, shell
-        (folder / "situations.yaml").write_text("")
+        (folder / "situations.yaml").write_text(WAITING)
         self.script = folder / "_capcard-sched"
         self.script.write_bytes(subprocess.check_output([PROGRAMS / "capcard-sched", "completion", shell]))
         self.env = {**os.environ, "PATH": f"{PROGRAMS}:{os.environ['PATH']}", "HOME": str(folder)}
@@ -162,3 +164,24 @@ def test_an_unknown_shell_is_refused(capsys: pytest.CaptureFixture[str]) -> None
 def test_kubectl_gets_candidates_and_whether_files_fit(words: list[str], expected: list[str], files: bool) -> None:
     found, directive = candidates(app, words)
     assert (found, directive) == (expected, 0 if files else 4)
+
+
+@pytest.mark.parametrize(
+    "words, expected",
+    [
+        ("explain -f FILE ", ["runs", "waits"]),
+        ("explain --file=FILE --until 1s r", ["runs"]),
+        ("job list -n other -f FILE ", []),
+        ("queue list -f FILE ", ["default", "root", "team"]),
+        ("job list -f FILE -q t", ["team"]),
+        ("card list -f FILE --queue=te", ["--queue=team"]),
+        ("card list -f FILE NV", ["NVIDIA-H200"]),
+        ("what-if -f FILE --drain ", ["n1"]),
+        ("explain -f no-such-file ", []),
+        ("queue get --kubeconfig no-such-file ", []),
+    ],
+)
+def test_names_of_objects_are_those_of_the_source(words: str, expected: list[str], tmp_path: Path) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text(WAITING)
+    assert candidates(app, words.replace("FILE", str(file)).split(" ")) == (expected, 4)
