@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from cyclopts import Group
 
 from capcard_sched.cli.main import app
 from capcard_sched.daemon.compat_flags import GROUP, NO_EFFECT
@@ -183,11 +184,11 @@ def flags_page() -> str:
         "Differences: `--scheduler-name` defaults to `capcard-sched`; the Lease is named after it, in the namespace of",
         "the scheduler, so that schedulers with different names do not exclude each other.",
     ]
-    groups: dict[str, list[Argument]] = {}
+    groups: dict[tuple[Any, str], list[Argument]] = {}
     for argument in app["run"].assemble_argument_collection(parse_docstring=True):
         if argument.show:
-            groups.setdefault(_title_of_group(argument), []).append(argument)
-    for title, arguments in groups.items():
+            groups.setdefault(_group_of(argument), []).append(argument)
+    for (_, title), arguments in sorted(groups.items(), key=lambda entry: entry[0]):
         ignored = title == GROUP.name
         lines += ["", f"## {title}", "", "| Flag | Reason |" if ignored else "| Flag | Default | Description |"]
         lines.append("|---|---|" if ignored else "|---|---|---|")
@@ -205,10 +206,11 @@ def flags_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _title_of_group(argument: Argument) -> str:
-    groups = argument.parameter.group
-    assert isinstance(groups, tuple), argument
-    return "".join(group if isinstance(group, str) else group.name for group in groups)
+def _group_of(argument: Argument) -> tuple[Any, str]:
+    """Rank and title of the group of a flag."""
+    (group,) = argument.parameter.group or ()
+    assert isinstance(group, Group), argument
+    return group.sort_key, group.name
 
 
 def _default(argument: Argument) -> str:

@@ -1,4 +1,4 @@
-"""The flags of `capcard-sched run`, one field each: the source of names, defaults, checks, `--help` and docs/flags.md.
+"""The flags of `capcard-sched run`, beside `common_options`: names, defaults, checks, `--help` and docs/flags.md.
 
 Names, defaults and spellings are those of Volcano's scheduler, so that arguments of existing deployments work. One
 difference: the name of the Lease follows the scheduler name (docs/rulings.md#lease-by-scheduler-name).
@@ -6,21 +6,30 @@ difference: the name of the Lease follows the scheduler name (docs/rulings.md#le
 
 import hashlib
 import re
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from cyclopts import Group, Parameter
 
 from capcard_sched.daemon import flag_values as values
+from capcard_sched.daemon.common_options import (
+    CLUSTER,
+    DIAGNOSIS,
+    ELECTION,
+    SERVING,
+    LeaderOptions,
+    address,
+    flag,
+    names,
+    path,
+    period,
+    switch,
+)
 from capcard_sched.daemon.compat_flags import CompatFlags
 from capcard_sched.daemon.flag_values import AddressFlag, LabelMatch
 
-CLUSTER: Final = Group("Cluster", sort_key=1)
 SCHEDULING: Final = Group("Scheduling", sort_key=2)
-ELECTION: Final = Group("Leader election", sort_key=3)
-SERVING: Final = Group("Metrics and health", sort_key=4)
-DIAGNOSIS: Final = Group("Logs and diagnosis", sort_key=5)
 
 #: Environment variables of Volcano's scheduler and their effect here.
 ENVIRONMENT: Final = {
@@ -35,28 +44,6 @@ ENVIRONMENT: Final = {
 #: A Kubernetes object name, for the Lease.
 _OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _LONGEST_NAME: Final = 253
-#: Minimum ratio of renew deadline to retry period: retries have this much jitter.
-_JITTER: Final = 1.2
-
-
-def _flag(group: Group, converter: Any = None, **more: Any) -> Parameter:
-    return Parameter(group=group, converter=converter, **more)
-
-
-def _period(group: Group) -> Parameter:
-    return _flag(group, values.period, show_default=values.show_duration, metavar="DURATION")
-
-
-def _switch(group: Group) -> Parameter:
-    return _flag(group, negative=(), show_default=lambda value: str(value).lower())
-
-
-def _path(group: Group) -> Parameter:
-    return _flag(group, values.path, metavar="PATH")
-
-
-def _address() -> Parameter:
-    return _flag(SERVING, values.address, show_default=str, metavar="HOST:PORT")
 
 
 _METRICS_ADDRESS: Final = AddressFlag("", 8080)
@@ -65,155 +52,115 @@ _HEALTH_ADDRESS: Final = AddressFlag("", 11251)
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(LeaderOptions):
     """All flags. Times are seconds; an absent path is None."""
 
     # --- cluster ----------------------------------------------------------------------------------------------------
 
-    kubeconfig: Annotated[Path | None, _path(CLUSTER)] = None
-    """Kubeconfig file. Without this and --master: $KUBECONFIG, ~/.kube/config, or the pod's own service account."""
-
-    master: Annotated[str, _flag(CLUSTER, show_default=False, metavar="URL")] = ""
-    """Address of the API server; overrides the kubeconfig."""
-
-    context: Annotated[str, _flag(CLUSTER, show_default=False, metavar="NAME")] = ""
-    """Context of the kubeconfig. Default: its current context."""
-
-    kube_api_qps: Annotated[float, _flag(CLUSTER, values.rate, metavar="N", show_default=lambda rate: f"{rate:g}")] = (
-        2000.0
-    )
-    """Maximum requests per second to the API server."""
-
-    kube_api_burst: Annotated[int, _flag(CLUSTER, values.whole(1, 10**6), metavar="N")] = 2000
-    """Burst of requests above that rate."""
-
-    bind_workers: Annotated[int, _flag(CLUSTER, values.whole(1, 256), metavar="N")] = 32
+    bind_workers: Annotated[int, flag(CLUSTER, values.whole(1, 256), metavar="N")] = 32
     """Number of concurrent bind requests."""
 
-    use_eviction_api: Annotated[bool, _switch(CLUSTER)] = False
+    use_eviction_api: Annotated[bool, switch(CLUSTER)] = False
     """Evict through the eviction subresource, which respects PodDisruptionBudgets, instead of deleting pods."""
 
     # --- scheduling -------------------------------------------------------------------------------------------------
 
-    scheduler_name: Annotated[
-        tuple[str, ...], _flag(SCHEDULING, values.names, negative=(), show_default=values.show_list, metavar="NAME")
-    ] = ("capcard-sched",)
+    scheduler_name: Annotated[tuple[str, ...], names(SCHEDULING)] = ("capcard-sched",)
     """Schedule pods with this `schedulerName`; repeatable. To replace Volcano, stop it and use `volcano`."""
 
-    scheduler_conf: Annotated[Path | None, _path(SCHEDULING)] = None
+    scheduler_conf: Annotated[Path | None, path(SCHEDULING)] = None
     """Scheduler-conf file. Default: the built-in one. Reloaded on change; a file with errors is rejected and changes
     nothing."""
 
-    strict_conf: Annotated[bool, _switch(SCHEDULING)] = False
+    strict_conf: Annotated[bool, switch(SCHEDULING)] = False
     """Do not start with a missing, empty or invalid scheduler-conf. Otherwise the built-in one is used until it is
     fixed."""
 
-    schedule_period: Annotated[float, _period(SCHEDULING)] = 1.0
+    schedule_period: Annotated[float, period(SCHEDULING)] = 1.0
     """Maximum time between sessions; a change in the cluster starts one earlier."""
 
-    session_deadline: Annotated[float, _period(SCHEDULING)] = 10.0
+    session_deadline: Annotated[float, period(SCHEDULING)] = 10.0
     """Time for the attempts of one session, in equal shares for the queues with waiting jobs. A queue beyond its share
     continues in the next session; a gang that takes the whole time alone is not scheduled."""
 
-    default_queue: Annotated[str, _flag(SCHEDULING, values.name, metavar="NAME")] = "default"
+    default_queue: Annotated[str, flag(SCHEDULING, values.name, metavar="NAME")] = "default"
     """Queue of PodGroups that name none; created at startup if it does not exist."""
 
     node_selector: Annotated[
         tuple[LabelMatch, ...],
-        _flag(SCHEDULING, values.matches, negative=(), show_default=False, metavar="LABEL:VALUE"),
+        flag(SCHEDULING, values.matches, negative=(), show_default=False, metavar="LABEL:VALUE"),
     ] = ()
     """Schedule only on nodes with this label; repeatable or comma-separated, a node needs one of them."""
 
-    plugins_dir: Annotated[Path | None, _path(SCHEDULING)] = None
+    plugins_dir: Annotated[Path | None, path(SCHEDULING)] = None
     """Folder of Python files with additional plugins and actions."""
 
-    priority_class: Annotated[bool, _switch(SCHEDULING)] = True
+    priority_class: Annotated[bool, switch(SCHEDULING)] = True
     """Watch PriorityClasses, the source of PodGroup priorities."""
 
-    max_affinity_terms: Annotated[int, _flag(SCHEDULING, values.whole(1, 10000), metavar="N")] = 64
+    max_affinity_terms: Annotated[int, flag(SCHEDULING, values.whole(1, 10000), metavar="N")] = 64
     """Affinity terms per pod, node affinity included. A pod with more is unschedulable; 16 label requirements per term
     are allowed in all terms together."""
 
-    max_spread_constraints: Annotated[int, _flag(SCHEDULING, values.whole(1, 10000), metavar="N")] = 16
+    max_spread_constraints: Annotated[int, flag(SCHEDULING, values.whole(1, 10000), metavar="N")] = 16
     """Topology spread constraints per pod. A pod with more is unschedulable."""
 
     # --- leader election --------------------------------------------------------------------------------------------
 
-    leader_elect: Annotated[bool, _switch(ELECTION)] = True
-    """Elect a leader by a Lease; only the leader schedules, the other replicas are standbys."""
-
-    leader_elect_lease_duration: Annotated[float, _period(ELECTION)] = 15.0
-    """Time after the last renewal observed until a standby may acquire the Lease."""
-
-    leader_elect_renew_deadline: Annotated[float, _period(ELECTION)] = 10.0
-    """Time the leader retries a renewal before it stops writing; shorter than the lease duration."""
-
-    leader_elect_retry_period: Annotated[float, _period(ELECTION)] = 2.0
-    """Time between attempts to acquire or renew the Lease."""
-
-    leader_elect_resource_lock: Annotated[Literal["leases"], _flag(ELECTION)] = "leases"
+    leader_elect_resource_lock: Annotated[Literal["leases"], flag(ELECTION)] = "leases"
     """Kind of the lock object."""
 
-    leader_elect_resource_namespace: Annotated[str, _flag(ELECTION, show_default=False, metavar="NAME")] = ""
-    """Namespace of the Lease. Default: the namespace of the scheduler."""
-
-    leader_elect_resource_name: Annotated[str, _flag(ELECTION, show_default=False, metavar="NAME")] = ""
+    leader_elect_resource_name: Annotated[str, flag(ELECTION, show_default=False, metavar="NAME")] = ""
     """Name of the Lease. Default: the scheduler name, so that schedulers with different names do not exclude each
     other."""
 
-    lock_object_namespace: Annotated[str, _flag(ELECTION, show_default=False, metavar="NAME")] = ""
+    lock_object_namespace: Annotated[str, flag(ELECTION, show_default=False, metavar="NAME")] = ""
     """Older name of --leader-elect-resource-namespace; takes precedence."""
 
-    fence: Annotated[bool, _switch(ELECTION)] = False
+    fence: Annotated[bool, switch(ELECTION)] = False
     """Fencing: the API server rejects bindings of a former leader, by a ValidatingAdmissionPolicy on pods/binding."""
 
     # --- metrics and health -----------------------------------------------------------------------------------------
 
-    enable_metrics: Annotated[bool, _switch(SERVING)] = False
-    """Serve /metrics."""
-
-    listen_address: Annotated[AddressFlag, _address()] = _METRICS_ADDRESS
+    listen_address: Annotated[AddressFlag, address(SERVING)] = _METRICS_ADDRESS
     """Listen address of /metrics."""
 
-    enable_healthz: Annotated[bool, _switch(SERVING)] = False
+    enable_healthz: Annotated[bool, switch(SERVING)] = False
     """Serve /healthz (fails when the scheduler thread is dead) and /readyz (fails until all lists are applied)."""
 
-    healthz_address: Annotated[AddressFlag, _address()] = _HEALTH_ADDRESS
+    healthz_address: Annotated[AddressFlag, address(SERVING)] = _HEALTH_ADDRESS
     """Listen address of /healthz and /readyz."""
 
-    tls_cert_file: Annotated[Path | None, _path(SERVING)] = None
+    tls_cert_file: Annotated[Path | None, path(SERVING)] = None
     """Certificate of the health server, PEM. Default: plain HTTP."""
 
-    tls_private_key_file: Annotated[Path | None, _path(SERVING)] = None
+    tls_private_key_file: Annotated[Path | None, path(SERVING)] = None
     """Private key of the health server, PEM."""
 
-    ca_cert_file: Annotated[Path | None, _path(SERVING)] = None
+    ca_cert_file: Annotated[Path | None, path(SERVING)] = None
     """CA for optional client certificates of the health server."""
 
     # --- logs and diagnosis -----------------------------------------------------------------------------------------
 
-    verbosity: Annotated[int, _flag(DIAGNOSIS, values.whole(0, 10), name=("-v", "--v"), metavar="N")] = 0
+    verbosity: Annotated[int, flag(DIAGNOSIS, values.whole(0, 10), name=("-v", "--v"), metavar="N")] = 0
     """Log verbosity. 0 to 2: daemon events and sessions with decisions; 3: all sessions; 4: every decision and refusal;
     5: also libraries."""
 
-    log_format: Annotated[Literal["auto", "json", "console"], _flag(DIAGNOSIS)] = "auto"
-    """Log format; auto: console on a terminal, else json."""
-
-    cache_dumper: Annotated[bool, _switch(DIAGNOSIS)] = True
+    cache_dumper: Annotated[bool, switch(DIAGNOSIS)] = True
     """On SIGUSR1 dump the nodes, jobs and queues in memory to a file; on SIGUSR2 compare them with the API server and
     log the differences."""
 
-    cache_dump_dir: Annotated[Path, _flag(DIAGNOSIS, metavar="PATH")] = Path("/tmp")  # noqa: S108 - Volcano's default
+    cache_dump_dir: Annotated[Path, flag(DIAGNOSIS, metavar="PATH")] = Path("/tmp")  # noqa: S108 - Volcano's default
     """Folder of dumps, `snapshot-<unix seconds>.json`, and of the objects of the API server beside them,
     `objects-<unix seconds>.json`, which `-f` of the commands reads."""
 
     debug_socket_dir: Annotated[
-        Path | None, _flag(DIAGNOSIS, values.path, env_var="DEBUG_SOCKET_DIR", show_env_var=False, metavar="PATH")
+        Path | None, flag(DIAGNOSIS, values.path, env_var="DEBUG_SOCKET_DIR", show_env_var=False, metavar="PATH")
     ] = None
     """Folder for a unix socket that serves /getlevel and /setlevel?level=N&duration=D, which change -v temporarily.
     Default: no socket. Also $DEBUG_SOCKET_DIR."""
 
-    record: Annotated[Path | None, _path(DIAGNOSIS)] = None
+    record: Annotated[Path | None, path(DIAGNOSIS)] = None
     """Record deltas and decisions to this file, for `capcard-sched replay`."""
 
     ignored: CompatFlags = field(default_factory=CompatFlags)
@@ -246,23 +193,7 @@ class Options:
 
     def problems(self) -> list[str]:
         """Invalid combinations of flags, one line each."""
-        found = []
-        lease, deadline, retry = (
-            self.leader_elect_lease_duration,
-            self.leader_elect_renew_deadline,
-            self.leader_elect_retry_period,
-        )
-        show = values.show_duration
-        if lease <= deadline:
-            found.append(
-                f"--leader-elect-lease-duration: {show(lease)} must be longer than --leader-elect-renew-deadline "
-                f"({show(deadline)})"
-            )
-        if deadline <= _JITTER * retry:
-            found.append(
-                f"--leader-elect-renew-deadline: {show(deadline)} must be longer than {_JITTER} times "
-                f"--leader-elect-retry-period ({show(retry)})"
-            )
+        found = super().problems()
         given = self.leader_elect_resource_name
         if given and self.lease_name != given:
             found.append(
@@ -285,17 +216,3 @@ class Options:
     def without_effect(self) -> dict[str, str]:
         """Ignored flags with a value other than their default: name to reason."""
         return self.ignored.given()
-
-    def summary(self) -> dict[str, object]:
-        """Options that differ from their defaults, for the first log line."""
-        default = Options()
-        changed = {
-            item.name: getattr(self, item.name)
-            for item in fields(self)
-            if item.name != "ignored" and getattr(self, item.name) != getattr(default, item.name)
-        }
-        return {name: value if isinstance(value, int | float) else _plain(value) for name, value in changed.items()}
-
-
-def _plain(value: object) -> object:
-    return [str(item) for item in value] if type(value) is tuple else str(value)

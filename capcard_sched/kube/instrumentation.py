@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from capcard_sched.model.intents import Bind, Evict
 
 
-class Observer(Protocol):
-    """Receives requests, watch events and outcomes. Called in the event loop; must not block."""
+class Observer:
+    """Receives requests, watch events and outcomes, and ignores them. Called in the event loop; must not block."""
 
     def request(self, verb: str, resource: str, code: int, seconds: float) -> None:
         """One request ended. `resource` as in RBAC (`pods`, `pods/binding`); code 0: no response."""
@@ -44,32 +44,5 @@ class Observer(Protocol):
         """`count` writes were dropped unsent."""
 
 
-class NullObserver:
+class NullObserver(Observer):
     """Discards everything: for one-shot commands."""
-
-    def request(self, verb: str, resource: str, code: int, seconds: float) -> None:
-        """Nothing."""
-
-    def watch(self, resource: str, event: str, detail: str = "") -> None:
-        """Nothing."""
-
-    def bound(self, bind: Bind, seconds: float) -> None:
-        """Nothing."""
-
-    def bind_failed(self, bind: Bind, code: int, message: str) -> None:
-        """Nothing."""
-
-    def evicted(self, evict: Evict) -> None:
-        """Nothing."""
-
-    def evict_failed(self, evict: Evict, code: int, message: str) -> None:
-        """Nothing."""
-
-    def written(self, kind: str, seconds: float) -> None:
-        """Nothing."""
-
-    def write_failed(self, kind: str, code: int, message: str) -> None:
-        """Nothing."""
-
-    def dropped(self, kind: str, count: int) -> None:
-        """Nothing."""

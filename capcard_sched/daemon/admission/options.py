@@ -2,88 +2,66 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 from cyclopts import Group, Parameter
 
 from capcard_sched.admission.webhooks import WEBHOOKS
 from capcard_sched.daemon import flag_values as values
+from capcard_sched.daemon.common_options import DIAGNOSIS, SERVING, ConnectionOptions, address, flag, names, path
 from capcard_sched.daemon.flag_values import AddressFlag
 
-CLUSTER: Final = Group("The cluster", sort_key=1)
 WEBHOOK: Final = Group("Webhooks", sort_key=2)
 CERTIFICATES: Final = Group("Certificates", sort_key=3)
-OPERATION: Final = Group("Health, metrics and logs", sort_key=4)
 
-_PATH: Final = {"metavar": "PATH", "converter": values.path}
 _HEALTH_ADDRESS: Final = AddressFlag("", 11251)
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class AdmissionOptions:
+class AdmissionOptions(ConnectionOptions):
     """Settings of the admission server."""
 
-    kubeconfig: Annotated[Path | None, Parameter(group=CLUSTER, **_PATH)] = None
-    """Kubeconfig file. Without this and --master: $KUBECONFIG, ~/.kube/config, or the pod's own service account."""
-
-    master: Annotated[str, Parameter(group=CLUSTER, show_default=False, metavar="URL")] = ""
-    """Address of the API server, over the one in the kubeconfig."""
-
-    port: Annotated[int, Parameter(group=WEBHOOK, converter=values.whole(0, 65535), metavar="N")] = 8443
+    port: Annotated[int, flag(WEBHOOK, values.whole(0, 65535), metavar="N")] = 8443
     """Port of the HTTPS server."""
 
-    scheduler_name: Annotated[
-        tuple[str, ...],
-        Parameter(group=WEBHOOK, converter=values.names, negative=(), show_default=values.show_list, metavar="NAME"),
-    ] = ("capcard-sched",)
+    scheduler_name: Annotated[tuple[str, ...], names(WEBHOOK)] = ("capcard-sched",)
     """Schedulers whose pods are checked; repeatable. The first is the default of vcjobs."""
 
-    enabled_admission: Annotated[
-        tuple[str, ...],
-        Parameter(group=WEBHOOK, negative=(), show_default="all", metavar="PATH"),
-    ] = ()
+    enabled_admission: Annotated[tuple[str, ...], flag(WEBHOOK, negative=(), show_default="all", metavar="PATH")] = ()
     """Paths that are served, such as /jobs/validate, with commas between them; all when absent."""
 
-    admission_conf: Annotated[Path | None, Parameter(group=WEBHOOK, **_PATH)] = None
+    admission_conf: Annotated[Path | None, path(WEBHOOK)] = None
     """File with `resourceGroups` for pods; read again when it changes."""
 
-    webhook_namespace: Annotated[str, Parameter(group=CERTIFICATES, metavar="NAME")] = "capcard-system"
+    webhook_namespace: Annotated[str, flag(CERTIFICATES, metavar="NAME")] = "capcard-system"
     """Namespace of the Service and of the Secret with the certificate."""
 
-    webhook_service_name: Annotated[str, Parameter(group=CERTIFICATES, metavar="NAME")] = "capcard-sched-admission"
+    webhook_service_name: Annotated[str, flag(CERTIFICATES, metavar="NAME")] = "capcard-sched-admission"
     """Name of the Service; the certificate is issued for it."""
 
-    webhook_host: Annotated[str, Parameter(group=CERTIFICATES, show_default=False, metavar="HOST")] = ""
+    webhook_host: Annotated[str, flag(CERTIFICATES, show_default=False, metavar="HOST")] = ""
     """Further name or address in the certificate, for webhooks that are called by URL."""
 
     webhook_configuration: Annotated[
-        tuple[str, ...],
-        Parameter(group=CERTIFICATES, negative=(), show_default=values.show_list, metavar="NAME"),
+        tuple[str, ...], flag(CERTIFICATES, negative=(), show_default=values.show_list, metavar="NAME")
     ] = ("capcard-sched-admission", "capcard-sched-admission-cards")
     """Webhook configurations whose caBundle is written, with commas between them; empty: none."""
 
-    secret_name: Annotated[str, Parameter(group=CERTIFICATES, metavar="NAME")] = "capcard-sched-admission"  # noqa: S105
+    secret_name: Annotated[str, flag(CERTIFICATES, metavar="NAME")] = "capcard-sched-admission"  # noqa: S105
     """Secret with the certificate and its authority; created and renewed by the server."""
 
-    tls_cert_file: Annotated[Path | None, Parameter(group=CERTIFICATES, **_PATH)] = None
+    tls_cert_file: Annotated[Path | None, path(CERTIFICATES)] = None
     """Certificate, PEM, instead of the Secret; read again when it changes."""
 
-    tls_private_key_file: Annotated[Path | None, Parameter(group=CERTIFICATES, **_PATH)] = None
+    tls_private_key_file: Annotated[Path | None, path(CERTIFICATES)] = None
     """Its key, PEM."""
 
-    healthz_address: Annotated[
-        AddressFlag, Parameter(group=OPERATION, converter=values.address, show_default=str, metavar="HOST:PORT")
-    ] = _HEALTH_ADDRESS
+    healthz_address: Annotated[AddressFlag, address(SERVING)] = _HEALTH_ADDRESS
     """Where /healthz, /readyz and /metrics are served."""
 
-    verbosity: Annotated[
-        int, Parameter(group=OPERATION, converter=values.whole(0, 10), name=("-v", "--v"), metavar="N")
-    ] = 0
+    verbosity: Annotated[int, flag(DIAGNOSIS, values.whole(0, 10), name=("-v", "--v"), metavar="N")] = 0
     """3 and more: a line for each rejected object; 5: libraries too."""
-
-    log_format: Annotated[Literal["auto", "json", "console"], Parameter(group=OPERATION)] = "auto"
-    """One JSON object per line, or lines for a terminal; auto: by the kind of standard error."""
 
     @property
     def paths(self) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from prometheus_client.process_collector import ProcessCollector
 from capcard_sched import __version__
 from capcard_sched.daemon.observability.metric_samples import CoreSample, CoreSeries, JobTimes, sample_core
 from capcard_sched.daemon.observability.metric_table import BY_NAME, METRICS, MetricRow
+from capcard_sched.kube.instrumentation import Observer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -44,7 +45,7 @@ _K = TypeVar("_K")
 _V = TypeVar("_V")
 
 
-class Metrics:
+class Metrics(Observer):
     """Counters, gauges and histograms of one daemon, on a registry of their own; a `kube.instrumentation.Observer`."""
 
     content_type = CONTENT_TYPE

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from capcard_sched.kube.instrumentation import Observer
 from capcard_sched.model.report_once import ReportOnce
 
 if TYPE_CHECKING:
@@ -26,8 +27,8 @@ _ERRORS: Final = {
 _RECOVERED: Final = frozenset({"listed", "restarted"})
 
 
-class LoggingObserver:
-    """A `kube.instrumentation.Observer` that updates metrics and logs."""
+class LoggingObserver(Observer):
+    """Updates metrics and logs."""
 
     def __init__(self, metrics: Metrics, on_refused: Callable[[str], None]) -> None:
         """`on_refused` receives the server's message of each failed bind."""

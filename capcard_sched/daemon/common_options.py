@@ -1,0 +1,138 @@
+"""The flags that several services share, one field each: connection, leader election, metrics, health and logs."""
+
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from cyclopts import Group, Parameter
+
+from capcard_sched.daemon import flag_values as values
+from capcard_sched.daemon.compat_flags import CommonCompatFlags
+
+CLUSTER: Final = Group("Cluster", sort_key=1)
+ELECTION: Final = Group("Leader election", sort_key=3)
+SERVING: Final = Group("Metrics and health", sort_key=4)
+DIAGNOSIS: Final = Group("Logs and diagnosis", sort_key=5)
+
+#: Minimum ratio of renew deadline to retry period: retries have this much jitter.
+_JITTER: Final = 1.2
+
+
+def flag(group: Group, converter: Any = None, **more: Any) -> Parameter:
+    """A flag of a group."""
+    return Parameter(group=group, converter=converter, **more)
+
+
+def period(group: Group) -> Parameter:
+    """A flag with a duration above 0."""
+    return flag(group, values.period, show_default=values.show_duration, metavar="DURATION")
+
+
+def switch(group: Group) -> Parameter:
+    """A flag that is true or false."""
+    return flag(group, negative=(), show_default=lambda value: str(value).lower())
+
+
+def path(group: Group) -> Parameter:
+    """A flag with the path of a file or folder."""
+    return flag(group, values.path, metavar="PATH")
+
+
+def names(group: Group) -> Parameter:
+    """A repeatable flag with names."""
+    return flag(group, values.names, negative=(), show_default=values.show_list, metavar="NAME")
+
+
+def address(group: Group) -> Parameter:
+    """A flag with a listen address."""
+    return flag(group, values.address, show_default=str, metavar="HOST:PORT")
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class ConnectionOptions:
+    """Flags of every service. An absent path is None."""
+
+    kubeconfig: Annotated[Path | None, path(CLUSTER)] = None
+    """Kubeconfig file. Without this and --master: $KUBECONFIG, ~/.kube/config, or the pod's own service account."""
+
+    master: Annotated[str, flag(CLUSTER, show_default=False, metavar="URL")] = ""
+    """Address of the API server; overrides the kubeconfig."""
+
+    log_format: Annotated[Literal["auto", "json", "console"], flag(DIAGNOSIS)] = "auto"
+    """Log format; auto: console on a terminal, else json."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class LeaderOptions(ConnectionOptions):
+    """Flags of every service with leader election. Times are seconds."""
+
+    context: Annotated[str, flag(CLUSTER, show_default=False, metavar="NAME")] = ""
+    """Context of the kubeconfig. Default: its current context."""
+
+    kube_api_qps: Annotated[float, flag(CLUSTER, values.rate, metavar="N", show_default=lambda rate: f"{rate:g}")] = (
+        2000.0
+    )
+    """Maximum requests per second to the API server."""
+
+    kube_api_burst: Annotated[int, flag(CLUSTER, values.whole(1, 10**6), metavar="N")] = 2000
+    """Burst of requests above that rate."""
+
+    leader_elect: Annotated[bool, switch(ELECTION)] = True
+    """Elect a leader by a Lease; only the leader works, the other replicas are standbys."""
+
+    leader_elect_lease_duration: Annotated[float, period(ELECTION)] = 15.0
+    """Time after the last renewal observed until a standby may acquire the Lease."""
+
+    leader_elect_renew_deadline: Annotated[float, period(ELECTION)] = 10.0
+    """Time the leader retries a renewal before it stops writing; shorter than the lease duration."""
+
+    leader_elect_retry_period: Annotated[float, period(ELECTION)] = 2.0
+    """Time between attempts to acquire or renew the Lease."""
+
+    leader_elect_resource_namespace: Annotated[str, flag(ELECTION, show_default=False, metavar="NAME")] = ""
+    """Namespace of the Lease. Default: the namespace of the pod."""
+
+    enable_metrics: Annotated[bool, switch(SERVING)] = False
+    """Serve /metrics."""
+
+    enable_healthz: Annotated[bool, switch(SERVING)] = False
+    """Serve /healthz and /readyz."""
+
+    ignored: CommonCompatFlags = field(default_factory=CommonCompatFlags)
+
+    def problems(self) -> list[str]:
+        """Invalid combinations of flags, one line each."""
+        found = []
+        lease, deadline, retry = (
+            self.leader_elect_lease_duration,
+            self.leader_elect_renew_deadline,
+            self.leader_elect_retry_period,
+        )
+        show = values.show_duration
+        if lease <= deadline:
+            found.append(
+                f"--leader-elect-lease-duration: {show(lease)} must be longer than --leader-elect-renew-deadline "
+                f"({show(deadline)})"
+            )
+        if deadline <= _JITTER * retry:
+            found.append(
+                f"--leader-elect-renew-deadline: {show(deadline)} must be longer than {_JITTER} times "
+                f"--leader-elect-retry-period ({show(retry)})"
+            )
+        return found
+
+    def summary(self) -> dict[str, object]:
+        """Options that differ from their defaults, for the first log line."""
+        default = type(self)()
+        changed = {
+            item.name: getattr(self, item.name)
+            for item in fields(self)
+            if item.name != "ignored" and getattr(self, item.name) != getattr(default, item.name)
+        }
+        return {name: value if isinstance(value, int | float) else _plain(value) for name, value in changed.items()}
+
+
+def _plain(value: object) -> object:
+    return [str(item) for item in value] if type(value) is tuple else str(value)
