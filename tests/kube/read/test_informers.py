@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from contextlib import aclosing
 from typing import Any
 
 import msgspec
@@ -11,8 +12,10 @@ import pytest
 
 from capcard_sched.kube.client import ApiError, Client
 from capcard_sched.kube.connection import load_connection
+from capcard_sched.kube.decode import KindDecoder
 from capcard_sched.kube.informers import list_all
 from capcard_sched.kube.kinds import KINDS, WatchedKind, chosen_kinds
+from capcard_sched.kube.listing import pages
 from capcard_sched.model import deltas
 from capcard_sched.model.objects import NamespaceObject, NodeObject, ObjectMeta, PodObject
 from tests import objects
@@ -363,6 +366,19 @@ async def test_expired_continue_tokens_restart_the_list_at_once(cluster: Cluster
         assert ears.watch_events("pods")[:2] == ["expired", "listed"]
         pages = [exchange for exchange in proxy.exchanges if exchange.path == "/api/v1/pods"]
         assert [exchange.status for exchange in pages] == [200, 410, 200]
+
+
+async def test_the_next_page_is_requested_before_a_page_is_taken_in(cluster: Cluster, proxy: Proxy) -> None:
+    await furnish(cluster)
+    (kind,) = (kind for kind in PODS_AND_NODES if kind.name == "Pod")
+    async with (
+        Client(load_connection(str(proxy.kubeconfig_for("admin")))) as client,
+        aclosing(pages(client, kind.path, KindDecoder(kind), size=3)) as found,
+    ):
+        first = await anext(found)
+        await until(lambda: [one.status for one in proxy.exchanges] == [200, 200], "the second page")
+        rest = [page async for page in found]
+    assert [len(page.items) for page in (first, *rest)] == [3, 3, 3]
 
 
 async def test_a_list_that_breaks_off_emits_no_deletions(cluster: Cluster, proxy: Proxy) -> None:
