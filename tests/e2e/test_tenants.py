@@ -137,6 +137,22 @@ async def test_a_critical_class_of_a_podgroup_evicts_no_pod_of_another_team(
         assert len(pods) == 8
 
 
+@pytest.mark.campaign
+async def test_the_default_queue_of_the_namespace_limits_podgroups_that_name_none(
+    cluster: Cluster, control_plane: ControlPlane, kubelet: Kubelet, tmp_path: Path
+) -> None:
+    await cluster.patch("namespaces", cluster.namespace, {"metadata": {"annotations": {POD_QUEUE_NAME: "q"}}})
+    await cluster.create_all([gpu_node("n1", H200, 8), queue("q", cards={H200: 4})])
+    async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path) as daemon:
+        for name in ("first", "second", "third"):
+            group, *members = gang(name, 2, cards=H200, requests=wants())
+            del group["spec"]["queue"]
+            await cluster.create_all([group, *members])
+        await eventually(cluster.bound, "two gangs to be bound", lambda bound: len(bound) == 4)
+        await settled(daemon)
+        assert len(await cluster.bound()) == 4
+
+
 async def settled(daemon: Daemon) -> None:
     """Return after sessions that had the time to bind."""
     await daemon.logged("caches synced")
