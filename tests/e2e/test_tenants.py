@@ -52,6 +52,7 @@ async def nothing(_: Cluster) -> None:
     return
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("attack", "target", "cards"),
     [

@@ -86,6 +86,7 @@ async def explain(
     return status, *capsys.readouterr()
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("file", FILES)
 @pytest.mark.asyncio
 async def test_a_live_cluster_gives_the_same_facts(

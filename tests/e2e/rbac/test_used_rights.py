@@ -143,6 +143,7 @@ def _with_status(folder: Path) -> Path:
     return path
 
 
+@pytest.mark.campaign
 async def test_components_grant_exactly_the_rights_of_their_flags(
     plain_control_plane: ControlPlane, tmp_path: Path
 ) -> None:
