@@ -52,7 +52,8 @@ def test_an_invalid_next_wakeup_is_ignored(at: float | None, monkeypatch: pytest
     assert (result.idle, result.next_wakeup) == (True, None)
     if at == 0:
         session = h.last_session
-        assert [(error.plugin, error.hook) for error in session.report.errors] == [("clock", "next_wakeup")]
+        (error,) = session.report.errors
+        assert (error.plugin, error.hook, error.object) == ("clock", "next_wakeup", "session")
 
 
 def test_another_conf_forgets_the_time() -> None:

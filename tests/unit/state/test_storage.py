@@ -46,6 +46,20 @@ def test_a_change_opens_a_session_and_the_same_again_does_not(h: Harness, add: C
 
 
 @pytest.mark.parametrize(
+    ("add", "changed"),
+    [
+        pytest.param(lambda h: h.claim("c", storage_class="x"), "default/c", id="claim"),
+        pytest.param(lambda h: h.volume("v", claim="c"), "default/c", id="volume of a claim"),
+        pytest.param(lambda h: h.volume("v"), "PersistentVolume v", id="volume without a claim"),
+    ],
+)
+def test_a_change_names_the_claim_whose_pods_it_concerns(h: Harness, add: Change, changed: str) -> None:
+    add(h)
+    h.step()
+    assert h.last_session.changed.volumes == {changed}
+
+
+@pytest.mark.parametrize(
     ("add", "gone"),
     [
         (lambda h: h.claim("c"), deltas.ObjectGone("PersistentVolumeClaim", "default", "c")),
