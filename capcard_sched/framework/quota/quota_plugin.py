@@ -6,7 +6,7 @@ A plugin provides the limits; the sums of its queues, the number of pods that fi
 from __future__ import annotations
 
 from operator import itemgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -39,29 +39,87 @@ if TYPE_CHECKING:
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job, Task
     from capcard_sched.model.queue import Queue
+    from capcard_sched.model.reasons import Reason
     from capcard_sched.model.resources import Vector
     from capcard_sched.model.task_class import TaskClass
 
 
-class QuotaPlugin(Plugin):
+class AdmissionPlugin(Plugin):
+    """Admits jobs by resource, within limits on what all admitted jobs use and reserve.
+
+    Subclasses implement `_admission_limits`.
+    """
+
+    #: Reason of a refusal, and the word before each resource in its message.
+    _reason: ClassVar[Reason] = QUEUE_QUOTA_INSUFFICIENT
+    _word: ClassVar[str] = "insufficient"
+
+    def __init__(self, arguments: Any = None, *, hierarchy: bool = False) -> None:
+        super().__init__(arguments, hierarchy=hierarchy)
+        self._inqueue = QueueSums(admitted_reservation)
+        self._session: Session
+
+    def open(self, session: Session) -> None:
+        self._session = session
+        self._inqueue.refresh(session)
+
+    def _admission_limits(self, queue: Queue) -> Iterable[tuple[str, Vector, Vector]]:
+        """Owner, amounts in use with reservations, and limit, of every limit at enqueue, nearest first."""
+        raise NotImplementedError
+
+    def _barred(self, queue: Queue, hook: str) -> Refusal | None:
+        """The refusal of a queue that accepts nothing, whatever the request."""
+        return None
+
+    def job_enqueueable(self, job: Job) -> Vote | Refusal:
+        """The unplaced minimum fits every limit beside the reservations."""
+        queue = self._session.queues[job.queue]
+        barred = self._barred(queue, "job_enqueueable")
+        if barred is not None:
+            return barred
+        if job.min_resources is None:
+            return Vote.PERMIT
+        resources = self._session.resources
+        need = unplaced_minimum(job, resources)
+        for owner, used, limit in self._admission_limits(queue):
+            found = admit(need, used, limit, resources)
+            if found is not None:
+                return refusal(self.name, "job_enqueueable", owner, self._reason, self._word, found)
+        return Vote.PERMIT
+
+    def admission_version(self, job: Job) -> tuple[object, ...]:
+        """The content that `job_enqueueable` reads."""
+        queue = self._session.queues[job.queue]
+        barred = self._barred(queue, "job_enqueueable")
+        if barred is not None or job.min_resources is None:
+            return barred is None or barred.message, job.min_resources is None
+        resources = self._session.resources
+        limits = [(owner, used.tobytes(), limit.tobytes()) for owner, used, limit in self._admission_limits(queue)]
+        return queue.name, len(resources), *unplaced_minimum(job, resources).items(), *limits
+
+    def job_enqueued(self, job: Job) -> None:
+        if job.min_resources is not None:
+            self._inqueue.put(job, reservation(job, self._session.resources))
+
+
+class QuotaPlugin(AdmissionPlugin):
     """Limits queues by resource.
 
-    Subclasses implement `_admission_limits`, `_capabilities`, `_pod_bounds` and `_count`.
+    Subclasses implement `_admission_limits`, without the elastic amounts of jobs, `_capabilities`, `_pod_bounds` and
+    `_count`.
     """
 
     def __init__(self, arguments: Any = None, *, hierarchy: bool = False) -> None:
         super().__init__(arguments, hierarchy=hierarchy)
         self._requested = QueueSums(requested)
-        self._inqueue = QueueSums(admitted_reservation)
         self._elastic = QueueSums(elastic)
-        self._session: Session
         self._needs: dict[TaskClass, Needs] = {}
 
     def open(self, session: Session) -> None:
-        self._session = session
+        super().open(session)
         self._needs.clear()
-        for sums in (self._requested, self._inqueue, self._elastic):
-            sums.refresh(session)
+        self._requested.refresh(session)
+        self._elastic.refresh(session)
 
     def exceeded_limit(self, job: Job) -> ExceededLimit | None:
         """The least capability that `minResources` exceeds; of equal ones the topmost."""
@@ -81,10 +139,6 @@ class QuotaPlugin(Plugin):
 
     # --- limits, by the plugin ----------------------------------------------------------------------------------------
 
-    def _admission_limits(self, queue: Queue) -> Iterable[tuple[str, Vector, Vector]]:
-        """Owner, amounts in use with reservations, and limit, of every limit at enqueue, nearest first."""
-        raise NotImplementedError
-
     def _capabilities(self, queue: Queue) -> Iterable[tuple[str, Vector]]:
         """Owner and limit of the queue and of every ancestor that limits it, nearest first.
 
@@ -101,7 +155,6 @@ class QuotaPlugin(Plugin):
         raise NotImplementedError
 
     def _barred(self, queue: Queue, hook: str) -> Refusal | None:
-        """The refusal of a queue that accepts nothing, whatever the request."""
         if queue.is_open:
             return None
         enqueue = hook == "job_enqueueable"
@@ -110,36 +163,6 @@ class QuotaPlugin(Plugin):
         return Refusal(hook, self.name, row.code, message, queue=queue.name, event=enqueue)
 
     # --- hooks --------------------------------------------------------------------------------------------------------
-
-    def job_enqueueable(self, job: Job) -> Vote | Refusal:
-        """The unplaced minimum fits every limit beside the reservations; elastic amounts of other jobs do not count."""
-        queue = self._session.queues[job.queue]
-        barred = self._barred(queue, "job_enqueueable")
-        if barred is not None:
-            return barred
-        if job.min_resources is None:
-            return Vote.PERMIT
-        resources = self._session.resources
-        need = unplaced_minimum(job, resources)
-        for owner, used, limit in self._admission_limits(queue):
-            found = admit(need, used, limit, resources)
-            if found is not None:
-                return refusal(self.name, "job_enqueueable", owner, QUEUE_QUOTA_INSUFFICIENT, "insufficient", found)
-        return Vote.PERMIT
-
-    def admission_version(self, job: Job) -> tuple[object, ...]:
-        """The content that `job_enqueueable` reads."""
-        queue = self._session.queues[job.queue]
-        barred = self._barred(queue, "job_enqueueable")
-        if barred is not None or job.min_resources is None:
-            return barred is None or barred.message, job.min_resources is None
-        resources = self._session.resources
-        limits = [(owner, used.tobytes(), limit.tobytes()) for owner, used, limit in self._admission_limits(queue)]
-        return queue.name, len(resources), *unplaced_minimum(job, resources).items(), *limits
-
-    def job_enqueued(self, job: Job) -> None:
-        if job.min_resources is not None:
-            self._inqueue.put(job, reservation(job, self._session.resources))
 
     def allocatable(self, queue: Queue, task: Task) -> Refusal | None:
         return self._grant(queue, task.cls, 1, "allocatable").refusal
