@@ -26,10 +26,8 @@ class EnqueueCheck:
         self._same_card = arguments.multi_card_job_mode == "single"
         self._ledger = ledger
         self._refusals = refusals
-        #: Usage in each book as of its last change, shared by jobs that hold nothing.
-        self._kept: dict[str, tuple[ChargeBook, int, QueueUsage]] = {}
-        #: The content of a book as of its last change.
-        self._contents: dict[str, tuple[ChargeBook, int, tuple[object, ...]]] = {}
+        #: Usage of each queue (own: True) and subtree, with its book and the version of the book.
+        self._kept: dict[tuple[str, bool], tuple[ChargeBook, int, QueueUsage]] = {}
 
     def refusal(self, queue: Queue | None, job: Job) -> Refusal | None:
         """The refusal of a job, or None. Equality with the limit passes; a job that requests nothing passes."""
@@ -56,15 +54,9 @@ class EnqueueCheck:
         if queue is None or quantities is None:
             return None
         own = self._ledger.jobs[job.key].queue
-        limits = [part for one in own.limiting for part in (one.name, one.quota, self._content(one.name, one.subtree))]
-        return quantities, self._content(own.name, own.own), own.quota, queue.state, bool(job.pending), *limits
-
-    def _content(self, name: str, book: ChargeBook) -> tuple[object, ...]:
-        """The usage in a book of the named queue; kept until its sums change."""
-        kept = self._contents.get(name)
-        if kept is None or kept[0] is not book or kept[1] != book.version:
-            kept = self._contents[name] = book, book.version, tuple(sorted(_used(book).items()))
-        return kept[2]
+        above = [part for one in own.limiting for part in (one.quota, self._usage_in(one, own=False).content)]
+        content = self._usage_in(own, own=True).content
+        return quantities, content, own.quota, queue.state, bool(job.pending), *above
 
     def _usage(self, account: JobAccount, queue: QueueAccount) -> QueueUsage:
         """Allocated and reserved amounts of the job's queue or of an ancestor, without those of the job.
@@ -72,22 +64,24 @@ class EnqueueCheck:
         Pods of the job inside its minimum are part of its need: a gang that lost a pod and must be admitted again is
         counted once. Most jobs hold nothing and share one `QueueUsage`.
         """
-        mine = queue is account.queue
-        book = queue.own if mine else queue.subtree
+        shared = self._usage_in(queue, own=queue is account.queue)
         if not (account.allocated or account.inqueue or account.elastic):
-            kept = self._kept.get(queue.name)
-            if kept is None or kept[:2] != (book, book.version):
-                kept = self._kept[queue.name] = book, book.version, self._usage_of(queue, _used(book), own=mine)
-            return kept[2]
-        used = _used(book)
+            return shared
+        used = ChargeSum(shared.used)
         used -= account.allocated
         used += account.elastic
         used -= account.inqueue
-        return self._usage_of(queue, used, own=mine)
+        return QueueUsage(queue.name, used, shared.limit)
 
-    def _usage_of(self, queue: QueueAccount, used: ChargeSum, *, own: bool) -> QueueUsage:
-        limit = queue.quota.limit if own else queue.quota.subtree_limit
-        return QueueUsage(queue.name, used, lambda key: self._arguments.overcommitted(limit(key)))
+    def _usage_in(self, queue: QueueAccount, *, own: bool) -> QueueUsage:
+        """Allocated and reserved amounts of a queue, or of its subtree; kept until they change."""
+        book = queue.own if own else queue.subtree
+        kept = self._kept.get((queue.name, own))
+        if kept is None or kept[:2] != (book, book.version):
+            limit = queue.quota.limit if own else queue.quota.subtree_limit
+            usage = QueueUsage(queue.name, _used(book), lambda key: self._arguments.overcommitted(limit(key)))
+            kept = self._kept[queue.name, own] = book, book.version, usage
+        return kept[2]
 
     def _shortage(self, account: JobAccount, need: ChargeSum) -> QuotaShortage | None:
         """The first dimension that does not fit: cpu, memory, then cards in sorted order, then cards of ancestors."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from capcard_sched.framework.quota.limits import QuotaShortage
@@ -25,6 +26,11 @@ class QueueUsage:
         self.limit = limit
         self._has_claims = any("|" in key for key in used)
         self._admission: MultiCardAdmission | None = None
+
+    @cached_property
+    def content(self) -> tuple[object, ...]:
+        """The queue and the amounts: equal for equal usages."""
+        return self.queue, *sorted(self.used.items())
 
     def shortage(self, need: ChargeSum, *, same_card: bool) -> QuotaShortage | None:
         """The first requested key, in sorted order, that does not fit together with all others of the queue.
