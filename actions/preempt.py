@@ -69,9 +69,9 @@ class Preempt(Action):
 
     def execute(self, session: Session) -> None:
         """Run the action."""
-        rounds = contenders(session, self.name, session.job_starving, "within-queue")
         seconds = self.arguments.reservation_seconds
         between = Evictor(session, WithinQueue(self.name), reservation_seconds=seconds)
+        rounds = contenders(session, self.name, session.job_starving, "within-queue", between.repeat)
         visited: list[tuple[Queue, list[Job]]] = []
         while rounds:
             queue, waiting = rounds.pop_queue()
@@ -84,6 +84,7 @@ class Preempt(Action):
                 if not session.deadline.allows_attempt(queue.name):
                     break
                 inside.attempt(queue, job, session.pending_tasks(job), session.job_starving)
+        session.failed_attempts.end_evictions("within-queue", evicted=bool(session.evictions))
 
     def _drain(
         self, session: Session, rounds: Rounds, evictor: Evictor, queue: Queue, waiting: KeyHeap[Job]

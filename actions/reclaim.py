@@ -41,9 +41,9 @@ class Reclaim(Action):
 
     def execute(self, session: Session) -> None:
         """Run the action."""
-        rounds = contenders(session, self.name, session.may_reclaim, "across-queues")
         scope = AcrossQueues(self.name)
         evictor = Evictor(session, scope, reservation_seconds=self.arguments.reservation_seconds)
+        rounds = contenders(session, self.name, session.may_reclaim, "across-queues", evictor.repeat)
         rest: dict[str, Sequence[Task]] = {}
         while rounds:
             queue, waiting = rounds.pop_queue()
@@ -68,3 +68,4 @@ class Reclaim(Action):
                 session.refuse_behind_head(queue, job, waiting, "reclaimable")
                 continue
             rounds.push_queue(queue)
+        session.failed_attempts.end_evictions("across-queues", evicted=bool(session.evictions))

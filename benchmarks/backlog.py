@@ -7,6 +7,8 @@ One running pod per node holds all its cards, and 10,000 gangs of four such pods
 - B2: all of them are refused at admission, because running pods use most of the quota of their queue.
 - B3: as B1, with the actions preempt and reclaim: the running pods are in another queue, and are no training.
 - B4: as B3, and one running pod per queue has a low priority: each gang may preempt it, and needs three nodes more.
+- B5: as B3, and all running pods have a low priority and are in the queues of the gangs: they would suffice, and a
+  PodDisruptionBudget protects them.
 """
 
 from __future__ import annotations
@@ -37,15 +39,26 @@ from capcard_sched.insight.object_view import DeltaObjects
 from capcard_sched.model.deltas import Delta, ObjectChanged
 from capcard_sched.model.intents import Bind
 from capcard_sched.model.kinds import KubernetesObject
+from capcard_sched.model.limits import PodDisruptionBudgetObject
 from capcard_sched.model.objects import ObjectMeta, PodObject, PodStatus, PriorityClassObject
 
-BACKLOGS: Final = ("B1", "B2", "B3", "B4")
+BACKLOGS: Final = ("B1", "B2", "B3", "B4", "B5")
 _EVICTING: Final = default_text().replace(
     '"enqueue, allocate, backfill"', '"enqueue, allocate, preempt, reclaim, backfill"'
 )
-_WITH_EVICTIONS: Final = ("B3", "B4")
+_WITH_BUDGET: Final = _EVICTING.replace("  - name: predicates", "  - name: pdb\n  - name: predicates")
+_CONFS: Final = {"B3": _EVICTING, "B4": _EVICTING, "B5": _WITH_BUDGET}
 _QUEUES: Final = 40
 _GANG: Final = 4
+#: Selects every pod and allows no eviction.
+_BUDGET: Final = msgspec.convert(
+    {
+        "metadata": {"name": "all", "namespace": "default"},
+        "spec": {"selector": {"matchExpressions": [{"key": "job", "operator": "Exists"}]}},
+        "status": {"disruptionsAllowed": 0},
+    },
+    PodDisruptionBudgetObject,
+)
 _LOW: Final = PriorityClassObject(metadata=ObjectMeta(name="low", uid="low"), value=-1)
 #: Gangs per node.
 _GANGS_PER_NODE: Final = 2
@@ -94,8 +107,9 @@ def measure_backlog(scene: str, size: str, nodes: int, repeats: int) -> Backlog:
 def _sample(scene: str, nodes: int, gangs: int) -> _Sample:
     workload = _workload(scene, nodes, gangs)
     running = [pod for pod in workload.pods if pod.spec.node_name]
-    core, work = started_core(encode(workload), _EVICTING if scene in _WITH_EVICTIONS else None)
+    core, work = started_core(encode(workload), _CONFS.get(scene))
     core.apply(ObjectChanged(_LOW))
+    core.apply(ObjectChanged(_BUDGET))
     take_in(core, work)
     settle_memory()
 
@@ -148,7 +162,7 @@ def _workload(scene: str, nodes: int, gangs: int) -> Workload:
     on_nodes: list[Template] = []
     for number, node in enumerate(whole):
         model = (node.metadata.labels or {})[f"{GPU}.product"]
-        is_victim = scene == "B4" and number >= len(whole) - _QUEUES
+        is_victim = scene == "B5" or (scene == "B4" and number >= len(whole) - _QUEUES)
         queue = f"queue-{number % _QUEUES:02d}" if scene == "B2" or is_victim else "busy"
         if queue in held:
             held[queue][model] += 8

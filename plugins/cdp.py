@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Task
+    from capcard_sched.model.queue import Queue
 
 #: The cause of a protection in reports.
 CAUSE = "cool-down"
@@ -37,20 +38,22 @@ class Cdp(Plugin):
     """
 
     name = "cdp"
+    victims_by_usage = False
     Arguments = CdpArguments
     arguments: CdpArguments
 
     def __init__(self, arguments: Any = None, *, hierarchy: bool = False) -> None:
         super().__init__(arguments, hierarchy=hierarchy)
         self._now = 0.0
-        #: The earliest end of a cool-down that protected a pod in this session.
+        #: The earliest end of a cool-down that protected a pod: later sessions need not examine the pod again.
         self._due: float | None = None
         self._warnings = AnnotationWarnings()
 
     def open(self, session: Session) -> None:
         """Report times that cannot be parsed. O(pods of the jobs that changed)."""
         self._now = session.now
-        self._due = None
+        if self._due is not None and self._due <= self._now:
+            self._due = None
         self._warnings.report_pods(session, _problem)
 
     def next_wakeup(self) -> float | None:
@@ -73,6 +76,10 @@ class Cdp(Plugin):
         return VictimDecision(protected, victims)
 
     reclaimable = preemptable
+
+    def eviction_version(self, hook: str, queue: Queue, role: str) -> tuple[()]:
+        """Empty: cool-downs are facts of the pods until `next_wakeup`."""
+        return ()
 
 
 def _problem(task: Task) -> str:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from capcard_sched.model.job import Task
+    from capcard_sched.model.queue import Queue
 
 #: Matched by name; the value of another class does not matter.
 CRITICAL_CLASSES = frozenset({"system-cluster-critical", "system-node-critical"})
@@ -20,6 +21,7 @@ class Conformance(Plugin):
     """Protects critical pods and all pods in `kube-system` from eviction."""
 
     name = "conformance"
+    victims_by_usage = False
 
     def preemptable(self, task: Task, candidates: Sequence[Task]) -> list[Task]:
         return [
@@ -29,3 +31,7 @@ class Conformance(Plugin):
         ]
 
     reclaimable = preemptable
+
+    def eviction_version(self, hook: str, queue: Queue, role: str) -> tuple[()]:
+        """Empty: only the pod decides."""
+        return ()

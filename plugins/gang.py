@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job, Task
+    from capcard_sched.model.queue import Queue
 
 #: Condition types of a PodGroup.
 UNSCHEDULABLE = "Unschedulable"
@@ -34,6 +35,7 @@ class Gang(Plugin):
     """
 
     name = "gang"
+    victims_by_usage = False
     switch_notes: ClassVar[Mapping[str, str]] = {
         "enablePreemptable": "a gang that would fall below its minimum is evicted as a unit; Volcano evicts only the "
         "pods that it needs"
@@ -83,6 +85,10 @@ class Gang(Plugin):
     def protects(self, hook: str, job: Job, priority: int) -> Protection:
         """Of gangs without members beyond their minimum."""
         return Protection.NONE if job.ready_tasks > job.min_available else Protection.IN_TIER
+
+    def eviction_version(self, hook: str, queue: Queue, role: str) -> tuple[()]:
+        """Empty: the minimum of a gang is a fact of its job."""
+        return ()
 
     def preemptable(self, task: Task, candidates: Sequence[Task]) -> list[Task] | VictimDecision:
         """The first candidates of each job, as long as the job, and each of its roles, keeps its minimum.

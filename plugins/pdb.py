@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Task
     from capcard_sched.model.limits import Budget
+    from capcard_sched.model.queue import Queue
 
 #: The cause of a protection in reports.
 CAUSE = "disruption-budget"
@@ -41,11 +42,14 @@ class Pdb(Plugin):
     """
 
     name = "pdb"
+    victims_by_usage = False
     reads = Reads.BUDGETS
 
     def __init__(self, arguments: Any = None, *, hierarchy: bool = False) -> None:
         super().__init__(arguments, hierarchy=hierarchy)
         self._budgets: Mapping[str, Mapping[str, Budget]] = {}
+        #: The number of sessions in which budgets had changed.
+        self._changes = 0
         #: Namespace and budget name to the pods charged to it, by uid.
         self._charges: dict[tuple[str, str], dict[str, _Charge]] = {}
         #: Namespace and identity of a label set to that set and the names of the budgets that select such a pod.
@@ -54,6 +58,7 @@ class Pdb(Plugin):
     def open(self, session: Session) -> None:
         """Read the budgets and drop the charges that their status includes by now. O(pods charged)."""
         self._budgets = session.budgets
+        self._changes += bool(session.changed.everything or session.changed.budgets)
         if session.changed.everything or session.changed.budgets or len(self._selected) > _MOST_LABEL_SETS:
             self._selected.clear()
         tasks = session.tasks_by_uid
@@ -103,6 +108,10 @@ class Pdb(Plugin):
         return VictimDecision({each.uid: CAUSE for each in candidates if each.uid not in kept}, admitted)
 
     reclaimable = preemptable
+
+    def eviction_version(self, hook: str, queue: Queue, role: str) -> tuple[object, ...]:
+        """All budgets and the pods charged to them: a budget selects pods of any queue."""
+        return self._changes, *((key, *sorted(charges)) for key, charges in sorted(self._charges.items()) if charges)
 
     def victim_filter(self, tasks: Sequence[Task]) -> list[Task]:
         """Filters the victims of other plugins. A `victim_tasks` hook would name every pod without a budget."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job, Task
+    from capcard_sched.model.queue import Queue
 
 
 class PriorityArguments(msgspec.Struct, frozen=True):
@@ -33,6 +34,7 @@ class Priority(Plugin):
     """
 
     name = "priority"
+    victims_by_usage = False
     Arguments = PriorityArguments
     arguments: PriorityArguments
 
@@ -72,6 +74,10 @@ class Priority(Plugin):
         """Of jobs whose priority is not lower; with `boundByPods` the priority depends on more than the job."""
         lower = hook != "preemptable" or self.arguments.bound_by_pods or job.priority < priority
         return Protection.NONE if lower else Protection.IN_TIER
+
+    def eviction_version(self, hook: str, queue: Queue, role: str) -> tuple[object, ...]:
+        """Priorities are facts of the jobs; with `boundByPods` they follow from the PriorityClasses, too."""
+        return (tuple(self._classes.items()), self._default) if self.arguments.bound_by_pods else ()
 
     def preemptable(self, task: Task, candidates: Sequence[Task]) -> list[Task]:
         """Tasks of jobs of lower priority; inside the preemptor's own job, tasks of lower priority."""

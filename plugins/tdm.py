@@ -142,6 +142,7 @@ class Tdm(Plugin):
     """
 
     name = "tdm"
+    victims_by_usage = False
     Arguments = TdmArguments
     arguments: TdmArguments
 
@@ -279,6 +280,10 @@ class Tdm(Plugin):
         return _within_budgets(
             each for each in candidates if is_preemptable(each) and _runs(each) and not _zone_of(each)
         )
+
+    def eviction_version(self, hook: str, queue: Queue, role: str) -> tuple[()]:
+        """Empty: annotations, budgets of jobs and labels of nodes decide; hours open and close nodes only."""
+        return ()
 
     def victim_tasks(self, tasks: Sequence[Task]) -> list[Task]:
         """Preemptable running pods on nodes of a zone outside its hours; at most once per period."""

@@ -259,10 +259,12 @@ class ClusterObjects(StorageObjects):
         obj = {"metadata": self._meta(name, None), "value": value, "globalDefault": global_default}
         self._deltas.append(deltas.ObjectChanged(msgspec.convert(obj, PriorityClassObject)))
 
-    def set_phase(self, name: str, phase: str, *, namespace: str = "default") -> None:
+    def set_phase(
+        self, name: str, phase: str, *, namespace: str = "default", conditions: Iterable[Mapping[str, Any]] = ()
+    ) -> None:
         """Change the status of a pod."""
         obj = self._pods[f"{namespace}/{name}"]
-        obj["status"] = {"phase": phase}
+        obj["status"] = {"phase": phase, "conditions": [dict(condition) for condition in conditions]}
         self._deltas.append(deltas.ObjectChanged(msgspec.convert(obj, PodObject)))
 
     def nominate(self, name: str, node: str, *, namespace: str = "default") -> None:

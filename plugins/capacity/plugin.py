@@ -160,6 +160,20 @@ class Capacity(QuotaPlugin):
         victims = {candidate.uid for candidate, _ in queued} - protected.keys()
         return VictimDecision(protected, [candidate for candidate in candidates if candidate.uid in victims])
 
+    def eviction_version(self, hook: str, queue: Queue, role: str) -> tuple[object, ...]:
+        """The place in the tree; of victims what their branches hold, deserve and guarantee."""
+        branch = self._tree.branches[queue.name]
+        if role == "preemptor":
+            places = tuple([one.name for one in branch.chain()]), tuple([one.name for one in branch.path])
+            return branch.fault, *places
+        # The root is above every preemptor: what it holds protects nothing.
+        amounts = [
+            (one.name, one.deserved.tobytes(), one.named, one.allocated.tobytes(), one.guarantee.tobytes())
+            for one in branch.path
+            if one.parent is not None
+        ]
+        return branch.fault, len(branch.path), *amounts
+
     # --- admission --------------------------------------------------------------------------------------------------
 
     def allocation_version(self, queue: Queue) -> tuple[object, ...]:
@@ -170,7 +184,7 @@ class Capacity(QuotaPlugin):
             for one in (branch.chain() if branch.guarded else branch.path)
             for vector in (one.held, one.releasing, one.real_capability, one.kept, one.earmarked)
         ]
-        return barred is None or barred.message, *amounts
+        return barred is None or barred.message, branch.deserved.tobytes(), branch.named, *amounts
 
     # --- metrics ----------------------------------------------------------------------------------------------------
 

@@ -154,6 +154,10 @@ class CapacityCard(Plugin):
     def reclaimable(self, task: Task, candidates: Sequence[Task]) -> VictimDecision:
         return self._reclaim.victims(task, candidates)
 
+    def eviction_version(self, hook: str, queue: Queue, role: str) -> tuple[str, ...]:
+        """The ancestors, below which evictions free quota; a preemptor's books are its `allocation_version`."""
+        return self._reclaim.version(queue.name)
+
     def protects(self, hook: str, job: Job, priority: int) -> Protection:
         return self._reclaim.protects(job) if hook == "reclaimable" else Protection.NONE
 

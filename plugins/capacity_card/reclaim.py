@@ -96,6 +96,11 @@ class CardReclaim:
                 victims.append(candidate)
         return VictimDecision(protected, victims, unanimous=True)
 
+    def version(self, queue: str) -> tuple[str, ...]:
+        """The names of the ancestors of a queue, nearest first."""
+        account = self._ledger.queues.get(queue)
+        return () if account is None else tuple([one.name for one in account.ancestors])
+
     def protects(self, job: Job) -> Protection:
         """Of jobs without training pods."""
         trains = any(self._type(job, task) == "training" for task in job.tasks.values())

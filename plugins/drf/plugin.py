@@ -86,6 +86,10 @@ class Drf(Plugin):
             return None
         return [] if task.job is None else self._tree.reclaim_victims(task, task.job, candidates)
 
+    def eviction_version(self, hook: str, queue: Queue, role: str) -> tuple[()] | None:
+        """Empty: shares follow from the jobs and the cluster's total. None with a hierarchy, which reads all queues."""
+        return () if self._tree is None else None
+
     def on_allocate(self, placement: Placement) -> None:
         self._refresh(placement.job)
 

@@ -38,6 +38,7 @@ class Proportion(QuotaPlugin):
     """Shares the cluster between queues by weight. Deserved amounts are fixed at session open."""
 
     name = "proportion"
+    victims_by_usage = False
     Arguments = ProportionArguments
     arguments: ProportionArguments
 
@@ -84,7 +85,7 @@ class Proportion(QuotaPlugin):
 
     def allocation_version(self, queue: Queue) -> tuple[object, ...]:
         attributes, releasing = self._attributes[queue.name], self._session.resources.fit(queue.releasing)
-        vectors = self._held(queue), releasing, attributes.limit, attributes.wanted
+        vectors = self._held(queue), releasing, attributes.limit, attributes.deserved, attributes.wanted
         return queue.state, *(vector.tobytes() for vector in vectors)
 
     def _admission_limits(self, queue: Queue) -> list[tuple[str, Vector, Vector]]:
@@ -139,6 +140,13 @@ class Proportion(QuotaPlugin):
                 evicted[name].add(candidate.cls)
                 victims.add(candidate.uid)
         return VictimDecision(protected, [candidate for candidate in candidates if candidate.uid in victims])
+
+    def eviction_version(self, hook: str, queue: Queue, role: str) -> tuple[object, ...]:
+        """Of victims what their queue holds, deserves and guarantees."""
+        if role == "preemptor":
+            return ()
+        attributes, allocated = self._attributes[queue.name], self._session.resources.fit(queue.allocated)
+        return allocated.tobytes(), attributes.deserved.tobytes(), attributes.guarantee.tobytes()
 
     def _entitled(self, attributes: QueueAttributes, held: Vector, cls: TaskClass) -> bool:
         """Whether a queue that holds this much deserves one more pod of the class."""

@@ -9,10 +9,13 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 
-from capcard_sched.model.annotations import QUEUE_NAMESPACES, SERVICE_TYPE
+from capcard_sched.model.annotations import COOLDOWN_TIME, QUEUE_NAMESPACES, SERVICE_TYPE
+from capcard_sched.model.deltas import ObjectChanged
 from capcard_sched.model.intents import Bind, Evict, UpdatePodGroup
+from capcard_sched.model.limits import PodDisruptionBudgetObject
+from capcard_sched.model.timestamps import format_timestamp
 from capcard_sched.testing import Harness
-from tests.properties.test_scheduling import _CONFS, _Event, _events, _Gang, _gangs, _Run, _World, _worlds
+from tests.properties.test_scheduling import _CONFS, _Event, _events, _Gang, _gangs, _Node, _Pod, _Run, _World, _worlds
 
 
 class _Turn(NamedTuple):
@@ -26,6 +29,8 @@ class _Turn(NamedTuple):
     node: _NodeEdit | None = None
     #: A new gang of high priority, or None.
     gang: _Gang | None = None
+    #: The disruptions that the budget of some pods allows from now on, or None for no change.
+    budget: int | None = None
 
 
 class _QueueEdit(NamedTuple):
@@ -35,6 +40,10 @@ class _QueueEdit(NamedTuple):
     state: str
     #: The namespaces it accepts; None accepts all.
     namespaces: str | None
+    weight: int
+    #: CPUs it deserves.
+    deserved: int
+    reclaimable: bool
 
 
 class _NodeEdit(NamedTuple):
@@ -53,11 +62,14 @@ _turns = st.lists(
         queue=st.none()
         | st.builds(
             _QueueEdit,
-            name=st.sampled_from(["q", "r"]),
+            name=st.sampled_from(["q", "r", "s"]),
             cards=st.fixed_dictionaries({"A": st.integers(0, 5), "B": st.integers(0, 5)}),
             cpu=st.sampled_from([1000, 1000, 3]),
             state=st.sampled_from(["Open", "Open", "Closed"]),
             namespaces=st.sampled_from([None, None, "default", "another"]),
+            weight=st.sampled_from([1, 1, 9]),
+            deserved=st.integers(0, 9),
+            reclaimable=st.sampled_from([True, True, False]),
         ),
         node=st.none()
         | st.builds(
@@ -68,8 +80,59 @@ _turns = st.lists(
             cordoned=st.booleans(),
         ),
         gang=st.none() | st.builds(lambda gang: gang._replace(priority="high"), _gangs),
+        budget=st.none() | st.integers(0, 2),
     ),
     min_size=1,
+    max_size=8,
+)
+
+#: Pods on nodes of one size, that gangs of high priority may evict as far as budgets and cool-downs permit.
+_low = st.builds(
+    lambda queue, minimum, cpu, count: _Gang(queue, minimum, (_Pod(cpu, ""),) * count, ""),
+    st.sampled_from(["q", "r"]),
+    st.integers(1, 2),
+    st.integers(1, 3),
+    st.integers(1, 3),
+)
+_full_worlds = st.builds(
+    _World,
+    nodes=st.lists(st.just(_Node(4, "A", 0, 110)), min_size=2, max_size=3),
+    quotas=st.just({"q": {"A": 9, "B": 9}, "r": {"A": 9, "B": 9}}),
+    gangs=st.lists(_low, min_size=3, max_size=6),
+    later=st.lists(_low, min_size=2, max_size=2),
+    events=st.just([]),
+)
+_full_turns = st.lists(
+    st.builds(
+        _Turn,
+        events=st.lists(
+            st.builds(_Event, st.sampled_from(["finish", "delete pod", "add gang", "foreign"]), st.integers(0, 30)),
+            max_size=1,
+        ),
+        seconds=st.sampled_from([1, 1, 1, 100, 240]),
+        queue=st.none()
+        | st.builds(
+            _QueueEdit,
+            name=st.sampled_from(["q", "r"]),
+            cards=st.just({"A": 9, "B": 9}),
+            cpu=st.sampled_from([1000, 1000, 6]),
+            state=st.just("Open"),
+            namespaces=st.none(),
+            weight=st.sampled_from([1, 9]),
+            deserved=st.integers(0, 9),
+            reclaimable=st.booleans(),
+        ),
+        gang=st.none()
+        | st.builds(
+            lambda cpu, count, extra: _Gang("q", count, (_Pod(cpu, ""),) * (count + extra), "high"),
+            st.integers(2, 4),
+            st.integers(1, 3),
+            st.integers(0, 1),
+        ),
+        node=st.none(),
+        budget=st.none() | st.integers(0, 2),
+    ),
+    min_size=2,
     max_size=8,
 )
 
@@ -92,6 +155,25 @@ _PREEMPTING = (
     _evicting("{name: priority}, {name: gang}", "{name: predicates}, {name: proportion}, {name: nodeorder}"),
     _evicting("{name: gang, enablePreemptable: false, enableReclaimable: false}, {name: priority}, {name: capacity}"),
 )
+#: With possible victims that are protected for the time being: by budgets, cool-downs, deserved amounts, other tiers.
+_PROTECTING = (
+    _evicting(
+        "{name: priority}, {name: gang, enablePreemptable: false}, {name: conformance}, {name: pdb}, {name: cdp}, "
+        "{name: predicates}, {name: capacity-card}, {name: nodeorder}"
+    ),
+    _evicting(
+        "{name: priority}, {name: gang, enablePreemptable: false, enableReclaimable: false}, {name: pdb}, "
+        "{name: predicates}, {name: proportion}, {name: nodeorder}",
+    ),
+    _evicting(
+        "{name: priority}, {name: gang, enablePreemptable: false, enableReclaimable: false}",
+        "{name: conformance}, {name: cdp}, {name: predicates}, {name: capacity, enableHierarchy: true}",
+    ),
+    _evicting(
+        "{name: priority}, {name: gang}",
+        "{name: drf}, {name: pdb}, {name: predicates}, {name: proportion}, {name: nodeorder}",
+    ),
+)
 #: With votes on admission that depend on time, on the tree of queues, and reservations that are returned.
 _ADMITTING = tuple(
     f'actions: "enqueue, allocate, backfill"\n'
@@ -113,8 +195,10 @@ class _Typed(_Run):
         self.evicted: list[str] = []
         super().__init__(conf, world)
 
-    def add_gang(self, gang: _Gang) -> None:
-        super().add_gang(gang)
+    def add_gang(self, gang: _Gang, **pod_fields: Any) -> None:
+        """Of three gangs one has a budget, and one a cool-down that starts with the creation of its pods."""
+        labels = ({"app": "web"}, {COOLDOWN_TIME: "4m"}, {})[len(self.gangs) % 3]
+        super().add_gang(gang, labels=labels)
         kind = "training" if gang.queue == "r" else "inference" if gang.priority else ""
         if kind:
             name = f"g{len(self.gangs) - 1}"
@@ -129,9 +213,32 @@ class _Typed(_Run):
             )
 
 
+def _set_budget(h: Harness, allowed: int) -> None:
+    body = {
+        "metadata": {"name": "web", "namespace": "default"},
+        "spec": {"selector": {"matchLabels": {"app": "web"}}},
+        "status": {"disruptionsAllowed": allowed},
+    }
+    h.apply(ObjectChanged(msgspec.convert(body, PodDisruptionBudgetObject)))
+
+
+def _start_cooldowns(run: _Typed) -> None:
+    """The kubelet reports that pods with a cool-down are scheduled."""
+    for name in sorted(run.pods.keys() & run.h.binds.keys()):
+        task = run.h.task(name)
+        if task.cooldown is not None and not task.cooldown.scheduled and not task.deleting:
+            condition = {
+                "type": "PodScheduled",
+                "status": "True",
+                "lastTransitionTime": format_timestamp(run.h.now),
+            }
+            run.h.set_phase(name, "Running", conditions=[condition])
+
+
 def _attempt_everything(h: Harness) -> None:
     h.core.snapshot().failed_attempts.add = lambda *_: None  # type: ignore[method-assign]
     h.core.snapshot().failed_attempts.add_refused = lambda *_: None  # type: ignore[method-assign]
+    h.core.snapshot().failed_attempts.is_hopeless = lambda *_: False  # type: ignore[method-assign]
 
 
 def _turn(run: _Typed, turn: _Turn) -> tuple[list[list[Any]], list[dict[str, str]], list[str]]:
@@ -148,10 +255,22 @@ def _turn(run: _Typed, turn: _Turn) -> tuple[list[list[Any]], list[dict[str, str
         run.happen(event)
     if turn.gang is not None:
         run.add_gang(turn.gang)
+    if turn.budget is not None:
+        _set_budget(run.h, turn.budget)
+    _start_cooldowns(run)
     if (edit := turn.queue) is not None:
         notes = {} if edit.namespaces is None else {QUEUE_NAMESPACES: edit.namespaces}
         limits = {"cpu": str(edit.cpu), "memory": "1000Gi"}
-        run.h.queue(edit.name, cards=edit.cards, capability=limits, state=edit.state, annotations=notes)
+        run.h.queue(
+            edit.name,
+            cards=edit.cards,
+            capability=limits,
+            state=edit.state,
+            annotations=notes,
+            weight=edit.weight,
+            deserved={"cpu": str(edit.deserved)},
+            reclaimable=edit.reclaimable,
+        )
     if (change := turn.node) is not None:
         name = sorted(run.nodes)[change.number % len(run.nodes)]
         run.nodes[name] = node = run.nodes[name]._replace(cpu=change.cpu, cards=change.cards)
@@ -183,14 +302,25 @@ def _content(intent: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    "conf", [*(_CONFS[name] for name in ("cards", "plain", "spread", "shares")), *_PREEMPTING, *_ADMITTING]
+    "conf",
+    [*(_CONFS[name] for name in ("cards", "plain", "spread", "shares")), *_PREEMPTING, *_PROTECTING, *_ADMITTING],
 )
 @given(world=_worlds, turns=_turns)
 @settings(max_examples=40)
 def test_skipped_jobs_change_no_decision_event_condition_or_phase(conf: str, world: _World, turns: list[_Turn]) -> None:
-    if conf in _PREEMPTING:  # few nodes, full of pods that gangs of later turns may evict
+    if conf in (*_PREEMPTING, *_PROTECTING):  # few nodes, full of pods that gangs of later turns may evict
         world = world._replace(nodes=world.nodes[:2], gangs=[gang._replace(priority="") for gang in world.gangs])
     skipping, full = _Typed(conf, world), _Typed(conf, world)
     _attempt_everything(full.h)
     for turn in (_Turn([], 1, None), *turns, _Turn([], 1, None)):
         assert _turn(skipping, turn) == _turn(full, turn)
+
+
+@pytest.mark.parametrize("conf", [_PREEMPTING[1], *_PROTECTING])
+@given(world=_full_worlds, turns=_full_turns)
+@settings(max_examples=30)
+def test_failed_searches_that_stand_change_no_decision_or_phase(conf: str, world: _World, turns: list[_Turn]) -> None:
+    skipping, full = _Typed(conf, world), _Typed(conf, world)
+    _attempt_everything(full.h)
+    for turn in (_Turn([], 1, None, budget=0), *turns, _Turn([], 1, None)):
+        assert _turn(skipping, turn)[:2] == _turn(full, turn)[:2]

@@ -139,7 +139,8 @@ class _Run:
         self.nodes[name] = node
         self.h.gpu_node(name, card=node.card, count=node.cards, cpu=str(node.cpu), memory="64Gi", pods=node.slots)
 
-    def add_gang(self, gang: _Gang) -> None:
+    def add_gang(self, gang: _Gang, **pod_fields: Any) -> None:
+        """`pod_fields`: further arguments of the pods."""
         name = f"g{len(self.gangs)}"
         self.gangs[name] = gang
         self.h.group(name, queue=gang.queue, min_member=gang.minimum, phase="Pending", priority_class=gang.priority)
@@ -147,7 +148,7 @@ class _Run:
             self.pods[f"{name}-w-{i}"] = pod, gang
             requests = {"cpu": str(pod.cpu)} if pod.cpu else {}
             card, cards = (pod.card, 1) if pod.card else (None, 0)
-            self.h.pod(f"{name}-w-{i}", group=name, requests=requests, card=card, cards=cards)
+            self.h.pod(f"{name}-w-{i}", group=name, requests=requests, card=card, cards=cards, **pod_fields)
 
     def happen(self, event: _Event) -> None:
         """One event, if there is anything for it to happen to."""

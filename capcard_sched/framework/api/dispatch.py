@@ -28,6 +28,8 @@ class Judgement(NamedTuple):
 
     victims: list[Any]
     kept: dict[str, str]
+    #: Whether a tier decided without the later ones.
+    by_tiers: bool
 
 
 class BoundNodeHook(NamedTuple):
@@ -91,9 +93,24 @@ class Dispatch:
         voters = {name for name, _ in self._flat["job_enqueueable"]}
         #: Whether every plugin that votes on admission also declares an `admission_version`.
         self.has_admission_versions = voters == {name for name, _ in self._flat["admission_version"]}
-        limiting = {name for hook in ("overused", "allocatable", "allocatable_many") for name, _ in self._flat[hook]}
+        hooks = ("overused", "allocatable", "allocatable_many", "preemptive")
+        limiting = {name for hook in hooks for name, _ in self._flat[hook]}
         #: Whether every plugin that limits allocation also declares an `allocation_version`.
         self.has_allocation_versions = limiting <= {name for name, _ in self._flat["allocation_version"]}
+
+    def has_eviction_versions(self, hook: str) -> bool:
+        """Whether every plugin that takes part in evictions of a hook also declares an `eviction_version`.
+
+        `hook`: "preemptable" or "reclaimable".
+        """
+        others = self._flat["victim_queue_order"] if hook == "reclaimable" else []
+        voters = {name for name, _ in (*self._flat[hook], *others)}
+        return voters <= {name for name, _ in self._flat["eviction_version"]}
+
+    def has_victims_by_usage(self, hook: str) -> bool:
+        """Whether victims of `preemptable` or `reclaimable` depend on the usage of the preemptor's queue or job."""
+        voters = {name for name, _ in self._flat[hook]}
+        return any(plugin.victims_by_usage for plugin in self.plugins if plugin.name in voters)
 
     @staticmethod
     def _node_hooks(kind: str, tiers: Sequence[Sequence[tuple[Plugin, dict[str, bool]]]]) -> Iterator[BoundNodeHook]:
@@ -221,17 +238,19 @@ class Dispatch:
                     results.append((name, list(result)))
             tiers.append(results)
         if barred:
-            return Judgement([], {task.uid: protected.get(task.uid, barred) for task in candidates})
+            kept = {task.uid: protected.get(task.uid, barred) for task in candidates}
+            return Judgement([], kept, len(tiers) > 1)
         if unanimous:
             tiers = [[result for tier in tiers for result in tier]]
+        by_tiers = len(tiers) > 1
         chosen: list[Any] = []
-        kept: dict[str, str] = protected
+        kept = protected
         for results in tiers:
             chosen, removed = _intersect(results, protected, candidates, causes)
             if chosen:
-                return Judgement(chosen, removed | protected)
+                return Judgement(chosen, removed | protected, by_tiers)
             kept = removed | kept
-        return Judgement([], kept)
+        return Judgement([], kept, by_tiers)
 
     def protects(self, hook: str, job: object, priority: int) -> bool:
         """Whether `judge` names no pod of the job as a victim for a preemptor of the priority, whatever the order."""

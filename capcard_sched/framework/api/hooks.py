@@ -122,8 +122,8 @@ HOOKS: tuple[Hook, ...] = (
     ),
     Hook(
         "allocation_version",
-        "(queue) -> value | None: determines `overused` and `allocatable` for unchanged jobs of the queue: the same "
-        "value, the same results",
+        "(queue) -> value | None: determines `overused`, `allocatable` and `preemptive` for unchanged jobs of the "
+        "queue: the same value, the same results",
         None,
         Combine.MERGE,
         "a plugin with one of these hooks has every waiting job attempted in every session",
@@ -159,6 +159,15 @@ HOOKS: tuple[Hook, ...] = (
         None,
         Combine.MERGE,
         "no protection",
+    ),
+    Hook(
+        "eviction_version",
+        '("preemptable" | "reclaimable", queue, "preemptor" | "victim") -> value | None: determines what the hook '
+        "and `victim_queue_order` read of the queue in this role, beside nodes, their pods and the jobs of these: the "
+        "same value, the same results. It may change at `next_wakeup`",
+        None,
+        Combine.MERGE,
+        "a plugin with one of these hooks has every search for victims repeated in every session",
     ),
     Hook(
         "evict_scope",

@@ -124,6 +124,8 @@ class Plugin:
     Arguments: ClassVar[type[msgspec.Struct]] = NoArguments
     #: The facts that the plugin reads beside jobs, queues and nodes; `next_wakeup` is a cheaper CLOCK.
     reads: ClassVar[Reads] = Reads(0)
+    #: Whether its victims depend on the usage of the preemptor's queue or job: more usage permits no further victim.
+    victims_by_usage: ClassVar[bool] = True
     #: Switch to a note that `validate` shows when a scheduler-conf turns it off: a difference from Volcano.
     switch_notes: ClassVar[Mapping[str, str]] = {}
 

@@ -274,7 +274,8 @@ class SessionCloser:
             self._failures.pop(job.key, None)
             return False
         known = self._failures.get(job.key)
-        unchanged = job.key not in session.changed.jobs and not session.changed.everything
+        evicted = job.key in session.state.changes.jobs
+        unchanged = job.key not in session.changed.jobs and not evicted and not session.changed.everything
         if known is not None and unchanged and known[0] == failure and session.now < known[1]:
             return True
         self._failures[job.key] = failure, session.now + REFRESH_SECONDS

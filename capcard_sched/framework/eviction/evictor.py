@@ -13,8 +13,8 @@ from capcard_sched.framework.eviction import nominations
 from capcard_sched.framework.eviction.search import PreemptionPlan, VictimSearch
 from capcard_sched.framework.eviction.shortfall import shortfall_text
 from capcard_sched.framework.eviction.units import minimal_set, tasks_of
-from capcard_sched.framework.eviction.victim_index import may_be_evicted
 from capcard_sched.framework.session.carry_over import REFRESH_SECONDS
+from capcard_sched.framework.session.failed_searches import RepeatedSearch, search_id
 from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model import reasons
 from capcard_sched.model.explanation import EvictedPod, VictimsConsidered
@@ -46,14 +46,19 @@ _REMEMBERED = 16
 class Evictor:
     """Finds capacity for the pods of jobs within one scope, during one action."""
 
-    def __init__(self, session: Session, scope: WithinQueue, *, reservation_seconds: float) -> None:
-        """`reservation_seconds`: lifetime of a nomination after its victims."""
+    def __init__(
+        self, session: Session, scope: WithinQueue, *, reservation_seconds: float, rows: Sequence[int] | None = None
+    ) -> None:
+        """`reservation_seconds`: lifetime of a nomination after its victims; `rows`: those with victims, None: all."""
         self._session = session
         self._scope = scope
         self._seconds = reservation_seconds
+        self._rows = rows
         self._searches: dict[SearchKey, VictimSearch] = {}
         #: Searches used since the last statement ended.
         self._used: set[VictimSearch] = set()
+        #: Searches of pods that a quota refused.
+        self._over_quota: set[SearchKey] = set()
         self._commits = 0
         #: uid of a pod to its shortfall on its node: int64 [resource columns].
         self._shortfalls: dict[str, Vector] = {}
@@ -115,6 +120,7 @@ class Evictor:
                         break
             if not placed or not session.job_pipelined(job):
                 self._undo(statement)
+                self._note_failure(job, failed, needed, placed)
                 if unplaced is not None:
                     self._explain(queue, job, unplaced)
                 return 0 if whole else done
@@ -128,6 +134,47 @@ class Evictor:
             self._undo(statement)
             raise
         return done
+
+    def _note_failure(self, job: Job, failed: set[SearchKey], needed: int, placed: int) -> None:
+        """Records an undone attempt for the next sessions, unless it read more than the records compare."""
+        session, kind = self._session, self._scope.kind
+        if kind is None or session.evictions or (placed and not failed):
+            return
+        signatures = session.pending_signatures(job)
+        if not all(map(session.engine.reads_amounts_only, signatures)):
+            return
+        searches = [search for key in failed if (search := self._searches.get(key)) is not None]
+        barred = [causes for search in searches for causes in search.barred.values()]
+        if kind == "across-queues" and any("would-take-back" in causes for causes in barred):
+            return  # the books of the victims' queues were read as those of a preemptor
+        found = search_id(kind, job, signatures)
+        # A quota may leave free capacity: which nodes have it then follows from all nodes.
+        is_partial = placed > 0 and not failed.isdisjoint(self._over_quota)
+        is_planned = is_partial or found.pods == job.key or any(search.is_planned for search in searches)
+        by_tiers = any(search.by_tiers for search in searches)
+        session.failed_attempts.searches.note(found, needed, placed=placed, is_planned=is_planned, by_tiers=by_tiers)
+
+    def repeat(self, job: Job, rows: Sequence[int]) -> RepeatedSearch | None:
+        """Attempts a job with pods of one signature anew, on a statement. None when one of the rows may have a plan."""
+        session, queue = self._session, self._session.queues[job.queue]
+        only = Evictor(session, self._scope, reservation_seconds=self._seconds, rows=rows)
+        statement, placed = Statement(session), 0
+        try:
+            with session.plan_nominations():
+                for task in session.pending_tasks(job):
+                    if task.cls.preemption_policy == _NEVER:
+                        break
+                    if not only._place(statement, queue, job, task, only._key(queue, job, task)):
+                        break
+                    placed += 1
+                    if session.job_pipelined(job):
+                        return None
+        finally:
+            statement.rollback(0)
+        searches = only._searches.values()
+        if any(search.is_planned for search in searches) or (placed and only._over_quota):
+            return None
+        return RepeatedSearch(placed, any(search.by_tiers for search in searches))
 
     def _leans_on_evictions(self, statement: Statement) -> bool:
         """Whether some pod of the statement depends on capacity that this session's evictions free."""
@@ -163,17 +210,20 @@ class Evictor:
         dispatch = session.dispatch
         refusal = self._scope.refusal(session, queue, task)
         if refusal is not None:
-            session.refuse(task, refusal)
+            if self._rows is None:
+                session.refuse(task, refusal)
             return None
         if dispatch.refusal("pre_predicate", signature) is not None:
             return None
         quota = dispatch.refusal("allocatable", queue, task)
         over_quota = quota is not None
+        if over_quota:
+            self._over_quota.add(key)
         if quota is not None and not self._scope.frees_own_quota and quota.queue in ("", queue.name):
             return None
         search = self._searches.get(key)
         if search is None:
-            search = VictimSearch(session, self._scope, signature, queue, task, over_quota=over_quota)
+            search = VictimSearch(session, self._scope, signature, queue, task, over_quota=over_quota, rows=self._rows)
             self._searches[key] = search
         self._used.add(search)
         if not over_quota:
@@ -212,7 +262,8 @@ class Evictor:
             self._evict(statement, plan.units, queue, task, message)
             if self._fits(queue, task, plan.row):
                 statement.pipeline(job, [task], [node])
-                if not self._would_be_preempted_back(statement, job, task, plan):
+                victims = [unit.tasks[0] for unit in plan.units]
+                if not self._scope.is_preempted_back(session, statement, job, task, node, victims):
                     return ""
                 obstacle = "would-take-back"
         except Exception:
@@ -251,23 +302,6 @@ class Evictor:
         if chosen is None:
             return None
         return search.priced(row, chosen, search.shortfall(row), tried=True)
-
-    def _would_be_preempted_back(self, statement: Statement, job: Job, task: Task, plan: PreemptionPlan) -> bool:
-        """Whether a victim's job could evict the pod in turn as soon as it runs."""
-        session, dispatch, hook = self._session, self._session.dispatch, self._scope.hook
-        if not may_be_evicted(task):
-            return False
-        victims = [unit.tasks[0] for unit in plan.units]
-        rivals = [victim for victim in victims if self._scope.may_preempt_back(session, job, victim)]
-        if not rivals:
-            return False
-        mark = len(statement)
-        statement.rollback(mark - 1)  # for the plugins it is allocated, as it will be when a rival returns
-        statement.allocate(job, [task], [session.nodes.nodes[plan.row]])
-        found = any(dispatch.judge(hook, victim, [task]).victims for victim in rivals)
-        statement.rollback(mark - 1)
-        statement.pipeline(job, [task], [session.nodes.nodes[plan.row]])
-        return found
 
     # --- the end ----------------------------------------------------------------------------------------------------
 

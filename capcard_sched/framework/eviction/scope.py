@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from capcard_sched.framework.eviction.units import LIVE
+from capcard_sched.framework.eviction.victim_index import may_be_evicted
 from capcard_sched.model import reasons
 from capcard_sched.model.status import TaskStatus
 
@@ -14,8 +15,10 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.node_view import Mask
     from capcard_sched.framework.eviction.bounds import Cost, UnitTable
     from capcard_sched.framework.eviction.units import VictimUnit
+    from capcard_sched.framework.session.failed_searches import EvictionKind
     from capcard_sched.framework.session.session import Session
-    from capcard_sched.model.job import Job, Task
+    from capcard_sched.framework.session.statement import Statement
+    from capcard_sched.model.job import Job, Node, Task
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.refusal import Refusal
 
@@ -24,6 +27,8 @@ class WithinQueue:
     """Jobs of a queue preempt others of the queue. The base of the other scopes."""
 
     hook: ClassVar[Literal["preemptable", "reclaimable"]] = "preemptable"
+    #: The searches whose failures are kept; None: of none.
+    kind: ClassVar[EvictionKind | None] = "within-queue"
     #: Whether every pod is evicted alone, whatever happens to its gang.
     singly: ClassVar[bool] = False
     #: Whether evictions can free quota of the preemptor's own queue.
@@ -80,6 +85,26 @@ class WithinQueue:
         """The reason for not searching victims for the pod at all, or None."""
         return None
 
+    def is_preempted_back(
+        self, session: Session, statement: Statement, job: Job, task: Task, node: Node, victims: Sequence[Task]
+    ) -> bool:
+        """Whether a victim's job could evict the pod in turn as soon as it runs on the node.
+
+        `victims`: one pod of each unit; the last operation of the statement pipelines the pod.
+        """
+        if not may_be_evicted(task):
+            return False
+        rivals = [victim for victim in victims if self.may_preempt_back(session, job, victim)]
+        if not rivals:
+            return False
+        mark = len(statement)
+        statement.rollback(mark - 1)  # for the plugins it is allocated, as it will be when a rival returns
+        statement.allocate(job, [task], [node])
+        found = any(session.dispatch.judge(self.hook, victim, [task]).victims for victim in rivals)
+        statement.rollback(mark - 1)
+        statement.pipeline(job, [task], [node])
+        return found
+
     def may_preempt_back(self, session: Session, preemptor: Job, victim: Task) -> bool:
         """Whether the victim's job could evict pods of the preemptor in turn, if the hook allows it."""
         return victim.job is preemptor or (victim.job is not None and session.job_starving(victim.job))
@@ -88,6 +113,7 @@ class WithinQueue:
 class WithinJob(WithinQueue):
     """Pods of a job preempt others of the job."""
 
+    kind = None
     singly = True
 
     def key(self, job: Job) -> tuple[str, str]:
@@ -109,6 +135,7 @@ class AcrossQueues(WithinQueue):
     """Jobs of a queue reclaim capacity from running pods of other, reclaimable queues."""
 
     hook = "reclaimable"
+    kind = "across-queues"
     frees_own_quota = False
     statuses = (TaskStatus.RUNNING,)
     success = reasons.CAPACITY_RECLAIMED

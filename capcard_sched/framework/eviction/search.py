@@ -18,6 +18,8 @@ from capcard_sched.framework.eviction.units import VictimUnit, covers, minimal_s
 from capcard_sched.framework.eviction.victim_index import SYSTEM_CRITICAL, VictimIndex
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from capcard_sched.framework.api.node_view import PodSignature, Rows
     from capcard_sched.framework.eviction.scope import WithinQueue
     from capcard_sched.framework.session.session import Session
@@ -57,11 +59,15 @@ class VictimSearch:
         task: Task,
         *,
         over_quota: bool = False,
+        rows: Sequence[int] | None = None,
     ) -> None:
-        """`over_quota`: a quota refuses the pod that evictions within the scope can free."""
+        """`over_quota`: a quota refuses the pod that evictions within the scope can free.
+
+        `rows`: rows of nodes, ascending, with the only possible plans; None: all.
+        """
         self._session = session
         self._scope = scope
-        self._index = session.once(VictimIndex)
+        self._index = session.once(VictimIndex) if rows is None else VictimIndex(session, rows)
         self._queue = queue
         self.signature = signature
         #: The resources whose surplus counts, and the amount of them per class.
@@ -83,10 +89,15 @@ class VictimSearch:
         self.kept: dict[int, dict[str, int]] = {}
         #: Row to the candidates whose eviction does not help, by obstacle.
         self.barred: dict[int, dict[str, int]] = {}
+        #: Whether some row had a plan, possible or not, and whether a tier of plugins decided alone.
+        self.is_planned = self.by_tiers = False
         assert task.job is not None
-        # One vector pass: the rows with enough candidates, each with its lower bound.
-        table = self._index.units
-        bounds = table.bounds(scope.mask(table, task.job), signature.cls.fit_request, self.feasible)
+        if rows is None:
+            # One vector pass: the rows with enough candidates, each with its lower bound.
+            table = self._index.units
+            bounds = table.bounds(scope.mask(table, task.job), signature.cls.fit_request, self.feasible)
+        else:
+            bounds = {row: (LEAST,) for row in self._index.by_row if self.feasible[row]}
         self._bounds = dict.fromkeys(bounds, (LEAST,)) if scope.singly else bounds  # alone, the cost has another order
         self._unseen = [(cost, row) for row, cost in self._bounds.items()]
         heapify(self._unseen)
@@ -140,6 +151,7 @@ class VictimSearch:
                 continue
             self._mark_used(row)
             if fresh is not None:
+                self.is_planned = True
                 return fresh
 
     def _may_be_cheaper(self, bound: Cost) -> bool:
@@ -184,6 +196,7 @@ class VictimSearch:
     def units(self, row: int, task: Task, shortfall: Vector | None) -> list[VictimUnit]:
         """The units that may be evicted from a row, first victim first; with a `shortfall`, those that reduce it."""
         session, index = self._session, self._index
+        session.report.examined_nodes += 1
         kept = dict(index.kept.get(row, ()))
         for victim in index.critical.get(row, ()):
             cause = self._scope.outside(session, task, victim) or SYSTEM_CRITICAL
@@ -206,6 +219,7 @@ class VictimSearch:
         if not singly:
             judged += self._elsewhere(useful, {victim.uid for victim in judged}, task)
         judgement = session.dispatch.judge(self._scope.hook, task, judged)
+        self.by_tiers |= judgement.by_tiers
         allowed = {victim.uid for victim in judgement.victims}
         causes = dict(judgement.kept)
         units = [

@@ -17,6 +17,7 @@ from capcard_sched.model.pod_facts import preemptable_of
 from capcard_sched.model.status import TaskStatus
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any
 
     from capcard_sched.framework.api.node_view import Rows
@@ -68,9 +69,10 @@ def _is_open(session: Session, job: Job) -> bool:
 
 
 class VictimIndex:
-    """Candidates in order of node row. O(pods) once per session."""
+    """Candidates in order of node row. O(pods) once per session, or O(pods of some nodes)."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, among: Iterable[int] | None = None) -> None:
+        """`among`: rows of nodes, ascending; None: all."""
         self._session = session
         #: Row to the pods on it without permanent protection.
         self.by_row: dict[int, list[Task]] = {}
@@ -83,7 +85,9 @@ class VictimIndex:
         refused = session.carry_over.refused_evictions
         #: Job key to `_is_open`.
         open_jobs: dict[str, bool] = {}
-        for row, node in enumerate(session.nodes.nodes):
+        nodes = session.nodes.nodes
+        for row in range(len(nodes)) if among is None else among:
+            node = nodes[row]
             found: list[Task] = []
             for task in node.tasks.values():
                 job, cause = task.job, ""
@@ -140,11 +144,6 @@ class VictimIndex:
         """The smallest units that can leave."""
         return UnitTable(self._session, self.tasks, self.rows, self.requests, self.scope_of)
 
-    @cached_property
-    def movable(self) -> set[str]:
-        """Uids of all candidates."""
-        return {task.uid for task in self.tasks}
-
     # --- gangs ------------------------------------------------------------------------------------------------------
 
     def scope_of(self, job: Job) -> str:
@@ -159,7 +158,7 @@ class VictimIndex:
         known = self._gangs.get(job.key)
         if known is None or known[0] is not job.allocated or known[1] != job.ready_tasks:
             members = [task for task in job.tasks.values() if task.status in LIVE]
-            movable = tuple(task for task in members if task.uid in self.movable)
+            movable = tuple(task for task in members if not protection(self._session, task))
             members.sort(key=self.task_key, reverse=True)
             held: dict[int, Vector] = {}
             for task in members:

@@ -93,6 +93,11 @@ class ClassFit:
         pods: npt.NDArray[np.int64] = (free // self._request).min(axis=1)
         return pods.clip(0, _MOST_PODS)
 
+    def fits(self, rows: Rows) -> npt.NDArray[np.int64]:
+        """The counts of some rows (intp): int64 [rows]."""
+        found: npt.NDArray[np.int64] = self._fits[rows]
+        return found
+
     def is_current(self, table: NodeTable, feasible: Mask) -> bool:
         """Whether `update` suffices: the nodes are the same, with the same static result."""
         return table.generation == self._generation and (

@@ -104,6 +104,11 @@ class PlacementEngine:
         """Whether placements elsewhere may change filters or scores of this signature."""
         return self._hooks.of(signature).reads_other_nodes
 
+    def reads_amounts_only(self, signature: PodSignature) -> bool:
+        """Whether no filter and no score of this signature reads other nodes or the pods of a node."""
+        hooks = self._hooks.of(signature)
+        return not (hooks.reads_other_nodes or hooks.reads_pods)
+
     # --- static results ---------------------------------------------------------------------------------------------
 
     def _static_results(self, signature: PodSignature) -> tuple[Mask, Scores | None]:

@@ -3,30 +3,32 @@
 An eviction attempt of a job fails, whatever the order of the victims, while the pods of its classes that fit into free
 capacity and the capacity of possible victims are fewer than it needs. A possible victim is a running pod within the
 scope of the action that no plugin protects for good (hook `protects`). Sums are kept per scope, queue and priority, and
-updated for the nodes and jobs that changed.
+updated for the nodes and jobs that changed. Where they suffice, a search that failed all the same fails again until one
+of its inputs changes (`FailedSearches`).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from capcard_sched.framework.placement.class_fits import ClassFit
+from capcard_sched.framework.session.failed_searches import FailedSearches, search_id
 from capcard_sched.model.status import TaskStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Mapping
+    from collections.abc import Hashable, Iterable, Iterator, Mapping
 
     from capcard_sched.framework.api.dispatch import Dispatch
     from capcard_sched.framework.api.node_view import Mask, PodSignature, Rows
     from capcard_sched.framework.placement.signature_cache import SignatureCache
+    from capcard_sched.framework.session.failed_searches import EvictionInputs, EvictionKind, SearchId
     from capcard_sched.model.job import Job
     from capcard_sched.model.resources import Matrix, Vector
     from capcard_sched.state.cluster import ClusterState
 
-#: Victims in the queue of the preemptor, or anywhere.
-EvictionKind: TypeAlias = Literal["within-queue", "across-queues"]
 _HOOKS: dict[EvictionKind, str] = {"within-queue": "preemptable", "across-queues": "reclaimable"}
 _LIVE = (TaskStatus.RUNNING, TaskStatus.BOUND)
 #: Maximum number of bounds with counts per node; jobs beyond take part in every session.
@@ -87,8 +89,17 @@ class _Bound:
 
     def __init__(self, fit: ClassFit) -> None:
         self.fit = fit
-        #: Pods needed to the keys of the jobs.
-        self.waiting: dict[int, set[str]] = {}
+        #: Search to pods needed to the keys of the jobs.
+        self.waiting: dict[SearchId, dict[int, set[str]]] = {}
+
+
+class _Needs(NamedTuple):
+    """What a skipped job needs for a success."""
+
+    group: _GroupKey
+    search: SearchId
+    #: The pods of each class.
+    classes: dict[Hashable, int]
 
 
 class Skipped(NamedTuple):
@@ -108,10 +119,12 @@ class EvictionBounds:
         self._dispatch = dispatch
         self._groups: dict[_GroupKey, PossibleVictims] = {}
         self._bounds: dict[_GroupKey, dict[Hashable, _Bound]] = {}
-        #: Kind and queue to the keys of the jobs with bounds, each with its classes and the pods it needs of each.
-        self._bounded: dict[EvictionKind, dict[str, dict[str, tuple[_GroupKey, dict[Hashable, int]]]]] = {}
+        #: Kind and queue to the keys of the jobs with bounds.
+        self._bounded: dict[EvictionKind, dict[str, dict[str, _Needs]]] = {}
         #: Kind to the keys of the jobs without bounds.
         self._unbounded: dict[EvictionKind, set[str]] = {}
+        #: Failed searches of jobs for which the bounds suffice.
+        self.searches = FailedSearches(self._rows_of_queue)
         #: Keys of the jobs that changed since the last refresh.
         self._changed: set[str] = set()
         #: The table's generation and serial of the sums.
@@ -136,7 +149,8 @@ class EvictionBounds:
         if needs is None or count + len(needs) > _MAX_BOUNDS:
             self._unbounded.setdefault(kind, set()).add(job.key)
             return
-        group = _group_of(kind, job)
+        self._refresh(cache)
+        group, search = _group_of(kind, job), search_id(kind, job, needs)
         if group not in self._groups:
             self._groups[group] = PossibleVictims(group, self._dispatch)
             self._groups[group].update(self._state, self._rows_with_victims(group))
@@ -149,10 +163,10 @@ class EvictionBounds:
                 feasible, victims = _open_rows(cache, signature), self._groups[group].of
                 fit = ClassFit(signature.cls, signature.contexts, self._state.nodes, feasible, victims)
                 bound = bounds[key] = _Bound(fit)
-                fit.serial = -1  # the sums of the group may be older
-            bound.waiting.setdefault(needed, set()).add(job.key)
+            bound.waiting.setdefault(search, {}).setdefault(needed, set()).add(job.key)
             keyed[key] = needed
-        self._bounded.setdefault(kind, {}).setdefault(job.queue, {})[job.key] = group, keyed
+        self._bounded.setdefault(kind, {}).setdefault(job.queue, {})[job.key] = _Needs(group, search, keyed)
+        self.searches.keep(search)
 
     def is_hopeless(
         self, kind: EvictionKind, job: Job, cache: SignatureCache, signature: PodSignature, needed: int
@@ -177,41 +191,71 @@ class EvictionBounds:
             feasible, table = _open_rows(cache, signature), self._state.nodes
             fit = ClassFit(signature.cls, signature.contexts, table, feasible, victims.of)
             self._passing_fits[group, key] = fit
-        return fit.total < needed
+        if fit.total < needed:
+            return True
+        failing = self.searches.failing(search_id(kind, job, (signature,)))
+        return failing is not None and needed >= failing
 
     def discard(self, key: str, queue: str) -> None:
         """Removes a job, by key, from the queue it was added with."""
         for jobs in self._unbounded.values():
             jobs.discard(key)
         for by_queue in self._bounded.values():
-            group, keyed = by_queue.get(queue, {}).pop(key, (None, {}))
-            if group is None:
+            found = by_queue.get(queue, {}).pop(key, None)
+            if found is None:
                 continue
+            group, search, classes = found
             bounds = self._bounds[group]
-            for cls, needed in keyed.items():
-                waiting = bounds[cls].waiting
+            for cls, needed in classes.items():
+                waiting = bounds[cls].waiting[search]
                 waiting[needed].discard(key)
                 if not waiting[needed]:
                     del waiting[needed]
                     if not waiting:
-                        del bounds[cls]
+                        del bounds[cls].waiting[search]
+                        self.searches.drop(search)
+                        if not bounds[cls].waiting:
+                            del bounds[cls]
             if not by_queue[queue]:
                 del by_queue[queue]
             if not bounds:
                 del self._bounds[group], self._groups[group]
 
-    def skipped(self, kind: EvictionKind, cache: SignatureCache, changed_jobs: Iterable[str]) -> Skipped:
+    def skipped(
+        self, kind: EvictionKind, cache: SignatureCache, changed_jobs: Iterable[str], inputs: EvictionInputs
+    ) -> Skipped:
         """The jobs of a kind. `changed_jobs`: keys of those that changed in this session."""
         self.note_changes(changed_jobs)
         self._refresh(cache)
+        self.searches.begin(kind, inputs)
         promising = set(self._unbounded.get(kind, ()))
-        for group, bounds in self._bounds.items():
+        for group, bounds in list(self._bounds.items()):
             if group.kind == kind and self._groups[group].by_row:  # without victims there is nothing to evict
                 for bound in bounds.values():
-                    for needed, keys in bound.waiting.items():
-                        if needed <= bound.fit.total:
-                            promising |= keys
+                    promising |= self._promising(bound)
         return Skipped(sorted(promising), self._bounded.get(kind, {}))
+
+    def _promising(self, bound: _Bound) -> set[str]:
+        """The keys of the jobs for which the bound suffices, and whose search did not fail as it would now."""
+        found: set[str] = set()
+        for search, waiting in bound.waiting.items():
+            enough = [needed for needed in waiting if needed <= bound.fit.total]
+            if enough:
+                failing = self.searches.failing(search, enough, partial(self._sample, waiting))
+                found.update(*(waiting[needed] for needed in enough if failing is None or needed < failing))
+        return found
+
+    def _sample(self, waiting: Mapping[int, set[str]], needed: int) -> Job | None:
+        return self._state.schedulable.get(min(waiting[needed]))
+
+    def note_no_eviction(self) -> None:
+        """Ends an action that evicted nothing: its attempts were undone, and the sums are those of its start."""
+        table = self._state.nodes
+        for bounds in self._bounds.values():
+            for bound in bounds.values():
+                if bound.fit.serial == self._serial:
+                    bound.fit.serial = table.serial
+        self._serial = table.serial
 
     def _refresh(self, cache: SignatureCache) -> None:
         """Updates the sums of the nodes that changed, and of the nodes of changed jobs."""
@@ -223,15 +267,17 @@ class EvictionBounds:
         moved: set[int] = set()
         is_current = table.generation == self._generation
         self._generation = table.generation
-        if not self._groups:
+        if is_current and before == self._serial and not changed:
             return
         if is_current:
             moved.update(np.flatnonzero(table.stamps > before).tolist())
             for key in changed:
                 job = self._state.jobs.get(key)
-                for task in job.tasks.values() if job is not None and job.count(_LIVE) else ():
-                    if task.node is not None and task.node.row >= 0:
-                        moved.add(task.node.row)
+                if job is not None and job.count(_LIVE):
+                    moved.update(_rows_of(job))
+            self.searches.note_fresh_rows(moved)
+        else:
+            self.searches.open()
         rows = np.array(sorted(moved), dtype=np.intp)
         for group, victims in self._groups.items():
             if is_current:
@@ -239,21 +285,36 @@ class EvictionBounds:
             else:
                 victims.by_row.clear()
                 victims.update(self._state, self._rows_with_victims(group))
-            if not victims.by_row:
-                continue  # the bounds of the group are not read
             for bound in self._bounds[group].values():
                 fit = bound.fit
-                if is_current and fit.serial == before:
+                if not victims.by_row:
+                    changes = None  # the bounds of the group are not read
+                elif is_current and fit.serial == before:
+                    fitted = fit.fits(rows)
                     fit.update(table, rows)
+                    changes = rows[(fitted > 0) | (fit.fits(rows) > 0)].tolist()
                 else:
                     fit.rebuild(table, _open_rows(cache, cache.intern(fit.cls, fit.contexts)))
+                    changes = None
+                if changes is not None:
+                    self.searches.note_rows(bound.waiting, changes)
+                else:
+                    for search in bound.waiting:
+                        self.searches.drop(search)
+
+    def _rows_of_queue(self, name: str) -> list[int]:
+        queue = self._state.queues.get(name)
+        return sorted({row for job in queue.jobs.values() for row in _rows_of(job)}) if queue is not None else []
 
     def _rows_with_victims(self, group: _GroupKey) -> Iterable[int]:
         if group.kind == "across-queues":
             return range(len(self._state.nodes))
-        queue = self._state.queues.get(group.queue)
-        tasks = (task for job in queue.jobs.values() for task in job.tasks.values()) if queue is not None else ()
-        return sorted({task.node.row for task in tasks if task.node is not None and task.node.row >= 0})
+        return self._rows_of_queue(group.queue)
+
+
+def _rows_of(job: Job) -> Iterator[int]:
+    """The rows of the nodes with pods of a job."""
+    return (task.node.row for task in job.tasks.values() if task.node is not None and task.node.row >= 0)
 
 
 def _group_of(kind: EvictionKind, job: Job) -> _GroupKey:

@@ -10,7 +10,8 @@ A record is dropped, and its job attempted again, when
 - a static result or a signature context of one of its classes changed,
 - a plugin's wakeup was reached, or its events are to be repeated.
 
-Evictions for a skipped job are searched only while they may help it (`EvictionBounds`).
+Evictions for a skipped job are searched only while they may help it (`EvictionBounds`), and a failed search is not
+repeated until one of its inputs changes (`FailedSearches`).
 
 A job refused at admission has a record, too, which stands while the admission version of its group is the same
 (`RefusedAdmissions`). The checks run per queue, group and class, never per job: a session costs what changed.
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.dispatch import Dispatch
     from capcard_sched.framework.api.node_view import PodSignature, Rows
     from capcard_sched.framework.placement.signature_cache import SignatureCache
-    from capcard_sched.framework.session.eviction_bounds import EvictionKind
+    from capcard_sched.framework.session.failed_searches import EvictionInputs, EvictionKind, FailedSearches
     from capcard_sched.framework.session.queue_access import QueueAccess
     from capcard_sched.framework.session.refused_admissions import AdmissionVersion
     from capcard_sched.framework.session.report import TaskOutcome
@@ -146,6 +147,7 @@ class FailedAttempts:
         `admission_version`: the current version of a job's votes; `everything`: all records.
         """
         self._cache, self._access = cache, access
+        self._evictions.searches.open()
         if not self._records:
             return
         if everything:
@@ -251,9 +253,22 @@ class FailedAttempts:
         for kind, classes in evictions(job).items():
             self._evictions.add(kind, job, self._cache, classes)
 
-    def may_evict(self, kind: EvictionKind, changed_jobs: Iterable[str]) -> Skipped:
+    def may_evict(self, kind: EvictionKind, changed_jobs: Iterable[str], inputs: EvictionInputs) -> Skipped:
         """The skipped jobs that may evict. `changed_jobs`: keys of those that changed in this session."""
-        return Skipped([], {}) if self._cache is None else self._evictions.skipped(kind, self._cache, changed_jobs)
+        cache = self._cache
+        return Skipped([], {}) if cache is None else self._evictions.skipped(kind, cache, changed_jobs, inputs)
+
+    @property
+    def searches(self) -> FailedSearches:
+        """The searches for victims that failed."""
+        return self._evictions.searches
+
+    def end_evictions(self, kind: EvictionKind, *, evicted: bool) -> None:
+        """Ends an action; `evicted`: the session evicts pods."""
+        if evicted:
+            self.searches.forget_fresh(kind)
+        else:
+            self._evictions.note_no_eviction()
 
     def is_hopeless(self, kind: EvictionKind, job: Job, signature: PodSignature, needed: int) -> bool:
         """Whether evictions cannot help an active job that needs pods of one signature; call `may_evict` first."""

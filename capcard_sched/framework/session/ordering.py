@@ -6,17 +6,22 @@ back; between pushes it is as old as the push, as in Volcano.
 
 from __future__ import annotations
 
+from functools import cache
 from heapq import heappop, heappush
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
+from capcard_sched.framework.api.dispatch import HookFailed
+from capcard_sched.framework.session.failed_searches import EvictionInputs
 from capcard_sched.framework.session.session_deadline import Deferral
 from capcard_sched.model import reasons
 from capcard_sched.model.refusal import Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
-    from capcard_sched.framework.session.eviction_bounds import EvictionKind, Skipped
+    from capcard_sched.framework.session.eviction_bounds import Skipped
+    from capcard_sched.framework.session.failed_searches import EvictionKind, RepeatedSearch
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job
     from capcard_sched.model.queue import Queue
@@ -203,10 +208,17 @@ class Rounds:
                 session.explain_pending(job, refusal)
 
 
-def contenders(session: Session, action: str, may: Callable[[Job], bool], kind: EvictionKind) -> Rounds:
+def contenders(
+    session: Session,
+    action: str,
+    may: Callable[[Job], bool],
+    kind: EvictionKind,
+    repeat: Callable[[Job, Sequence[int]], RepeatedSearch | None],
+) -> Rounds:
     """The admitted, valid jobs with pending tasks, not blocked by the head of their queue, for which `may` is true.
 
-    Skipped jobs that evictions cannot help take part once the session evicts: they may use what others free.
+    Skipped jobs that evictions cannot help take part once the session evicts: they may use what others free. `repeat`
+    searches victims for a skipped job on some rows only, as of `EvictionInputs`.
     """
     rounds = Rounds(session, action)
 
@@ -225,7 +237,9 @@ def contenders(session: Session, action: str, may: Callable[[Job], bool], kind: 
         except Exception:  # noqa: BLE001 - the attempt reports what a plugin raises
             return False
 
-    skipped, jobs = session.skipped_evictors(kind), session.jobs
+    placed = (placement.job.key for placement in session.report.placements)
+    changed_jobs = chain(session.state.changes.jobs, placed)
+    skipped, jobs = session.failed_attempts.may_evict(kind, changed_jobs, _inputs(session, kind, repeat)), session.jobs
     repeating: dict[str, dict[str, object]] = {}
     for job in session.to_attempt():
         if not enters(job):
@@ -240,3 +254,63 @@ def contenders(session: Session, action: str, may: Callable[[Job], bool], kind: 
     later = {name: {**skipped.others.get(name, {}), **keys} for name, keys in repeating.items()}
     rounds.add_later(skipped._replace(others={**skipped.others, **later}), enters)
     return rounds
+
+
+def _inputs(
+    session: Session, kind: EvictionKind, repeat: Callable[[Job, Sequence[int]], RepeatedSearch | None]
+) -> EvictionInputs:
+    """The books that searches for victims read now. A session that evicted already repeats no search."""
+    dispatch, queues = session.dispatch, session.queues
+    across = kind == "across-queues"
+    hook = "reclaimable" if across else "preemptable"
+    # The states of devices are more than nodes and pods.
+    is_known = dispatch.has_eviction_versions(hook) and not dispatch.has("node_state") and not session.evictions
+    is_known = is_known and (len(session.failed_attempts) > 0 or any(True for _ in session.to_attempt()))
+
+    def books(name: str, role: str) -> Hashable:
+        found: list[Hashable] = [queues[name].priority]
+        for _, call in dispatch.entries("eviction_version"):
+            version = call(hook, queues[name], role)
+            if version is None:
+                return None
+            found.append(version)
+        return tuple(found)
+
+    try:
+        names = sorted(name for name, queue in queues.items() if queue.reclaimable and queue.allocated.any())
+        victims = {name: books(name, "victim") for name in names} if is_known and across else {}
+        is_known = is_known and None not in victims.values()
+    except HookFailed:  # the attempt reports what a plugin raises
+        is_known, victims = False, {}
+    # The keys of pods whose eviction was refused a short time ago, and the amounts from which shares follow.
+    common = session.total.tobytes(), frozenset(session.carry_over.refused_evictions)
+
+    @cache
+    def version(name: str) -> Hashable:
+        if not is_known or name not in queues:
+            return None
+        try:
+            roles = ("preemptor",) if across else ("preemptor", "victim")
+            found = [session.failed_attempts.version(queues[name]), *(books(name, role) for role in roles)]
+            ranks(name)
+        except HookFailed:
+            return None
+        return None if None in found else (*found, queues[name].reclaimable, *common)
+
+    by_preemptor = dispatch.has("victim_queue_order")
+
+    @cache
+    def ranks_for(name: str) -> tuple[str, ...]:
+        found = session.victim_queue_ranks(victims, queues[name]) if victims else {}
+        return tuple(sorted(found, key=found.__getitem__))
+
+    def ranks(name: str) -> tuple[str, ...]:
+        return ranks_for(name if by_preemptor else next(iter(victims), name))
+
+    def guarded(job: Job, rows: Sequence[int]) -> RepeatedSearch | None:
+        try:
+            return repeat(job, rows)
+        except Exception:  # noqa: BLE001 - the attempt reports what a plugin raises
+            return None
+
+    return EvictionInputs(version, victims, ranks, dispatch.has_victims_by_usage(hook), guarded)

@@ -70,6 +70,7 @@ class SessionReport:
         "errors",
         "evicted",
         "evictions_tried",
+        "examined_nodes",
         "placements",
         "refusals",
         "requeued",
@@ -95,6 +96,8 @@ class SessionReport:
         self.evicted: list[str] = []
         #: Evictions on statements, those undone included.
         self.evictions_tried = 0
+        #: Nodes whose pods were examined as victims, once per search.
+        self.examined_nodes = 0
         #: Jobs that were requeued to phase Pending.
         self.requeued: list[str] = []
         self.visited_jobs = 0

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.node_view import PodSignature
     from capcard_sched.framework.api.webhook import WebhookFactory
     from capcard_sched.framework.placement.engine import PlacementEngine
-    from capcard_sched.framework.session.eviction_bounds import EvictionKind, Skipped
+    from capcard_sched.framework.session.failed_searches import EvictionKind
     from capcard_sched.model.explanation import VictimsConsidered
     from capcard_sched.model.intents import Bind
     from capcard_sched.model.job import Job, Task
@@ -291,7 +291,7 @@ class Session(SessionResults):
             kinds["across-queues"] = "reclaim"
         if not kinds:
             return {}
-        signatures = self._pending_signatures(job)
+        signatures = self.pending_signatures(job)
         needed = self._needed_by_evictions(job) if len(signatures) == 1 else 1
         needs = dict.fromkeys(signatures, needed)
         deferred = self.carry_over.deferrals
@@ -302,7 +302,7 @@ class Session(SessionResults):
             for kind, action in kinds.items()
         }
 
-    def _pending_signatures(self, job: Job) -> list[PodSignature]:
+    def pending_signatures(self, job: Job) -> list[PodSignature]:
         """The signatures of the pending tasks, in order of their first task."""
         queue, samples = self.queues[job.queue], {(task.cls, id(task.labels)): task for task in job.pending.values()}
         return list(dict.fromkeys(self.engine.signature(queue, task) for task in samples.values()))
@@ -314,14 +314,14 @@ class Session(SessionResults):
     def repeats_failed_evictions(self, job: Job, kind: EvictionKind) -> bool:
         """Whether an unchanged job of one class would find no victims again; its refusal is then repeated.
 
-        For an active job, after `skipped_evictors` and while the session evicts nothing. May raise HookFailed.
+        For an active job, after `FailedAttempts.may_evict` and while the session evicts nothing. May raise HookFailed.
         """
         queue, refusal = self.queues[job.queue], None
         unchanged = not (self.changed.everything or job.key in self.changed.jobs or job.key in self.state.changes.jobs)
         if not unchanged or job.allocated_tasks or queue.strict_fifo:
             return False
         with self.plan_nominations():
-            signatures, task = self._pending_signatures(job), next(iter(job.pending.values()))
+            signatures, task = self.pending_signatures(job), next(iter(job.pending.values()))
             if len(signatures) > 1:
                 return False
             if kind == "across-queues":
@@ -337,11 +337,6 @@ class Session(SessionResults):
         if refusal is not None:
             self.refuse(job.pending[uid], refusal)
         return True
-
-    def skipped_evictors(self, kind: EvictionKind) -> Skipped:
-        """The skipped jobs that may take part in an action of evictions."""
-        placed = (placement.job.key for placement in self.report.placements)
-        return self.failed_attempts.may_evict(kind, chain(self.state.changes.jobs, placed))
 
     def enqueue(self, job: Job) -> None:
         """Moves the job from phase Pending to Inqueue."""
