@@ -255,6 +255,8 @@ class EvictionBounds:
             for bound in bounds.values():
                 if bound.fit.serial == self._serial:
                     bound.fit.serial = table.serial
+                for search in bound.waiting:
+                    self.searches.keep(search)
         self._serial = table.serial
 
     def _refresh(self, cache: SignatureCache) -> None:

@@ -133,7 +133,7 @@ class FailedSearches:
         self._fresh = {search: record for search, record in self._fresh.items() if search.kind != kind}
 
     def keep(self, search: SearchId) -> None:
-        """Keeps the failed search of the session: a job with it is skipped from now on."""
+        """Keeps the failed search of the session: the next sessions skip a job with it."""
         record = self._fresh.get(search)
         if record is not None:
             self._records[search] = record

@@ -7,15 +7,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import pytest
 
+from capcard_sched.framework.api.plugin import Plugin, VictimDecision
 from capcard_sched.model.annotations import COOLDOWN_TIME
 from capcard_sched.model.deltas import ObjectChanged
 from capcard_sched.model.intents import Evict
+from capcard_sched.model.job import Task
 from capcard_sched.model.limits import PodDisruptionBudgetObject
+from capcard_sched.model.queue import Queue
 from capcard_sched.model.timestamps import format_timestamp
 from capcard_sched.testing import Harness
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 _GANG = "{name: gang, enablePreemptable: false, enableReclaimable: false}"
 
@@ -187,3 +190,37 @@ def test_only_changed_nodes_are_examined_again(action: str) -> None:
     assert _late(h, "full") == 1, "of two nodes"
     h.settle()  # the new pod runs
     assert _late(h, "spare", "another") == 0
+
+
+def test_without_the_eviction_version_of_a_plugin_every_session_searches() -> None:
+    class Guarding(Plugin):
+        name = "guarding"
+
+        def preemptable(self, task: Task, candidates: Sequence[Task]) -> VictimDecision:
+            return VictimDecision(dict.fromkeys([candidate.uid for candidate in candidates], "guarded"))
+
+    class Declaring(Guarding):
+        name = "declaring"
+
+        def eviction_version(self, hook: str, queue: Queue, role: str) -> int:
+            return 1
+
+    for plugin, examined in (Guarding, 2), (Declaring, 0):
+        h = Harness(_conf(plugin.name).replace(", reclaim", ""), run=True, plugins=[plugin])
+        _victims(h, "q")
+        assert _late(_waiting(h), "spare") >= examined, plugin.name
+        assert bool(h.last_session.report.examined_nodes) is bool(examined), plugin.name
+
+
+def test_free_capacity_that_satisfies_no_gang_leaves_the_search_failed() -> None:
+    h = _waiting(_CASES["budget"].cluster(), members=3)
+    h.node("n2", cpu="4", labels={"kind": "full"})
+    h.settle()
+    assert h.core.snapshot().failed_attempts.get("default/g") is not None
+    assert _late(h, "spare") == 0
+    h.set_phase("low-0", "Succeeded")
+    h.step()
+    assert h.last_session.report.examined_nodes <= 2, "the nodes of the pod that ended, for each action"
+    assert not h.binds.keys() & {"g-0", "g-1", "g-2"}
+    _budget(h, 1)
+    assert _evicted(h) == {"low-1"}
