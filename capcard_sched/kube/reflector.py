@@ -112,7 +112,7 @@ class Reflector(Generic[T]):
 
     @property
     def synced(self) -> bool:
-        """Whether the first list was delivered, or an optional kind is missing or forbidden."""
+        """Whether the first list was delivered and is watched, or an optional kind is missing or forbidden."""
         return self._synced.is_set()
 
     @property
@@ -224,7 +224,8 @@ class Reflector(Generic[T]):
         self._version = version
         self._page_size = self._settings.page
         self._observer.watch(self.kind.resource, "listed", f"{len(self._store)} objects")
-        self._mark_synced()
+        if self.synced:
+            self._mark_synced()
 
     def _mark_synced(self) -> None:
         self._synced.set()
@@ -250,6 +251,8 @@ class Reflector(Generic[T]):
         path = self.kind.path
         async with self._client.stream(path, params, silence=settings.silence, timeout=settings.timeout) as stream:
             self.disconnected_since = None
+            if not self.synced:  # without the right to watch, a list is soon outdated
+                self._mark_synced()
             if resumed:
                 self._observer.watch(self.kind.resource, "restarted", f"after version {self._version}")
             progress = await self._read(stream)

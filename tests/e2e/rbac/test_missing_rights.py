@@ -274,7 +274,7 @@ async def test_a_kind_that_may_no_longer_be_watched_leaves_the_others_unaffected
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.required], ids=lambda kind: kind.resource)
 async def test_without_a_required_kind_a_replica_is_not_ready(bench: Bench, kind: WatchedKind[Any]) -> None:
-    """This server's watches do not list: the right to list is used once it was found that they do not."""
+    """A list that cannot be watched is not enough."""
     await bench.begin()
     watch, listing = watching(kind, "watch"), watching(kind, "list")
     standby = bench.another()
@@ -295,11 +295,11 @@ async def test_without_a_required_kind_a_replica_is_not_ready(bench: Bench, kind
         assert not standby.lines("caches synced")
 
     async with AsyncExitStack() as stack:
-        async with without(bench.installation, listing):
-            async with without(bench.installation, watch):
+        async with without(bench.installation, watch):
+            async with without(bench.installation, listing):
                 await stack.enter_async_context(standby)
-                await lacks(watch)
-            await lacks(listing)
+                await lacks(listing)
+            await lacks(watch)
         await _ready(bench, standby)
 
 
@@ -317,14 +317,14 @@ async def test_without_an_optional_kind_a_replica_is_ready(bench: Bench) -> None
     (role,) = [item for item in bench.installation.objects if item["metadata"]["name"] == "capcard-sched-volumes"
                and item["kind"] == "ClusterRole"]  # fmt: skip
     optional = [right for rule in role["rules"] for right in rights_of(rule)]
-    optional += [watching(kind, "watch") for kind in KINDS if kind.name in {"Namespace", "PriorityClass"}]
+    listed = [watching(kind, "watch") for kind in KINDS if kind.name in {"Namespace", "PriorityClass"}]
     async with AsyncExitStack() as stack:
-        async with without(bench.installation, *optional, Right("pods", "delete")):
+        async with without(bench.installation, *optional, *listed, Right("pods", "delete")):
             daemon = await stack.enter_async_context(bench.another())
             await _ready(bench, daemon)
-            for right in optional:
-                if right.verb == "watch":  # without the right to watch the daemon does not get as far as listing
-                    await bench.reported(right, daemon)
+            # Without the right to list the daemon does not get as far as watching.
+            for right in (*(each for each in optional if each.verb == "list"), *listed):
+                await bench.reported(right, daemon)
             await bench.binds()
         await daemon.stop()
 
