@@ -74,7 +74,7 @@ class Column(NamedTuple):
     value: Callable[[Json], Any]
     #: The cell; None: the value as text.
     text: Callable[[Json], str] | None = None
-    #: In every table, only with -o wide, only with -A, or only where an item of the list has a value.
+    #: In every table, with -o wide, with -A; all but the first only where an item of the list has a value.
     shown: Literal["always", "wide", "all namespaces", "present"] = "always"
 
 
@@ -246,7 +246,7 @@ class Printer:
         self._columns = [
             column
             for column in self._columns
-            if column.shown != "present" or any(column.value(line) is not None for line in lines)
+            if column.shown == "always" or any(column.value(line) is not None for line in lines)
         ]
         if self._output in {"json", "yaml"}:
             head = {"apiVersion": API_VERSION, "kind": f"{self._listing.kind}List"}

@@ -106,7 +106,7 @@ class _Texts:
                 pods = self._annotate_pods(CARD_NAME, change.key)
                 yaml = f"{CARD_NAME}: {change.key}  # in the annotations of the pod template"
                 kept = set(before.split("|")) & set(change.key.split("|"))
-                text = f"{name} accepts {change.key}{'' if kept else f' instead of {before}'}"
+                text = f"{name} accepts {change.key}{'' if kept or not before else f' instead of {before}'}"
                 return _change(change, text, pods, before, change.key, yaml=yaml)
             case "CardRequest":
                 text = f"drop the annotation {CARD_REQUEST} of {name} ({change.key})"
@@ -137,8 +137,13 @@ class _Texts:
         return display_name(self._job).partition("/")[2]
 
     def _accepted(self) -> str:
+        """The cards that the pods, or the templates of a Job without pods, accept now."""
         task = next(iter(self._job.pending.values()), None)
-        cards = self._core.snapshot().dispatch.first("pod_cards", task.cls) if task is not None else None
+        if task is None:
+            tasks = (self._vcjob or {}).get("spec", {}).get("tasks") or ()
+            found = [annotations_of(template).get(CARD_NAME) for one in tasks if (template := one.get("template"))]
+            return next((text for text in found if text), "")
+        cards = self._core.snapshot().dispatch.first("pod_cards", task.cls)
         return "|".join(cards.names) if cards is not None else ""
 
     def _annotate_pods(self, key: str, value: str) -> str:

@@ -138,7 +138,7 @@ class FreeBlocks(InsightPart, frozen=True, kw_only=True):
 
 
 class CardCapacity(InsightPart, frozen=True, kw_only=True):
-    """One card, or one resource, on the nodes that provide it."""
+    """One card on the nodes that provide it, or another resource on the nodes with an accepted card."""
 
     #: The card, or the resource for pods without a card.
     card: str

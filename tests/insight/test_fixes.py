@@ -61,6 +61,15 @@ def test_the_fix_of_a_situation_is_proposed(case: dict[str, Any], capsys: pytest
     check_fixes(case, text, json.loads(capsys.readouterr().out))
 
 
+def test_another_card_of_a_job_without_pods_names_those_of_its_templates(capsys: pytest.CaptureFixture[str]) -> None:
+    demo = str(HERE.parents[1] / "config" / "examples" / "demo")
+    assert run(["explain", "llm-tuning", "-f", demo, "--until", "1m", "--fix", "-o", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)["fixes"]["fixes"]
+    (change, *_) = [change for fix in found for change in fix["changes"] if change["kind"] == "AcceptCard"]
+    assert (change["before"], change["after"]) == ("NVIDIA-H200", "NVIDIA-H200|NVIDIA-A100-80GB")
+    assert change["text"] == "job/llm-tuning accepts NVIDIA-H200|NVIDIA-A100-80GB"
+
+
 # --- random clusters ------------------------------------------------------------------------------------------------
 
 H200, A100 = "NVIDIA-H200", "NVIDIA-A100-80GB"

@@ -72,6 +72,22 @@ def test_the_decision_of_the_next_session_is_announced() -> None:
     )
 
 
+def test_nodes_without_the_card_are_no_part_of_the_reason() -> None:
+    h = Harness()
+    h.gpu_node("card", "NVIDIA-H200", 8, cpu="64")
+    h.node("small", cpu="1")
+    h.queue("q", cards={"NVIDIA-H200": 16})
+    h.group("runs", queue="q", phase="Running")
+    h.pod("runs", group="runs", card="NVIDIA-H200", cards=4, node="card", phase="Running")
+    h.group("waits", queue="q")
+    h.pod("waits", group="waits", card="NVIDIA-H200", cards=8, requests={"cpu": "2"})
+    h.step()
+    found = diagnose_job(h.core.snapshot(), h.job("waits"))
+    assert "Insufficient cpu" in found.pending[0].message
+    assert found.summary == "No node has 8 NVIDIA-H200 free: the largest free block is 4, on 1 node (card)"
+    assert [row.card for row in found.capacity] == ["NVIDIA-H200"]
+
+
 def test_a_diagnosis_of_one_pod_is_about_that_pod() -> None:
     h = cluster()
     h.group("g", min_member=2)

@@ -11,7 +11,7 @@ from capcard_sched.model.selectors import untolerated_taint
 from capcard_sched.model.workload import display_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from capcard_sched.framework.core import CoreSnapshot
     from capcard_sched.model.job import Node, Task
@@ -118,9 +118,12 @@ class CapacityReader:
             return self._cards[card]
         return [self._amounts(node, card) for node in self._nodes if node.allocatable.get(card)]
 
-    def capacity(self, card: str, cls: TaskClass, per_pod: int) -> CardCapacity:
-        """The capacity of a card (or resource) for pods of a class that request `per_pod`, in base units, each."""
-        offers = self.nodes_with(card)
+    def capacity(self, card: str, cls: TaskClass, per_pod: int, *, among: Collection[str] = ()) -> CardCapacity:
+        """The capacity of a card (or resource) for pods of a class that request `per_pod`, in base units, each.
+
+        `among`: the nodes that count; () for all.
+        """
+        offers = [offer for offer in self.nodes_with(card) if not among or offer.node.name in among]
         resource = offers[0].resource if offers else card
         candidates: list[NodeCard] = []
         cordoned: list[NodeCard] = []

@@ -235,7 +235,7 @@ class _Diagnoser:
         )
 
     def _capacities(self, pending: tuple[PendingPods, ...]) -> tuple[CardCapacity, ...]:
-        """One row per card that pending pods accept, and per resource that nodes lack."""
+        """One row per card that pending pods accept, and per resource that nodes with these cards lack."""
         found: dict[tuple[str, int], CardCapacity] = {}
         lacking = {
             row.reason.removeprefix(_INSUFFICIENT)
@@ -244,12 +244,17 @@ class _Diagnoser:
             if row.reason.startswith(_INSUFFICIENT)
         }
         for cls, cards in list(self._cards.items())[:_MOST_CLASSES]:
-            rows = [(card, cards.amount) for card in cards.alternatives]
-            counted = {self._capacity.nodes_with(card)[0].resource for card, _ in rows}
-            rows += [(resource, cls.requests.get(resource, 0)) for resource in sorted(lacking - counted)]
-            for card, amount in rows:
-                if amount and (card, amount) not in found:
-                    found[card, amount] = self._capacity.capacity(card, cls, amount)
+            offers = [offer for card in cards.alternatives for offer in self._capacity.nodes_with(card)]
+            for card in cards.alternatives:
+                if cards.amount and (card, cards.amount) not in found:
+                    found[card, cards.amount] = self._capacity.capacity(card, cls, cards.amount)
+            among = {offer.node.name for offer in offers}
+            for resource in sorted(lacking - {offer.resource for offer in offers}):
+                amount = cls.requests.get(resource, 0)
+                if amount and (resource, amount) not in found:
+                    row = self._capacity.capacity(resource, cls, amount, among=among)
+                    if any(bar.free < row.per_pod for bar in row.histogram) or not row.histogram:
+                        found[resource, amount] = row
         return tuple(found.values())
 
     def _ahead(self) -> tuple[str, ...]:

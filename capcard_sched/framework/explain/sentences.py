@@ -104,13 +104,16 @@ def lower(text: str) -> str:
 def no_node(data: DiagnosisInput) -> tuple[str, list[str]]:
     """Summary and facts of pods that no node fits."""
     message = plain(next(pods.message for pods in data.pending if pods.outcome == "unfit"))
-    rows = data.capacity
+    rows: Sequence[CardCapacity] = data.capacity
     facts = [*nodes(data), *_quota_is_free(data)]
     if not rows:
         return f"No node fits: {message}", facts
     cards = " or ".join(row.card for row in rows)
     if not any(row.histogram for row in rows):
         return _no_candidates(rows, cards), facts
+    of_cards = [row for row in rows if row.card != row.resource]
+    if of_cards and all(row.largest_free < row.per_pod for row in of_cards):
+        rows, cards = of_cards, " or ".join(row.card for row in of_cards)
     if all(row.largest_free < row.per_pod for row in rows):
         largest = max(rows, key=lambda row: row.largest_free)
         on = sum(bar.nodes for row in rows for bar in row.histogram if bar.free == largest.largest_free)
