@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _FILES: Final = 0
 _NO_FILES: Final = 4
 #: Seconds after which a request for candidates ends without any.
-_MOST_SECONDS: Final = 10
+_MOST_SECONDS: Final = 30
 #: A command to the list that has the names of its argument.
 _NAMED: Final[dict[tuple[str, ...], str]] = {
     ("explain",): "job",
