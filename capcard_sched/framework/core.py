@@ -24,6 +24,7 @@ from capcard_sched.model import reasons
 from capcard_sched.model.annotations import QUEUE_NAMESPACES
 from capcard_sched.model.intents import EmitEvent, Intent
 from capcard_sched.model.report_once import ReportOnce
+from capcard_sched.model.status import TaskStatus
 from capcard_sched.model.task_class import NO_ACCOUNTING
 from capcard_sched.model.term_limits import DEFAULT_TERM_LIMITS
 from capcard_sched.state.cluster import ClusterState
@@ -111,6 +112,8 @@ class Core:
         self._session_deadline = session_deadline
         #: Whether the session deadline left jobs to the next session.
         self._unfinished = False
+        #: Key of the job that a trial is about; "" outside of trials.
+        self._target = ""
         self._webhooks = webhooks
         self._closer = SessionCloser(timer)
         self._memory = CarryOver()
@@ -152,6 +155,28 @@ class Core:
                 resolved.append((plugin, dict(option.switches)))
             tiers.append(resolved)
         self._dispatch = Dispatch(tiers)
+        self._queue_warnings = QueueWarnings({plugin.name for plugin in self._dispatch.plugins})
+        self._signatures = SignatureCache(self._dispatch)
+        self._quota_hooks = quota_hooks(self._dispatch)
+        if not self._dispatch.has("prepare"):
+            self._state.account_devices(NO_ACCOUNTING)
+        self._start_actions(conf)
+        self._state.changes.everything = True
+
+    def try_actions(self, conf: Conf, target: str, *, alone: bool) -> None:
+        """Uses the actions of a scheduler-conf with the same plugins, for the sake of one job: in trials.
+
+        The plugins continue. Every waiting job counts as changed, and sessions skip none. No job is attempted any more
+        once each pod of the job `target`, a key, is placed or nominated; `alone`: nor any other job before.
+        """
+        self._conf, self._target = conf, target
+        self._start_actions(conf)
+        self._failed_attempts.disable()
+        if alone:
+            self._state.attempt_only(target)
+        self._state.changes.jobs.update(self._state.active)
+
+    def _start_actions(self, conf: Conf) -> None:
         self._actions: list[Action] = []
         for name in conf.actions:
             action_type = self.registry.action(name)
@@ -160,17 +185,19 @@ class Core:
         reads = reduce(or_, (action.reads for action in self._actions), self._dispatch.reads)
         self._reads_clock = Reads.CLOCK in reads
         self._watched_fields = [field for field, flag in _WATCHED.items() if flag in reads]
-        self._queue_warnings = QueueWarnings({plugin.name for plugin in self._dispatch.plugins})
         self._next_wakeup: float | None = None
         self._only_retries = False
         self._failed_attempts.drop_all()
         self._failed_attempts = FailedAttempts(self._state, self._dispatch)
-        self._signatures = SignatureCache(self._dispatch)
-        self._quota_hooks = quota_hooks(self._dispatch)
-        if not self._dispatch.has("prepare"):
-            self._state.account_devices(NO_ACCOUNTING)
-        self._state.changes.everything = True
         self._memory = self._memory.successor()
+
+    def _is_served(self) -> bool:
+        """Whether each pod of the target of a trial is placed or nominated."""
+        job = self._state.jobs.get(self._target)
+        if job is None or job.pending or not job.tasks:
+            return False
+        nominated = self._memory.nominations
+        return all(task.status is not TaskStatus.PIPELINED or task.uid in nominated for task in job.tasks.values())
 
     def snapshot(self) -> CoreSnapshot:
         """The state, the scheduler-conf and the last session, for readers. O(1)."""
@@ -297,6 +324,7 @@ class Core:
                 recorded=cuts,
                 queues=len(self._state.queues),
                 waiting=lambda: len({job.queue for job in self._state.active.values()}),
+                ended=self._is_served if self._target else None,
             ),
         )
         self._last_session = session
@@ -336,6 +364,8 @@ class Core:
 
     def _run_actions(self, session: Session) -> None:
         for action in self._actions:
+            if self._target and self._is_served():
+                return
             began = self._read_timer()
             session.deadline.begin_action()
             try:

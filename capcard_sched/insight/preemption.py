@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from capcard_sched.insight.forked_copy import ForkedCopyError
-from capcard_sched.insight.trial import run_trial, with_actions
+from capcard_sched.insight.trial import try_actions, with_actions
 from capcard_sched.model.trials import PreemptionTrial
 
 if TYPE_CHECKING:
@@ -49,9 +49,9 @@ def preemption_trial(core: Core, job: Job, now: float) -> PreemptionFinding | No
     conf = with_actions(core.snapshot().conf, missing)
     try:
         # Other jobs compete for the victims. Alone, the job finds at least as many, at the cost of one search.
-        found = run_trial(core, now, conf=conf, max_sessions=_SESSIONS, only=job.key)
+        found = try_actions(core, now, conf, job.key, max_sessions=_SESSIONS, alone=True)
         if job.key in found.started:
-            found = run_trial(core, now, conf=conf, max_sessions=_SESSIONS)
+            found = try_actions(core, now, conf, job.key, max_sessions=_SESSIONS, alone=False)
     except ForkedCopyError as error:
         return PreemptionFinding(None, [f"The trial with {' and '.join(missing)} failed: {error}"])
     own = {task.key for task in job.tasks.values()}

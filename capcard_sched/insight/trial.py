@@ -69,6 +69,20 @@ def run_trial(
     )
 
 
+def try_actions(core: Core, now: float, conf: Conf, key: str, *, max_sessions: int, alone: bool) -> StateDifference:
+    """What other actions do for one job, by key, from `now` (Unix seconds) on; `conf` has the same plugins.
+
+    As `run_trial`, and ends once the pods of the job are placed: of other jobs and of usage the difference has no part
+    that is complete. `alone`: sessions attempt no other job.
+    """
+
+    def attempt() -> StateDifference:
+        core.try_actions(conf, key, alone=alone)
+        return advance(core, now, max_sessions=max_sessions, target=key)
+
+    return in_copy(attempt, StateDifference)
+
+
 def with_actions(conf: Conf, actions: Sequence[str]) -> Conf:
     """The same scheduler-conf with further actions, last."""
     more = tuple(name for name in actions if name not in conf.actions)
@@ -83,13 +97,15 @@ def advance(
     conf: Conf | None = None,
     max_sessions: int = MAX_SESSIONS,
     only: str = "",
+    target: str = "",
     react: Callable[[Core, Sequence[Intent]], Sequence[Delta]] = lambda *_: (),
 ) -> StateDifference:
     """`run_trial` on the core itself, which keeps the result: for a core that serves nothing else.
 
+    `target`: the key of the job whose placement ends the trial, and the only one in the difference; "" for none.
     `react`: further deltas after each session with these intents, in place of controllers and kubelets.
     """
-    before = figures_of(core)
+    before = figures_of(core, target)
     if conf is not None:
         core.reconfigure(conf)
     if only:
@@ -107,7 +123,9 @@ def advance(
         deltas += react(core, result.intents)
         quiet = 0 if deltas or result.report.decided else quiet + 1
         sessions, now = sessions + 1, now + PERIOD
-    after = figures_of(core)
+        if target and (job := core.snapshot().state.jobs.get(target)) is not None and job.tasks and not job.pending:
+            break
+    after = figures_of(core, target)
     return StateDifference(
         started=started_jobs(before, after),
         pending=pending_jobs(after),
@@ -156,14 +174,17 @@ def _evicted(core: Core, eviction: Evict) -> EvictedInTrial:
     )
 
 
-def figures_of(core: Core) -> StateFigures:
-    """The figures of the present state."""
+def figures_of(core: Core, target: str = "") -> StateFigures:
+    """The figures of the present state; of the job `target` alone, by key, where it is given."""
     state = core.snapshot().state
     jobs = {
         key: _JobState(job.ready_tasks, job.is_ready(), bool(job.pending) or job.ready_tasks < job.min_available)
-        for key, job in state.jobs.items()
+        for key in ([target] if target else state.jobs)
+        if (job := state.jobs.get(key)) is not None
     }
     usage: dict[tuple[str, str], float] = {}
+    if target:
+        return StateFigures(jobs, usage)
     for name, queue in state.queues.items():
         for resource, amount in state.columns.amounts(queue.allocated).items():
             if resource != PODS:

@@ -104,7 +104,7 @@ def test_a_failed_trial_is_a_fact_and_no_crash(h: Harness, monkeypatch: pytest.M
     def fail(*_: object, **__: object) -> StateDifference:
         raise ForkedCopyError("the copy ended without a result")
 
-    monkeypatch.setattr("capcard_sched.insight.preemption.run_trial", fail)
+    monkeypatch.setattr("capcard_sched.insight.preemption.try_actions", fail)
     found = preemption_trial(h.core, h.job("waits"), 100.0)
     assert found is not None
     assert (found.result, list(found.facts)) == (

@@ -109,6 +109,7 @@ class FailedAttempts:
         self._queues: dict[str, dict[Hashable, set[str]]] = {}
         self._classes: dict[Hashable, _Class] = {}
         self._expiries: list[tuple[float, str]] = []
+        self._is_disabled = False
         self._cache: SignatureCache | None = None
         self._access: QueueAccess | None = None
         #: The number of tasks with an outcome.
@@ -124,6 +125,10 @@ class FailedAttempts:
     def get(self, key: str) -> FailedAttempt | None:
         """The record of a job, by key."""
         return self._records.get(key)
+
+    def disable(self) -> None:
+        """Record nothing from now on: further sessions attempt every job."""
+        self._is_disabled = True
 
     @property
     def refused_queues(self) -> set[str]:
@@ -223,7 +228,8 @@ class FailedAttempts:
         job, needs, version = failure
         queue = self._state.queues.get(job.queue)
         if (
-            version is None
+            self._is_disabled
+            or version is None
             or queue is None
             or self.version(queue) != version
             or self._cache is None
@@ -285,6 +291,8 @@ class FailedAttempts:
     ) -> None:
         """Records a refusal at admission at the end of its session, unless its `version` changed since."""
         queue = self._state.queues.get(job.queue)
+        if self._is_disabled:
+            return
         if self._skips_refused and queue is not None and not queue.strict_fifo and admission_version(job) == version:
             self._keep(FailedAttempt(job, job.queue, None, (), expires, outcomes, refusals))
             self._admissions.add(job, version, admission_version)

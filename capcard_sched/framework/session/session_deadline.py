@@ -50,16 +50,19 @@ class SessionDeadline:
         recorded: Mapping[str, QueueCut] | None = None,
         queues: int = 1,
         waiting: Callable[[], int] = lambda: 1,
+        ended: Callable[[], bool] | None = None,
     ) -> None:
         """`timer` returns seconds; without it, or with 0 `seconds`, only `recorded` cuts apply.
 
         `queues`: the number of queues; `waiting` returns the number of queues with waiting jobs, O(waiting jobs).
+        `ended` returns whether no queue gets a further attempt.
         """
         self.seconds = seconds
         self._timer = timer if seconds > 0 and recorded is None else None
         self._recorded = recorded or {}
         self._is_enabled = self._timer is not None or bool(self._recorded)
         self._queues, self._waiting = max(1, queues), waiting
+        self._ended = ended
         self._share: float | None = None
         #: The queue whose attempt runs, and when it began by the timer.
         self._running, self._since = "", 0.0
@@ -80,6 +83,8 @@ class SessionDeadline:
 
     def allows_attempt(self, queue: str) -> bool:
         """Whether another job of the queue may be tried now; its attempt begins."""
+        if self._ended is not None and self._ended():
+            return False
         if not self._is_enabled:
             return True
         over = self.is_over(queue)
