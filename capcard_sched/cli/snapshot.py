@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from capcard_sched.cli.cluster_source import INSTALLED_CONF, Source, live_state, read_live
 from capcard_sched.cli.exit_codes import usage_error
 from capcard_sched.cli.simulate import BadInputError
-from capcard_sched.daemon.diagnosis.saved_state import document_of, manifests_of
+from capcard_sched.daemon.diagnosis.saved_state import document_text, manifests_of
 
 
 def snapshot(
@@ -36,13 +36,11 @@ def snapshot(
         context: Context of the kubeconfig. Default: its current context.
         installed_conf: ConfigMap that holds the installed scheduler-conf.
     """
-    from capcard_sched.simulation.output import to_json
-
     source = Source(kubeconfig=kubeconfig, context=context, installed_conf=installed_conf)
     try:
         state = live_state(source, read_live(source, namespace))
         items = manifests_of(state.deltas)
-        output.write_text(to_json(document_of(state.settings, items)), "utf-8")
+        output.write_bytes(document_text(state.settings, items))
     except BadInputError as error:
         return usage_error(str(error))
     except OSError as error:

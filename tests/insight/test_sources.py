@@ -14,8 +14,9 @@ from capcard_sched.cli.cluster_source import Source, load_input, load_state, run
 from capcard_sched.cli.main import run
 from capcard_sched.cli.what_if import WORSE
 from capcard_sched.daemon.diagnosis.recording import Recording, RecordingReader, conf_document
-from capcard_sched.daemon.diagnosis.saved_state import SavedSettings, document_text, manifests_of
+from capcard_sched.daemon.diagnosis.saved_state import SavedSettings, document_text, manifests_of, read_saved_state
 from capcard_sched.insight.recorded_state import read_state
+from capcard_sched.model.deltas import ObjectChanged
 from capcard_sched.model.timestamps import format_timestamp
 from capcard_sched.simulation.clock import EPOCH, SECOND
 from capcard_sched.simulation.output import as_list, to_json
@@ -150,6 +151,18 @@ def test_a_saved_state_is_under_its_own_scheduler_conf(files: Files, capsys: pyt
     files.saved.write_text(json.dumps(content))
     found = document(capsys, "explain", "waits", "-f", str(files.saved))
     assert found["stage"] == "NoPods", "the pods are those of another scheduler"
+
+
+def test_a_saved_state_has_a_line_per_object_and_is_read_in_any_layout(files: Files) -> None:
+    state = read_saved_state(files.saved)
+    assert state is not None
+    lines = files.saved.read_text().splitlines()
+    assert [json.loads(line.removesuffix(","))["kind"] for line in lines[1:-1]] == [
+        type(delta.object).__name__.removesuffix("Object") for delta in state.deltas if isinstance(delta, ObjectChanged)
+    ]
+    content = json.loads(files.saved.read_text())
+    files.saved.write_text(json.dumps({"savedState": content.pop("savedState"), **content}, indent=2))
+    assert read_saved_state(files.saved) == state
 
 
 def test_a_saved_state_with_objects_that_controllers_process_is_simulated(
