@@ -20,6 +20,7 @@ from rich.table import Table
 from benchmarks import measure
 from benchmarks.e2e.admission import AdmissionLatency, admission
 from benchmarks.e2e.controllers import JobsRun, Resync, jobs_run, resync
+from benchmarks.e2e.explaining import Explaining, explaining
 from benchmarks.e2e.server import Server
 from benchmarks.e2e.standby import Handover, Idle, handover, idle
 from benchmarks.e2e.throughput import Throughput, prepare, throughput
@@ -33,6 +34,9 @@ _SIZES = {"small": (50, 200), "S1": (1_000, 5_000), "S5": (5_000, 10_000)}
 _PARTS = ("before", "arriving", "handover", "idle", "admission")
 #: Parts that no size applies to: `make bench-controllers`.
 _CONTROLLER_PARTS = ("jobs", "resync")
+#: Part with a cluster of its own: nodes and pods.
+_EXPLAIN, _EXPLAINED = "explain", (5_000, 50_000)
+_ALL_PARTS = (*_PARTS, *_CONTROLLER_PARTS, _EXPLAIN)
 #: Nodes and Jobs of eight pods; Jobs and their pods at the restart.
 _JOB_RUN, _RESYNC = (1_600, 1_000), (10_000, 5)
 
@@ -49,20 +53,19 @@ class Report(msgspec.Struct):
     admission: list[AdmissionLatency] = []
     jobs: list[JobsRun] = []
     resync: list[Resync] = []
+    explaining: list[Explaining] = []
 
 
 @app.default
 def bench(
     *,
     sizes: Annotated[str, Parameter(help=f"Comma-separated: {', '.join(_SIZES)}.")] = "S1,S5",
-    parts: Annotated[str, Parameter(help=f"Comma-separated: {', '.join(_PARTS + _CONTROLLER_PARTS)}.")] = ",".join(
-        _PARTS
-    ),
+    parts: Annotated[str, Parameter(help=f"Comma-separated: {', '.join(_ALL_PARTS)}.")] = ",".join(_PARTS),
     connections: Annotated[int, Parameter(help="Bindings at a time, of the daemon and of the raw client.")] = 32,
     repeats: Annotated[int, Parameter(help="Measurements of throughput and handovers of each kind.")] = 1,
     raw: Annotated[bool, Parameter(help="Measure the raw rate, too.")] = True,
     idle_seconds: Annotated[float, Parameter(help="How long the idle daemon is watched.")] = 60.0,
-    scale: Annotated[float, Parameter(help="Factor of the number of Jobs in the parts jobs and resync.")] = 1.0,
+    scale: Annotated[float, Parameter(help="Factor of the size of the parts jobs, resync and explain.")] = 1.0,
     program: Annotated[Path | None, Parameter(help="The program to run instead of this checkout's.")] = None,
     json: Annotated[Path | None, Parameter(help="Write the figures to this file too.")] = None,
 ) -> int:
@@ -72,14 +75,14 @@ def bench(
         console.width = _FILE_WIDTH
     chosen, wanted = [name.strip() for name in sizes.split(",")], [part.strip() for part in parts.split(",")]
     unknown = [name for name in chosen if name not in _SIZES]
-    unknown += [part for part in wanted if part not in _PARTS + _CONTROLLER_PARTS]
+    unknown += [part for part in wanted if part not in _ALL_PARTS]
     if unknown:
         console.print(f"unknown: {', '.join(unknown)}; sizes: {', '.join(_SIZES)}, parts: {', '.join(_PARTS)}")
         return 2
     report = Report(measure.machine(), os.getloadavg()[0])
 
     async def run() -> None:
-        await _controllers(report, wanted, connections, scale, program, console)
+        await _on_own_servers(report, wanted, connections, repeats, scale, program, console)
         for size in chosen if set(wanted) & set(_PARTS) else ():
             nodes, pods = _SIZES[size]
 
@@ -117,10 +120,16 @@ def bench(
     return 0
 
 
-async def _controllers(
-    report: Report, wanted: list[str], connections: int, scale: float, program: Path | None, console: Console
+async def _on_own_servers(
+    report: Report,
+    wanted: list[str],
+    connections: int,
+    repeats: int,
+    scale: float,
+    program: Path | None,
+    console: Console,
 ) -> None:
-    """The parts with controllers, each on a server of its own."""
+    """The parts with controllers, and `explain`, each on a server of its own."""
     nodes, jobs = _JOB_RUN
     if "jobs" in wanted:
         async with Server() as server:
@@ -141,6 +150,14 @@ async def _controllers(
                 console.print(f"[dim]resync: {text}[/dim]")
 
             report.resync.append(await resync(server, round(_RESYNC[0] * scale), _RESYNC[1], program=program, say=tell))
+    if _EXPLAIN in wanted:
+        async with Server() as server:
+            nodes, pods = (round(count * scale) for count in _EXPLAINED)
+
+            def note(text: str) -> None:
+                console.print(f"[dim]explain: {text}[/dim]")
+
+            report.explaining.append(await explaining(server, nodes, pods, repeats, program=program, say=note))
 
 
 def show(console: Console, report: Report) -> None:
@@ -170,6 +187,8 @@ def show(console: Console, report: Report) -> None:
         )
     for made in report.jobs:
         _show_jobs(console, made)
+    for explained in report.explaining:
+        _show_explaining(console, explained)
     for restart in report.resync:
         console.print(
             f"Restart before {restart.jobs:,} Jobs and {restart.pods:,} pods: listed after {restart.listed:.1f} s, "
@@ -202,6 +221,20 @@ def _show_jobs(console: Console, run: JobsRun) -> None:
     console.print(f"CPU and peak memory: {'; '.join(used)}")
     for problem in run.problems:
         console.print(f"[red]{problem}[/red]")
+
+
+def _show_explaining(console: Console, found: Explaining) -> None:
+    lists = found.lists
+    console.print(
+        f"{found.nodes:,} nodes, {found.pods:,} pods, lists of {lists.size / 2**20:,.0f} MiB: received without "
+        f"decoding in {lists.seconds:.1f} s, {lists.cpu_seconds:.2f} CPU s, server {found.lists_server_seconds:.2f}; "
+        f"snapshot of {found.snapshot_bytes / 2**20:,.0f} MiB in {found.snapshot_cpu_seconds:.2f} CPU s"
+    )
+    for answer in found.answers:
+        console.print(
+            f"explain {answer.scene} {'--fix ' if answer.fix else ''}{answer.source}: {answer.cpu_seconds:.2f} CPU s, "
+            f"server {answer.server_seconds:.2f} CPU s, {answer.seconds:.1f} s, peak {answer.peak_mib:.0f} MiB"
+        )
 
 
 def _name(run: Throughput) -> str:

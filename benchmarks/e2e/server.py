@@ -109,6 +109,18 @@ class Server:
                 group.create_task(create_some())
         return [uids[index] for index in range(len(uids))]
 
+    async def merge_all(self, patches: Iterable[tuple[str, Document]]) -> None:
+        """Merge-patch objects (path, patch), several at a time."""
+        work = iter(patches)
+
+        async def merge_some() -> None:
+            for path, patch in work:
+                await self.merge(path, patch)
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(_CREATE_CONNECTIONS):
+                group.create_task(merge_some())
+
     async def create_gangs(self, gangs: Sequence[Gang]) -> None:
         """Groups and their pods, gang by gang."""
         await self.create(document for gang in gangs for document in (gang.group, *gang.pods))

@@ -1,0 +1,241 @@
+"""CPU time of `explain` on a full cluster: live, and from a file of `snapshot`.
+
+Running gangs of eight, one card per pod, hold every card; a fifth of the pods waits in the same queues. U1: a gang of a
+higher priority than the running ones, under a scheduler-conf without `preempt`. N1: a gang without victims. Q1: a gang
+beyond the quota of its queue. The program is started anew for each answer, as users do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from benchmarks.e2e import objects
+from benchmarks.e2e.helper import Helper, Target, read_job, say
+from benchmarks.e2e.objects import Gang
+from benchmarks.e2e.server import Server
+from capcard_sched.kube.kinds import KINDS
+from capcard_sched.kube.listing import PAGE
+from capcard_sched.kube.paths import pod_path
+from capcard_sched.model import annotations as keys
+
+#: Waiting job to the queue it is in.
+SCENES: Final = {"U1": objects.QUEUES[0], "N1": objects.QUEUES[1], "Q1": objects.QUEUES[2]}
+_URGENT: Final = "urgent"
+#: Seconds of one list of everything.
+_LIMIT: Final = 120.0
+
+#: The status of a running pod.
+_RUNS: Final[objects.Document] = {
+    "status": {
+        "phase": "Running",
+        "startTime": "2026-01-01T00:00:00Z",
+        "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:10Z"}],
+        "containerStatuses": [
+            {
+                "name": "main",
+                "image": "registry.example/ml/trainer:2026.1",
+                "imageID": f"registry.example/ml/trainer@sha256:{0:064x}",
+                "containerID": f"containerd://{0:064x}",
+                "ready": True,
+                "restartCount": 0,
+                "state": {"running": {"startedAt": "2026-01-01T00:00:10Z"}},
+            }
+        ],
+    }
+}
+
+
+class Explained(msgspec.Struct, frozen=True):
+    """One answer: CPU seconds of the process with the copies it makes, and of the API server meanwhile."""
+
+    scene: str
+    #: `live` or `file`.
+    source: str
+    fix: bool
+    seconds: float
+    cpu_seconds: float
+    server_seconds: float
+    peak_mib: float
+
+
+class ListDone(msgspec.Struct, frozen=True):
+    """All lists, read and not decoded: bytes, seconds, CPU seconds of the client."""
+
+    size: int
+    seconds: float
+    cpu_seconds: float
+
+
+class Explaining(msgspec.Struct):
+    """Every answer at one size."""
+
+    nodes: int
+    pods: int
+    answers: list[Explained] = []
+    #: The lists by themselves, once; CPU seconds of the API server for them.
+    lists: ListDone = ListDone(0, 0.0, 0.0)
+    lists_server_seconds: float = 0.0
+    #: `snapshot`.
+    snapshot_cpu_seconds: float = 0.0
+    snapshot_bytes: int = 0
+
+
+class ListJob(msgspec.Struct, frozen=True):
+    """List these collections in pages, all at once."""
+
+    target: Target
+    paths: list[str]
+    page: int
+
+
+class _ListMeta(msgspec.Struct, frozen=True):
+    following: str = msgspec.field(name="continue", default="")
+
+
+class _Page(msgspec.Struct, frozen=True):
+    metadata: _ListMeta = _ListMeta()
+
+
+async def fill(server: Server, nodes: int, pods: int) -> None:
+    """The nodes, queues and gangs on a new server."""
+    running = objects.gangs(min(objects.CARDS_PER_NODE * nodes, pods * 4 // 5))
+    quota: dict[str, dict[str, int]] = {
+        queue: dict.fromkeys(objects.MODELS, objects.CARDS_PER_NODE * nodes) for queue in objects.QUEUES
+    }
+    used = dict.fromkeys(objects.MODELS, objects.GANG // 2)
+    for number, gang in enumerate(running):
+        card, queue = objects.card_of(number), objects.QUEUES[number // len(objects.MODELS) % len(objects.QUEUES)]
+        gang.group["spec"]["queue"] = queue
+        _bind(gang, card, number)
+        if queue == SCENES["Q1"]:
+            used[card] += len(gang.pods)
+    quota[SCENES["Q1"]] = used
+    waiting = [gang for scene in SCENES for gang in _waiting(scene, (pods - pods * 4 // 5) // len(SCENES))]
+    urgent = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": _URGENT}, "value": 10}
+    space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": objects.NAMESPACE}}
+    await server.create([space, *objects.nodes(nodes), *objects.queues(quota)])
+    await server.request("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", urgent)
+    for gangs, phase in ((running, "Running"), (waiting, "Inqueue")):
+        for gang in gangs:
+            gang.group["status"] = {"phase": phase}
+        await server.create_gangs(gangs)
+    names = (pod["metadata"]["name"] for gang in running for pod in gang.pods)
+    await server.merge_all((pod_path(objects.NAMESPACE, name, "status"), _RUNS) for name in names)
+
+
+def _bind(gang: Gang, card: str, node: int) -> None:
+    for pod in gang.pods:
+        pod["metadata"]["annotations"] = {**pod["metadata"]["annotations"], keys.CARD_NAME: card}
+        pod["spec"] = {**pod["spec"], "nodeName": f"node-{node:05d}"}
+
+
+def _waiting(scene: str, pods: int) -> list[Gang]:
+    found = objects.gangs(pods, prefix=scene.lower())
+    for gang in found:
+        gang.group["spec"]["queue"] = SCENES[scene]
+        if scene == "U1":
+            gang.group["spec"]["priorityClassName"] = _URGENT
+            for pod in gang.pods:
+                pod["spec"] = {**pod["spec"], "priorityClassName": _URGENT}
+    return found
+
+
+async def explaining(
+    server: Server, nodes: int, pods: int, repeats: int, *, program: Path | None, say: Callable[[str], None]
+) -> Explaining:
+    """Fill a new server, then measure every scene live and from a file, `repeats` times."""
+    say("creating gangs")
+    await fill(server, nodes, pods)
+    result = Explaining(nodes, pods)
+    config = server.plane.kubeconfig_for("scheduler-a", namespace=objects.NAMESPACE)
+    command = [str(program or Path(sys.executable).with_name("capcard-sched"))]
+    with tempfile.TemporaryDirectory(prefix="capcard-bench-") as folder:
+        file = Path(folder, "cluster.json")
+        live, saved = ["--kubeconfig", str(config)], ["-n", objects.NAMESPACE, "-f", str(file)]
+        taken = await _run(server, [*command, "snapshot", "-o", str(file), *live])
+        result.snapshot_cpu_seconds, result.snapshot_bytes = taken.cpu_seconds, await asyncio.to_thread(_size, file)
+        for _ in range(repeats):
+            say("the lists")
+            before = server.cpu_seconds()
+            async with Helper("benchmarks.e2e.explaining", _list_job(server.target)) as helper:
+                result.lists = await helper.answer(ListDone, _LIMIT)
+            result.lists_server_seconds = server.cpu_seconds() - before
+            for scene in SCENES:
+                for source, flags in (("live", live), ("file", saved)):
+                    for fix in (False, True):
+                        say(f"{scene}, {source}{', --fix' if fix else ''}")
+                        name = f"{scene.lower()}-00000"
+                        run = await _run(server, [*command, "explain", name, *(["--fix"] if fix else []), *flags])
+                        result.answers.append(Explained(scene, source, fix, *run))
+    return result
+
+
+class _Run(NamedTuple):
+    seconds: float
+    cpu_seconds: float
+    server_seconds: float
+    peak_mib: float
+
+
+async def _run(server: Server, command: list[str]) -> _Run:
+    """Run a command to its end. Raises RuntimeError when it fails."""
+    before, began = server.cpu_seconds(), time.monotonic()
+    status, used = await asyncio.to_thread(_resources_of, command)
+    if status:
+        raise RuntimeError(f"{' '.join(command)}: status {status}")
+    cpu = used.ru_utime + used.ru_stime
+    return _Run(time.monotonic() - began, cpu, server.cpu_seconds() - before, used.ru_maxrss / 1024)
+
+
+def _resources_of(command: list[str]) -> tuple[int, resource.struct_rusage]:
+    """Exit status and usage of a process, the copies that it waited for included."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # noqa: S603 - ours
+    _, status, used = os.wait4(process.pid, 0)
+    return os.waitstatus_to_exitcode(status), used
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size
+
+
+def _list_job(target: Target) -> ListJob:
+    return ListJob(target, [kind.path for kind in KINDS], PAGE)
+
+
+async def list_everything(job: ListJob) -> None:
+    """Read all lists and report."""
+    began, used, size = time.monotonic(), time.process_time(), 0
+    async with job.target.session() as session:
+
+        async def read(path: str) -> int:
+            following, found = "", 0
+            while True:
+                params = {"limit": str(job.page), **({"continue": following} if following else {})}
+                async with session.get(path, params=params) as answer:
+                    body = await answer.read()
+                if answer.status != 200:
+                    return 0  # a kind that is not served
+                found += len(body)
+                # The metadata come first. Decoding the rest is the reader's part.
+                head = body[: body.index(b'"items":')].rstrip(b", ") + b"}"
+                following = msgspec.json.decode(head, type=_Page).metadata.following
+                if not following:
+                    return found
+
+        size = sum(await asyncio.gather(*map(read, job.paths)))
+    say(ListDone(size, time.monotonic() - began, time.process_time() - used))
+
+
+if __name__ == "__main__":
+    asyncio.run(list_everything(read_job(ListJob)))
