@@ -25,9 +25,7 @@ from capcard_sched.daemon.diagnosis.saved_state import (
 from capcard_sched.insight.object_view import DeltaObjects, StoreObjects, for_core
 from capcard_sched.model.timestamps import format_timestamp
 from capcard_sched.simulation.clock import EPOCH, SECOND
-from capcard_sched.simulation.manifests import ManifestDocument
 from capcard_sched.simulation.scenario import InputError
-from capcard_sched.simulation.scenario_reader import load_scenario
 
 if TYPE_CHECKING:
     from capcard_sched.framework.core import Core
@@ -164,6 +162,9 @@ def load_input(source: Source, *more: str, state: SourceState | None = None) -> 
 
     Raises BadInputError.
     """
+    from capcard_sched.simulation.manifests import ManifestDocument
+    from capcard_sched.simulation.scenario_reader import load_scenario
+
     settings = state.settings if state is not None else settings_of(source.file)
     if settings is not None and settings.unreadable:
         raise BadInputError(f"access denied: {', '.join(settings.unreadable)}; a simulation needs them")

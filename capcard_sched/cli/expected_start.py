@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from capcard_sched.cli.lists import Column, Json
 from capcard_sched.cli.simulate import BadInputError
-from capcard_sched.model.diagnosis import ExpectedStart, JobDiagnosis
+from capcard_sched.model.diagnosis import ExpectedStart, JobDiagnosis, no_start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -31,9 +31,7 @@ def explain_start(
 
     `wanted`: None for clusters of up to 200 pods and nodes. Raises BadInputError.
     """
-    from capcard_sched.insight.expected_start import no_start, waits
-
-    if wanted is False or cluster.unreadable or not waits(found):
+    if wanted is False or cluster.unreadable or not found.waits:
         return None
     state = cluster.core.snapshot().state
     size = len(state.tasks) + len(state.nodes)

@@ -16,7 +16,7 @@ from capcard_sched import __version__
 from capcard_sched.cli.candidates import print_candidates
 from capcard_sched.cli.exit_codes import BAD_INPUT, INTERNAL_ERROR
 from capcard_sched.cli.help import whole_flags
-from capcard_sched.gc import keep_all
+from capcard_sched.gc import end_at_once, keep_all
 
 #: The name in usages: kubectl runs a program called kubectl-capcard as `kubectl capcard`.
 PROGRAM = "kubectl capcard" if Path(sys.argv[0]).name == "kubectl-capcard" else "capcard-sched"
@@ -90,10 +90,10 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
-    if sys.argv[1:2] and sys.argv[1] in _READING:
-        keep_all()
     if sys.argv[1:2] == ["__complete"]:  # of the completion scripts; no command of users
         print_candidates(app, sys.argv[2:])
         return
-    status = run(sys.argv[1:])
-    sys.exit(status)
+    if not sys.argv[1:2] or sys.argv[1] not in _READING:
+        sys.exit(run(sys.argv[1:]))
+    keep_all()
+    end_at_once(run(sys.argv[1:]))

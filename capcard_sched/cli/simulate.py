@@ -15,9 +15,7 @@ from capcard_sched.controllers.objects import ROOT_QUEUE
 from capcard_sched.daemon.diagnosis.saved_state import SavedStateError, saved_settings
 from capcard_sched.model.timestamps import SPAN_FORM, DurationError, parse_span
 from capcard_sched.simulation.clock import EPOCH, SECOND
-from capcard_sched.simulation.run import DEFAULT_SCHEDULERS, SimulationOptions, SimulationOutcome
-from capcard_sched.simulation.scenario import InputError
-from capcard_sched.simulation.scenario_reader import load_scenario
+from capcard_sched.simulation.scenario import DEFAULT_SCHEDULERS, InputError, SimulationOptions
 from capcard_sched.webhook.connect import connect
 
 if TYPE_CHECKING:
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.daemon.diagnosis.saved_state import SavedSettings
     from capcard_sched.framework.core import Core
-    from capcard_sched.simulation.run import Progress
+    from capcard_sched.simulation.run import Progress, SimulationOutcome
 
 
 class BadInputError(Exception):
@@ -62,6 +60,8 @@ def simulate(
         timeline: Also show cards in use over time, waiting times, and jobs blocked by quota; on standard error with
             -o json and -o yaml.
     """
+    from capcard_sched.simulation.scenario_reader import load_scenario
+
     try:
         settings = settings_of(file)
         options = options_of(until, schedule_period, scheduler_name, default_queue, settings)

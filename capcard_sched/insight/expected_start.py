@@ -28,7 +28,7 @@ from capcard_sched.insight.estimates import RUNS, EndEstimator, UnfinishedJob, u
 from capcard_sched.insight.forked_copy import ForkedCopyError, in_copy
 from capcard_sched.insight.job_runs import job_key, runs_of_state
 from capcard_sched.model.annotations import SIMULATION_DURATION
-from capcard_sched.model.diagnosis import STAGES, AwaitedEnd, ExpectedStart
+from capcard_sched.model.diagnosis import NEEDS_CHANGE, STAGES, AwaitedEnd, ExpectedStart, no_start
 from capcard_sched.model.timestamps import format_timestamp
 from capcard_sched.model.workload import display_name
 from capcard_sched.simulation.clock import EPOCH, SECOND
@@ -56,20 +56,6 @@ _MOST_AWAITED: Final = 4
 _MOST_NAMES: Final = 3
 #: Kinds that a forward run leaves out: events are no input, and a CronJob would add jobs.
 _LEFT_OUT: Final = frozenset({EVENT, CRON_JOB})
-#: Stages of jobs that wait, and of those that nothing but a change starts.
-_WAITS: Final = frozenset(
-    {
-        "NotAdmitted",
-        "OverQuota",
-        "NoNodeFits",
-        "GangWaiting",
-        "NotTried",
-        "VictimsTerminating",
-        "BindBackoff",
-        "Schedulable",
-    }
-)
-_NEVER: Final = frozenset({"CannotStart", "Suspended", "Gated"})
 _ORIGIN: Final = Origin("state", 1)
 
 
@@ -168,7 +154,7 @@ class Forecast:
 
     def explain(self, found: JobDiagnosis) -> ExpectedStart | None:
         """The expected start of the job of a diagnosis, which waits; None when a pod of it started meanwhile."""
-        if found.stage in _NEVER:
+        if found.stage in NEEDS_CHANGE:
             return self._unknown(STAGES[found.stage])
         key = self.key_of(found.namespace, found.workload, found.pod_group)
         if key not in self._jobs:
@@ -222,17 +208,6 @@ class Forecast:
     def _name(self, key: str) -> str:
         job = self._scheduler.core.snapshot().state.jobs.get(key)
         return (display_name(job) if job is not None else "") or key
-
-
-def waits(found: JobDiagnosis) -> bool:
-    """Whether the job of a diagnosis has not started, and this scheduler processes it."""
-    below = found.scheduled < max(found.min_available, 1)
-    return found.stage in _NEVER or (found.stage in _WAITS and below)
-
-
-def no_start(now: float, reason: str) -> ExpectedStart:
-    """An unknown start. `now` in Unix seconds."""
-    return ExpectedStart(computed_at=format_timestamp(now), p10=None, p50=None, p90=None, runs=0, reason=reason)
 
 
 def _known(seconds: float) -> float | None:

@@ -10,7 +10,6 @@ from capcard_sched.controllers.objects import BATCH_API
 from capcard_sched.framework.explain.diagnose import diagnose_job
 from capcard_sched.framework.explain.find import find_workload
 from capcard_sched.insight.by_conditions import diagnose_by_conditions
-from capcard_sched.insight.fixes import suggest_fixes, without_search
 from capcard_sched.insight.lists import wanted_pods
 from capcard_sched.insight.preemption import preemption_trial
 from capcard_sched.insight.problems import problems_of
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from capcard_sched.insight.object_view import Json, ObjectView
     from capcard_sched.model.diagnosis import JobDiagnosis
     from capcard_sched.model.job import Job
+    from capcard_sched.model.trials import FixSearch
 
 #: Kind of a workload, as in `deployment/chat`, to the kind of its object in a view.
 WORKLOAD_KINDS: Final = {
@@ -102,13 +102,13 @@ def explain(
     other = diagnose_unscheduled(core.snapshot(), objects, subject.job, subject.object, now)
     if other is not None:
         problems = problems_of(core.snapshot(), objects, subject.job, subject.object)
-        fixes = without_search(other, "sessions do not attempt the job") if fix else None
+        fixes = _without_search(other, "sessions do not attempt the job") if fix else None
         return msgspec.structs.replace(other, problems=problems, fixes=fixes)
     assert subject.job is not None
     job = subject.job
     if unreadable:
         written = diagnose_by_conditions(objects, job, subject.pod, now, unreadable)
-        fixes = without_search(written, "trials need the nodes and queues") if fix else None
+        fixes = _without_search(written, "trials need the nodes and queues") if fix else None
         return msgspec.structs.replace(written, fixes=fixes)
     found = diagnose_job(core.snapshot(), job, pod=subject.pod, now=now)
     trial = None
@@ -126,8 +126,16 @@ def explain(
     )
     if not fix:
         return found
+    from capcard_sched.insight.fixes import suggest_fixes
+
     fixes = suggest_fixes(core, objects, job, found, now, pod=subject.pod, vcjob=vcjob)
     return msgspec.structs.replace(found, fixes=fixes)
+
+
+def _without_search(found: JobDiagnosis, reason: str) -> FixSearch | None:
+    from capcard_sched.insight.fixes import without_search
+
+    return without_search(found, reason)
 
 
 def _closed_by(objects: ObjectView, found: JobDiagnosis) -> list[str]:

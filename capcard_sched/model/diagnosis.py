@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final, Literal, TypeAlias
 
 from capcard_sched.model.explanation import EvictedPod, VictimsConsidered  # noqa: TC001 - msgspec reads them
+from capcard_sched.model.timestamps import format_timestamp
 from capcard_sched.model.trials import API_VERSION, FixSearch, InsightPart, PreemptionTrial
 
 #: Entries of a list of nodes, or of holders. Sums and numbers of nodes count all of them.
@@ -52,6 +53,20 @@ STAGES: Final[dict[Stage, str]] = {
     "Terminating": "terminating",
     "Finished": "finished",
 }
+#: Stages of jobs that nothing but a change starts, and of others that wait.
+NEEDS_CHANGE: Final[frozenset[Stage]] = frozenset({"CannotStart", "Suspended", "Gated"})
+_WAITING: Final[frozenset[Stage]] = frozenset(
+    {
+        "NotAdmitted",
+        "OverQuota",
+        "NoNodeFits",
+        "GangWaiting",
+        "NotTried",
+        "VictimsTerminating",
+        "BindBackoff",
+        "Schedulable",
+    }
+)
 
 
 class ObjectProblem(InsightPart, frozen=True, kw_only=True):
@@ -317,3 +332,14 @@ class JobDiagnosis(InsightPart, frozen=True, kw_only=True):
     eviction_events: tuple[str, ...] = ()
     #: Of `explain --fix`.
     fixes: FixSearch | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether the job has not started, and this scheduler processes it."""
+        below = self.scheduled < max(self.min_available, 1)
+        return self.stage in NEEDS_CHANGE or (self.stage in _WAITING and below)
+
+
+def no_start(now: float, reason: str) -> ExpectedStart:
+    """An unknown start. `now` in Unix seconds."""
+    return ExpectedStart(computed_at=format_timestamp(now), p10=None, p50=None, p90=None, runs=0, reason=reason)

@@ -16,6 +16,8 @@ from capcard_sched.model.timestamps import format_span
 from capcard_sched.simulation.clock import EPOCH, SECOND
 from capcard_sched.simulation.cluster import SimulatedCluster
 from capcard_sched.simulation.effects import IntentExecutor, PendingEviction
+from capcard_sched.simulation.scenario import DEFAULT_SCHEDULERS as DEFAULT_SCHEDULERS  # noqa: PLC0414 -- a re-export
+from capcard_sched.simulation.scenario import SimulationOptions as SimulationOptions  # noqa: PLC0414, TC001 -- a re-export
 from capcard_sched.simulation.watch import StoreWatch
 
 if TYPE_CHECKING:
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
     from capcard_sched.simulation.scenario import Scenario
     from capcard_sched.simulation.store import Store
 
-DEFAULT_SCHEDULERS = ("capcard-sched", "volcano")
 #: Sessions without a decision after which the run has settled.
 _QUIET_SESSIONS = 2
 #: Quiet sessions, one per period, before time jumps when the plugins depend on time.
@@ -61,21 +62,6 @@ class Step(Protocol):
 
     def step(self, deltas: Sequence[Delta], now: float) -> SchedulerStep:
         """Apply changes and decide. `now` in unix seconds."""
-
-
-class SimulationOptions(NamedTuple):
-    """Settings of a run. Times in microseconds."""
-
-    scheduler_names: tuple[str, ...] = DEFAULT_SCHEDULERS
-    default_queue: str = "default"
-    schedule_period: int = SECOND
-    #: Microseconds; None: until the run has settled.
-    until: int | None = None
-    #: Unix seconds, wall clock at the start of the program; the start of the run when None. Handshakes in the input are
-    #: judged by it.
-    started: float | None = None
-    #: Microseconds: the time at which the objects of the scenario are as given, and of the first session.
-    begin: int = 0
 
 
 class SimulationOutcome(NamedTuple):

@@ -1,4 +1,4 @@
-"""A scenario: the initial objects of a run and its timeline."""
+"""A scenario: the initial objects of a run and its timeline; the settings of a run."""
 
 from __future__ import annotations
 
@@ -21,6 +21,22 @@ if TYPE_CHECKING:
 Verb: TypeAlias = Literal["create", "delete", "patch"]
 VERBS: tuple[Verb, ...] = get_args(Verb)
 _SHOWN_ERRORS = 20
+DEFAULT_SCHEDULERS = ("capcard-sched", "volcano")
+
+
+class SimulationOptions(NamedTuple):
+    """Settings of a run. Times in microseconds."""
+
+    scheduler_names: tuple[str, ...] = DEFAULT_SCHEDULERS
+    default_queue: str = "default"
+    schedule_period: int = SECOND
+    #: Microseconds; None: until the run has settled.
+    until: int | None = None
+    #: Unix seconds, wall clock at the start of the program; the start of the run when None. Handshakes in the input are
+    #: judged by it.
+    started: float | None = None
+    #: Microseconds: the time at which the objects of the scenario are as given, and of the first session.
+    begin: int = 0
 
 
 class InputError(ValueError):

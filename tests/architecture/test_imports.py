@@ -27,7 +27,7 @@ THIRD_PARTY = {
     "kube": {"aiohappyeyeballs", "aiohttp", "httptools", "kubernetes", "msgspec", "yarl"},
     "simulation": {"msgspec", "yaml"},
     "reports": {"msgspec", "rich"},
-    "cli": {"cyclopts", "msgspec", "rich", "yaml"},
+    "cli": {"cyclopts", "msgspec", "rich", "uvloop", "yaml"},
     "config": set(),
     "insight": {"msgspec", "numpy"},
     "daemon": {
