@@ -208,7 +208,9 @@ def flags_page() -> str:
 
 def _group_of(argument: Argument) -> tuple[Any, str]:
     """Rank and title of the group of a flag."""
-    (group,) = argument.parameter.group or ()
+    groups = argument.parameter.group
+    assert isinstance(groups, tuple), argument  # as cyclopts stores it
+    (group,) = groups
     assert isinstance(group, Group), argument
     return group.sort_key, group.name
 

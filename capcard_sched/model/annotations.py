@@ -96,8 +96,7 @@ JOB_ALLOCATED_HYPERNODE: Final = "volcano.sh/job-allocated-hypernode"
 #: Node label: its group; queue annotation: limits per group.
 NODEGROUP_NAME: Final = "volcano.sh/nodegroup-name"
 NODEGROUP_RESOURCE_LIMITS: Final = "volcano.sh/nodegroup-resource-limits"
-#: Node label and annotations of oversubscription.
-OVERSUBSCRIPTION: Final = "volcano.sh/oversubscription"
+#: Node annotations of oversubscription: cpu in milli-cpu, memory in bytes.
 OVERSUBSCRIPTION_CPU: Final = "volcano.sh/oversubscription-cpu"
 OVERSUBSCRIPTION_MEMORY: Final = "volcano.sh/oversubscription-memory"
 OFFLINE_JOB_EVICTING: Final = "volcano.sh/offline-job-evicting"
