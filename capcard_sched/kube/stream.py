@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import weakref
 from typing import TYPE_CHECKING
 
 import aiohttp
@@ -22,9 +21,7 @@ class AbortingConnector(aiohttp.TCPConnector):
     of that connection waits for the peer, which may take longer than the event loop of a command runs.
     """
 
-    #: By protocol: a transport releases its protocol when the connection is lost. Transports of uvloop have no weak
-    #: references.
-    _opened: weakref.WeakKeyDictionary[object, asyncio.Transport] | None = None
+    _opened: frozenset[asyncio.Transport] = frozenset()
 
     async def connect(
         self,
@@ -32,18 +29,21 @@ class AbortingConnector(aiohttp.TCPConnector):
         traces: list[aiohttp.tracing.Trace],
         timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 -- the signature of aiohttp
     ) -> StreamConnection:
-        """As in the base class."""
+        """As in the base class; also ends the shutdowns under way."""
         connection = await super().connect(req, traces, timeout)
-        if self._opened is None:
-            self._opened = weakref.WeakKeyDictionary()
-        if connection.protocol is not None and connection.transport is not None:
-            self._opened[connection.protocol] = connection.transport
+        closing = {transport for transport in self._opened if transport.is_closing()}
+        for transport in closing:
+            transport.abort()
+        self._opened -= closing
+        if connection.transport is not None:
+            self._opened |= {connection.transport}
         return connection
 
     async def close(self, *, abort_ssl: bool = True) -> None:
         """Close all connections, the forgotten ones too."""
-        for transport in list((self._opened or {}).values()):
+        for transport in self._opened:
             transport.abort()
+        self._opened = frozenset()
         await super().close(abort_ssl=abort_ssl)
         await asyncio.sleep(0)  # aborted sockets are closed in the next iteration of the event loop
 
