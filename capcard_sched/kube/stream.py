@@ -3,47 +3,50 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import functools
+from typing import Any, cast
 
 import aiohttp
+from aiohttp.client_proto import ResponseHandler
 
 from capcard_sched.kube.errors import Unreachable
 from capcard_sched.kube.pool import too_large
 
-if TYPE_CHECKING:
-    from aiohttp.connector import Connection as StreamConnection
+
+class _RecordedProtocol(ResponseHandler):
+    """Adds its transport to the open ones, and ends the shutdowns under way."""
+
+    def __init__(self, opened: set[asyncio.Transport], loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop)
+        self._opened = opened
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        for each in [each for each in self._opened if each.is_closing()]:
+            each.abort()
+            self._opened.discard(each)
+        self._opened.add(cast("asyncio.Transport", transport))
+        super().connection_made(transport)
 
 
 class AbortingConnector(aiohttp.TCPConnector):
     """Opens connections, and closes them at once when it is closed itself.
 
-    aiohttp forgets a connection whose request is cancelled or whose response is not read to its end. The TLS shutdown
-    of that connection waits for the peer, which may take longer than the event loop of a command runs.
+    A connection that is forgotten (its request is cancelled, or its response is not read to its end) is shut down by
+    TLS. That waits for the peer, which may take longer than the event loop of a command runs.
     """
 
-    _opened: frozenset[asyncio.Transport] = frozenset()
-
-    async def connect(
-        self,
-        req: aiohttp.ClientRequest,
-        traces: list[aiohttp.tracing.Trace],
-        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 -- the signature of aiohttp
-    ) -> StreamConnection:
-        """As in the base class; also ends the shutdowns under way."""
-        connection = await super().connect(req, traces, timeout)
-        closing = {transport for transport in self._opened if transport.is_closing()}
-        for transport in closing:
-            transport.abort()
-        self._opened -= closing
-        if connection.transport is not None:
-            self._opened |= {connection.transport}
-        return connection
+    def __init__(self, **settings: Any) -> None:
+        """`settings`: as in the base class."""
+        super().__init__(**settings)
+        self._opened: set[asyncio.Transport] = set()
+        factory = functools.partial(_RecordedProtocol, self._opened, self._loop)
+        self._factory = cast("functools.partial[ResponseHandler]", factory)
 
     async def close(self, *, abort_ssl: bool = True) -> None:
         """Close all connections, the forgotten ones too."""
         for transport in self._opened:
             transport.abort()
-        self._opened = frozenset()
+        self._opened.clear()
         await super().close(abort_ssl=abort_ssl)
         await asyncio.sleep(0)  # aborted sockets are closed in the next iteration of the event loop
 

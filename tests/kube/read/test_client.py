@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 
 import msgspec
 import pytest
+from aiohttp.client_proto import ResponseHandler
 
 from capcard_sched.kube.client import ApiError, Client, RequestWithheld, Unreachable
 from capcard_sched.kube.connection import Connection, load_connection, ssl_context
@@ -214,7 +215,10 @@ async def test_silence_after_the_request_may_mean_that_it_was_done() -> None:
 
 
 @pytest.mark.asyncio
-async def test_no_connection_outlives_the_client(cluster: Cluster) -> None:
+@pytest.mark.parametrize("connecting", [True, False], ids=["as it connects", "unanswered"])
+async def test_no_connection_outlives_the_client(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, connecting: bool
+) -> None:
     control_plane, ended = cluster.control_plane, threading.Event()
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tls.load_cert_chain(control_plane.ca, control_plane.ca.with_suffix(".key"))
@@ -226,10 +230,21 @@ async def test_no_connection_outlives_the_client(cluster: Cluster) -> None:
             ended.wait(30)  # not even a shutdown is answered
 
     async def cancel_a_watch(server: str) -> None:
+        async def watch() -> None:
+            async with client.stream(PODS, {"watch": "1"}, timeout=1):
+                pass
+
+        def connection_made(self: ResponseHandler, transport: asyncio.BaseTransport) -> None:
+            made(self, transport)
+            task.cancel()
+
+        made = ResponseHandler.connection_made
+        if connecting:
+            monkeypatch.setattr(ResponseHandler, "connection_made", connection_made)
         async with Client(msgspec.structs.replace(connection_of(cluster), server=server)) as client:
-            with pytest.raises(Unreachable, match="no response"):
-                async with client.stream(PODS, {"watch": "1"}, timeout=1):
-                    pass
+            task = asyncio.create_task(watch())
+            with pytest.raises(asyncio.CancelledError if connecting else Unreachable):
+                await task
 
     with socket.create_server(("127.0.0.1", 0)) as listener, warnings.catch_warnings(record=True) as left:
         warnings.simplefilter("always")
