@@ -33,10 +33,10 @@ quick: $(VENV)/dev.stamp ## Run the tests that need no API server: about 90 s
 		tests/unit tests/scenarios tests/properties tests/malformed tests/architecture
 
 # Every test is in one of the next two (tests/architecture/test_lanes.py).
-test: controlplane ## Run the tests but the campaign: about six minutes
+test: controlplane ## Run the tests but the campaign: about nine minutes
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not campaign"
 
-campaign: controlplane ## Run the long tests: faults, failovers, restarts, variants on a real API server
+campaign: controlplane ## Run the long tests on a real API server (faults, failovers, restarts, variants): about nine minutes
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m campaign
 
 .PHONY: mutants mutation
