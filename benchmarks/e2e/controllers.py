@@ -249,7 +249,8 @@ async def _all_completed(server: Server, count: int) -> float:
     path = f"{_JOBS}/namespaces/{objects.NAMESPACE}/jobs"
     deadline = time.monotonic() + _LIMIT
     while True:
-        phases = Counter(job["status"]["state"]["phase"] for job in await server.list(path))
+        states = [job.get("status", {}).get("state", {}) for job in await server.list(path)]  # none at first
+        phases = Counter(state.get("phase", "") for state in states)
         now = time.monotonic()
         if phases["Completed"] == count:
             return now
