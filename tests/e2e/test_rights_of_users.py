@@ -142,9 +142,9 @@ async def test_without_rights_each_verb_names_the_denied_rights(
     cluster: Cluster, control_plane: ControlPlane, shell: Shell
 ) -> None:
     await furnish(cluster)
-    nobody = control_plane.kubeconfig_for("somebody")
+    without_rights = control_plane.kubeconfig_for("somebody")
     for words in (*(verb.words for verb in READING.values()), *WRITING):
-        status, out, err = await shell(words, nobody, namespaced="get" in words or words in WRITING)
+        status, out, err = await shell(words, without_rights, namespaced="get" in words or words in WRITING)
         assert (status, out) == (2, ""), words
         assert " is forbidden: " in one_error(err), words
 

@@ -37,7 +37,7 @@ class SearchId(NamedTuple):
 class FailedSearch:
     """One failed search."""
 
-    #: The fewest pods that a job needed in vain.
+    #: Minimum number of pods that the failed searches requested.
     needed: int
     #: The version of the books at the search.
     version: Hashable

@@ -102,7 +102,7 @@ class WriterContext(NamedTuple):
     observer: Observer
     #: Monotonic, in seconds.
     clock: Callable[[], float]
-    #: Returns an outcome to the core, after so many seconds.
+    #: Passes an outcome to the core after a number of seconds.
     deliver: Callable[[float, Delta], None]
     #: Queues conditions and events.
     submit: Callable[[Sequence[Intent]], None]

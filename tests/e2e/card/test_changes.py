@@ -9,29 +9,24 @@ from typing import Any
 import pytest
 
 from capcard_sched.model import annotations as keys
-from tests.controlplane.cluster import Manifest
 from tests.controlplane.manifests import gang, gpu_node, pod, queue
 from tests.e2e.card.stage import Scene, eventually
 from tests.e2e.checker import amounts
-from tests.scenarios.cards.card_scene import SOMEWHERE, ObjectEvent, elastic, request, short_of, unreadable, wants
+from tests.scenarios.cards.card_scene import (
+    ObjectEvent,
+    bound_pods,
+    elastic,
+    h200_gang,
+    h200_refusals,
+    request,
+    short_of,
+    unreadable,
+    wants,
+)
 
 H200, H100, A100, MIG = "NVIDIA-H200", "NVIDIA-H100", "NVIDIA-A100-80GB", "NVIDIA-H200/mig-1g.18gb-mixed"
 _SLICE = "nvidia.com/mig-1g.18gb"
 _NO_ROOM = "0/1 nodes are unavailable: 1 Insufficient nvidia.com/gpu."
-
-
-def _job(name: str, size: int, **rest: Any) -> list[Manifest]:
-    return gang(name, size, queue="q", cards=H200, requests=wants(), **rest)
-
-
-def _names(*jobs: tuple[str, int]) -> dict[str, str]:
-    return {f"{name}-{index}": SOMEWHERE for name, size in jobs for index in range(size)}
-
-
-def _refused(name: str, size: int, requested: int, total: int, limit: int) -> list[ObjectEvent]:
-    """Events on a gang and its pods."""
-    pods = [short_of("Pod", f"{name}-{index}", H200, requested, total, limit) for index in range(size)]
-    return [short_of("PodGroup", name, H200, requested, total, limit), *pods]
 
 
 async def _offer(scene: Scene, name: str, devices: Mapping[str, int]) -> None:
@@ -65,12 +60,16 @@ async def _status_is(scene: Scene, name: str, allocated: Mapping[str, str]) -> N
 async def test_a_job_that_ends_gives_its_cards_to_the_next(scene: Scene) -> None:
     first = gang("first", 1, queue="q", cards=H200, requests=wants(4))
     await scene.make(gpu_node("h", H200, 8), queue("q", cards={H200: 4}), first)
-    await scene.expect(bound=_names(("first", 1)), cards={H200: 4}, phases={"first": "Running"})
-    await scene.make(_job("second", 2))
-    await scene.expect(bound=_names(("first", 1)), emitted=_refused("second", 2, 2, 6, 4), phases={"second": "Pending"})
+    await scene.expect(bound=bound_pods(("first", 1)), cards={H200: 4}, phases={"first": "Running"})
+    await scene.make(h200_gang("second", 2))
+    await scene.expect(
+        bound=bound_pods(("first", 1)), emitted=h200_refusals("second", 2, 2, 6, 4), phases={"second": "Pending"}
+    )
     await scene.kubelet.finish("first-0", namespace=scene.cluster.namespace)
     await scene.expect(
-        bound=_names(("first", 1), ("second", 2)), cards={H200: 2}, phases={"first": "Completed", "second": "Running"}
+        bound=bound_pods(("first", 1), ("second", 2)),
+        cards={H200: 2},
+        phases={"first": "Completed", "second": "Running"},
     )
 
 
@@ -81,7 +80,7 @@ async def test_a_terminating_pod_holds_its_quota_until_it_is_gone(scene: Scene) 
     await scene.expect(bound=2, phases={"first": "Running"})
     scene.kubelet.stop_delay = 60.0
     await scene.cluster.delete("pods", "first-1", grace=None)
-    await scene.make(_job("second", 1))
+    await scene.make(h200_gang("second", 1))
     emitted = [short_of(kind, name, H200, 1, 3, 2) for kind, name in (("PodGroup", "second"), ("Pod", "second-0"))]
     await scene.expect(bound=2, emitted=emitted, cards={H200: 2}, phases={"second": "Pending"})
     await scene.cluster.delete("pods", "first-1")
@@ -115,8 +114,8 @@ async def test_a_node_that_is_sliced_anew_offers_other_cards(scene: Scene) -> No
     await scene.make(nodes, queue("q", cards={H200: 2, MIG: 4}), job)
     await scene.expect(bound=2, cards={MIG: 2})
     await _offer(scene, "sliced", {_SLICE: 0})
-    await scene.make([pod("small-2", group="small", cards=MIG, requests=wants(1, _SLICE))], _job("job", 2))
-    await scene.expect(bound=_names(("small", 2), ("job", 2)), cards={MIG: 2, H200: 2})
+    await scene.make([pod("small-2", group="small", cards=MIG, requests=wants(1, _SLICE))], h200_gang("job", 2))
+    await scene.expect(bound=bound_pods(("small", 2), ("job", 2)), cards={MIG: 2, H200: 2})
     assert await _total(scene, MIG) == 0
     quota = await scene.stage.daemon.metric("volcano_queue_card_capacity", queue_name="q", card=MIG)
     assert quota == 4, "a quota is no inventory"
@@ -127,7 +126,7 @@ async def test_a_node_that_is_sliced_anew_offers_other_cards(scene: Scene) -> No
 
 @pytest.mark.asyncio
 async def test_a_closed_queue_admits_nothing_and_runs_on(scene: Scene) -> None:
-    await scene.make(gpu_node("h", H200, 8), queue("q", cards={H200: 8}), _job("first", 1))
+    await scene.make(gpu_node("h", H200, 8), queue("q", cards={H200: 8}), h200_gang("first", 1))
     await scene.expect(bound=1)
     await scene.cluster.patch("queues", "q", {"status": {"state": "Closed"}}, subresource="status")
     await scene.stage.sees("Queue", "q", lambda row: row["state"] == "Closed")
@@ -156,7 +155,7 @@ async def test_quotas_of_parents_and_children_are_apart_and_use_adds_up(scene: S
 @pytest.mark.asyncio
 async def test_the_queue_status_shows_allocated_amounts_in_resource_names(scene: Scene) -> None:
     node = gpu_node("h", H200, 4, devices={_SLICE: 2})
-    await scene.make(node, queue("q", cards={H200: 4, MIG: 2}), _job("job", 2))
+    await scene.make(node, queue("q", cards={H200: 4, MIG: 2}), h200_gang("job", 2))
     await scene.make(pod("small", queue="q", cards=MIG, requests={"memory": "1Gi", _SLICE: 1}))
     await scene.expect(bound=3)
     await _status_is(scene, "q", {"nvidia.com/gpu": "2", _SLICE: "1", "cpu": "200m", "memory": "1Gi", "pods": "3"})
@@ -177,7 +176,7 @@ async def test_mistakes_get_events_hold_back_only_their_objects_and_end_when_the
         pod("share", queue="q", cards=card, requests=wants(1, shared)),
         pod("kept", queue="bad", cards=H200, requests=wants()),
     ]
-    await scene.make(node, gpu_node("h", H200, 8), queues, pods, _job("fine", 1), request("job", "8"))
+    await scene.make(node, gpu_node("h", H200, 8), queues, pods, h200_gang("fine", 1), request("job", "8"))
     quota = (
         "Invalid annotation volcano.sh/card.quota: not JSON: Expecting value at line 1 column 1; "
         'expected an object such as {"NVIDIA-H200":8}; all card quotas of Queue <bad> are 0'

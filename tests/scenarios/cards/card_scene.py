@@ -10,9 +10,10 @@ import yaml
 
 from capcard_sched.daemon.observability.metric_samples import sample_core
 from capcard_sched.model import annotations as keys
-from tests.controlplane.manifests import pod, pod_group
+from tests.controlplane.manifests import gang, pod, pod_group
 from tests.scenarios.stepped import Manifest, SteppedCluster
 
+H200: Final = "NVIDIA-H200"
 #: For `bound`: on whichever node.
 SOMEWHERE: Final = "*"
 #: Events with these reasons go only to objects that a scenario names.
@@ -73,6 +74,22 @@ def unreadable(name: str, error: str, *, kind: str = "Pod", queue: str = "q") ->
 def wants(count: int = 1, resource: str = "nvidia.com/gpu", cpu: str = "100m") -> dict[str, Any]:
     """The requests of a pod with cards."""
     return {"cpu": cpu, resource: count}
+
+
+def h200_gang(name: str, size: int, **rest: Any) -> list[Manifest]:
+    """A gang in the queue `q`; each pod requests one H200."""
+    return gang(name, size, queue="q", cards=H200, requests=wants(), **rest)
+
+
+def bound_pods(*gangs: tuple[str, int]) -> dict[str, str]:
+    """The `bound` of gangs with these names and sizes, on whichever nodes."""
+    return {f"{name}-{index}": SOMEWHERE for name, size in gangs for index in range(size)}
+
+
+def h200_refusals(name: str, size: int, requested: int, total: int, limit: int) -> list[ObjectEvent]:
+    """Events on a gang and its pods; amounts in cards."""
+    pods = [short_of("Pod", f"{name}-{index}", H200, requested, total, limit) for index in range(size)]
+    return [short_of("PodGroup", name, H200, requested, total, limit), *pods]
 
 
 def request(name: str, cards: Mapping[str, int] | str, *, queue: str = "q", **spec: Any) -> Manifest:

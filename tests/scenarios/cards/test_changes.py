@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import pytest
 
 from capcard_sched.model import annotations as keys
 from tests.controlplane.manifests import gang, gpu_node, pod, queue
-from tests.scenarios.cards.card_scene import SOMEWHERE, CardScene, ObjectEvent, elastic, short_of, unreadable, wants
-from tests.scenarios.stepped import Manifest
+from tests.scenarios.cards.card_scene import (
+    CardScene,
+    ObjectEvent,
+    bound_pods,
+    elastic,
+    h200_gang,
+    h200_refusals,
+    short_of,
+    unreadable,
+    wants,
+)
 
 H200, A100 = "NVIDIA-H200", "NVIDIA-A100-80GB"
 _NO_ROOM = "0/1 nodes are unavailable: 1 Insufficient nvidia.com/gpu."
@@ -19,20 +27,6 @@ _NO_ROOM = "0/1 nodes are unavailable: 1 Insufficient nvidia.com/gpu."
 @pytest.fixture
 def scene() -> CardScene:
     return CardScene()
-
-
-def _job(name: str, size: int, **rest: Any) -> list[Manifest]:
-    return gang(name, size, queue="q", cards=H200, requests=wants(), **rest)
-
-
-def _names(*jobs: tuple[str, int]) -> dict[str, str]:
-    return {f"{name}-{index}": SOMEWHERE for name, size in jobs for index in range(size)}
-
-
-def _refused(name: str, size: int, requested: int, total: int, limit: int) -> list[ObjectEvent]:
-    """Events on a gang and its pods."""
-    pods = [short_of("Pod", f"{name}-{index}", H200, requested, total, limit) for index in range(size)]
-    return [short_of("PodGroup", name, H200, requested, total, limit), *pods]
 
 
 def _offer(scene: CardScene, name: str, devices: Mapping[str, int]) -> None:
@@ -53,7 +47,7 @@ def test_a_deployment_scaled_in_lets_another_scale_out(scene: CardScene) -> None
     scene.expect(bound=8, emitted=pods, phases={"d2": "Inqueue"})
     for index in (6, 7):
         scene.cluster.delete("Pod", f"d1-{index}")
-    scene.expect(bound=_names(("d1", 6), ("d2", 2)), cards={H200: 8}, phases={"d2": "Running"})
+    scene.expect(bound=bound_pods(("d1", 6), ("d2", 2)), cards={H200: 8}, phases={"d2": "Running"})
 
 
 def test_a_lowered_quota_leaves_running_pods_alone(scene: CardScene) -> None:
@@ -67,20 +61,22 @@ def test_a_lowered_quota_leaves_running_pods_alone(scene: CardScene) -> None:
 
 
 def test_a_quota_that_is_taken_away_admits_nothing_more(scene: CardScene) -> None:
-    scene.make(gpu_node("h", H200, 8), queue("q", cards={H200: 8}, capability={"cpu": "8"}), _job("first", 2))
+    scene.make(gpu_node("h", H200, 8), queue("q", cards={H200: 8}, capability={"cpu": "8"}), h200_gang("first", 2))
     scene.expect(bound=2)
     _quota(scene, None)
-    scene.make(_job("second", 1))
-    scene.expect(bound=2, emitted=_refused("second", 1, 1, 3, 0))
+    scene.make(h200_gang("second", 1))
+    scene.expect(bound=2, emitted=h200_refusals("second", 1, 1, 3, 0))
 
 
 def test_pods_of_a_card_that_left_the_cluster_keep_their_charge(scene: CardScene) -> None:
-    scene.make(gpu_node("h", H200, 8), gpu_node("a", A100, 8), queue("q", cards={H200: 4, A100: 4}), _job("job", 2))
+    scene.make(
+        gpu_node("h", H200, 8), gpu_node("a", A100, 8), queue("q", cards={H200: 4, A100: 4}), h200_gang("job", 2)
+    )
     scene.expect(bound=2, phases={"job": "Running"})
     scene.cluster.delete("Node", "h")
     late = [pod("late", queue="q", cards=H200, requests=wants()), pod("other", queue="q", cards=A100, requests=wants())]
     scene.make(late)
-    scene.expect(bound={**_names(("job", 2)), "other": "a"}, cards={H200: 2, A100: 1})
+    scene.expect(bound={**bound_pods(("job", 2)), "other": "a"}, cards={H200: 2, A100: 1})
     assert scene.shown("late") == f"0/1 nodes are unavailable: 1 node(s) didn't have card <{H200}>."
     for member in range(2):
         scene.cluster.delete("Pod", f"job-{member}")
@@ -90,10 +86,10 @@ def test_pods_of_a_card_that_left_the_cluster_keep_their_charge(scene: CardScene
 
 
 def test_a_node_that_loses_cards_keeps_its_pods(scene: CardScene) -> None:
-    scene.make(gpu_node("h", H200, 4), queue("q", cards={H200: 8}), _job("first", 3))
+    scene.make(gpu_node("h", H200, 4), queue("q", cards={H200: 8}), h200_gang("first", 3))
     scene.expect(bound=3)
     _offer(scene, "h", {"nvidia.com/gpu": 2})
-    scene.make(_job("second", 1))
+    scene.make(h200_gang("second", 1))
     scene.expect(bound=3, cards={H200: 3})
     assert scene.metric("card_total", card=H200) == 2
     assert scene.shown("second-0") == _NO_ROOM
@@ -104,12 +100,12 @@ def test_a_node_that_loses_cards_keeps_its_pods(scene: CardScene) -> None:
 
 
 def test_a_node_that_turns_into_another_model_takes_pods_of_that(scene: CardScene) -> None:
-    scene.make(gpu_node("n", H200, 4), queue("q", cards={H200: 4, A100: 1}), _job("first", 2))
+    scene.make(gpu_node("n", H200, 4), queue("q", cards={H200: 4, A100: 1}), h200_gang("first", 2))
     scene.expect(bound=2, cards={H200: 2})
     scene.cluster.patch("Node", "n", {"metadata": {"labels": {"nvidia.com/gpu.product": A100}}})
     scene.cluster.delete("Pod", "first-0")
     scene.cluster.delete("Pod", "first-1")
-    scene.make(pod("p", queue="q", cards=f"{H200}|{A100}", requests=wants()), *_job("second", 1))
+    scene.make(pod("p", queue="q", cards=f"{H200}|{A100}", requests=wants()), *h200_gang("second", 1))
     why = f"no resource name found for card <{H200}>"
     emitted = [unreadable("second-0", why)]
     scene.expect(bound={"p": "n"}, cards={H200: 0, A100: 1}, emitted=emitted)
