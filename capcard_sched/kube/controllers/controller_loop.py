@@ -185,7 +185,7 @@ class ControllerLoop:
         kept = []
         for write in writes:
             if isinstance(write, Patch) and write.subresource == "status":
-                if write.lazy and not self._pace.take(key, now):
+                if write.lazy and not self._pace.take(key, now, phase="state" in write.patch["status"]):
                     continue
                 self._pace.wrote(key, now)
             kept.append(write)

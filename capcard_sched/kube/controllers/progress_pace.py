@@ -1,7 +1,8 @@
 """The pace of status writes that only show progress: at once while there are few, merged while there are many.
 
 A rate per second lets these writes grow with the time that a burst takes. While the controller creates and deletes
-objects, most of their number is a share of those writes.
+objects, most of their number is a share of those writes. A write that shows a new phase precedes those that show
+counts: a Job without a status beside running pods looks as if no controller had seen it.
 
 No I/O, no tasks; times come as arguments, in seconds of any clock.
 """
@@ -23,6 +24,8 @@ _SHARE: Final = 1 / 12
 _LEAST, _MOST = 2.0, 30.0
 #: Seconds after which an object gets its turn, however many wait, without and with other writes.
 _LONGEST, _LONGEST_BESIDE = 30.0, 120.0
+#: Seconds after which an object with a new phase gets its turn, with and without other writes.
+_LONGEST_PHASE: Final = 20.0
 #: Last writes that are remembered before outdated ones are dropped.
 _REMEMBERED: Final = 4096
 
@@ -37,27 +40,37 @@ class ProgressPace:
         self._filled = now
         #: Until when other writes have effect.
         self._busy_until = now
-        #: Objects that wait for their turn, in order, and since when.
-        self._waiting: dict[Key, float] = {}
+        #: Objects that wait for their turn, in order, and since when: with a new phase, and with new counts only.
+        self._phases: dict[Key, float] = {}
+        self._counts: dict[Key, float] = {}
         #: Objects whose turn it is.
         self._granted: set[Key] = set()
         self._written: dict[Key, float] = {}
 
-    def take(self, key: Key, now: float) -> bool:
-        """Whether the status of an object may be written now; otherwise `release` returns the object later."""
+    def take(self, key: Key, now: float, *, phase: bool = False) -> bool:
+        """Whether the status of an object may be written now; otherwise `release` returns the object later.
+
+        `phase`: the write shows a new phase.
+        """
         if key in self._granted:
             return True
         self._fill(now)
-        if not self._waiting and self._tokens >= 1 and self._rested(key, now):
+        ahead = self._phases or (self._counts and not phase)
+        if not ahead and self._tokens >= 1 and self._rested(key, now):
             self._tokens -= 1
             return True
-        self._waiting.setdefault(key, now)
+        if phase:
+            self._counts.pop(key, None)
+            self._phases.setdefault(key, now)
+        elif key not in self._phases:
+            self._counts.setdefault(key, now)
         return False
 
     def wrote(self, key: Key, now: float) -> None:
         """A status was written, for whatever reason."""
         self._written[key] = now
-        self._waiting.pop(key, None)
+        self._phases.pop(key, None)
+        self._counts.pop(key, None)
         if len(self._written) > _REMEMBERED:
             self._written = {each: at for each, at in self._written.items() if now < at + self._gap}
 
@@ -74,12 +87,15 @@ class ProgressPace:
     def release(self, now: float) -> Iterator[Key]:
         """The objects to reconcile because `take` allows their write now."""
         self._fill(now)
-        longest = _LONGEST_BESIDE if now < self._busy_until else _LONGEST
-        while self._waiting:
-            key, since = next(iter(self._waiting.items()))
+        yield from self._release(self._phases, now, _LONGEST_PHASE)
+        yield from self._release(self._counts, now, _LONGEST_BESIDE if now < self._busy_until else _LONGEST)
+
+    def _release(self, waiting: dict[Key, float], now: float, longest: float) -> Iterator[Key]:
+        while waiting:
+            key, since = next(iter(waiting.items()))
             if not self._rested(key, now) or (self._tokens < 1 and now < since + longest):
                 return  # those behind it began to wait later
-            del self._waiting[key]
+            del waiting[key]
             self._tokens = max(0.0, self._tokens - 1)
             self._granted.add(key)
             yield key

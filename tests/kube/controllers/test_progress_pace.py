@@ -95,6 +95,30 @@ def test_beside_other_writes_every_object_is_written_within_two_minutes() -> Non
     assert len(served(pace, 120.0, 120.1)) == 1000 - early
 
 
+def test_a_new_phase_is_written_before_new_counts_and_within_twenty_seconds() -> None:
+    pace = ProgressPace(GAP, 0.0)
+    for number in range(100):
+        pace.take(key(number), 0.0)
+    for number in range(100, 200):
+        assert not pace.take(key(number), 0.0, phase=True)
+    found: list[tuple[float, Key]] = []
+    for step in range(1, 40):
+        pace.worked(1, 4.0, float(step))
+        found += served(pace, step, step + 0.9)
+    phases = [(at, each) for at, each in found if int(each.name) >= 100]
+    assert [each for _, each in phases] == [key(number) for number in range(100, 200)]
+    assert phases[-1][0] <= 20.1
+    assert found[: phases.index(phases[-1]) + 1] == phases, "no count precedes a phase"
+
+
+def test_an_object_whose_counts_wait_moves_ahead_with_its_new_phase() -> None:
+    pace = ProgressPace(GAP, 0.0)
+    for number in range(20):
+        pace.take(key(number), 0.0)
+    assert not pace.take(key(19), 0.1, phase=True)
+    assert served(pace, 0.1, 0.5)[0][1] == key(19)
+
+
 def test_jobs_that_follow_each_other_are_not_delayed() -> None:
     pace = ProgressPace(GAP, 0.0)
     for number in range(100):  # a Job every five seconds, whose creations take two
@@ -103,13 +127,13 @@ def test_jobs_that_follow_each_other_are_not_delayed() -> None:
         assert all(pace.take(key(3 * number + step), now + step) for step in range(3))
 
 
-@given(st.lists(st.tuples(st.integers(0, 5), st.floats(0.0, 3.0)), max_size=60))
-def test_no_object_that_was_refused_is_forgotten(calls: list[tuple[int, float]]) -> None:
+@given(st.lists(st.tuples(st.integers(0, 5), st.booleans(), st.floats(0.0, 3.0)), max_size=60))
+def test_no_object_that_was_refused_is_forgotten(calls: list[tuple[int, bool, float]]) -> None:
     pace, now = ProgressPace(GAP, 0.0), 0.0
     waiting: set[Key] = set()
-    for number, pause in calls:
+    for number, phase, pause in calls:
         now += pause
-        if pace.take(key(number), now):
+        if pace.take(key(number), now, phase=phase):
             pace.wrote(key(number), now)
             waiting.discard(key(number))
         else:
