@@ -101,10 +101,12 @@ def _shares(data: DiagnosisInput) -> list[str]:
 
 
 def _never(data: DiagnosisInput) -> StageResult | None:
-    causes = [*_unusable_cards(data), *_over_every_limit(data), *_larger_than_nodes(data)]
+    unusable = _unusable_cards(data)
+    causes = [*unusable, *_over_every_limit(data), *_larger_than_nodes(data)]
     if not causes:
         return None
-    facts = [*map(sentences.capital, causes[1:]), *_declared(data)]
+    # A card without nodes has no resource: pods that name one count as pods without cards.
+    facts = [*map(sentences.capital, causes[1:]), *([] if unusable else _declared(data))]
     return StageResult("CannotStart", f"{NEVER}: {causes[0]}", facts)
 
 
@@ -122,15 +124,23 @@ def _declared(data: DiagnosisInput) -> list[str]:
 def _unusable_cards(data: DiagnosisInput) -> list[str]:
     causes = []
     for cards in data.pod_cards:
-        if cards.names and not cards.alternatives and not any(name in data.known_cards for name in cards.names):
-            text = f"no node provides card {' or '.join(cards.names)}"
-            close = [found for name in cards.names if (found := nearest(name, data.known_cards))]
-            meant = f"; did you mean {' or '.join(dict.fromkeys(close))}?" if close else ""
-            known = "" if close else f"; the nodes provide {sentences.names(data.known_cards) or 'no cards'}"
-            causes.append(text + meant + known)
+        if cards.names and not cards.alternatives and (cause := _without_nodes(data, cards.names)):
+            causes.append(cause)
         elif cards.error:
             causes.append(sentences.plain(cards.error))
+    if not data.tasks:
+        causes += [cause for card in data.declared if (cause := _without_nodes(data, card.split("|")))]
     return list(dict.fromkeys(causes))
+
+
+def _without_nodes(data: DiagnosisInput, cards: Sequence[str]) -> str:
+    """That no node provides any of the cards; "" if one does."""
+    if any(name in data.known_cards for name in cards):
+        return ""
+    close = [found for name in cards if (found := nearest(name, data.known_cards))]
+    meant = f"; did you mean {' or '.join(dict.fromkeys(close))}?" if close else ""
+    known = "" if close else f"; the nodes provide {sentences.names(data.known_cards) or 'no cards'}"
+    return f"no node provides card {' or '.join(cards)}{meant}{known}"
 
 
 def _over_every_limit(data: DiagnosisInput) -> list[str]:
