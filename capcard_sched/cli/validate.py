@@ -23,7 +23,7 @@ from capcard_sched.plugins.deviceshare.device_checks import check_devices
 from capcard_sched.plugins.deviceshare.device_config import DEFAULT_CONFIG
 from capcard_sched.plugins.deviceshare.device_settings import read_device_config
 from capcard_sched.simulation.kinds import SCENARIO, is_namespaced, kind_of
-from capcard_sched.simulation.manifests import ManifestDocument, ManifestError, read_manifests
+from capcard_sched.simulation.manifests import ManifestDocument, ManifestError, read_file, read_manifests
 from capcard_sched.simulation.scenario import Origin
 from capcard_sched.simulation.scenario_reader import read_scenario
 from capcard_sched.validation.checks import Severity
@@ -156,7 +156,7 @@ class _Checker:
             return
         confs = {document.source for document in documents if _is_conf(document.value)}
         for source in sorted(confs):
-            text = self._standard_input if source == "-" else Path(source).read_bytes()
+            text = self._standard_input if source == "-" else read_file(Path(source))
             self._conf(text, FindingRow("error", "", file=source, document=1))
         documents = [document for document in documents if document.source not in confs]
         self._manifests += dict.fromkeys(document.source for document in documents)
@@ -166,7 +166,7 @@ class _Checker:
     def read_conf(self, path: Path) -> None:
         """Read the file of `--scheduler-conf`."""
         try:
-            text = path.read_bytes()
+            text = read_file(path)
         except OSError as error:
             self.rows.append(FindingRow("error", error.strerror or str(error), file=str(path)))
             return

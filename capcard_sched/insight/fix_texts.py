@@ -226,8 +226,9 @@ class _Texts:
         if kind == "job":
             return f'kubectl -n {namespace} patch job {name} --type merge -p \'{{"spec":{{"suspend":true}}}}\''
         if kind in {"deployment", "replicaset"} and job is not None:
-            placed = sum(task.status in PLACED_STATUSES for task in job.tasks.values())
-            left = placed - len(ended.pods)
+            # A ReplicaSet deletes its pending pods first, whatever their cost.
+            placed = {task.name for task in job.tasks.values() if task.status in PLACED_STATUSES}
+            left = len(placed.difference(ended.pods))
             scale = f"kubectl -n {namespace} scale {kind} {name} --replicas={left}"
             if not left or len(ended.pods) > _MOST_PODS:
                 return scale

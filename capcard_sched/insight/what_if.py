@@ -23,7 +23,7 @@ from capcard_sched.insight.changes import UnknownObjectError, set_card_quota, se
 from capcard_sched.insight.trial import changed_usage, figures_of
 from capcard_sched.model.annotations import GROUP_NAME, GROUP_NAME_ALIAS, JOB_NAME
 from capcard_sched.model.timestamps import parse_timestamp
-from capcard_sched.model.what_if import EvictedPodCount, JobChange, WhatIfReport
+from capcard_sched.model.what_if import JobChange, PodCounts, WhatIfReport
 from capcard_sched.model.workload import display_name
 from capcard_sched.simulation.kinds import NODE
 from capcard_sched.simulation.scenario import Entry, Origin, in_creation_order
@@ -43,6 +43,10 @@ _ORIGIN: Final = Origin("what-if", 1)
 _ASSIGNED: Final = ("uid", "resourceVersion", "creationTimestamp", "managedFields")
 
 
+#: Phases of pods that run or have run to their end.
+_RUN: Final = frozenset({"Running", "Succeeded"})
+
+
 class QuotaChange(NamedTuple):
     """Another quota of one card (or `A|B` key) of a queue."""
 
@@ -51,11 +55,23 @@ class QuotaChange(NamedTuple):
     quota: int
 
 
+class JobStart(NamedTuple):
+    """Start of a job."""
+
+    #: Seconds from its creation until its minimum of pods runs; None: it has not started.
+    wait: float | None
+    #: Pods that run or have succeeded.
+    pods: int
+
+
 class NodeCopies(NamedTuple):
     """Further nodes like one of the input."""
 
     number: int
     template: str
+
+
+_NO_START: Final = JobStart(None, 0)
 
 
 def change_scenario(
@@ -120,12 +136,14 @@ def compare_runs(
 ) -> WhatIfReport:
     """The differences between two simulations. The cores hold the states at their ends."""
     (old_core, old), (new_core, new) = before, after
-    waits_before, waits_after = _named(old_core, start_waits(old.store)), _named(new_core, start_waits(new.store))
+    starts_before, starts_after = _named(old_core, job_starts(old.store)), _named(new_core, job_starts(new.store))
     starts: list[JobChange] = []
     blocked: list[JobChange] = []
     moved: list[JobChange] = []
-    for job in sorted(waits_before.keys() | waits_after.keys()):
-        was, now = waits_before.get(job), waits_after.get(job)
+    pods: list[PodCounts] = []
+    for job in sorted(starts_before.keys() | starts_after.keys()):
+        was, pods_before = starts_before.get(job, _NO_START)
+        now, pods_after = starts_after.get(job, _NO_START)
         change = JobChange(job=job, wait_before=was, wait_after=now)
         if was is None and now is not None:
             starts.append(change)
@@ -133,6 +151,8 @@ def compare_runs(
             blocked.append(change)
         elif was != now:
             moved.append(change)
+        if was is not None and now is not None and pods_before != pods_after:
+            pods.append(PodCounts(job=job, before=pods_before, after=pods_after))
     return WhatIfReport(
         changes=tuple(changes),
         end_before=old.elapsed,
@@ -140,34 +160,35 @@ def compare_runs(
         starts=tuple(starts),
         blocked=tuple(blocked),
         moved=tuple(moved),
+        pods=tuple(pods),
         evictions=_eviction_counts(_by_job(old_core, old), _by_job(new_core, new)),
         usage=changed_usage(figures_of(old_core), figures_of(new_core)),
     )
 
 
-def start_waits(store: Store) -> dict[str, float | None]:
-    """Seconds from the creation of each job until its minimum of pods runs; None: it has not started.
-
-    Keys are those of PodGroups, for a vcjob `namespace/job/name`: its PodGroup ends with it.
-    """
+def job_starts(store: Store) -> dict[str, JobStart]:
+    """The start of each job, by the key of its PodGroup, of a vcjob `namespace/job/name`: its PodGroup ends with it."""
     started: dict[str, list[float]] = {}
+    pods: Counter[str] = Counter()
     for pod in store.list(POD):
         notes, at = annotations_of(pod), status(pod).get("startTime")
         name = notes.get(GROUP_NAME) or notes.get(GROUP_NAME_ALIAS)
         job = f"job/{notes[JOB_NAME]}" if JOB_NAME in notes else name
         if at and job:
-            started.setdefault(f"{meta(pod)['namespace']}/{job}", []).append(parse_timestamp(at))
-    found: dict[str, float | None] = {}
+            key = f"{meta(pod)['namespace']}/{job}"
+            started.setdefault(key, []).append(parse_timestamp(at))
+            pods[key] += status(pod).get("phase") in _RUN
+    found: dict[str, JobStart] = {}
     for group in store.list(POD_GROUP):
         owner = controller_of(group)
         key = "/".join(key_of(group))
         if owner is not None and (owner["kind"], owner.get("apiVersion")) == (JOB, BATCH_API):
             key = f"{meta(group)['namespace']}/job/{owner['name']}"  # a state has no Jobs
-        found[key] = _wait(group, spec(group).get("minMember"), started.get(key, ()))
+        found[key] = JobStart(_wait(group, spec(group).get("minMember"), started.get(key, ())), pods[key])
     for vcjob in store.list(JOB):
         namespace, name = key_of(vcjob)
         key = f"{namespace}/job/{name}"
-        found[key] = _wait(vcjob, spec(vcjob).get("minAvailable"), started.get(key, ()))
+        found[key] = JobStart(_wait(vcjob, spec(vcjob).get("minAvailable"), started.get(key, ())), pods[key])
     return found
 
 
@@ -184,19 +205,20 @@ def _name(core: Core, key: str) -> str:
     return (display_name(job) if job is not None else "") or key
 
 
-def _named(core: Core, waits: Mapping[str, float | None]) -> dict[str, float | None]:
-    """By name; of jobs with the same name, such as two revisions of a Deployment, the first that starts."""
-    found: dict[str, float | None] = {}
-    for key, wait in waits.items():
+def _named(core: Core, starts: Mapping[str, JobStart]) -> dict[str, JobStart]:
+    """By name; of jobs with one name, such as two revisions of a Deployment, the first that starts, and all pods."""
+    found: dict[str, JobStart] = {}
+    for key, (wait, pods) in starts.items():
         name = _name(core, key)
-        known = found.get(name)
-        found[name] = wait if known is None else known if wait is None else min(known, wait)
+        known, others = found.get(name, _NO_START)
+        first = known if wait is None else wait if known is None else min(known, wait)
+        found[name] = JobStart(first, pods + others)
     return found
 
 
-def _eviction_counts(before: Mapping[str, int], after: Mapping[str, int]) -> tuple[EvictedPodCount, ...]:
+def _eviction_counts(before: Mapping[str, int], after: Mapping[str, int]) -> tuple[PodCounts, ...]:
     return tuple(
-        EvictedPodCount(job=job, before=before.get(job, 0), after=after.get(job, 0))
+        PodCounts(job=job, before=before.get(job, 0), after=after.get(job, 0))
         for job in sorted(before.keys() | after.keys())
         if before.get(job, 0) != after.get(job, 0)
     )

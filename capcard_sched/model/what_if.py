@@ -22,8 +22,8 @@ class JobChange(InsightPart, frozen=True, kw_only=True):
         return (self.wait_after or 0.0) - (self.wait_before or 0.0)
 
 
-class EvictedPodCount(InsightPart, frozen=True, kw_only=True):
-    """Evictions of the pods of a job."""
+class PodCounts(InsightPart, frozen=True, kw_only=True):
+    """Numbers of pods of a job in the two simulations."""
 
     job: str
     before: int
@@ -45,14 +45,18 @@ class WhatIfReport(InsightPart, frozen=True, kw_only=True):
     blocked: tuple[JobChange, ...]
     #: Jobs that start in both, at another time.
     moved: tuple[JobChange, ...]
-    evictions: tuple[EvictedPodCount, ...]
+    #: Pods that run or have succeeded, of jobs that start in both, where the numbers differ.
+    pods: tuple[PodCounts, ...]
+    #: Evicted pods, where the numbers differ.
+    evictions: tuple[PodCounts, ...]
     usage: tuple[ChangedUsage, ...]
 
     @property
     def is_worse(self) -> bool:
-        """Whether a job no longer starts, waits longer, or loses more pods to evictions."""
+        """Whether a job no longer starts, waits longer, has fewer pods, or loses more pods to evictions."""
         return bool(
             self.blocked
             or any(job.added_wait > 0 for job in self.moved)
+            or any(count.after < count.before for count in self.pods)
             or any(count.after > count.before for count in self.evictions)
         )

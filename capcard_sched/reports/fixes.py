@@ -26,7 +26,8 @@ def render_fixes(found: FixSearch) -> list[RenderableType]:
     end = f"; the search ended at its bound of {found.bound}" if found.bound else ""
     if not found.fixes:
         reach = [Text(_reach(found.reach))] if found.reach is not None else []
-        return [Text(""), Text(f"No fix found with which {found.goal} ({trials}{end})."), *reach]
+        tried = f" ({trials}{end})" if found.trials else ""
+        return [Text(""), Text(f"No fix found with which {found.goal}{tried}."), *reach]
     table = Table("FIX", "CHANGE", "COST", box=None, pad_edge=False)
     table.columns[1].overflow = "fold"
     for number, fix in enumerate(found.fixes, 1):

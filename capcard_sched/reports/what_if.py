@@ -24,9 +24,10 @@ def print_what_if(report: WhatIfReport) -> None:
     rows = [*_rows("starts", report.starts), *_rows("no longer starts", report.blocked), *_rows("moves", report.moved)]
     if rows:
         console.print(_table(("JOB", "CHANGE", "WAIT BEFORE", "WAIT AFTER"), rows))
-    if report.evictions:
-        counts = [(count.job, str(count.before), str(count.after)) for count in report.evictions]
-        console.print(_table(("EVICTED JOB", "PODS BEFORE", "PODS AFTER"), counts))
+    for header, found in (("JOB", report.pods), ("EVICTED JOB", report.evictions)):
+        if found:
+            counts = [(count.job, str(count.before), str(count.after)) for count in found]
+            console.print(_table((header, "PODS BEFORE", "PODS AFTER"), counts))
     if report.usage:
         usage = [
             (row.queue, row.resource, format_amount(row.resource, row.before), format_amount(row.resource, row.after))
@@ -41,6 +42,8 @@ def _summary(report: WhatIfReport) -> str:
         (len(report.blocked), "no longer starts", "no longer start"),
         (sum(job.added_wait > 0 for job in report.moved), "waits longer", "wait longer"),
         (sum(job.added_wait < 0 for job in report.moved), "starts earlier", "start earlier"),
+        (sum(count.after > count.before for count in report.pods), "has more pods", "have more pods"),
+        (sum(count.after < count.before for count in report.pods), "has fewer pods", "have fewer pods"),
     ]
     found = [
         f"{count} {'job' if count == 1 else 'jobs'} {one if count == 1 else many}"

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import re
@@ -70,9 +71,19 @@ def _standard_input(stdin: Any) -> bytes:
 
 def _contents(path: Path) -> str:
     try:
-        return _decoded(str(path), path.read_bytes())
+        return _decoded(str(path), read_file(path))
     except OSError as error:
         raise ManifestError(str(path), error.strerror or str(error)) from None
+
+
+def read_file(path: Path) -> bytes:
+    """The content of a file, as often as it is asked for: a pipe is read once. Raises OSError."""
+    return path.read_bytes() if path.is_file() else _read_pipe(path)
+
+
+@functools.cache
+def _read_pipe(path: Path) -> bytes:
+    return path.read_bytes()
 
 
 def _decoded(source: str, raw: bytes) -> str:

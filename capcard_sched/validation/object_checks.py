@@ -163,7 +163,9 @@ def misspelt_annotations(obj: Json) -> Iterator[Finding]:
 def misplaced_annotations(obj: Json) -> Iterator[Finding]:
     """Annotations on a level where they are not read, and the level where they are."""
     own, templates = texts(obj, "metadata", "annotations"), [one for one in templates_of(obj) if one.path]
-    for key in (keys.CARD_NAME, keys.CARD_NAME_ALIAS):
+    # A vcjob has a field for its queue.
+    queue = () if obj.get("apiVersion") == _VOLCANO_JOB else (keys.POD_QUEUE_NAME,)
+    for key in (keys.CARD_NAME, keys.CARD_NAME_ALIAS, *queue):
         if key in own and templates and not all(key in template.annotations for template in templates):
             where = " and ".join(annotation_field(key, template.metadata_path) for template in templates)
             yield Finding(

@@ -14,7 +14,7 @@ from capcard_sched.cli.main import run
 from capcard_sched.daemon.diagnosis.recording import Recording
 from capcard_sched.insight.estimates import RUNS
 from capcard_sched.insight.expected_start import Forecast, KnownState
-from capcard_sched.insight.what_if import start_waits
+from capcard_sched.insight.what_if import job_starts
 from capcard_sched.model.annotations import CARD_NAME, CARD_QUOTA, RUNNING_ESTIMATE, SIMULATION_DURATION
 from capcard_sched.model.diagnosis import ExpectedStart
 from capcard_sched.model.timestamps import parse_timestamp
@@ -97,7 +97,7 @@ def test_with_known_durations_the_expected_start_is_the_start(
     assert forecast(early) == found, "the same state gives the same answer"
     whole = simulated(manifests)
     created = {f"default/job/{each['metadata']['name']}": each for each in made}
-    waits = {key: wait for key, wait in start_waits(whole.store).items() if key in created}
+    waits = {key: start.wait for key, start in job_starts(whole.store).items() if key in created}
     for key, wait in waits.items():
         start = None if wait is None else EPOCH + wait
         if start is not None and start <= early.now:

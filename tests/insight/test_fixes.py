@@ -39,6 +39,7 @@ def check_fixes(case: dict[str, Any], text: str, document: dict[str, Any]) -> No
     assert bool(found) == bool(case["fixes"]), found
     assert case.get("reach", "") in text
     assert "(0 trials" not in text
+    assert all(command in text for command in case.get("commands", ()))
     assert document["fixes"]["reason"] == case.get("reason", "")
     assert document["fixes"]["reason"] in text
     for change in (change for fix in document["fixes"]["fixes"] for change in fix["changes"]):

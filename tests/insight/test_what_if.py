@@ -142,11 +142,44 @@ def test_the_changed_input_simulates_to_the_same_end(tmp_path: Path, capsys: pyt
     found, _ = report(capsys, "-f", DEMO, *changes, "--save", str(saved))
     unchanged, status = report(capsys, "-f", str(saved), "--quota", f"research/{CARD}=16")
     assert status == 0
-    assert not any(unchanged[field] for field in ("starts", "blocked", "moved", "evictions", "usage"))
+    assert not any(unchanged[field] for field in ("starts", "blocked", "moved", "pods", "evictions", "usage"))
     again = tmp_path / "again.json"
     report(capsys, "-f", str(saved), "--quota", f"research/{CARD}=16", "--save", str(again))
     assert again.read_bytes() == saved.read_bytes()
     assert found["endAfter"] == unchanged["endAfter"]
+
+
+def test_a_deployment_with_more_or_fewer_pods_is_a_difference(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text(
+        CLUSTER
+        + f"""---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: chat}}
+spec:
+  replicas: 3
+  selector: {{matchLabels: {{app: chat}}}}
+  template:
+    metadata:
+      labels: {{app: chat}}
+      annotations: {{volcano.sh/card.name: {CARD}, scheduling.volcano.sh/queue-name: q}}
+    spec:
+      schedulerName: capcard-sched
+      containers: [{{name: c, image: i, resources: {{limits: {{nvidia.com/gpu: 2}}}}}}]
+"""
+    )
+    chat = "default/deployment/chat"
+    found, status = report(capsys, "-f", str(file), "--quota", f"q/{CARD}=6")
+    assert (found["pods"], status) == ([{"job": chat, "before": 2, "after": 3}], 0)
+    found, status = report(capsys, "-f", str(file), "--quota", f"q/{CARD}=2")
+    assert (found["pods"], status) == ([{"job": chat, "before": 2, "after": 1}], WORSE)
+    assert run(["what-if", "-f", str(file), "--quota", f"q/{CARD}=2"]) == WORSE
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].strip() == "1 job has fewer pods."
+    assert [chat, "2", "1"] in map(str.split, lines)
 
 
 def test_another_scheduler_conf_is_compared(tmp_path: Path, cluster: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -128,7 +128,9 @@ def read_saved_state(path: Path) -> SavedState | None:
 
 
 def _bytes(path: Path) -> bytes:
-    """The content of a file that may be a JSON object; b"" for others, readable or not."""
+    """The content of a file that may be a JSON object; b"" for others, readable or not, and for a pipe, read once."""
+    if not path.is_file():
+        return b""
     try:
         with path.open("rb") as file:
             first = file.read(1)

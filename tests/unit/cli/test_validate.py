@@ -2,6 +2,8 @@
 
 import io
 import json
+import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -279,6 +281,22 @@ def test_standard_input_is_read(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     status, found = report(capsys, "-")
     assert status == 2
     assert [row["file"] for row in found["findings"]] == ["-"]
+
+
+def test_a_pipe_is_read_once_and_checked_as_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    group = "apiVersion: scheduling.volcano.sh/v1beta1\nkind: PodGroup\nmetadata: {name: dead}\n"
+    text = (QUEUE % '{"A": 1}') + "---\n" + group + "spec: {queue: q, minMember: 1, minResources: {cpu: 1}}\n"
+    text = text.replace("{name: dead}", "{name: dead, annotations: {volcano.sh/card.request: '{\"A\": 2}'}}")
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=(text,))
+    writer.start()
+    try:
+        status, found = report(capsys, str(pipe))
+    finally:
+        writer.join(10)
+    assert status == 2
+    assert [row["message"] for row in found["findings"]] == ["can never start: needs 2, quota is 1 (A of queue q)"]
 
 
 @pytest.mark.parametrize("content", [b"a: [", b"\xff\xfe", None])
