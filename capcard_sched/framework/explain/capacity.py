@@ -11,7 +11,7 @@ from capcard_sched.model.selectors import untolerated_taint
 from capcard_sched.model.workload import display_name
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from capcard_sched.framework.core import CoreSnapshot
     from capcard_sched.model.job import Node, Task
@@ -117,6 +117,12 @@ class CapacityReader:
         if card in self._cards:
             return self._cards[card]
         return [self._amounts(node, card) for node in self._nodes if node.allocatable.get(card)]
+
+    def larger_than_nodes(self, cls: TaskClass) -> Iterator[str]:
+        """The resources of which a pod of a class requests more than any node has."""
+        for resource, amount in cls.requests.items():
+            if all(amount > node.allocatable.get(resource, 0) for node in self._nodes):
+                yield resource
 
     def capacity(self, card: str, cls: TaskClass, per_pod: int, *, among: Collection[str] = ()) -> CardCapacity:
         """The capacity of a card (or resource) for pods of a class that request `per_pod`, in base units, each.

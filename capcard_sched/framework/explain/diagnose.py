@@ -243,7 +243,10 @@ class _Diagnoser:
             for row in pods.nodes
             if row.reason.startswith(_INSUFFICIENT)
         }
-        for cls, cards in list(self._cards.items())[:_MOST_CLASSES]:
+        classes = list(self._cards.items())[:_MOST_CLASSES]
+        for cls, _ in classes:  # pods of a job that is not admitted are not tried on nodes
+            lacking.update(self._capacity.larger_than_nodes(cls))
+        for cls, cards in classes:
             offers = [offer for card in cards.alternatives for offer in self._capacity.nodes_with(card)]
             for card in cards.alternatives:
                 if cards.amount and (card, cards.amount) not in found:

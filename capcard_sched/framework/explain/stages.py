@@ -102,7 +102,7 @@ def _shares(data: DiagnosisInput) -> list[str]:
 
 def _never(data: DiagnosisInput) -> StageResult | None:
     unusable = _unusable_cards(data)
-    causes = [*unusable, *_over_every_limit(data), *_larger_than_nodes(data)]
+    causes = [*unusable, *_over_every_limit(data), *_larger_than_nodes(data), *_larger_than_cluster(data)]
     if not causes:
         return None
     # A card without nodes has no resource: pods that name one count as pods without cards.
@@ -195,6 +195,17 @@ def _larger_than_nodes(data: DiagnosisInput) -> list[str]:
     return []
 
 
+def _larger_than_cluster(data: DiagnosisInput) -> list[str]:
+    """A minimum that exceeds the share of a queue without a limit of its own, when nothing is used."""
+    figures = data.refusals[0].figures if data.refusals and data.exceeded is None else None
+    if figures is None or data.refusals[0].hook not in _ADMISSION_HOOKS or figures.requested <= figures.limit:
+        return []
+    resource = figures.resource
+    needed, most = in_units(resource, figures.requested), in_units(resource, figures.limit)
+    has = f"the cluster has {amount_of(resource, most)} for queue {data.queue.name}"
+    return [f"it needs {quantity(resource.replace('|', ' or '), needed)}, and {has}"]
+
+
 # --- admission ------------------------------------------------------------------------------------------------------
 
 
@@ -224,7 +235,9 @@ def _admission_shortage(data: DiagnosisInput, figures: Figures) -> tuple[str, li
     taken = max(0.0, in_units(resource, figures.total) - needed)
     used = min(row.used, taken) if row is not None else taken
     split = f"{amount_of(resource, used)} used"
-    if taken > used:
+    if row is None:
+        split += " or reserved"
+    elif taken > used:
         split += f", {amount_of(resource, taken - used)} reserved"
     where = f"queue {row.queue if row is not None else data.queue.name}"
     left = quantity(resource, max(0.0, limit - taken))
