@@ -15,7 +15,6 @@ from capcard_sched.framework.placement.engine import PlacementEngine, quota_hook
 from capcard_sched.framework.placement.signature_cache import SignatureCache
 from capcard_sched.framework.session.carry_over import CarryOver
 from capcard_sched.framework.session.failed_attempts import FailedAttempts
-from capcard_sched.framework.session.queue_access import QueueAccess
 from capcard_sched.framework.session.report import SessionReport, Timing
 from capcard_sched.framework.session.results import reference
 from capcard_sched.framework.session.session import Session
@@ -253,14 +252,7 @@ class Core:
             # Labels of namespaces decide which jobs a queue with a namespaces annotation accepts.
             everything = everything or self._restricts(session.changed)
             nominations.renew_nominations(session)  # first: failures depend on what is nominated
-            session.failed_attempts.open(
-                self._signatures,
-                now,
-                session.once(QueueAccess),
-                session.admission_version,
-                changed_jobs=session.changed.jobs,
-                everything=everything,
-            )
+            session.failed_attempts.open(self._signatures, session, everything=everything)
             self._run_actions(session)
         intents.extend(self._closer.close(session))
         session.report.cuts = session.deadline.cuts

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capcard_sched.framework.api.plugin import Grant
 from capcard_sched.framework.session.report import TaskOutcome
 from capcard_sched.model import reasons
 from capcard_sched.model.refusal import Refusal
@@ -16,7 +15,8 @@ from capcard_sched.model.refusal import Refusal
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
-    from capcard_sched.framework.api.node_view import PodSignature, Rows
+    from capcard_sched.framework.api.node_view import PodSignature
+    from capcard_sched.framework.api.plugin import Grant
     from capcard_sched.framework.placement.engine import PlacementEngine
     from capcard_sched.framework.placement.ranking import Ranking
     from capcard_sched.framework.session.session import Session
@@ -125,7 +125,7 @@ class GangAllocator:
             self.shortages = None
             self._fail(signature, TaskOutcome("unfit", refusal.message, refusal=refusal))
             return False
-        grant = self._quota_grant(signature, run)
+        grant = engine.quota_grant(self._queue, signature, run)
         if grant.count <= 0:
             self._refuse(signature, grant)
             return True
@@ -164,26 +164,6 @@ class GangAllocator:
                 self._rows.extend(rows)
 
     # --- quotas -----------------------------------------------------------------------------------------------------
-
-    def _quota_grant(self, signature: PodSignature, run: Sequence[Task]) -> Grant:
-        """The grant of all quota plugins together."""
-        count = len(run)
-        alternatives: Rows | None = None
-        limits: tuple[int, ...] = ()
-        for many, single in self._engine.quota_hooks:
-            if many is None:
-                refusal = single(self._queue, run[0])
-                result = Grant(0 if refusal is not None else 1, refusal)
-            else:
-                result = many(self._queue, signature, run if count == len(run) else run[:count])
-            if result.count <= 0:
-                return result
-            count = min(count, result.count)
-            if result.alternatives is not None:
-                if alternatives is not None:
-                    count = 1  # two plugins with alternatives: both are called before every pod
-                alternatives, limits = result.alternatives, result.alternative_limits
-        return Grant(count, None, alternatives, limits)
 
     def _refuse(self, signature: PodSignature, grant: Grant) -> None:
         """Records the quota's refusal for all further tasks of the signature."""

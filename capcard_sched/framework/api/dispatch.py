@@ -98,14 +98,15 @@ class Dispatch:
         #: Whether every plugin that limits allocation also declares an `allocation_version`.
         self.has_allocation_versions = limiting <= {name for name, _ in self._flat["allocation_version"]}
 
-    def has_eviction_versions(self, hook: str) -> bool:
-        """Whether every plugin that takes part in evictions of a hook also declares an `eviction_version`.
+    def eviction_versions(self, hook: str) -> list[Entry] | None:
+        """The hooks `eviction_version` of the plugins that take part in evictions of a hook; None when one has none.
 
         `hook`: "preemptable" or "reclaimable".
         """
         others = self._flat["victim_queue_order"] if hook == "reclaimable" else []
         voters = {name for name, _ in (*self._flat[hook], *others)}
-        return voters <= {name for name, _ in self._flat["eviction_version"]}
+        found = [(name, call) for name, call in self._flat["eviction_version"] if name in voters]
+        return found if len(found) == len(voters) else None
 
     def has_victims_by_usage(self, hook: str) -> bool:
         """Whether victims of `preemptable` or `reclaimable` depend on the usage of the preemptor's queue or job."""

@@ -86,8 +86,7 @@ class Evictor:
         statement = Statement(session)
         whole = not session.job_pipelined(job)
         needed = max(1, job.min_available - job.ready_tasks - job.waiting_tasks) if whole else 1
-        done = 0
-        placed = 0
+        done = placed = 0
         failed: set[SearchKey] = set()
         unplaced: Task | None = None
         try:
@@ -111,16 +110,15 @@ class Evictor:
                         break
                 else:
                     failed.add(key)
-                    searched = found is not None
-                    unplaced = unplaced or (task if searched else None)
+                    unplaced = unplaced or (None if found is None else task)
                     search = self._searches.get(key)
                     if search is not None and (not placed or len({one.cls for one in tasks}) == 1):
-                        search.hopeless = self._commits, needed, searched
+                        search.hopeless = self._commits, needed, found is not None
                     if not whole or job.min_available == len(job.tasks):
                         break
             if not placed or not session.job_pipelined(job):
                 self._undo(statement)
-                self._note_failure(job, failed, needed, placed)
+                self._note_failure(job, failed, needed, placed, searched=unplaced is not None)
                 if unplaced is not None:
                     self._explain(queue, job, unplaced)
                 return 0 if whole else done
@@ -135,7 +133,7 @@ class Evictor:
             raise
         return done
 
-    def _note_failure(self, job: Job, failed: set[SearchKey], needed: int, placed: int) -> None:
+    def _note_failure(self, job: Job, failed: set[SearchKey], needed: int, placed: int, *, searched: bool) -> None:
         """Records an undone attempt for the next sessions, unless it read more than the records compare."""
         session, kind = self._session, self._scope.kind
         if kind is None or session.evictions or (placed and not failed):
@@ -149,22 +147,24 @@ class Evictor:
             return  # the books of the victims' queues were read as those of a preemptor
         found = search_id(kind, job, signatures)
         # A quota may leave free capacity: which nodes have it then follows from all nodes.
-        is_partial = placed > 0 and not failed.isdisjoint(self._over_quota)
-        is_planned = is_partial or found.pods == job.key or any(search.is_planned for search in searches)
-        by_tiers = any(search.by_tiers for search in searches)
-        session.failed_attempts.searches.note(found, needed, placed=placed, is_planned=is_planned, by_tiers=by_tiers)
+        is_over = not failed.isdisjoint(self._over_quota)
+        is_partial = (placed > 0 and is_over) or found.pods == job.key
+        is_planned = is_partial or any(search.is_planned for search in searches)
+        result = RepeatedSearch(placed, any(search.by_tiers for search in searches), searched and not is_over)
+        session.failed_attempts.searches.note(found, needed, result, is_planned=is_planned)
 
     def repeat(self, job: Job, rows: Sequence[int]) -> RepeatedSearch | None:
         """Attempts a job with pods of one signature anew, on a statement. None when one of the rows may have a plan."""
         session, queue = self._session, self._session.queues[job.queue]
         only = Evictor(session, self._scope, reservation_seconds=self._seconds, rows=rows)
-        statement, placed = Statement(session), 0
+        statement, placed, found = Statement(session), 0, None
         try:
             with session.plan_nominations():
                 for task in session.pending_tasks(job):
                     if task.cls.preemption_policy == _NEVER:
                         break
-                    if not only._place(statement, queue, job, task, only._key(queue, job, task)):
+                    found = only._place(statement, queue, job, task, only._key(queue, job, task))
+                    if not found:
                         break
                     placed += 1
                     if session.job_pipelined(job):
@@ -174,7 +174,8 @@ class Evictor:
         searches = only._searches.values()
         if any(search.is_planned for search in searches) or (placed and only._over_quota):
             return None
-        return RepeatedSearch(placed, any(search.by_tiers for search in searches))
+        by_tiers = any(search.by_tiers for search in searches)
+        return RepeatedSearch(placed, by_tiers, found is False and not only._over_quota)
 
     def _leans_on_evictions(self, statement: Statement) -> bool:
         """Whether some pod of the statement depends on capacity that this session's evictions free."""

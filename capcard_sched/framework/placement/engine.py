@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from capcard_sched.framework.api.node_view import Diagnosis, FilterResult, NodeView
+from capcard_sched.framework.api.plugin import Grant
 from capcard_sched.framework.placement import hypernode_bounds
 from capcard_sched.framework.placement.node_set import NodeSet
 from capcard_sched.framework.placement.ranking import Ranking
@@ -50,7 +51,7 @@ class PlacementEngine:
         self._hooks = cache.hooks
         self._columns = columns
         #: Per quota plugin (batch form, plain form).
-        self.quota_hooks = quota_hooks
+        self._quota_hooks = quota_hooks
         self.nodes = nodes
         self._is_restricted = restricted
         self._by_tree = by_tree
@@ -72,7 +73,7 @@ class PlacementEngine:
         if found is None:
             nodes = NodeSet(self.nodes.table, self._cache.plugin_states, self._cache.tree.rows_of(number))
             found = self._restricted[key] = PlacementEngine(
-                self._cache, self._columns, self.quota_hooks, nodes, restricted=True, by_tree=by_tree
+                self._cache, self._columns, self._quota_hooks, nodes, restricted=True, by_tree=by_tree
             )
         return found
 
@@ -108,6 +109,28 @@ class PlacementEngine:
         """Whether no filter and no score of this signature reads other nodes or the pods of a node."""
         hooks = self._hooks.of(signature)
         return not (hooks.reads_other_nodes or hooks.reads_pods)
+
+    # --- quotas -----------------------------------------------------------------------------------------------------
+
+    def quota_grant(self, queue: Queue, signature: PodSignature, run: Sequence[Task]) -> Grant:
+        """The grant of all quota plugins together for pods of one signature. May raise HookFailed."""
+        count = len(run)
+        alternatives: Rows | None = None
+        limits: tuple[int, ...] = ()
+        for many, single in self._quota_hooks:
+            if many is None:
+                refusal = single(queue, run[0])
+                result = Grant(0 if refusal is not None else 1, refusal)
+            else:
+                result = many(queue, signature, run if count == len(run) else run[:count])
+            if result.count <= 0:
+                return result
+            count = min(count, result.count)
+            if result.alternatives is not None:
+                if alternatives is not None:
+                    count = 1  # two plugins with alternatives: both are called before every pod
+                alternatives, limits = result.alternatives, result.alternative_limits
+        return Grant(count, None, alternatives, limits)
 
     # --- static results ---------------------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.node_view import Mask, PodSignature, Rows
     from capcard_sched.framework.placement.signature_cache import SignatureCache
     from capcard_sched.framework.session.failed_searches import EvictionInputs, EvictionKind, SearchId
+    from capcard_sched.framework.session.queue_books import QueueBooks
     from capcard_sched.model.job import Job
     from capcard_sched.model.resources import Matrix, Vector
     from capcard_sched.state.cluster import ClusterState
@@ -114,7 +115,7 @@ class Skipped(NamedTuple):
 class EvictionBounds:
     """The skipped jobs by the result that an eviction attempt can have, for each kind of eviction."""
 
-    def __init__(self, state: ClusterState, dispatch: Dispatch) -> None:
+    def __init__(self, state: ClusterState, dispatch: Dispatch, books: QueueBooks) -> None:
         self._state = state
         self._dispatch = dispatch
         self._groups: dict[_GroupKey, PossibleVictims] = {}
@@ -124,7 +125,7 @@ class EvictionBounds:
         #: Kind to the keys of the jobs without bounds.
         self._unbounded: dict[EvictionKind, set[str]] = {}
         #: Failed searches of jobs for which the bounds suffice.
-        self.searches = FailedSearches(self._rows_of_queue)
+        self.searches = FailedSearches(self._rows_of_queue, books)
         #: Keys of the jobs that changed since the last refresh.
         self._changed: set[str] = set()
         #: The table's generation and serial of the sums.
@@ -299,7 +300,8 @@ class EvictionBounds:
                     fit.rebuild(table, _open_rows(cache, cache.intern(fit.cls, fit.contexts)))
                     changes = None
                 if changes is not None:
-                    self.searches.note_rows(bound.waiting, changes)
+                    held = [row for row in changes if row in victims.by_row]
+                    self.searches.note_rows(bound.waiting, held, freed=len(held) < len(changes))
                 else:
                     for search in bound.waiting:
                         self.searches.drop(search)

@@ -5,7 +5,8 @@ free resources. While all of these are unchanged, or changed only for the worse,
 A record is dropped, and its job attempted again, when
 
 - the job changed,
-- the allocation version of its queue changed (hook `allocation_version`),
+- the allocation version of its queue changed (hook `allocation_version`), and its failure reads more of it than that
+  the quotas admit its pods (`QueueBooks`),
 - a node has capacity for more pods of one of its classes, and the sum over all nodes reaches what the job needs,
 - a static result or a signature context of one of its classes changed,
 - a plugin's wakeup was reached, or its events are to be repeated.
@@ -19,6 +20,7 @@ A job refused at admission has a record, too, which stands while the admission v
 
 from __future__ import annotations
 
+from functools import partial
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -28,6 +30,8 @@ from capcard_sched.framework.api.dispatch import HookFailed
 from capcard_sched.framework.api.plugin import Reads
 from capcard_sched.framework.placement.class_fits import ClassFit, FitChange
 from capcard_sched.framework.session.eviction_bounds import EvictionBounds, Skipped
+from capcard_sched.framework.session.queue_access import QueueAccess
+from capcard_sched.framework.session.queue_books import AllocationVersion, CapacityShortage, QueueBooks
 from capcard_sched.framework.session.refused_admissions import RefusedAdmissions
 from capcard_sched.model.status import PodGroupPhase
 
@@ -38,9 +42,9 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.node_view import PodSignature, Rows
     from capcard_sched.framework.placement.signature_cache import SignatureCache
     from capcard_sched.framework.session.failed_searches import EvictionInputs, EvictionKind, FailedSearches
-    from capcard_sched.framework.session.queue_access import QueueAccess
     from capcard_sched.framework.session.refused_admissions import AdmissionVersion
     from capcard_sched.framework.session.report import TaskOutcome
+    from capcard_sched.framework.session.session import Session
     from capcard_sched.model.intents import ObjectRef
     from capcard_sched.model.job import Job, Task
     from capcard_sched.model.queue import Queue
@@ -59,8 +63,8 @@ class PlacementFailure(NamedTuple):
     job: Job
     #: Pods of each signature that did not fit, 0 where any change of a node counts.
     shortages: Mapping[PodSignature, int]
-    #: The allocation version of the queue at the attempt.
-    version: Hashable
+    #: The allocation version of the queue at the attempt; None for none.
+    version: AllocationVersion | None
 
 
 class FailedAttempt(NamedTuple):
@@ -68,10 +72,9 @@ class FailedAttempt(NamedTuple):
 
     job: Job
     queue: str
-    #: The allocation version of the queue; None for a job refused at admission.
-    version: Hashable
-    #: The classes that did not fit: the key of the count, and the pods of the class that the job needs.
-    needs: tuple[tuple[Hashable, int], ...]
+    #: The classes that did not fit: the key of the count, and the pods of the class that the job needs; None for a job
+    #: refused at admission.
+    needs: tuple[tuple[Hashable, int], ...] | None
     #: Unix seconds at which the job is attempted again.
     expires: float
     #: The outcomes of its tasks, by uid, and the refusals of the attempt.
@@ -102,11 +105,10 @@ class FailedAttempts:
         self._is_supported = dispatch.has_allocation_versions and not depends_on_time
         self._skips_refused = dispatch.has_admission_versions and not depends_on_time
         self._admissions = RefusedAdmissions()
+        self._books = QueueBooks()
         #: What evictions may do for the skipped jobs.
-        self._evictions = EvictionBounds(state, dispatch)
+        self._evictions = EvictionBounds(state, dispatch, self._books)
         self._records: dict[str, FailedAttempt] = {}
-        #: Queue to allocation version to the keys of its jobs.
-        self._queues: dict[str, dict[Hashable, set[str]]] = {}
         self._classes: dict[Hashable, _Class] = {}
         self._expiries: list[tuple[float, str]] = []
         self._is_disabled = False
@@ -137,29 +139,20 @@ class FailedAttempts:
 
     # --- opening a session ------------------------------------------------------------------------------------------
 
-    def open(
-        self,
-        cache: SignatureCache,
-        now: float,
-        access: QueueAccess,
-        admission_version: Callable[[Job], AdmissionVersion | None],
-        *,
-        changed_jobs: Iterable[str],
-        everything: bool,
-    ) -> None:
+    def open(self, cache: SignatureCache, session: Session, *, everything: bool) -> None:
         """Drops the records that no longer hold; their jobs are active again. Raises nothing.
 
-        `admission_version`: the current version of a job's votes; `everything`: all records.
+        `session`: with its nominations renewed; `everything`: all records.
         """
-        self._cache, self._access = cache, access
+        self._cache, self._access, now = cache, session.once(QueueAccess), session.now
         self._evictions.searches.open()
         if not self._records:
             return
         if everything:
             self.drop_all()
             return
-        self._evictions.note_changes(changed_jobs)
-        for key in changed_jobs:
+        self._evictions.note_changes(session.changed.jobs)
+        for key in session.changed.jobs:
             self._drop(key)  # the state decides whether a changed job is active
         while self._expiries and self._expiries[0][0] <= now:
             expires, key = heappop(self._expiries)
@@ -167,21 +160,21 @@ class FailedAttempts:
             if record is not None and record.expires == expires:
                 self._wake(key)
         try:
-            self._check_queues()
             self._check_classes(cache)
-            for key in list(self._admissions.outdated(admission_version)):
+            for key in self._books.outdated(self._version_of, partial(self._admits, session)):
+                self._wake(key)
+            for key in list(self._admissions.outdated(session.admission_version)):
                 self._wake(key)
         except HookFailed:
             self.drop_all()  # the attempts report the failure
 
-    def _check_queues(self) -> None:
-        for name in sorted(self._queues):
-            queue = self._state.queues.get(name)
-            version = None if queue is None else self.version(queue)
-            for known, keys in list(self._queues[name].items()):
-                if version is None or known != version:
-                    for key in sorted(keys):
-                        self._wake(key)
+    def _version_of(self, name: str) -> AllocationVersion | None:
+        queue = self._state.queues.get(name)
+        return None if queue is None else self.version(queue)
+
+    def _admits(self, session: Session, key: str, shortage: CapacityShortage) -> bool:
+        job, free = self._records[key].job, self._classes[shortage.cls].fit.total
+        return session.admits_pods(job, shortage.needed, placed=free)
 
     def _check_classes(self, cache: SignatureCache) -> None:
         table = self._state.nodes
@@ -254,10 +247,24 @@ class FailedAttempts:
         self._classes.update(fresh)
         for key, count in keyed:
             self._classes[key].waiting.setdefault(count, set()).add(job.key)
-        self._keep(FailedAttempt(job, job.queue, version, tuple(keyed), expires, outcomes, refusals))
-        self._queues.setdefault(job.queue, {}).setdefault(version, set()).add(job.key)
+        self._keep(FailedAttempt(job, job.queue, tuple(keyed), expires, outcomes, refusals))
+        is_limited = any(outcome.refusal is not None for outcome in outcomes.values()) or any(
+            hook != "reclaimable" for _, hook in refusals
+        )
+        shortage = None
+        if not is_limited and len(keyed) == 1 and keyed[0][1] != _ANY_CHANGE and self._is_of_one_class(job):
+            shortage = CapacityShortage(*keyed[0])
+        self._books.add(job.key, version, shortage)
         for kind, classes in evictions(job).items():
             self._evictions.add(kind, job, self._cache, classes)
+
+    def _is_of_one_class(self, job: Job) -> bool:
+        """Whether all pending pods have the same signature."""
+        assert self._cache is not None
+        queue = self._state.queues[job.queue]
+        samples = {(task.cls, id(task.labels)): task for task in job.pending.values()}
+        first, *others = [(task.cls, self._cache.contexts(queue, task)) for task in samples.values()]
+        return all(other == first for other in others)
 
     def may_evict(self, kind: EvictionKind, changed_jobs: Iterable[str], inputs: EvictionInputs) -> Skipped:
         """The skipped jobs that may evict. `changed_jobs`: keys of those that changed in this session."""
@@ -294,7 +301,7 @@ class FailedAttempts:
         if self._is_disabled:
             return
         if self._skips_refused and queue is not None and not queue.strict_fifo and admission_version(job) == version:
-            self._keep(FailedAttempt(job, job.queue, None, (), expires, outcomes, refusals))
+            self._keep(FailedAttempt(job, job.queue, None, expires, outcomes, refusals))
             self._admissions.add(job, version, admission_version)
 
     def _keep(self, record: FailedAttempt) -> None:
@@ -339,11 +346,11 @@ class FailedAttempts:
         if record is None:
             return None
         self.tasks -= len(record.outcomes)
-        if record.version is None:
+        if record.needs is None:
             self._admissions.discard(key)
             return record
         self._evictions.discard(key, record.queue)
-        _discard(self._queues, record.queue, record.version, key)
+        self._books.discard(key)
         for class_key, count in record.needs:
             entry = self._classes[class_key]
             keys = entry.waiting[count]
@@ -361,24 +368,15 @@ class FailedAttempts:
         pending = self._records[key].job.pending.values()
         entry.sample = next((task for task in pending if task.cls is entry.fit.cls), entry.sample)
 
-    def version(self, queue: Queue) -> Hashable:
+    def version(self, queue: Queue) -> AllocationVersion | None:
         """The allocation versions of all plugins for a queue; None when no failure of its jobs can be kept."""
         if not self._is_supported or self._access is None:
             return None
-        found: list[Hashable] = [queue.name, self._access.version(queue)]
+        found: list[Hashable] = []
         for _, call in self._dispatch.entries("allocation_version"):
             version_of: Callable[[Queue], Hashable] = call
             version = version_of(queue)
             if version is None:
                 return None
             found.append(version)
-        return tuple(found)
-
-
-def _discard(table: dict[str, dict[Hashable, set[str]]], outer: str, inner: Hashable, key: str) -> None:
-    keys = table[outer][inner]
-    keys.discard(key)
-    if not keys:
-        del table[outer][inner]
-        if not table[outer]:
-            del table[outer]
+        return AllocationVersion(queue.name, self._access.version(queue), tuple(found))

@@ -3,7 +3,8 @@
 A search reads the preemptor, the books of its queue, the books of the victims' queues, and the nodes with their pods. A
 record ends when a book has another version, and when a node changed on which pods of its class fit, victims counted in.
 If no node had a plan, only the changed nodes can have one: they alone are examined, and the record stays when they have
-none either.
+none either. Quotas of the preemptor's queue give no node a plan: while they refuse none of its pods, and the victims
+depend on no usage of the queue, the record outlives a change of its allocation version in the same way.
 """
 
 from __future__ import annotations
@@ -16,10 +17,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
     from capcard_sched.framework.api.node_view import PodSignature
+    from capcard_sched.framework.session.queue_books import QueueBooks
     from capcard_sched.model.job import Job
 
 #: Victims in the queue of the preemptor, or anywhere.
 EvictionKind: TypeAlias = Literal["within-queue", "across-queues"]
+
+
+class SearchVersion(NamedTuple):
+    """The books that a search reads, compared by equality."""
+
+    #: What decides on the pods of the preemptor's queue, without evictions.
+    allocation: Hashable
+    #: What decides on victims.
+    evictions: Hashable
 
 
 class SearchId(NamedTuple):
@@ -40,7 +51,7 @@ class FailedSearch:
     #: Minimum number of pods that the failed searches requested.
     needed: int
     #: The version of the books at the search.
-    version: Hashable
+    version: SearchVersion
     #: The queues of possible victims in other queues, in the order in which they lose pods.
     ranks: Sequence[str]
     #: The pods that fit into free capacity.
@@ -49,8 +60,11 @@ class FailedSearch:
     is_planned: bool
     #: Whether a tier of plugins may have decided alone: more usage of the queue may then permit other victims.
     by_tiers: bool
-    #: Rows of nodes that changed since.
+    #: Whether victims were searched, for pods that no quota refused.
+    within_quota: bool
+    #: Rows of nodes with possible victims that changed since, and whether free capacity changed on others.
     rows: set[int] = field(default_factory=set)
+    freed: bool = False
 
 
 class RepeatedSearch(NamedTuple):
@@ -58,13 +72,14 @@ class RepeatedSearch(NamedTuple):
 
     placed: int
     by_tiers: bool
+    within_quota: bool
 
 
 class EvictionInputs(NamedTuple):
     """The books that searches of a kind read, at the start of an action."""
 
     #: Name of a preemptor's queue to the version of the books; None when plugins declare none.
-    version: Callable[[str], Hashable]
+    version: Callable[[str], SearchVersion | None]
     #: Names of the queues of possible victims in other queues to the version of their books.
     victims: Mapping[str, Hashable]
     #: Name of a preemptor's queue to their names in the order in which they lose pods.
@@ -86,9 +101,10 @@ def search_id(kind: EvictionKind, job: Job, signatures: Iterable[PodSignature]) 
 class FailedSearches:
     """The failed searches of skipped jobs."""
 
-    def __init__(self, rows_of: Callable[[str], Iterable[int]]) -> None:
-        """`rows_of` returns the rows of the nodes with pods of a queue, by name."""
+    def __init__(self, rows_of: Callable[[str], Iterable[int]], books: QueueBooks) -> None:
+        """`rows_of` returns the rows of the nodes with pods of a queue, by name; `books`: those of skipped jobs."""
         self._rows_of = rows_of
+        self._books = books
         self._records: dict[SearchId, FailedSearch] = {}
         #: Those of the running session, whose jobs are not skipped yet.
         self._fresh: dict[SearchId, FailedSearch] = {}
@@ -111,7 +127,7 @@ class FailedSearches:
         rows = {row for name in changed for row in self._rows_of(name)}
         self.note_rows((search for search in self._records if search.kind == kind), rows)
 
-    def note(self, search: SearchId, needed: int, *, placed: int, is_planned: bool, by_tiers: bool) -> None:
+    def note(self, search: SearchId, needed: int, found: RepeatedSearch, *, is_planned: bool) -> None:
         """Records a failed search of the running action, unless its books have no version."""
         inputs = self._inputs.get(search.kind)
         version = None if inputs is None else inputs.version(search.queue)
@@ -119,14 +135,15 @@ class FailedSearches:
             return
         table = self._records if search in self._records else self._fresh
         known = table.get(search)
-        if known is None or known.version != version or known.rows:
+        if known is None or known.version != version or known.rows or known.freed:
             ranks = inputs.ranks(search.queue)
-            table[search] = FailedSearch(needed, version, ranks, placed, is_planned, by_tiers)
+            table[search] = FailedSearch(needed, version, ranks, found.placed, is_planned, *found[1:])
             return
         known.needed = min(known.needed, needed)
-        known.placed = max(known.placed, placed)
+        known.placed = max(known.placed, found.placed)
         known.is_planned |= is_planned
-        known.by_tiers |= by_tiers
+        known.by_tiers |= found.by_tiers
+        known.within_quota &= found.within_quota
 
     def forget_fresh(self, kind: EvictionKind) -> None:
         """Drops the failed searches of the running action: it evicts."""
@@ -142,13 +159,14 @@ class FailedSearches:
         """Drops the record of a search: none of its jobs is skipped, or its nodes are other ones."""
         self._records.pop(search, None)
 
-    def note_rows(self, searches: Iterable[SearchId], rows: Iterable[int]) -> None:
-        """Records changed rows of the nodes that searches use."""
+    def note_rows(self, searches: Iterable[SearchId], rows: Iterable[int], *, freed: bool = False) -> None:
+        """Records changed rows of the nodes that searches use; `freed`: others without possible victims changed."""
         rows = set(rows)
-        for search in searches if rows else ():
+        for search in searches if rows or freed else ():
             record = self._records.get(search)
             if record is not None:
                 record.rows |= rows
+                record.freed |= freed
 
     def note_fresh_rows(self, rows: set[int]) -> None:
         """Records changed rows for the searches of the running session."""
@@ -166,7 +184,10 @@ class FailedSearches:
         record, inputs = self._records.get(search), self._inputs.get(search.kind)
         if record is None or inputs is None:
             return None
-        if inputs.version(search.queue) != record.version:
+        version = inputs.version(search.queue)
+        is_moved = version is not None and version.allocation != record.version.allocation
+        follows_usage = is_moved and (inputs.by_usage or not record.within_quota)
+        if version is None or version.evictions != record.version.evictions or follows_usage:
             del self._records[search]
             return None
         ranks = inputs.ranks(search.queue)
@@ -174,18 +195,23 @@ class FailedSearches:
             found_on = Counter(row for name in _reordered(record.ranks, ranks) for row in self._rows_of(name))
             record.rows.update(row for row, count in found_on.items() if count > 1)
             record.ranks = ranks
-        if record.rows:
+        if record.rows or record.freed or is_moved:
             needed = min((count for count in needs if count >= record.needed), default=None)
             if sample is None or needed is None:
                 return None
             found, job = None, sample(needed)
+            is_filled = record.within_quota and not (record.rows or is_moved or inputs.by_usage or record.is_planned)
+            if is_filled and job is not None and self._books.is_short_of_nodes(job.key, version.allocation):
+                record.freed = False  # pods on all free capacity, and victims searched for the next one: as before
+                return record.needed
             if job is not None and not record.is_planned:
                 found = inputs.repeat(job, sorted(record.rows))
-            if found is None or (inputs.by_usage and not _is_same(record, found)):
+            differs = found is None or found.within_quota != record.within_quota
+            if found is None or differs or (inputs.by_usage and not _is_same(record, found)):
                 del self._records[search]
                 return None
             record.needed, record.placed, record.by_tiers = needed, found.placed, record.by_tiers or found.by_tiers
-            record.rows = set()
+            record.version, record.rows, record.freed = version, set(), False
         return record.needed
 
 

@@ -12,7 +12,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from capcard_sched.framework.api.dispatch import HookFailed
-from capcard_sched.framework.session.failed_searches import EvictionInputs
+from capcard_sched.framework.session.failed_searches import EvictionInputs, SearchVersion
 from capcard_sched.framework.session.session_deadline import Deferral
 from capcard_sched.model import reasons
 from capcard_sched.model.refusal import Refusal
@@ -264,12 +264,13 @@ def _inputs(
     across = kind == "across-queues"
     hook = "reclaimable" if across else "preemptable"
     # The states of devices are more than nodes and pods.
-    is_known = dispatch.has_eviction_versions(hook) and not dispatch.has("node_state") and not session.evictions
+    versions = dispatch.eviction_versions(hook)
+    is_known = versions is not None and not dispatch.has("node_state") and not session.evictions
     is_known = is_known and (len(session.failed_attempts) > 0 or any(True for _ in session.to_attempt()))
 
     def books(name: str, role: str) -> Hashable:
         found: list[Hashable] = [queues[name].priority]
-        for _, call in dispatch.entries("eviction_version"):
+        for _, call in versions or ():
             version = call(hook, queues[name], role)
             if version is None:
                 return None
@@ -286,16 +287,18 @@ def _inputs(
     common = session.total.tobytes(), frozenset(session.carry_over.refused_evictions)
 
     @cache
-    def version(name: str) -> Hashable:
+    def version(name: str) -> SearchVersion | None:
         if not is_known or name not in queues:
             return None
         try:
             roles = ("preemptor",) if across else ("preemptor", "victim")
-            found = [session.failed_attempts.version(queues[name]), *(books(name, role) for role in roles)]
+            allocation, found = session.failed_attempts.version(queues[name]), [books(name, role) for role in roles]
             ranks(name)
         except HookFailed:
             return None
-        return None if None in found else (*found, queues[name].reclaimable, *common)
+        if allocation is None or None in found:
+            return None
+        return SearchVersion(allocation, (*found, queues[name].reclaimable, *common))
 
     by_preemptor = dispatch.has("victim_queue_order")
 

@@ -17,6 +17,7 @@ from capcard_sched.framework.session.pending_reasons import job_fit_text
 from capcard_sched.framework.session.queue_access import QueueAccess
 from capcard_sched.framework.session.results import SessionResults
 from capcard_sched.framework.session.session_deadline import SessionDeadline
+from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.status import PodGroupPhase
 
 if TYPE_CHECKING:
@@ -278,6 +279,33 @@ class Session(SessionResults):
             self.failures.pop(job.key, None)
         else:
             self.failures[job.key] = PlacementFailure(job, shortages, self.failed_attempts.version(queue))
+
+    def admits_pods(self, job: Job, count: int, *, placed: int) -> bool:
+        """Whether quotas admit `count` pending pods of a job with one signature, in every action it takes part in.
+
+        `placed`: the pods that may have capacity. May raise HookFailed.
+        """
+        queue, tasks = self.queues[job.queue], list(job.pending.values())[:count]
+        signature = self.engine.signature(queue, tasks[0])
+        if self.overused(queue) or self.engine.quota_grant(queue, signature, tasks).count < count:
+            return False
+        if "reclaim" not in self.actions or not self.may_reclaim(job):
+            return True
+        statement = Statement(self)
+        try:
+            with self.plan_nominations():
+                for task in tasks[: placed + 1]:
+                    if self.dispatch.refusal("preemptive", queue, task) is not None:
+                        return False
+                    if task is tasks[placed]:
+                        break
+                    row = self.engine.choose(signature, self.engine.candidates(signature, future=True), future=True)
+                    if row < 0:
+                        break
+                    statement.pipeline(job, [task], [self.nodes.nodes[row]])
+        finally:
+            statement.rollback(0)
+        return True
 
     def eviction_needs(self, job: Job) -> dict[EvictionKind, dict[PodSignature, int] | None]:
         """The kinds of eviction that a waiting job may try: its pending classes, each with the pods that it needs.

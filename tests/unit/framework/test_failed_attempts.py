@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
 
 from capcard_sched.framework.api.plugin import Plugin
 from capcard_sched.framework.explain.diagnose import diagnose_job
 from capcard_sched.model.intents import Evict
+from capcard_sched.model.job import Task
 from capcard_sched.model.queue import Queue
 from capcard_sched.model.status import PodGroupPhase
 from capcard_sched.testing import Harness
@@ -61,12 +64,70 @@ def test_capacity_counts_once_it_suffices_for_the_whole_gang() -> None:
     assert {"g-0", "g-1"} <= h.binds.keys()
 
 
-def test_a_quota_that_changes_has_the_jobs_of_its_queue_attempted() -> None:
+@pytest.mark.parametrize(("quota", "expected"), [(9, False), (4, False), (3, True), (1, True), (0, True)])
+def test_a_quota_that_changes_counts_once_it_admits_less_than_the_gang(quota: int, expected: bool) -> None:
     h = _cluster()
     h.queue("other", cards={"A": 50}, capability={"cpu": "100", "memory": "100Gi"})
     assert not _attempted(h)
-    h.queue("q", cards={"A": 9}, capability={"cpu": "100", "memory": "100Gi"})
-    assert _attempted(h)
+    h.queue("q", cards={"A": quota}, capability={"cpu": "100", "memory": "100Gi"})
+    assert _attempted(h) is expected
+
+
+@pytest.mark.parametrize(("free", "bound"), [(1, set()), (2, {"g-0", "g-1"})])
+def test_a_gang_without_nodes_starts_with_capacity_after_its_quota_changed(free: int, bound: set[str]) -> None:
+    h = _cluster()
+    h.queue("q", cards={"A": 5}, capability={"cpu": "100", "memory": "100Gi"})
+    assert not _attempted(h)
+    for i in range(free):
+        h.set_phase(f"busy-{i}", "Succeeded")
+    h.step()
+
+    assert h.binds.keys() & {"g-0", "g-1"} == bound
+
+
+def test_a_quota_that_admits_more_has_a_gang_attempted_that_it_refused() -> None:
+    h = _cluster()
+    h.queue("q", cards={"A": 2}, capability={"cpu": "100", "memory": "100Gi"})
+    h.set_phase("busy-0", "Succeeded")
+    h.set_phase("busy-1", "Succeeded")
+    h.step()
+    assert "insufficient <A> quota" in h.pod_message("g-1")
+    h.queue("q", cards={"A": 4}, capability={"cpu": "100", "memory": "100Gi"})
+    h.step()
+    h.step()
+
+    assert {"g-0", "g-1"} <= h.binds.keys()
+
+
+def test_one_job_of_a_class_is_checked_against_a_changed_quota() -> None:
+    class Limiting(Plugin):
+        """Counts its calls, and admits every pod."""
+
+        name = "limiting"
+        calls: ClassVar[int] = 0
+        version: ClassVar[int] = 0
+
+        def allocatable(self, queue: Queue, task: Task) -> None:
+            Limiting.calls += 1
+
+        def allocation_version(self, queue: Queue) -> int:
+            return Limiting.version
+
+    h = Harness("actions: allocate\ntiers: [{plugins: [{name: gang}, {name: limiting}]}]", run=True, plugins=[Limiting])
+    h.queue("q")
+    h.node("n", cpu="1")
+    for cpu in ("2", "3"):
+        for i in range(4):
+            h.group(f"g{cpu}-{i}", queue="q", min_member=1)
+            h.pod(f"g{cpu}-{i}", group=f"g{cpu}-{i}", requests={"cpu": cpu})
+    h.settle()
+    assert len(h.core.snapshot().failed_attempts) == 8
+    Limiting.calls, Limiting.version = 0, 1
+    h.node("another", cpu="1")
+    h.step()
+
+    assert Limiting.calls == 2, "once per class"
+    assert h.last_session.report.visited_jobs == 0
 
 
 def test_a_changed_job_is_attempted() -> None:

@@ -224,3 +224,20 @@ def test_free_capacity_that_satisfies_no_gang_leaves_the_search_failed() -> None
     assert not h.binds.keys() & {"g-0", "g-1", "g-2"}
     _budget(h, 1)
     assert _evicted(h) == {"low-1"}
+
+
+def test_a_queue_that_uses_less_leaves_the_search_failed() -> None:
+    h = Harness(_conf("pdb", "proportion").replace(", reclaim", ""), run=True)
+    _budget(h, 0)
+    _victims(h, "q", labels={"app": "web"})
+    h.queue("q", capability={"cpu": "12"})
+    h.node("n2", cpu="4", labels={"kind": "own"})
+    h.group("own", queue="q")
+    h.pod("own", group="own", requests={"cpu": "3"}, node="n2")
+    _waiting(h)
+    h.set_phase("own", "Succeeded")
+    h.step()
+    assert h.last_session.report.examined_nodes == 0
+    assert h.last_session.report.visited_jobs == 0
+    _budget(h, 2)
+    assert _evicted(h) == {"low-0", "low-1"}
