@@ -6,6 +6,7 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, NamedTuple
 
+from capcard_sched.framework.allocation.gang_allocator import quotas_admit
 from capcard_sched.framework.api.dispatch import Dispatch, HookFailed
 from capcard_sched.framework.api.plugin import Reads
 from capcard_sched.framework.close.queue_warnings import QueueWarnings
@@ -252,7 +253,7 @@ class Core:
             # Labels of namespaces decide which jobs a queue with a namespaces annotation accepts.
             everything = everything or self._restricts(session.changed)
             nominations.renew_nominations(session)  # first: failures depend on what is nominated
-            session.failed_attempts.open(self._signatures, session, everything=everything)
+            session.skip_failed_attempts(self._signatures, quotas_admit, everything=everything)
             self._run_actions(session)
         intents.extend(self._closer.close(session))
         session.report.cuts = session.deadline.cuts

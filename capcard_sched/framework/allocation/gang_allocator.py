@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from capcard_sched.framework.session.report import TaskOutcome
+from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model import reasons
 from capcard_sched.model.refusal import Refusal
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from capcard_sched.framework.placement.engine import PlacementEngine
     from capcard_sched.framework.placement.ranking import Ranking
     from capcard_sched.framework.session.session import Session
-    from capcard_sched.framework.session.statement import Statement
     from capcard_sched.model.job import Job, Task
     from capcard_sched.model.queue import Queue
 
@@ -288,4 +288,32 @@ def need_continue_allocating(job: Job, failed_roles: set[str], rest: Sequence[Ta
         minimum = job.min_task_member.get(role, 0)
         if minimum > 0 and job.role_pipelined(role) < minimum:
             return False
+    return True
+
+
+def quotas_admit(session: Session, job: Job, count: int, free: int) -> bool:
+    """Whether quotas admit `count` pending pods of a job with one signature, in every action it takes part in.
+
+    `free`: the most of them that have capacity, below `count`. May raise HookFailed.
+    """
+    queue, tasks, engine = session.queues[job.queue], list(job.pending.values())[:count], session.engine
+    signature = engine.signature(queue, tasks[0])
+    if session.overused(queue) or engine.quota_grant(queue, signature, tasks).count < count:
+        return False
+    if "reclaim" not in session.actions or not session.may_reclaim(job):
+        return True
+    statement = Statement(session)
+    try:
+        with session.plan_nominations():
+            for task in tasks[: free + 1]:
+                if session.dispatch.refusal("preemptive", queue, task) is not None:
+                    return False
+                if task is tasks[free]:
+                    break
+                row = engine.choose(signature, engine.candidates(signature, future=True), future=True)
+                if row < 0:
+                    break
+                statement.pipeline(job, [task], [session.nodes.nodes[row]])
+    finally:
+        statement.rollback(0)
     return True

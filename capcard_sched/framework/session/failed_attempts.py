@@ -30,7 +30,6 @@ from capcard_sched.framework.api.dispatch import HookFailed
 from capcard_sched.framework.api.plugin import Reads
 from capcard_sched.framework.placement.class_fits import ClassFit, FitChange
 from capcard_sched.framework.session.eviction_bounds import EvictionBounds, Skipped
-from capcard_sched.framework.session.queue_access import QueueAccess
 from capcard_sched.framework.session.queue_books import AllocationVersion, CapacityShortage, QueueBooks
 from capcard_sched.framework.session.refused_admissions import RefusedAdmissions
 from capcard_sched.model.status import PodGroupPhase
@@ -42,9 +41,9 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.node_view import PodSignature, Rows
     from capcard_sched.framework.placement.signature_cache import SignatureCache
     from capcard_sched.framework.session.failed_searches import EvictionInputs, EvictionKind, FailedSearches
+    from capcard_sched.framework.session.queue_access import QueueAccess
     from capcard_sched.framework.session.refused_admissions import AdmissionVersion
     from capcard_sched.framework.session.report import TaskOutcome
-    from capcard_sched.framework.session.session import Session
     from capcard_sched.model.intents import ObjectRef
     from capcard_sched.model.job import Job, Task
     from capcard_sched.model.queue import Queue
@@ -139,20 +138,31 @@ class FailedAttempts:
 
     # --- opening a session ------------------------------------------------------------------------------------------
 
-    def open(self, cache: SignatureCache, session: Session, *, everything: bool) -> None:
+    def open(
+        self,
+        cache: SignatureCache,
+        now: float,
+        access: QueueAccess,
+        admission_version: Callable[[Job], AdmissionVersion | None],
+        admits: Callable[[Job, int, int], bool],
+        *,
+        changed_jobs: Iterable[str],
+        everything: bool,
+    ) -> None:
         """Drops the records that no longer hold; their jobs are active again. Raises nothing.
 
-        `session`: with its nominations renewed; `everything`: all records.
+        `admission_version`: the current version of a job's votes; `admits` as `quotas_admit`; `everything`: all
+        records.
         """
-        self._cache, self._access, now = cache, session.once(QueueAccess), session.now
+        self._cache, self._access = cache, access
         self._evictions.searches.open()
         if not self._records:
             return
         if everything:
             self.drop_all()
             return
-        self._evictions.note_changes(session.changed.jobs)
-        for key in session.changed.jobs:
+        self._evictions.note_changes(changed_jobs)
+        for key in changed_jobs:
             self._drop(key)  # the state decides whether a changed job is active
         while self._expiries and self._expiries[0][0] <= now:
             expires, key = heappop(self._expiries)
@@ -161,9 +171,9 @@ class FailedAttempts:
                 self._wake(key)
         try:
             self._check_classes(cache)
-            for key in self._books.outdated(self._version_of, partial(self._admits, session)):
+            for key in self._books.outdated(self._version_of, partial(self._admits, admits)):
                 self._wake(key)
-            for key in list(self._admissions.outdated(session.admission_version)):
+            for key in list(self._admissions.outdated(admission_version)):
                 self._wake(key)
         except HookFailed:
             self.drop_all()  # the attempts report the failure
@@ -172,9 +182,8 @@ class FailedAttempts:
         queue = self._state.queues.get(name)
         return None if queue is None else self.version(queue)
 
-    def _admits(self, session: Session, key: str, shortage: CapacityShortage) -> bool:
-        job, free = self._records[key].job, self._classes[shortage.cls].fit.total
-        return session.admits_pods(job, shortage.needed, placed=free)
+    def _admits(self, admits: Callable[[Job, int, int], bool], key: str, shortage: CapacityShortage) -> bool:
+        return admits(self._records[key].job, shortage.needed, self._classes[shortage.cls].fit.total)
 
     def _check_classes(self, cache: SignatureCache) -> None:
         table = self._state.nodes

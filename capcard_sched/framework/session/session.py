@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,7 +18,6 @@ from capcard_sched.framework.session.pending_reasons import job_fit_text
 from capcard_sched.framework.session.queue_access import QueueAccess
 from capcard_sched.framework.session.results import SessionResults
 from capcard_sched.framework.session.session_deadline import SessionDeadline
-from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.status import PodGroupPhase
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.node_view import PodSignature
     from capcard_sched.framework.api.webhook import WebhookFactory
     from capcard_sched.framework.placement.engine import PlacementEngine
+    from capcard_sched.framework.placement.signature_cache import SignatureCache
     from capcard_sched.framework.session.failed_searches import EvictionKind
     from capcard_sched.model.explanation import VictimsConsidered
     from capcard_sched.model.intents import Bind
@@ -251,6 +252,23 @@ class Session(SessionResults):
         found: _T = self._made[make]
         return found
 
+    def skip_failed_attempts(
+        self, cache: SignatureCache, admits: Callable[[Session, Job, int, int], bool], *, everything: bool
+    ) -> None:
+        """Has the session skip the jobs whose failed attempt stands; `everything`: none of them. Raises nothing.
+
+        `admits` as `quotas_admit`. Call it once, with the nominations renewed.
+        """
+        self.failed_attempts.open(
+            cache,
+            self.now,
+            self.once(QueueAccess),
+            self.admission_version,
+            partial(admits, self),
+            changed_jobs=self.changed.jobs,
+            everything=everything,
+        )
+
     # --- phases -----------------------------------------------------------------------------------------------------
 
     def in_phase_pending(self) -> Iterable[Job]:
@@ -279,33 +297,6 @@ class Session(SessionResults):
             self.failures.pop(job.key, None)
         else:
             self.failures[job.key] = PlacementFailure(job, shortages, self.failed_attempts.version(queue))
-
-    def admits_pods(self, job: Job, count: int, *, placed: int) -> bool:
-        """Whether quotas admit `count` pending pods of a job with one signature, in every action it takes part in.
-
-        `placed`: the pods that may have capacity. May raise HookFailed.
-        """
-        queue, tasks = self.queues[job.queue], list(job.pending.values())[:count]
-        signature = self.engine.signature(queue, tasks[0])
-        if self.overused(queue) or self.engine.quota_grant(queue, signature, tasks).count < count:
-            return False
-        if "reclaim" not in self.actions or not self.may_reclaim(job):
-            return True
-        statement = Statement(self)
-        try:
-            with self.plan_nominations():
-                for task in tasks[: placed + 1]:
-                    if self.dispatch.refusal("preemptive", queue, task) is not None:
-                        return False
-                    if task is tasks[placed]:
-                        break
-                    row = self.engine.choose(signature, self.engine.candidates(signature, future=True), future=True)
-                    if row < 0:
-                        break
-                    statement.pipeline(job, [task], [self.nodes.nodes[row]])
-        finally:
-            statement.rollback(0)
-        return True
 
     def eviction_needs(self, job: Job) -> dict[EvictionKind, dict[PodSignature, int] | None]:
         """The kinds of eviction that a waiting job may try: its pending classes, each with the pods that it needs.
