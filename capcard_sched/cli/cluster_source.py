@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +14,7 @@ import msgspec
 from cyclopts import Group, Parameter
 
 from capcard_sched.cli.failures import FailureWatch
-from capcard_sched.cli.live_cluster import LiveCluster, read_cluster
+from capcard_sched.cli.live_cluster import LiveCluster, Receiver, read_cluster
 from capcard_sched.cli.simulate import BadInputError, build_core, core_with_conf, options_of, settings_of
 from capcard_sched.controllers.objects import ROOT_QUEUE
 from capcard_sched.daemon.diagnosis.saved_state import (
@@ -152,7 +153,21 @@ def load_cluster(source: Source, *, read_only: bool = False, namespace: str = ""
     the Jobs of a live cluster, too.
     """
     if source.is_live:
-        return live_cluster(source, read_live(source, namespace, jobs=jobs), read_only=read_only)
+        made: list[Core] = []
+
+        def receive(conf: str | None) -> Callable[[Sequence[Delta]], None]:
+            core = _core_of(source, _live_settings(source, conf), _live_conf_name(source), source.scheduler_conf)
+            made.append(core)
+
+            def take(deltas: Sequence[Delta]) -> None:
+                for delta in deltas:
+                    core.apply(delta)
+
+            return take
+
+        return live_cluster(
+            source, read_live(source, namespace, jobs=jobs, receiver=receive), made[0], read_only=read_only
+        )
     state = _state_of_file(source) if source.until is None or source.recording is not None else None
     return _simulated(source, read_only=read_only) if state is None else _of_state(source, state, read_only=read_only)
 
@@ -219,8 +234,8 @@ def _recorded(file: Path, source: Source) -> SourceState:
 
 
 def _of_state(source: Source, state: SourceState, *, read_only: bool) -> ClusterSource:
-    core, watched = _core_of(source, state.settings, state.conf_name, source.scheduler_conf)
-    conf = core.snapshot().conf
+    core = _core_of(source, state.settings, state.conf_name, source.scheduler_conf)
+    watched, conf = FailureWatch(core), core.snapshot().conf
     _full_session(core, watched, state.deltas, state.now, read_only=read_only)
 
     def known_state() -> KnownState:
@@ -232,16 +247,12 @@ def _of_state(source: Source, state: SourceState, *, read_only: bool) -> Cluster
     return ClusterSource(core, state.now, watched, state.when, objects, known_state, unreadable)
 
 
-def _core_of(
-    source: Source, settings: SavedSettings | None, conf_name: str, conf: Path | None
-) -> tuple[Core, FailureWatch]:
+def _core_of(source: Source, settings: SavedSettings | None, conf_name: str, conf: Path | None) -> Core:
     """A core under a scheduler-conf file, else that of the settings, else the built-in one."""
     options = options_of(None, "1s", source.scheduler_name, source.default_queue, settings)
     if conf is None and settings is not None and settings.scheduler_conf:
-        core = core_with_conf(settings.scheduler_conf, conf_name, source.plugins_dir, options)
-    else:
-        core = build_core(conf, source.plugins_dir, options)
-    return core, FailureWatch(core)
+        return core_with_conf(settings.scheduler_conf, conf_name, source.plugins_dir, options)
+    return build_core(conf, source.plugins_dir, options)
 
 
 def run_scenario(
@@ -255,7 +266,8 @@ def run_scenario(
 
     names, queue = source.scheduler_name, source.default_queue
     options = options_of(source.until, source.schedule_period, names, queue, given.settings)
-    core, watched = _core_of(source, given.settings, given.conf_name, conf)
+    core = _core_of(source, given.settings, given.conf_name, conf)
+    watched = FailureWatch(core)
     try:
         return core, watched, run(given.scenario, watched, options)
     except InputError as error:
@@ -287,20 +299,28 @@ def _full_session(core: Core, watched: FailureWatch, found: Sequence[Delta], now
     watched.step(found, now)
 
 
-def read_live(source: Source, namespace: str = "", *, jobs: bool = False) -> LiveCluster:
+def read_live(
+    source: Source, namespace: str = "", *, jobs: bool = False, receiver: Receiver | None = None
+) -> LiveCluster:
     """Read a live cluster. Raises BadInputError."""
     installed = source.installed_conf if source.scheduler_conf is None else ""
-    return read_cluster(source.kubeconfig, source.context, installed, namespace, jobs=jobs)
+    return read_cluster(source.kubeconfig, source.context, installed, namespace, jobs=jobs, receiver=receiver)
 
 
-def live_cluster(source: Source, read: LiveCluster, *, read_only: bool) -> ClusterSource:
-    """The cluster of what was read from a live one. Raises BadInputError for an invalid scheduler-conf."""
+def live_cluster(source: Source, read: LiveCluster, core: Core | None = None, *, read_only: bool) -> ClusterSource:
+    """The cluster of what was read from a live one. Raises BadInputError for an invalid scheduler-conf.
+
+    `core`: the one that took in the objects while they were read; None for a new one.
+    """
     from capcard_sched.insight.live_objects import fetch_events, fetch_object
 
     state, connection = live_state(source, read), read.connection
-    core, watched = _core_of(source, state.settings, state.conf_name, source.scheduler_conf)
-    conf = core.snapshot().conf
-    _full_session(core, watched, for_core(state.deltas), state.now, read_only=read_only)
+    found: Sequence[Delta] = ()
+    if core is None:
+        core = _core_of(source, state.settings, state.conf_name, source.scheduler_conf)
+        found = for_core(state.deltas)
+    watched, conf = FailureWatch(core), core.snapshot().conf
+    _full_session(core, watched, found, state.now, read_only=read_only)
     objects = DeltaObjects(state.deltas, partial(fetch_object, connection), partial(fetch_events, connection))
     namespace = connection.namespace or "default"
 
@@ -315,11 +335,17 @@ def live_cluster(source: Source, read: LiveCluster, *, read_only: bool) -> Clust
 
 def live_state(source: Source, read: LiveCluster) -> SourceState:
     """The state of a live cluster."""
-    import time
-
     now = time.time()
+    settings, when = _live_settings(source, read.conf, read.unreadable, now), f"at {read.connection.server}"
+    return SourceState(settings, read.deltas, now, _live_conf_name(source), when)
+
+
+def _live_settings(
+    source: Source, conf: str | None, unreadable: tuple[str, ...] = (), now: float = 0.0
+) -> SavedSettings:
     options = options_of(None, "1s", source.scheduler_name, source.default_queue)
-    names, queue = options.scheduler_names, options.default_queue
-    settings = SavedSettings(format_timestamp(now), names, queue, read.conf or "", read.unreadable)
-    conf_name, when = f"ConfigMap {source.installed_conf}", f"at {read.connection.server}"
-    return SourceState(settings, read.deltas, now, conf_name, when)
+    return SavedSettings(format_timestamp(now), options.scheduler_names, options.default_queue, conf or "", unreadable)
+
+
+def _live_conf_name(source: Source) -> str:
+    return f"ConfigMap {source.installed_conf}"

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
 from capcard_sched.cli.simulate import BadInputError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from capcard_sched.kube.client import Client
     from capcard_sched.kube.connection import Connection
     from capcard_sched.kube.kinds import WatchedKind
     from capcard_sched.model.deltas import Delta
+
+#: Gets the text of the installed scheduler-conf, in a thread of its own while the API server makes the first lists;
+#: its result takes in the objects, page by page.
+Receiver: TypeAlias = "Callable[[str | None], Callable[[Sequence[Delta]], None]]"
 
 _CONF_KEY: Final = "scheduler.yaml"
 _NOT_FOUND: Final = 404
@@ -39,9 +44,15 @@ class LiveCluster(NamedTuple):
 
 
 def read_cluster(
-    kubeconfig: Path | None, context: str, installed_conf: str, namespace: str = "", *, jobs: bool = False
+    kubeconfig: Path | None,
+    context: str,
+    installed_conf: str,
+    namespace: str = "",
+    *,
+    jobs: bool = False,
+    receiver: Receiver | None = None,
 ) -> LiveCluster:
-    """Read a cluster. Raises BadInputError.
+    """Read a cluster. Raises BadInputError, and what `receiver` raises.
 
     `installed_conf`: the ConfigMap, `namespace/name`; "" for none. `namespace`: the one to read where the objects of
     all namespaces are not readable; "" for that of the kubeconfig's context. `jobs`: read the Jobs, too.
@@ -65,7 +76,7 @@ def read_cluster(
 
     async def read() -> None:
         own = namespace or connection.namespace or "default"
-        found.append(await _read(connection, installed_conf, own, jobs=jobs))
+        found.append(await _read(connection, installed_conf, own, jobs=jobs, receiver=receiver))
 
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # decrypts a list in three quarters the time
@@ -75,13 +86,18 @@ def read_cluster(
     return found[0]
 
 
-async def _read(connection: Connection, installed_conf: str, namespace: str, *, jobs: bool) -> LiveCluster:
+async def _read(
+    connection: Connection, installed_conf: str, namespace: str, *, jobs: bool, receiver: Receiver | None
+) -> LiveCluster:
     """Read the installed scheduler-conf and every object the daemon watches."""
+    import asyncio
+
     from capcard_sched.insight.live_objects import JOBS, list_readable
     from capcard_sched.kube.client import Client
     from capcard_sched.kube.instrumentation import NullObserver
 
     unread: dict[str, list[str]] = {}
+    conf: str | None = None
 
     class Notes(NullObserver):
         """Collects missing and forbidden kinds; prints undecodable objects."""
@@ -93,8 +109,13 @@ async def _read(connection: Connection, installed_conf: str, namespace: str, *, 
                 unread.setdefault(event, []).append(resource)
 
     async with Client(connection) as client:
-        conf = await _installed_conf(client, installed_conf) if installed_conf else None
-        found = await list_readable(client, namespace, Notes(), [JOBS] if jobs else ())
+
+        async def begin() -> Callable[[Sequence[Delta]], None] | None:
+            nonlocal conf
+            conf = await _installed_conf(client, installed_conf) if installed_conf else None
+            return None if receiver is None else await asyncio.to_thread(receiver, conf)
+
+        found = await list_readable(client, namespace, Notes(), [JOBS] if jobs else (), begin)
     for event, resources in unread.items():
         print(f"note: {_UNREAD[event]}, assumed empty: {', '.join(resources)}", file=sys.stderr)
     if found.unreadable:

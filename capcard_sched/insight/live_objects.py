@@ -13,16 +13,17 @@ import msgspec
 from capcard_sched.controllers.objects import JOB, Key
 from capcard_sched.kube.client import ApiError, Client, Unreachable
 from capcard_sched.kube.controllers.records import RESOURCES, path_of
-from capcard_sched.kube.informers import list_all
+from capcard_sched.kube.delta_store import DeltaStore
+from capcard_sched.kube.informers import initial_deltas, list_all
 from capcard_sched.kube.kinds import KINDS, WatchedKind
-from capcard_sched.kube.listing import PAGE
+from capcard_sched.kube.listing import PAGE, ReadAhead
 from capcard_sched.kube.paths import events_path
 from capcard_sched.model.deltas import ObjectChanged, ObjectGone
 from capcard_sched.model.kinds import KIND_BY_NAME
 from capcard_sched.model.objects import ObjectMeta
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from capcard_sched.insight.object_view import Json
     from capcard_sched.kube.connection import Connection
@@ -149,40 +150,58 @@ class Readable(NamedTuple):
 
 
 async def list_readable(
-    client: Client, namespace: str, observer: Observer, more: Iterable[WatchedKind[Any]] = ()
+    client: Client,
+    namespace: str,
+    observer: Observer,
+    more: Iterable[WatchedKind[Any]] = (),
+    begin: Callable[[], Awaitable[Callable[[Sequence[Delta]], None] | None]] | None = None,
 ) -> Readable:
     """Every object of the kinds that the scheduler watches, and of `more`, as far as it is readable.
 
-    Pods, PodGroups and Jobs that are not readable in all namespaces are listed in `namespace`; "" for none. Raises
-    ApiError when no namespace is readable, MissingKindError, and Unreachable.
+    Pods, PodGroups and Jobs that are not readable in all namespaces are listed in `namespace`; "" for none. `begin` is
+    called once the first lists are requested; its result, if any, takes in the deltas of `KINDS` by page.
+    Raises ApiError when no namespace is readable, MissingKindError, and Unreachable.
     """
     found: list[Delta] = []
     unreadable: list[str] = []
     readable: list[WatchedKind[Any]] = []
     refusal: ApiError | None = None
-    for kind in (*KINDS, *more):
-        try:
-            found += await list_all(client, (replace(kind, required=True),), observer)
-            readable.append(kind)
-        except ApiError as error:
-            if error.status == HTTPStatus.NOT_FOUND:
-                if kind.required:
-                    text = f"kind {kind.name} is not served by the API server: install the CustomResourceDefinitions"
-                    raise MissingKindError(text) from None
-                observer.watch(kind.resource, "missing", error.message)
-                continue
-            if error.status != HTTPStatus.FORBIDDEN or (kind.required and not namespace):
-                raise
-            own = _in_namespace(kind, namespace) if namespace and kind.resource in _NAMESPACED else None
-            deltas = None if own is None else await _list_own(client, own, observer)
-            if own is not None and deltas is not None:
-                found += deltas
-                readable.append(own)
-            elif not kind.required:
-                observer.watch(kind.resource, "forbidden", error.message)
-                continue
-            refusal = refusal or error
-            unreadable.append(kind.resource if deltas is None else f"{kind.resource} of other namespaces")
+    kinds = (*KINDS, *more)
+    async with ReadAhead(client, kinds) as lists:
+        take = None if begin is None else await begin()
+
+        def keep(deltas: Sequence[Delta]) -> None:
+            found.extend(deltas)
+            if take is not None and number < len(KINDS):
+                take(deltas)
+
+        for number, kind in enumerate(kinds):
+            store = DeltaStore(kind, observer)
+            try:
+                async for page in lists.pages(number):
+                    keep(initial_deltas(kind, page, store))
+                readable.append(kind)
+            except ApiError as error:
+                if error.status == HTTPStatus.NOT_FOUND:
+                    if kind.required:
+                        text = (
+                            f"kind {kind.name} is not served by the API server: install the CustomResourceDefinitions"
+                        )
+                        raise MissingKindError(text) from None
+                    observer.watch(kind.resource, "missing", error.message)
+                    continue
+                if error.status != HTTPStatus.FORBIDDEN or (kind.required and not namespace):
+                    raise
+                own = _in_namespace(kind, namespace) if namespace and kind.resource in _NAMESPACED else None
+                deltas = None if own is None else await _list_own(client, own, observer)
+                if own is not None and deltas is not None:
+                    keep(deltas)
+                    readable.append(own)
+                elif not kind.required:
+                    observer.watch(kind.resource, "forbidden", error.message)
+                    continue
+                refusal = refusal or error
+                unreadable.append(kind.resource if deltas is None else f"{kind.resource} of other namespaces")
     if refusal is not None and not any(" of other " in resource for resource in unreadable):
         raise refusal
     return Readable(found, tuple(sorted(unreadable)), tuple(readable))

@@ -80,43 +80,66 @@ class DeltaObjects:
     ) -> None:
         """`fetch` reads kinds that deltas do not have; None: there are none."""
         self._fetch, self._fetch_events = fetch, fetch_events
-        self._kept: dict[tuple[str, str, str], msgspec.Struct] = {}
+        #: Deltas of kinds without an index yet: most answers look at objects of a few kinds only.
+        self._found: dict[str, list[Delta]] = {kind: [] for kind in _KEPT}
+        #: Kind to namespace and name to the object.
+        self._kept: dict[str, dict[tuple[str, str], msgspec.Struct]] = {}
         for delta in found:
-            self.apply(delta)
+            if (kind := _kind_of(delta)) in _KEPT:
+                self._found[kind].append(delta)
 
     def apply(self, delta: Delta) -> None:
         """Keep the last version of an object."""
-        match delta:
-            case ObjectChanged(obj) if (kind := kind_of_object(obj)) in _KEPT:
-                namespace = obj.metadata.namespace or "default" if KIND_BY_NAME[kind].namespaced else ""
-                self._kept[kind, namespace, obj.metadata.name] = obj
-            case ObjectGone(kind, namespace, name):
-                self._kept.pop((kind, namespace, name), None)
-            case _:
-                pass
+        if (kind := _kind_of(delta)) in _KEPT:
+            _keep(self._of(kind), delta)
+
+    def _of(self, kind: str) -> dict[tuple[str, str], msgspec.Struct]:
+        kept = self._kept.get(kind)
+        if kept is None:
+            kept = self._kept[kind] = {}
+            for delta in self._found.pop(kind, ()):
+                _keep(kept, delta)
+        return kept
 
     def get(self, kind: str, namespace: str, name: str) -> Json | None:
         """An object, or None."""
-        found = self._kept.get((kind, namespace, name))
+        found = self._of(kind).get((namespace, name))
         if found is not None and kind not in _PARTIAL:
             return as_manifest(kind, found)
         return None if kind in _KEPT - _PARTIAL or self._fetch is None else self._fetch(kind, namespace, name)
 
     def all_of(self, kind: str) -> Iterator[Json]:
         """The objects of a kind."""
-        for (known, _, _), obj in self._kept.items():
-            if known == kind:
-                yield as_manifest(kind, obj)
+        for obj in self._of(kind).values():
+            yield as_manifest(kind, obj)
 
     def pods(self, namespace: str) -> Iterator[Json]:
         """The pods of a namespace."""
-        for (kind, of, _), pod in self._kept.items():
-            if kind == "Pod" and of == namespace:
-                yield as_manifest(kind, pod)
+        for (of, _), pod in self._of("Pod").items():
+            if of == namespace:
+                yield as_manifest("Pod", pod)
 
     def events(self, kind: str, namespace: str, name: str) -> list[Json]:
         """The events about an object, oldest first; none in a recording."""
         return [] if self._fetch_events is None else self._fetch_events(kind, namespace, name)
+
+
+def _kind_of(delta: Delta) -> str:
+    """The kind of a delta about an object; "" for others."""
+    if isinstance(delta, ObjectChanged):
+        return kind_of_object(delta.object)
+    return delta.kind if isinstance(delta, ObjectGone) else ""
+
+
+def _keep(kept: dict[tuple[str, str], msgspec.Struct], delta: Delta) -> None:
+    """Apply a delta of one kind to its objects by namespace and name."""
+    match delta:
+        case ObjectChanged(obj):
+            meta = obj.metadata
+            is_namespaced = KIND_BY_NAME[kind_of_object(obj)].namespaced
+            kept[meta.namespace or "default" if is_namespaced else "", meta.name] = obj
+        case ObjectGone(_, namespace, name):
+            kept.pop((namespace, name), None)
 
 
 def for_core(found: Iterable[Delta]) -> list[Delta]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capcard_sched.framework.explain.capacity import CapacityReader
+from capcard_sched.model.cards import discover_cards
 from capcard_sched.model.diagnosis import ObjectProblem
 from capcard_sched.validation.inventory import Inventory
 from capcard_sched.validation.object_checks import check_object
@@ -20,7 +20,9 @@ def problems_of(
 ) -> tuple[ObjectProblem, ...]:
     """The findings of `validate` about the queue of a job, its workload and, without it, one of its pods."""
     inventory = Inventory(())  # without quotas and nodes: their limits are part of the diagnosis itself
-    inventory.resources.update(offer.resource for offers in CapacityReader(snapshot).cards.values() for offer in offers)
+    for node in snapshot.state.nodes.by_name.values():
+        cards = discover_cards(node.labels, node.allocatable).cards
+        inventory.resources.update(resource for _, resource in cards.values())
     inventory.charges_unnamed = _charges_unnamed(snapshot, job)
     checked = [objects.get("Queue", "", job.queue)] if job is not None and job.queue else []
     if workload is not None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from capcard_sched.kube.client import Client
+    from capcard_sched.kube.decode import ListPage
     from capcard_sched.kube.instrumentation import Observer
     from capcard_sched.kube.kinds import WatchedKind
     from capcard_sched.kube.reflector import WatchSettings
@@ -118,15 +119,22 @@ async def list_all(
         store = DeltaStore(kind, watch_observer)
         try:
             async for page in pages(client, kind.path, KindDecoder(kind), field_selector=kind.field_selector):
-                for item in page.items:  # all of one version: nothing is to be compared
-                    if isinstance(item, UndecodableObject):
-                        store.undecodable(item, out)
-                    elif kind.selects is None or kind.selects(item):
-                        out.append(kind.changed(item))
+                out += initial_deltas(kind, page, store)
         except ApiError as error:
             if kind.required or error.status not in {HTTPStatus.NOT_FOUND, HTTPStatus.FORBIDDEN}:
                 raise
             watch_observer.watch(
                 kind.resource, "missing" if error.status == HTTPStatus.NOT_FOUND else "forbidden", error.message
             )
+    return out
+
+
+def initial_deltas(kind: WatchedKind[Any], page: ListPage[Any], store: DeltaStore[Any]) -> list[Delta]:
+    """The deltas of one page of a list; `store`: that of the list."""
+    out: list[Delta] = []
+    for item in page.items:  # all of one version: nothing is to be compared
+        if isinstance(item, UndecodableObject):
+            store.undecodable(item, out)
+        elif kind.selects is None or kind.selects(item):
+            out.append(kind.changed(item))
     return out

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import msgspec
 
+from capcard_sched.kube.decode import KindDecoder
 from capcard_sched.kube.errors import ApiError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Sequence
+    from types import TracebackType
 
     from capcard_sched.kube.client import Client
-    from capcard_sched.kube.decode import KindDecoder, ListPage
+    from capcard_sched.kube.decode import ListPage
+    from capcard_sched.kube.kinds import WatchedKind
 
 T = TypeVar("T")
 
@@ -21,6 +24,8 @@ T = TypeVar("T")
 PAGE = 500
 #: Bytes of the largest page: more than 500 objects of the largest size.
 _PAGE_BYTES = 2**30
+#: Lists that `ReadAhead` requests at a time.
+_AT_ONCE: Final = 3
 
 
 async def pages(
@@ -63,3 +68,55 @@ async def pages(
     finally:
         response.cancel()
         await asyncio.gather(response, return_exceptions=True)
+
+
+class ReadAhead:
+    """The lists of several kinds, read while the caller takes in the pages of earlier ones. A context manager.
+
+    The last kind is requested first: with the pods, which are last in `KINDS`, it has the most pages.
+    """
+
+    def __init__(self, client: Client, kinds: Sequence[WatchedKind[Any]]) -> None:
+        self._client = client
+        self._lists: list[tuple[WatchedKind[Any], asyncio.Queue[ListPage[Any] | Exception | None]]] = [
+            (kind, asyncio.Queue()) for kind in kinds
+        ]
+        self._readers: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        waiting = list(self._lists)
+        self._readers = [asyncio.create_task(self._read(waiting)) for _ in range(_AT_ONCE)]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for reader in self._readers:
+            reader.cancel()
+        await asyncio.gather(*self._readers, return_exceptions=True)
+
+    async def pages(self, number: int) -> AsyncGenerator[ListPage[Any]]:
+        """The pages of the kind of this number. Raises as `pages`."""
+        _, queue = self._lists[number]
+        while (page := await queue.get()) is not None:
+            if isinstance(page, Exception):
+                raise page
+            await asyncio.sleep(0)  # a caller that does not wait would hold the requests back
+            yield page
+
+    async def _read(
+        self, waiting: list[tuple[WatchedKind[Any], asyncio.Queue[ListPage[Any] | Exception | None]]]
+    ) -> None:
+        while waiting:
+            kind, queue = waiting.pop()
+            found = pages(self._client, kind.path, KindDecoder(kind), field_selector=kind.field_selector)
+            try:
+                async for page in found:
+                    queue.put_nowait(page)
+                queue.put_nowait(None)
+            except ApiError as error:
+                queue.put_nowait(error)
+            except Exception as error:  # noqa: BLE001 - the API server is not reachable: no list will be complete
+                for _, each in self._lists:
+                    each.put_nowait(error)
+                return

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from capcard_sched.model.annotations import GPU_REPLICAS, MEMORY_SUFFIX
@@ -28,6 +29,8 @@ NVIDIA: Final = "nvidia.com"
 MPS_RESOURCE: Final = "nvidia.com/gpu.shared"
 MIG_PREFIX: Final = "nvidia.com/mig-"
 
+#: Ends of the labels that describe cards.
+_CARD_LABELS: Final = (".product", MEMORY_SUFFIX, GPU_REPLICAS)
 _PRODUCT = re.compile(r"((.+?)/([\w-]+))\.product", re.ASCII)
 #: At most 15 digits, so that a hostile label cannot become a huge integer.
 _POSITIVE = re.compile(r"0*([1-9][0-9]{0,14})")
@@ -239,8 +242,17 @@ def discover_cards(labels: Mapping[str, str], allocatable: Amounts) -> NodeCards
     """The cards of a node from its labels and its allocatable resources in base units. Never raises.
 
     A fraction of a device counts as a whole one. If two resources map to one card, amounts add up and the entry has the
-    first resource in sorted order. Cost: O(labels + resources).
+    first resource in sorted order. Nodes of one model share the result. Cost: O(labels + resources).
     """
+    return _discover(
+        tuple([each for each in labels.items() if each[0].endswith(_CARD_LABELS)]),
+        tuple([each for each in allocatable.items() if "/" in each[0]]),
+    )
+
+
+@lru_cache(maxsize=1024)
+def _discover(card_labels: tuple[tuple[str, str], ...], devices: tuple[tuple[str, int], ...]) -> NodeCards:
+    labels, allocatable = dict(card_labels), dict(devices)
     kinds = card_kinds(labels)
     if not kinds:
         return NodeCards({}, ())
@@ -263,7 +275,7 @@ def discover_cards(labels: Mapping[str, str], allocatable: Amounts) -> NodeCards
         before = found.get(card)
         found[card] = (amount, resource) if before is None else (before[0] + amount, before[1])
 
-    for resource in sorted(resource for resource, amount in allocatable.items() if amount > 0 and "/" in resource):
+    for resource in sorted(resource for resource, amount in allocatable.items() if amount > 0):
         if resource == MPS_RESOURCE:
             if nvidia is not None and nvidia.memory_mib is not None and replicas is not None:
                 add(mps_card(nvidia.name, nvidia.memory_mib, replicas), resource)

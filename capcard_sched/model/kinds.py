@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from capcard_sched.model.cooldown import cooldown_of
@@ -204,4 +205,9 @@ KIND_BY_NAME: Final = {kind.name: kind for kind in KINDS}
 
 def kind_of_object(obj: KubernetesObject) -> str:
     """The name of the kind of an object."""
-    return str(type(obj).__struct_config__.tag)
+    return _kind_of_type(type(obj))
+
+
+@cache
+def _kind_of_type(of: type[KubernetesObject]) -> str:
+    return str(of.__struct_config__.tag)

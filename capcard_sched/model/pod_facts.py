@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from capcard_sched.model import annotations as keys
 from capcard_sched.model.cooldown import Cooldown, cooldown_of
 from capcard_sched.model.job import GRACE_SECONDS
+from capcard_sched.model.objects import ObjectMeta
 from capcard_sched.model.status import TaskStatus
 from capcard_sched.model.timestamps import parse_time
 
@@ -60,6 +61,24 @@ class PodFacts(msgspec.Struct, frozen=True):
     class_annotations: dict[str, str]
 
 
+class _MetaFacts(NamedTuple):
+    """The facts that follow from annotations, labels and owners: fields of `PodFacts`, and parts of others."""
+
+    group_name: str
+    queue_name: str
+    role: str
+    #: None where `spec.priority` applies.
+    priority: int | None
+    preemptable: bool | None
+    bound_queue: str
+    assigned_card: str
+    device_notes: dict[str, str]
+    has_cooldown: bool
+    owner_kind: str
+    controller_uid: str
+    class_annotations: dict[str, str]
+
+
 def task_status(pod: PodObject) -> TaskStatus:
     """The status of a pod by its object; an unset phase reads as Pending."""
     phase = pod.status.phase or "Pending"
@@ -88,12 +107,12 @@ def preemptable_of(annotations: Mapping[str, str], labels: Mapping[str, str]) ->
     return None if text is None else text in _TRUE
 
 
-def priority_of(pod: PodObject) -> int:
-    """`spec.priority`, 1 when unset; a 32-bit integer annotation `volcano.sh/task-priority` overrides it."""
-    text = (pod.metadata.annotations or {}).get(keys.TASK_PRIORITY)
+def _written_priority(annotations: Mapping[str, str]) -> int | None:
+    """The annotation `volcano.sh/task-priority`, a 32-bit integer, which overrides `spec.priority`."""
+    text = annotations.get(keys.TASK_PRIORITY)
     if text is not None and _SIGNED.fullmatch(text) and -(2**31) <= int(text) < 2**31:
         return int(text)
-    return 1 if pod.spec.priority is None else pod.spec.priority
+    return None
 
 
 def role_of(annotations: Mapping[str, str], labels: Mapping[str, str]) -> str:
@@ -124,31 +143,66 @@ def _class_annotations(annotations: Mapping[str, str], labels: Mapping[str, str]
     return found
 
 
-def facts_of(pod: PodObject) -> PodFacts:
-    """The facts of a pod. Never raises: an invalid field counts as unset."""
-    meta = pod.metadata
-    annotations: Mapping[str, str] = meta.annotations or {}
-    labels: Mapping[str, str] = meta.labels or {}
+def _meta_facts(meta: ObjectMeta) -> _MetaFacts:
+    annotations, labels = meta.annotations or {}, meta.labels or {}
     owners = meta.owner_references or ()
-    return PodFacts(
-        status=task_status(pod),
+    return _MetaFacts(
         group_name=group_of(annotations),
         queue_name=annotations.get(keys.POD_QUEUE_NAME) or annotations.get(keys.QUEUE_NAME) or "",
         role=role_of(annotations, labels),
-        priority=priority_of(pod),
+        priority=_written_priority(annotations),
         preemptable=preemptable_of(annotations, labels),
-        gated=bool(pod.spec.scheduling_gates),
-        deleting=bool(meta.deletion_timestamp),
-        index=name_index(meta.name),
-        nominated_node=pod.status.nominated_node_name or "",
         bound_queue=annotations.get(keys.BOUND_QUEUE, ""),
         assigned_card=annotations.get(keys.CARD_ASSIGNED, ""),
         device_notes=_device_notes(annotations),
-        grace=_grace_of(pod.spec),
-        created=parse_time(meta.creation_timestamp),
-        started=parse_time(pod.status.start_time),
-        cooldown=cooldown_of(meta.labels, meta.annotations, pod.status.conditions),
+        has_cooldown=keys.COOLDOWN_TIME in labels or keys.COOLDOWN_TIME in annotations,
         owner_kind=owners[0].kind if owners else "",
         controller_uid=next((owner.uid for owner in owners if owner.controller), ""),
         class_annotations=_class_annotations(annotations, labels),
+    )
+
+
+class FactsReader:
+    """Reads the facts of pods one after another: those of a workload have equal annotations, labels and owners."""
+
+    def __init__(self) -> None:
+        self._meta = ObjectMeta()
+        self._last = _meta_facts(self._meta)
+
+    def read(self, pod: PodObject) -> PodFacts:
+        """The facts of a pod. Never raises: an invalid field counts as unset. Equal pods share the mappings in them."""
+        meta, last = pod.metadata, self._meta
+        if (
+            meta.annotations != last.annotations
+            or meta.labels != last.labels
+            or meta.owner_references != last.owner_references
+        ):
+            self._meta, self._last = meta, _meta_facts(meta)
+        return _facts_of(pod, self._last)
+
+
+def _facts_of(pod: PodObject, known: _MetaFacts) -> PodFacts:
+    meta, spec, status = pod.metadata, pod.spec, pod.status
+    priority = known.priority if known.priority is not None else spec.priority
+    return PodFacts(
+        status=task_status(pod),
+        group_name=known.group_name,
+        queue_name=known.queue_name,
+        role=known.role,
+        priority=1 if priority is None else priority,
+        preemptable=known.preemptable,
+        gated=bool(spec.scheduling_gates),
+        deleting=bool(meta.deletion_timestamp),
+        index=name_index(meta.name),
+        nominated_node=status.nominated_node_name or "",
+        bound_queue=known.bound_queue,
+        assigned_card=known.assigned_card,
+        device_notes=known.device_notes,
+        grace=_grace_of(spec),
+        created=parse_time(meta.creation_timestamp),
+        started=parse_time(status.start_time),
+        cooldown=cooldown_of(meta.labels, meta.annotations, status.conditions) if known.has_cooldown else None,
+        owner_kind=known.owner_kind,
+        controller_uid=known.controller_uid,
+        class_annotations=known.class_annotations,
     )

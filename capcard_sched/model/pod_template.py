@@ -36,14 +36,20 @@ def resizes(pod: PodObject) -> dict[str, tuple[RawAmounts, ...]]:
     specified cpu and memory, the resources that can be resized. The effective request is their maximum.
     """
     status, spec = pod.status, pod.spec
-    if status.container_statuses is None and status.init_container_statuses is None:
+    statuses = status.container_statuses or ()
+    if status.init_container_statuses:
+        statuses = (*statuses, *status.init_container_statuses)
+    for each in statuses:
+        if each.resources is not None:
+            break
+    else:
         return {}
     specified: dict[str, RawAmounts] = {}
     for container in (*spec.containers, *filter(_is_sidecar, spec.init_containers or ())):
         specified[container.name] = (container.resources.requests if container.resources is not None else None) or {}
     infeasible = _is_infeasible(pod)
     found: dict[str, tuple[RawAmounts, ...]] = {}
-    for each in (*(status.container_statuses or ()), *(status.init_container_statuses or ())):
+    for each in statuses:
         wanted = specified.get(each.name)
         if wanted is None or each.resources is None:
             continue

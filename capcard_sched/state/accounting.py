@@ -73,13 +73,14 @@ class Accounting:
     def charge_row(self, row: int, task: Task, sign: int) -> None:
         """Add (+1) the task's amounts to the row of its node, or subtract (-1) them."""
         table, cls = self._nodes, task.cls
+        change = np.add if sign > 0 else np.subtract
         if task.status is TaskStatus.PIPELINED:
-            table.pipelined[row] += sign * cls.request
+            change(amounts := table.pipelined[row], cls.request, amounts)
         else:
-            table.charged[row] += sign * cls.charge
-            table.total_used += sign * cls.request
+            change(amounts := table.charged[row], cls.charge, amounts)
+            change(amounts := table.total_used, cls.request, amounts)
             if task.status is TaskStatus.RELEASING:
-                table.releasing[row] += sign * cls.request
+                change(amounts := table.releasing[row], cls.request, amounts)
         table.touch(row)
 
     def _contribute(self, task: Task, sign: int) -> None:

@@ -42,6 +42,8 @@ class ClassTable:
         self._classes: dict[Hashable, TaskClass] = {}
         #: Encoded fields of a pod that determine its class, to the class.
         self._by_spec: dict[bytes, TaskClass] = {}
+        #: These fields of the last pod, and its class: the pods of a workload follow one another.
+        self._last: tuple[tuple[object, ...], TaskClass] | None = None
         self._made = 0
         self._accounting = NO_ACCOUNTING
         #: Requests and limits as written, of classes that are counted otherwise.
@@ -59,7 +61,10 @@ class ClassTable:
 
     def of(self, pod: PodObject, facts: PodFacts, namespace: str) -> TaskClass:
         """The class of a pod. Raises QuantityError as `template_of` does."""
-        written = _as_written(pod, facts, namespace)
+        fields = _class_fields(pod, facts, namespace)
+        if self._last is not None and self._last[0] == fields:
+            return self._last[1]
+        written = None if fields is None else _encoded(fields)
         found = None if written is None else self._by_spec.get(written)
         if found is None:
             found = self.intern(template_of(pod), facts.class_annotations, facts.owner_kind, namespace)
@@ -67,6 +72,7 @@ class ClassTable:
                 if len(self._by_spec) >= _MOST_SPECS:
                     self._by_spec.clear()
                 self._by_spec[written] = found
+        self._last = None if fields is None else (fields, found)
         return found
 
     def intern(
@@ -161,6 +167,7 @@ class ClassTable:
         self._namespace_selectors = {cls: found for cls, found in self._namespace_selectors.items() if cls in used}
         self._written = {cls: written for cls, written in self._written.items() if cls in used}
         self._by_spec.clear()
+        self._last = None
 
     def namespace_selectors(self) -> Iterator[LabelSelector]:
         """Every `namespaceSelector` in the pod (anti-)affinity terms of the classes."""
@@ -212,20 +219,22 @@ def _namespace_selectors(affinity: Affinity | None) -> tuple[LabelSelector, ...]
     return tuple(term.namespace_selector for term in terms if term.namespace_selector is not None)
 
 
-def _as_written(pod: PodObject, facts: PodFacts, namespace: str) -> bytes | None:
-    """The fields that determine the class of a pod, encoded; None when they depend on the pod's name."""
+def _class_fields(pod: PodObject, facts: PodFacts, namespace: str) -> tuple[object, ...] | None:
+    """The fields that determine the class of a pod; None when they depend on the pod's name."""
     spec = pod.spec
-    if any(volume.persistent_volume_claim or volume.ephemeral for volume in spec.volumes or ()):
+    if spec.volumes and any(volume.persistent_volume_claim or volume.ephemeral for volume in spec.volumes):
         return None  # claims may contain the pod's name
+    return (
+        spec.containers, spec.init_containers, spec.resources, spec.overhead, spec.node_selector, spec.affinity,
+        spec.tolerations, spec.topology_spread_constraints, spec.host_network, spec.priority_class_name,
+        spec.preemption_policy, facts.class_annotations, facts.owner_kind, namespace, resizes(pod),
+        inline_volumes(spec.volumes) if spec.volumes else (),
+    )  # fmt: skip
+
+
+def _encoded(fields: tuple[object, ...]) -> bytes | None:
     try:
-        packed = _pack(
-            (
-                spec.containers, spec.init_containers, spec.resources, spec.overhead, spec.node_selector, spec.affinity,
-                spec.tolerations, spec.topology_spread_constraints, spec.host_network, spec.priority_class_name,
-                spec.preemption_policy, facts.class_annotations, facts.owner_kind, namespace, resizes(pod),
-                inline_volumes(spec.volumes or ()),
-            )
-        )  # fmt: skip
+        packed = _pack(fields)
     except OverflowError:  # an integer beyond 64 bits
         return None
     return packed if len(packed) <= _MOST_KEY_BYTES else hashlib.sha256(packed).digest()

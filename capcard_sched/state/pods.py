@@ -12,7 +12,7 @@ from capcard_sched.model.annotations import DEVICE_ANNOTATIONS, FIXED_DEVICE_ANN
 from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.job import Job, Node, Task
 from capcard_sched.model.objects import PodObject
-from capcard_sched.model.pod_facts import facts_of
+from capcard_sched.model.pod_facts import FactsReader
 from capcard_sched.model.quantity import QuantityError
 from capcard_sched.model.status import ALLOCATED_STATUSES, COMPLETED_STATUSES, TaskStatus
 from capcard_sched.state.ignored_edits import describe_edits
@@ -68,7 +68,9 @@ class PodTable:
         #: Tasks whose binding the watch has confirmed since the last read of this list.
         self.confirmed: list[Task] = []
         self._by_name: dict[str, dict[str, Task]] = {}
+        self._facts = FactsReader()
         self._label_sets: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
+        self._last_labels: Mapping[str, str] = _NO_LABELS
         #: Latest objects of pods that changed while their binding was in flight, by uid.
         self._deferred: dict[str, PodObject] = {}
         self.handlers: dict[type | str, Callable[[Any], None]] = {
@@ -91,7 +93,7 @@ class PodTable:
         if known is None and not ours and not pod.spec.node_name:
             return
         ref = ObjectRef("Pod", namespace, name, uid)
-        facts = facts_of(pod)
+        facts = self._facts.read(pod)
         own_group = f"{_AUTOMATIC_GROUP}{facts.controller_uid or uid}" if ours else ""
         group = facts.group_name or own_group
         job_key = f"{namespace}/{group}" if group else ""
@@ -106,16 +108,16 @@ class PodTable:
         cls = self._classes.placed(cls, facts.device_notes if pod.spec.node_name else {})
         self._match_width()
         labels = self._share(meta.labels or {})
-        after = (
-            cls, status, node_name, job_key, facts.role, facts.priority, facts.preemptable, facts.gated,
-            facts.deleting, ours, facts.nominated_node, facts.assigned_card, labels, requested_queue, facts.cooldown,
-            facts.device_notes,
-        )  # fmt: skip
         bound_queue = facts.bound_queue if ours and not (known is not None and known.bound) else ""
         former_job: Job | None = None
         former_node: Node | None = None
         if known is not None:
             former_job, former_node = known.job, known.node
+            after = (
+                cls, status, node_name, job_key, facts.role, facts.priority, facts.preemptable, facts.gated,
+                facts.deleting, ours, facts.nominated_node, facts.assigned_card, labels, requested_queue,
+                facts.cooldown, facts.device_notes,
+            )  # fmt: skip
             before = (
                 known.cls, known.status, known.node.name if known.node is not None else "",
                 known.job.key if known.job is not None else "", known.role, known.priority, known.preemptable,
@@ -280,12 +282,15 @@ class PodTable:
     def _share(self, labels: dict[str, str]) -> Mapping[str, str]:
         if not labels:
             return _NO_LABELS
+        if labels == self._last_labels:
+            return self._last_labels
         sets = self._label_sets
         if len(sets) > 2 * len(self.tasks) + _SPARE:
             self._label_sets = sets = {
                 tuple(sorted(task.labels.items())): task.labels for task in self.tasks.values() if task.labels
             }
-        return sets.setdefault(tuple(sorted(labels.items())), labels)
+        self._last_labels = shared = sets.setdefault(tuple(sorted(labels.items())), labels)
+        return shared
 
     def keep_undecodable(self, ref: ObjectRef, node_name: str) -> None:
         """Exclude a pending pod from scheduling, and the node of a bound one."""

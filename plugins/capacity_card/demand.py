@@ -118,9 +118,12 @@ class CardDemands:
 
     def _held_on(self, cls: TaskClass, node: Node) -> tuple[str, int] | None:
         """The card of a node that pods of the class hold there, and its amount; the largest amount of several."""
-        cards = self._inventory.cards_on(node)
-        held = [(card, _count(cls, resource)) for card, (_, resource) in cards.items()]
-        return max(((card, amount) for card, amount in held if amount), key=lambda found: found[1], default=None)
+        found, largest = "", 0
+        for card, (_, resource) in self._inventory.cards_on(node).items():
+            amount = _count(cls, resource)
+            if amount > largest:
+                found, largest = card, amount
+        return (found, largest) if found else None
 
     def choices_on(self, demand: CardDemand, cls: TaskClass, node: Node) -> list[str]:
         """The alternatives that a node offers under a resource the class requests, preferred first."""

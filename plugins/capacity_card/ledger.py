@@ -179,6 +179,7 @@ class Ledger:
         before = self.jobs.get(job.key)
         self._close_job(job.key)
         account = self._open_job(job)
+        booked: dict[int, tuple[TaskClass, Charge, int]] = {}
         for uid, task in job.tasks.items() if job.count(CHARGED_STATUSES) else ():
             cls = task.cls
             if task.status in CHARGED_STATUSES and task.node is not None:
@@ -187,10 +188,13 @@ class Ledger:
                 if charge is None or (charge.class_id, charge.shares, charge.complete) != same or uid in relabeled:
                     charge = self._demands.placed(task, task.node, charge)
                 account.charges[uid] = charge
-                self._book(account, cls, charge, 1)
+                key = id(charge)  # one object for equal pods
+                booked[key] = cls, charge, booked[key][2] + 1 if key in booked else 1
                 if task.status is TaskStatus.RELEASING:
                     account.leaving.add(uid)
                     self._release(account, charge)
+        for cls, charge, count in booked.values():
+            self._book(account, cls, charge, count)
 
     def _open_job(self, job: Job) -> JobAccount:
         queue = self.queues[job.queue]

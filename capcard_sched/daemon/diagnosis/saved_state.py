@@ -132,9 +132,11 @@ def _bytes(path: Path) -> bytes:
     if not path.is_file():
         return b""
     try:
-        with path.open("rb") as file:
-            first = file.read(1)
-            return first + file.read() if first == _OBJECT else b""
+        with path.open("rb", buffering=0) as file:
+            if file.read(1) != _OBJECT:
+                return b""
+            file.seek(0)
+            return file.read()
     except OSError:
         return b""  # the reader of manifests reports it
 

@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from capcard_sched.kube.client import ApiError, Client
+from capcard_sched.kube.client import ApiError, Client, Unreachable
 from capcard_sched.kube.connection import load_connection
 from capcard_sched.kube.decode import KindDecoder
 from capcard_sched.kube.informers import list_all
 from capcard_sched.kube.kinds import KINDS, WatchedKind, chosen_kinds
-from capcard_sched.kube.listing import pages
+from capcard_sched.kube.listing import ReadAhead, pages
 from capcard_sched.model import deltas
 from capcard_sched.model.objects import NamespaceObject, NodeObject, ObjectMeta, PodObject
 from tests import objects
@@ -613,6 +613,40 @@ async def test_a_single_list_leaves_out_forbidden_optional_kinds(cluster: Cluste
         assert ears.watches[0][:2] == ("priorityclasses", "forbidden")
         with pytest.raises(ApiError, match='cannot list resource "nodes"'):
             await list_all(client, PODS_AND_NODES)
+
+
+async def test_lists_that_are_read_ahead_are_those_of_each_kind(cluster: Cluster) -> None:
+    await furnish(cluster)
+    async with (
+        Client(load_connection(str(cluster.control_plane.kubeconfig))) as client,
+        ReadAhead(client, KINDS) as lists,
+    ):
+        for number, kind in enumerate(KINDS):
+            ahead = [item async for page in lists.pages(number) for item in page.items]
+            assert ahead == [
+                item
+                async for page in pages(client, kind.path, KindDecoder(kind), field_selector=kind.field_selector)
+                for item in page.items
+            ]
+
+
+async def test_a_list_that_is_read_ahead_fails_alone_unless_the_api_server_is_unreachable(cluster: Cluster) -> None:
+    await furnish(cluster)
+    await cluster.apply(GRANT)
+    allowed = load_connection(str(cluster.control_plane.kubeconfig_for("somebody")))
+    async with Client(allowed) as client, ReadAhead(client, PODS_AND_NODES) as lists:
+        failed = []
+        for number, kind in enumerate(PODS_AND_NODES):
+            try:
+                assert [page async for page in lists.pages(number)]
+            except ApiError:
+                failed.append(kind.name)
+        assert failed == ["Node"]
+    nobody = msgspec.structs.replace(allowed, server="https://127.0.0.1:1")
+    async with Client(nobody) as client, ReadAhead(client, KINDS) as lists:
+        for number in range(len(KINDS)):
+            with pytest.raises(Unreachable):
+                await anext(lists.pages(number))
 
 
 GRANT = """

@@ -6,14 +6,17 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from capcard_sched.model import annotations as keys
 from capcard_sched.model.objects import PodObject
 from capcard_sched.model.pod_facts import (
-    facts_of,
+    FactsReader,
+    PodFacts,
     group_of,
     name_index,
     preemptable_of,
-    priority_of,
     role_of,
     task_status,
 )
@@ -24,6 +27,11 @@ Json = dict[str, Any]
 
 def _pod(*, metadata: Json | None = None, status: Json | None = None, **spec: Any) -> PodObject:
     return msgspec.convert({"metadata": metadata or {}, "spec": spec, "status": status or {}}, PodObject)
+
+
+def facts_of(pod: PodObject) -> PodFacts:
+    """The facts of a pod that follows no other."""
+    return FactsReader().read(pod)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +132,7 @@ def test_task_priority_overrides_when_it_is_a_32_bit_integer(
     priority: int | None, text: str | None, expected: int
 ) -> None:
     annotations = {} if text is None else {"volcano.sh/task-priority": text}
-    assert priority_of(_pod(metadata={"annotations": annotations}, priority=priority)) == expected
+    assert facts_of(_pod(metadata={"annotations": annotations}, priority=priority)).priority == expected
 
 
 def test_role_and_group_have_their_fallbacks() -> None:
@@ -198,3 +206,58 @@ def test_facts_of_an_empty_pod_are_silence() -> None:
 def test_unreadable_times_do_not_hide_a_pod() -> None:
     pod = _pod(metadata={"creationTimestamp": "yesterday"}, status={"startTime": "25:00"})
     assert (facts_of(pod).created, facts_of(pod).started) == (0.0, 0.0)
+
+
+_TEXTS = st.sampled_from(["a", "b", "3", "true", "30s"])
+_METADATA = st.fixed_dictionaries(
+    {"name": st.sampled_from(["job-worker-1", "job-worker-2"])},
+    optional={
+        "annotations": st.dictionaries(
+            st.sampled_from(
+                [
+                    keys.GROUP_NAME,
+                    keys.QUEUE_NAME,
+                    keys.TASK_PRIORITY,
+                    keys.PREEMPTABLE,
+                    keys.COOLDOWN_TIME,
+                    keys.CARD_NAME,
+                    keys.CARD_ASSIGNED,
+                    keys.BOUND_QUEUE,
+                    keys.GPU_INDEX,
+                ]
+            ),
+            _TEXTS,
+            max_size=2,
+        ),
+        "labels": st.dictionaries(
+            st.sampled_from([keys.TASK_SPEC, keys.COOLDOWN_TIME, keys.PREEMPTABLE]), _TEXTS, max_size=1
+        ),
+        "ownerReferences": st.lists(
+            st.fixed_dictionaries(
+                {"kind": st.sampled_from(["Job", "ReplicaSet"]), "uid": _TEXTS, "controller": st.booleans()}
+            ),
+            max_size=1,
+        ),
+        "deletionTimestamp": st.just("2026-01-01T00:00:00Z"),
+    },
+)
+_PODS = st.builds(
+    lambda metadata, priority, phase, at: _pod(
+        metadata=metadata,
+        status={
+            "phase": phase,
+            "conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": at}],
+        },
+        priority=priority,
+    ),
+    _METADATA,
+    st.sampled_from([None, 0, 7]),
+    st.sampled_from(["Pending", "Running"]),
+    st.sampled_from(["2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"]),
+)
+
+
+@given(st.lists(_PODS, max_size=8))
+def test_the_facts_of_a_pod_do_not_depend_on_the_pods_before_it(pods: list[PodObject]) -> None:
+    reader = FactsReader()
+    assert [reader.read(pod) for pod in pods] == [facts_of(pod) for pod in pods]
