@@ -28,8 +28,12 @@ from tests.mutants.random_mutants import RandomMutant, first_difference, populat
 from tests.mutants.workspace import Workspace
 
 #: Folders of the recorded tests, and of the tests that run in any case, last.
-_RECORDED: Final = ("tests/unit", "tests/scenarios", "tests/malformed")
+_RECORDED: Final = (
+    "tests/unit", "tests/scenarios", "tests/malformed", "tests/insight", "--ignore-glob=*/test_live_*",
+)  # fmt: skip
 _ALWAYS: Final = ("tests/properties",)
+#: The tests of generated pages, which read the tables that are made at import.
+_PAGES: Final = "tests/architecture/test_docs.py"
 #: Number of tests in the first two groups: few fast ones detect most mutants.
 _FIRST: Final = 40
 _SECOND: Final = 400
@@ -137,7 +141,7 @@ def detect(workspace: Workspace, covering: CoverageMap, mutant: RandomMutant, *,
     workspace.write(mutant.file, mutant.code)
     tests = workspace.folder / "tests.txt"
     tests.write_text("\n".join(order(covering, mutant, thorough=thorough)))
-    arguments = [f"@{tests}", *(_ALWAYS if thorough else ())]
+    arguments = [_PAGES, f"@{tests}", *(_ALWAYS if thorough else ())]
     try:
         status, _ = workspace.run(arguments, 10.0 * (_THOROUGH_SECONDS if thorough else _QUICK_SECONDS))
     finally:
