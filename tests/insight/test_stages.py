@@ -98,3 +98,15 @@ def test_a_diagnosis_of_one_pod_is_about_that_pod() -> None:
     assert found.stage == "CannotStart"
     assert found.summary == "Can never start: each pod needs 8 cpu, and the largest node has 4"
     assert [pods.names for pods in found.pending] == [("large",)]
+
+
+def test_the_largest_node_with_any_of_the_cards_counts() -> None:
+    h = Harness()
+    h.gpu_node("n1", "A", 4)
+    h.gpu_node("n2", "B", 6)
+    h.queue("q", cards={"A": 16, "B": 16})
+    h.group("g", queue="q")
+    h.pod("p", group="g", card="A|B", cards=8)
+    h.step()
+    found = diagnose_job(h.core.snapshot(), h.job("g"))
+    assert found.summary == "Can never start: each pod needs 8 A or B, and the largest node has 6"

@@ -199,7 +199,7 @@ class UnitTable:
         breaks: Mask = np.any(spared < shortfall, axis=0)
         peaks = np.where(within, units.peaks[np.ix_(columns, chosen)], 0)
         largest = np.maximum(np.maximum.reduceat(peaks, starts, axis=1), 1)
-        pods = np.where(shortfall > 0, -(-shortfall // largest), 0).max(axis=0, initial=0)
+        pods = np.where(shortfall > 0, -(-shortfall // largest), 0).max(axis=0)
         pods = np.where(pods > 0, np.maximum(pods, _two_smallest(units.sizes[chosen], within, starts)), 0)
         several = [
             (*self.priorities[rank], breaking, count, 0, LEAST)

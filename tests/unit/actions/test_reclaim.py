@@ -205,6 +205,13 @@ def test_victims_on_one_node(setting: Callable[[_World], object], cards: int, vi
             ["a-w-0"],
             id="48 the queue comes before the job",
         ),
+        pytest.param(
+            lambda w: w.run("e", 2, *["n1"] * 4, least=2).run("g", 2, "n2", "n2", least=2).run(
+                "i", 4, "n2", queue="qj"
+            ),
+            ["e-w-2", "e-w-3"],
+            id="spare members go before a younger gang",
+        ),
     ],
 )  # fmt: skip
 def test_w03_the_cheapest_of_all_nodes_is_chosen(setting: Callable[[_World], object], victims: list[str]) -> None:

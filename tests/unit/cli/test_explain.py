@@ -96,9 +96,9 @@ def test_a_job_with_evicted_pods_is_not_reported_as_scheduled(capsys: pytest.Cap
     assert lines[0] == "default/job/pretrain: Not pending: 2 of 2 pods are terminating."
 
 
-@pytest.mark.parametrize("name", ["default/pretrain", "default/job/pretrain", "default/pretrain-worker-1"])
+@pytest.mark.parametrize("name", ["pretrain", "job/pretrain", "pretrain-worker-1", "pod/pretrain-worker-1"])
 def test_a_name_is_accepted_in_every_printed_form(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["explain", name, "-n", "elsewhere", *DURING_RECLAIM]) == 0
+    assert run(["explain", f"default/{name}", "-n", "elsewhere", *DURING_RECLAIM]) == 0
     assert capsys.readouterr().out.startswith("default/job/pretrain: ")
 
 
@@ -123,7 +123,7 @@ spec: {schedulerName: volcano, MORE containers: [{name: c, resources: {requests:
 MEMBERS = [
     ("first", "g", "", "first", "Not pending: pod first is Running on n1"),
     ("gated", "g", "schedulingGates: [{name: later}],", "gated", "Pod gated has scheduling gates"),
-    ("gated", "g", "schedulingGates: [{name: later}],", "g", "1 of 1 pod have scheduling gates"),
+    ("gated", "g", "schedulingGates: [{name: later}],", "g", "1 of 2 pods have scheduling gates"),
     ("lost", "missing", "", "lost", "PodGroup <default/missing> does not exist"),
 ]
 
@@ -135,7 +135,7 @@ def test_a_pod_has_its_own_reason(
     pod: str, group: str, more: str, name: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     member = MEMBER.replace("NAME", pod).replace("GROUP", group).replace("MORE", more)
-    second = MEMBER.replace("NAME", "second").replace("GROUP", "g").replace("MORE", "") if pod == "first" else ""
+    second = MEMBER.replace("NAME", "second").replace("GROUP", "g").replace("MORE", "")
     path = tmp_path / "crowd.yaml"
     path.write_text(CROWD + member + second)
     assert run(["explain", name, "-f", str(path)]) == 0

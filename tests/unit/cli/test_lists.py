@@ -27,6 +27,14 @@ def test_each_card_of_a_node_is_a_row_with_used_and_free_amounts(capsys: pytest.
     assert [row[0] for row in rows] == sorted(row[0] for row in rows)
 
 
+def test_the_cards_of_a_node_are_in_order_of_name(capsys: pytest.CaptureFixture[str]) -> None:
+    file = Path(__file__).parents[2] / "insight" / "situations" / "04-mig-slices.yaml"
+    assert run(["card", "list", "-f", str(file), "-o", "json"]) == 0
+    rows = [(item["node"], item["name"]) for item in json.loads(capsys.readouterr().out)["items"]]
+    slices = [("h200-mig", f"NVIDIA-H200/mig-{size}-mixed") for size in ("1g.18gb", "3g.71gb")]
+    assert rows == [("h200-mig", "NVIDIA-H200"), *slices]
+
+
 def test_wide_rows_name_the_holders_and_names_select_cards(capsys: pytest.CaptureFixture[str]) -> None:
     _, *rows = lines(capsys, "card", "list", "NVIDIA-H200", "-o", "wide")
     assert {row[1] for row in rows} == {"NVIDIA-H200"}

@@ -349,3 +349,21 @@ def test_backfill_places_nothing_of_a_gang_that_is_not_ready() -> None:
     h.step()
     assert not h.binds
     assert recorded(h.state) == rebuilt(h.state)
+
+
+class _LastFirst(Plugin):
+    """Orders pods against their index."""
+
+    name: ClassVar[str] = "last-first"
+
+    def task_order(self, task: Task) -> int:
+        return -task.index
+
+
+def test_a_second_plugin_orders_the_pods_that_are_equal_to_the_first() -> None:
+    conf = "{actions: allocate, tiers: [{plugins: [{name: priority}, {name: gang}, {name: last-first}]}]}"
+    h = _cluster(2, conf=conf, plugins=(_LastFirst,))
+    _gang(h, "g", 1, 1, 1, 1)
+    h.pod("urgent-0", group="g", requests={"cpu": "1"}, priority=9)
+    h.settle()
+    assert sorted(h.binds) == ["g-w-2", "urgent-0"]

@@ -70,14 +70,14 @@ def _conditions(update: UpdatePodGroup) -> dict[str, tuple[str, str | None]]:
 
 def test_the_life_of_a_gang_in_phases() -> None:
     h = _cluster(min_member=2, phase="Pending")
-    h.step()
-    assert h.phases == {"g": "Inqueue"}
+    (update,) = _updates(h.step().intents)
+    assert (update.phase, update.admitted) == ("Inqueue", True)
     h.pod("p0")
     h.pod("p1")
     h.step()
     assert (h.phases, len(h.binds)) == ({"g": "Inqueue"}, 2)
-    h.step()
-    assert h.phases == {"g": "Running"}
+    (update,) = _updates(h.step().intents)
+    assert (update.phase, update.admitted) == ("Running", False)
     assert ("Scheduled", "pod group is ready") in h.event_messages("PodGroup", "g")
     h.set_phase("p0", "Succeeded")
     h.step()

@@ -50,12 +50,13 @@ def by_row(h: Harness, pod_count: TopologyCount) -> list[int]:
 def test_a_selector_first_used_in_mid_session_counts_the_current_pods() -> None:
     h = cluster()
     h.pod("p", labels={"app": "web"})
+    h.pod("q", labels={"app": "web"})
     session = h.session()
     statement = Statement(session)
     statement.evict(h.task("resident"), "test")
-    statement.allocate(h.job("g"), [h.task("p")], [session.nodes.by_name["b"]])
+    statement.allocate(h.job("g"), [h.task("p"), h.task("q")], [session.nodes.by_name[name] for name in "ab"])
     pod_count = counters(h).pods(WEB)
-    assert by_row(h, pod_count) == [0, 1]
+    assert by_row(h, pod_count) == [1, 1]
     statement.discard()
     assert by_row(h, pod_count) == [1, 0]
 
@@ -117,3 +118,13 @@ def test_nothing_is_counted_while_no_pod_has_terms() -> None:
     for _ in range(70):
         h.session()
     assert counters(h).idle
+
+
+def test_pods_of_one_class_have_several_signatures_when_terms_of_others_select_only_some() -> None:
+    h = cluster()
+    h.pod("keeps-away", node="b", affinity=NEAR_WEB)
+    h.pod("web", labels={"app": "web"})
+    h.pod("db", labels={"app": "db"})
+    session = h.session()
+    assert h.task("web").cls is h.task("db").cls
+    assert len(session.pending_signatures(h.job("g"))) == 2

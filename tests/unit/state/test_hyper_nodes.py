@@ -83,9 +83,10 @@ def test_members_by_pattern_and_by_labels() -> None:
 
 
 def test_a_pattern_is_searched_for_as_the_reference_does() -> None:
-    h = cluster("node-a-1", "node-b-1")
-    h.hyper_node("leaf", 1, members=[member("Node", regexMatch={"pattern": "a-"})])
-    assert leaves(h) == {"node-a-1": "leaf", "node-b-1": ""}
+    h = cluster("node-a-1", "node-b-1", "node-c-1")
+    h.hyper_node("leaf-a", 1, members=[member("Node", regexMatch={"pattern": "a-"})])
+    h.hyper_node("leaf-b", 1, members=[member("Node", regexMatch={"pattern": "b-"})])
+    assert leaves(h) == {"node-a-1": "leaf-a", "node-b-1": "leaf-b", "node-c-1": ""}
 
 
 def test_nodes_that_come_go_and_are_labelled_anew_move() -> None:

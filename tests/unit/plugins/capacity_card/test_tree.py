@@ -67,6 +67,15 @@ def test_a_parent_limits_the_sum_at_enqueue(harness: Callable[..., Harness]) -> 
     assert message(h, "more") == insufficient("<llm> (ancestor of <serve>)", H200, 5000, 17000, 16000)
 
 
+def test_the_capability_of_a_parent_with_a_card_quota_limits_no_queue_below_it(harness: Callable[..., Harness]) -> None:
+    h = harness()
+    tree(h, {"llm": {H200: 16}, "train": {H200: 16}}, {"train": "llm"})
+    h.queue("llm", cards={H200: 16}, capability={"cpu": "4"})
+    h.group("g", queue="train", phase="Pending", min_resources={"cpu": "8"})
+    h.session()
+    assert message(h, "g") == ""
+
+
 def test_reservations_and_elastic_pods_of_siblings_count_as_in_one_queue(harness: Callable[..., Harness]) -> None:
     h = harness()
     tree(h, {"llm": {"A": 8}, "a": {"A": 8}, "b": {"A": 8}}, {"a": "llm", "b": "llm"})
