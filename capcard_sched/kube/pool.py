@@ -251,6 +251,9 @@ class _Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._registry.discard(self)
         self._fail(Unreachable(str(exc) if exc is not None else "the server closed the connection", sent=True))
+        # The parser holds its listener: both, and the buffers of TLS, would stay until a full garbage collection.
+        del self._parser
+        self._transport = None
 
     # --- callbacks of httptools -------------------------------------------------------------------------------------
 

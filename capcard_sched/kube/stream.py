@@ -27,6 +27,10 @@ class _RecordedProtocol(ResponseHandler):
         self._opened.add(cast("asyncio.Transport", transport))
         super().connection_made(transport)
 
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._opened.discard(cast("asyncio.Transport", self.transport))
+        super().connection_lost(exc)
+
 
 class AbortingConnector(aiohttp.TCPConnector):
     """Opens connections, and closes them at once when it is closed itself.
@@ -77,9 +81,11 @@ class Stream:
         """
         try:
             return await self._response.content.readany()
-        except TimeoutError:
-            raise
+        except TimeoutError as error:
+            _forget_frames(error)
+            raise TimeoutError from error
         except (aiohttp.ClientError, OSError) as error:
+            _forget_frames(error)
             raise Unreachable(f"GET {self._path}: the stream broke: {_text(error)}", sent=True) from error
 
 
@@ -102,12 +108,25 @@ async def read_body(response: aiohttp.ClientResponse, limit: int) -> bytes:
 
 def unreachable(error: Exception, what: str, seconds: float) -> Unreachable:
     """Convert the error of a request without a response. Only failures to connect guarantee that nothing was sent."""
+    _forget_frames(error)
     unsent = isinstance(
         error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError | aiohttp.ClientHttpProxyError
     )
     if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ServerTimeoutError):
         return Unreachable(f"{what}: no response within {seconds:.3g} s", sent=True)
     return Unreachable(f"{what}: {_text(error)}", sent=not unsent)
+
+
+def _forget_frames(error: BaseException) -> None:
+    """Remove the tracebacks of an error and of its causes.
+
+    aiohttp keeps the error of a connection in the connection, which the frames of the traceback hold: with its TLS
+    buffers it would stay until a full garbage collection.
+    """
+    seen: BaseException | None = error
+    while seen is not None:
+        seen.__traceback__ = None
+        seen = seen.__cause__ or seen.__context__
 
 
 def _text(error: Exception) -> str:

@@ -15,4 +15,6 @@ def pytest_asyncio_loop_factories(
     """A single one leaves the names of tests as they are."""
     if item.path.stem in {"test_cancellation", "test_client", "test_pool"}:
         return {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
+    if item.path.stem == "test_ended_connections":
+        return {"uvloop": uvloop.new_event_loop}
     return {"asyncio": asyncio.new_event_loop}
