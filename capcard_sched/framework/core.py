@@ -320,6 +320,8 @@ class Core:
                 ended=self._is_served if self._target else None,
             ),
         )
+        if self._last_session is not None:
+            self._last_session.release()
         self._last_session = session
         self._queue_warnings.report(session)
         for hook in ("prepare", "open"):

@@ -1,4 +1,4 @@
-"""Memory: after a history of jobs that are gone, the core keeps as much as after half of it."""
+"""Memory of the core: after a history of jobs that are gone, it is as large as after half of it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import random
 import types
 from collections import Counter
 
+from capcard_sched.framework.session.session import Session
 from capcard_sched.testing import Harness
 
 CONF = """
@@ -106,3 +107,20 @@ def test_jobs_that_are_gone_leave_nothing_in_the_core() -> None:
     assert churn.h.binds, "jobs ran"
     assert not churn.h.state.tasks
     assert after.total() <= before.total() + 150, (after - before).most_common(8)
+
+
+def test_sessions_that_are_over_need_no_garbage_collection() -> None:
+    def sessions() -> int:
+        return sum(type(each) is Session for each in gc.get_objects())
+
+    churn = Churn()
+    churn.run(20)
+    gc.collect()
+    before, binds = sessions(), len(churn.h.binds)
+    gc.disable()
+    try:
+        churn.run(20)
+        assert sessions() <= before
+    finally:
+        gc.enable()
+    assert len(churn.h.binds) > binds, "jobs ran"

@@ -269,6 +269,10 @@ class Session(SessionResults):
             everything=everything,
         )
 
+    def release(self) -> None:
+        """Forget what `once` built, at the start of the next session: it refers to this session, a reference cycle."""
+        self._made.clear()
+
     # --- phases -----------------------------------------------------------------------------------------------------
 
     def in_phase_pending(self) -> Iterable[Job]:
