@@ -10,6 +10,7 @@ from typing import NoReturn
 
 #: Objects are looked at for cycles once so many more were made than freed. A session makes a few for every pod it
 #: places and nearly all of them stay: with the interpreter's own threshold a tenth of its time went into looking.
+#: What is made again and again must therefore be in no reference cycle (docs/decisions/0058).
 _YOUNG_OBJECTS = 50_000
 _OLDER_GENERATIONS = (50, 100)
 

@@ -12,9 +12,9 @@ from typing import Final, NamedTuple
 _WARM_UP: Final = 120.0
 _SHORTEST: Final = 600.0
 #: Largest growth after warm-up that is not a leak: ratio and MiB of memory, descriptors. Caches of bounded size, as
-#: the 4,096 event series, fill for longer than the warm-up: about 20 MiB.
-_RATIO: Final = 1.2
-_MEBIBYTES: Final = 40.0
+#: the 4,096 event series, fill for longer than the warm-up: about 10 MiB.
+_RATIO: Final = 1.15
+_MEBIBYTES: Final = 20.0
 _DESCRIPTORS: Final = 24
 
 
