@@ -26,9 +26,12 @@ if TYPE_CHECKING:
     from capcard_sched.model.job import Job, Node, Task
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.resources import Vector
+    from capcard_sched.model.task_class import TaskClass
 
 #: Kinds of workloads of which single pods can end for good.
 _SCALABLE: Final = ("deployment/", "replicaset/")
+#: Kinds of owners whose pods belong to their node.
+_OF_NODES: Final = frozenset({"DaemonSet", "Node"})
 
 
 class EndingUnit(NamedTuple):
@@ -42,7 +45,7 @@ class EndingUnit(NamedTuple):
 
 def unit_of(task: Task) -> EndingUnit | None:
     """The unit of a pod; None for pods that belong to their node or to the cluster."""
-    if task.cls.owner_kind in {"DaemonSet", "Node"} or task.namespace == SYSTEM_NAMESPACE:
+    if not _may_end(task):
         return None
     job = task.job
     workload = workload_name(task)
@@ -52,6 +55,11 @@ def unit_of(task: Task) -> EndingUnit | None:
     return EndingUnit(
         ProposedChange("End", ("PodGroup", job.namespace, job.name), workload), len(job.tasks), job.priority
     )
+
+
+def _may_end(task: Task) -> bool:
+    """Whether a pod belongs neither to its node nor to the cluster."""
+    return task.cls.owner_kind not in _OF_NODES and task.namespace != SYSTEM_NAMESPACE
 
 
 def quota_holders(core: Core, queue: Queue, job: Job, resource: str, missing: float) -> tuple[ProposedChange, ...]:
@@ -148,6 +156,8 @@ class _NodePlan:
         table = core.snapshot().state.nodes
         self._free: dict[int, Vector] = {}
         self._table = table
+        #: The units of jobs that end as a whole; None for jobs of which single pods end.
+        self._jobs: dict[Job, EndingUnit | None] = {}
         self.ended: dict[ProposedChange, None] = {}
 
     def place(self, nodes: Sequence[Node], request: Vector, count: int) -> bool:
@@ -188,12 +198,20 @@ class _NodePlan:
         lacks = (request - self._idle(node.row))[wanted]
         if not (lacks > 0).any():
             return []
-        gains: dict[EndingUnit, Vector] = {}
+        members: dict[int, tuple[EndingUnit, dict[TaskClass, int]]] = {}
         for task in node.tasks.values():
-            unit = unit_of(task) if task.job is not self._job else None
-            if unit is not None and unit.change not in self.ended:
-                gain = task.cls.fit_request[wanted]
-                gains[unit] = gains[unit] + gain if unit in gains else gain
+            unit = self._unit_of(task) if task.job is not self._job else None
+            if unit is not None:
+                _, classes = members.setdefault(id(unit), (unit, {}))
+                classes[task.cls] = classes.get(task.cls, 0) + 1
+        gains: dict[EndingUnit, Vector] = {
+            unit: np.sum([cls.fit_request[wanted] * count for cls, count in classes.items()], axis=0)
+            for unit, classes in members.values()
+            if unit.change not in self.ended
+        }
+        if len(gains) == 1:
+            ((unit, gain),) = gains.items()
+            return None if (lacks > gain).any() else [unit]
         scale = np.maximum(lacks, 1)
         weight = {unit: float((np.minimum(gain, scale) / scale)[lacks > 0].sum()) for unit, gain in gains.items()}
         chosen: list[EndingUnit] = []
@@ -210,6 +228,16 @@ class _NodePlan:
                 chosen.remove(unit)
                 left = left + gains[unit]
         return chosen
+
+    def _unit_of(self, task: Task) -> EndingUnit | None:
+        """`unit_of`, computed once per job that ends as a whole."""
+        job = task.job
+        if job is None or not _may_end(task):
+            return unit_of(task)
+        if job not in self._jobs:
+            unit = unit_of(task)
+            self._jobs[job] = unit if unit is not None and unit.change.target[0] == "PodGroup" else None
+        return self._jobs[job] or unit_of(task)
 
     def _end(self, unit: EndingUnit) -> None:
         self.ended[unit.change] = None

@@ -20,7 +20,7 @@ from capcard_sched.insight.fix_candidates import candidates
 from capcard_sched.insight.fix_texts import describe_fix
 from capcard_sched.insight.fix_trial import FixSubject, FixTrial, FixTrialRun
 from capcard_sched.insight.fix_victims import unit_of
-from capcard_sched.insight.forked_copy import ForkedCopyError, cpu_seconds, in_copy
+from capcard_sched.insight.forked_copy import ForkedCopyError, RunningCopy, cpu_seconds, in_copy
 from capcard_sched.model.trials import FixSearch, StartablePods, SuggestedFix
 from capcard_sched.model.workload import display_name
 
@@ -80,7 +80,11 @@ def suggest_fixes(
         return without_search(found, "trials would call the webhook of the extender")
     pods = len(job.pending) if job.is_ready() and job.tasks else 0
     subject = FixSubject(job.key, pod, vcjob, pods, job.min_available, len(job.tasks))
-    return _FixFinder(core, view, subject, found, now).find()
+    finder = _FixFinder(core, view, subject, found, now)
+    try:
+        return finder.find()
+    finally:
+        finder.stop()
 
 
 def without_search(found: JobDiagnosis, reason: str) -> FixSearch | None:
@@ -95,6 +99,8 @@ class _FixFinder:
         self._core, self._view, self._subject, self._found, self._now = core, view, subject, found, now
         self._job = core.snapshot().state.jobs[subject.key]
         self._known: dict[frozenset[ProposedChange], FixTrial | None] = {}
+        #: Trials without the job, of changes with which it starts.
+        self._without_it: dict[frozenset[ProposedChange], RunningCopy[FixTrial]] = {}
         self._until = cpu_seconds() + MAX_SECONDS
         self._bound = ""
 
@@ -204,6 +210,8 @@ class _FixFinder:
             alone = in_copy(lambda: run.result(only=self._subject.key), FixTrial)
             if not alone.starts:
                 return alone
+            # The longest two trials of a search, side by side.
+            self._without_it[frozenset(changes)] = self._begin_without_it(changes)
         return in_copy(run.result, FixTrial)
 
     # --- minimality -------------------------------------------------------------------------------------------------
@@ -263,12 +271,22 @@ class _FixFinder:
 
     def _started_without_it(self, changes: Candidate) -> tuple[str, ...]:
         """Jobs that start with the changes when this job is absent."""
-        others = [change for change in changes if not change.is_of_job]
-        run = FixTrialRun(self._core, self._view, self._subject, others, self._now, absent=True)
+        running = self._without_it.pop(frozenset(changes), None) or self._begin_without_it(changes)
         try:
-            return in_copy(run.result, FixTrial).difference.started
+            return running.result().difference.started
         except ForkedCopyError:
             return ()
+
+    def _begin_without_it(self, changes: Sequence[ProposedChange]) -> RunningCopy[FixTrial]:
+        others = [change for change in changes if not change.is_of_job]
+        run = FixTrialRun(self._core, self._view, self._subject, others, self._now, absent=True)
+        return RunningCopy(run.result, FixTrial)
+
+    def stop(self) -> None:
+        """End the trials of which no suggestion needs the result."""
+        for running in self._without_it.values():
+            running.stop()
+        self._without_it.clear()
 
     def _names(self, keys: Iterable[str]) -> tuple[str, ...]:
         jobs = self._core.snapshot().state.jobs

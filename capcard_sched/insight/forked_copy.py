@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import warnings
 from time import process_time
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
 
@@ -26,22 +27,40 @@ class ForkedCopyError(RuntimeError):
     """The function raised an exception in the copy, or the copy ended without a result."""
 
 
+class RunningCopy(Generic[T]):
+    """A copy of this process that computes a `kind` with `function`. Ends with `result` or `stop`."""
+
+    def __init__(self, function: Callable[[], T], kind: type[T]) -> None:
+        self._kind = kind
+        reader, writer = os.pipe()
+        with warnings.catch_warnings():
+            # Other threads do not exist in the copy; it takes no lock of theirs: the core has none.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self.pid = os.fork()
+        if not self.pid:
+            _reply(function, writer)
+        os.close(writer)
+        self._reader = reader
+
+    def result(self) -> T:
+        """Wait for the result. Raises ForkedCopyError."""
+        with os.fdopen(self._reader, "rb") as stream:
+            reply = stream.read()
+        os.waitpid(self.pid, 0)
+        if reply[:1] == _RESULT:
+            return msgspec.msgpack.decode(reply[1:], type=self._kind)
+        raise ForkedCopyError(reply[1:].decode() or "the copy ended without a result")
+
+    def stop(self) -> None:
+        """End the copy without its result."""
+        os.close(self._reader)
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+
+
 def in_copy(function: Callable[[], T], kind: type[T]) -> T:
     """The result of `function`, a `kind`, computed in a copy of this process. Raises ForkedCopyError."""
-    reader, writer = os.pipe()
-    with warnings.catch_warnings():
-        # Other threads do not exist in the copy; it takes no lock of theirs: the core has none.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
-    if not child:
-        _reply(function, writer)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as stream:
-        reply = stream.read()
-    os.waitpid(child, 0)
-    if reply[:1] == _RESULT:
-        return msgspec.msgpack.decode(reply[1:], type=kind)
-    raise ForkedCopyError(reply[1:].decode() or "the copy ended without a result")
+    return RunningCopy(function, kind).result()
 
 
 def cpu_seconds() -> float:

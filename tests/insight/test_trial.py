@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import time
+
 import msgspec
 import pytest
 
-from capcard_sched.insight.forked_copy import ForkedCopyError, in_copy
+from capcard_sched.insight.forked_copy import ForkedCopyError, RunningCopy, in_copy
 from capcard_sched.insight.preemption import preemption_trial
 from capcard_sched.insight.trial import run_trial, with_actions
 from capcard_sched.model.deltas import ObjectChanged
@@ -98,6 +101,18 @@ def test_an_exception_in_the_copy_reaches_the_caller() -> None:
 
     with pytest.raises(ForkedCopyError, match="ValueError: no such thing"):
         in_copy(fail, StateDifference)
+
+
+def test_a_copy_that_is_stopped_is_gone_and_two_copies_run_at_a_time(h: Harness) -> None:
+    def sleep() -> StateDifference:
+        time.sleep(600)
+        raise AssertionError
+
+    slow = RunningCopy(sleep, StateDifference)
+    assert in_copy(lambda: run_trial(h.core, h.now), StateDifference).settled
+    slow.stop()
+    with pytest.raises(ProcessLookupError):
+        os.kill(slow.pid, 0)
 
 
 def test_a_failed_trial_is_a_fact_and_no_crash(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from capcard_sched.framework.core import CoreSnapshot
-    from capcard_sched.model.job import Node, Task
+    from capcard_sched.model.job import Job, Node, Task
     from capcard_sched.model.task_class import TaskClass
 
 #: Holders listed per node.
@@ -47,13 +47,22 @@ def holders(amounts: Iterable[tuple[str, str, float]], most: int = MOST_LISTED) 
     return tuple(HolderUse(workload=workload, queue=queue, amount=amount) for (workload, queue), amount in ordered)
 
 
-def _held_on(offer: NodeCard) -> Iterable[tuple[str, str, float]]:
-    """(workload, queue, amount) of each pod on a node."""
-    resource = offer.resource
-    for task in offer.node.tasks.values():
-        amount = task.cls.requests.get(resource, 0)
-        if amount:
-            yield workload_name(task), task.job.queue if task.job is not None else "", in_units(resource, amount)
+def _held_on(offers: Iterable[NodeCard]) -> Iterable[tuple[str, str, float]]:
+    """(workload, queue, amount) of each pod on some nodes."""
+    names: dict[Job, str] = {}
+    for offer in offers:
+        resource = offer.resource
+        for task in offer.node.tasks.values():
+            amount = task.cls.requests.get(resource, 0)
+            if not amount:
+                continue
+            job = task.job
+            if job is None:
+                yield workload_name(task), "", in_units(resource, amount)
+                continue
+            if job not in names:
+                names[job] = display_name(job)
+            yield names[job], job.queue, in_units(resource, amount)
 
 
 def _state_of(node: Node) -> str:
@@ -164,7 +173,7 @@ class CapacityReader:
             cordoned=tuple(self._use(offer, "cordoned") for offer in cordoned[:MOST_LISTED]),
             tainted=tuple(self._use(offer, taint) for offer, taint in tainted[:MOST_LISTED]),
             candidates=tuple(self._use(offer) for offer in ordered[:MOST_LISTED]),
-            holders=holders(held for offer in candidates for held in _held_on(offer)),
+            holders=holders(_held_on(candidates)),
         )
 
     def _amounts(self, node: Node, resource: str) -> NodeCard:
@@ -181,5 +190,5 @@ class CapacityReader:
             total=in_units(resource, offer.total),
             free=in_units(resource, max(0, offer.free)),
             excluded=excluded,
-            holders=holders(_held_on(offer), _MOST_HOLDERS),
+            holders=holders(_held_on((offer,)), _MOST_HOLDERS),
         )

@@ -16,8 +16,9 @@ from capcard_sched.model.resources import CPU, MEMORY
 from capcard_sched.model.workload import display_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
+    from capcard_sched.framework.api.plugin import Sample
     from capcard_sched.framework.core import CoreSnapshot
     from capcard_sched.framework.explain.capacity import CapacityReader
     from capcard_sched.model.explanation import JobCards
@@ -37,6 +38,14 @@ def share_totals(snapshot: CoreSnapshot) -> dict[str, float]:
     return {name: total.item(columns.column(name)) / 1000 for name in sorted(snapshot.state.shares)}
 
 
+def quota_samples(snapshot: CoreSnapshot) -> Iterator[Sample]:
+    """The metrics of the plugins with quotas; other plugins publish some about every job."""
+    quota_plugins = {plugin.name for plugin in snapshot.dispatch.plugins if hasattr(plugin, "allocatable")}
+    for name, call in snapshot.dispatch.entries("metrics"):
+        if name in quota_plugins:
+            yield from call()
+
+
 class LimitReader:
     """Limits and usage of one state."""
 
@@ -50,10 +59,9 @@ class LimitReader:
         for name, queue in sorted(self._queues.items()):
             self._below.setdefault(queue.parent, []).append(name)
         self._charged: dict[tuple[str, str], float] = {}
-        for _, call in snapshot.dispatch.entries("metrics"):
-            for sample in call():
-                if sample.name in _CHARGED:
-                    self._charged[sample.labels["queue_name"], _CHARGED[sample.name]] = sample.value
+        for sample in quota_samples(snapshot):
+            if sample.name in _CHARGED:
+                self._charged[sample.labels["queue_name"], _CHARGED[sample.name]] = sample.value
 
     def cards_of(self, job: Job) -> JobCards | None:
         """The amounts of a job in the accounts of its queue; None without card quotas."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capcard_sched.framework.explain.limits import share_totals
+from capcard_sched.framework.explain.limits import quota_samples, share_totals
 from capcard_sched.model.annotations import CARD_QUOTA
 from capcard_sched.model.cards import is_card_quota
 from capcard_sched.model.explanation import CardUse, QueueUse
@@ -63,13 +63,12 @@ def card_uses(snapshot: CoreSnapshot) -> dict[str, tuple[CardUse, ...]]:
     """Per queue and card: the figures that the quota plugin publishes."""
     figures: dict[str, dict[str, dict[str, float]]] = {}
     totals = share_totals(snapshot)
-    for _, call in snapshot.dispatch.entries("metrics"):
-        for sample in call():
-            if sample.name == "card_total":
-                totals[sample.labels["card"]] = sample.value
-            elif sample.name.startswith("queue_card_"):
-                cards = figures.setdefault(sample.labels["queue_name"], {})
-                cards.setdefault(sample.labels["card"], {})[sample.name.removeprefix("queue_card_")] = sample.value
+    for sample in quota_samples(snapshot):
+        if sample.name == "card_total":
+            totals[sample.labels["card"]] = sample.value
+        elif sample.name.startswith("queue_card_"):
+            cards = figures.setdefault(sample.labels["queue_name"], {})
+            cards.setdefault(sample.labels["card"], {})[sample.name.removeprefix("queue_card_")] = sample.value
     queues = snapshot.state.queues
     free = {
         (queue, card): max(0.0, values["capacity"] - values.get("allocated", 0.0))
