@@ -114,3 +114,15 @@ def parse_retry_after(header: str | None, now: datetime | None = None) -> float 
     if when.tzinfo is None:
         when = when.replace(tzinfo=UTC)
     return max(0.0, (when - (now or datetime.now(UTC))).total_seconds())
+
+
+def forget_frames(error: BaseException) -> None:
+    """Remove the tracebacks of an error of a library and of its causes.
+
+    Libraries keep an error in the connection that it ended, or in a local list. The frames of its traceback hold that
+    in turn: a reference cycle.
+    """
+    seen: BaseException | None = error
+    while seen is not None:
+        seen.__traceback__ = None
+        seen = seen.__cause__ or seen.__context__

@@ -18,7 +18,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from yarl import URL
 
 from capcard_sched.kube.cancellation import cancellations
-from capcard_sched.kube.errors import ApiError, RequestWithheld, Unreachable
+from capcard_sched.kube.errors import ApiError, RequestWithheld, Unreachable, forget_frames
 
 if TYPE_CHECKING:
     import ssl
@@ -162,6 +162,7 @@ class Pool:
                     lambda: _Connection(self._open), sock=opened, ssl=self._ssl, server_hostname=self._server_name
                 )
         except (OSError, UnicodeError) as error:  # the latter for an invalid host name
+            forget_frames(error)
             why = "timed out" if isinstance(error, TimeoutError) else str(error)
             raise Unreachable(f"no connection to {self._host}:{self._port}: {why}", sent=sent) from error
         if self._closed:

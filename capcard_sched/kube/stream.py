@@ -9,7 +9,7 @@ from typing import Any, cast
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
 
-from capcard_sched.kube.errors import Unreachable
+from capcard_sched.kube.errors import Unreachable, forget_frames
 from capcard_sched.kube.pool import too_large
 
 
@@ -82,10 +82,10 @@ class Stream:
         try:
             return await self._response.content.readany()
         except TimeoutError as error:
-            _forget_frames(error)
+            forget_frames(error)
             raise TimeoutError from error
         except (aiohttp.ClientError, OSError) as error:
-            _forget_frames(error)
+            forget_frames(error)
             raise Unreachable(f"GET {self._path}: the stream broke: {_text(error)}", sent=True) from error
 
 
@@ -108,25 +108,13 @@ async def read_body(response: aiohttp.ClientResponse, limit: int) -> bytes:
 
 def unreachable(error: Exception, what: str, seconds: float) -> Unreachable:
     """Convert the error of a request without a response. Only failures to connect guarantee that nothing was sent."""
-    _forget_frames(error)
+    forget_frames(error)
     unsent = isinstance(
         error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError | aiohttp.ClientHttpProxyError
     )
     if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ServerTimeoutError):
         return Unreachable(f"{what}: no response within {seconds:.3g} s", sent=True)
     return Unreachable(f"{what}: {_text(error)}", sent=not unsent)
-
-
-def _forget_frames(error: BaseException) -> None:
-    """Remove the tracebacks of an error and of its causes.
-
-    aiohttp keeps the error of a connection in the connection, which the frames of the traceback hold: with its TLS
-    buffers it would stay until a full garbage collection.
-    """
-    seen: BaseException | None = error
-    while seen is not None:
-        seen.__traceback__ = None
-        seen = seen.__cause__ or seen.__context__
 
 
 def _text(error: Exception) -> str:

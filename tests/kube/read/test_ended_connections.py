@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import socket
 import ssl
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
+import msgspec
 import pytest
 
 from capcard_sched.kube.client import Client, Stream, Unreachable
@@ -23,7 +25,7 @@ from tests.controlplane.cluster import Cluster
 from tests.controlplane.manifests import node
 from tests.controlplane.proxy import Proxy
 
-_OF_CLIENTS = frozenset({Stream, Unreachable, _Connection, _RecordedProtocol})
+_OF_CLIENTS = frozenset({Stream, Unreachable, ConnectionRefusedError, _Connection, _RecordedProtocol})
 #: Number of connections, and the largest number of objects of one type that the last of them may keep.
 _ENDED = 12
 _KEPT = 4
@@ -76,6 +78,14 @@ async def time_out_a_request(client: Client, proxy: Proxy) -> None:
         await client.request("PATCH", node_path("n"), body=b"{}", timeout=0.05)
 
 
+async def refuse_a_request(client: Client, _: Proxy) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = f"https://127.0.0.1:{listener.getsockname()[1]}"
+    async with Client(msgspec.structs.replace(client.connection, server=server)) as other:
+        with pytest.raises(Unreachable):
+            await other.request("GET", node_path("n"))
+
+
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
     "end",
@@ -84,6 +94,7 @@ async def time_out_a_request(client: Client, proxy: Proxy) -> None:
         pytest.param(time_out_a_watch, id="a watch is silent"),
         pytest.param(leave_a_watch, id="a watch is left"),
         pytest.param(refuse_a_watch, id="a watch has no response"),
+        pytest.param(refuse_a_request, id="a request has no connection"),
         pytest.param(lose_a_response, id="a request has no response"),
         pytest.param(time_out_a_request, id="a request times out"),
     ],
