@@ -6,12 +6,14 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check install
 PYTHON = $(shell for candidate in python3 python3.13 python3.12 python3.11; do \
 	$$candidate -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$candidate && break; done)
-#: Number of tests that run in parallel.
-JOBS ?= 2
+#: Number of tests that run in parallel: one more than cores, as a test on an API server waits for half of its time.
+JOBS ?= 3
 #: Duration of `make soak` in minutes; SEED selects its fault schedule (default: random).
 MINUTES ?= 30
 #: Number of mutants of `make mutation`; SEED selects them (default: 1).
 SAMPLE ?= 400
+# The tests start programs by the hundred: each would compile its modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo controlplane quick test campaign soak lint format check bench bench-e2e bench-controllers docs manifests lock clean
@@ -36,12 +38,12 @@ quick: $(VENV)/dev.stamp ## Run the tests that need no API server: about 90 s
 test: controlplane ## Run the tests but the campaign: about nine minutes
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not campaign"
 
-campaign: controlplane ## Run the long tests on a real API server (faults, failovers, restarts, variants): about nine minutes
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m campaign
+campaign: controlplane ## Run faults, failovers, restarts and variants, and the properties at length: about nine minutes
+	HYPOTHESIS_PROFILE=campaign $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "campaign or hypothesis"
 
 .PHONY: mutants mutation
 mutation: $(VENV)/mutation.stamp ## Run random mutants of the core (docs/mutation.md): SAMPLE=400 SEED=1
-	$(BIN)/python -m tests.mutants.sample --sample $(SAMPLE) --seed $(or $(SEED),1) --jobs $(JOBS)
+	HYPOTHESIS_PROFILE=campaign $(BIN)/python -m tests.mutants.sample --sample $(SAMPLE) --seed $(or $(SEED),1) --jobs $(JOBS)
 
 mutants: controlplane ## Apply each mutant of docs/mutants.md to a copy and expect its test to fail
 	$(BIN)/python -m tests.mutants $(IDS)

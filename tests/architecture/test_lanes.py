@@ -1,4 +1,4 @@
-"""`make test` and `make campaign` run every test, and no test twice; the long tests are in the campaign."""
+"""`make test` and `make campaign` run every test, properties in both; the long tests are in the campaign."""
 
 import ast
 import functools
@@ -37,7 +37,9 @@ def lanes(module: Path) -> tuple[list[str], list[str]]:
 
 def test_the_lanes_are_complements_and_ci_runs_both() -> None:
     assert re.findall(r"pytest (.*)", recipe("test")) == ['-q -n $(JOBS) --dist worksteal -m "not campaign"']
-    assert re.findall(r"pytest (.*)", recipe("campaign")) == ["-q -n $(JOBS) --dist worksteal -m campaign"]
+    marks = '"campaign or hypothesis"'  # the properties again, with all their examples
+    assert re.findall(r"pytest (.*)", recipe("campaign")) == [f"-q -n $(JOBS) --dist worksteal -m {marks}"]
+    assert "HYPOTHESIS_PROFILE=campaign " in recipe("campaign")
     commands = (ROOT / ".ci" / "run").read_text("utf-8").splitlines()
     assert {"make test", "make campaign"} <= {*commands}
     for page in ("README.md", "CONTRIBUTING.md"):

@@ -22,11 +22,10 @@ from capcard_sched.simulation.clock import EPOCH, SECOND
 from capcard_sched.simulation.kinds import kind_of
 from capcard_sched.simulation.run import SimulationOptions, SimulationOutcome, simulate
 from capcard_sched.simulation.scenario import Entry, Origin, Scenario, in_creation_order
-from tests.insight.json_schema import violations
 from tests.insight.scenes import core_of, recorded_run
+from tests.insight.test_situations import explained
 from tests.insight.test_what_if import CARD, CLUSTER, job
 
-SCHEMA: dict[str, Any] = json.loads((Path(__file__).parents[2] / "docs" / "diagnosis.schema.json").read_text())
 Manifest = dict[str, Any]
 
 
@@ -76,7 +75,7 @@ JOBS = st.lists(st.tuples(st.integers(5, 300), st.integers(1, 3), st.sampled_fro
 
 
 @given(jobs=JOBS, nodes=st.integers(1, 2), quota=st.sampled_from([4, 8, 12]), until=st.integers(0, 400), data=st.data())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=settings().max_examples // 5)
 def test_with_known_durations_the_expected_start_is_the_start(
     jobs: list[tuple[int, int, int]], nodes: int, quota: int, until: int, data: st.DataObject
 ) -> None:
@@ -167,33 +166,29 @@ def test_a_job_that_starts_after_no_completion_reports_it() -> None:
     assert found.reason == "the end of other jobs does not start it"
 
 
-def explained(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, Any]:
-    assert run(["explain", *words]) == 0
-    text = capsys.readouterr().out
-    assert run(["explain", *words, "-o", "json"]) == 0
-    document = json.loads(capsys.readouterr().out)
-    assert violations(document, SCHEMA, SCHEMA) == []
+def start_of(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, Any]:
+    text, document = explained(capsys, *words)
     return next((line for line in text.splitlines() if line.startswith("Expected start:")), ""), document
 
 
 def test_explain_shows_the_expected_start_and_its_basis(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "cluster.yaml"
     file.write_text(CLUSTER + job("a", 4, seconds=600) + job("b", 4))
-    line, document = explained(capsys, "b", "-f", str(file), "--until", "5m")
+    line, document = start_of(capsys, "b", "-f", str(file), "--until", "5m")
     basis = "when default/job/a ends (simulated duration)"
     assert line == f"Expected start:  in 5m1s, at 2026-01-01T00:10:01Z, {basis}"
     assert document["expectedStart"]["p50"] == 301
     assert parse_timestamp(document["expectedStart"]["computedAt"]) == EPOCH + 300
-    line, document = explained(capsys, "b", "-f", str(file), "--until", "5m", "--no-expected-start")
+    line, document = start_of(capsys, "b", "-f", str(file), "--until", "5m", "--no-expected-start")
     assert (line, document["expectedStart"]) == ("", None)
-    line, document = explained(capsys, "a", "-f", str(file), "--until", "5m")
+    line, document = start_of(capsys, "a", "-f", str(file), "--until", "5m")
     assert (line, document["expectedStart"]) == ("", None), "a has started"
 
 
 def test_a_job_that_can_never_start_has_no_expected_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "cluster.yaml"
     file.write_text(CLUSTER + job("big", 8))
-    line, document = explained(capsys, "big", "-f", str(file), "--until", "1m")
+    line, document = start_of(capsys, "big", "-f", str(file), "--until", "1m")
     assert line == "Expected start:  unknown: can never start"
     assert document["expectedStart"]["p50"] is None
 
@@ -210,9 +205,9 @@ def test_a_recording_is_a_history_of_like_jobs(tmp_path: Path, capsys: pytest.Ca
     recorded_run(str(past), core, recording, until=1500 * SECOND)
     recording.close(timeout=30.0)
     words = ("train-51", "-f", str(now), "--until", "30s")
-    line, _ = explained(capsys, *words)
+    line, _ = start_of(capsys, *words)
     assert line == "Expected start:  unknown: no estimate of the end of default/job/train-50"
-    line, document = explained(capsys, *words, "--history", str(file))
+    line, document = start_of(capsys, *words, "--history", str(file))
     assert line.endswith("when default/job/train-50 ends (12 like jobs)")
     found = document["expectedStart"]
     assert found["runs"] == RUNS

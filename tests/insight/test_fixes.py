@@ -25,7 +25,7 @@ from capcard_sched.model.intents import Evict
 from capcard_sched.model.trials import ChangeKind, FixSearch, SuggestedChange
 from capcard_sched.testing import Harness
 from tests.insight.json_schema import violations
-from tests.insight.test_situations import HERE, SCHEMA
+from tests.insight.test_situations import HERE, SCHEMA, explained
 
 CASES: list[dict[str, Any]] = yaml.safe_load((Path(__file__).parent / "fixes.yaml").read_text())
 
@@ -55,11 +55,7 @@ def _is(changes: list[str], wanted: list[str]) -> bool:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['file']}, {case['name']}")
 def test_the_fix_of_a_situation_is_proposed(case: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     file = str(HERE / "situations" / f"{case['file']}.yaml")
-    words = ["explain", case["name"], "-f", file, "--until", case["until"], "--fix"]
-    assert run(words) == 0
-    text = capsys.readouterr().out
-    assert run([*words, "-o", "json"]) == 0
-    check_fixes(case, text, json.loads(capsys.readouterr().out))
+    check_fixes(case, *explained(capsys, case["name"], "-f", file, "--until", case["until"], "--fix"))
 
 
 def test_another_card_of_a_job_without_pods_names_those_of_its_templates(capsys: pytest.CaptureFixture[str]) -> None:
@@ -257,7 +253,7 @@ def smaller(change: SuggestedChange) -> SuggestedChange | None:
     return None if abs(after - before) == 1 else msgspec.structs.replace(change, after=str(after - step))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=settings().max_examples // 3)
 @given(SPECS)
 def test_every_fix_starts_the_job_and_no_part_can_be_left_out(spec: Spec) -> None:
     cluster = FixedCluster(spec)
@@ -325,7 +321,7 @@ def test_a_gang_larger_than_a_full_cluster_starts_smaller_after_the_end_of_a_job
     ]
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=settings().max_examples // 10)
 @given(SPECS)
 def test_without_a_fix_no_two_changes_start_the_job(spec: Spec) -> None:
     # Pods that few nodes, or none, can take.

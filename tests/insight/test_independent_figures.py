@@ -99,7 +99,7 @@ def fits(found: JobDiagnosis) -> int:
     return sum(len(pods.names) for pods in found.pending if pods.outcome == "schedulable")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=2 * settings().max_examples)
 @given(NODES, PODS, QUOTAS, GANG)
 def test_figures_agree_with_plain_sums(
     nodes: list[tuple[str, int, str]],

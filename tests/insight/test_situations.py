@@ -6,15 +6,28 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
 from capcard_sched.cli.main import run
+from capcard_sched.model.diagnosis import JobDiagnosis
+from capcard_sched.reports.explain import print_diagnosis
 from tests.insight.json_schema import violations
 
 HERE = Path(__file__).parent
 CASES: list[dict[str, Any]] = yaml.safe_load((HERE / "cases.yaml").read_text())
 SCHEMA: dict[str, Any] = json.loads((HERE.parents[1] / "docs" / "diagnosis.schema.json").read_text())
+
+
+def explained(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, dict[str, Any]]:
+    """The answer of `explain` as text and as JSON, of one run: the JSON has all that the text has."""
+    assert run(["explain", *words, "-o", "json"]) == 0
+    printed = capsys.readouterr().out
+    document = json.loads(printed)
+    assert violations(document, SCHEMA, SCHEMA) == []
+    print_diagnosis(msgspec.json.decode(printed, type=JobDiagnosis))
+    return capsys.readouterr().out, document
 
 
 def check(case: dict[str, Any], text: str, document: dict[str, Any]) -> None:
@@ -32,11 +45,8 @@ def check(case: dict[str, Any], text: str, document: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['file']}, {case['name']}, {case['until']}")
 def test_the_answer_has_the_facts_of_the_situation(case: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["explain", case["name"], "-f", str(HERE / "situations" / f"{case['file']}.yaml"), "--until", case["until"]]
-    assert run(words) == 0
-    text = capsys.readouterr().out
-    assert run([*words, "-o", "json"]) == 0
-    check(case, text, json.loads(capsys.readouterr().out))
+    file = str(HERE / "situations" / f"{case['file']}.yaml")
+    check(case, *explained(capsys, case["name"], "-f", file, "--until", case["until"]))
 
 
 @pytest.mark.parametrize("verb", ["simulate", "queue"])

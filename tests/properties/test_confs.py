@@ -320,7 +320,7 @@ class _Run:
     "plugins", [(), ("gang", "priority"), ("gang", "capacity-card"), ("gang", "capacity")], ids="+".join
 )
 @given(world=_worlds, data=st.data())
-@settings(max_examples=40)
+@settings(max_examples=settings().max_examples // 2)
 def test_no_conf_breaks_the_guarantees_of_the_core(
     plugins: tuple[str, ...], world: _World, data: st.DataObject
 ) -> None:

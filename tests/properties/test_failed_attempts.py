@@ -306,7 +306,7 @@ def _content(intent: Any) -> str:
     [*(_CONFS[name] for name in ("cards", "plain", "spread", "shares")), *_PREEMPTING, *_PROTECTING, *_ADMITTING],
 )
 @given(world=_worlds, turns=_turns)
-@settings(max_examples=40)
+@settings(max_examples=settings().max_examples // 2)
 def test_skipped_jobs_change_no_decision_event_condition_or_phase(conf: str, world: _World, turns: list[_Turn]) -> None:
     if conf in (*_PREEMPTING, *_PROTECTING):  # few nodes, full of pods that gangs of later turns may evict
         world = world._replace(nodes=world.nodes[:2], gangs=[gang._replace(priority="") for gang in world.gangs])
@@ -318,7 +318,7 @@ def test_skipped_jobs_change_no_decision_event_condition_or_phase(conf: str, wor
 
 @pytest.mark.parametrize("conf", [_PREEMPTING[1], *_PROTECTING])
 @given(world=_full_worlds, turns=_full_turns)
-@settings(max_examples=30)
+@settings(max_examples=settings().max_examples // 2)
 def test_failed_searches_that_stand_change_no_decision_or_phase(conf: str, world: _World, turns: list[_Turn]) -> None:
     skipping, full = _Typed(conf, world), _Typed(conf, world)
     _attempt_everything(full.h)

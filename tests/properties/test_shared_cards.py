@@ -48,7 +48,7 @@ def _node(harness: VgpuHarness, name: str, cards: list[RegisteredCard]) -> None:
     harness.cards(name, *(card._replace(uuid=f"{name}-{index}") for index, card in enumerate(cards)))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=settings().max_examples // 3)
 @given(POLICY, st.fixed_dictionaries(dict.fromkeys(NODES, NODE)), st.lists(EVENT, max_size=8))
 def test_the_ledger_matches_the_pods_after_any_sequence_of_operations(
     policy: str, nodes: dict[str, list[RegisteredCard]], events: list[tuple[str, Any]]

@@ -160,7 +160,7 @@ class _Day:
 
 
 @given(world=_worlds)
-@settings(max_examples=250)
+@settings(max_examples=4 * settings().max_examples)
 def test_reclaim_has_no_cycles_and_no_eviction_is_wasted(world: _World) -> None:
     day = _Day(world)
     day.tide((0, 0, 0))

@@ -32,7 +32,7 @@ def _unrestricted(core: Core, job: Job, now: float) -> PreemptionTrial:
 
 @pytest.mark.parametrize("conf", _PREEMPTING)
 @given(world=_worlds, turns=_turns, late=st.lists(_gangs, min_size=2, max_size=4))
-@settings(max_examples=12)
+@settings(max_examples=settings().max_examples // 6)
 def test_a_trial_that_ends_with_its_job_has_the_result_of_one_for_all_jobs(
     conf: str, world: _World, turns: list[_Turn], late: list[_Gang]
 ) -> None:

@@ -135,15 +135,13 @@ class Registry:
 
 def _from_entry_points(entries: Iterable[metadata.EntryPoint], problems: list[str]) -> dict[str, _PluginSource]:
     sources: dict[str, _PluginSource] = {}
+    owners: dict[metadata.Distribution | None, str] = {None: "unknown package"}
     # A package that is on the path twice (a checkout and its installation) is one source.
     for entry in sorted({(entry.name, entry.value, entry.group): entry for entry in entries}.values(), key=str):
-        owner = entry.dist.name if entry.dist is not None else "unknown package"
-        _claim(
-            sources,
-            entry.name,
-            _PluginSource(f"entry point {entry.name} = {entry.value} ({owner})", entry, None),
-            problems,
-        )
+        if entry.dist is not None and entry.dist not in owners:
+            owners[entry.dist] = entry.dist.name  # parses the metadata of the package
+        place = f"entry point {entry.name} = {entry.value} ({owners[entry.dist]})"
+        _claim(sources, entry.name, _PluginSource(place, entry, None), problems)
     return sources
 
 

@@ -546,11 +546,11 @@ class Histories(RuleBasedStateMachine):
 
 
 TestHistories = Histories.TestCase
-TestHistories.settings = settings(max_examples=80, stateful_step_count=20, deadline=None)
+TestHistories.settings = settings(stateful_step_count=20)
 
 
 @given(seed=st.randoms(use_true_random=False))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=settings().max_examples // 4)
 def test_the_order_of_the_list_does_not_matter(seed: object) -> None:
     h = cluster()
     listing = h.listing()

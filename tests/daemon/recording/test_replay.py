@@ -46,7 +46,7 @@ def placed(state: ClusterState) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", sorted(CONFS))
 @given(events=EVENTS)
-@settings(max_examples=25)
+@settings(max_examples=settings().max_examples // 3)
 def test_a_replay_repeats_every_recorded_intent(name: str, events: list[Event]) -> None:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "day.jsonl"
@@ -58,7 +58,7 @@ def test_a_replay_repeats_every_recorded_intent(name: str, events: list[Event]) 
 
 
 @given(events=EVENTS, ticks=st.lists(st.sampled_from([0.0, 0.1, 3.0]), min_size=1, max_size=20))
-@settings(max_examples=25)
+@settings(max_examples=settings().max_examples // 3)
 def test_sessions_cut_by_the_deadline_are_decided_again(events: list[Event], ticks: list[float]) -> None:
     elapsed = accumulate(cycle(ticks))
     with TemporaryDirectory() as folder:
@@ -71,7 +71,7 @@ def test_sessions_cut_by_the_deadline_are_decided_again(events: list[Event], tic
 
 @pytest.mark.parametrize("name", sorted(CONFS))
 @given(events=EVENTS, other=st.sampled_from(sorted(CONFS)))
-@settings(max_examples=25)
+@settings(max_examples=settings().max_examples // 3)
 def test_under_another_conf_every_step_still_starts_from_the_recorded_state(
     name: str, events: list[Event], other: str
 ) -> None:

@@ -82,7 +82,7 @@ class Day:
 
 
 @given(EVENTS)
-@settings(max_examples=40)
+@settings(max_examples=settings().max_examples // 2)
 def test_decisions_by_usage_are_replayed(
     events: list[tuple[str, dict[str, tuple[int, int]], int]],
 ) -> None:

@@ -407,7 +407,7 @@ def play(chance: random.Random, steps: int = 500) -> list[Replica]:
     return replicas
 
 
-@settings(max_examples=200)
+@settings(max_examples=3 * settings().max_examples)
 @given(seed=st.integers(0, 2**32))
 def test_with_random_delays_and_losses_no_two_replicas_lead_and_terms_are_unique(seed: int) -> None:
     replicas = play(random.Random(seed))

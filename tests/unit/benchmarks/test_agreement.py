@@ -133,13 +133,12 @@ def engine_on(documents: Documents) -> dict[str, str]:
     return engine(core)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=2 * settings().max_examples)
 @given(clusters())
 def test_random_clusters_are_placed_the_same(documents: Documents) -> None:
     assert engine_on(documents) == schedule(*documents)
 
 
-@settings(max_examples=60, deadline=None)
 @given(clusters())
 def test_running_pods_are_counted_the_same(documents: Documents) -> None:
     nodes, queues, groups, pods = documents

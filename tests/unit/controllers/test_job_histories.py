@@ -201,7 +201,6 @@ def _advance(bench: ClusterBench, runner: FaultyRunner) -> None:
         bench.bind()
 
 
-@settings(max_examples=80, deadline=None)
 @given(policies=POLICIES, operations=st.lists(OPERATIONS, max_size=6), faults=FAULTS)
 def test_a_history_with_faults_ends_as_one_without(
     policies: dict[str, str | None], operations: list[tuple[str, str]], faults: Faults
@@ -210,7 +209,7 @@ def test_a_history_with_faults_ends_as_one_without(
     assert _play(policies, operations, faults) == expected
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=settings().max_examples // 2)
 @given(
     policies=POLICIES,
     operations=st.lists(OPERATIONS, max_size=5),

@@ -151,7 +151,7 @@ class Sums(RuleBasedStateMachine):
                 assert _kept(self.session, sums) == _from_scratch(self.session, contribution)
 
 
-Sums.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+Sums.TestCase.settings = settings(stateful_step_count=30)
 TestSums = Sums.TestCase
 
 

@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from capcard_sched.framework.api.node_view import Diagnosis, NodeView
@@ -459,7 +459,6 @@ def relabel(h: Harness, name: str, labels: dict[str, str] | None) -> None:
         h.apply(objects.namespace(name, labels))
 
 
-@settings(max_examples=80, deadline=None)
 @given(
     nodes=st.lists(node_objects, min_size=1, max_size=5),
     residents=st.lists(st.tuples(pod_objects, st.integers(0, 4), st.sampled_from([False] * 4 + [True])), max_size=5),
@@ -583,7 +582,6 @@ grouped_pods = st.builds(
 teams = st.sampled_from([None, {}, {"team": "a"}, {"team": "b"}])
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     residents=st.lists(st.tuples(grouped_pods, st.integers(0, 1)), min_size=1, max_size=4),
     pending=st.lists(grouped_pods, min_size=1, max_size=2),

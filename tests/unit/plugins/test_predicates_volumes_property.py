@@ -134,7 +134,7 @@ def recounted(world: World, binds: list[tuple[str, str, dict[str, str]]]) -> dic
     return {node: {"csi.test": len(names)} for node, names in volumes.items()}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=2 * settings().max_examples)
 @given(seed=st.integers(0, 2**32), script=st.lists(st.tuples(st.integers(0, 4), st.booleans()), max_size=14))
 def test_assumed_volumes_equal_the_placements_after_any_undo(seed: int, script: list[tuple[int, bool]]) -> None:
     world = World(seed)
@@ -165,7 +165,7 @@ def test_assumed_volumes_equal_the_placements_after_any_undo(seed: int, script: 
         assert plugin._volumes.attached.snapshot() == (recounted(world, binds) if world.limit else {})
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=2 * settings().max_examples)
 @given(seed=st.integers(0, 2**32), fails=st.sets(st.integers(0, 4)))
 def test_bindings_of_many_sessions_never_contradict_each_other(seed: int, fails: set[int]) -> None:
     world = World(seed)

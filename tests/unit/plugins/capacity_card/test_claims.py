@@ -34,7 +34,7 @@ def can_all_be_met(free: dict[str, int], claims: list[tuple[frozenset[str], int]
 
 @given(limits=per_card, used=per_card, claims=claimed)
 @example(limits=dict.fromkeys(CARDS, 2), used=dict.fromkeys(CARDS, 0), claims=[(SETS[0], 4), (SETS[3], 2)])
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=3 * settings().max_examples)
 def test_claims_pass_exactly_when_all_can_be_met(
     limits: dict[str, int], used: dict[str, int], claims: list[tuple[frozenset[str], int]]
 ) -> None:
@@ -46,7 +46,7 @@ def test_claims_pass_exactly_when_all_can_be_met(
 
 
 @given(limits=per_card, used=per_card, claims=claimed, requested=st.sampled_from(SETS), amount=st.integers(1, 4))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=2 * settings().max_examples)
 def test_a_request_is_refused_with_a_violated_set_around_it(
     limits: dict[str, int],
     used: dict[str, int],

@@ -209,7 +209,8 @@ ARGUMENTS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("arguments", ARGUMENTS, ids=str)
 @given(data=st.data())
 @settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    max_examples=settings().max_examples // 3,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 def test_the_books_equal_a_rebuild_after_anything(
     harness: Callable[..., Harness], arguments: dict[str, Any], data: st.DataObject

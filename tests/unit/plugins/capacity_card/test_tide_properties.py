@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from capcard_sched.model.intents import Evict
@@ -109,7 +109,6 @@ def build(arguments: dict[str, Any], quota: int, running: list[Running], waiting
     return h
 
 
-@settings(max_examples=60, deadline=None)
 @given(_ARGUMENTS, st.integers(0, 16), st.lists(_RUNNING, max_size=6), st.lists(_WAITING, min_size=1, max_size=3))
 def test_every_eviction_of_the_tide_is_allowed(
     arguments: dict[str, Any], quota: int, running: list[Running], waiting: list[Waiting]

@@ -319,7 +319,8 @@ def fits(quota: dict[str, int], used: dict[str, int], claims: list[str]) -> bool
 
 @given(data=st.data())
 @settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    max_examples=settings().max_examples // 2,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 def test_admission_equals_a_trial_of_all_choices_at_every_level(
     harness: Callable[..., Harness], data: st.DataObject
@@ -357,7 +358,7 @@ def test_admission_equals_a_trial_of_all_choices_at_every_level(
 
 
 @given(data=st.data())
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=settings().max_examples // 3)
 def test_no_action_exceeds_a_quota_and_pending_jobs_have_none_left(data: st.DataObject) -> None:
     h = Harness(EVICTING, run=True)
     h.priority_class("low", 10)

@@ -175,7 +175,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=3 * settings().max_examples)
 @given(CARDS, STEPS)
 def test_any_sequence_of_pods_keeps_the_invariants(cards: Any, steps: Any) -> None:
     node = ledger(*cards)
@@ -231,7 +231,7 @@ def _check(node: CardLedger, alone: dict[int, str]) -> None:
         assert fresh.cards == node.cards
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=2 * settings().max_examples)
 @given(st.text(alphabet=";:,[]-0123456789GNab \u00e9", max_size=60))
 def test_no_text_breaks_the_ledger(text: Any) -> None:
     node = ledger("G:100", f"a:40536 {MIG_TYPE}")

@@ -71,7 +71,7 @@ def test_accounting_balances_for_any_webhook_response() -> None:
             held=st.sampled_from(["0s", "1h"]),
             breaker=st.sampled_from([0, 3]),
         )
-        @settings(max_examples=40)
+        @settings(max_examples=settings().max_examples // 2)
         def check(seed: int, steady: int, verbs: set[str], ignorable: bool, held: str, breaker: int) -> None:
             webhook.replies = Moody(seed, steady).replies()
             h = _cluster(

@@ -188,7 +188,7 @@ def test_the_batch_size_does_not_change_the_chosen_node() -> None:
             held=st.sampled_from(["0s", "1h"]),
             scored=st.sampled_from([0, 12]),
         )
-        @settings(max_examples=40)
+        @settings(max_examples=settings().max_examples // 2)
         def chosen(
             scores: list[int], data: st.DataObject, width: int, verb: str, switches: str, held: str, scored: int
         ) -> None:

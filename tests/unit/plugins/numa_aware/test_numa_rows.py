@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from capcard_sched.model import deltas
@@ -44,7 +44,6 @@ def taken_up(objects: list[dict[str, Any]]) -> tuple[Harness, NumaRows]:
     return h, rows
 
 
-@settings(max_examples=60)
 @given(st.lists(machines(), min_size=1, max_size=5), st.lists(st.integers(1, 7), min_size=1, max_size=3))
 def test_rows_equal_the_plans_of_single_nodes(objects: list[dict[str, Any]], wanted: list[int]) -> None:
     _, rows = taken_up(objects)
@@ -59,7 +58,6 @@ def test_rows_equal_the_plans_of_single_nodes(objects: list[dict[str, Any]], wan
         assert (refused[row], spans[row]) == expected, obj
 
 
-@settings(max_examples=60)
 @given(machines(), st.lists(st.lists(st.integers(1, 4), min_size=1, max_size=2), max_size=6), st.data())
 def test_a_released_claim_restores_the_former_row(
     machine: dict[str, Any], pods: list[list[int]], data: st.DataObject

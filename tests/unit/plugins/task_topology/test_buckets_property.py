@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from capcard_sched.framework.session.statement import Statement
@@ -74,7 +74,6 @@ def plainly_built(w: World) -> list[list[str]]:
     return [sorted(task.name for task in bucket) for bucket in buckets]
 
 
-@settings(deadline=None)
 @given(topology=topologies, members=pods)
 def test_buckets_partition_the_tasks_with_a_topology(
     topology: dict[str, str], members: list[tuple[str, int, int, str | None]]
@@ -112,7 +111,6 @@ def plain_score(w: World, task: Task, row: int, placed: Iterable[tuple[str, int]
     return score
 
 
-@settings(deadline=None)
 @given(topology=topologies, members=pods, data=st.data())
 def test_undoing_restores_exactly_and_scores_equal_the_plain_formula(
     topology: dict[str, str], members: list[tuple[str, int, int, str | None]], data: st.DataObject
