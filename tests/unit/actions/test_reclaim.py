@@ -594,31 +594,19 @@ def test_no_pod_is_evicted_for_a_pod_that_the_node_rejects() -> None:
     assert w.failed() == "0/1 nodes can be reclaimed"
 
 
-def test_filters_run_again_without_the_victims() -> None:
-    """The port is the conflict: the pod that holds it is evicted, though there are cards enough."""
+@pytest.mark.parametrize("queue, victims", [("qt", ["holder-w-0"]), ("qj", [])], ids=["reclaimable", "of its kind"])
+def test_filters_run_again_without_the_victims(queue: str, victims: list[str]) -> None:
+    """The port is the conflict: the pod that holds it is evicted if it may be, though there are cards enough."""
     w = _World()
     port: dict[str, Any] = {
         "containers": [{"name": "main", "resources": {}, "ports": [{"containerPort": 80, "hostPort": 80}]}]
     }
     w.run("plain", 1, "n1")
-    w.h.group("holder", queue="qt", min_member=1, phase="Running")
+    w.h.group("holder", queue=queue, min_member=1, phase="Running")
     w.h.pod("holder-w-0", group="holder", node="n1", **port)
     w.h.group("r", queue="qi")
     w.h.pod("r-w-0", group="r", **port)
-    assert evicted(w.h.step()) == ["holder-w-0"]
-
-
-def test_no_pod_is_evicted_when_other_pods_hold_the_port() -> None:
-    w = _World()
-    port: dict[str, Any] = {
-        "containers": [{"name": "main", "resources": {}, "ports": [{"containerPort": 80, "hostPort": 80}]}]
-    }
-    w.run("plain", 1, "n1")
-    w.h.group("holder", queue="qj", min_member=1, phase="Running")
-    w.h.pod("holder-w-0", group="holder", node="n1", **port)
-    w.h.group("r", queue="qi")
-    w.h.pod("r-w-0", group="r", **port)
-    assert evicted(w.h.step()) == []
+    assert evicted(w.h.step()) == victims
     assert recorded(w.h.state) == rebuilt(w.h.state)
 
 

@@ -38,16 +38,12 @@ zle-line-init() { print READY >> $OUT }
 zle -N zle-line-init
 """
 
-#: The words of a line, the last of which is completed, and its candidates. Files: those of the folder.
+#: The words of a line, the last of which is completed, and its candidates: one line of each form. Files: those of the
+#: folder.
 LINES = [
     (["capcard-sched", ""], COMMANDS),
-    (["capcard-sched", "expl"], ["explain"]),
-    (["capcard-sched", "job", ""], ["list", "get", "run", "suspend", "resume", "delete"]),
     (["capcard-sched", "job", "list", "--sort"], ["--sort-by"]),
-    (["capcard-sched", "node", "list", "-o", "w"], ["wide"]),
-    (["capcard-sched", "node", "list", "-o", ""], ["table", "wide", "json", "yaml", "name"]),
     (["capcard-sched", "node", "list", "--output=n"], ["--output=name"]),
-    (["capcard-sched", "completion", "z"], ["zsh"]),
     (["capcard-sched", "validate", "-f", "situ"], ["situations.yaml"]),
     (["capcard-sched", "what-if", "--conf=situ"], ["--conf=situations.yaml"]),
     (["capcard-sched", "no-such-command", ""], []),
@@ -149,8 +145,10 @@ def test_an_unknown_shell_is_refused(capsys: pytest.CaptureFixture[str]) -> None
     [
         ([""], COMMANDS, False),
         (["wh"], ["what-if"], False),
+        (["job", ""], ["list", "get", "run", "suspend", "resume", "delete"], False),
         (["queue", "cl"], ["close"], False),
         (["pod", "list", "--sel"], ["--selector"], False),
+        (["node", "list", "-o", "w"], ["wide"], False),
         (["card", "list", "-o", ""], ["table", "wide", "json", "yaml", "name"], False),
         (["card", "list", "--output=y"], ["--output=yaml"], False),
         (["card", "list", "-w", "--output=n"], ["--output=name"], False),

@@ -157,34 +157,9 @@ ON_TWO = "g:T2x4#n1,n2 i:I4 j:I4#n2 r:I4"
             "without a voice no tide", "a:T8 r:I4", [], "1 reclaimable",
             conf={"switches": ", enableReclaimable: false"},
         ),
-    ],
-)  # fmt: skip
-def test_tidal_vector(
-    scene: str,
-    victims: list[str],
-    failed: str | None,
-    conf: dict[str, Any],
-    arguments: dict[str, Any],
-    nodes: int | Mapping[str, str],
-    pods: dict[str, Any],
-) -> None:
-    h = Tides(arguments, **conf)
-    cluster(h, nodes)
-    h.scene(scene, **pods)
-    outcome = h.outcome()
-    assert (outcome.victims, outcome.failed) == (victims, failed)
-
-
-# --- card quotas, service types and eviction units --------------------------------------------------------------------
-
-WORKERS = "w:T2x4"
-
-
-@pytest.mark.parametrize(
-    ("scene", "victims", "failed", "conf", "arguments", "nodes", "pods"),
-    [
-        vector("the last worker, by policy", f"{WORKERS} r:I4", ["w-1"], gangEviction="policy"),
-        vector("both workers, whole", f"{WORKERS} r:I4", ["w-1", "w-0"]),
+        # Card quotas, service types and eviction units.
+        vector("the last worker, by policy", "w:T2x4 r:I4", ["w-1"], gangEviction="policy"),
+        vector("both workers, whole", "w:T2x4 r:I4", ["w-1", "w-0"]),
         vector("training takes no training", "a:T8 r:T4", []),
         vector("training takes no inference", "i:I8 r:T4", []),
         vector("inference takes no inference", "i:I8 r:I4", [], "1 service-type"),
@@ -236,7 +211,7 @@ WORKERS = "w:T2x4"
         ),
     ],
 )  # fmt: skip
-def test_capacity_card_vector(
+def test_tidal_vector(
     scene: str,
     victims: list[str],
     failed: str | None,
@@ -255,7 +230,7 @@ def test_capacity_card_vector(
 def test_and_then_the_pod_is_bound_where_the_worker_was() -> None:
     h = Tides({"gangEviction": "policy"})
     cluster(h)
-    h.scene(f"{WORKERS} r:I4")
+    h.scene("w:T2x4 r:I4")
     assert h.outcome().victims == ["w-1"]
     assert h.event_messages("Pod", "r-w-0")[-1] == (
         "Reclaimed",
@@ -280,7 +255,7 @@ def test_without_a_policy_a_worker_runs_on_alone() -> None:
     """The state the reference forbids, under its own mechanism: only the job's controller could end the rest."""
     h = Tides({"gangEviction": "policy"})
     cluster(h)
-    h.scene(f"{WORKERS} r:I4")
+    h.scene("w:T2x4 r:I4")
     assert h.outcome().victims == ["w-1"]
     h.gone("w-w-1")
     h.pod("w-w-1", group="w", card=H200, cards=4, priority=20000)  # its replacement
