@@ -25,7 +25,7 @@ from tests.e2e.daemons import QUICK_ELECTION, Controllers, Daemon
 from tests.e2e.rbac.installed import SYSTEM, Audit, rights_of
 from tests.manifests.documents import INSTALL, ROOT, by_key, read
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.asyncio, pytest.mark.campaign]
 
 SCHEDULER_ONLY = ROOT / "tests" / "data" / "install-scheduler-only.yaml"
 _PROGRAMS = Path(sys.executable).parent

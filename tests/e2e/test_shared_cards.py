@@ -15,7 +15,7 @@ from tests.controlplane.device_plugin import HANDSHAKE, LOCK, PHASE, DevicePlugi
 from tests.controlplane.manifests import node, pod, pod_group, queue
 from tests.e2e.daemons import Daemon
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.asyncio, pytest.mark.campaign]
 
 IDS = "volcano.sh/vgpu-ids-new"
 NUMBER, MEMORY, CORES = "volcano.sh/vgpu-number", "volcano.sh/vgpu-memory", "volcano.sh/vgpu-cores"
@@ -101,7 +101,6 @@ async def test_a_gang_is_served_in_the_order_of_its_bindings_and_survives_a_rest
         assert served == sorted(names, key=times.__getitem__)
 
 
-@pytest.mark.campaign
 async def test_a_plugin_that_is_gone_and_a_card_that_is_pulled(
     cluster: Cluster, control_plane: ControlPlane, tmp_path: Path
 ) -> None:
@@ -140,7 +139,6 @@ async def test_a_plugin_that_is_gone_and_a_card_that_is_pulled(
         await cluster.wait_until(given_up, "the handshake to be given up", within=20)
 
 
-@pytest.mark.campaign
 async def test_with_the_lock_one_pod_after_the_other_is_bound(
     cluster: Cluster, control_plane: ControlPlane, tmp_path: Path
 ) -> None:

@@ -17,7 +17,7 @@ from tests.e2e.checker import prove
 from tests.e2e.daemons import CARD_CONF, QUICK_ELECTION, Daemon
 from tests.e2e.history import History
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.asyncio, pytest.mark.campaign]
 
 _CARD = {"cpu": "1", "nvidia.com/gpu": "1"}
 _ROOM = {"cpu": "64", "memory": "256Gi"}
@@ -85,7 +85,6 @@ def foreign(manifests: list[Manifest]) -> list[Manifest]:
     return manifests
 
 
-@pytest.mark.campaign
 async def test_each_binds_its_own_pods_under_a_lease_of_its_own(
     cluster: Cluster, control_plane: ControlPlane, history: History, tmp_path: Path
 ) -> None:
@@ -141,7 +140,6 @@ async def test_capacity_and_quota_that_the_other_scheduler_holds_are_not_allocat
         await prove(history, control_plane, *daemons)
 
 
-@pytest.mark.campaign
 async def test_nodes_of_their_own_are_never_overcommitted_however_many_arrive_at_once(
     cluster: Cluster, control_plane: ControlPlane, history: History, tmp_path: Path
 ) -> None:
@@ -166,7 +164,6 @@ async def test_nodes_of_their_own_are_never_overcommitted_however_many_arrive_at
         await prove(history, control_plane, *daemons, gangs=False)
 
 
-@pytest.mark.campaign
 async def test_two_schedulers_do_not_overwrite_each_others_statuses_forever(
     cluster: Cluster, control_plane: ControlPlane, tmp_path: Path
 ) -> None:

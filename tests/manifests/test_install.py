@@ -109,6 +109,7 @@ async def test_an_installation_of_the_scheduler_alone_is_upgraded(
         assert after[f"Deployment capcard-system/{name}"]["spec"] == fresh["spec"]
 
 
+@pytest.mark.campaign
 async def test_an_upgrade_keeps_the_authority_in_the_webhook_configurations(cluster: Cluster, kubectl: Path) -> None:
     kinds = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
     for way in ((), ("--server-side", "--force-conflicts")):

@@ -22,7 +22,7 @@ from tests.scenarios.controllers.scenario_steps import CONF, GRACE, Player, Step
 
 #: Seconds for which an expectation may take, and for which a state must last.
 _LIMIT, _HELD = 90.0, 1.0
-_EVERY: Final = 0.2
+_EVERY: Final = 0.4
 _RESOURCES: Final = {"Job": "jobs.batch.volcano.sh", "BatchJob": "jobs.batch", "Event": "events"}
 _SCENARIOS: Final = {**load_scenarios(), **load_scenarios(Path(__file__).parent)}
 

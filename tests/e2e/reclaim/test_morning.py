@@ -158,6 +158,7 @@ async def test_a_gang_of_inference_takes_all_it_needs_or_nothing(
         assert await daemon.stop() == 0
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("late", ["executed", "refused"])
 @pytest.mark.asyncio
 async def test_quota_is_free_when_a_victim_is_gone_and_not_when_its_eviction_is_decided(
