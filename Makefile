@@ -12,8 +12,8 @@ JOBS ?= 3
 MINUTES ?= 30
 #: Number of mutants of `make mutation`; SEED selects them (default: 1).
 SAMPLE ?= 400
-# The tests start programs by the hundred: each would compile its modules anew.
-unexport PYTHONDONTWRITEBYTECODE
+#: The tests start programs by the hundred: each would compile its modules anew.
+PYTEST = env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help demo controlplane quick test campaign soak lint format check bench bench-e2e bench-controllers docs manifests lock clean
@@ -31,15 +31,15 @@ controlplane: $(VENV)/dev.stamp ## Build etcd and kube-apiserver for the tests, 
 	@$(BIN)/python -m tests.daemon.usage.build
 
 quick: $(VENV)/dev.stamp ## Run the tests that need no API server: about 90 s
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not campaign" \
+	$(PYTEST) -m "not campaign" \
 		tests/unit tests/scenarios tests/properties tests/malformed tests/architecture
 
 # Every test is in one of the next two (tests/architecture/test_lanes.py).
 test: controlplane ## Run the tests but the campaign: about nine minutes
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not campaign"
+	$(PYTEST) -m "not campaign"
 
 campaign: controlplane ## Run faults, failovers, restarts and variants, and the properties at length: about nine minutes
-	HYPOTHESIS_PROFILE=campaign $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "campaign or hypothesis"
+	HYPOTHESIS_PROFILE=campaign $(PYTEST) -m "campaign or hypothesis"
 
 .PHONY: mutants mutation
 mutation: $(VENV)/mutation.stamp ## Run random mutants of the core (docs/mutation.md): SAMPLE=400 SEED=1
