@@ -205,7 +205,7 @@ class Minimum:
         for key, name in PLAIN.items():
             if minimum is not None:
                 need.put(key, minimum.get(name, 0))
-            want.put(key, need.get(key, 0))
+            want.put(key, need[key])
 
     def _ignores_min_resources(self, job: Job, request: Mapping[str, int], members: Iterable[_Member]) -> bool:
         """Whether cpu and memory come from the pods alone: no `minResources`, or cards exempt the job from it."""

@@ -110,3 +110,14 @@ def test_the_largest_node_with_any_of_the_cards_counts() -> None:
     h.step()
     found = diagnose_job(h.core.snapshot(), h.job("g"))
     assert found.summary == "Can never start: each pod needs 8 A or B, and the largest node has 6"
+
+
+def test_cordoned_nodes_have_no_free_block() -> None:
+    h = Harness()
+    h.gpu_node("n1", unschedulable=True)
+    h.queue("q", cards={"NVIDIA-H200": 16})
+    h.group("g", queue="q")
+    h.pod("p", group="g", card="NVIDIA-H200", cards=8)
+    h.step()
+    (found,) = diagnose_job(h.core.snapshot(), h.job("g")).capacity
+    assert (found.total, found.free, found.largest_free, found.cordoned_nodes) == (8, 0, 0, 1)

@@ -108,6 +108,7 @@ def test_a_podgroup_that_names_no_queue_goes_to_the_default_one() -> None:
 )
 def test_the_phase_is_the_podgroups(text: str, phase: PodGroupPhase) -> None:
     assert _state(group("g", phase=text)).jobs["default/g"].phase is phase
+    assert _state(group("g", phase="Completed"), group("g", phase=text)).jobs["default/g"].phase is phase
 
 
 def test_the_echo_of_a_podgroup_changes_nothing() -> None:
