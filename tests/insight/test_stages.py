@@ -121,3 +121,18 @@ def test_cordoned_nodes_have_no_free_block() -> None:
     h.step()
     (found,) = diagnose_job(h.core.snapshot(), h.job("g")).capacity
     assert (found.total, found.free, found.largest_free, found.cordoned_nodes) == (8, 0, 0, 1)
+
+
+def test_a_name_like_no_other_is_answered_with_the_known_names() -> None:
+    h = Harness()
+    h.gpu_node("n1", "A100")
+    h.gpu_node("n2", "H200")
+    h.queue("q", cards={"A100": 16})
+    h.group("g", queue="q")
+    h.pod("p", group="g", card="Gaudi", cards=1)
+    h.group("lost", queue="research", phase="Pending")
+    h.step()
+    found = diagnose_job(h.core.snapshot(), h.job("g"))
+    assert found.summary == "Can never start: no node provides card Gaudi; the nodes provide A100, H200"
+    found = diagnose_job(h.core.snapshot(), h.job("lost"))
+    assert found.summary == "Queue research does not exist; existing queues: q"

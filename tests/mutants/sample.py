@@ -29,7 +29,8 @@ from tests.mutants.workspace import Workspace
 
 #: Folders of the recorded tests, and of the tests that run in any case, last.
 _RECORDED: Final = (
-    "tests/unit", "tests/scenarios", "tests/malformed", "tests/insight", "--ignore-glob=*/test_live_*",
+    "tests/unit", "tests/scenarios", "tests/malformed", "tests/insight", "tests/daemon/dump",
+    "--ignore-glob=*/test_live_*",
 )  # fmt: skip
 _ALWAYS: Final = ("tests/properties",)
 #: The tests of generated pages, which read the tables that are made at import.

@@ -291,6 +291,12 @@ def test_a_gang_reclaims_its_capacity_in_one_session() -> None:
     assert len(w.h.last_session.carry_over.nominations) == 4
 
 
+def test_jobs_of_one_session_evict_pods_of_one_job() -> None:
+    w = _World(nodes=2)
+    w.run("a", 8, "n1", "n2").want(8).want(4, name="s")
+    assert evicted(w.h.step()) == ["a-w-0", "a-w-1"]
+
+
 def test_w10_a_veto_in_a_lower_tier_is_final() -> None:
     class Permissive(Plugin):
         name = "permissive"

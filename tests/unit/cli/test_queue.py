@@ -139,7 +139,7 @@ spec: {parent: llm}
 ---
 apiVersion: scheduling.volcano.sh/v1beta1
 kind: Queue
-metadata: {name: b, annotations: {volcano.sh/card.quota: '{"NVIDIA-H200": 2}'}}
+metadata: {name: b, annotations: {volcano.sh/card.quota: '{"NVIDIA-H200": 2, "NVIDIA-L20": 1}'}}
 spec: {parent: llm}
 ---
 apiVersion: v1
@@ -172,6 +172,7 @@ def test_children_are_indented_and_a_parent_shows_the_sum_of_its_subtree(
     assert ["llm", "Open", "0", "0", "NVIDIA-H200", "3", "2", "0", "1", "8"] in found
     assert ["a", "Open", "0", "1", "NVIDIA-H200", "3", "2", "0", "1", "8"] in found
     assert ["b", "Open", "1", "1", "NVIDIA-H200", "2", "0", "0", "1", "8"] in found
+    assert ["NVIDIA-L20", "1", "0", "0", "0", "none"] in found
     assert ["cpu", "no", "quota", "1.5"] in found
     assert ["root", "Open", "0", "0", "NVIDIA-H200", "no", "quota", "2", "0", "8"] in found
 

@@ -94,6 +94,7 @@ def test_a_failed_eviction_returns_the_nomination(plugin: str, tree: bool) -> No
     h.pod("later", group="hi", card="H200", cards=1, priority=20)
     h.delete_pod("later")
     result = h.step()
+    assert not result.report.errors
     retried = evicted(result)
     assert victims[3] not in retried  # the refused one is no candidate for a while
     assert len(retried) == 1
