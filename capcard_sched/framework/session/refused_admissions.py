@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     AdmissionVersion = tuple[object, ...]
 
 
-class _Group(NamedTuple):
+class _RefusedGroup(NamedTuple):
     sample: Job
     version: AdmissionVersion
     keys: set[str]
@@ -27,10 +27,10 @@ class RefusedAdmissions:
     """The groups of skipped jobs, by queue and namespace."""
 
     def __init__(self) -> None:
-        self._groups: dict[tuple[str, str], list[_Group]] = {}
-        self._of_job: dict[str, tuple[tuple[str, str], _Group]] = {}
+        self._groups: dict[tuple[str, str], list[_RefusedGroup]] = {}
+        self._of_job: dict[str, tuple[tuple[str, str], _RefusedGroup]] = {}
         #: The groups that were found current since the last check.
-        self._current: dict[tuple[str, str], _Group] = {}
+        self._current: dict[tuple[str, str], _RefusedGroup] = {}
 
     @property
     def queues(self) -> set[str]:
@@ -47,7 +47,7 @@ class RefusedAdmissions:
         if group is None:
             groups = self._groups.setdefault(place, [])
             if not groups or version_of(groups[-1].sample) != groups[-1].version:
-                groups.append(_Group(job, version, set()))
+                groups.append(_RefusedGroup(job, version, set()))
             group = self._current[place] = groups[-1]
         group.keys.add(job.key)
         self._of_job[job.key] = place, group
