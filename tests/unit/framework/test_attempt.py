@@ -367,3 +367,12 @@ def test_a_second_plugin_orders_the_pods_that_are_equal_to_the_first() -> None:
     h.pod("urgent-0", group="g", requests={"cpu": "1"}, priority=9)
     h.settle()
     assert sorted(h.binds) == ["g-w-2", "urgent-0"]
+
+
+def test_pods_with_an_index_in_their_name_precede_those_without() -> None:
+    h = _cluster(1)
+    h.group("g", queue="q")
+    for name in ("first", "g-w-7"):
+        h.pod(name, group="g", requests={"cpu": "1"})
+    h.settle()
+    assert list(h.binds) == ["g-w-7"]
