@@ -118,72 +118,78 @@ async def test_each_list_reads_the_live_cluster(cluster: Cluster, run_live: Live
     assert (elsewhere.status, elsewhere.out, elsewhere.err) == (0, "", f"{NO_CONF}No resources found\n")
 
 
-async def _bind(cluster: Cluster) -> None:
-    await cluster.bind("fits-0", "n1")
-
-
-async def _bind_of_q(cluster: Cluster) -> None:
-    await cluster.bind("waits-0", "n1")
-
-
 async def _make_ready(cluster: Cluster) -> None:
     row = {"name": "main", "image": "i", "imageID": "i", "ready": True, "restartCount": 2}
     await cluster.patch("pods", "runs-0", {"status": {"containerStatuses": [row]}}, subresource="status")
 
 
-async def _weigh(cluster: Cluster) -> None:
-    await cluster.patch("queues", "q", {"spec": {"weight": 7}})
+class Watch:
+    """A command with -w, and the values of one field of the documents that it prints."""
 
+    def __init__(self, process: asyncio.subprocess.Process, value: Callable[[Any], object]) -> None:
+        self.process = process
+        self._value = value
+        self._text = ""
 
-@pytest.mark.parametrize(
-    "words, value, before, change, after",
-    [
-        ("queue list q", lambda queue: queue["cards"][0]["allocated"], 4, _bind_of_q, 5),
-        (f"card list {A10}", lambda card: card["used"], 4, _bind, 5),
-        ("node list n1", lambda node: node["used"], 4, _bind, 5),
-        ("job list fits -n {namespace}", lambda job: job["scheduled"], 0, _bind, 1),
-        ("pod list fits-0 -n {namespace}", lambda pod: pod["node"], "", _bind, "n1"),
-        ("pod list runs-0 -n {namespace}", lambda pod: (pod["ready"], pod["restarts"]), (0, 0), _make_ready, (1, 2)),
-        ("queue get q", lambda queue: queue["spec"]["weight"], 1, _weigh, 7),
-    ],
-    ids=["queue", "card", "node", "job", "pod", "container", "queue get"],
-)
-@pytest.mark.asyncio
-async def test_a_watch_prints_changes(
-    words: str,
-    value: Callable[[Any], object],
-    before: object,
-    change: Callable[[Cluster], Awaitable[None]],
-    after: object,
-    cluster: Cluster,
-    control_plane: ControlPlane,
-) -> None:
-    await set_the_scene(cluster)
-    program = Path(sys.executable).with_name("capcard-sched")
-    config = control_plane.kubeconfig_for("scheduler-b")
-    command = [str(program), *words.format(namespace=cluster.namespace).split(), "-w", "-o", "json"]
-    command.append(f"--kubeconfig={config}")
-    watch = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    assert watch.stdout is not None
-    decoder, text = json.JSONDecoder(), ""
-
-    async def shown() -> object:
-        nonlocal text
+    async def shown(self, former: object = None) -> object:
+        """The next value that differs from the former one."""
+        assert self.process.stdout is not None
         while True:
             try:
-                document, end = decoder.raw_decode(text)
+                document, end = json.JSONDecoder().raw_decode(self._text)
             except ValueError:
-                assert watch.stdout is not None
-                text += (await watch.stdout.readline()).decode()
+                line = await self.process.stdout.readline()
+                assert line, f"ended after {self._text!r}"
+                self._text += line.decode()
                 continue
-            text = text[end:].lstrip()
-            return value(document)
+            self._text = self._text[end:].lstrip()
+            if self._value(document) != former:
+                return self._value(document)
 
+
+#: Commands with the field that is looked at and its first value.
+WATCHES: dict[str, tuple[Callable[[Any], object], object]] = {
+    "queue get q": (lambda queue: queue["spec"]["weight"], 1),
+    "pod list runs-0": (lambda pod: (pod["ready"], pod["restarts"]), (0, 0)),
+    f"card list {A10}": (lambda card: card["used"], 4),
+    "node list n1": (lambda node: node["used"], 4),
+    "job list fits": (lambda job: job["scheduled"], 0),
+    "pod list fits-0": (lambda pod: pod["node"], ""),
+    "queue list q": (lambda queue: queue["cards"][0]["allocated"], 4),
+}
+#: Changes in turn, with the values that follow.
+CHANGES: list[tuple[Callable[[Cluster], Awaitable[object]], dict[str, object]]] = [
+    (lambda cluster: cluster.patch("queues", "q", {"spec": {"weight": 7}}), {"queue get q": 7}),
+    (_make_ready, {"pod list runs-0": (1, 2)}),
+    (
+        lambda cluster: cluster.bind("fits-0", "n1"),
+        {f"card list {A10}": 5, "node list n1": 5, "job list fits": 1, "pod list fits-0": "n1"},
+    ),
+    (lambda cluster: cluster.bind("waits-0", "n1"), {"queue list q": 5}),
+]
+
+
+@pytest.mark.asyncio
+async def test_watches_print_changes(cluster: Cluster, control_plane: ControlPlane) -> None:
+    await set_the_scene(cluster)
+    program, config = Path(sys.executable).with_name("capcard-sched"), control_plane.kubeconfig_for("scheduler-b")
+    watches: dict[str, Watch] = {}
     try:
-        async with asyncio.timeout(60):
-            assert await shown() == before
-            await change(cluster)
-            assert await shown() == after
+        for words, (value, _) in WATCHES.items():
+            scope = [] if words.startswith(("queue", "card", "node")) else ["-n", cluster.namespace]
+            flags = [*words.split(), *scope, "-w", "-o", "json", f"--kubeconfig={config}"]
+            process = await asyncio.create_subprocess_exec(
+                program, *flags, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            )
+            watches[words] = Watch(process, value)
+        async with asyncio.timeout(100):
+            assert {words: await watch.shown() for words, watch in watches.items()} == {
+                words: before for words, (_, before) in WATCHES.items()
+            }
+            for change, after in CHANGES:
+                await change(cluster)
+                assert {words: await watches[words].shown(WATCHES[words][1]) for words in after} == after
     finally:
-        watch.terminate()
-        await watch.wait()
+        for watch in watches.values():
+            watch.process.terminate()
+            await watch.process.wait()
