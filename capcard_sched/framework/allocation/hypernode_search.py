@@ -282,7 +282,7 @@ class _HyperNodeSearch:
                 before[position] = filled[row]
                 filled[row] += 1
             seen = charged[rows] + before * record.cls.charge
-            selection = NodeView(table, rows, allocatable=table.allocatable[rows], charged=seen)
+            selection = NodeView(table, rows, charged=seen)
             scores += float(engine.totals(signature, selection).sum())
             if len(offer) > 1:
                 np.add.at(charged, rows, record.cls.charge)
