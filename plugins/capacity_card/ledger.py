@@ -92,7 +92,8 @@ class Ledger:
                 key for key, account in self.jobs.items() if not renamed.isdisjoint(self._minimum.names_in(account.job))
             }
         self._touched = set()
-        relabeled = {task.uid: task for node in self._inventory.relabeled for task in node.tasks.values()}
+        nodes = self._inventory.relabeled if self.jobs else ()  # at first, all of them: no pod has a charge yet
+        relabeled = {task.uid: task for node in nodes for task in node.tasks.values()}
         keys |= {task.job.key for task in relabeled.values() if task.job is not None}
         queues = self._refresh_queues(session, names)
         for queue in queues:
