@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from capcard_sched.framework.explain.diagnose import diagnose_job
@@ -100,6 +100,7 @@ def fits(found: JobDiagnosis) -> int:
 
 
 @settings(max_examples=2 * settings().max_examples)
+@example([("NVIDIA-A100-80GB", 4, "")], [], (0, 8), ("NVIDIA-H200", 1, 9))
 @given(NODES, PODS, QUOTAS, GANG)
 def test_figures_agree_with_plain_sums(
     nodes: list[tuple[str, int, str]],

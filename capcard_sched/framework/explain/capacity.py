@@ -127,10 +127,11 @@ class CapacityReader:
             return self._cards[card]
         return [self._amounts(node, card) for node in self._nodes if node.allocatable.get(card)]
 
-    def larger_than_nodes(self, cls: TaskClass) -> Iterator[str]:
-        """The resources of which a pod of a class requests more than any node has."""
+    def larger_than_nodes(self, cls: TaskClass, *, among: Collection[str] = ()) -> Iterator[str]:
+        """The resources of which a pod of a class requests more than any node has. `among`: as of `capacity`."""
+        nodes = [node for node in self._nodes if not among or node.name in among]
         for resource, amount in cls.requests.items():
-            if all(amount > node.allocatable.get(resource, 0) for node in self._nodes):
+            if all(amount > node.allocatable.get(resource, 0) for node in nodes):
                 yield resource
 
     def capacity(self, card: str, cls: TaskClass, per_pod: int, *, among: Collection[str] = ()) -> CardCapacity:

@@ -243,16 +243,15 @@ class _Diagnoser:
             for row in pods.nodes
             if row.reason.startswith(_INSUFFICIENT)
         }
-        classes = list(self._cards.items())[:_MOST_CLASSES]
-        for cls, _ in classes:  # pods of a job that is not admitted are not tried on nodes
-            lacking.update(self._capacity.larger_than_nodes(cls))
-        for cls, cards in classes:
+        for cls, cards in list(self._cards.items())[:_MOST_CLASSES]:
             offers = [offer for card in cards.alternatives for offer in self._capacity.nodes_with(card)]
             for card in cards.alternatives:
                 if cards.amount and (card, cards.amount) not in found:
                     found[card, cards.amount] = self._capacity.capacity(card, cls, cards.amount)
             among = {offer.node.name for offer in offers}
-            for resource in sorted(lacking - {offer.resource for offer in offers}):
+            # Pods of a job that is not admitted are not tried on nodes.
+            beyond = self._capacity.larger_than_nodes(cls, among=among) if offers or not cards.names else ()
+            for resource in sorted(lacking.union(beyond) - {offer.resource for offer in offers}):
                 amount = cls.requests.get(resource, 0)
                 if amount and (resource, amount) not in found:
                     row = self._capacity.capacity(resource, cls, amount, among=among)
