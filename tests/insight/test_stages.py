@@ -45,7 +45,7 @@ def test_a_nominated_pod_waits_for_its_victims() -> None:
         "1 pod nominated to n1; waiting for the victims to terminate",
     )
     left = diagnose_job(h.core.snapshot(), h.job("low"))
-    assert (left.stage, left.summary) == ("Terminating", "Not pending: 1 of 1 pod are terminating")
+    assert (left.stage, left.summary) == ("Terminating", "Not pending: 1 of 1 pod is terminating")
 
 
 def test_a_gang_that_fits_in_part_reports_the_pods_that_fit() -> None:

@@ -68,7 +68,7 @@ def _without_pending(data: DiagnosisInput) -> StageResult:
     if gated:
         if data.pod is not None:
             return StageResult("Gated", f"Pod {data.pod.name} has scheduling gates")
-        return StageResult("Gated", f"{len(gated)} of {plural(len(tasks), 'pod')} have scheduling gates")
+        return StageResult("Gated", f"{len(gated)} of {plural(len(tasks), 'pod')} {'has' if len(gated) == 1 else 'have'} scheduling gates")
     leaving = sum(task.status is TaskStatus.RELEASING for task in tasks)
     if data.pod is not None:
         status = "Terminating" if leaving else data.pod.status.title
@@ -78,7 +78,8 @@ def _without_pending(data: DiagnosisInput) -> StageResult:
             stage = "Finished"
         return StageResult(stage, f"Not pending: pod {data.pod.name} is {status}{on}")
     if leaving:
-        return StageResult("Terminating", f"Not pending: {leaving} of {plural(len(tasks), 'pod')} are terminating")
+        verb = "is" if leaving == 1 else "are"
+        return StageResult("Terminating", f"Not pending: {leaving} of {plural(len(tasks), 'pod')} {verb} terminating")
     if all(task.status in COMPLETED_STATUSES for task in tasks):
         return StageResult("Finished", "Not pending: all pods have finished")
     return StageResult("Scheduled", "Not pending: all pods are scheduled", _shares(data))

@@ -123,7 +123,7 @@ spec: {schedulerName: volcano, MORE containers: [{name: c, resources: {requests:
 MEMBERS = [
     ("first", "g", "", "first", "Not pending: pod first is Running on n1"),
     ("gated", "g", "schedulingGates: [{name: later}],", "gated", "Pod gated has scheduling gates"),
-    ("gated", "g", "schedulingGates: [{name: later}],", "g", "1 of 2 pods have scheduling gates"),
+    ("gated", "g", "schedulingGates: [{name: later}],", "g", "1 of 2 pods has scheduling gates"),
     ("lost", "missing", "", "lost", "PodGroup <default/missing> does not exist"),
 ]
 
