@@ -139,7 +139,7 @@ class GangAllocator:
         ranking = engine.ranking(signature)
         if ranking.is_per_node:
             return self._place_one(signature, task)
-        if not ready and self._is_known_unschedulable(signature, ranking, run):
+        if not ready and self._is_known_unschedulable(signature, ranking, run, grant.count):
             return False
         rows = ranking.take(grant.count, grant.alternatives, grant.alternative_limits)
         if not rows:
@@ -239,17 +239,20 @@ class GangAllocator:
             alike = all(task.cls is signature.cls for task in self._tasks)
             self.shortages[signature] = min(self._needed, self._reachable) if alike else 1
 
-    def _is_known_unschedulable(self, run_signature: PodSignature, ranking: Ranking, run: Sequence[Task]) -> bool:
+    def _is_known_unschedulable(
+        self, run_signature: PodSignature, ranking: Ranking, run: Sequence[Task], admitted: int
+    ) -> bool:
         """Whether an earlier job of this session proved that the gang cannot reach its minimum.
 
-        Only when all missing members have this one signature; they get the outcomes of a full attempt.
+        Only when all missing members have this one signature; they get the outcomes of a full attempt. Quotas admit
+        `admitted` of them: where these fit, the quota refuses the next one.
         """
         known, job = ranking.known_limit, self._job
         if known is None or self._placed or known[1] != self._engine.releases or self._session.has_releasing():
             return False
         rows, _, text = known
         needed = job.min_available - job.ready_tasks - job.pending_best_effort
-        if len(run) < needed or len(rows) >= needed or len(run) != len(self._tasks):
+        if len(run) < needed or len(rows) >= min(needed, admitted) or len(run) != len(self._tasks):
             return False
         self._note_shortage(run_signature)
         nodes, set_outcome = self._session.nodes.nodes, self._session.set_outcome

@@ -144,7 +144,7 @@ class SessionCloser:
                 nominated = task.uid in session.carry_over.nominations
                 session.set_outcome(task, TaskOutcome(kind, "", node.name, nominated=nominated))
             session.state.unplace(placement.job, placement.tasks)
-            session.failed_attempts.drop(placement.job)
+            session.end_skipping(placement.job)
 
     @staticmethod
     def _explain_enqueue_refusals(session: Session) -> None:

@@ -276,9 +276,15 @@ class FailedAttempts:
         return all(other == first for other in others)
 
     def may_evict(self, kind: EvictionKind, changed_jobs: Iterable[str], inputs: EvictionInputs) -> Skipped:
-        """The skipped jobs that may evict. `changed_jobs`: keys of those that changed in this session."""
-        cache = self._cache
-        return Skipped([], {}) if cache is None else self._evictions.skipped(kind, cache, changed_jobs, inputs)
+        """The skipped jobs that may evict. `changed_jobs`: keys of those that changed in this session.
+
+        A skipped job that changed lost pods to an earlier action: it may evict now.
+        """
+        if self._cache is None:
+            return Skipped([], {})
+        changed = set(changed_jobs)
+        found = self._evictions.skipped(kind, self._cache, changed, inputs)
+        return found._replace(promising=sorted({*found.promising, *(changed & self._records.keys())}))
 
     @property
     def searches(self) -> FailedSearches:

@@ -207,6 +207,18 @@ class SessionResults(Snapshot):
         """Records the outcome of a task's attempt."""
         self._outcomes[task.uid] = outcome
 
+    def end_skipping(self, job: Job) -> None:
+        """Has a skipped job that got nominations written now and attempted from the next session on.
+
+        Its other pods keep the outcomes of its last attempt.
+        """
+        record = self.failed_attempts.get(job.key)
+        if record is not None:
+            for uid, outcome in record.outcomes.items():
+                self._outcomes.setdefault(uid, outcome)
+            self.failed_attempts.drop(job)
+            self.touch(job.key)
+
     def drop_outcomes(self, tasks: Iterable[Task]) -> None:
         """Drops the outcomes of tasks that were placed or are attempted again."""
         for task in tasks if self._outcomes else ():

@@ -376,3 +376,21 @@ def test_pods_with_an_index_in_their_name_precede_those_without() -> None:
         h.pod(name, group="g", requests={"cpu": "1"})
     h.settle()
     assert list(h.binds) == ["g-w-7"]
+
+
+@pytest.mark.parametrize(("limit", "outcomes"), [(1, ["schedulable", "refused"]), (2, ["schedulable", "unfit"])])
+def test_an_equal_gang_before_it_changes_no_outcome_of_a_gang_whose_quota_is_smaller(
+    limit: int, outcomes: list[str]
+) -> None:
+    for first in (True, False):
+        h = _cluster(1, conf=_CONF.replace("{name: drf}", "{name: capacity}"))
+        for name in ("half", "other-half"):
+            h.node(name, cpu="500m")
+        h.queue("small", capability={"cpu": str(limit)})
+        if first:
+            _gang(h, "a", 2, 1, 1)
+        _gang(h, "b", 2, 1, 1, queue="small")
+        h.step()
+        h.step()
+        found = h.last_session.outcomes
+        assert [found[h.task(f"b-w-{i}").uid].kind for i in range(2)] == outcomes, first

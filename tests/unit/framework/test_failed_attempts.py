@@ -8,7 +8,7 @@ import pytest
 
 from capcard_sched.framework.api.plugin import Plugin
 from capcard_sched.framework.explain.diagnose import diagnose_job
-from capcard_sched.model.intents import Evict
+from capcard_sched.model.intents import Evict, UpdatePodCondition
 from capcard_sched.model.job import Task
 from capcard_sched.model.queue import Queue
 from capcard_sched.model.status import PodGroupPhase
@@ -390,3 +390,37 @@ def test_a_skipped_job_uses_capacity_evicted_for_another_job_in_the_same_session
     assert {intent.name for intent in result.intents if isinstance(intent, Evict)} == {"low-0", "low-1"}
     assert h.core.snapshot().session is not None
     assert {h.last_session.outcomes[h.task(name).uid].kind for name in ("first", "behind")} == {"pipelined"}
+
+
+def test_a_skipped_job_whose_pod_is_preempted_reclaims_in_the_same_session() -> None:
+    h = Harness(_EVICTING, run=True)
+    h.priority_class("high", 100)
+    limits = {"cpu": "100", "memory": "100Gi"}
+    h.queue("q", cards={"A": 100}, capability=limits)
+    h.queue("other", cards={"A": 100}, capability=limits)
+    for i, queue in enumerate(("q", "other")):
+        h.gpu_node(f"n{i}", card="A", count=2, cpu="8")
+        h.group(f"busy-{i}", queue=queue, min_member=1)
+        h.pod(f"busy-{i}", group=f"busy-{i}", requests={"cpu": "1"}, card="A", cards=2, node=f"n{i}", phase="Running")
+    h.pod("more", group="busy-0", requests={"cpu": "1"}, card="A", cards=2)
+    h.settle()
+    assert "default/busy-0" in {job.key for job in h.core.snapshot().failed_attempts}, "its minimum runs"
+    h.group("first", queue="q", min_member=1, priority_class="high")
+    h.pod("first", group="first", requests={"cpu": "1"}, card="A", cards=2)
+    result = h.step()
+
+    assert {intent.name for intent in result.intents if isinstance(intent, Evict)} == {"busy-0"}
+    assert set(h.last_session.preemption_reports["default/busy-0"]) == {"reclaim"}
+
+
+def test_a_skipped_job_that_gets_a_nomination_has_it_written_in_the_same_session() -> None:
+    h = _searching()
+    h.pod("g-2", group="g", requests={"cpu": "1"}, card="A", cards=2)
+    h.settle()
+    assert "default/g" in {job.key for job in h.core.snapshot().failed_attempts}
+    _lower(h, "low-0", "low-1")
+    result = h.step()
+
+    written = {intent.name: intent for intent in result.intents if isinstance(intent, UpdatePodCondition)}
+    assert {name: intent.nominated_node for name, intent in written.items()} == {"g-0": "n1", "g-1": "n0"}
+    assert h.last_session.outcomes[h.task("g-2").uid].kind == "unfit", "as in its last attempt"
