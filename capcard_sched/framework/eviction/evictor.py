@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 _NEVER = "Never"
 #: Maximum number of trial nodes per pod, where sums do not show whether it would fit.
 _MOST_TRIALS = 128
-#: Number of evictions kept per job.
-_REMEMBERED = 16
 
 
 class Evictor:
@@ -314,7 +312,7 @@ class Evictor:
         self._commits += 1
         self._end_statement(undone=False)
         nominations.nominate(session, promises, victims, self._scope.action, self._seconds)
-        session.preemption_reports.get(job.key, {}).pop(self._scope.action, None)
+        session.drop_preemption_report(job, self._scope.action)
         self._report(queue, promises, victims, begun)
 
     def _report(self, queue: Queue, promises: list[Placement], victims: list[Task], begun: int) -> None:
@@ -328,11 +326,8 @@ class Evictor:
             assert victim.job is not None
             of_job.setdefault(victim.job.key, []).append(victim)
             takers.setdefault(victim.job.key, intent.by)
-            remembered = session.carry_over.evicted.setdefault(victim.job.key, [])
-            remembered.append(
-                EvictedPod(victim.name, intent.node, self._scope.action, intent.by, intent.queue, session.now)
-            )
-            del remembered[:-_REMEMBERED]
+            evicted = EvictedPod(victim.name, intent.node, self._scope.action, intent.by, intent.queue, session.now)
+            session.carry_over.remember_eviction(victim.job.key, evicted)
         for key in sorted(of_job):
             members = of_job[key]
             first = members[0].job
@@ -380,7 +375,7 @@ class Evictor:
             action, task.name, len(session.nodes), tuple(sorted(kept.items(), key=lambda entry: (-entry[1], entry[0]))),
             not_enough,
         )  # fmt: skip
-        session.preemption_reports.setdefault(job.key, {})[action] = considered
+        session.report_preemption(job, considered)
         failure = self._scope.failure
         if failure is not None:
             causes = f": {considered.text}" if considered.text else ""

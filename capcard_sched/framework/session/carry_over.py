@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 #: Seconds before figures in the texts of an unchanged failure are written again, and before an event is repeated.
 REFRESH_SECONDS = 300.0
+#: Evictions kept per job.
+_MOST_EVICTIONS = 16
 
 
 class Nomination(msgspec.Struct, frozen=True):
@@ -90,6 +92,12 @@ class CarryOver:
         fresh.refused_evictions = self.refused_evictions
         fresh.evicted = self.evicted
         return fresh
+
+    def remember_eviction(self, key: str, evicted: EvictedPod) -> None:
+        """Keeps an eviction among the last ones of a job, by key."""
+        evictions = self.evicted.setdefault(key, [])
+        evictions.append(evicted)
+        del evictions[:-_MOST_EVICTIONS]
 
     def expire(self, uid: str) -> None:
         """Drops a nomination that was not used."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.session.carry_over import CarryOver
     from capcard_sched.framework.session.failed_attempts import FailedAttempts
+    from capcard_sched.model.explanation import VictimsConsidered
     from capcard_sched.model.intents import Bind, Evict
     from capcard_sched.model.job import Node
     from capcard_sched.state.changes import Changes
@@ -83,6 +84,7 @@ class SessionResults(Snapshot):
         self.report = SessionReport(uid)
         self._outcomes: dict[str, TaskOutcome] = {}
         self._refusals: dict[tuple[ObjectRef, str], Refusal] = {}
+        self._preemption_reports: dict[str, dict[str, VictimsConsidered]] = {}
         self._binds: list[Bind] = []
         self._evictions: list[Evict] = []
         self._on_commit = on_commit
@@ -112,6 +114,11 @@ class SessionResults(Snapshot):
     def refusals(self) -> Mapping[tuple[ObjectRef, str], Refusal]:
         """(object, hook) to the last refusal."""
         return self._refusals
+
+    @property
+    def preemption_reports(self) -> Mapping[str, Mapping[str, VictimsConsidered]]:
+        """Key of a job to the result of its search for victims, by action."""
+        return self._preemption_reports
 
     @property
     def touched_jobs(self) -> AbstractSet[str]:
@@ -196,6 +203,14 @@ class SessionResults(Snapshot):
         taken, self._pipelines = self._pipelines[::-1], []
         self.pipelined_jobs = frozenset(placement.job.key for placement in taken)
         return taken
+
+    def report_preemption(self, job: Job, considered: VictimsConsidered) -> None:
+        """Records the result of a search for victims that left a pod of the job unplaced."""
+        self._preemption_reports.setdefault(job.key, {})[considered.action] = considered
+
+    def drop_preemption_report(self, job: Job, action: str) -> None:
+        """Drops the result of an earlier search of the job: the action evicts pods for it."""
+        self._preemption_reports.get(job.key, {}).pop(action, None)
 
     # --- records ----------------------------------------------------------------------------------------------------
 

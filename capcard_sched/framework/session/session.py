@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from capcard_sched.framework.placement.engine import PlacementEngine
     from capcard_sched.framework.placement.signature_cache import SignatureCache
     from capcard_sched.framework.session.failed_searches import EvictionKind
-    from capcard_sched.model.explanation import VictimsConsidered
     from capcard_sched.model.intents import Bind
     from capcard_sched.model.job import Job, Task
     from capcard_sched.model.queue import Queue
@@ -86,8 +85,6 @@ class Session(SessionResults):
         #: The eviction count of the last look at releasing tasks, and its result.
         self._coming: tuple[int, bool] | None = None
         self._made: dict[Callable[[Session], Any], Any] = {}
-        #: Key of a job to the result of its search for victims, by action.
-        self.preemption_reports: dict[str, dict[str, VictimsConsidered]] = {}
 
     # --- rows --------------------------------------------------------------------------------------------------------
 
