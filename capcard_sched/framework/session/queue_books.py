@@ -30,7 +30,7 @@ class CapacityShortage(NamedTuple):
     needed: int
 
 
-class _Group:
+class _AlikeJobs:
     """Jobs whose failures read the same."""
 
     __slots__ = ("keys", "version")
@@ -44,13 +44,13 @@ class QueueBooks:
     """The groups of skipped jobs, by queue."""
 
     def __init__(self) -> None:
-        self._queues: dict[str, dict[Hashable, _Group]] = {}
+        self._queues: dict[str, dict[Hashable, _AlikeJobs]] = {}
         self._of_job: dict[str, tuple[str, Hashable]] = {}
 
     def add(self, key: str, version: AllocationVersion, shortage: CapacityShortage | None) -> None:
         """Adds a job whose attempt failed at a version, for want of nodes alone or for another reason."""
         place: Hashable = version if shortage is None else shortage
-        self._queues.setdefault(version.queue, {}).setdefault(place, _Group(version)).keys[key] = None
+        self._queues.setdefault(version.queue, {}).setdefault(place, _AlikeJobs(version)).keys[key] = None
         self._of_job[key] = version.queue, place
 
     def is_short_of_nodes(self, key: str, version: Hashable) -> bool:
