@@ -68,7 +68,8 @@ def _without_pending(data: DiagnosisInput) -> StageResult:
     if gated:
         if data.pod is not None:
             return StageResult("Gated", f"Pod {data.pod.name} has scheduling gates")
-        return StageResult("Gated", f"{len(gated)} of {plural(len(tasks), 'pod')} {'has' if len(gated) == 1 else 'have'} scheduling gates")
+        verb = "has" if len(gated) == 1 else "have"
+        return StageResult("Gated", f"{len(gated)} of {plural(len(tasks), 'pod')} {verb} scheduling gates")
     leaving = sum(task.status is TaskStatus.RELEASING for task in tasks)
     if data.pod is not None:
         status = "Terminating" if leaving else data.pod.status.title
