@@ -150,7 +150,7 @@ def test_an_untried_job_has_the_deadline_as_its_reason_until_it_is_tried() -> No
     assert world.h.pod_message("h6-0") == text
     assert world.h.pod_message("h0-0") == "0/1 nodes are unavailable: 1 Insufficient cpu."
     found = diagnose_job(world.h.core.snapshot(), world.h.job("h6"))
-    assert (found.stage, found.pending[0].message) == ("NotTried", text)
+    assert (found.stage, found.pending[0].message) == ("CannotStart", text), "its pods need more cpu than the node has"
     deferrals = world.h.core._memory.deferrals["allocate"]
     assert {name: deferral.refusal.queue for name, deferral in deferrals.items()} == {"hostile": "hostile"}
     world.step()
