@@ -219,6 +219,7 @@ async def _write(path: Path, text: str) -> None:
 
 
 async def _rename(path: Path, text: str) -> None:
+    """Replace the file at once: a look at it by the clock finds it whole."""
     part = path.with_name(".part")
     part.write_text(text)
     part.rename(path)
@@ -370,10 +371,10 @@ async def test_a_folder_that_vanishes_and_comes_back_is_watched_again(tmp_path: 
         assert (await callbacks.next())[0] == "rejected"
         assert file.conf.actions == ("enqueue", "allocate")
         folder.mkdir()
-        path.write_text(OTHER)
+        await _rename(path, OTHER)
         assert await callbacks.next() == ("accepted", ("allocate",))
         await asyncio.sleep(QUIET)
-        path.write_text(GOOD)
+        await _rename(path, GOOD)
         assert await callbacks.next() == ("accepted", ("enqueue", "allocate"))
 
 
@@ -403,7 +404,7 @@ async def test_a_folder_that_does_not_exist_yet_is_waited_for(tmp_path: Path) ->
     callbacks = Callbacks()
     async with watching(path, callbacks, poll_seconds=0.2):
         path.parent.mkdir()
-        path.write_text(OTHER)
+        await _rename(path, OTHER)
         assert await callbacks.next() == ("accepted", ("allocate",))
 
 
@@ -417,7 +418,7 @@ async def test_a_change_that_gives_no_notice_is_found_by_looking(tmp_path: Path)
     path.symlink_to(real)
     callbacks = Callbacks()
     async with watching(path, callbacks, poll_seconds=0.2):
-        real.write_text(OTHER)
+        await _rename(real, OTHER)
         assert await callbacks.next() == ("accepted", ("allocate",))
 
 
