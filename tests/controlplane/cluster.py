@@ -219,6 +219,8 @@ class Cluster:
         await asyncio.to_thread(self.control_plane.wipe)
         if webhooks:
             await self.wait_until(self._creates_queues, "the API server to drop the webhooks", within=60)
+        # The server drops policies within seconds after they are gone, whether the test or the wipe deleted them.
+        await self.wait_until(self._binds_pods, "the API server to drop the admission policies", within=60)
         for kind in ("nodes", "pods", "podgroups", "queues"):
             # A list of what is (not of what was: resourceVersion "0") waits for the server's cache to catch up.
             await self.list(kind, namespace=ALL, limit="1")
@@ -232,6 +234,15 @@ class Cluster:
         except RequestError:
             return False
         return True
+
+    async def _binds_pods(self) -> bool:
+        """Whether no policy denies the binding of a pod that does not exist."""
+        body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "none"}, "target": {"name": "none"}}
+        try:
+            await self.request("POST", "/api/v1/namespaces/default/pods/none/binding", body=body)
+        except RequestError as error:
+            return error.status == 404
+        return False
 
     # --- waiting ------------------------------------------------------------------------------------------------------
 
