@@ -35,7 +35,7 @@ quick: $(VENV)/dev.stamp ## Run the tests that need no API server: about 90 s
 		tests/unit tests/scenarios tests/properties tests/malformed tests/architecture
 
 # Every test is in one of the next two (tests/architecture/test_lanes.py).
-test: controlplane ## Run the tests but the campaign: about nine minutes
+test: controlplane ## Run the tests but the campaign: about five minutes
 	$(PYTEST) -m "not campaign"
 
 campaign: controlplane ## Run faults, failovers, restarts and variants, and the properties at length: about nine minutes
