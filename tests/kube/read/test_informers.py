@@ -633,8 +633,8 @@ async def test_lists_that_are_read_ahead_are_those_of_each_kind(cluster: Cluster
 async def test_a_list_that_is_read_ahead_fails_alone_unless_the_api_server_is_unreachable(cluster: Cluster) -> None:
     await furnish(cluster)
     await cluster.apply(GRANT)
-    allowed = load_connection(str(cluster.control_plane.kubeconfig_for("somebody")))
-    async with Client(allowed) as client, ReadAhead(client, PODS_AND_NODES) as lists:
+    connection = load_connection(str(cluster.control_plane.kubeconfig_for("somebody")))
+    async with Client(connection) as client, ReadAhead(client, PODS_AND_NODES) as lists:
         failed = []
         for number, kind in enumerate(PODS_AND_NODES):
             try:
@@ -642,8 +642,8 @@ async def test_a_list_that_is_read_ahead_fails_alone_unless_the_api_server_is_un
             except ApiError:
                 failed.append(kind.name)
         assert failed == ["Node"]
-    nobody = msgspec.structs.replace(allowed, server="https://127.0.0.1:1")
-    async with Client(nobody) as client, ReadAhead(client, KINDS) as lists:
+    unreachable = msgspec.structs.replace(connection, server="https://127.0.0.1:1")
+    async with Client(unreachable) as client, ReadAhead(client, KINDS) as lists:
         for number in range(len(KINDS)):
             with pytest.raises(Unreachable):
                 await anext(lists.pages(number))
