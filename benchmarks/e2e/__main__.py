@@ -20,7 +20,7 @@ from rich.table import Table
 from benchmarks import measure
 from benchmarks.e2e.admission import AdmissionLatency, admission
 from benchmarks.e2e.controllers import JobsRun, Resync, jobs_run, resync
-from benchmarks.e2e.explaining import Explaining, explaining
+from benchmarks.e2e.explaining import Explaining, explaining, explaining_file
 from benchmarks.e2e.server import Server
 from benchmarks.e2e.standby import Handover, Idle, handover, idle
 from benchmarks.e2e.throughput import Throughput, prepare, throughput
@@ -36,7 +36,9 @@ _PARTS = ("before", "arriving", "handover", "idle", "admission")
 _CONTROLLER_PARTS = ("jobs", "resync")
 #: Part with a cluster of its own: nodes and pods.
 _EXPLAIN, _EXPLAINED = "explain", (5_000, 50_000)
-_ALL_PARTS = (*_PARTS, *_CONTROLLER_PARTS, _EXPLAIN)
+#: The same from a file, without an API server.
+_EXPLAIN_FILE = "explain-file"
+_ALL_PARTS = (*_PARTS, *_CONTROLLER_PARTS, _EXPLAIN, _EXPLAIN_FILE)
 #: Nodes and Jobs of eight pods; Jobs and their pods at the restart.
 _JOB_RUN, _RESYNC = (1_600, 1_000), (10_000, 5)
 
@@ -66,6 +68,7 @@ def bench(
     raw: Annotated[bool, Parameter(help="Measure the raw rate, too.")] = True,
     idle_seconds: Annotated[float, Parameter(help="How long the idle daemon is watched.")] = 60.0,
     scale: Annotated[float, Parameter(help="Factor of the size of the parts jobs, resync and explain.")] = 1.0,
+    keep: Annotated[Path | None, Parameter(help="Keep the file of the part explain-file here.")] = None,
     program: Annotated[Path | None, Parameter(help="The program to run instead of this checkout's.")] = None,
     json: Annotated[Path | None, Parameter(help="Write the figures to this file too.")] = None,
 ) -> int:
@@ -77,12 +80,12 @@ def bench(
     unknown = [name for name in chosen if name not in _SIZES]
     unknown += [part for part in wanted if part not in _ALL_PARTS]
     if unknown:
-        console.print(f"unknown: {', '.join(unknown)}; sizes: {', '.join(_SIZES)}, parts: {', '.join(_PARTS)}")
+        console.print(f"unknown: {', '.join(unknown)}; sizes: {', '.join(_SIZES)}, parts: {', '.join(_ALL_PARTS)}")
         return 2
     report = Report(measure.machine(), os.getloadavg()[0])
 
     async def run() -> None:
-        await _on_own_servers(report, wanted, connections, repeats, scale, program, console)
+        await _on_own_servers(report, wanted, connections, repeats, scale, program, keep, console)
         for size in chosen if set(wanted) & set(_PARTS) else ():
             nodes, pods = _SIZES[size]
 
@@ -127,9 +130,10 @@ async def _on_own_servers(
     repeats: int,
     scale: float,
     program: Path | None,
+    keep: Path | None,
     console: Console,
 ) -> None:
-    """The parts with controllers, and `explain`, each on a server of its own."""
+    """The parts with controllers, and `explain`, each on a server of its own or without one."""
     nodes, jobs = _JOB_RUN
     if "jobs" in wanted:
         async with Server() as server:
@@ -150,14 +154,16 @@ async def _on_own_servers(
                 console.print(f"[dim]resync: {text}[/dim]")
 
             report.resync.append(await resync(server, round(_RESYNC[0] * scale), _RESYNC[1], program=program, say=tell))
+    nodes, pods = (round(count * scale) for count in _EXPLAINED)
+
+    def note(text: str) -> None:
+        console.print(f"[dim]explain: {text}[/dim]")
+
     if _EXPLAIN in wanted:
         async with Server() as server:
-            nodes, pods = (round(count * scale) for count in _EXPLAINED)
-
-            def note(text: str) -> None:
-                console.print(f"[dim]explain: {text}[/dim]")
-
             report.explaining.append(await explaining(server, nodes, pods, repeats, program=program, say=note))
+    if _EXPLAIN_FILE in wanted:
+        report.explaining.append(await explaining_file(nodes, pods, repeats, program=program, file=keep, say=note))
 
 
 def show(console: Console, report: Report) -> None:
@@ -224,12 +230,13 @@ def _show_jobs(console: Console, run: JobsRun) -> None:
 
 
 def _show_explaining(console: Console, found: Explaining) -> None:
-    lists = found.lists
-    console.print(
-        f"{found.nodes:,} nodes, {found.pods:,} pods, lists of {lists.size / 2**20:,.0f} MiB: received without "
-        f"decoding in {lists.seconds:.1f} s, {lists.cpu_seconds:.2f} CPU s, server {found.lists_server_seconds:.2f}; "
-        f"snapshot of {found.snapshot_bytes / 2**20:,.0f} MiB in {found.snapshot_cpu_seconds:.2f} CPU s"
+    lists, size = found.lists, f"{found.snapshot_bytes / 2**20:,.0f} MiB"
+    live = (
+        f"lists of {lists.size / 2**20:,.0f} MiB: received without decoding in {lists.seconds:.1f} s, "
+        f"{lists.cpu_seconds:.2f} CPU s, server {found.lists_server_seconds:.2f}; "
+        f"snapshot of {size} in {found.snapshot_cpu_seconds:.2f} CPU s"
     )
+    console.print(f"{found.nodes:,} nodes, {found.pods:,} pods, {live if lists.size else f'a file of {size}'}")
     for answer in found.answers:
         console.print(
             f"explain {answer.scene} {'--fix ' if answer.fix else ''}{answer.source}: {answer.cpu_seconds:.2f} CPU s, "

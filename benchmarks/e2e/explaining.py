@@ -24,10 +24,12 @@ from benchmarks.e2e import objects
 from benchmarks.e2e.helper import Helper, Target, read_job, say
 from benchmarks.e2e.objects import Gang
 from benchmarks.e2e.server import Server
+from capcard_sched.daemon.diagnosis.saved_state import SavedSettings, as_manifest, document_text
 from capcard_sched.kube.kinds import KINDS
 from capcard_sched.kube.listing import PAGE
 from capcard_sched.kube.paths import pod_path
 from capcard_sched.model import annotations as keys
+from capcard_sched.model.kinds import KIND_BY_NAME
 
 #: Waiting job to the queue it is in.
 SCENES: Final = {"U1": objects.QUEUES[0], "N1": objects.QUEUES[1], "Q1": objects.QUEUES[2]}
@@ -54,6 +56,28 @@ _RUNS: Final[objects.Document] = {
         ],
     }
 }
+
+
+#: What the API server adds to a pod that the scheduler reads.
+_ADMITTED: Final[objects.Document] = {
+    "priority": 0,
+    "preemptionPolicy": "PreemptLowerPriority",
+    "terminationGracePeriodSeconds": 30,
+    "tolerations": [
+        {"key": f"node.kubernetes.io/{state}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
+        for state in ("not-ready", "unreachable")
+    ],
+}
+#: A moment after `_RUNS`.
+_SAVED_AT: Final = "2026-01-01T01:00:00Z"
+
+
+class _FullCluster(NamedTuple):
+    """Objects before the gangs; the running gangs, and the waiting ones."""
+
+    first: list[objects.Document]
+    running: list[Gang]
+    waiting: list[Gang]
 
 
 class Explained(msgspec.Struct, frozen=True):
@@ -107,8 +131,7 @@ class _Page(msgspec.Struct, frozen=True):
     metadata: _ListMeta = _ListMeta()
 
 
-async def fill(server: Server, nodes: int, pods: int) -> None:
-    """The nodes, queues and gangs on a new server."""
+def _full_cluster(nodes: int, pods: int) -> _FullCluster:
     running = objects.gangs(min(objects.CARDS_PER_NODE * nodes, pods * 4 // 5))
     quota: dict[str, dict[str, int]] = {
         queue: dict.fromkeys(objects.MODELS, objects.CARDS_PER_NODE * nodes) for queue in objects.QUEUES
@@ -122,16 +145,52 @@ async def fill(server: Server, nodes: int, pods: int) -> None:
             used[card] += len(gang.pods)
     quota[SCENES["Q1"]] = used
     waiting = [gang for scene in SCENES for gang in _waiting(scene, (pods - pods * 4 // 5) // len(SCENES))]
-    urgent = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": _URGENT}, "value": 10}
-    space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": objects.NAMESPACE}}
-    await server.create([space, *objects.nodes(nodes), *objects.queues(quota)])
-    await server.request("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", urgent)
     for gangs, phase in ((running, "Running"), (waiting, "Inqueue")):
         for gang in gangs:
             gang.group["status"] = {"phase": phase}
-        await server.create_gangs(gangs)
+    urgent = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": _URGENT}, "value": 10}
+    space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": objects.NAMESPACE}}
+    return _FullCluster([urgent, space, *objects.nodes(nodes), *objects.queues(quota)], running, waiting)
+
+
+async def fill(server: Server, nodes: int, pods: int) -> None:
+    """The nodes, queues and gangs on a new server."""
+    (urgent, *first), running, waiting = _full_cluster(nodes, pods)
+    await server.create(first)
+    await server.request("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", urgent)
+    await server.create_gangs([*running, *waiting])
     names = (pod["metadata"]["name"] for gang in running for pod in gang.pods)
     await server.merge_all((pod_path(objects.NAMESPACE, name, "status"), _RUNS) for name in names)
+
+
+def saved(nodes: int, pods: int) -> bytes:
+    """The file that `snapshot` writes of `fill`, made without an API server."""
+    first, running, waiting = _full_cluster(nodes, pods)
+    found = [*first, *(gang.group for gang in (*running, *waiting))]
+    found += ({**pod, "spec": {**pod["spec"], **_ADMITTED}} | _RUNS for gang in running for pod in gang.pods)
+    found += (
+        {**pod, "spec": {**pod["spec"], **_ADMITTED}, "status": {"phase": "Pending"}}
+        for gang in waiting
+        for pod in gang.pods
+    )
+    order = {kind.name: number for number, kind in enumerate(KINDS)}
+    found.sort(key=lambda obj: (order[obj["kind"]], obj["metadata"]["name"]))
+    settings = SavedSettings(_SAVED_AT, ("capcard-sched", "volcano"), "default")
+    return document_text(settings, (_as_listed(number, obj) for number, obj in enumerate(found)))
+
+
+def _as_listed(number: int, obj: objects.Document) -> objects.Document:
+    """An object with the identity that an API server adds, and only the fields that the scheduler reads."""
+    identity = {
+        "uid": f"6f0a1c3e-0000-4b7d-9c0e-{number:012x}",
+        "resourceVersion": str(number + 1),
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+    }
+    kind = KIND_BY_NAME[obj["kind"]]
+    assert kind.watch is not None
+    return as_manifest(
+        kind.name, msgspec.convert({**obj, "metadata": {**obj["metadata"], **identity}}, kind.watch.type)
+    )
 
 
 def _bind(gang: Gang, card: str, node: int) -> None:
@@ -188,14 +247,37 @@ class _Run(NamedTuple):
     peak_mib: float
 
 
-async def _run(server: Server, command: list[str]) -> _Run:
+async def explaining_file(
+    nodes: int, pods: int, repeats: int, *, program: Path | None, file: Path | None, say: Callable[[str], None]
+) -> Explaining:
+    """Measure every scene from a file, `repeats` times, without an API server. `file`: keep the file here."""
+    result = Explaining(nodes, pods)
+    command = [str(program or Path(sys.executable).with_name("capcard-sched")), "explain"]
+    with tempfile.TemporaryDirectory(prefix="capcard-bench-") as folder:
+        path = file or Path(folder, "cluster.json")
+        result.snapshot_bytes = await asyncio.to_thread(path.write_bytes, saved(nodes, pods))
+        for _ in range(repeats):
+            for scene in SCENES:
+                for fix in (False, True):
+                    say(f"{scene}{', --fix' if fix else ''}")
+                    flags = [f"{scene.lower()}-00000", "-n", objects.NAMESPACE, "-f", str(path)]
+                    run = await _run(None, [*command, *flags, *(["--fix"] if fix else [])])
+                    result.answers.append(Explained(scene, "file", fix, *run))
+    return result
+
+
+async def _run(server: Server | None, command: list[str]) -> _Run:
     """Run a command to its end. Raises RuntimeError when it fails."""
-    before, began = server.cpu_seconds(), time.monotonic()
+
+    def of_server() -> float:
+        return 0.0 if server is None else server.cpu_seconds()
+
+    before, began = of_server(), time.monotonic()
     status, used = await asyncio.to_thread(_resources_of, command)
     if status:
         raise RuntimeError(f"{' '.join(command)}: status {status}")
     cpu = used.ru_utime + used.ru_stime
-    return _Run(time.monotonic() - began, cpu, server.cpu_seconds() - before, used.ru_maxrss / 1024)
+    return _Run(time.monotonic() - began, cpu, of_server() - before, used.ru_maxrss / 1024)
 
 
 def _resources_of(command: list[str]) -> tuple[int, resource.struct_rusage]:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from benchmarks.e2e import objects
+from benchmarks.e2e.explaining import saved
 from benchmarks.e2e.objects import Document, Gang
+from capcard_sched.daemon.diagnosis.saved_state import read_saved_state
 from capcard_sched.model import annotations as keys
+from capcard_sched.model.deltas import ObjectChanged
+from capcard_sched.model.objects import PodObject
 
 MADE = objects.gangs(80)
 QUOTA = objects.quotas(MADE)
@@ -63,3 +68,13 @@ def test_a_full_node_a_torn_gang_and_an_exceeded_quota_are_noticed() -> None:
     assert any("7 of 8 pods" in text for text in objects.violations(pods[:-1], MADE, QUOTA))
     short = {queue: dict.fromkeys(quota, 7) for queue, quota in QUOTA.items()}
     assert any("of 7" in text for text in objects.violations(pods, MADE, short))
+
+
+def test_the_file_of_a_full_cluster_is_a_saved_state_in_which_every_card_is_held(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.json"
+    file.write_bytes(saved(10, 100))
+    state = read_saved_state(file)
+    assert state is not None
+    pods = [delta.object for delta in state.deltas if isinstance(delta, ObjectChanged)]
+    held = Counter(pod.spec.node_name for pod in pods if isinstance(pod, PodObject) and pod.status.phase == "Running")
+    assert held == dict.fromkeys((f"node-{number:05d}" for number in range(10)), objects.CARDS_PER_NODE)
