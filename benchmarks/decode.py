@@ -18,9 +18,9 @@ from benchmarks.api_objects import event, node, pod
 from benchmarks.measure import build_core
 from capcard_sched.gc import settle_memory
 from capcard_sched.kube.decode import KindDecoder, LineBuffer
-from capcard_sched.kube.delta_store import DeltaStore
 from capcard_sched.kube.instrumentation import NullObserver
 from capcard_sched.kube.kinds import KINDS
+from capcard_sched.kube.reflector import DeltaStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable

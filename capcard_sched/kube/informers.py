@@ -9,12 +9,11 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from capcard_sched.kube.decode import KindDecoder, UndecodableObject
-from capcard_sched.kube.delta_store import DeltaStore
 from capcard_sched.kube.errors import ApiError
 from capcard_sched.kube.instrumentation import NullObserver
 from capcard_sched.kube.kinds import KINDS
-from capcard_sched.kube.listing import pages
-from capcard_sched.kube.reflector import DEFAULT_SETTINGS, Reflector
+from capcard_sched.kube.listing import DEFAULT_SETTINGS, pages
+from capcard_sched.kube.reflector import DeltaStore, Reflector
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from capcard_sched.kube.decode import ListPage
     from capcard_sched.kube.instrumentation import Observer
     from capcard_sched.kube.kinds import WatchedKind
-    from capcard_sched.kube.reflector import WatchSettings
+    from capcard_sched.kube.listing import WatchSettings
     from capcard_sched.model.deltas import Delta
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from capcard_sched.kube.paths import config_maps as config_maps_path
@@ -10,11 +11,12 @@ from capcard_sched.model import deltas
 from capcard_sched.model import kinds as model_kinds
 from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.kinds import KIND_BY_NAME, Kind
+from capcard_sched.model.objects import ObjectMeta
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from capcard_sched.model.objects import NodeObject, ObjectMeta
+    from capcard_sched.model.objects import NodeObject
 
 
 class WatchSpec(Protocol):
@@ -65,6 +67,13 @@ class WatchedKind(Generic[T]):
 
     #: The scheduler emits an event on an object of this kind that it cannot decode.
     explained: bool = True
+
+    def read_fields(self) -> Callable[[T], object]:
+        """Reads the compared parts of an object: its identity, and the attributes in `reads`."""
+        meta = [f"metadata.{name}" for name in ObjectMeta.__struct_fields__ if name != "resource_version"]
+        fields = [name for name in self.type.__struct_fields__ if name != "metadata"]  # type: ignore[attr-defined]
+        read, derives = attrgetter(*meta, *(fields if self.reads is None else self.reads)), self.derives
+        return read if derives is None else lambda item: (read(item), derives(item))
 
     def undecodable(self, meta: ObjectMeta, problem: str, node: str) -> deltas.Delta | None:
         """The delta for an object with a field of a wrong type; it keeps its last known facts. None: only logged."""

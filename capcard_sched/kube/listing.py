@@ -1,4 +1,4 @@
-"""Consistent lists of one kind, page by page."""
+"""Consistent lists of one kind, page by page, and the settings of lists and watches."""
 
 from __future__ import annotations
 
@@ -26,6 +26,24 @@ PAGE = 500
 _PAGE_BYTES = 2**30
 #: Lists that `ReadAhead` requests at a time.
 _AT_ONCE: Final = 3
+
+
+class WatchSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of lists and watches; times in seconds."""
+
+    #: Objects per page of a list; 0: all at once.
+    page: int = PAGE
+    #: Seconds without a byte after which a watch counts as dead; bookmarks arrive about every minute.
+    silence: float = 90.0
+    #: Range of random watch lifetimes, so that clients spread over API servers again.
+    lifetime: tuple[int, int] = (300, 600)
+    first_delay: float = 0.2
+    longest_delay: float = 30.0
+    #: Timeout of one page of a list, and of opening a watch.
+    timeout: float = 60.0
+
+
+DEFAULT_SETTINGS: Final = WatchSettings()
 
 
 async def pages(

@@ -1,7 +1,8 @@
 """Reflector of one kind: list, watch, resume, relist; delivers differences only.
 
 Lists are consistent reads in pages (docs/decisions/0053). A watch resumes from its last resourceVersion. When that has
-expired (410, as a response or inside the stream), the kind is listed again.
+expired (410, as a response or inside the stream), the kind is listed again. `DeltaStore` drops updates that change
+nothing the scheduler reads; the others go to the inbox of the scheduler thread (`SchedulerThread.deliver`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import random
 import time
 from contextlib import aclosing
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
 
@@ -26,46 +27,121 @@ from capcard_sched.kube.decode import (
     LineBuffer,
     UndecodableObject,
 )
-from capcard_sched.kube.delta_store import DeltaStore
 from capcard_sched.kube.errors import ApiError, Unreachable
 from capcard_sched.kube.kinds import WatchSpec
-from capcard_sched.kube.listing import PAGE, pages
+from capcard_sched.kube.listing import DEFAULT_SETTINGS, pages
+from capcard_sched.model.objects import ObjectMeta
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from capcard_sched.kube.client import Client, Stream
     from capcard_sched.kube.decode import AnyEvent
     from capcard_sched.kube.instrumentation import Observer
     from capcard_sched.kube.kinds import WatchedKind
+    from capcard_sched.kube.listing import WatchSettings
     from capcard_sched.model.deltas import Delta
 
 T = TypeVar("T", bound=WatchSpec)
 
 #: Reason for the rejection of a version that the server has not reached: its storage was restored from a backup.
 _VERSION_TOO_LARGE = "ResourceVersionTooLarge"
+_ENCODER = msgspec.msgpack.Encoder()
+#: Fingerprint of no object: `hash` never returns it.
+_INVALID = -1
 #: Number of consecutive watches without a byte after which the kind is listed again.
 _SILENT_WATCHES = 2
 #: Seconds; a watch that ends sooner, without an event, is reopened with a backoff.
 _SHORT_LIFE = 1.0
 
 
-class WatchSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of lists and watches; times in seconds."""
+class DeltaStore(Generic[T]):
+    """Fingerprints of the objects of one kind. Costs about 130 bytes an object and 3 microseconds an update.
 
-    #: Objects per page of a list; 0: all at once.
-    page: int = PAGE
-    #: Seconds without a byte after which a watch counts as dead; bookmarks arrive about every minute.
-    silence: float = 90.0
-    #: Range of random watch lifetimes, so that clients spread over API servers again.
-    lifetime: tuple[int, int] = (300, 600)
-    first_delay: float = 0.2
-    longest_delay: float = 30.0
-    #: Timeout of one page of a list, and of opening a watch.
-    timeout: float = 60.0
+    Methods append deltas to `out`. Objects that do not occur between `begin_list` and `end_list` are gone.
+    """
 
+    def __init__(self, kind: WatchedKind[T], observer: Observer) -> None:
+        self._kind = kind
+        self._observer = observer
+        self._read_fields = kind.read_fields()
+        #: Namespace to name to fingerprint of the last delivered version. 64 bits: a collision of two versions of an
+        #: object occurs once in 10^19 updates.
+        self._fingerprints: dict[str, dict[str, int]] = {}
+        self._listed: dict[str, set[str]] | None = None
 
-DEFAULT_SETTINGS: Final = WatchSettings()
+    def __len__(self) -> int:
+        return sum(map(len, self._fingerprints.values()))
+
+    def begin_list(self) -> None:
+        """Begin a list; abort the one in progress."""
+        self._listed = {}
+
+    def abort_list(self) -> None:
+        """Abort the list in progress, if any: objects missing from it are not gone."""
+        self._listed = None
+
+    def end_list(self, out: list[Delta]) -> None:
+        """Complete the list: objects missing from it are gone."""
+        listed, self._listed = self._listed or {}, None
+        for namespace, names in list(self._fingerprints.items()):
+            here = listed.get(namespace, ())
+            for name in [name for name in names if name not in here]:
+                self.gone(ObjectMeta(name=name, namespace=namespace or None), out)
+
+    def invalidate(self) -> None:
+        """Deliver every object again at its next occurrence, since the receiver may have changed its copy."""
+        for names in self._fingerprints.values():
+            names.update(dict.fromkeys(names, _INVALID))
+
+    def items(self, items: Iterable[T | UndecodableObject], out: list[Delta]) -> None:
+        """Process items of a list."""
+        for item in items:
+            self.changed(item, out)
+
+    def changed(self, item: T | UndecodableObject, out: list[Delta]) -> None:
+        """Process an added or modified object."""
+        meta = item.metadata
+        kind = self._kind
+        if isinstance(item, UndecodableObject):
+            self.undecodable(item, out)
+        elif kind.selects is not None and not kind.selects(item):
+            self.gone(meta, out)
+        elif self._differs(meta, hash(_ENCODER.encode(self._read_fields(item)))):
+            out.append(kind.changed(item))
+
+    def undecodable(self, item: UndecodableObject, out: list[Delta]) -> None:
+        """Process an object that cannot be decoded; reported again only when its problem changes."""
+        meta, kind = item.metadata, self._kind
+        if self._differs(meta, hash((meta.uid, item.problem, item.node))):
+            shown = f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
+            self._observer.watch(kind.resource, "undecodable", f"{kind.name} {shown}: {item.problem}")
+            delta = kind.undecodable(meta, item.problem, item.node)
+            if delta is not None:
+                out.append(delta)
+
+    def gone(self, meta: ObjectMeta, out: list[Delta]) -> None:
+        """Process an object that was deleted or is no longer selected."""
+        namespace = meta.namespace or ""
+        names = self._fingerprints.get(namespace)
+        if names is None or names.pop(meta.name, None) is None:
+            return
+        if not names:
+            del self._fingerprints[namespace]
+        out.append(self._kind.gone(meta))
+
+    def _differs(self, meta: ObjectMeta, fingerprint: int) -> bool:
+        """Record the object and its fingerprint; whether the fingerprint changed."""
+        namespace, name = meta.namespace or "", meta.name
+        if self._listed is not None:
+            self._listed.setdefault(namespace, set()).add(name)
+        names = self._fingerprints.get(namespace)
+        if names is None:
+            names = self._fingerprints[namespace] = {}
+        if names.get(name) == fingerprint:
+            return False
+        names[name] = fingerprint
+        return True
 
 
 class _Interrupted(Exception):  # noqa: N818 -- part of normal operation, reported to the observer
@@ -303,21 +379,14 @@ class Reflector(Generic[T]):
                     if not status.code:
                         raise _Interrupted("undecodable", status.message)
                     raise ApiError(status.code, status.reason, status.message, None, status.details)
-                if isinstance(event, UndecodableObject):
-                    meta = event.metadata
-                    if event.type == DELETED:
-                        store.gone(meta, out)
-                    else:
-                        store.undecodable(event, out)
-                else:
-                    item = event.object
-                    meta = item.metadata
-                    if event.type in {ADDED, MODIFIED}:
-                        store.changed(item, out)  # type: ignore[arg-type] # only bookmarks are bare metadata
-                    elif event.type == DELETED:
-                        store.gone(meta, out)
-                    elif event.type != BOOKMARK:
-                        self._observer.watch(self.kind.resource, "unexpected", f"an event of type {event.type!r}")
+                item = event if isinstance(event, UndecodableObject) else event.object
+                meta = item.metadata
+                if event.type in {ADDED, MODIFIED}:
+                    store.changed(item, out)  # type: ignore[arg-type] # only bookmarks are bare metadata
+                elif event.type == DELETED:
+                    store.gone(meta, out)
+                elif event.type != BOOKMARK:
+                    self._observer.watch(self.kind.resource, "unexpected", f"an event of type {event.type!r}")
                 version = meta.resource_version or version
         finally:
             self._send(out)

@@ -29,6 +29,8 @@ ALLOCATED_STATUSES = frozenset({TaskStatus.BOUND, TaskStatus.BINDING, TaskStatus
 PLACED_STATUSES = ALLOCATED_STATUSES | {TaskStatus.RELEASING, TaskStatus.UNKNOWN}
 #: Occupy a node until the pod object is finished or deleted: all placed statuses except uncommitted ones.
 BOUND_STATUSES = PLACED_STATUSES - {TaskStatus.ALLOCATED}
+#: Of pods that can be evicted.
+EVICTABLE_STATUSES = (TaskStatus.RUNNING, TaskStatus.BOUND)
 #: Completed: occupy nothing.
 COMPLETED_STATUSES = frozenset({TaskStatus.SUCCEEDED, TaskStatus.FAILED})
 #: Counted as scheduled for the phase of a PodGroup.

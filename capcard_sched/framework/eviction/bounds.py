@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
-from capcard_sched.framework.eviction.units import LIVE
 from capcard_sched.model.resources import CPU_COLUMN, MEMORY_COLUMN, PODS_COLUMN
-from capcard_sched.model.status import TaskStatus
+from capcard_sched.model.status import EVICTABLE_STATUSES, TaskStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -103,7 +102,7 @@ class UnitTable:
             ],
             dtype=bool,
         )
-        live = np.array([job.count(LIVE) for job in jobs], dtype=np.intp)
+        live = np.array([job.count(EVICTABLE_STATUSES) for job in jobs], dtype=np.intp)
         breaks = whole | (slack <= 0)
         created = np.array([task.created for task in tasks], dtype=np.float64)
         oldest = np.full(len(jobs), np.inf)
@@ -159,7 +158,7 @@ class UnitTable:
         for intent in evictions[self._seen :]:
             job = tasks[intent.uid].job
             number = self._numbers.get(job.key) if job is not None else None
-            if job is not None and number is not None and not job.count(LIVE):
+            if job is not None and number is not None and not job.count(EVICTABLE_STATUSES):
                 self._left[number] = False
         self._seen = len(evictions)
 

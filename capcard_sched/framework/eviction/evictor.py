@@ -10,9 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from capcard_sched.framework.eviction import nominations
-from capcard_sched.framework.eviction.search import PreemptionPlan, VictimSearch
-from capcard_sched.framework.eviction.shortfall import shortfall_text
-from capcard_sched.framework.eviction.units import minimal_set, tasks_of
+from capcard_sched.framework.eviction.search import PreemptionPlan, VictimSearch, shortfall_text
+from capcard_sched.framework.eviction.victim_index import minimal_set, tasks_of
 from capcard_sched.framework.session.carry_over import REFRESH_SECONDS
 from capcard_sched.framework.session.failed_searches import RepeatedSearch, search_id
 from capcard_sched.framework.session.statement import Statement
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.node_view import PodSignature
     from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.eviction.scope import WithinQueue
-    from capcard_sched.framework.eviction.units import VictimUnit
+    from capcard_sched.framework.eviction.victim_index import VictimUnit
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job, Task
     from capcard_sched.model.queue import Queue

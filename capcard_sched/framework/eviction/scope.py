@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from capcard_sched.framework.eviction.units import LIVE
 from capcard_sched.framework.eviction.victim_index import may_be_evicted
 from capcard_sched.model import reasons
-from capcard_sched.model.status import TaskStatus
+from capcard_sched.model.status import EVICTABLE_STATUSES, TaskStatus
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from capcard_sched.framework.api.node_view import Mask
     from capcard_sched.framework.eviction.bounds import Cost, UnitTable
-    from capcard_sched.framework.eviction.units import VictimUnit
+    from capcard_sched.framework.eviction.victim_index import VictimUnit
     from capcard_sched.framework.session.failed_searches import EvictionKind
     from capcard_sched.framework.session.session import Session
     from capcard_sched.framework.session.statement import Statement
@@ -34,7 +33,7 @@ class WithinQueue:
     #: Whether evictions can free quota of the preemptor's own queue.
     frees_own_quota: ClassVar[bool] = True
     #: Statuses of candidates.
-    statuses: ClassVar[tuple[TaskStatus, ...]] = LIVE
+    statuses: ClassVar[tuple[TaskStatus, ...]] = EVICTABLE_STATUSES
     #: The events on a preemptor that gets capacity, and on one that gets none.
     success: ClassVar[reasons.Reason] = reasons.CAPACITY_PREEMPTED
     failure: ClassVar[reasons.Reason | None] = None
@@ -51,7 +50,7 @@ class WithinQueue:
         """The cause that excludes a pod without permanent protection for this preemptor; "" for none."""
         assert task.job is not None
         assert preemptor.job is not None
-        if task.status not in LIVE:
+        if task.status not in EVICTABLE_STATUSES:
             return "terminating"
         if preemptor.cls.best_effort and not task.cls.best_effort:
             return "not-best-effort"
@@ -145,7 +144,7 @@ class AcrossQueues(WithinQueue):
         assert task.job is not None
         assert preemptor.job is not None
         if task.status not in self.statuses:
-            return "not-running" if task.status in LIVE else "terminating"
+            return "not-running" if task.status in EVICTABLE_STATUSES else "terminating"
         if task.job.queue == preemptor.job.queue:
             return "same-queue"
         return "" if session.queues[task.job.queue].reclaimable else "queue-not-reclaimable"

@@ -14,8 +14,18 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from capcard_sched.framework.eviction.bounds import LEAST, Cost, device_columns
-from capcard_sched.framework.eviction.units import VictimUnit, covers, minimal_set, tasks_of, units_of
-from capcard_sched.framework.eviction.victim_index import SYSTEM_CRITICAL, VictimIndex
+from capcard_sched.framework.eviction.victim_index import (
+    SYSTEM_CRITICAL,
+    VictimIndex,
+    VictimUnit,
+    covers,
+    minimal_set,
+    tasks_of,
+    units_of,
+)
+from capcard_sched.model.annotations import CARD_NAME
+from capcard_sched.model.quantity import format_amount, is_scalar
+from capcard_sched.model.resources import PODS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -324,3 +334,21 @@ class VictimSearch:
                 for cause, count in causes.items() if causes else ():
                     total[cause] += count
         return total, total.pop("", 0)
+
+
+def shortfall_text(session: Session, *parts: tuple[Task, Vector]) -> str:
+    """The total shortfall of pods, in order of name: `NVIDIA-H200: 4`, or `NVIDIA-H200: 2, cpu: 8, memory: 4Gi`.
+
+    `parts`: each pod with its shortfall, int64 [resource columns], base units. Cards have the name in the pod's
+    annotation. Pod slots are omitted unless nothing else is missing.
+    """
+    totals: dict[str, tuple[str, int]] = {}
+    for task, amounts in parts:
+        lacking = session.resources.amounts(amounts)
+        devices = [name for name in lacking if is_scalar(name) and name != PODS]
+        card = task.cls.annotations.get(CARD_NAME) if len(devices) == 1 else None
+        for resource, amount in lacking.items():
+            if resource != PODS or len(lacking) == 1:
+                name = card if card and resource in devices else resource
+                totals[name] = resource, amount + totals.get(name, ("", 0))[1]
+    return ", ".join(f"{name}: {format_amount(*totals[name])}" for name in sorted(totals)) or "a place"

@@ -1,23 +1,24 @@
-"""The candidates for eviction, by node and by job.
+"""The candidates for eviction, by node and by job, and the units in which they leave.
 
-The index is built once per session, on its first use.
+The index is built once per session, on its first use. A unit is one pod that its gang can spare, or the rest of a gang.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from capcard_sched.framework.eviction.bounds import UnitTable
-from capcard_sched.framework.eviction.units import LIVE, GangMembers, evict_scope
+from capcard_sched.framework.toolkit.gang_slack import split_slack
+from capcard_sched.model.annotations import EVICT_SCOPE
 from capcard_sched.model.pod_facts import preemptable_of
-from capcard_sched.model.status import TaskStatus
+from capcard_sched.model.status import EVICTABLE_STATUSES, TaskStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from typing import Any
 
     from capcard_sched.framework.api.node_view import Rows
@@ -30,6 +31,31 @@ if TYPE_CHECKING:
 SYSTEM_NAMESPACE = "kube-system"
 CRITICAL_CLASSES = frozenset({"system-cluster-critical", "system-node-critical"})
 SYSTEM_CRITICAL = "system-critical"
+_STARTING = (TaskStatus.BINDING, TaskStatus.ALLOCATED, TaskStatus.PIPELINED)
+
+
+class VictimUnit(NamedTuple):
+    """Pods that are evicted together."""
+
+    job: Job
+    #: Every evicted pod, on all nodes.
+    tasks: tuple[Task, ...]
+    #: The resources they free on the evaluated node: int64 [resource columns].
+    gain: Vector
+    #: Whether the job is below its minimum without them, and whether they are the rest of it.
+    breaks: bool
+    whole: bool
+
+
+class GangMembers(NamedTuple):
+    """The running and bound members of a job, valid while the job does not change."""
+
+    #: In eviction order.
+    members: tuple[Task, ...]
+    #: Those without permanent protection.
+    movable: tuple[Task, ...]
+    #: Node row to the resources they hold there: int64 [resource columns].
+    held: dict[int, Vector]
 
 
 def may_be_evicted(task: Task) -> bool:
@@ -44,7 +70,7 @@ def may_be_evicted(task: Task) -> bool:
 
 def protection(session: Session, task: Task) -> str:
     """The cause that protects a placed pod in this session; "" for none."""
-    if task.status not in LIVE:
+    if task.status not in EVICTABLE_STATUSES:
         return "terminating" if task.deleting or task.status is TaskStatus.RELEASING else "not-running"
     if task.deleting:
         return "terminating"
@@ -66,6 +92,14 @@ def _is_open(session: Session, job: Job) -> bool:
         and job.namespace != SYSTEM_NAMESPACE
         and preemptable_of(job.annotations, job.labels) is not False
     )
+
+
+def evict_scope(session: Session, job: Job) -> str:
+    """The part of the job that is evicted at once when its minimum is broken: `whole`, `member` or `job`."""
+    result = session.dispatch.first("evict_scope", job)
+    if result is not None:
+        return str(result)
+    return "job" if job.annotations.get(EVICT_SCOPE) == "job" else "whole"
 
 
 class VictimIndex:
@@ -97,7 +131,7 @@ class VictimIndex:
                     is_open = known if known is not None else open_jobs.setdefault(job.key, _is_open(session, job))
                 if (
                     not is_open  # these checks cover most causes of `protection`
-                    or task.status not in LIVE
+                    or task.status not in EVICTABLE_STATUSES
                     or task.deleting
                     or task.preemptable is False
                     or task.cls.priority_class_name in CRITICAL_CLASSES
@@ -157,7 +191,7 @@ class VictimIndex:
         """The running and bound members; recomputed after placements and evictions."""
         known = self._gangs.get(job.key)
         if known is None or known[0] is not job.allocated or known[1] != job.ready_tasks:
-            members = [task for task in job.tasks.values() if task.status in LIVE]
+            members = [task for task in job.tasks.values() if task.status in EVICTABLE_STATUSES]
             movable = tuple(task for task in members if not protection(self._session, task))
             members.sort(key=self.task_key, reverse=True)
             held: dict[int, Vector] = {}
@@ -200,3 +234,77 @@ class VictimIndex:
                 ranks = self._session.victim_queue_ranks(names, reclaimer)
                 found.sort(key=lambda entry: ranks[entry[0].queue])
         return found
+
+
+def units_of(
+    job: Job,
+    here: list[Task],
+    allowed: set[str],
+    kept: dict[str, str],
+    *,
+    scope: str,
+    gang_of: Callable[[Job], GangMembers],
+    singly: bool,
+) -> list[VictimUnit]:
+    """The units of a job that free something on a node, in eviction order.
+
+    `here`: its members on the node, in eviction order; `allowed`: uids of all members that may be evicted, on any node;
+    `kept` gets the cause `gang` for members that stay because others of the gang do. `scope`: the job's `evict_scope`;
+    `gang_of`: its members; `singly`: every pod is a unit, whatever happens to the gang.
+    """
+    scope = "member" if singly else scope
+    may_go = [task for task in here if task.uid in allowed]
+    if scope == "member" or (scope == "whole" and job.min_available <= 1):
+        left = job.ready_tasks - job.min_available
+        return [
+            VictimUnit(job, (task,), task.cls.request, not singly and position >= left, whole=False)
+            for position, task in enumerate(may_go)
+        ]
+    spare, rest = split_slack(may_go) if scope == "whole" else ([], may_go)
+    units = [VictimUnit(job, (task,), task.cls.request, breaks=False, whole=False) for task in spare]
+    if not rest:
+        return units
+    gang = gang_of(job)
+    if job.count(_STARTING) or any(task.uid not in allowed for task in gang.members):
+        for task in rest:
+            kept.setdefault(task.uid, "gang")
+        return units
+    node = here[0].node
+    assert node is not None
+    return [*units, VictimUnit(job, gang.members, gang.held[node.row], breaks=True, whole=True)]
+
+
+def tasks_of(units: Iterable[VictimUnit]) -> list[Task]:
+    """Every evicted pod, without duplicates."""
+    return list({task.uid: task for unit in units for task in unit.tasks}.values())
+
+
+def minimal_set(units: Sequence[VictimUnit], fits: Callable[[list[VictimUnit]], bool]) -> list[VictimUnit] | None:
+    """The first units, in the given order, without which the pod fits; None when all together are not enough.
+
+    A unit that the others make unnecessary is left out, the last one first. A whole gang replaces its spare members.
+    """
+    chosen: list[VictimUnit] = []
+    for unit in units:
+        if unit.whole:
+            chosen = [one for one in chosen if one.job is not unit.job]
+        chosen.append(unit)
+        if fits(chosen):
+            break
+    else:
+        return None
+    for unit in chosen[-2::-1]:
+        rest = [one for one in chosen if one is not unit]
+        if fits(rest):
+            chosen = rest
+    return chosen
+
+
+def covers(shortfall: Vector) -> Callable[[list[VictimUnit]], bool]:
+    """Whether units free a shortfall (int64 [resource columns]) on their node."""
+    lacking = [(column, shortfall.item(column)) for column in np.flatnonzero(shortfall).tolist()]
+
+    def fits(units: list[VictimUnit]) -> bool:
+        return all(sum(unit.gain.item(column) for unit in units) >= amount for column, amount in lacking)
+
+    return fits

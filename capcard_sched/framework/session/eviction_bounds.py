@@ -16,7 +16,7 @@ import numpy as np
 
 from capcard_sched.framework.placement.class_fits import ClassFit
 from capcard_sched.framework.session.failed_searches import FailedSearches, search_id
-from capcard_sched.model.status import TaskStatus
+from capcard_sched.model.status import EVICTABLE_STATUSES
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from capcard_sched.state.cluster import ClusterState
 
 _HOOKS: dict[EvictionKind, str] = {"within-queue": "preemptable", "across-queues": "reclaimable"}
-_LIVE = (TaskStatus.RUNNING, TaskStatus.BOUND)
 #: Maximum number of bounds with counts per node; jobs beyond take part in every session.
 _MAX_BOUNDS = 1024
 
@@ -59,7 +58,7 @@ class PossibleVictims:
         for row in rows:
             total: Vector | None = None
             for task in nodes[row].tasks.values():
-                if task.status in _LIVE and task.job is not None and self._may_go(task.job):
+                if task.status in EVICTABLE_STATUSES and task.job is not None and self._may_go(task.job):
                     total = zeros() if total is None else total
                     total += state.columns.fit(task.cls.request)
             if total is None:
@@ -276,7 +275,7 @@ class EvictionBounds:
             moved.update(np.flatnonzero(table.stamps > before).tolist())
             for key in changed:
                 job = self._state.jobs.get(key)
-                if job is not None and job.count(_LIVE):
+                if job is not None and job.count(EVICTABLE_STATUSES):
                     moved.update(_rows_of(job))
             self.searches.note_fresh_rows(moved)
         else:

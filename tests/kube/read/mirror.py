@@ -12,7 +12,7 @@ from capcard_sched.kube.connection import Connection, load_connection
 from capcard_sched.kube.informers import Informers
 from capcard_sched.kube.instrumentation import NullObserver
 from capcard_sched.kube.kinds import KINDS, WatchedKind
-from capcard_sched.kube.reflector import WatchSettings
+from capcard_sched.kube.listing import WatchSettings
 from capcard_sched.model.deltas import Delta, ObjectChanged, ObjectGone
 from capcard_sched.model.objects import NodeObject, PodObject
 from tests.controlplane.cluster import ALL, Cluster

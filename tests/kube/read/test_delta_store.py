@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capcard_sched.kube.decode import UndecodableObject
-from capcard_sched.kube.delta_store import DeltaStore
 from capcard_sched.kube.instrumentation import NullObserver
 from capcard_sched.kube.kinds import KINDS, WatchedKind, chosen_kinds
+from capcard_sched.kube.reflector import DeltaStore
 from capcard_sched.model import deltas
 from capcard_sched.model.deltas import Delta
 from capcard_sched.model.intents import ObjectRef

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capcard_sched.framework.eviction.units import VictimUnit, covers, minimal_set
+from capcard_sched.framework.eviction.victim_index import VictimUnit, covers, minimal_set
 
 
 class _Job(NamedTuple):

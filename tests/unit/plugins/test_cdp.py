@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from capcard_sched.framework.api.plugin import VictimDecision
 from capcard_sched.framework.conf.scheduler_conf import parse_conf
-from capcard_sched.kube.delta_store import DeltaStore
 from capcard_sched.kube.instrumentation import NullObserver
 from capcard_sched.kube.kinds import KINDS
+from capcard_sched.kube.reflector import DeltaStore
 from capcard_sched.model.annotations import COOLDOWN_TIME
 from capcard_sched.model.cooldown import Cooldown
 from capcard_sched.model.objects import PodObject
