@@ -1,7 +1,7 @@
 """The scheduler thread, the only one that touches the core.
 
 All input comes through the inbox, in order: deltas of the watches, and calls (lead, stand by, another scheduler-conf,
-queries of the state). Intents leave through `handover`.
+queries of the state). Intents leave through `handover`, which has the event loop call `ApiWriter.submit`.
 
 The thread sleeps until input arrives, then debounces, so that a burst of deltas makes one session. Without input it
 runs a session every `period` seconds, for plugins whose results depend on the clock, and at once when the session

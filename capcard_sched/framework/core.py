@@ -6,7 +6,6 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, NamedTuple
 
-from capcard_sched.framework.allocation.gang_allocator import quotas_admit
 from capcard_sched.framework.api.dispatch import Dispatch, HookFailed
 from capcard_sched.framework.api.plugin import Reads
 from capcard_sched.framework.close.queue_warnings import QueueWarnings
@@ -20,6 +19,7 @@ from capcard_sched.framework.session.report import SessionReport, Timing
 from capcard_sched.framework.session.results import reference
 from capcard_sched.framework.session.session import Session
 from capcard_sched.framework.session.session_deadline import SessionDeadline
+from capcard_sched.framework.session.statement import quotas_admit
 from capcard_sched.model import reasons
 from capcard_sched.model.annotations import QUEUE_NAMESPACES
 from capcard_sched.model.intents import EmitEvent, Intent
@@ -204,7 +204,7 @@ class Core:
         return CoreSnapshot(self._state, self._conf, self._dispatch, self._failed_attempts, self._last_session)
 
     def apply(self, delta: Delta) -> None:
-        """Apply a delta outside of a step."""
+        """Apply a delta outside of a step: by the table of its kind, a pod by `PodTable.apply`."""
         self._state.apply(delta)
 
     def resync(self) -> None:

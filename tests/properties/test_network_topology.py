@@ -8,8 +8,8 @@ from unittest.mock import patch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capcard_sched.framework.allocation import hypernode_search
 from capcard_sched.framework.placement.hypernode_bounds import anchor_of
+from capcard_sched.framework.session import hypernode_search
 from capcard_sched.model.annotations import JOB_ALLOCATED_HYPERNODE
 from capcard_sched.model.intents import AnnotatePodGroup
 from capcard_sched.testing import Harness

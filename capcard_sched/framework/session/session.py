@@ -290,7 +290,7 @@ class Session(SessionResults):
         return [job for job in self.state.active.values() if job.pending]
 
     def note_failure(self, queue: Queue, job: Job, shortages: dict[PodSignature, int] | None) -> None:
-        """Records that the job could not be placed for want of quota or capacity; `shortages` as of `GangAllocator`.
+        """Records that the job could not be placed for want of quota or capacity; `shortages`: those of the attempt.
 
         None, or a job that waits for its turn in a strict FIFO queue, is attempted again in the next session.
         """

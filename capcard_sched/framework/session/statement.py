@@ -236,3 +236,31 @@ class Statement:
             assert isinstance(record, Placement)
             session.keep_pipeline(record)
         self._records.clear()
+
+
+def quotas_admit(session: Session, job: Job, count: int, free: int) -> bool:
+    """Whether quotas admit `count` pending pods of a job with one signature, in every action it takes part in.
+
+    `free`: the most of them that have capacity, below `count`. May raise HookFailed.
+    """
+    queue, tasks, engine = session.queues[job.queue], list(job.pending.values())[:count], session.engine
+    signature = engine.signature(queue, tasks[0])
+    if session.overused(queue) or engine.quota_grant(queue, signature, tasks).count < count:
+        return False
+    if "reclaim" not in session.actions or not session.may_reclaim(job):
+        return True
+    statement = Statement(session)
+    try:
+        with session.plan_nominations():
+            for task in tasks[: free + 1]:
+                if session.dispatch.refusal("preemptive", queue, task) is not None:
+                    return False
+                if task is tasks[free]:
+                    break
+                row = engine.choose(signature, engine.candidates(signature, future=True), future=True)
+                if row < 0:
+                    break
+                statement.pipeline(job, [task], [session.nodes.nodes[row]])
+    finally:
+        statement.rollback(0)
+    return True

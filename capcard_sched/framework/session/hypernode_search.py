@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from capcard_sched.framework.allocation.gang_allocator import GangAllocator
 from capcard_sched.framework.api.node_view import NodeView
 from capcard_sched.framework.placement.hypernode_bounds import HyperNodeRows, bound_of, reachable
 from capcard_sched.framework.session.report import TaskOutcome
@@ -21,11 +20,12 @@ from capcard_sched.model.refusal import Refusal
 from capcard_sched.model.status import TaskStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
     from capcard_sched.framework.api.plugin import Placement
+    from capcard_sched.framework.placement.engine import PlacementEngine
     from capcard_sched.framework.session.session import Session
     from capcard_sched.framework.session.statement import Statement
     from capcard_sched.model.job import Job, Task
@@ -37,15 +37,29 @@ _NEVER, _LATER, _NOW = range(3)
 _MANY = 8
 
 
+class Visit(NamedTuple):
+    """The result of one visit to a job on the nodes of one engine; its placements are on the statement."""
+
+    #: The number of processed tasks.
+    processed: int
+    #: Whether the result depends only on the amounts and static results of the nodes.
+    by_amounts: bool
+
+
 def place_in_hyper_node(
-    session: Session, statement: Statement, queue: Queue, job: Job, tasks: Sequence[Task], *, alone: bool
+    session: Session,
+    statement: Statement,
+    queue: Queue,
+    job: Job,
+    tasks: Sequence[Task],
+    visit: Callable[[PlacementEngine], Visit],
 ) -> int:
-    """One visit to a job in hard mode, as `GangAllocator.run`: returns the number of processed tasks.
+    """One visit to a job in hard mode: returns the number of processed tasks. `visit` places them on an engine's nodes.
 
     The statement holds the job's placements in the best HyperNode; it is empty when no HyperNode fits, and the pods get
     the reason. Raises HookFailed.
     """
-    return _HyperNodeSearch(session, statement, queue, job, tasks, alone).run()
+    return _HyperNodeSearch(session, statement, queue, job, tasks, visit).run()
 
 
 class _HyperNodeOffer(NamedTuple):
@@ -57,14 +71,20 @@ class _HyperNodeOffer(NamedTuple):
 
 class _HyperNodeSearch:
     def __init__(
-        self, session: Session, statement: Statement, queue: Queue, job: Job, tasks: Sequence[Task], alone: bool
+        self,
+        session: Session,
+        statement: Statement,
+        queue: Queue,
+        job: Job,
+        tasks: Sequence[Task],
+        place: Callable[[PlacementEngine], Visit],
     ) -> None:
         self._session = session
         self._statement = statement
         self._queue = queue
         self._job = job
         self._tasks = tasks
-        self._alone = alone
+        self._place = place
         self._tree = session.tree
         self._needed = max(1, job.min_available - job.ready_tasks - job.pending_best_effort)
         #: The highest number of pods that fit one HyperNode, and its number.
@@ -159,14 +179,14 @@ class _HyperNodeSearch:
                 self._twins[number] = twin
                 offer = self._offers[twin]
             else:
-                attempt = self._visit(number)
+                visit = self._visit(number)
                 if self._is_refused():
                     self._refused = number if self._refused < 0 else self._refused
                     if not self._has_alternatives():
                         return None, []
                 offer = self._offers[number] = _HyperNodeOffer(self._statement.placements, self._grade())
                 self._record_most(sum(len(placement.tasks) for placement in offer.placements), number)
-                if fingerprints and attempt.by_amounts:
+                if fingerprints and visit.by_amounts:
                     tried[fingerprints[number]] = number
             if offer.grade == _NOW:
                 now.append(number)
@@ -198,17 +218,16 @@ class _HyperNodeSearch:
             return _NOW
         return _LATER if placements and session.job_pipelined(self._job) else _NEVER
 
-    def _visit(self, number: int, *, by_tree: bool = False) -> GangAllocator:
+    def _visit(self, number: int, *, by_tree: bool = False) -> Visit:
         """Places the job's tasks in one HyperNode, and nothing else on the statement."""
         self._statement.rollback(0)
         session = self._session
         session.drop_outcomes(self._tasks)
         session.withdraw_refusals(self._refusals_before)
-        engine = session.engine.restrict(number, by_tree=by_tree)
-        attempt = GangAllocator(session, self._statement, self._queue, self._job, self._tasks, engine, explains=False)
         self._held = number, by_tree
-        self._processed = attempt.run(alone=self._alone)
-        return attempt
+        visit = self._place(session.engine.restrict(number, by_tree=by_tree))
+        self._processed = visit.processed
+        return visit
 
     def _is_refused(self) -> bool:
         """Whether only quotas, or checks before all nodes, refuse the job."""
