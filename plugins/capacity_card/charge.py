@@ -72,20 +72,12 @@ class ChargeSum(dict[str, int]):
 
     def __iadd__(self, other: ChargeSum) -> Self:
         for key, amount in other.items():
-            total = self.get(key, 0) + amount
-            if total:
-                self[key] = total
-            else:
-                del self[key]
+            self.put(key, self.get(key, 0) + amount)
         return self
 
     def __isub__(self, other: ChargeSum) -> Self:
         for key, amount in other.items():
-            left = self.get(key, 0) - amount
-            if left:
-                self[key] = left
-            else:
-                del self[key]
+            self.put(key, self.get(key, 0) - amount)
         return self
 
     def without(self, held: ChargeSum) -> ChargeSum:

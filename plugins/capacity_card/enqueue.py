@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from capcard_sched.plugins.capacity_card.charge import ChargeSum
-from capcard_sched.plugins.capacity_card.feasibility import QueueUsage
+from capcard_sched.plugins.capacity_card.multi_card_admission import QueueUsage
 
 if TYPE_CHECKING:
     from capcard_sched.framework.quota.limits import QuotaShortage
     from capcard_sched.model.job import Job
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.refusal import Refusal
-    from capcard_sched.plugins.capacity_card.accounts import ChargeBook, JobAccount, QueueAccount
     from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments
     from capcard_sched.plugins.capacity_card.ledger import Ledger
+    from capcard_sched.plugins.capacity_card.quota import ChargeBook, JobAccount, QueueAccount
     from capcard_sched.plugins.capacity_card.refusals import QuotaRefusals
 
 

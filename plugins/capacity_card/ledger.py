@@ -13,11 +13,19 @@ from capcard_sched.framework.quota.queue_sums import SumTree
 from capcard_sched.model.queue import ancestors
 from capcard_sched.model.resources import CPU, CPU_COLUMN, MEMORY, MEMORY_COLUMN
 from capcard_sched.model.status import PLACED_STATUSES, TaskStatus
-from capcard_sched.plugins.capacity_card.accounts import ChargeBook, JobAccount, QueueAccount, limit_by_ancestors
 from capcard_sched.plugins.capacity_card.charge import ChargeSum
-from capcard_sched.plugins.capacity_card.feasibility import QueueUsage
-from capcard_sched.plugins.capacity_card.quota import ClusterAmounts, card_quota, guaranteed, queue_quota
-from capcard_sched.plugins.capacity_card.service_type import service_type
+from capcard_sched.plugins.capacity_card.multi_card_admission import QueueUsage
+from capcard_sched.plugins.capacity_card.quota import (
+    ChargeBook,
+    ClusterAmounts,
+    JobAccount,
+    QueueAccount,
+    card_quota,
+    guaranteed,
+    limit_by_ancestors,
+    queue_quota,
+    service_type,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping
@@ -29,12 +37,10 @@ if TYPE_CHECKING:
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.task_class import TaskClass
     from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments
+    from capcard_sched.plugins.capacity_card.cards import CardDemand, CardDemands, CardInventory
     from capcard_sched.plugins.capacity_card.charge import Charge
-    from capcard_sched.plugins.capacity_card.demand import CardDemand, CardDemands
-    from capcard_sched.plugins.capacity_card.inventory import CardInventory
     from capcard_sched.plugins.capacity_card.minimum import JobQuantities, Minimum
-    from capcard_sched.plugins.capacity_card.quota import CardQuota
-    from capcard_sched.plugins.capacity_card.service_type import ServiceType
+    from capcard_sched.plugins.capacity_card.quota import CardQuota, ServiceType
 
 #: Statuses of charged pods: on a node until they are gone, and inside a session the nominated ones.
 CHARGED_STATUSES = PLACED_STATUSES | {TaskStatus.PIPELINED}
@@ -59,21 +65,19 @@ class Ledger:
         self.jobs: dict[str, JobAccount] = {}
         #: Thousandths of cards that charged pods hold, by (card, service type); entries stay at 0.
         self.by_service: dict[tuple[str, ServiceType], int] = {}
-
         #: Events that contradict the ledger: pods charged twice, or discharged without a charge.
         self.internal_errors = 0
         self._card_quotas: dict[str, CardQuota] = {}
         #: Queue name to `spec.parent`, as of the tree of accounts.
         self._parents: dict[str, str] = {}
-        self._clusters = (ClusterAmounts(0, 0), ClusterAmounts(0, 0))
+        #: Of cpu and of memory.
+        self._clusters = [ClusterAmounts(0, 0), ClusterAmounts(0, 0)]
         #: Keys of jobs whose quantities are recomputed before the next read.
         self._stale: set[str] = set()
         #: Keys of jobs with events in this session: the next session open rebuilds them from their pods.
         self._touched: set[str] = set()
         #: Keys of jobs whose phase may have changed when the last session closed.
         self._closing: Iterable[str] = ()
-
-    # --- session open -----------------------------------------------------------------------------------------------
 
     def held_cards(self) -> set[str]:
         """Cards that some charged pod holds."""
@@ -129,17 +133,14 @@ class Ledger:
                 self._card_quotas[name] = card_quota(queue)
                 found.append(queue)
         old = self._clusters
-        self._clusters = (
+        self._clusters = [
             ClusterAmounts(
-                int(session.total[CPU_COLUMN]), guaranteed(queues.values(), CPU) if names else old[0].guaranteed
-            ),
-            ClusterAmounts(
-                int(session.total[MEMORY_COLUMN]), guaranteed(queues.values(), MEMORY) if names else old[1].guaranteed
-            ),
-        )
-        limited = {
-            queue.name for queue in (found if self._clusters == old else queues.values()) if self._update_quota(queue)
-        }
+                int(session.total[column]), guaranteed(queues.values(), name) if names else before.guaranteed
+            )
+            for name, column, before in ((CPU, CPU_COLUMN, old[0]), (MEMORY, MEMORY_COLUMN, old[1]))
+        ]
+        resized = found if self._clusters == old else queues.values()
+        limited = {queue.name for queue in resized if self._update_quota(queue)}
         if moved:
             above = {name: [one.name for one in ancestors(queues[name], queues)] for name in self.queues}
             self._tree.connect(above)
@@ -215,8 +216,6 @@ class Ledger:
         queue.invalidate()
         for held, amount in account.by_service.items():
             self.by_service[held] -= amount
-
-    # --- events -----------------------------------------------------------------------------------------------------
 
     def charge(self, placement: Placement) -> None:
         """Charge pods that were placed, or whose eviction was undone. A pod is charged once."""
@@ -327,8 +326,6 @@ class Ledger:
         account.queue.invalidate()
         self._stale.add(account.job.key)
         self._touched.add(account.job.key)
-
-    # --- queries ----------------------------------------------------------------------------------------------------
 
     def recompute(self) -> None:
         """Recompute pending, inqueue and elastic amounts of the jobs that changed. O(pods of these jobs)."""

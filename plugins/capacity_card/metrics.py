@@ -1,22 +1,59 @@
-"""Metrics of the plugin, named without the `volcano_` prefix."""
+"""Series of queues, cards and evictions, and the annotation `volcano.sh/card.allocated` of queues."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, Final
 
 from capcard_sched.framework.api.plugin import Sample
+from capcard_sched.model.annotations import CARD_ALLOCATED
 from capcard_sched.model.cards import CARD
 from capcard_sched.plugins.capacity_card.charge import CPU_KEY, MEMORY_KEY, PLAIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from capcard_sched.plugins.capacity_card.accounts import QueueAccount
-    from capcard_sched.plugins.capacity_card.eviction_metrics import EvictionMetrics
-    from capcard_sched.plugins.capacity_card.inventory import CardInventory
+    from capcard_sched.framework.session.session import Session
+    from capcard_sched.plugins.capacity_card.cards import CardInventory
     from capcard_sched.plugins.capacity_card.ledger import Ledger
-    from capcard_sched.plugins.capacity_card.refusals import QuotaRefusals
-    from capcard_sched.plugins.capacity_card.warnings import ValidationWarnings
+    from capcard_sched.plugins.capacity_card.quota import QueueAccount
+    from capcard_sched.plugins.capacity_card.refusals import QuotaRefusals, ValidationWarnings
+
+#: The action that evicts across queues.
+_RECLAIM: Final = "reclaim"
+
+
+class EvictionMetrics:
+    """Counts pods evicted by reclaim, by queues and card."""
+
+    def __init__(self) -> None:
+        #: (victim's queue, reclaimer's queue, card of the victim or "") to pods.
+        self.counts: dict[tuple[str, str, str], int] = {}
+
+    def count(self, session: Session, ledger: Ledger) -> None:
+        """Count the evictions of a session, at its close."""
+        for intent in session.evictions:
+            victim = session.tasks_by_uid.get(intent.uid)
+            if intent.reason != _RECLAIM or victim is None or victim.job is None:
+                continue
+            charge = ledger.charge_of(victim)
+            key = victim.job.queue, intent.queue, charge.card if charge is not None else ""
+            self.counts[key] = self.counts.get(key, 0) + 1
+
+
+def card_usage(cards: dict[str, int]) -> str | None:
+    """JSON of card to whole cards, sorted, without zeros; None when nothing is held."""
+    held = {card: -(-amount // CARD) for card, amount in sorted(cards.items()) if amount > 0}
+    return json.dumps(held, separators=(",", ":")) if held else None
+
+
+def publish_card_usage(session: Session, ledger: Ledger) -> None:
+    """Annotate the queues whose annotation differs from the usage of their subtree. O(queues)."""
+    for name, account in ledger.queues.items():
+        queue = session.queues[name]
+        usage = card_usage(account.subtree.allocated.cards)
+        if queue.annotations.get(CARD_ALLOCATED) != usage:
+            session.annotate_queue(queue, {CARD_ALLOCATED: usage})
 
 
 def samples(

@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from capcard_sched.model.annotations import CARD_REQUEST
 from capcard_sched.model.cards import CardSyntaxError, parse_card_request
 from capcard_sched.model.status import COMPLETED_STATUSES, PodGroupPhase, TaskStatus
+from capcard_sched.plugins.capacity_card.cards import mixed_resources
 from capcard_sched.plugins.capacity_card.charge import PLAIN, Charge, ChargeSum, alternatives_of, same_set, total_of
-from capcard_sched.plugins.capacity_card.demand import mixed_resources
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from capcard_sched.model.job import Job, Task
     from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments
-    from capcard_sched.plugins.capacity_card.demand import CardDemands
-    from capcard_sched.plugins.capacity_card.inventory import CardInventory
+    from capcard_sched.plugins.capacity_card.cards import CardDemands, CardInventory
 
 _NO_INDEX = 1 << 62
 _ALLOCATED, _PENDING, _LEAVING = range(3)

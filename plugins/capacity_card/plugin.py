@@ -1,14 +1,13 @@
 """The capacity-card plugin: hooks over the accounts of jobs and queues.
 
-Sums by queue and bounds on further pods come from `framework/quota`. One module per subject. Inputs: `arguments`,
-`inventory` (cards of the nodes), `demand` (request of a pod), `minimum` (request of a job), `quota` (limits of a
-queue). Usage: `charge`, `accounts`, `ledger`. Hooks: `enqueue` with `multi_card_admission`, `allocatable`, `selection`,
-and `reclaim` with `service_type`. Output: `refusals`, `warnings`, `metrics`, `eviction_metrics`, `published_usage`.
+Sums by queue and bounds on further pods come from `framework/quota`. Inputs: `cards` (of nodes and pods), `minimum`
+(request of a job), `quota` (limits and accounts of a queue). Usage: `charge`, `ledger`. Hooks: `enqueue` with
+`multi_card_admission`, `selection`, `reclaim`. Output: `refusals`, `metrics`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from capcard_sched.framework.api.node_hooks import NODE_SPEC, filter, score
 from capcard_sched.framework.api.plugin import Grant, Placement, Plugin, Protection
@@ -16,24 +15,18 @@ from capcard_sched.model.annotations import CARD_ASSIGNED
 from capcard_sched.model.explanation import JobCards, PodCards
 from capcard_sched.model.refusal import ExceededLimit
 from capcard_sched.model.status import Vote
-from capcard_sched.plugins.capacity_card import metrics
-from capcard_sched.plugins.capacity_card.allocatable import AllocatableCheck
 from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments
-from capcard_sched.plugins.capacity_card.demand import CardDemands
+from capcard_sched.plugins.capacity_card.cards import CardDemands, CardInventory
 from capcard_sched.plugins.capacity_card.enqueue import EnqueueCheck
-from capcard_sched.plugins.capacity_card.eviction_metrics import EvictionMetrics
-from capcard_sched.plugins.capacity_card.inventory import CardInventory
 from capcard_sched.plugins.capacity_card.ledger import Ledger
+from capcard_sched.plugins.capacity_card.metrics import EvictionMetrics, publish_card_usage, samples
 from capcard_sched.plugins.capacity_card.minimum import Minimum
-from capcard_sched.plugins.capacity_card.published_usage import publish_card_usage
 from capcard_sched.plugins.capacity_card.reclaim import CardReclaim
-from capcard_sched.plugins.capacity_card.refusals import QuotaRefusals, figures_of, without_event
-from capcard_sched.plugins.capacity_card.selection import CardChoice, Selection
-from capcard_sched.plugins.capacity_card.warnings import ValidationWarnings
+from capcard_sched.plugins.capacity_card.refusals import QuotaRefusals, ValidationWarnings, figures_of, without_event
+from capcard_sched.plugins.capacity_card.selection import AllocatableCheck, CardChoice, Selection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from typing import Literal
 
     from capcard_sched.framework.api.node_view import FilterResult, NodeView, PodSignature, Rows, Scores
     from capcard_sched.framework.api.plugin import Sample, VictimDecision
@@ -75,8 +68,6 @@ class CapacityCard(Plugin):
         self._allocatable = AllocatableCheck(self.ledger, self.demands, self.selection, self.refusals)
         self._reclaim = CardReclaim(chosen, self.demands, self.ledger, self.selection)
 
-    # --- session ----------------------------------------------------------------------------------------------------
-
     def open(self, session: Session) -> None:
         self._queues, self._refusal_of = session.queues, session.refusal_of
         renamed = self.inventory.refresh(session, self.ledger.held_cards())
@@ -93,9 +84,7 @@ class CapacityCard(Plugin):
             publish_card_usage(session, self.ledger)
 
     def metrics(self) -> Iterator[Sample]:
-        return metrics.samples(self.ledger, self.inventory, self.refusals, self.warnings, self.evictions)
-
-    # --- diagnoses --------------------------------------------------------------------------------------------------
+        return samples(self.ledger, self.inventory, self.refusals, self.warnings, self.evictions)
 
     def job_cards(self, job: Job) -> JobCards | None:
         account = self.ledger.jobs.get(job.key)
@@ -107,8 +96,6 @@ class CapacityCard(Plugin):
     def pod_cards(self, cls: TaskClass) -> PodCards | None:
         demand = self.demands.of(cls)
         return PodCards(demand.names, demand.alternatives, demand.amount, demand.error)
-
-    # --- quotas -----------------------------------------------------------------------------------------------------
 
     def job_enqueueable(self, job: Job) -> Vote | Refusal:
         return self._enqueue.refusal(self._queues.get(job.queue), job) or Vote.PERMIT
@@ -146,8 +133,6 @@ class CapacityCard(Plugin):
         account = self.ledger.queues.get(queue.name)
         return -queue.priority, account.share if account is not None else 0.0
 
-    # --- reclaim ----------------------------------------------------------------------------------------------------
-
     def may_reclaim(self, job: Job) -> bool | None:
         return self._reclaim.may_reclaim(job)
 
@@ -167,8 +152,6 @@ class CapacityCard(Plugin):
     def alternatives(self, profile: PodSignature) -> Rows | None:
         return self.selection.positions(profile)
 
-    # --- nodes ------------------------------------------------------------------------------------------------------
-
     def signature(self, queue: Queue, task: Task) -> CardChoice | None:
         selection = self.selection
         return selection.of_task(task) if selection.per_job else selection.of_queue(queue.name, task.cls)
@@ -182,8 +165,6 @@ class CapacityCard(Plugin):
     @score(reads=NODE_SPEC)
     def score_cards(self, profile: PodSignature, rows: NodeView) -> Scores | None:
         return self.selection.scores(profile, rows)
-
-    # --- events -----------------------------------------------------------------------------------------------------
 
     def on_allocate(self, placement: Placement) -> None:
         self.ledger.charge(placement)

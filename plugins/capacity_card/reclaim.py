@@ -10,18 +10,17 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from capcard_sched.framework.api.plugin import Protection, VictimDecision
 from capcard_sched.model.resources import CPU, MEMORY
-from capcard_sched.plugins.capacity_card.service_type import has_service_type, service_type
+from capcard_sched.plugins.capacity_card.quota import has_service_type, service_type
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from capcard_sched.model.job import Job, Task
-    from capcard_sched.plugins.capacity_card.accounts import QueueAccount
     from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments
-    from capcard_sched.plugins.capacity_card.demand import CardDemands
+    from capcard_sched.plugins.capacity_card.cards import CardDemands
     from capcard_sched.plugins.capacity_card.ledger import Ledger
+    from capcard_sched.plugins.capacity_card.quota import QueueAccount, ServiceType
     from capcard_sched.plugins.capacity_card.selection import Selection
-    from capcard_sched.plugins.capacity_card.service_type import ServiceType
 
 #: Why a pod is no victim, as shown to users.
 WRONG_TYPE: Final = "service-type"

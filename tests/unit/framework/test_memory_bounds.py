@@ -6,7 +6,7 @@ import pytest
 
 from capcard_sched.framework.placement import signature_cache
 from capcard_sched.framework.toolkit import node_index, pod_selectors, topology_counts
-from capcard_sched.plugins.capacity_card import demand
+from capcard_sched.plugins.capacity_card import cards
 from capcard_sched.testing import Harness
 
 _CONF = """
@@ -21,7 +21,7 @@ _ROUNDS = 3 * _LIMIT
 def _small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_index, "_MAX_ENTRIES", _LIMIT)
     monkeypatch.setattr(signature_cache, "_MOST_STATIC", _LIMIT)
-    monkeypatch.setattr(demand, "_MAX_CLASSES", _LIMIT)
+    monkeypatch.setattr(cards, "_MAX_CLASSES", _LIMIT)
     for module in (topology_counts, pod_selectors):
         monkeypatch.setattr(module, "MAX_CLASSES", _LIMIT)
 

@@ -15,9 +15,9 @@ from capcard_sched.framework.session.session import Session
 from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.status import TaskStatus
 from capcard_sched.plugins.capacity_card import CapacityCard
-from capcard_sched.plugins.capacity_card.accounts import ChargeBook
 from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments
 from capcard_sched.plugins.capacity_card.charge import CPU_KEY, ChargeSum
+from capcard_sched.plugins.capacity_card.quota import ChargeBook
 from capcard_sched.state.changes import Changes
 from capcard_sched.testing import Harness
 
