@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capcard_sched.plugins.proportion.filling import fill
-from capcard_sched.plugins.proportion.iteration import iterate
+from capcard_sched.plugins.proportion import fill, iterate
 
 _PODS = 2
 

@@ -13,8 +13,16 @@ from capcard_sched.framework.core import StepResult
 from capcard_sched.model.deltas import NodeUsageChanged
 from capcard_sched.model.intents import Evict
 from capcard_sched.model.usage import NodeUsage
-from capcard_sched.plugins.rescheduling.arguments import Bounds, Params, ReschedulingArguments, Strategy
-from capcard_sched.plugins.rescheduling.balance import budget, node_loads, quality, sides
+from capcard_sched.plugins.rescheduling import (
+    Bounds,
+    Params,
+    ReschedulingArguments,
+    Strategy,
+    budget,
+    node_loads,
+    quality,
+    sides,
+)
 from capcard_sched.testing import EPOCH, Harness, registry
 
 MINUTE = 60.0

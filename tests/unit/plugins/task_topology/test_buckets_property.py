@@ -14,7 +14,7 @@ from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.annotations import TASK_TOPOLOGY_AFFINITY, TASK_TOPOLOGY_ANTI_AFFINITY
 from capcard_sched.model.job import Task
 from capcard_sched.model.status import TaskStatus
-from capcard_sched.plugins.task_topology.buckets import size_of
+from capcard_sched.plugins.task_topology import size_of
 from tests.unit.plugins.task_topology.world import World, notes, snapshot
 
 ROLES = ["a", "b", "c", "d"]

@@ -16,8 +16,7 @@ from capcard_sched.model.annotations import (
     TASK_TOPOLOGY_TASK_ORDER,
 )
 from capcard_sched.model.task_topology import GROUPS_FORM, ORDER_FORM, TaskAffinityGroups
-from capcard_sched.plugins.task_topology.buckets import Relations
-from capcard_sched.plugins.task_topology.plugin import TaskTopologyArguments
+from capcard_sched.plugins.task_topology import Relations, TaskTopologyArguments
 from capcard_sched.testing import Harness, registry
 from tests.evictions import evicted
 from tests.unit.plugins.task_topology.world import World, conf, notes, snapshot

@@ -12,8 +12,7 @@ from capcard_sched.model.annotations import (
     TASK_TOPOLOGY_ANTI_AFFINITY,
     TASK_TOPOLOGY_TASK_ORDER,
 )
-from capcard_sched.plugins.task_topology import TaskTopology
-from capcard_sched.plugins.task_topology.buckets import JobBuckets
+from capcard_sched.plugins.task_topology import JobBuckets, TaskTopology
 from capcard_sched.testing import Harness, hooks_of
 
 
