@@ -8,25 +8,168 @@ import msgspec
 import numpy as np
 
 from capcard_sched.framework.api.plugin import VETO, Sample, VictimDecision
+from capcard_sched.framework.quota.limits import QuotaBound
 from capcard_sched.framework.quota.quota_plugin import QuotaPlugin
 from capcard_sched.framework.toolkit.gang_slack import split_slack
 from capcard_sched.model.reasons import QUEUE_NOT_LEAF
 from capcard_sched.model.refusal import Refusal
 from capcard_sched.model.status import TaskStatus
-from capcard_sched.plugins.capacity.bounds import allocation_bounds, reclaim_bounds
-from capcard_sched.plugins.capacity.reclaim import ReclaimPolicy
 from capcard_sched.plugins.capacity.tree import Tree, depth_in_common
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import Any
 
     from capcard_sched.framework.api.plugin import Placement
-    from capcard_sched.framework.quota.limits import Needs, QuotaBound
+    from capcard_sched.framework.quota.limits import Needs
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Task
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.resources import Vector
+    from capcard_sched.model.task_class import TaskClass
+    from capcard_sched.plugins.capacity.tree import Branch
+
+
+def allocation_bounds(leaf: Branch, needs: Needs, *, nominating: bool) -> Iterator[QuotaBound]:
+    """Bounds of allocate: the real capability of the queue and of every branch above it.
+
+    The unused guarantees of other queues are not available either. Pods that are being released count until they are
+    gone, except when `nominating`.
+    """
+    for name, column, amount in needs:
+        for branch in leaf.path:
+            held, limit = _held(branch, column, nominating), branch.real_capability.item(column)
+            yield QuotaBound((limit - held) // amount, name, amount, branch.name, held, limit)
+        if leaf.guarded:
+            yield from _guarantee_bounds(leaf, name, column, amount, nominating)
+
+
+def _held(branch: Branch, column: int, nominating: bool) -> int:
+    return branch.held.item(column) + (0 if nominating else branch.releasing.item(column))
+
+
+def _guarantee_bounds(leaf: Branch, name: str, column: int, amount: int, nominating: bool) -> Iterator[QuotaBound]:
+    own = leaf.kept.item(column)  # the unused guarantee that is kept for this queue
+    branch = leaf
+    while branch.parent is not None:
+        parent = branch.parent
+        others = parent.earmarked.item(column) - own
+        if others > 0:
+            held, limit = _held(parent, column, nominating), parent.real_capability.item(column) - others
+            fitting = max(own // amount, (limit - held) // amount)
+            yield QuotaBound(fitting, name, amount, parent.name, held, limit)
+        own += parent.kept.item(column) - parent.earmarked.item(column)
+        branch = parent
+
+
+def reclaim_bounds(leaf: Branch, needs: Needs) -> Iterator[QuotaBound]:
+    """Bounds of reclaim: the deserved amounts and the real capability of the queue.
+
+    `deserved` limits only the resources it names; a queue that names none of the requested ones reclaims nothing.
+    """
+    named = any(column in leaf.named for _, column, _ in needs)
+    for name, column, amount in needs:
+        held, limit = leaf.held.item(column), leaf.real_capability.item(column)
+        if not named:
+            yield QuotaBound(0, name, amount, leaf.name, held, 0)
+            continue
+        if column in leaf.named:
+            limit = min(limit, leaf.deserved.item(column))
+        yield QuotaBound((limit - held) // amount, name, amount, leaf.name, held, limit)
+
+
+class ReclaimPolicy:
+    """Protects candidates of one reclaimer; subtracts each victim from its branches."""
+
+    def __init__(self, reclaimer: Branch, needs: Needs, *, level: int) -> None:
+        """`level`: how many branches above a victim's queue must be above what they deserve too."""
+        self._needs = needs
+        self._columns = frozenset(column for _, column, _ in needs)
+        self._level = level
+        self._above = frozenset(reclaimer.chain())
+        #: The innermost branch above the reclaimer that is full: only victims below it help.
+        self._within = next((branch for branch in reclaimer.path[1:] if not self._fits(branch)), None)
+        #: Amounts freed by the victims so far, by branch and column.
+        self._freed: dict[tuple[Branch, int], int] = {}
+        #: Request of one victim of each class, by queue.
+        self._victims: dict[Branch, dict[TaskClass, Needs]] = {}
+
+    def _fits(self, branch: Branch) -> bool:
+        return all(
+            branch.held.item(column) + amount <= branch.real_capability.item(column)
+            for _, column, amount in self._needs
+        )
+
+    def protections(
+        self, candidates: Iterable[tuple[Task, Branch]], needs_of: Callable[[TaskClass], Needs]
+    ) -> dict[str, str]:
+        """Causes of protection by uid; candidates without one are victims.
+
+        Candidates are examined in the order given, each without the victims before it.
+        """
+        protected: dict[str, str] = {}
+        for task, branch in candidates:
+            needs = needs_of(task.cls)
+            own = [one for one in branch.path if one not in self._above]
+            cause = self._protection(branch, own, needs)
+            if not cause and self._could_reclaim_back(branch, needs):
+                cause = "deserved"
+            if cause:
+                protected[task.uid] = cause
+                continue
+            self._victims.setdefault(branch, {})[task.cls] = needs
+            for one in own:
+                for _, column, amount in needs:
+                    self._freed[one, column] = self._freed.get((one, column), 0) + amount
+        return protected
+
+    def _protection(self, branch: Branch, own: Sequence[Branch], needs: Needs) -> str:
+        """`own`: the victim's queue and the branches above it that are not above the reclaimer too."""
+        if branch.fault or not own:
+            return "hierarchy"
+        if self._within is not None and self._within not in branch.path:
+            return "capability"  # of a full queue above the reclaimer: only victims below it help
+        shared = [column for _, column, _ in needs if column in self._columns]
+        if not shared:
+            return "other-resources"
+        if not all(self._is_above(one, shared, needs) for one in own[: self._level + 1]):
+            return "deserved"
+        return "guarantee" if any(self._invades(one, needs) for one in own) else ""
+
+    def _invades(self, branch: Branch, needs: Needs) -> bool:
+        """Whether the eviction leaves the branch below its guarantee of a resource the victim holds."""
+        floor = branch.guarantee
+        return any(
+            floor.item(column) and self._left(branch, column) - amount < floor.item(column)
+            for _, column, amount in needs
+        )
+
+    def _is_above(self, branch: Branch, shared: Sequence[int], needs: Needs) -> bool:
+        """Whether the branch holds more than it deserves of a resource that both sides request.
+
+        Prevents an eviction loop: with the victim back, its queue would exceed its deserved amount again. A pod that
+        requests no resource its queue deserves is always a victim.
+        """
+        if not any(column in branch.named for _, column, _ in needs):
+            return True
+        return any(
+            column in branch.named and self._left(branch, column) > branch.deserved.item(column) for column in shared
+        )
+
+    def _could_reclaim_back(self, branch: Branch, needs: Needs) -> bool:
+        """Whether, without one more victim, the queue deserves an earlier victim again: an eviction loop."""
+        going = {column: amount for _, column, amount in needs}
+        for back in self._victims.get(branch, {}).values():
+            named = [(column, amount) for _, column, amount in back if column in branch.named]
+            if named and all(
+                self._left(branch, column) - going.get(column, 0) + amount <= branch.deserved.item(column)
+                for column, amount in named
+            ):
+                return True
+        return False
+
+    def _left(self, branch: Branch, column: int) -> int:
+        return branch.allocated.item(column) - self._freed.get((branch, column), 0)
 
 
 class CapacityArguments(msgspec.Struct, frozen=True):
@@ -89,8 +232,6 @@ class Capacity(QuotaPlugin):
         for problem in self._tree.problems:
             session.notice(queues[problem.queue], problem.reason, problem.message)
 
-    # --- orders -----------------------------------------------------------------------------------------------------
-
     def queue_order(self, queue: Queue) -> tuple[int | float, ...]:
         """Priority, then share of deserved; among equals a queue with deserved resources goes first.
 
@@ -111,8 +252,6 @@ class Capacity(QuotaPlugin):
         if not self.hierarchy:
             return 0
         return -depth_in_common(self._tree.branches[queue.name], self._tree.branches[reclaimer.name])
-
-    # --- quotas -----------------------------------------------------------------------------------------------------
 
     def _pod_bounds(self, queue: Queue, needs: Needs, hook: str) -> Iterator[QuotaBound]:
         branch = self._tree.branches[queue.name]
@@ -174,8 +313,6 @@ class Capacity(QuotaPlugin):
         ]
         return branch.fault, len(branch.path), *amounts
 
-    # --- admission --------------------------------------------------------------------------------------------------
-
     def allocation_version(self, queue: Queue) -> tuple[object, ...]:
         branch = self._tree.branches[queue.name]
         barred = self._barred(queue, "allocatable")
@@ -185,8 +322,6 @@ class Capacity(QuotaPlugin):
             for vector in (one.held, one.releasing, one.real_capability, one.kept, one.earmarked)
         ]
         return barred is None or barred.message, branch.deserved.tobytes(), branch.named, *amounts
-
-    # --- metrics ----------------------------------------------------------------------------------------------------
 
     def metrics(self) -> Iterator[Sample]:
         for name, branch in self._tree.branches.items():
@@ -205,8 +340,6 @@ class Capacity(QuotaPlugin):
             share = branch.dominant_share()
             yield Sample("queue_share", {"queue_name": name}, share)
             yield Sample("queue_overused", {"queue_name": name}, float(share > 1))
-
-    # --- inside -----------------------------------------------------------------------------------------------------
 
     def _count(self, placement: Placement, sign: int) -> None:
         job, tasks = placement.job, placement.tasks

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from capcard_sched.framework.api.plugin import Placement, Plugin, Sample
-from capcard_sched.plugins.drf.hierarchy import Hierarchy
-from capcard_sched.plugins.drf.shares import Shares, held, holds_nothing
+from capcard_sched.plugins.drf.hierarchy import Hierarchy, Shares, held, holds_nothing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Node, Task
     from capcard_sched.model.task_class import TaskClass
-    from capcard_sched.plugins.extender.arguments import ExtenderArguments
-    from capcard_sched.plugins.extender.objects import Objects
+    from capcard_sched.plugins.extender.objects import ExtenderArguments, Objects
 
 #: Cached responses; a larger cache is cleared.
 _MOST_KEPT: Final = 200_000
@@ -116,8 +115,6 @@ class NodeCalls:
         """End the session: results stay readable, without further calls."""
         self._is_open = False
 
-    # --- which pods -------------------------------------------------------------------------------------------------
-
     def interested(self, cls: TaskClass) -> bool:
         """Whether the webhook manages pods of the class."""
         managed = self._managed
@@ -140,8 +137,6 @@ class NodeCalls:
                 return min(pending, key=session.task_key)
         everyone = (task for job in jobs for task in job.tasks.values() if task.cls is signature.cls)
         return min(everyone, key=lambda task: task.uid, default=None)
-
-    # --- predicate --------------------------------------------------------------------------------------------------
 
     def judge(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
         """Reject the nodes that the webhook rejects, among those that passed so far.
@@ -221,8 +216,6 @@ class NodeCalls:
         passing = (row for row in ordered if (self._recall(signature, task, nodes[row]) or unavailable) == _PASSED)
         return next(passing, -1)
 
-    # --- known results ----------------------------------------------------------------------------------------------
-
     def _results(self, signature: PodSignature, task: Task) -> dict[int, _NodeResult]:
         """By row: the valid results of this session or, after it, all of them."""
         nodes = self._session.nodes
@@ -257,8 +250,6 @@ class NodeCalls:
     def _meaning(self, failure: CallFailure) -> _NodeResult:
         return _PASSED if self._ignorable else _NodeResult(Code.ERROR, failure.message)
 
-    # --- calls -----------------------------------------------------------------------------------------------------
-
     def _call(self, signature: PodSignature, task: Task, rows: Sequence[int]) -> list[_NodeResult]:
         """The results for the pod on each row."""
         table = self._session.nodes
@@ -292,8 +283,6 @@ class NodeCalls:
         results = response.results or {}
         missing = CallFailure("answer", f"the response to {batch.name} has nothing about the node in results")
         return [understood(results[node.name]) if node.name in results else missing for node in nodes]
-
-    # --- scores -----------------------------------------------------------------------------------------------------
 
     def scores(self, signature: PodSignature, rows: NodeView) -> Scores | None:
         """The webhook's scores of nodes: float64 [k]; None without any, or when `best` adds them.

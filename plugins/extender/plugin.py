@@ -11,9 +11,8 @@ from capcard_sched.model.reasons import EXTENDER_REJECTED
 from capcard_sched.model.refusal import Refusal
 from capcard_sched.model.status import Vote
 from capcard_sched.plugins.extender import wire
-from capcard_sched.plugins.extender.arguments import ExtenderArguments, is_url, parse
 from capcard_sched.plugins.extender.nodes import NodeCalls
-from capcard_sched.plugins.extender.objects import Objects, task_body, victims_body
+from capcard_sched.plugins.extender.objects import ExtenderArguments, Objects, is_url, parse, task_body, victims_body
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -104,8 +103,6 @@ class Extender(Plugin):
     def parse_arguments(cls, raw: Mapping[str, object], problems: ArgumentReader) -> ExtenderArguments:
         return parse(raw, problems)
 
-    # --- session ----------------------------------------------------------------------------------------------------
-
     def open(self, session: Session) -> None:
         if not self._connected:
             self._connected = True
@@ -146,8 +143,6 @@ class Extender(Plugin):
     def _call(self, verb: WebhookVerb[Response], write: Callable[[], bytes]) -> Response | CallFailure:
         (response,) = self._client.call(verb, 1, lambda: [write()])
         return response
-
-    # --- jobs and queues --------------------------------------------------------------------------------------------
 
     def job_ready(self, job: Job) -> bool:
         if not self._takes_part:
@@ -190,8 +185,6 @@ class Extender(Plugin):
         self._blocked = self._blocked or overused
         return overused
 
-    # --- victims ----------------------------------------------------------------------------------------------------
-
     def preemptable(self, task: Task, candidates: Sequence[Task]) -> list[Task] | None:
         return self._victims(self._preemptable, task, candidates)
 
@@ -212,8 +205,6 @@ class Extender(Plugin):
         named = {victim.uid for victim in response.victims or ()}
         return [each for each in candidates if each.uid in named]
 
-    # --- nodes ------------------------------------------------------------------------------------------------------
-
     def signature(self, queue: Queue, task: Task) -> str | None:
         """The job of the pods that are sent."""
         if not self._took_part or task.job is None or not self._nodes.interested(task.cls):
@@ -233,8 +224,6 @@ class Extender(Plugin):
 
     def best_node(self, signature: PodSignature, rows: Rows, scores: Scores) -> int | None:
         return self._nodes.best(signature, rows, scores)
-
-    # --- events -----------------------------------------------------------------------------------------------------
 
     def on_allocate(self, placement: Placement) -> None:
         self._notify(self._allocate, placement)

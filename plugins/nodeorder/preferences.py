@@ -1,4 +1,4 @@
-"""Resolves the preferred terms of a pod to counts and topology keys, the plugin's part of a pod signature.
+"""Preferred pod affinity and topology spread: counts by topology key, and their scores.
 
 Covers preferred pod (anti-)affinity of the pod, that of existing pods which select it, and ScheduleAnyway constraints.
 Cluster-level default constraints are not supported: they apply to pods that a Service selects, and the scheduler does
@@ -7,7 +7,10 @@ not watch Services.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 from capcard_sched.framework.toolkit.pod_selectors import (
     PodCache,
@@ -24,6 +27,7 @@ from capcard_sched.model.selectors import term_weight
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from capcard_sched.framework.api.node_view import Mask, NodeView, Scores
     from capcard_sched.framework.session.session import Session
     from capcard_sched.framework.toolkit.node_index import NodeIndex
     from capcard_sched.framework.toolkit.topology_count import CarriedTerms, CarrierCount, PodCount, TopologyCount
@@ -131,8 +135,6 @@ class PreferenceBook:
                 continue
         return _PreferredTerms(tuple(affinity), tuple(spread), tuple(required))
 
-    # --- TermReader -------------------------------------------------------------------------------------------------
-
     def has_terms(self, cls: TaskClass) -> bool:
         """Whether the class has preferred pod terms or soft constraints."""
         return any(self._of_class(cls)) or bool(self._required(cls))
@@ -149,8 +151,6 @@ class PreferenceBook:
             yield self.counters.carriers(selector, topology_key, _TOWARDS if weight > 0 else _AWAY), abs(weight)
         for selector, topology_key in dict.fromkeys(self._terms.of(task).required):
             yield self.counters.carriers(selector, topology_key, _TOWARDS), _HARD_POD_AFFINITY_WEIGHT
-
-    # --- preferences ------------------------------------------------------------------------------------------------
 
     def _own(self, task: Task) -> Preferences:
         terms, counters = self._terms.of(task), self.counters
@@ -182,3 +182,77 @@ class PreferenceBook:
         if applying is not None:
             return found._replace(carried=applying)
         return found if found.affinity or found.spread else None
+
+
+HOSTNAME = "kubernetes.io/hostname"
+
+
+def pod_affinity(index: NodeIndex, preferences: Preferences, rows: NodeView) -> Scores | None:
+    """Inter-pod affinity over the candidates, 0 to 100: float64 [k]; None when all are equal."""
+    by_key: dict[str, list[tuple[TopologyCount, int]]] = {}
+    for pod_count, topology_key, weight in preferences.affinity:
+        if pod_count.sum:
+            by_key.setdefault(topology_key, []).append((pod_count, weight))
+    for topology_key, pod_counts in preferences.carried.by_key.items() if preferences.carried is not None else ():
+        present = [(each, each.carried[1]) for each in pod_counts if each.sum and each.carried is not None]
+        by_key.setdefault(topology_key, []).extend(present)
+    raw = np.zeros(len(rows), dtype=np.int64)
+    for topology_key, weighted in by_key.items():
+        codes, values = index.column(topology_key)
+        domains = np.zeros(len(values) + 1, dtype=np.int64)
+        for pod_count, weight in weighted:
+            domains += weight * pod_count.totals(index, topology_key)
+        raw += domains[rows.take(codes)]
+    if not len(raw):
+        return None
+    lowest, highest = int(raw.min()), int(raw.max())
+    if lowest == highest:
+        return None
+    return np.trunc(100.0 * (raw - lowest) / (highest - lowest))
+
+
+class SpreadScores:
+    """Scores by `ScheduleAnyway` constraints; caches the nodes that each constraint counts."""
+
+    def __init__(self) -> None:
+        self._index: NodeIndex | None = None
+        self._scopes: dict[tuple[TaskClass, int], Mask] = {}
+
+    def _scope(self, index: NodeIndex, cls: TaskClass, spread: tuple[Spread, ...], position: int) -> Mask:
+        """Mask, bool [nodes]: nodes that have all keys and pass the inclusion policies of this constraint."""
+        if index is not self._index:
+            self._index = index
+            self._scopes.clear()
+        nodes = self._scopes.get((cls, position))
+        if nodes is None:
+            keys, own = (each.topology_key for each in spread), spread[position]
+            nodes = index.counted(cls, keys, by_affinity=own.honors_affinity, by_taints=own.honors_taints)
+            self._scopes[cls, position] = nodes
+        return nodes
+
+    def scores(self, index: NodeIndex, cls: TaskClass, spread: tuple[Spread, ...], rows: NodeView) -> Scores | None:
+        """Topology spread over the candidates, 0 to 100: float64 [k]; None when all are equal.
+
+        Nodes without one of the keys score 0. For the hostname key the current pods of the node itself count.
+        """
+        considered = rows.take(index.with_keys(each.topology_key for each in spread))
+        size = int(np.count_nonzero(considered))
+        if not size:
+            return None
+        raw = np.zeros(len(rows))
+        for position, each in enumerate(spread):
+            codes = rows.take(index.column(each.topology_key).codes)
+            domains = size if each.topology_key == HOSTNAME else len(set(codes[considered].tolist()))
+            raw += each.max_skew - 1
+            if each.pod_count is not None:
+                if each.topology_key == HOSTNAME:
+                    counts = each.pod_count.by_row(index)[rows.rows]
+                else:
+                    scope = self._scope(index, cls, spread, position)
+                    counts = each.pod_count.totals(index, each.topology_key, (cls, position), scope)[codes]
+                raw += counts * math.log(domains + 2)
+        raw = np.floor(raw + 0.5)
+        lowest, highest = float(raw[considered].min()), float(raw[considered].max())
+        scores = np.floor(100.0 * (highest + lowest - raw) / highest) if highest else np.full(len(rows), 100.0)
+        scores[~considered] = 0.0
+        return None if scores.min() == scores.max() else scores

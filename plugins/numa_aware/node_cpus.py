@@ -1,4 +1,11 @@
-"""Tracks the free CPUs of one node, and the CPUs assigned to pods that the Numatopology does not show yet.
+"""The CPUs of one node: free and assigned ones, topology hints, assignment to containers.
+
+A set of CPUs is an integer, CPU n is bit n. The order is that of the kubelet's static CPU manager, so that the planned
+assignment is, as a rule, the kubelet's.
+
+A hint is a set of NUMA nodes with enough free CPUs; it is preferred if no smaller set has enough CPUs in total. CPUs
+are the only hint provider, so that merging the hints of a container is choosing one: preferred hints first, then the
+fewest nodes, then the lowest. Sets of NUMA nodes are integers, bit i for position i of the topology.
 
 The Numatopology lags behind by some seconds, and a kubelet may assign other CPUs than planned. An assignment made here
 is therefore a *claim*. A CPU is available if the object shows it as free and no claim includes it, so that a CPU which
@@ -16,18 +23,152 @@ assign it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from capcard_sched.model.numa import BEST_EFFORT
+from capcard_sched.model.numa import BEST_EFFORT, SINGLE_NUMA_NODE, members
 from capcard_sched.model.status import TaskStatus
-from capcard_sched.plugins.numa_aware.cpus import assign_packed
-from capcard_sched.plugins.numa_aware.hints import CpuPlan, Refused, plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from capcard_sched.model.job import Node, Task
-    from capcard_sched.model.numa import NumaFacts
+    from capcard_sched.model.numa import CpuTopology, NumaFacts
+
+
+def assign(topology: CpuTopology, free: int, count: int, nodes: int) -> int:
+    """Assign `count` CPUs of `free`, those of the preferred NUMA `nodes` (bit i: position i of the topology) first.
+
+    Raises ValueError when fewer are free.
+    """
+    near = 0
+    for position, cpus in enumerate(topology.numa_nodes):
+        if nodes >> position & 1:
+            near |= cpus & free
+    first = assign_packed(topology, near, min(count, near.bit_count()))
+    rest = count - first.bit_count()
+    return first | assign_packed(topology, free & ~first, rest) if rest else first
+
+
+def assign_packed(topology: CpuTopology, free: int, count: int) -> int:
+    """Assign `count` CPUs of `free`, packed. Raises ValueError when fewer are free."""
+    if count >= free.bit_count():
+        if count > free.bit_count():
+            raise ValueError(f"{count} CPUs of {free.bit_count()}")
+        return free
+    taken = 0
+    for socket in topology.sockets:
+        if socket & free == socket and socket.bit_count() <= count:
+            taken |= socket
+            count -= socket.bit_count()
+    if not count:
+        return taken
+    for core in _whole_cores(topology, free & ~taken):
+        if core.bit_count() <= count:
+            taken |= core
+            count -= core.bit_count()
+            if not count:
+                return taken
+    for thread in _threads(topology, free & ~taken, taken)[:count]:
+        taken |= thread
+    return taken
+
+
+def _whole_cores(topology: CpuTopology, free: int) -> list[int]:
+    """Entirely free cores, those on sockets with the fewest of them first."""
+    whole = [(socket, core) for socket, core in topology.cores if core & free == core]
+    on_socket = [0] * len(topology.sockets)
+    for socket, _ in whole:
+        on_socket[socket] += 1
+    whole.sort(key=lambda each: (on_socket[each[0]], each[0]))
+    return [core for _, core in whole]
+
+
+def _threads(topology: CpuTopology, free: int, taken: int) -> list[int]:
+    """Free CPUs: sockets with the most assigned CPUs first, then sockets and cores with the fewest free CPUs."""
+    socket_order = [(-(cpus & taken).bit_count(), (cpus & free).bit_count()) for cpus in topology.sockets]
+    cores = [(socket, core & free) for socket, core in topology.cores if core & free]
+    cores.sort(key=lambda each: (socket_order[each[0]], each[1].bit_count(), each[0]))
+    return [thread for _, core in cores for thread in members(core)]
+
+
+class Hint(NamedTuple):
+    """A set of NUMA nodes with enough free CPUs."""
+
+    nodes: int
+    preferred: bool
+
+
+class CpuPlan(NamedTuple):
+    """The exclusive CPUs of each container of a pod, in order."""
+
+    sets: tuple[int, ...]
+    #: Number of NUMA nodes with one of these CPUs.
+    span: int
+
+    @property
+    def cpus(self) -> int:
+        """The union of the sets."""
+        found = 0
+        for each in self.sets:
+            found |= each
+        return found
+
+
+class Refused(NamedTuple):
+    """The position of the first container that the kubelet would not admit."""
+
+    container: int
+
+
+def fewest(counts: Iterable[int], wanted: int) -> int:
+    """Minimum number of `counts` with a sum of at least `wanted`; one more than there are if all do not suffice."""
+    number = 0
+    for number, count in enumerate(sorted(counts, reverse=True), 1):
+        wanted -= count
+        if wanted <= 0:
+            return number
+    return number + 1
+
+
+def best_hint(free: Sequence[int], total: Sequence[int], wanted: int) -> Hint | None:
+    """The best hint for `wanted` CPUs, given CPUs per NUMA node; None when too few are free. O(nodes squared)."""
+    size = fewest(free, wanted)
+    if size > len(free):
+        return None
+    nodes, missing, left = 0, wanted, size
+    # The lowest set of that size has the lowest highest node: skip, from above, each node that the rest can replace.
+    for position in range(len(free) - 1, -1, -1):
+        if left and (position < left or fewest(free[:position], missing) > left):
+            nodes |= 1 << position
+            missing -= free[position]
+            left -= 1
+    return Hint(nodes, size == fewest(total, wanted))
+
+
+def admits(policy: str, hint: Hint | None) -> bool:
+    """Whether a kubelet with this policy admits the container; False without a hint."""
+    if hint is None:
+        return False
+    if policy == BEST_EFFORT:
+        return True
+    return hint.preferred and (policy != SINGLE_NUMA_NODE or hint.nodes.bit_count() == 1)
+
+
+def plan(topology: CpuTopology, free: int, policy: str, wanted: Sequence[int]) -> CpuPlan | Refused:
+    """Plan `wanted` CPUs for each container, one after the other."""
+    total = [cpus.bit_count() for cpus in topology.numa_nodes]
+    sets = []
+    used = 0
+    for position, count in enumerate(wanted):
+        hint = best_hint([(cpus & free).bit_count() for cpus in topology.numa_nodes], total, count)
+        if hint is None or not admits(policy, hint):
+            return Refused(position)
+        got = assign(topology, free, count, hint.nodes)
+        sets.append(got)
+        used |= got
+        free &= ~got
+    return CpuPlan(tuple(sets), sum(1 for cpus in topology.numa_nodes if cpus & used))
+
 
 #: Seconds of running after which the Numatopology includes a pod, if an exporter updates it.
 SETTLE_SECONDS: Final = 30.0
@@ -92,8 +233,6 @@ class NodeCpus:
         """CPUs that can be assigned."""
         return self.unclaimed & ~self._reserved
 
-    # --- during a session -------------------------------------------------------------------------------------------
-
     def plan(self, wanted: Sequence[int]) -> CpuPlan | Refused:
         """Plan the CPUs of a pod under the node's policy."""
         return plan(self.facts.topology, self.available, self.facts.topology_policy, wanted)
@@ -111,8 +250,6 @@ class NodeCpus:
         """Remove the claim of a pod whose placement is undone. Returns whether it had one."""
         self._known.discard(uid)
         return self.claims.pop(uid, None) is not None
-
-    # --- between sessions -------------------------------------------------------------------------------------------
 
     def catch_up(self, node: Node, now: float) -> None:
         """End claims, and add those of pods that appeared without a plan. O(pods on the node)."""

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from capcard_sched.model.numa import BEST_EFFORT, NONE, RESTRICTED, SINGLE_NUMA_NODE, STATIC
-from capcard_sched.plugins.numa_aware.hints import CpuPlan, plan
-from capcard_sched.plugins.numa_aware.node_cpus import NodeCpus
+from capcard_sched.plugins.numa_aware.node_cpus import CpuPlan, NodeCpus, plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -85,8 +84,6 @@ class NumaRows:
         """Whether any node is tracked."""
         return bool(self._nodes)
 
-    # --- between sessions -------------------------------------------------------------------------------------------
-
     def catch_up(self, session: Session) -> None:
         """Apply the changes. O(nodes) when the set of nodes changed."""
         table, numa, changed = session.nodes, session.numa, session.changed
@@ -138,8 +135,6 @@ class NumaRows:
         expiries = (self._nodes[name].next_expiry(now) for name in self._claiming)
         return min((expiry for expiry in expiries if expiry is not None), default=None)
 
-    # --- rows -------------------------------------------------------------------------------------------------------
-
     def _describe(self, row: int, facts: NumaFacts | None) -> None:
         """Write the facts that pods do not change."""
         self.present[row] = facts is not None
@@ -166,8 +161,6 @@ class NumaRows:
             self._classes.append(key)
         self._class_of[row] = number
         self._log.append(row)
-
-    # --- lookups ----------------------------------------------------------------------------------------------------
 
     def place(self, rows: Rows, checked: Mask, wanted: tuple[int, ...]) -> tuple[Numbers, Numbers]:
         """Place containers with `wanted` CPUs each on the `checked` rows (bool [k]).
@@ -223,8 +216,6 @@ class NumaRows:
         leasts[stale] = 1 + (self._total[stale] < wanted).sum(axis=1)
         self._sizes[wanted] = sizes, leasts, len(self._log)
         return sizes, leasts
-
-    # --- placements -------------------------------------------------------------------------------------------------
 
     def claim(self, node: Node, uid: str, wanted: tuple[int, ...]) -> None:
         """Assign CPUs to a pod, if the node is tracked and admits it."""

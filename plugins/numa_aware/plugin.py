@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.task_class import TaskClass
-    from capcard_sched.plugins.numa_aware.hints import CpuPlan
+    from capcard_sched.plugins.numa_aware.node_cpus import CpuPlan
 
 NO_FACTS = "numa info is empty"
 NOT_STATIC = "cpu manager policy isn't static"
@@ -87,8 +87,6 @@ class NumaAware(Plugin):
         waits = expiry is not None and any(job.pending for job in self._session.with_pending_tasks())
         return expiry if waits else None
 
-    # --- nodes ------------------------------------------------------------------------------------------------------
-
     def _reads_cpus(self, signature: PodSignature) -> bool:
         """Whether the checks apply: the pod is Guaranteed, and has a policy or uses exclusive CPUs that are tracked."""
         cls = signature.cls
@@ -142,8 +140,6 @@ class NumaAware(Plugin):
         checked, containers = candidates.take(self._rows.tracked), signature.cls.own_cpus or ()
         _, spans = self._rows.place(candidates.rows, checked, tuple(count for _, count in containers))
         return normalised(spans.astype(np.float64), self.arguments.weight)
-
-    # --- placements -------------------------------------------------------------------------------------------------
 
     def on_allocate(self, placement: Placement) -> None:
         """Assign CPUs to placed pods. Undoing an eviction changes nothing: a terminating pod keeps its CPUs."""

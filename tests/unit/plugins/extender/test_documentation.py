@@ -17,7 +17,7 @@ import yaml
 from capcard_sched.cli.main import run
 from capcard_sched.framework.conf.scheduler_conf import parse_conf
 from capcard_sched.plugins.extender import wire
-from capcard_sched.plugins.extender.schema import schema, schema_text
+from capcard_sched.plugins.extender.wire import schema, schema_text
 from capcard_sched.testing import Harness, registry
 from tests.daemon.recording.day import CONFS, Day
 from tests.unit.plugins.extender.webhook import VERBS, Webhook, cluster, conf

@@ -11,8 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model import deltas
 from capcard_sched.model.numa import BEST_EFFORT, format_cpus, parse_cpus
-from capcard_sched.plugins.numa_aware.hints import CpuPlan, plan
-from capcard_sched.plugins.numa_aware.node_cpus import SETTLE_SECONDS, NodeCpus
+from capcard_sched.plugins.numa_aware.node_cpus import SETTLE_SECONDS, CpuPlan, NodeCpus, plan
 from capcard_sched.testing import Harness
 from tests.unit.plugins.numa_aware.machines import RESTRICTED, SINGLE, cluster, conf, container, numatopology, whole
 

@@ -19,8 +19,17 @@ from capcard_sched.model.numa import (
     parse_cpus,
     topology_of,
 )
-from capcard_sched.plugins.numa_aware.cpus import assign, assign_packed
-from capcard_sched.plugins.numa_aware.hints import CpuPlan, Hint, Refused, admits, best_hint, fewest, plan
+from capcard_sched.plugins.numa_aware.node_cpus import (
+    CpuPlan,
+    Hint,
+    Refused,
+    admits,
+    assign,
+    assign_packed,
+    best_hint,
+    fewest,
+    plan,
+)
 
 POLICIES = (BEST_EFFORT, RESTRICTED, SINGLE_NUMA_NODE)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from capcard_sched.model import deltas
 from capcard_sched.model.numa import format_cpus
-from capcard_sched.plugins.numa_aware.hints import CpuPlan
+from capcard_sched.plugins.numa_aware.node_cpus import CpuPlan
 from capcard_sched.plugins.numa_aware.numa_rows import NumaRows
 from capcard_sched.testing import Harness
 from tests.unit.plugins.numa_aware.machines import BEST_EFFORT, RESTRICTED, SINGLE, cluster, detail, numatopology
