@@ -1,20 +1,24 @@
-"""The predicates plugin: maps its hooks to the checks of this package."""
+"""The predicates plugin: maps its hooks to the checks of this package.
+
+The checks read only the node index, so their results are valid until the node generation changes.
+"""
 
 from __future__ import annotations
 
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from capcard_sched.framework.api.node_hooks import NODE_PODS, NODE_SPEC, OTHER_NODES, filter, score
 from capcard_sched.framework.api.node_view import Diagnosis
 from capcard_sched.framework.api.plugin import Plugin
 from capcard_sched.framework.toolkit.node_index import NodeIndex
 from capcard_sched.model.refusal import Code, Refusal
-from capcard_sched.plugins.predicates import node_checks, pod_affinity
+from capcard_sched.model.selectors import UNSCHEDULABLE_TAINT, is_tolerated
 from capcard_sched.plugins.predicates.arguments import MOVED_KEYS, SHAPE_KEY, PredicatesArguments
-from capcard_sched.plugins.predicates.host_ports import HostPorts
 from capcard_sched.plugins.predicates.rule_book import PodRules, RuleBook
-from capcard_sched.plugins.predicates.topology_spread import SpreadFilter
+from capcard_sched.plugins.predicates.topology_spread import HostPorts, SpreadFilter, reject_by_pods
 from capcard_sched.plugins.predicates.volume_rules import PodVolumes, VolumeRules
 
 if TYPE_CHECKING:
@@ -30,6 +34,60 @@ if TYPE_CHECKING:
     from capcard_sched.model.intents import ClaimBinding
     from capcard_sched.model.job import Task
     from capcard_sched.model.queue import Queue
+    from capcard_sched.model.task_class import TaskClass
+
+
+POD_NUMBER_EXCEEDED = "node(s) pod number exceeded"
+UNSCHEDULABLE = "node(s) were unschedulable"
+AFFINITY_MISMATCH = "node(s) didn't match Pod's node affinity/selector"
+UNTOLERATED_TAINT = "node(s) had untolerated taint {{{key}: {value}}}"
+
+
+def reject_cordoned(index: NodeIndex, cls: TaskClass, rows: NodeView, result: FilterResult) -> None:
+    """Reject cordoned nodes for pods that do not tolerate the unschedulable taint."""
+    if index.cordoned is not None and not is_tolerated(UNSCHEDULABLE_TAINT, cls.tolerations):
+        result.reject(rows.take(index.cordoned), Code.UNRESOLVABLE, UNSCHEDULABLE)
+
+
+def reject_by_affinity(index: NodeIndex, cls: TaskClass, rows: NodeView, result: FilterResult) -> None:
+    """Reject nodes outside nodeSelector and required node affinity."""
+    mask = index.matching(cls)
+    if mask is not None:
+        result.reject(~rows.take(mask), Code.UNRESOLVABLE, AFFINITY_MISMATCH)
+
+
+def reject_tainted(index: NodeIndex, cls: TaskClass, rows: NodeView, result: FilterResult) -> None:
+    """Reject nodes with an untolerated NoSchedule or NoExecute taint; the reason names the first one in list order."""
+    clean = index.tolerated(cls.tolerations)
+    if clean is None:
+        return
+    if not isinstance(result, Diagnosis):
+        result.reject(~rows.take(clean), Code.UNRESOLVABLE, UNTOLERATED_TAINT)
+        return
+    # One reason per distinct text: number the texts and assign each node the number of its text.
+    numbers: dict[str, int] = {}
+    by_set = np.array(
+        [
+            -1
+            if taint is None
+            else numbers.setdefault(UNTOLERATED_TAINT.format(key=taint.key, value=taint.value), len(numbers))
+            for taint in index.offending(cls.tolerations)
+        ],
+        dtype=np.intp,
+    )
+    by_row = by_set[rows.take(index.taint_codes)]
+    present = set(by_row.tolist())
+    for reason, number in numbers.items():
+        if number in present:
+            result.reject(by_row == number, Code.UNRESOLVABLE, reason)
+
+
+def reject_full(rows: NodeView, result: FilterResult) -> None:
+    """Reject nodes at their maximum number of pods. Terminating pods do not count, so that a pod can be nominated."""
+    full = rows.used[:, 2] >= rows.allocatable[:, 2]
+    if full.any():
+        full = rows.used[:, 2] - rows.releasing[:, 2] >= rows.allocatable[:, 2]
+        result.reject(full, Code.UNSCHEDULABLE, POD_NUMBER_EXCEEDED)
 
 
 class PodContext(NamedTuple):
@@ -90,8 +148,6 @@ class Predicates(Plugin):
             problems.error("volumebinding.shape", "the utilization of the points must increase")
         return arguments
 
-    # --- pod signature ----------------------------------------------------------------------------------------------
-
     def signature(self, queue: Queue, task: Task) -> PodContext | None:
         rules = self._rules.rules(task)
         volumes = self._volumes.of(task)
@@ -114,8 +170,6 @@ class Predicates(Plugin):
         volumes = self._context(signature).volumes
         return bool(self._enabled.volume_binding_shape) and volumes is not None and bool(volumes.open)
 
-    # --- feasibility ------------------------------------------------------------------------------------------------
-
     def pre_predicate(self, signature: PodSignature) -> Refusal | None:
         rules, volumes = self._context(signature)
         error = signature.cls.term_excess
@@ -132,14 +186,14 @@ class Predicates(Plugin):
         if isinstance(result, Diagnosis):
             # The fit covers the number of pods, as a request includes a pod slot: only a diagnosis needs the reason.
             # It comes first, so that unresolvable nodes report it as well.
-            node_checks.reject_full(rows, result)
+            reject_full(rows, result)
             self._counted = result
         cls, index = signature.cls, self._index
-        node_checks.reject_cordoned(index, cls, rows, result)
+        reject_cordoned(index, cls, rows, result)
         if self._enabled.node_affinity:
-            node_checks.reject_by_affinity(index, cls, rows, result)
+            reject_by_affinity(index, cls, rows, result)
         if self._enabled.taint_toleration:
-            node_checks.reject_tainted(index, cls, rows, result)
+            reject_tainted(index, cls, rows, result)
         volumes = self._context(signature).volumes
         if volumes is not None:
             if isinstance(result, Diagnosis) and self._volumes.is_limited(volumes):
@@ -160,7 +214,7 @@ class Predicates(Plugin):
     def filter_by_other_nodes(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
         rules, volumes = self._context(signature)
         if rules is not None:
-            pod_affinity.reject(self._index, rules, rows, result)
+            reject_by_pods(self._index, rules, rows, result)
             if rules.spread:
                 self._spread.reject(self._index, signature.cls, rules.spread, rows, result)
         if volumes is not None and volumes.exclusive:
@@ -168,16 +222,12 @@ class Predicates(Plugin):
         if volumes is not None and volumes.open:
             self._volumes.reject_without_offer(volumes, rows, result)
 
-    # --- scores -----------------------------------------------------------------------------------------------------
-
     @score(reads=OTHER_NODES, when=_prefers_volumes)
     def score_volumes(self, signature: PodSignature, candidates: NodeView) -> Scores:
         shape, volumes = self._enabled.volume_binding_shape, self._context(signature).volumes
         assert shape is not None
         assert volumes is not None
         return candidates.take(self._volumes.score(volumes, shape)) * self._enabled.volume_binding_weight
-
-    # --- updates ----------------------------------------------------------------------------------------------------
 
     def on_allocate(self, placement: Placement) -> None:
         if self._enabled.node_ports:

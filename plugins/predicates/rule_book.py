@@ -119,8 +119,6 @@ class RuleBook:
             return _RequiredTerms(error=f"plugin PodTopologySpread pre-predicates failed {error}")
         return _RequiredTerms(affinity, tuple(term.topology_key for term in towards), anti_affinity, constraints)
 
-    # --- TermReader -------------------------------------------------------------------------------------------------
-
     def has_terms(self, cls: TaskClass) -> bool:
         """Whether the class has required pod terms or hard constraints."""
         return any(self._of_class(cls))
@@ -140,8 +138,6 @@ class RuleBook:
         """The pod's distinct required anti-affinity terms."""
         for selector, topology_key in dict.fromkeys(self._terms.of(task).anti_affinity):
             yield self.counters.carriers(selector, topology_key), 1
-
-    # --- rules ------------------------------------------------------------------------------------------------------
 
     def _own(self, task: Task) -> PodRules:
         terms, counters = self._terms.of(task), self.counters

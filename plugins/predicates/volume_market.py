@@ -1,4 +1,7 @@
-"""Finds a volume on every node for claims with WaitForFirstConsumer: an existing volume, or one to be provisioned.
+"""Volumes that the nodes offer to claims with WaitForFirstConsumer, and their scores.
+
+There may be thousands of local volumes that reach one node each. So `In` requirements are evaluated by the rows of
+their values, and only the other requirements node by node.
 
 As in kube-scheduler the smallest claim chooses first, each claim takes the smallest volume that matches, and a volume
 is provisioned only where none matches. All nodes are evaluated at once: volumes with the same node affinity form a
@@ -7,20 +10,136 @@ pool, and a pool offers its first free volume to all its nodes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 import numpy as np
 
+from capcard_sched.model.objects import NodeSelector, NodeSelectorTerm, Requirement
+from capcard_sched.model.selectors import matches_term
+
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     import numpy.typing as npt
 
-    from capcard_sched.framework.api.node_view import Mask, Rows
+    from capcard_sched.framework.api.node_view import Mask, Rows, Scores
+    from capcard_sched.framework.toolkit.node_index import NodeIndex
+    from capcard_sched.model.objects import LabelSelector
     from capcard_sched.model.resources import Vector
     from capcard_sched.model.storage import PersistentVolume, Storage, StorageCapacity, VolumeClaim
-    from capcard_sched.plugins.predicates.volume_reach import VolumeReach
+    from capcard_sched.model.volumes import TopologySelectorTerm
+    from capcard_sched.plugins.predicates.arguments import ShapePoint
+
+#: Labels of zones and regions, each with its older or newer name.
+ZONE_LABELS: Final = {
+    "topology.kubernetes.io/zone": "failure-domain.beta.kubernetes.io/zone",
+    "topology.kubernetes.io/region": "failure-domain.beta.kubernetes.io/region",
+    "failure-domain.beta.kubernetes.io/zone": "topology.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/region": "topology.kubernetes.io/region",
+}
+#: Separator of the zones of a volume that is in several.
+_ZONES = "__"
+
+
+class VolumeReach:
+    """Results for the nodes of one index, cached until the index is rebuilt."""
+
+    def __init__(self, index: NodeIndex) -> None:
+        self.index = index
+        self.everywhere: Rows = np.arange(len(index), dtype=np.intp)
+        self._rows: dict[NodeSelector | None, Rows] = {None: self.everywhere}
+        #: Label key to all rows ordered by value code, and where each code begins; nodes without the label come first.
+        self._sorted: dict[str, tuple[Rows, Rows]] = {}
+
+    def rows(self, selector: NodeSelector | None) -> Rows:
+        """Rows that a selector matches, ascending: intp [k]. None matches every node, no terms match none."""
+        found = self._rows.get(selector)
+        if found is None:
+            assert selector is not None
+            found = self._rows[selector] = _union([self._term(term) for term in selector.node_selector_terms])
+        return found
+
+    def mask(self, rows: Rows) -> Mask:
+        """The same as bool [nodes]."""
+        mask = np.zeros(len(self.index), dtype=bool)
+        mask[rows] = True
+        return mask
+
+    def _labelled(self, key: str, values: Iterable[str]) -> Rows:
+        """Rows whose label has one of the values."""
+        codes, known = self.index.column(key)
+        if key not in self._sorted:
+            order = np.argsort(codes, kind="stable")
+            self._sorted[key] = order, np.searchsorted(codes[order], np.arange(len(known) + 1))
+        order, starts = self._sorted[key]
+        wanted = sorted({known[value] for value in values if value in known})
+        return _union([order[starts[code] : starts[code + 1]] for code in wanted])
+
+    def _term(self, term: NodeSelectorTerm) -> Rows:
+        found: Rows | None = None
+        rest: list[Requirement] = []
+        for requirement in term.match_expressions or ():
+            if requirement.operator == "In":
+                rows = self._labelled(requirement.key, requirement.values or ())
+                found = rows if found is None else np.intersect1d(found, rows, assume_unique=True)
+            else:
+                rest.append(requirement)
+        if not rest and not term.match_fields:
+            return found if found is not None else self.everywhere[:0]
+        other = NodeSelectorTerm(tuple(rest), term.match_fields)
+        nodes = self.index.nodes
+        candidates = (self.everywhere if found is None else found).tolist()
+        passed = [row for row in candidates if matches_term(other, nodes[row].labels, nodes[row].name)]
+        return np.array(passed, dtype=np.intp)
+
+    def topologies(self, terms: tuple[TopologySelectorTerm, ...]) -> Rows:
+        """Rows where a class provisions volumes; without terms all rows."""
+        if not terms:
+            return self.everywhere
+        selector = NodeSelector(
+            tuple(
+                NodeSelectorTerm(
+                    tuple(Requirement(each.key, "In", each.values or ()) for each in term.match_label_expressions or ())
+                )
+                for term in terms
+            )
+        )
+        return self.rows(selector)
+
+    def selected(self, selector: LabelSelector | None) -> Rows:
+        """Rows whose labels a selector matches: None matches none, an empty selector all."""
+        if selector is None:
+            return self.everywhere[:0]
+        wanted: Mapping[str, str] = selector.match_labels or {}
+        parts = [Requirement(key, "In", (value,)) for key, value in wanted.items()]
+        parts += selector.match_expressions or ()
+        return self.rows(NodeSelector((NodeSelectorTerm(tuple(parts)),))) if parts else self.everywhere
+
+    def zones(self, volume: PersistentVolume) -> Mask | None:
+        """Mask, bool [nodes]: nodes in the zones and regions of a volume, or in no zone; None when it has no zone."""
+        outside: Mask | None = None
+        for key, twin in ZONE_LABELS.items():
+            value = volume.labels.get(key)
+            if value is None:
+                continue
+            values = value.split(_ZONES)
+            inside = self.mask(self._labelled(key, values))
+            inside |= self.mask(self._labelled(twin, values)) & (self.index.column(key).codes < 0)
+            outside = ~inside if outside is None else outside | ~inside
+        if outside is None:
+            return None
+        zoned = np.zeros(len(self.index), dtype=bool)
+        for key in ZONE_LABELS:
+            zoned |= self.index.column(key).codes >= 0
+        return ~(outside & zoned)
+
+
+def _union(parts: list[Rows]) -> Rows:
+    if len(parts) == 1:
+        return np.sort(parts[0])
+    return np.unique(np.concatenate(parts)) if parts else np.zeros(0, dtype=np.intp)
+
 
 #: Values in place of a volume's version: the volume is to be provisioned, or there is none.
 TO_BE_MADE = 0
@@ -151,8 +270,6 @@ class VolumeMarket:
             found = self._versions_of[driver, plugin] = np.array(versions, dtype=np.int64)
         return found
 
-    # --- provisioning -----------------------------------------------------------------------------------------------
-
     def _can_be_made(self, claim: VolumeClaim) -> tuple[Mask, Mask]:
         """Masks, bool [nodes]: where the class provisions volumes, and where the capacity suffices for this claim."""
         key = (claim.class_name, claim.size)
@@ -182,3 +299,48 @@ class VolumeMarket:
             rows = self.reach.selected(capacity.topology)
             free[rows] = np.maximum(free[rows], capacity.left)
         return free
+
+
+#: A full score of the shape, and of a node.
+_SHAPE_FULL, _NODE_FULL = 10, 100
+
+
+def score_offers(market: VolumeMarket, offer: Offer, shape: Sequence[ShapePoint]) -> Scores:
+    """Score of every node for the volumes it offers to the claims, 0 to 100: float64 [nodes].
+
+    The shape maps the utilization of the volumes of each class to points; the score is the mean over the classes. A
+    node with existing volumes for some of the claims is scored by these; a node where all are to be provisioned, by
+    the capacity that its drivers report.
+    """
+    nodes = len(offer.unavailable)
+    present = np.zeros(nodes, dtype=bool)
+    for choice in offer.choices:
+        present |= choice > TO_BE_MADE
+    requested: dict[str, Vector] = {}
+    offered: dict[str, Vector] = {}
+    for claim, choice in zip(offer.claims, offer.choices, strict=True):
+        name = claim.class_name
+        wanted = requested.setdefault(name, np.zeros(nodes, dtype=np.int64))
+        given = offered.setdefault(name, np.zeros(nodes, dtype=np.int64))
+        free = market.free_capacity(name)
+        made = (choice == TO_BE_MADE) & ~present & (free > 0)
+        wanted[made] += claim.size
+        given[made] = free[made]
+        chosen = choice > TO_BE_MADE
+        versions, place = np.unique(choice[chosen], return_inverse=True)
+        sizes = np.array([market.volumes[version].size for version in versions.tolist()], dtype=np.int64)
+        wanted[chosen] += claim.size
+        given[chosen] += sizes[place]
+    total, classes = np.zeros(nodes), np.zeros(nodes, dtype=np.int64)
+    for name, given in offered.items():
+        counted = given > 0
+        share = np.minimum(requested[name][counted] / given[counted], 1.0) * 100
+        total[counted] += _through(shape, share)
+        classes[counted] += 1
+    return np.round(total / np.maximum(classes, 1))
+
+
+def _through(shape: Sequence[ShapePoint], share: Scores) -> Scores:
+    points = [point.utilization for point in shape]
+    scores = [point.score * _NODE_FULL / _SHAPE_FULL for point in shape]
+    return np.interp(share, points, scores)

@@ -16,11 +16,13 @@ from capcard_sched.model.intents import ClaimBinding
 from capcard_sched.model.refusal import Code
 from capcard_sched.model.status import TaskStatus
 from capcard_sched.model.storage import Assumption, Decision
-from capcard_sched.plugins.predicates import volume_scoring
-from capcard_sched.plugins.predicates.attached_volumes import AttachedVolumes, keys_of_driver
-from capcard_sched.plugins.predicates.exclusive_claims import READ_WRITE_ONCE_POD, ExclusiveClaims
-from capcard_sched.plugins.predicates.volume_market import NOTHING, TO_BE_MADE, VolumeMarket
-from capcard_sched.plugins.predicates.volume_reach import VolumeReach
+from capcard_sched.plugins.predicates.attached_volumes import (
+    READ_WRITE_ONCE_POD,
+    AttachedVolumes,
+    ExclusiveClaims,
+    keys_of_driver,
+)
+from capcard_sched.plugins.predicates.volume_market import NOTHING, TO_BE_MADE, VolumeMarket, VolumeReach, score_offers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -100,8 +102,6 @@ class VolumeRules:
         self.exclusive.open(session)
         if self._arguments.node_volume_limits:
             self.attached.open(session)
-
-    # --- claims of a pod --------------------------------------------------------------------------------------------
 
     def of(self, task: Task) -> PodVolumes | None:
         """The current volumes of a pod; None for a pod without claims and attachable volumes."""
@@ -221,8 +221,6 @@ class VolumeRules:
         """Whether the limit of a driver can exclude nodes for the pod."""
         return bool(volumes.attached or (volumes.open and self.attached.drivers))
 
-    # --- checks -----------------------------------------------------------------------------------------------------
-
     def reject_fixed(self, volumes: PodVolumes, rows: NodeView, result: FilterResult) -> None:
         """Reject nodes by the volumes of bound or assigned claims. No placement changes the result."""
         reach = self._current_reach()
@@ -278,7 +276,7 @@ class VolumeRules:
 
     def score(self, volumes: PodVolumes, shape: Sequence[ShapePoint]) -> Scores:
         """Score of every node for the volumes it offers to the open claims: float64 [nodes]."""
-        return volume_scoring.score(self._current_market(), self.offer(volumes.open), shape)
+        return score_offers(self._current_market(), self.offer(volumes.open), shape)
 
     def _current_reach(self) -> VolumeReach:
         if self._reach is None or self._reach.index is not self._index:
@@ -298,8 +296,6 @@ class VolumeRules:
             taken = {each.decision.volume for each in assumed}
             self._offer = keys, self._current_market().offer([self._storage.claims[key] for key in keys], taken)
         return self._offer[1]
-
-    # --- assume and forget ------------------------------------------------------------------------------------------
 
     def place(self, placement: Placement) -> None:
         """Add pods that were placed, or whose eviction was undone. Raises VolumesTakenError."""
