@@ -154,8 +154,6 @@ class NodeGroup(Plugin):
             if context.limits is not None
         }
 
-    # --- queues -----------------------------------------------------------------------------------------------------
-
     def _read_queues(self, session: Session) -> None:
         self._contexts = {}
         for name in sorted(session.queues):
@@ -191,8 +189,6 @@ class NodeGroup(Plugin):
 
     def _context(self, signature: PodSignature) -> QueueContext:
         return signature.context(self.name) or _NO_CONTEXT
-
-    # --- affinity ---------------------------------------------------------------------------------------------------
 
     def _admits(self, groups: Groups, group: str) -> bool:
         admitted = self.arguments.exclusion_admits and not (groups.required or groups.preferred)
@@ -237,8 +233,6 @@ class NodeGroup(Plugin):
             return None
         points = self._table((self._points(groups, name) for name in self._codes), 0.0)
         return points.take(rows.take(self._rows))
-
-    # --- limits -----------------------------------------------------------------------------------------------------
 
     def _has_limits(self, signature: PodSignature) -> bool:
         return self._context(signature).limits is not None

@@ -99,8 +99,6 @@ class Pdb(Plugin):
                     left[budget.namespace, budget.name] -= 1
         return admitted
 
-    # --- hooks ------------------------------------------------------------------------------------------------------
-
     def preemptable(self, task: Task, candidates: Sequence[Task]) -> VictimDecision:
         """Protects in every tier, so that no other plugin can override a budget."""
         admitted = self._admitted(candidates)

@@ -155,8 +155,6 @@ class ResourceStrategyFit(Plugin):
         self._terms: dict[TaskClass, list[_StrategyTerm]] = {}
         self._warnings = AnnotationWarnings()
 
-    # --- arguments --------------------------------------------------------------------------------------------------
-
     @classmethod
     def parse_arguments(cls, raw: Mapping[str, object], problems: ArgumentReader) -> ResourceStrategyFitArguments:
         """Unknown names and numbers below their bounds are warnings; a wrong type is an error."""
@@ -175,16 +173,12 @@ class ResourceStrategyFit(Plugin):
             proportional=_corrected_proportional(arguments.proportional, problems),
         )
 
-    # --- sessions ---------------------------------------------------------------------------------------------------
-
     def open(self, session: Session) -> None:
         """Report annotations that cannot be parsed. O(pods of the jobs that changed) if a class has one."""
         self._session = session
         self._terms.clear()
         if any(_problem(cls) for cls in session.classes):
             self._warnings.report_pods(session, lambda task: _problem(task.cls))
-
-    # --- utilization ------------------------------------------------------------------------------------------------
 
     @score(reads=NODE_AMOUNTS)
     def score_utilization(self, signature: PodSignature, rows: NodeView) -> Scores | None:
@@ -228,8 +222,6 @@ class ResourceStrategyFit(Plugin):
             return found
         return next((choice for prefix, choice in self._prefixes if resource.startswith(prefix)), None)
 
-    # --- scarce resources -------------------------------------------------------------------------------------------
-
     @score(reads=NODE_SPEC)
     def score_scarcity(self, signature: PodSignature, rows: NodeView) -> Scores | None:
         """100 x `sra.weight` for nodes without scarce resources, reduced by the weight of those that a node has."""
@@ -245,8 +237,6 @@ class ResourceStrategyFit(Plugin):
         scores: Scores = (total - had) / total * (MAX_SCORE * self.arguments.sra.weight)
         scores[(allocatable[:, request > 0] <= 0).any(axis=1)] = 0.0
         return scores
-
-    # --- proportional -----------------------------------------------------------------------------------------------
 
     def _reserves_any(self, signature: PodSignature) -> bool:
         return bool(self._reserves)
@@ -306,9 +296,6 @@ def _problem(cls: TaskClass) -> str:
         else:
             return ""
     return invalid_annotation(RESOURCE_STRATEGY_WEIGHT, f"{detail}; {NO_WEIGHTS}", WEIGHTS_FORM)
-
-
-# --- corrected arguments ----------------------------------------------------------------------------------------------
 
 
 def _corrected_choices(

@@ -225,8 +225,6 @@ class Tdm(Plugin):
             or any(is_revocable(task) for job in self._session.with_pending_tasks() for task in job.pending.values())
         )
 
-    # --- nodes ------------------------------------------------------------------------------------------------------
-
     def signature(self, queue: Queue, task: Task) -> tuple[bool, frozenset[str]] | None:
         """Whether the pod may run on revocable nodes, and the active zones; None while no node is in a zone."""
         return (is_revocable(task), self._active) if self._rows else None
@@ -260,8 +258,6 @@ class Tdm(Plugin):
         active = [members for zone, members in self._rows.items() if zone in self._active]
         return np.where(np.isin(rows.rows, np.concatenate(active)), _SCORE, 0.0) if active else None
 
-    # --- jobs -------------------------------------------------------------------------------------------------------
-
     def job_order(self, job: Job) -> int:
         return 1 if _is_preemptable_job(job) else 0
 
@@ -270,8 +266,6 @@ class Tdm(Plugin):
 
     def job_starving(self, job: Job) -> bool:
         return not _is_preemptable_job(job) and job.counts[TaskStatus.PENDING] > 0
-
-    # --- victims ----------------------------------------------------------------------------------------------------
 
     def preemptable(self, task: Task, candidates: Sequence[Task]) -> list[Task]:
         """Preemptable running pods on ordinary nodes, for a pod that is neither preemptable nor revocable."""

@@ -140,9 +140,6 @@ def _takes_jobs(name: str, view: ClusterView) -> bool:
     return name != ROOT_QUEUE and queue is not None and queue.state in {"", "Open"} and not view.children(name)
 
 
-# --- parts of a job -------------------------------------------------------------------------------------------------
-
-
 def _check_plugins(spec: Json) -> Iterator[Finding]:
     plugins = spec.get("plugins")
     if not isinstance(plugins, dict):

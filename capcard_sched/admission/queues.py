@@ -78,9 +78,6 @@ def check_queue_deletion(name: str, view: ClusterView) -> AdmissionResult:
     return AdmissionResult((Finding("error", "", message, "deleting the child queues first"),))
 
 
-# --- parts of a queue -----------------------------------------------------------------------------------------------
-
-
 def _check_numbers(spec: Json) -> Iterator[Finding]:
     weight = spec.get("weight")
     if weight is not None and (

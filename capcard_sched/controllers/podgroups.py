@@ -117,8 +117,6 @@ class PodGroupController:
         about = ObjectRef("Pod", *key_of(pod), meta(pod)["uid"])
         return Result([EmitEvent(about, "Warning", "PodGroupError", failure.error, COMPONENT)])
 
-    # --- pods ---
-
     def _is_ours(self, pod: JsonObject) -> bool:
         return spec(pod).get("schedulerName") in self._scheduler_names and not has_ended(pod)
 
@@ -134,8 +132,6 @@ class PodGroupController:
             patch = {"metadata": {"annotations": {GROUP_NAME: name}}}
             writes.append(Patch(Key(POD, *key_of(pod)), patch, uid=meta(pod)["uid"]))
         return writes
-
-    # --- owners ---
 
     def _reconcile_owner(self, view: View, owner: JsonObject) -> list[Write]:
         """Without replicas the PodGroup goes; with replicas it follows the owner."""
@@ -180,8 +176,6 @@ class PodGroupController:
         if changed:
             patch["metadata"] = {"annotations": changed}
         return patch
-
-    # --- content ---
 
     def _group(self, view: View, pod: JsonObject, name: str) -> JsonObject:
         controller = controller_of(pod)

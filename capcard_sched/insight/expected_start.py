@@ -161,8 +161,6 @@ class Forecast:
             return self._unknown("its pods do not exist yet, and the Job that they are made from is not known")
         return self.expected_starts({key}).get(key)
 
-    # --- the answer ---
-
     def _summary(self, job: UnfinishedJob, runs: Sequence[DrawnRun]) -> ExpectedStart:
         starts = sorted(run.starts.get(job.key, float("inf")) for run in runs)
         p10, p50, p90 = (

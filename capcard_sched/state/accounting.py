@@ -43,8 +43,6 @@ class Accounting:
         #: Status of evicted tasks before the eviction, by uid, until the API server responds.
         self._former: dict[str, TaskStatus] = {}
 
-    # --- contributions of one task ----------------------------------------------------------------------------------
-
     def add(self, task: Task) -> None:
         """Add the task's contribution at its present status."""
         self._contribute(task, +1)
@@ -138,8 +136,6 @@ class Accounting:
     def _queue_of(self, job: Job) -> Queue | None:
         queue = self._queues.get(job.queue) or self._deleted_queues.get(job.queue)
         return queue if queue is not None and job.key in queue.jobs else None
-
-    # --- from statements --------------------------------------------------------------------------------------------
 
     def place(self, job: Job, tasks: list[Task], nodes: list[Node], status: TaskStatus) -> None:
         """Put pending tasks of one class on known nodes, as ALLOCATED or PIPELINED. Marks no change."""
@@ -239,9 +235,6 @@ class Accounting:
     def restore(self, task: Task) -> None:
         """Undo `release` after a failed eviction: the task gets its former status, by default RUNNING."""
         self.move(task, self._former.pop(task.uid, TaskStatus.RUNNING), task.node)
-
-
-# --- counters per role ------------------------------------------------------------------------------------------------
 
 
 def recount_roles(job: Job) -> None:

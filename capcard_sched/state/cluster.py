@@ -269,8 +269,6 @@ class ClusterState:
             self._accounting.add(task)
         return True
 
-    # --- PodGroups --------------------------------------------------------------------------------------------------
-
     def _apply_group(self, obj: PodGroupObject) -> None:
         facts, problem = group_facts(obj, self.default_queue)
         self._invalid.note(ObjectRef("PodGroup", facts.namespace, facts.name, facts.uid), problem)
@@ -282,8 +280,6 @@ class ClusterState:
 
     def _apply_priority_class(self, item: PriorityClassObject) -> None:
         self._job_table.set_priority_class(item.metadata.name, item.value, is_default=bool(item.global_default))
-
-    # --- queues -----------------------------------------------------------------------------------------------------
 
     def _apply_queue(self, obj: QueueObject) -> None:
         name = obj.metadata.name

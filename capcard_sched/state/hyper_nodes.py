@@ -77,8 +77,6 @@ class HyperNodeTable:
         self._stale = True
         self._changes.hyper_nodes.add(name)
 
-    # --- the tree ---------------------------------------------------------------------------------------------------
-
     def refresh(self, table: NodeTable, changed: Changes | None = None) -> HyperNodeTree:
         """The tree over the nodes of a sorted table; `changed` limits the nodes to check (None: all).
 

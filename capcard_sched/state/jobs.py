@@ -82,7 +82,6 @@ class JobTable:
             job = self.by_key[key] = Job(key, self._zeros, self._zeros, self._zeros)
         return job
 
-    # --- pods that name no group ------------------------------------------------------------------------------------
     # They form an implicit job until a PodGroup appears under its key. The oldest of them determines its attributes,
     # independent of the order of arrival. Pods that name a missing PodGroup wait.
 
@@ -146,8 +145,6 @@ class JobTable:
         job.priority_class_name = oldest.cls.priority_class_name
         job.priority = self._priority_of(job)
         self._set_named_queue(job, self._groupless[oldest.uid])
-
-    # --- PodGroups --------------------------------------------------------------------------------------------------
 
     def update(self, facts: GroupFacts) -> None:
         """Apply the facts of a PodGroup."""
@@ -249,8 +246,6 @@ class JobTable:
         self.orphans.pop(job.key, None)
         self.groups_missing.pop(job.key, None)
         self._changes.jobs.add(job.key)
-
-    # --- queues -----------------------------------------------------------------------------------------------------
 
     def adopt(self, queue: str) -> None:
         """Add the orphans of a new queue to it."""
@@ -357,8 +352,6 @@ class JobTable:
             queue.releasing -= job.releasing
             if not queue.jobs:
                 del self.deleted_queues[job.queue]
-
-    # --- priorities -------------------------------------------------------------------------------------------------
 
     def set_priority_class(self, name: str, value: int, *, is_default: bool) -> None:
         """Add or update a PriorityClass. Among several global defaults the highest value applies."""

@@ -80,8 +80,6 @@ class VolumeTable:
         self._invalid.note(ObjectRef(kind, namespace, name, uid), text)
         return text
 
-    # --- claims -----------------------------------------------------------------------------------------------------
-
     def _apply_claim(self, obj: PersistentVolumeClaimObject) -> None:
         claim, problems = claim_facts(obj)
         self._note("PersistentVolumeClaim", claim.namespace, claim.name, problems, claim.uid)
@@ -100,8 +98,6 @@ class VolumeTable:
         if self.storage.claims.pop(key, None) is not None:
             self.storage.assumed.pop(key, None)
             self._changes.volumes.add(key)
-
-    # --- volumes ----------------------------------------------------------------------------------------------------
 
     def _apply_volume(self, obj: PersistentVolumeObject) -> None:
         volume, problems = volume_facts(obj)
@@ -145,8 +141,6 @@ class VolumeTable:
         self._changes.volumes.add(
             f"{owner.namespace}/{owner.name}" if owner is not None else f"PersistentVolume {volume.name}"
         )
-
-    # --- classes, drivers, capacities -------------------------------------------------------------------------------
 
     def _apply_class(self, obj: StorageClassObject) -> None:
         name = obj.metadata.name
@@ -199,8 +193,6 @@ class VolumeTable:
     def _provisioning_changed(self, name: str) -> None:
         self.storage.generation += 1
         self._changes.volumes.add(name)
-
-    # --- nodes ------------------------------------------------------------------------------------------------------
 
     def _apply_csi_node(self, obj: CSINodeObject) -> None:
         name = obj.metadata.name
@@ -257,8 +249,6 @@ class VolumeTable:
         if not on_node:
             del self.storage.attachments[node]
         self._changes.nodes.add(node)
-
-    # --- assumptions ------------------------------------------------------------------------------------------------
 
     def assume(self, task: Task, node: str, bindings: Iterable[ClaimBinding]) -> None:
         """Assume the volume bindings of a pod at the commit of its statement."""

@@ -73,8 +73,6 @@ class Usage(Plugin):
     def parse_arguments(cls, raw: Mapping[str, object], problems: ArgumentReader) -> UsageArguments:
         return parse(raw, problems)
 
-    # --- facts ------------------------------------------------------------------------------------------------------
-
     def open(self, session: Session) -> None:
         """Apply the changes. O(nodes) when measurements or nodes changed, or one expired; else O(changed jobs)."""
         self._session = session
@@ -152,8 +150,6 @@ class Usage(Plugin):
         ):
             yield Sample("usage_nodes", {"state": state}, float(count))
 
-    # --- nodes ------------------------------------------------------------------------------------------------------
-
     def signature(self, queue: Queue, task: Task) -> int | None:
         """The version of the measurements; None without any."""
         return self._version
@@ -183,8 +179,6 @@ class Usage(Plugin):
     def score_estimated(self, signature: PodSignature, rows: NodeView) -> Scores:
         """As `score_measured`, with the estimates of placed pods."""
         return rows.take(self._scores)
-
-    # --- placements -------------------------------------------------------------------------------------------------
 
     def on_allocate(self, placement: Placement) -> None:
         """Add the estimates of placed pods. A pod whose eviction is undone still has its estimate."""

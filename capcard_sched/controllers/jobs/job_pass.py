@@ -150,8 +150,6 @@ class JobPass:
         self._writes += group_deletes
         return Result(self._writes, self._at)
 
-    # --- actions ---
-
     def _request(self) -> Request | None:
         """The action to execute now: that of the oldest command, else that of the first event that is due."""
         for command in self._view.targeting(Key(JOB, self._spec.namespace, self._spec.name)):
@@ -282,8 +280,6 @@ class JobPass:
     def _consume(self, command: JsonObject) -> Delete:
         return Delete(Key(COMMAND, *key_of(command)), meta(command)["uid"])
 
-    # --- phases that keep pods ---
-
     def _sync_members(self) -> Result:
         found = self._members()
         sync = MemberSync(self._view, self._job, self._spec, self._records, self._group, found)
@@ -300,8 +296,6 @@ class JobPass:
         if self._phase in ACTIVE:
             self._writes += sync.after
         return Result(self._writes, self._at)
-
-    # --- phases that delete pods ---
 
     def _kills_whole_job(self) -> bool:
         return self._phase != RESTARTING or self._records.restarts_job
@@ -329,8 +323,6 @@ class JobPass:
         if not outdated and not self._kills_whole_job():
             return []
         return [Delete(Key(POD_GROUP, *key_of(self._group)), meta(self._group)["uid"])]
-
-    # --- status ---
 
     def _members(self) -> list[JobMember]:
         state = self._phase, self._version, self._records.entries

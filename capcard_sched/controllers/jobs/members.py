@@ -73,8 +73,6 @@ class MemberSync:
         #: Claims that do not exist yet.
         self.awaited: tuple[str, ...] = ()
 
-    # --- volumes and plugins ---
-
     def rename_volumes(self) -> list[Write]:
         """Create the claims of volumes that have none, and write their names into the spec."""
         if not unnamed_volumes(self._spec):
@@ -125,8 +123,6 @@ class MemberSync:
 
     def _warn(self, reason: str, text: str) -> None:
         self.news[reason] = (reason, text, True)
-
-    # --- PodGroup and pods ---
 
     def sync_group(self, version: int) -> None:
         """The PodGroup exists before the first pod and follows the Job."""

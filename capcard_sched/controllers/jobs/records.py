@@ -58,8 +58,6 @@ class Records:
     def __init__(self, entries: Mapping[str, str] | None) -> None:
         self.entries = dict(entries or {})
 
-    # --- restarts ---
-
     def outdated(self, pod: MemberAnnotations) -> bool:
         """Whether a restart of the Job, the task, the partition or the pod came after the pod was created."""
         if not self.entries:
@@ -101,8 +99,6 @@ class Records:
         """A restart that does not count follows."""
         self.entries[_UNCOUNTED] = str(self.uncounted + 1)
 
-    # --- delayed actions ---
-
     def evicted(self) -> dict[str, str]:
         """Pod name to the moment at which its delayed action is due."""
         return {key.removeprefix(_EVICTED): value for key, value in self.entries.items() if key.startswith(_EVICTED)}
@@ -114,8 +110,6 @@ class Records:
     def cancel(self, pod: str) -> None:
         """No delayed action for this pod any more."""
         self.entries.pop(f"{_EVICTED}{pod}", None)
-
-    # --- commands, plugins and volumes ---
 
     @property
     def command(self) -> str:

@@ -137,8 +137,6 @@ class QuotaPlugin(AdmissionPlugin):
                 return ExceededLimit(Figures(name, needed, needed, limit), owner)
         return None
 
-    # --- limits, by the plugin ----------------------------------------------------------------------------------------
-
     def _capabilities(self, queue: Queue) -> Iterable[tuple[str, Vector]]:
         """Owner and limit of the queue and of every ancestor that limits it, nearest first.
 
@@ -162,8 +160,6 @@ class QuotaPlugin(AdmissionPlugin):
         message = row.render(queue=queue.name, state=queue.state)
         return Refusal(hook, self.name, row.code, message, queue=queue.name, event=enqueue)
 
-    # --- hooks --------------------------------------------------------------------------------------------------------
-
     def allocatable(self, queue: Queue, task: Task) -> Refusal | None:
         return self._grant(queue, task.cls, 1, "allocatable").refusal
 
@@ -179,8 +175,6 @@ class QuotaPlugin(AdmissionPlugin):
 
     def on_deallocate(self, placement: Placement) -> None:
         self._moved(placement, -1)
-
-    # --- common -------------------------------------------------------------------------------------------------------
 
     def _grant(self, queue: Queue, cls: TaskClass, wanted: int, hook: str) -> Grant:
         """How many of `wanted` pods of the class fit one after the other."""
