@@ -103,7 +103,7 @@ class Allocate(Action):
 
         Returns the tasks to return for: only a ready job returns.
         """
-        session.report.visited_jobs += 1
+        session.report.count_visit()
         session.touch(job.key)
         statement = Statement(session)
         try:

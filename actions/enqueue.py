@@ -40,12 +40,23 @@ class Enqueue(Action):
     Arguments = EnqueueArguments
     arguments: EnqueueArguments
 
+    def __init__(self, arguments: EnqueueArguments | None = None) -> None:
+        super().__init__(arguments)
+        #: Unix seconds since which an admitted job has had no pod placed, by queue and job key, the longest first, and
+        #: the queue by job key.
+        self._stuck_since: dict[str, dict[str, float]] = {}
+        self._stuck_in: dict[str, str] = {}
+        #: The limits of each queue at the last session.
+        self._queue_limits: dict[str, tuple[object, ...] | None] = {}
+        #: Unix seconds at which a job without progress returned to Pending, by job key: others go first.
+        self._requeued_at: dict[str, float] = {}
+
     def execute(self, session: Session) -> None:
         """Run the action."""
         self._requeue_impossible(session)
         if self.arguments.inqueue_timeout_seconds:
             self._requeue_stuck(session)
-        rounds, requeued = Rounds(session, self.name, "job_enqueueable"), session.carry_over.requeued_at
+        rounds, requeued = Rounds(session, self.name, "job_enqueueable"), self._requeued_at
         later = []
         for job in session.to_admit():
             if job.key in requeued:
@@ -68,18 +79,16 @@ class Enqueue(Action):
             if requeued[job.key] < session.now and session.deadline.allows_attempt(job.queue):
                 self._admit(session, job)
 
-    @staticmethod
-    def _requeue_impossible(session: Session) -> None:
+    def _requeue_impossible(self, session: Session) -> None:
         """Requeues admitted jobs whose minimum exceeds a limit now: they would hold their reservation for nothing.
 
         O(changed jobs and queues), and O(jobs) when the limits of a queue change.
         """
-        memory, queues, jobs = session.carry_over, session.queues, session.jobs
-        changed = session.changed
-        names = queues.keys() | memory.queue_limits.keys() if changed.everything else changed.queues
+        queues, jobs, changed = session.queues, session.jobs, session.changed
+        names = queues.keys() | self._queue_limits.keys() if changed.everything else changed.queues
         limits = {name: queues[name].limits if name in queues else None for name in names}
-        moved = [name for name, found in limits.items() if memory.queue_limits.get(name) != found]
-        memory.queue_limits.update(limits)
+        moved = [name for name, found in limits.items() if self._queue_limits.get(name) != found]
+        self._queue_limits.update(limits)
         for key in sorted(jobs if moved or changed.everything else changed.jobs):
             job = jobs.get(key)
             if job is None or job.phase is not PodGroupPhase.INQUEUE:
@@ -92,47 +101,45 @@ class Enqueue(Action):
 
     def _requeue_stuck(self, session: Session) -> None:
         """Requeues admitted jobs without progress for the jobs that wait behind them. O(changed and overdue jobs)."""
-        memory, timeout = session.carry_over, self.arguments.inqueue_timeout_seconds
-        jobs, queues = session.jobs, session.queues
-        memory.requeued_at = {
+        jobs, queues, timeout = session.jobs, session.queues, self.arguments.inqueue_timeout_seconds
+        self._requeued_at = {
             key: moment
-            for key, moment in memory.requeued_at.items()
+            for key, moment in self._requeued_at.items()
             if key in jobs and session.is_pending_phase(jobs[key])
         }
         self._track_stuck(session)
         waited_for = session.failed_attempts.refused_queues.union(job.queue for job in session.to_admit())
-        memory.inqueue_wakeup = None
-        for name in sorted(waited_for & memory.stuck_since.keys()):
+        self.next_wakeup = None
+        for name in sorted(waited_for & self._stuck_since.keys()):
             if name not in queues or queues[name].strict_fifo:
                 continue
-            stuck = memory.stuck_since[name]
+            stuck = self._stuck_since[name]
             while stuck:
                 key = next(iter(stuck))
                 end = stuck[key] + timeout
                 if session.now < end:
-                    if memory.inqueue_wakeup is None or end < memory.inqueue_wakeup:
-                        memory.inqueue_wakeup = end
+                    if self.next_wakeup is None or end < self.next_wakeup:
+                        self.next_wakeup = end
                     break
-                del stuck[key], memory.stuck_in[key]
-                memory.requeued_at[key] = session.now
+                del stuck[key], self._stuck_in[key]
+                self._requeued_at[key] = session.now
                 session.requeue(jobs[key])
                 session.refuse(jobs[key], self._timeout_refusal(jobs[key]))
 
-    @staticmethod
-    def _track_stuck(session: Session) -> None:
+    def _track_stuck(self, session: Session) -> None:
         """Updates the jobs without progress, from the changed jobs."""
-        memory, jobs = session.carry_over, session.jobs
-        changed = jobs.keys() | memory.stuck_in.keys() if session.changed.everything else session.changed.jobs
+        jobs = session.jobs
+        changed = jobs.keys() | self._stuck_in.keys() if session.changed.everything else session.changed.jobs
         for key in sorted(changed):
             job = jobs.get(key)
-            known, queue = memory.stuck_in.get(key), job.queue if job is not None and _is_stuck(job) else None
+            known, queue = self._stuck_in.get(key), job.queue if job is not None and _is_stuck(job) else None
             if known == queue:
                 continue
             if known is not None:
-                del memory.stuck_since[known][key], memory.stuck_in[key]
+                del self._stuck_since[known][key], self._stuck_in[key]
             if queue is not None:
-                memory.stuck_since.setdefault(queue, {})[key] = session.now
-                memory.stuck_in[key] = queue
+                self._stuck_since.setdefault(queue, {})[key] = session.now
+                self._stuck_in[key] = queue
 
     def _admit(self, session: Session, job: Job) -> None:
         try:

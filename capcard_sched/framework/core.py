@@ -256,9 +256,8 @@ class Core:
             session.skip_failed_attempts(self._signatures, quotas_admit, everything=everything)
             self._run_actions(session)
         intents.extend(self._closer.close(session))
-        session.report.cuts = session.deadline.cuts
         self._unfinished = session.report.unfinished
-        self._memory.refusals = session.refusals
+        self._memory.keep_refusals(session.refusals)
         self._next_wakeup = self._earliest_wakeup(session)
         self._report_problems(intents)
         if self._sessions % _PRUNE_SESSIONS == 0:
@@ -284,9 +283,9 @@ class Core:
                 moments.append(call())
             except HookFailed as error:
                 session.record_failure(name, "next_wakeup", error)
-        retry = self._memory.inqueue_wakeup
-        known = [moment for moment in (*moments, retry) if moment is not None and moment > session.now]
-        self._only_retries = known == [retry]
+        retries = [action.next_wakeup for action in self._actions]
+        known = [moment for moment in (*moments, *retries) if moment is not None and moment > session.now]
+        self._only_retries = len(known) == 1 and known[0] in retries
         return min(known, default=None)
 
     def open_session(
@@ -350,7 +349,7 @@ class Core:
         began: float,
     ) -> None:
         if self._timer is not None:
-            session.report.timings.append(Timing(kind, name, phase, self._timer() - began))
+            session.report.add_timing(Timing(kind, name, phase, self._timer() - began))
 
     def _keep_dirty(self, changed: Changes) -> None:
         """Marks the changes of a failed session again; plugins then start from everything."""

@@ -185,7 +185,7 @@ class Recording:
     def stepped(self, result: StepResult, deltas: Sequence[Delta], now: float) -> None:
         """Record a step over `deltas` at `now` (Unix seconds), except an idle one without deltas and intents."""
         if not result.idle or deltas or result.intents:
-            record = Stepped(now, tuple(deltas), tuple(result.intents), result.report.uid, result.report.cuts)
+            record = Stepped(now, tuple(deltas), tuple(result.intents), result.report.uid, dict(result.report.cuts))
             self._put(record, len(deltas) + len(result.intents))
 
     def leading(self, leading: bool) -> None:

@@ -41,7 +41,7 @@ class QueueWarnings:
             elif name in session.state.deleted_queues:
                 warnings.append("the queue is deleted and has bound pods, which stay charged to it")
             ref = ObjectRef("Queue", "", name)
-            session.report.warnings += [(ref, message) for message in self._reported.update(name, warnings)]
+            session.report.add_warnings(ref, self._reported.update(name, warnings))
 
     def _warnings(self, queue: Queue, shares: AbstractSet[str]) -> list[tuple[reasons.Reason, str]]:
         found: list[tuple[reasons.Reason, str]] = []

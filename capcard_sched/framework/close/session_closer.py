@@ -34,7 +34,7 @@ from capcard_sched.model.status import PodGroupPhase, TaskStatus
 from capcard_sched.model.timestamps import format_timestamp
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container
+    from collections.abc import Callable, Container, Sequence
 
     from capcard_sched.framework.session.results import GroupCondition
     from capcard_sched.framework.session.session import Session
@@ -92,7 +92,7 @@ class SessionCloser:
                     session.record_failure(plugin.name, "close", error)
                 if self._timer is not None:
                     took = self._timer() - began
-                    session.report.timings.append(Timing("plugin", plugin.name, "OnSessionClose", took))
+                    session.report.add_timing(Timing("plugin", plugin.name, "OnSessionClose", took))
         report_never_starting(session)
         intents: list[Intent] = [*session.binds, *session.evictions]
         jobs = [session.state.jobs[key] for key in sorted(session.touched_jobs) if key in session.state.jobs]
@@ -104,7 +104,7 @@ class SessionCloser:
             elif job.key in groupless:
                 self._close_pods(session, job, intents)
         self._queue_statuses.close(session, intents)
-        intents += [AnnotateNode(name, notes) for name, notes in sorted(session.node_annotations.items())]
+        intents += [AnnotateNode(name, dict(notes)) for name, notes in sorted(session.node_annotations.items())]
         self._emit_refusals(session, intents)
         for notice in sorted(session.notices):
             self._emit(session, intents, notice.object, notice.reason.type, notice.reason.code, notice.message,
@@ -212,7 +212,9 @@ class SessionCloser:
         if job.pending:
             self._close_pods(session, job, intents)
 
-    def _conditions(self, session: Session, job: Job, wanted: list[GroupCondition]) -> tuple[PodGroupCondition, ...]:
+    def _conditions(
+        self, session: Session, job: Job, wanted: Sequence[GroupCondition]
+    ) -> tuple[PodGroupCondition, ...]:
         """The job's conditions with the wanted ones True, their opposites False; times change with the status only."""
         if not wanted:
             return job.conditions
@@ -252,7 +254,7 @@ class SessionCloser:
                     job_text = session.job_fit_error(job)
             reason, message, nominated = task_scheduling_reason(task, outcome, job_text or "")
             expired_nominations = task.uid in session.carry_over.expired_nominations and task.nominated_node != ""
-            session.carry_over.expired_nominations.discard(task.uid)
+            session.carry_over.clear_expired_nomination(task.uid)
             if written.get(task.uid) == (reason, message) and not expired_nominations:
                 continue
             written[task.uid] = (reason, message)
@@ -304,7 +306,7 @@ class SessionCloser:
                 session.failed_attempts.add(failure, *results, session.eviction_needs)
         for key, (job, version) in session.refused_jobs.items():
             if key not in changed:
-                known = session.carry_over.enqueue.get(key)
+                known = session.carry_over.admissions.get(key)
                 results = results_of(job, session.now + REFRESH_SECONDS if known is None else known.refresh_at)
                 session.failed_attempts.add_refused(job, version, session.admission_version, *results)
 

@@ -384,11 +384,11 @@ class Evictor:
 
     def _refuse(self, job: Job, task: Task, refusal: Refusal) -> None:
         """Refuses the pod. An unchanged job keeps its refusal; pod and figures are refreshed at intervals."""
-        session, known = self._session, self._session.carry_over.reclaim_refusals
-        uid, before, refresh_at = known.get(job.key, ("", refusal, 0.0))
+        session, carry_over = self._session, self._session.carry_over
+        uid, before, refresh_at = carry_over.reclaim_refusals.get(job.key, ("", refusal, 0.0))
         changed = session.changed.everything or job.key in session.changed.jobs
         if uid in job.pending and session.now < refresh_at and not changed:
             session.refuse(job.pending[uid], before)
             return
-        known[job.key] = task.uid, refusal, session.now + REFRESH_SECONDS
+        carry_over.keep_reclaim_refusal(job.key, task.uid, refusal, session.now + REFRESH_SECONDS)
         session.refuse(task, before if uid == task.uid and before == refusal else refusal)

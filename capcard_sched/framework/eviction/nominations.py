@@ -38,9 +38,8 @@ def nominate(
     expires = session.now + max((victim.grace for victim in victims), default=GRACE_SECONDS) + seconds
     for placement in promises:
         for task, node in zip(placement.tasks, placement.nodes, strict=True):
-            session.carry_over.nominations[task.uid] = Nomination(
-                task.uid, node.name, action, session.now, expires, gone, session.state.terms
-            )
+            terms = session.state.terms
+            session.carry_over.nominate(Nomination(task.uid, node.name, action, session.now, expires, gone, terms))
             hold_idle_capacity(session, node.row)
 
 
@@ -53,9 +52,7 @@ def next_wakeup(carry_over: CarryOver) -> float | None:
 def renew_nominations(session: Session) -> None:
     """Pipelines nominated pods again, and binds those whose capacity is free. Runs before any action."""
     carry_over = session.carry_over
-    carry_over.refused_evictions = {
-        uid: until for uid, until in carry_over.refused_evictions.items() if until > session.now
-    }
+    carry_over.end_refused_evictions(session.now)
     if session.changed.everything:
         _recover(session)
     if not carry_over.nominations:
@@ -64,7 +61,7 @@ def renew_nominations(session: Session) -> None:
     for nomination in list(carry_over.nominations.values()):
         task = session.tasks_by_uid.get(nomination.uid)
         if task is None or task.job is None or task.uid not in task.job.pending or task.job.key not in session.jobs:
-            del carry_over.nominations[nomination.uid]
+            carry_over.end_nomination(nomination.uid)
         elif session.now >= nomination.expires:
             carry_over.expire(nomination.uid)
             row = reasons.RECLAIM_EXPIRED if nomination.action == "reclaim" else reasons.PREEMPT_EXPIRED
@@ -89,7 +86,8 @@ def _recover(session: Session) -> None:
             leaving = [other.grace for other in node.tasks.values() if other.status is TaskStatus.RELEASING]
             if leaving:
                 expires = session.now + max(leaving) + GRACE_SECONDS
-                known[task.uid] = Nomination(task.uid, node.name, "preempt", session.now, expires, ())
+                nomination = Nomination(task.uid, node.name, "preempt", session.now, expires, ())
+                session.carry_over.nominate(nomination)
 
 
 def _note_refusals(session: Session, nomination: Nomination) -> None:
@@ -102,7 +100,7 @@ def _note_refusals(session: Session, nomination: Nomination) -> None:
     for uid in nomination.victims:
         victim = session.tasks_by_uid.get(uid)
         if victim is not None and victim.status in (TaskStatus.RUNNING, TaskStatus.BOUND) and not victim.deleting:
-            session.carry_over.refused_evictions.setdefault(uid, session.now + _REFUSED_SECONDS)
+            session.carry_over.refuse_eviction(uid, session.now + _REFUSED_SECONDS)
 
 
 def _renew(session: Session, tasks: list[Task], job: Job) -> None:
@@ -135,7 +133,7 @@ def _renew(session: Session, tasks: list[Task], job: Job) -> None:
             hold_idle_capacity(session, node.row)
     for task in tasks:
         if task.uid not in waiting and task.status is TaskStatus.BINDING:
-            carry_over.nominations.pop(task.uid, None)
+            carry_over.end_nomination(task.uid)
 
 
 def _renew_one(session: Session, statement: Statement, job: Job, task: Task) -> bool:

@@ -206,7 +206,7 @@ class VictimSearch:
     def units(self, row: int, task: Task, shortfall: Vector | None) -> list[VictimUnit]:
         """The units that may be evicted from a row, first victim first; with a `shortfall`, those that reduce it."""
         session, index = self._session, self._index
-        session.report.examined_nodes += 1
+        session.report.count_examined_node()
         kept = dict(index.kept.get(row, ()))
         for victim in index.critical.get(row, ()):
             cause = self._scope.outside(session, task, victim) or SYSTEM_CRITICAL

@@ -31,6 +31,8 @@ class Action:
 
     def __init__(self, arguments: Any = None) -> None:
         self.arguments = self.Arguments() if arguments is None else arguments
+        #: Unix seconds at which the action has something to do without a change of the cluster; None for never.
+        self.next_wakeup: float | None = None
 
     @classmethod
     def parse_arguments(cls, raw: Mapping[str, object], problems: ArgumentReader) -> msgspec.Struct:

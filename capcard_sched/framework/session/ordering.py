@@ -81,7 +81,7 @@ class Rounds:
         self._session = session
         self._action, self._hook = action, hook
         #: Deferred jobs of the last session, by queue.
-        self._deferred = session.carry_over.deferrals.pop(action, {})
+        self._deferred = session.carry_over.pop_deferrals(action)
         #: Keys of the jobs tried so far, by queue.
         self._attempted: dict[str, list[str]] = {}
         self._jobs: dict[str, KeyHeap[Job]] = {}
@@ -199,9 +199,10 @@ class Rounds:
         if known is not None and not session.changed:
             since_change |= known.since_change
         tried = {key: position for position, key in enumerate((key for key in order if key in session.jobs), 1)}
-        session.carry_over.deferrals.setdefault(self._action, {})[queue.name] = Deferral(refusal, tried, since_change)
+        session.carry_over.defer(self._action, queue.name, Deferral(refusal, tried, since_change))
         for job in waiting:
-            session.report.unfinished |= job.key not in since_change
+            if job.key not in since_change:
+                session.report.leave_unfinished()
             if self._hook and job.key not in order:
                 session.refuse(job, refusal)
             if self._hook:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import msgspec
 
 from capcard_sched.model.refusal import Refusal
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
     from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.session.session_deadline import QueueCut
     from capcard_sched.model.intents import ObjectRef
+
+
+_NO_CUTS: Mapping[str, QueueCut] = {}
 
 
 class TaskOutcome(msgspec.Struct, frozen=True):
@@ -61,62 +66,158 @@ class Placed(NamedTuple):
 
 
 class SessionReport:
-    """Decisions, refusals and figures of one session."""
+    """Decisions, refusals and figures of one session. Its methods alone change it."""
 
-    __slots__ = (
-        "bound",
-        "cuts",
-        "enqueued",
-        "errors",
-        "evicted",
-        "evictions_tried",
-        "examined_nodes",
-        "placements",
-        "refusals",
-        "requeued",
-        "timings",
-        "uid",
-        "unfinished",
-        "visited_jobs",
-        "warnings",
-    )
+    def __init__(self, uid: str, cuts: Mapping[str, QueueCut] = _NO_CUTS) -> None:
+        """`cuts`: the queues whose attempts the session deadline ended, and where; the deadline adds to it."""
+        self.uid: Final = uid
+        self.cuts: Final = cuts
+        self._unfinished = False
+        self._bound: list[str] = []
+        self._placements: list[Placement] = []
+        self._timings: list[Timing] = []
+        self._enqueued: list[str] = []
+        self._evicted: list[str] = []
+        self._evictions_tried = 0
+        self._examined_nodes = 0
+        self._requeued: list[str] = []
+        self._visited_jobs = 0
+        self._refusals: list[tuple[ObjectRef, Refusal]] = []
+        self._errors: list[HookError] = []
+        self._warnings: list[tuple[ObjectRef, str]] = []
 
-    def __init__(self, uid: str) -> None:
-        self.uid = uid
-        #: Queues whose attempts the session deadline ended, and where.
-        self.cuts: dict[str, QueueCut] = {}
-        #: Whether the session deadline left jobs that were not tried since the last change of the cluster.
-        self.unfinished = False
-        #: Tasks bound, by uid.
-        self.bound: list[str] = []
-        #: The same placements as decided; their tasks and jobs live on and change.
-        self.placements: list[Placement] = []
-        self.timings: list[Timing] = []
-        self.enqueued: list[str] = []
-        self.evicted: list[str] = []
-        #: Evictions on statements, those undone included.
-        self.evictions_tried = 0
-        #: Nodes whose pods were examined as victims, once per search.
-        self.examined_nodes = 0
-        #: Jobs that were requeued to phase Pending.
-        self.requeued: list[str] = []
-        self.visited_jobs = 0
-        #: (object, refusal) in order.
-        self.refusals: list[tuple[ObjectRef, Refusal]] = []
-        self.errors: list[HookError] = []
-        #: (object, message) of new warnings about the configuration of queues, for the log.
-        self.warnings: list[tuple[ObjectRef, str]] = []
+    @property
+    def unfinished(self) -> bool:
+        """Whether the session deadline left jobs that were not tried since the last change of the cluster."""
+        return self._unfinished
+
+    @property
+    def bound(self) -> Sequence[str]:
+        """Tasks bound, by uid."""
+        return self._bound
+
+    @property
+    def placements(self) -> Sequence[Placement]:
+        """The same placements as decided; their tasks and jobs live on and change."""
+        return self._placements
 
     @property
     def placed(self) -> list[Placed]:
         """The bound tasks with the data for latencies. Valid until the next step."""
         return [
             Placed(job.namespace, task.name, task.uid, job.name, job.queue, task.created)
-            for job, tasks in ((placement.job, placement.tasks) for placement in self.placements)
+            for job, tasks in ((placement.job, placement.tasks) for placement in self._placements)
             for task in tasks
         ]
 
     @property
+    def timings(self) -> Sequence[Timing]:
+        """Durations of plugins and actions, in order."""
+        return self._timings
+
+    @property
+    def enqueued(self) -> Sequence[str]:
+        """Jobs that were admitted, by key."""
+        return self._enqueued
+
+    @property
+    def requeued(self) -> Sequence[str]:
+        """Jobs that were requeued to phase Pending, by key."""
+        return self._requeued
+
+    @property
+    def evicted(self) -> Sequence[str]:
+        """Tasks evicted, by uid."""
+        return self._evicted
+
+    @property
+    def evictions_tried(self) -> int:
+        """Evictions on statements, those undone included."""
+        return self._evictions_tried
+
+    @property
+    def examined_nodes(self) -> int:
+        """Nodes whose pods were examined as victims, once per search."""
+        return self._examined_nodes
+
+    @property
+    def visited_jobs(self) -> int:
+        """Visits of allocate to jobs."""
+        return self._visited_jobs
+
+    @property
+    def refusals(self) -> Sequence[tuple[ObjectRef, Refusal]]:
+        """(object, refusal) in order."""
+        return self._refusals
+
+    @property
+    def errors(self) -> Sequence[HookError]:
+        """Contained failures, in order."""
+        return self._errors
+
+    @property
+    def warnings(self) -> Sequence[tuple[ObjectRef, str]]:
+        """(object, message) of new warnings about the configuration of queues, for the log."""
+        return self._warnings
+
+    @property
     def decided(self) -> bool:
         """Whether the session changed anything that another session could build on."""
-        return bool(self.bound or self.enqueued or self.evicted or self.requeued)
+        return bool(self._bound or self._enqueued or self._evicted or self._requeued)
+
+    # --- records ----------------------------------------------------------------------------------------------------
+
+    def leave_unfinished(self) -> None:
+        """Records that the session deadline left jobs that were not tried since the last change."""
+        self._unfinished = True
+
+    def add_placement(self, placement: Placement) -> None:
+        """Records the bindings of one placement."""
+        self._bound += [task.uid for task in placement.tasks]
+        self._placements.append(placement)
+
+    def add_timing(self, timing: Timing) -> None:
+        """Records a duration."""
+        self._timings.append(timing)
+
+    def add_enqueued(self, key: str) -> None:
+        """Records an admitted job, by key."""
+        self._enqueued.append(key)
+
+    def add_requeued(self, key: str) -> None:
+        """Records a requeued job, by key."""
+        self._requeued.append(key)
+
+    def add_evicted(self, uid: str) -> None:
+        """Records an evicted task, by uid."""
+        self._evicted.append(uid)
+
+    def count_eviction(self) -> None:
+        """Counts an eviction on a statement."""
+        self._evictions_tried += 1
+
+    def count_examined_node(self) -> None:
+        """Counts a node whose pods are examined as victims."""
+        self._examined_nodes += 1
+
+    def count_visit(self) -> None:
+        """Counts a visit to a job."""
+        self._visited_jobs += 1
+
+    def add_refusal(self, ref: ObjectRef, refusal: Refusal) -> None:
+        """Records a refusal."""
+        self._refusals.append((ref, refusal))
+
+    def withdraw_refusals(self, kept: int) -> list[tuple[ObjectRef, Refusal]]:
+        """Drops and returns the refusals behind the first `kept` ones."""
+        dropped = self._refusals[kept:]
+        del self._refusals[kept:]
+        return dropped
+
+    def add_error(self, error: HookError) -> None:
+        """Records a contained failure."""
+        self._errors.append(error)
+
+    def add_warnings(self, ref: ObjectRef, messages: Iterable[str]) -> None:
+        """Records new warnings about an object."""
+        self._warnings += [(ref, message) for message in messages]

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.session.carry_over import CarryOver
     from capcard_sched.framework.session.failed_attempts import FailedAttempts
+    from capcard_sched.framework.session.session_deadline import QueueCut
     from capcard_sched.model.explanation import VictimsConsidered
     from capcard_sched.model.intents import Bind, Evict
     from capcard_sched.model.job import Node
@@ -71,9 +72,10 @@ class SessionResults(Snapshot):
         uid: str,
         carry_over: CarryOver,
         failed_attempts: FailedAttempts,
-        on_commit: Callable[[list[Bind]], None] | None = None,
+        on_commit: Callable[[list[Bind]], None] | None,
+        cuts: Mapping[str, QueueCut],
     ) -> None:
-        """`on_commit` gets the bindings of each gang at its commit."""
+        """`on_commit` gets the bindings of each gang at its commit; `cuts`: those of the session deadline."""
         self.state = state
         #: Transition id of this session.
         self.uid = uid
@@ -81,7 +83,7 @@ class SessionResults(Snapshot):
         self.carry_over = carry_over
         #: The waiting jobs that this session skips.
         self.failed_attempts = failed_attempts
-        self.report = SessionReport(uid)
+        self.report = SessionReport(uid, cuts)
         self._outcomes: dict[str, TaskOutcome] = {}
         self._refusals: dict[tuple[ObjectRef, str], Refusal] = {}
         self._preemption_reports: dict[str, dict[str, VictimsConsidered]] = {}
@@ -93,12 +95,11 @@ class SessionResults(Snapshot):
         self._pipelines: list[Placement] = []
         #: Keys of the jobs with pipelined placements, as of the close.
         self.pipelined_jobs: frozenset[str] = frozenset()
-        self.notices: list[PendingEvent] = []
-        #: Keys of jobs blocked by the head of their strict FIFO queue.
-        self.blocked_by_head: set[str] = set()
-        self.conditions: dict[str, list[GroupCondition]] = {}
-        self.queue_annotations: dict[str, dict[str, str | None]] = {}
-        self.node_annotations: dict[str, dict[str, str | None]] = {}
+        self._notices: list[PendingEvent] = []
+        self._blocked_by_head: set[str] = set()
+        self._conditions: dict[str, list[GroupCondition]] = {}
+        self._queue_annotations: dict[str, dict[str, str | None]] = {}
+        self._node_annotations: dict[str, dict[str, str | None]] = {}
         self._touched_jobs: set[str] = set(changed.jobs)
         if changed.everything:
             self._touched_jobs.update(state.schedulable)
@@ -139,6 +140,31 @@ class SessionResults(Snapshot):
     def pipelined_tasks(self) -> int:
         """The number of pipelined tasks."""
         return self._pipelined_tasks
+
+    @property
+    def notices(self) -> Sequence[PendingEvent]:
+        """Events beside those of refusals."""
+        return self._notices
+
+    @property
+    def blocked_by_head(self) -> AbstractSet[str]:
+        """Keys of jobs blocked by the head of their strict FIFO queue."""
+        return self._blocked_by_head
+
+    @property
+    def conditions(self) -> Mapping[str, Sequence[GroupCondition]]:
+        """Conditions to be set at close, by key of the job."""
+        return self._conditions
+
+    @property
+    def queue_annotations(self) -> Mapping[str, Mapping[str, str | None]]:
+        """Annotations to be merged at close, by name of the queue."""
+        return self._queue_annotations
+
+    @property
+    def node_annotations(self) -> Mapping[str, Mapping[str, str | None]]:
+        """Annotations to be merged at close, by name of the node."""
+        return self._node_annotations
 
     def outcome_of(self, uid: str) -> TaskOutcome | None:
         """The outcome of a task's last attempt, in this session or in an earlier one that still holds."""
@@ -188,7 +214,7 @@ class SessionResults(Snapshot):
     def add_eviction(self, eviction: Evict) -> None:
         """Adds an eviction."""
         self._evictions.append(eviction)
-        self.report.evicted.append(eviction.uid)
+        self.report.add_evicted(eviction.uid)
 
     def count_pipelined(self, tasks: int) -> None:
         """Counts tasks that were pipelined, or that no longer are (below 0)."""
@@ -241,15 +267,14 @@ class SessionResults(Snapshot):
 
     def withdraw_refusals(self, kept: int) -> None:
         """Drops the refusals behind the first `kept` ones of the report."""
-        for ref, refusal in self.report.refusals[kept:]:
+        for ref, refusal in self.report.withdraw_refusals(kept):
             self._refusals.pop((ref, refusal.hook), None)
-        del self.report.refusals[kept:]
 
     def refuse(self, subject: Subject, refusal: Refusal) -> None:
         """Records a refusal of a job, task, queue or node. The last one per object and hook counts."""
         ref = reference(subject)
         self._refusals[ref, refusal.hook] = refusal
-        self.report.refusals.append((ref, refusal))
+        self.report.add_refusal(ref, refusal)
         if isinstance(subject, Job) and not self.carry_over.repeats(ref, refusal):
             self.touch(subject.key)
 
@@ -270,7 +295,7 @@ class SessionResults(Snapshot):
         row = reasons.QUEUE_STRICT_FIFO
         message = row.render(queue=queue.name, job=first.key)
         jobs = list(waiting)
-        self.blocked_by_head.update(job.key for job in jobs)
+        self._blocked_by_head.update(job.key for job in jobs)
         self.refuse_all(jobs, Refusal(hook, "", row.code, message, queue=queue.name))
 
     def notice(self, subject: Subject, reason: reasons.Reason, message: str, component: str = "") -> None:
@@ -279,19 +304,19 @@ class SessionResults(Snapshot):
 
     def notice_about(self, ref: ObjectRef, reason: reasons.Reason, message: str, component: str = "") -> None:
         """`notice` for an object that is no subject of the session."""
-        self.notices.append(PendingEvent(ref, reason, message, component))
+        self._notices.append(PendingEvent(ref, reason, message, component))
 
     def set_condition(self, job: Job, type: str, reason: str, message: str) -> None:
         """Sets a PodGroup condition to True at close; the opposite of Scheduled/Unschedulable becomes False."""
-        self.conditions.setdefault(job.key, []).append(GroupCondition(type, reason, message))
+        self._conditions.setdefault(job.key, []).append(GroupCondition(type, reason, message))
 
     def annotate_node(self, node: Node, annotations: Mapping[str, str | None]) -> None:
         """Merge annotations into a node at close."""
-        self.node_annotations.setdefault(node.name, {}).update(annotations)
+        self._node_annotations.setdefault(node.name, {}).update(annotations)
 
     def annotate_queue(self, queue: Queue, annotations: Mapping[str, str | None]) -> None:
         """Merges annotations into a queue at close."""
-        self.queue_annotations.setdefault(queue.name, {}).update(annotations)
+        self._queue_annotations.setdefault(queue.name, {}).update(annotations)
 
     def guarded(self, subject: _S, call: Callable[[_S], _T]) -> _T | None:
         """The result of a call about one object; None when it fails, which is recorded."""
@@ -303,7 +328,7 @@ class SessionResults(Snapshot):
 
     def record_failure(self, plugin: str, hook: str, error: Exception, where: str = "session") -> None:
         """Records a failure that is not about one object: of a hook, or of an action (`where`)."""
-        self.report.errors.append(HookError(plugin, hook, error_text(error), where))
+        self.report.add_error(HookError(plugin, hook, error_text(error), where))
 
     def record_hook_error(self, subject: Subject, error: Exception) -> None:
         """Records a failure around one object; the session continues with the others."""
@@ -313,7 +338,7 @@ class SessionResults(Snapshot):
             self.state.changes.force_resync = True  # the plugin's sums may be wrong
         ref = reference(subject)
         outside = isinstance(error.error if isinstance(error, HookFailed) else error, OutsideError)
-        self.report.errors.append(HookError(plugin, hook, text, f"{ref.kind} {ref.namespace}/{ref.name}", outside))
+        self.report.add_error(HookError(plugin, hook, text, f"{ref.kind} {ref.namespace}/{ref.name}", outside))
         message = reasons.PLUGIN_FAILED.render(plugin=plugin or "framework", hook=hook or "session", error=text)
         self.refuse(
             subject,

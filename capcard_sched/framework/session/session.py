@@ -21,7 +21,7 @@ from capcard_sched.framework.session.session_deadline import SessionDeadline
 from capcard_sched.model.status import PodGroupPhase
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     import numpy as np
 
@@ -63,7 +63,10 @@ class Session(SessionResults):
         deadline: SessionDeadline | None = None,
     ) -> None:
         attempts = FailedAttempts(state, dispatch) if failed_attempts is None else failed_attempts
-        super().__init__(state, changed, uid, CarryOver() if memory is None else memory, attempts, on_commit)
+        #: Bounds the time of each queue's attempts.
+        self.deadline = SessionDeadline() if deadline is None else deadline
+        carry_over = CarryOver() if memory is None else memory
+        super().__init__(state, changed, uid, carry_over, attempts, on_commit, self.deadline.cuts)
         self.dispatch = dispatch
         self.engine = engine
         #: The changes since the last session: `.everything`, `.jobs`, `.queues`, `.nodes` (keys and names).
@@ -72,12 +75,8 @@ class Session(SessionResults):
         self.now = now
         #: Names of the configured actions.
         self.actions = actions
-        #: Jobs refused at admission in this session with the version of their votes: the next sessions may skip them.
-        self.refused_jobs: dict[str, tuple[Job, tuple[object, ...]]] = {}
-        #: Failures of this session by job key: the next sessions may skip these jobs.
-        self.failures: dict[str, PlacementFailure] = {}
-        #: Bounds the time of each queue's attempts.
-        self.deadline = SessionDeadline() if deadline is None else deadline
+        self._refused_jobs: dict[str, tuple[Job, tuple[object, ...]]] = {}
+        self._failures: dict[str, PlacementFailure] = {}
         #: Whether quotas count releasing tasks as gone: while nominations are planned. Bindings always count them.
         self.nominating = False
         #: Opens the port of a webhook; None where the environment provides none.
@@ -85,6 +84,16 @@ class Session(SessionResults):
         #: The eviction count of the last look at releasing tasks, and its result.
         self._coming: tuple[int, bool] | None = None
         self._made: dict[Callable[[Session], Any], Any] = {}
+
+    @property
+    def refused_jobs(self) -> Mapping[str, tuple[Job, tuple[object, ...]]]:
+        """By key, jobs refused at admission with the version of their votes: the next sessions may skip them."""
+        return self._refused_jobs
+
+    @property
+    def failures(self) -> Mapping[str, PlacementFailure]:
+        """Failures of this session by job key: the next sessions may skip these jobs."""
+        return self._failures
 
     # --- rows --------------------------------------------------------------------------------------------------------
 
@@ -180,15 +189,15 @@ class Session(SessionResults):
         if barred is not None:
             version = self.admission_version(job)
             if version is not None:
-                self.refused_jobs[job.key] = job, version
+                self._refused_jobs[job.key] = job, version
             return False, barred
         grounds = self.admission_version(job)
-        known = self.carry_over.enqueue.get(job.key)
+        known = self.carry_over.admissions.get(job.key)
         if known is not None and grounds is not None and known.version == grounds:
             self._keep_refusal(job, known._replace(is_repeated=True))
             return False, known.refusal
         admitted, refusal = self.dispatch.votes("job_enqueueable", job)
-        self.carry_over.enqueue.pop(job.key, None)
+        self.carry_over.drop_admission(job.key)
         if not admitted and refusal is not None:
             if grounds is None:
                 grounds = self.admission_version(job)
@@ -202,8 +211,8 @@ class Session(SessionResults):
         return admitted, refusal
 
     def _keep_refusal(self, job: Job, known: AdmissionRefusal) -> None:
-        self.carry_over.enqueue[job.key] = known
-        self.refused_jobs[job.key] = job, known.version
+        self.carry_over.keep_admission(job.key, known)
+        self._refused_jobs[job.key] = job, known.version
 
     def admission_version(self, job: Job) -> tuple[object, ...] | None:
         """The value that the admission of a job follows from; None when some plugin declares none."""
@@ -295,9 +304,9 @@ class Session(SessionResults):
         None, or a job that waits for its turn in a strict FIFO queue, is attempted again in the next session.
         """
         if shortages is None or queue.strict_fifo or job.pending_best_effort or job.topology is not None:
-            self.failures.pop(job.key, None)
+            self._failures.pop(job.key, None)
         else:
-            self.failures[job.key] = PlacementFailure(job, shortages, self.failed_attempts.version(queue))
+            self._failures[job.key] = PlacementFailure(job, shortages, self.failed_attempts.version(queue))
 
     def eviction_needs(self, job: Job) -> dict[EvictionKind, dict[PodSignature, int] | None]:
         """The kinds of eviction that a waiting job may try: its pending classes, each with the pods that it needs.
@@ -361,7 +370,7 @@ class Session(SessionResults):
     def enqueue(self, job: Job) -> None:
         """Moves the job from phase Pending to Inqueue."""
         job.phase = PodGroupPhase.INQUEUE
-        self.report.enqueued.append(job.key)
+        self.report.add_enqueued(job.key)
         self.touch(job.key)
         self.state.changes.jobs.add(job.key)
 
@@ -372,7 +381,7 @@ class Session(SessionResults):
         self.touch(job.key)
         self.state.changes.jobs.add(job.key)
         self.state.active[job.key] = job
-        self.report.requeued.append(job.key)
+        self.report.add_requeued(job.key)
 
     def is_pending_phase(self, job: Job) -> bool:
         """Whether the job is in phase Pending."""

@@ -112,7 +112,7 @@ class Statement:
         unmarked = [(marked, name) for marked, name in marks if name not in marked]
         former = session.state.release(task)
         session.engine.note_release()
-        session.report.evictions_tried += 1
+        session.report.count_eviction()
         self._records.append(_EvictionRecord(task, node, former, reason, message or reason, (by, queue), unmarked))
 
     def discard(self) -> None:
@@ -194,8 +194,7 @@ class Statement:
                 if volumes:
                     for task, node in zip(record.tasks, record.nodes, strict=True):
                         session.state.assume_volumes(task, node.name, volumes.get(task.uid, ()))
-                session.report.bound += [task.uid for task in record.tasks]
-                session.report.placements.append(record)
+                session.report.add_placement(record)
                 session.drop_outcomes(record.tasks)
             else:
                 session.keep_pipeline(record)

@@ -363,7 +363,8 @@ def test_callbacks_of_the_backend_are_counted(
 
 def test_evictions_of_a_session_count_as_one_attempt(daemon: Daemon) -> None:
     result = daemon.h.step()
-    result.report.evicted.extend(["a", "b"])
+    for uid in ("a", "b"):
+        result.report.add_evicted(uid)
     daemon.metrics.session(result.report, 0.1, idle=False)
     assert daemon.value("total_preemption_attempts") == 1
     assert daemon.value("pod_preemption_victims") == 2

@@ -97,7 +97,7 @@ def _protected_by_a_refusal() -> Harness:
     h = Harness(_conf("conformance"), run=True)
     _victims(h, "q")
     h.step()
-    h.core._memory.refused_evictions[h.task("low-0").uid] = h.now + 120
+    h.core._memory.refuse_eviction(h.task("low-0").uid, h.now + 120)
     return h
 
 
