@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from capcard_sched.admission.review import AdmissionResult, JsonPatch
-from capcard_sched.admission.view import DEFAULT_QUEUE, ROOT_QUEUE
+from capcard_sched.admission.review import DEFAULT_QUEUE, ROOT_QUEUE, AdmissionResult, JsonPatch
 from capcard_sched.model.annotations import PREEMPTABLE
 from capcard_sched.validation.checks import Finding
 from capcard_sched.validation.inventory import texts
@@ -24,7 +23,7 @@ from capcard_sched.validation.pod_templates import check_budgets, check_pod_temp
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from capcard_sched.admission.view import ClusterView
+    from capcard_sched.admission.review import ClusterView
     from capcard_sched.validation.inventory import Json
 
 #: Job plugins and the plugins each of them needs.

@@ -1,4 +1,4 @@
-"""Admission of pods: placement by resource group, the disruption annotations, and warnings about cards."""
+"""Admission of pods and PodGroups: resource groups, default queues, and warnings about cards."""
 
 from __future__ import annotations
 
@@ -6,19 +6,49 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from capcard_sched.admission.review import AdmissionResult, JsonPatch
+from capcard_sched.admission.review import DEFAULT_QUEUE, ROOT_QUEUE, AdmissionResult, JsonPatch
 from capcard_sched.model import annotations as keys
 from capcard_sched.model.yaml_reader import YamlError, read_document
+from capcard_sched.validation.checks import Finding
 from capcard_sched.validation.inventory import texts
 from capcard_sched.validation.names import shown
 from capcard_sched.validation.object_checks import check_object
 from capcard_sched.validation.pod_templates import check_budgets
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    from capcard_sched.admission.view import ClusterView
+    from capcard_sched.admission.review import ClusterView
     from capcard_sched.validation.inventory import Json
+
+
+def default_pod_group(obj: Json, namespace: str, view: ClusterView) -> AdmissionResult:
+    """The queue that the namespace names, for a group in the default queue."""
+    spec = obj.get("spec")
+    queue = view.default_queue(namespace)
+    current = spec.get("queue") if isinstance(spec, dict) else None
+    if not queue or (current and current != DEFAULT_QUEUE):
+        return AdmissionResult()
+    patch = JsonPatch(obj)
+    patch.set(queue, "spec", "queue")
+    return AdmissionResult(patch=tuple(patch.operations))
+
+
+def check_new_pod_group(obj: Json, view: ClusterView) -> AdmissionResult:
+    """What is wrong with a new PodGroup, and warnings about its cards."""
+    spec = obj.get("spec")
+    queue = (spec.get("queue") if isinstance(spec, dict) else None) or DEFAULT_QUEUE
+    return AdmissionResult((*_check_queue(str(queue), view), *check_object(obj, view.inventory)))
+
+
+def _check_queue(name: str, view: ClusterView) -> Iterator[Finding]:
+    queue = view.queue(name)
+    if queue is None:
+        known = ", ".join(sorted(entry.name for entry in view.queues() if entry.name != ROOT_QUEUE)[:10])
+        yield Finding("error", "spec.queue", f"unable to find queue: {name}", known or "an existing queue")
+    elif queue.state not in {"", "Open"}:
+        message = f"can only submit PodGroup to queue with state `Open`, queue `{name}` status is `{queue.state}`"
+        yield Finding("error", "spec.queue", message, "an open queue")
 
 
 class GroupMatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

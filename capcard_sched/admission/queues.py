@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from capcard_sched.admission.review import AdmissionResult, JsonPatch
-from capcard_sched.admission.view import DEFAULT_QUEUE, ROOT_QUEUE
+from capcard_sched.admission.review import DEFAULT_QUEUE, ROOT_QUEUE, AdmissionResult, JsonPatch
 from capcard_sched.model import annotations as keys
 from capcard_sched.model.cards import CARD, CardSyntaxError, parse_card_quota
 from capcard_sched.model.quantity import QuantityError, base_amount
@@ -16,7 +15,7 @@ from capcard_sched.validation.names import SUBDOMAIN_FORM, is_subdomain, shown
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from capcard_sched.admission.view import ClusterView
+    from capcard_sched.admission.review import ClusterView
     from capcard_sched.validation.inventory import Json
 
 _STATES: Final = ("", "Open", "Closed")

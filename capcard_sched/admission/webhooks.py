@@ -5,8 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from capcard_sched.admission.jobs import check_job_update, check_new_job, default_job
-from capcard_sched.admission.podgroups import check_new_pod_group, default_pod_group
-from capcard_sched.admission.pods import check_new_pod, check_workload, default_pod
+from capcard_sched.admission.pods import (
+    check_new_pod,
+    check_new_pod_group,
+    check_workload,
+    default_pod,
+    default_pod_group,
+)
 from capcard_sched.admission.queues import check_queue_deletion, check_queue_object, default_queue
 from capcard_sched.admission.review import AdmissionResult
 
@@ -14,8 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from capcard_sched.admission.pods import AdmissionConfig
-    from capcard_sched.admission.review import AdmissionRequest
-    from capcard_sched.admission.view import ClusterView
+    from capcard_sched.admission.review import AdmissionRequest, ClusterView
 
 
 class WebhookContext(NamedTuple):

@@ -18,6 +18,7 @@ from capcard_sched.controllers.objects import (
     Key,
     controller_of,
     is_terminating,
+    job_phase,
     key_of,
     merge_diff,
     meta,
@@ -25,14 +26,14 @@ from capcard_sched.controllers.objects import (
     spec,
     status,
 )
-from capcard_sched.controllers.view import COMPONENT, Create, Delete, Patch, Result, Write
-from capcard_sched.model.intents import EmitEvent, ObjectRef
+from capcard_sched.controllers.view import Create, Delete, Patch, Result, Write, delete, event_on
 from capcard_sched.model.timestamps import format_timestamp, parse_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from capcard_sched.controllers.view import Failure, View
+    from capcard_sched.model.intents import EmitEvent
 
 ALLOW, FORBID, REPLACE = "Allow", "Forbid", "Replace"
 #: Finished Jobs that are kept unless the CronJob says otherwise.
@@ -154,10 +155,9 @@ class CronJobController:
             writes += self._warn(cron, "JobAlreadyActive", f"Job {meta(active[0])['name']} is still active")
             return True
         if policy == REPLACE:
-            for job in active:
-                writes.append(Delete(Key(JOB, *key_of(job)), meta(job)["uid"]))
+            writes += [delete(JOB, job) for job in active]
         writes.append(Create(_job(cron, name)))
-        writes.append(_event(cron, "Normal", "SuccessfulCreate", f"Created job {name}"))
+        writes.append(event_on(CRON_JOB, cron, "SuccessfulCreate", f"Created job {name}"))
         self._warned.pop(meta(cron)["uid"], None)
         return True
 
@@ -165,11 +165,10 @@ class CronJobController:
         if self._warned.get(meta(cron)["uid"]) == text:
             return []
         self._warned[meta(cron)["uid"]] = text
-        return [_event(cron, "Warning", reason, text)]
+        return [event_on(CRON_JOB, cron, reason, text, warning=True)]
 
     def failed(self, view: View, key: Key, now: float, failure: Failure) -> Result:
         """An event with the answer of the API server."""
-        _ = now
         cron = view.get(*key)
         if cron is None or not isinstance(failure.write, Create):
             return Result()
@@ -188,12 +187,8 @@ def _created(job: JsonObject) -> tuple[str, str]:
     return meta(job).get("creationTimestamp") or "", meta(job)["name"]
 
 
-def _phase(job: JsonObject) -> str:
-    return str((status(job).get("state") or {}).get("phase") or "")
-
-
 def _is_finished(job: JsonObject) -> bool:
-    return _phase(job) in FINISHED or is_terminating(job)
+    return job_phase(job) in FINISHED or is_terminating(job)
 
 
 def _status(cron: JsonObject, jobs: list[JsonObject], started: float | None) -> list[Patch]:
@@ -210,7 +205,7 @@ def _status(cron: JsonObject, jobs: list[JsonObject], started: float | None) -> 
         for job in jobs
         if not _is_finished(job)
     ]
-    ended = [(status(job).get("state") or {}).get("lastTransitionTime") for job in jobs if _phase(job) == COMPLETED]
+    ended = [(status(job).get("state") or {}).get("lastTransitionTime") for job in jobs if job_phase(job) == COMPLETED]
     success = max((stamp for stamp in ended if stamp), default=present.get("lastSuccessfulTime"))
     wanted = {
         "active": active,
@@ -237,12 +232,7 @@ def _history(cron: JsonObject, jobs: list[JsonObject]) -> list[Delete]:
         ended = [
             job
             for job in jobs
-            if _phase(job) in FINISHED and (_phase(job) == COMPLETED) is successful and not is_terminating(job)
+            if job_phase(job) in FINISHED and (job_phase(job) == COMPLETED) is successful and not is_terminating(job)
         ]
-        writes += [Delete(Key(JOB, *key_of(job)), meta(job)["uid"]) for job in ended[: max(0, len(ended) - kept)]]
+        writes += [delete(JOB, job) for job in ended[: max(0, len(ended) - kept)]]
     return writes
-
-
-def _event(cron: JsonObject, severity: str, reason: str, message: str) -> EmitEvent:
-    about = ObjectRef("CronJob", *key_of(cron), meta(cron)["uid"])
-    return EmitEvent(about, "Warning" if severity == "Warning" else "Normal", reason, message, COMPONENT)

@@ -90,6 +90,11 @@ def has_ended(pod: JsonObject) -> bool:
     return status(pod).get("phase") in ENDED_PHASES
 
 
+def job_phase(job: JsonObject) -> str:
+    """`status.state.phase` of a Job, "" when absent."""
+    return (status(job).get("state") or {}).get("phase") or ""
+
+
 def controller_of(obj: JsonObject) -> JsonObject | None:
     """The owner reference with `controller: true`, if it is complete: an API server accepts no other."""
     for owner in meta(obj).get("ownerReferences") or ():

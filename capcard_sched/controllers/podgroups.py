@@ -26,7 +26,7 @@ from capcard_sched.controllers.objects import (
     status,
 )
 from capcard_sched.controllers.quota_usage import quota_usage
-from capcard_sched.controllers.view import COMPONENT, Create, Delete, Patch, Result, Write
+from capcard_sched.controllers.view import Create, Patch, Result, Write, delete, event_on
 from capcard_sched.model.annotations import (
     CARD_REQUEST,
     COOLDOWN_TIME,
@@ -44,7 +44,6 @@ from capcard_sched.model.annotations import (
     SERVICE_TYPE,
     VOLCANO_PREFIX,
 )
-from capcard_sched.model.intents import EmitEvent, ObjectRef
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -102,7 +101,6 @@ class PodGroupController:
 
     def reconcile(self, view: View, key: Key, now: float) -> Result:
         """Create what is missing; the owner decides about a PodGroup that exists."""
-        _ = now
         obj = view.get(*key)
         if obj is None or is_terminating(obj):
             return Result()
@@ -110,12 +108,10 @@ class PodGroupController:
 
     def failed(self, view: View, key: Key, now: float, failure: Failure) -> Result:
         """The answer of admission as an event on the pod that waits for its PodGroup."""
-        _ = now
         pod = view.get(*key) if key.kind == POD else None
         if pod is None or not isinstance(failure.write, Create):
             return Result()
-        about = ObjectRef("Pod", *key_of(pod), meta(pod)["uid"])
-        return Result([EmitEvent(about, "Warning", "PodGroupError", failure.error, COMPONENT)])
+        return Result([event_on(POD, pod, "PodGroupError", failure.error, warning=True)])
 
     def _is_ours(self, pod: JsonObject) -> bool:
         return spec(pod).get("schedulerName") in self._scheduler_names and not has_ended(pod)
@@ -138,7 +134,7 @@ class PodGroupController:
         namespace, uid = key_of(owner)[0], meta(owner)["uid"]
         group = view.get(POD_GROUP, namespace, f"podgroup-{uid}")
         if _replicas(owner) == 0:
-            return [Delete(Key(POD_GROUP, *key_of(group)), meta(group)["uid"])] if group is not None else []
+            return [delete(POD_GROUP, group)] if group is not None else []
         pod = _newest_member(owner, [each for each in view.owned(uid, POD) if self._is_member(each)])
         if pod is None:
             return []
@@ -153,8 +149,7 @@ class PodGroupController:
             self._reported.add(uid)
             name = meta(owner)["name"]
             text = f"{GROUP_MIN_MEMBER}={annotated} is more than the {_replicas(owner)} replicas of {name}"
-            about = ObjectRef("PodGroup", *key_of(group), meta(group)["uid"])
-            writes.append(EmitEvent(about, "Warning", "MinMemberCapped", text, COMPONENT))
+            writes.append(event_on(POD_GROUP, group, "MinMemberCapped", text, warning=True))
         return writes
 
     def _is_member(self, pod: JsonObject) -> bool:
@@ -200,13 +195,8 @@ class PodGroupController:
             body["priorityClassName"] = spec(pod)["priorityClassName"]
         if NETWORK_TOPOLOGY_MODE in own or NETWORK_TOPOLOGY_HIGHEST_TIER in own:
             body["networkTopology"] = _network_topology(own)
-        return {
-            "apiVersion": SCHEDULING_API,
-            "kind": POD_GROUP,
-            "metadata": metadata,
-            "spec": body,
-            "status": {"phase": "Pending"},
-        }
+        group: JsonObject = {"apiVersion": SCHEDULING_API, "kind": POD_GROUP, "metadata": metadata, "spec": body}
+        return {**group, "status": {"phase": "Pending"}}
 
 
 def group_name(pod: JsonObject) -> str:

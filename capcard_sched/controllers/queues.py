@@ -13,15 +13,13 @@ from capcard_sched.controllers.objects import (
     JsonObject,
     Key,
     annotations_of,
-    key_of,
     merge_diff,
     meta,
     spec,
     status,
 )
-from capcard_sched.controllers.view import COMPONENT, Delete, Patch, Result, Write
+from capcard_sched.controllers.view import Patch, Result, Write, delete, event_on
 from capcard_sched.model.annotations import CLOSED_BY_PARENT
-from capcard_sched.model.intents import EmitEvent, ObjectRef
 from capcard_sched.model.timestamps import parse_time
 
 if TYPE_CHECKING:
@@ -98,7 +96,7 @@ class QueueController:
         queue = view.get(QUEUE, "", key.name)
         commands = view.targeting(key)
         if queue is None:
-            return Result([_consume(command) for command in commands])
+            return Result([delete(COMMAND, command) for command in commands])
         counts = view.group_phases(key.name)
         groups = sum(counts.values())
         parent = view.get(QUEUE, "", parent_of(queue)) if key.name != ROOT_QUEUE else None
@@ -116,7 +114,7 @@ class QueueController:
                     at = waiting.at
                     continue
                 action, mark = OPEN_QUEUE, None if mark is None else "false"
-            writes.append(_consume(command))
+            writes.append(delete(COMMAND, command))
         state = next_state(state, action, groups)
         if parent is not None and not action:
             if state_of(parent) in _SHUT and state == OPEN:
@@ -125,7 +123,7 @@ class QueueController:
                 action, mark, state = OPEN_QUEUE, "false", OPEN
         changes = self._changes(queue, state, mark, counts if self._write_counts else None)
         if action == CLOSE_QUEUE and state_of(queue) not in _SHUT:
-            changes.append(_event(queue, "Normal", CLOSE_QUEUE, "Close queue succeed"))
+            changes.append(event_on(QUEUE, queue, CLOSE_QUEUE, "Close queue succeed"))
         return Result([*changes, *writes], at)
 
     def _refuse(self, queue: JsonObject, command: JsonObject, parent: str, now: float) -> Result:
@@ -138,10 +136,10 @@ class QueueController:
         if now >= until:
             self._refused.discard(uid)
             text = f"{OPEN_QUEUE} queue failed for queue {parent} is not open: Open the parent queue first"
-            return Result([_event(queue, "Warning", OPEN_QUEUE, text), _consume(command)])
+            return Result([event_on(QUEUE, queue, OPEN_QUEUE, text, warning=True), delete(COMMAND, command)])
         if uid not in self._refused:
             self._refused.add(uid)
-            writes.append(_event(queue, "Warning", OPEN_QUEUE, text))
+            writes.append(event_on(QUEUE, queue, OPEN_QUEUE, text, warning=True))
         return Result(writes, until)
 
     def _changes(self, queue: JsonObject, state: str, mark: str | None, counts: object) -> list[Write]:
@@ -168,12 +166,11 @@ class QueueController:
 
     def failed(self, view: View, key: Key, now: float, failure: Failure) -> Result:
         """An event at the retry limit."""
-        _ = now
         queue = view.get(QUEUE, "", key.name)
         if queue is None or not failure.last:
             return Result()
         action = CLOSE_QUEUE if state_of(queue) in _SHUT else "SyncQueue"
-        return Result([_event(queue, "Warning", action, f"{action} queue failed for {failure.error}")])
+        return Result([event_on(QUEUE, queue, action, f"{action} queue failed for {failure.error}", warning=True)])
 
 
 def parent_of(queue: JsonObject) -> str:
@@ -192,12 +189,3 @@ def queue_and_phase(group: JsonObject | None) -> tuple[str, str] | None:
         return None
     phase = status(group).get("phase") or "Pending"
     return spec(group).get("queue") or "default", phase if phase in PHASES else "Unknown"
-
-
-def _consume(command: JsonObject) -> Delete:
-    return Delete(Key(COMMAND, *key_of(command)), meta(command)["uid"])
-
-
-def _event(queue: JsonObject, severity: str, reason: str, message: str) -> EmitEvent:
-    about = ObjectRef("Queue", "", meta(queue)["name"], meta(queue)["uid"])
-    return EmitEvent(about, "Warning" if severity == "Warning" else "Normal", reason, message, COMPONENT)

@@ -5,7 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from capcard_sched.controllers.jobs.phases import FINISHED
-from capcard_sched.controllers.objects import JOB, JsonObject, Key, is_terminating, key_of, meta, spec, status
+from capcard_sched.controllers.objects import (
+    JOB,
+    JsonObject,
+    Key,
+    is_terminating,
+    job_phase,
+    key_of,
+    meta,
+    spec,
+    status,
+)
 from capcard_sched.controllers.view import Delete, Result
 from capcard_sched.model.timestamps import parse_time
 
@@ -23,7 +33,6 @@ class TtlController:
 
     def keys(self, kind: str, old: JsonObject | None, new: JsonObject | None) -> Iterator[Key]:
         """Jobs that exist and have a time to live."""
-        _ = kind, old
         if new is not None and spec(new).get("ttlSecondsAfterFinished") is not None:
             yield Key(JOB, *key_of(new))
 
@@ -40,14 +49,14 @@ class TtlController:
 
     def failed(self, view: View, key: Key, now: float, failure: Failure) -> Result:
         """The deletion is repeated."""
-        _ = view, key, now, failure
         return Result()
 
 
 def _due(job: JsonObject) -> float | None:
     """When a Job is to be deleted (unix seconds), None for never."""
-    state = status(job).get("state") or {}
     kept = spec(job).get("ttlSecondsAfterFinished")
-    if kept is None or state.get("phase") not in FINISHED:
+    if kept is None or job_phase(job) not in FINISHED:
         return None
-    return parse_time(state.get("lastTransitionTime") or meta(job).get("creationTimestamp")) + float(kept)
+    return parse_time(status(job)["state"].get("lastTransitionTime") or meta(job).get("creationTimestamp")) + float(
+        kept
+    )

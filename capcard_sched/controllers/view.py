@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
 
-from capcard_sched.model.intents import EmitEvent
+from capcard_sched.controllers.objects import Key, key_of, meta
+from capcard_sched.model.intents import EmitEvent, ObjectRef
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from capcard_sched.controllers.objects import JsonObject, Key
+    from capcard_sched.controllers.objects import JsonObject
 
 #: Source of the events of these controllers, as users of Volcano know it.
 COMPONENT = "vc-controller-manager"
@@ -113,6 +114,24 @@ class Controller(Protocol):
 
     def failed(self, view: View, key: Key, now: float, failure: Failure) -> Result:
         """The writes that follow a write that failed, events mostly; the object is reconciled again with backoff."""
+
+
+def event_on(
+    kind: Literal["Job", "CronJob", "Queue", "PodGroup", "Pod"],
+    obj: JsonObject,
+    reason: str,
+    message: str,
+    *,
+    warning: bool = False,
+) -> EmitEvent:
+    """An event on an object of a kind."""
+    about = ObjectRef(kind, *key_of(obj), meta(obj)["uid"])
+    return EmitEvent(about, "Warning" if warning else "Normal", reason, message, COMPONENT)
+
+
+def delete(kind: str, obj: JsonObject) -> Delete:
+    """The deletion of this object, not of another one of its name."""
+    return Delete(Key(kind, *key_of(obj)), meta(obj)["uid"])
 
 
 def soonest(*moments: float | None) -> float | None:

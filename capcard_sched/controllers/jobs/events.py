@@ -1,4 +1,4 @@
-"""The events of a Job, derived from what its pods and PodGroup are now: a lost or repeated watch event changes nothing.
+"""The events of a Job, and the lifecycle policies that answer them.
 
 An event lasts as long as its cause. The action that follows outdates the cause (see `records`), so it happens once.
 """
@@ -8,14 +8,15 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from capcard_sched.controllers.jobs.phases import SYNC, WHOLE_JOB
 from capcard_sched.controllers.objects import JsonObject, is_terminating, meta, status
-from capcard_sched.model.timestamps import parse_time
+from capcard_sched.model.timestamps import DurationError, parse_duration, parse_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from capcard_sched.controllers.jobs.census import JobMember
     from capcard_sched.controllers.jobs.job_spec import JobSpec, TaskSpec
+    from capcard_sched.controllers.jobs.job_status import JobMember
 
 POD_PENDING: Final = "PodPending"
 POD_RUNNING: Final = "PodRunning"
@@ -143,3 +144,46 @@ def exit_codes(pod: JsonObject) -> frozenset[int]:
 def ended_at(pod: JsonObject) -> float:
     """When the last container of a pod ended (unix seconds); 0.0 when the status does not record it."""
     return max((parse_time(found.get("finishedAt")) for found in _terminations(pod)), default=0.0)
+
+
+class Answer(NamedTuple):
+    """An action and its delay after the event (seconds)."""
+
+    action: str
+    delay: float = 0.0
+
+
+def answer(job: JobSpec, event: JobEvent) -> Answer:
+    """The action of the first policy that matches: those of the task, then those of the Job, then a plain sync."""
+    task = job.task(event.task)
+    for policy in (*(task.policies if task is not None else ()), *job.policies):
+        if not _matches(policy, event):
+            continue
+        delay = policy_delay(policy)
+        if delay is None or (event.name == POD_PENDING and not delay):
+            continue
+        return Answer(policy.get("action") or SYNC, delay)
+    return Answer(SYNC)
+
+
+def policy_delay(policy: JsonObject) -> float | None:
+    """`timeout` in seconds, 0.0 when absent, None when it is no duration: such a policy has no effect."""
+    timeout = policy.get("timeout")
+    if timeout is None:
+        return 0.0
+    try:
+        return max(0.0, parse_duration(str(timeout)))
+    except DurationError:
+        return None
+
+
+def ends_by_eviction(job: JobSpec) -> bool:
+    """Whether the eviction of one pod of some task takes down or restarts the whole Job."""
+    return any(answer(job, JobEvent(POD_EVICTED, 0.0, task.name)).action in WHOLE_JOB for task in job.tasks)
+
+
+def _matches(policy: JsonObject, event: JobEvent) -> bool:
+    names = (policy.get("event"), *(policy.get("events") or ()))
+    if event.name in names or "*" in names:
+        return True
+    return event.name == POD_FAILED and policy.get("exitCode") in event.exit_codes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capcard_sched.controllers.jobs.policies import ends_by_eviction
+from capcard_sched.controllers.jobs.events import ends_by_eviction
 from capcard_sched.controllers.objects import (
     POD_GROUP,
     PRIORITY_CLASS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capcard_sched.controllers.jobs.job_pass import JobPass, Request, Settings, job_event
+from capcard_sched.controllers.jobs.job_pass import JobPass, Request, Settings
 from capcard_sched.controllers.jobs.phases import FINISHED, TERMINATE
 from capcard_sched.controllers.objects import (
     BATCH_API,
@@ -17,11 +17,12 @@ from capcard_sched.controllers.objects import (
     Key,
     controller_of,
     is_terminating,
+    job_phase,
     key_of,
     meta,
     status,
 )
-from capcard_sched.controllers.view import Create, Delete, Result
+from capcard_sched.controllers.view import Create, Delete, Result, delete, event_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -77,7 +78,7 @@ class JobController:
         """One pass over a Job. A Job that is being deleted is left to the garbage collector."""
         job = view.get(JOB, key.namespace, key.name)
         if job is None or is_terminating(job):
-            return Result([Delete(Key(COMMAND, *key_of(one)), meta(one)["uid"]) for one in view.targeting(key)])
+            return Result([delete(COMMAND, command) for command in view.targeting(key)])
         return self._pass(view, job, now, None)
 
     def _pass(self, view: View, job: JsonObject, now: float, forced: Request | None) -> Result:
@@ -104,7 +105,7 @@ class JobController:
         if news:
             self._emitted[uid] = news
         fresh = [entry for about, entry in news.items() if known.get(about) != entry]
-        return [job_event(job, reason, text, warning=warning) for reason, text, warning in fresh]
+        return [event_on(JOB, job, reason, text, warning=warning) for reason, text, warning in fresh]
 
     def failed(self, view: View, key: Key, now: float, failure: Failure) -> Result:
         """An event; at the retry limit the Job is terminated, unless only its queue or a claim is in the way."""
@@ -115,13 +116,15 @@ class JobController:
         reason = _CREATE_REASONS.get(kind, "FailedCreate" if kind else "JobStatusError")
         if isinstance(failure.write, Delete):
             reason = "FailedDelete"
-        events = [job_event(job, reason, failure.error, warning=True)]
-        phase = (status(job).get("state") or {}).get("phase")
+        events = [event_on(JOB, job, reason, failure.error, warning=True)]
+        phase = job_phase(job)
         if not failure.last or kind in (POD_GROUP, CLAIM) or phase in FINISHED:
             return Result(events)
         text = "Job failed on action SyncJob for retry limit reached"
         result = self._pass(view, job, now, Request(TERMINATE, reason="RetryLimitReached"))
-        return result._replace(writes=[*events, job_event(job, "ExecuteAction", text, warning=True), *result.writes])
+        return result._replace(
+            writes=[*events, event_on(JOB, job, "ExecuteAction", text, warning=True), *result.writes]
+        )
 
 
 def is_job_target(target: JsonObject) -> bool:

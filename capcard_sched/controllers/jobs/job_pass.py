@@ -9,11 +9,17 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from capcard_sched.controllers.jobs.census import JobMember, census, members
-from capcard_sched.controllers.jobs.events import POD_EVICTED, JobEvent, job_events
+from capcard_sched.controllers.jobs.events import POD_EVICTED, Answer, JobEvent, answer, job_events
 from capcard_sched.controllers.jobs.group import group_of, is_of_version
 from capcard_sched.controllers.jobs.job_spec import job_spec
-from capcard_sched.controllers.jobs.job_status import job_status
+from capcard_sched.controllers.jobs.job_status import (
+    JobMember,
+    Records,
+    census,
+    job_status,
+    member_annotations,
+    members,
+)
 from capcard_sched.controllers.jobs.members import MemberSync, News
 from capcard_sched.controllers.jobs.phases import (
     ACTIVE,
@@ -30,8 +36,6 @@ from capcard_sched.controllers.jobs.phases import (
     following,
     transition,
 )
-from capcard_sched.controllers.jobs.policies import Answer, answer
-from capcard_sched.controllers.jobs.records import Records, member_annotations
 from capcard_sched.controllers.objects import (
     COMMAND,
     JOB,
@@ -40,13 +44,12 @@ from capcard_sched.controllers.objects import (
     JsonObject,
     Key,
     is_terminating,
-    key_of,
+    job_phase,
     merge_diff,
     meta,
     status,
 )
-from capcard_sched.controllers.view import COMPONENT, Delete, Increment, Patch, Result, Write, soonest
-from capcard_sched.model.intents import EmitEvent, ObjectRef
+from capcard_sched.controllers.view import Increment, Patch, Result, Write, delete, event_on, soonest
 from capcard_sched.model.timestamps import format_duration, format_timestamp, parse_time
 
 if TYPE_CHECKING:
@@ -88,12 +91,6 @@ class Request(NamedTuple):
     reason: str = ""
 
 
-def job_event(job: JsonObject, reason: str, message: str, *, warning: bool = False) -> EmitEvent:
-    """An event on a Job."""
-    about = ObjectRef("Job", *key_of(job), meta(job)["uid"])
-    return EmitEvent(about, "Warning" if warning else "Normal", reason, message, COMPONENT)
-
-
 class JobPass:
     """One reconcile of one Job. `run` once.
 
@@ -109,7 +106,7 @@ class JobPass:
         self._written = written
         self._now = now
         self._spec = job_spec(job, settings.scheduler_name)
-        self._phase = (status(job).get("state") or {}).get("phase") or PENDING
+        self._phase = job_phase(job) or PENDING
         self._version = int(status(job).get("version") or 0)
         self._retries = int(status(job).get("retryCount") or 0)
         self._records = Records(status(job).get("controlledResources"))
@@ -145,7 +142,7 @@ class JobPass:
             self._phase = following(self._phase, self._spec, census(found), self._counted_retries)
         self._write_status(before, found, reason)
         if request is not None and request.command is not None:
-            self._writes.append(self._consume(request.command))
+            self._writes.append(delete(COMMAND, request.command))
         self._delete_doomed(found)
         self._writes += group_deletes
         return Result(self._writes, self._at)
@@ -160,7 +157,7 @@ class JobPass:
                 request = Request(action, command=command)
                 if self._target(request) is not None:
                     return request
-            self._writes.append(self._consume(command))
+            self._writes.append(delete(COMMAND, command))
         if self._phase not in (*ACTIVE, RESTARTING):
             return None
         if self._phase == RESTARTING and self._counted_retries >= self._spec.max_retry:
@@ -233,8 +230,8 @@ class JobPass:
         if request.command is not None:
             self._records.command = meta(request.command)["uid"]
             text = f"Start to execute command {request.action}, and clean it up to make sure executed not more than "
-            self._writes.append(job_event(self._job, "CommandIssued", f"{text}once."))
-        self._writes.append(job_event(self._job, "ExecuteAction", f"Start to execute action {request.action} "))
+            self._writes.append(event_on(JOB, self._job, "CommandIssued", f"{text}once."))
+        self._writes.append(event_on(JOB, self._job, "ExecuteAction", f"Start to execute action {request.action} "))
         self._phase = effect.phase
         return name
 
@@ -277,9 +274,6 @@ class JobPass:
         prefix = pod.rpartition("-")[0]
         return next((task.name for task in self._spec.tasks if f"{self._spec.name}-{task.name}" == prefix), "")
 
-    def _consume(self, command: JsonObject) -> Delete:
-        return Delete(Key(COMMAND, *key_of(command)), meta(command)["uid"])
-
     def _sync_members(self) -> Result:
         found = self._members()
         sync = MemberSync(self._view, self._job, self._spec, self._records, self._group, found)
@@ -313,7 +307,7 @@ class JobPass:
     def _delete_doomed(self, found: list[JobMember]) -> None:
         for member in found:
             if member.doomed and not is_terminating(member.pod):
-                self._writes.append(Delete(Key(POD, *key_of(member.pod)), meta(member.pod)["uid"]))
+                self._writes.append(delete(POD, member.pod))
 
     def _group_deletes(self) -> list[Write]:
         """A PodGroup of an earlier version goes with its pods: the next gang is admitted as a whole."""
@@ -322,7 +316,7 @@ class JobPass:
         outdated = is_of_version(self._group, self._version) is False
         if not outdated and not self._kills_whole_job():
             return []
-        return [Delete(Key(POD_GROUP, *key_of(self._group)), meta(self._group)["uid"])]
+        return [delete(POD_GROUP, self._group)]
 
     def _members(self) -> list[JobMember]:
         state = self._phase, self._version, self._records.entries
@@ -333,8 +327,7 @@ class JobPass:
 
     def _write_status(self, before: list[Write], found: list[JobMember], reason: str) -> None:
         """Put the status before the other writes of the pass, behind `before`."""
-        present = status(self._job)
-        if (present.get("state") or {}).get("phase") != self._phase:
+        if job_phase(self._job) != self._phase:
             found = self._members()
         wanted = job_status(
             self._job,
@@ -366,6 +359,6 @@ class JobPass:
             )
         self._writes += events
         counter = _COUNTED.get(self._phase)
-        if counter is not None and (present.get("state") or {}).get("phase") != self._phase:
+        if counter is not None and job_phase(self._job) != self._phase:
             labels = (("job_name", f"{self._spec.namespace}/{self._spec.name}"), ("queue_name", self._spec.queue))
             self._writes.append(Increment(counter, labels))

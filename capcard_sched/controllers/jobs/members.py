@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from capcard_sched.controllers.jobs.group import group_patch, is_of_version, new_group
 from capcard_sched.controllers.jobs.plugins.job_plugin import KeyPair, PluginError
 from capcard_sched.controllers.jobs.plugins.registry import content_digest, job_plugins
 from capcard_sched.controllers.jobs.pods import job_pod
-from capcard_sched.controllers.jobs.volumes import (
-    create_claims,
-    created_claims,
-    missing_claims,
-    named_volumes,
-    unnamed_volumes,
-)
 from capcard_sched.controllers.objects import (
+    CLAIM,
     JOB,
     POD,
     POD_GROUP,
@@ -24,6 +19,7 @@ from capcard_sched.controllers.objects import (
     is_terminating,
     key_of,
     meta,
+    owner_reference,
     status,
 )
 from capcard_sched.controllers.view import Create, Delete, Observe, Patch, Write
@@ -33,11 +29,67 @@ from capcard_sched.model.timestamps import parse_time
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from capcard_sched.controllers.jobs.census import JobMember
     from capcard_sched.controllers.jobs.job_spec import JobSpec, TaskSpec
+    from capcard_sched.controllers.jobs.job_status import JobMember, Records
     from capcard_sched.controllers.jobs.plugins.job_plugin import JobPlugin
-    from capcard_sched.controllers.jobs.records import Records
     from capcard_sched.controllers.view import View
+
+_SUFFIX_LETTERS: Final = 12
+
+
+def claim_name(job: JobSpec, index: int) -> str:
+    """`<job>-pvc-<suffix>` for volume `index`. A repeated creation finds the claim of the first."""
+    return f"{job.name}-pvc-{hashlib.sha256(f'{job.uid}/{index}'.encode()).hexdigest()[:_SUFFIX_LETTERS]}"
+
+
+def unnamed_volumes(job: JobSpec) -> list[int]:
+    """Indices of the volumes whose claim is still to be created."""
+    return [
+        index
+        for index, volume in enumerate(job.volumes)
+        if not volume.get("volumeClaimName") and volume.get("volumeClaim") is not None
+    ]
+
+
+def create_claims(job: JsonObject, desired: JobSpec) -> list[Create]:
+    """The claims to create."""
+    return [
+        Create(
+            {
+                "apiVersion": "v1",
+                "kind": CLAIM,
+                "metadata": {
+                    "name": claim_name(desired, index),
+                    "namespace": desired.namespace,
+                    "ownerReferences": [owner_reference(job)],
+                },
+                "spec": desired.volumes[index]["volumeClaim"],
+            },
+            adopt=True,
+        )
+        for index in unnamed_volumes(desired)
+    ]
+
+
+def named_volumes(job: JobSpec) -> list[JsonObject]:
+    """`spec.volumes` with the names of the created claims."""
+    unnamed = set(unnamed_volumes(job))
+    return [
+        {**volume, "volumeClaimName": claim_name(job, index)} if index in unnamed else volume
+        for index, volume in enumerate(job.volumes)
+    ]
+
+
+def created_claims(job: JobSpec) -> list[str]:
+    """Names of the claims that were created for the Job."""
+    names = (claim_name(job, index) for index in range(len(job.volumes)))
+    return [name for name, volume in zip(names, job.volumes, strict=True) if volume.get("volumeClaimName") == name]
+
+
+def missing_claims(view: View, job: JobSpec) -> Sequence[str]:
+    """Claims that the Job names and that do not exist."""
+    names = dict.fromkeys(volume["volumeClaimName"] for volume in job.volumes if volume.get("volumeClaimName"))
+    return [name for name in names if view.get(CLAIM, job.namespace, name) is None]
 
 
 #: Histogram of the time from the creation of a Job to that of its first pods.

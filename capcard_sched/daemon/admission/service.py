@@ -24,8 +24,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from capcard_sched.admission.pods import AdmissionConfig, AdmissionConfigError, parse_admission_config
-from capcard_sched.admission.review import ReviewError, decode_review, encode_review, finding_text
-from capcard_sched.admission.view import ClusterView
+from capcard_sched.admission.review import ClusterView, ReviewError, decode_review, encode_review, finding_text
 from capcard_sched.admission.webhooks import WEBHOOKS, WebhookContext
 from capcard_sched.daemon.admission.certificates import ensure_certificate, publish_authorities
 from capcard_sched.daemon.flag_values import AddressFlag

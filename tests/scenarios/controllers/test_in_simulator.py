@@ -10,8 +10,7 @@ import msgspec
 import pytest
 
 from capcard_sched.admission.pods import AdmissionConfig
-from capcard_sched.admission.review import AdmissionRequest, finding_text
-from capcard_sched.admission.view import ClusterView
+from capcard_sched.admission.review import AdmissionRequest, ClusterView, finding_text
 from capcard_sched.admission.webhooks import WEBHOOKS, WebhookContext
 from capcard_sched.model.objects import QueueObject
 from capcard_sched.simulation.kinds import kind_of

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from capcard_sched.admission.view import ClusterView
+from capcard_sched.admission.review import ClusterView
 from capcard_sched.model.objects import QueueObject
 
 Json = dict[str, Any]

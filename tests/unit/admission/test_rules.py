@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from capcard_sched.admission.jobs import check_job_update, check_new_job, default_job
-from capcard_sched.admission.podgroups import check_new_pod_group, default_pod_group
 from capcard_sched.admission.pods import (
     AdmissionConfigError,
     check_new_pod,
+    check_new_pod_group,
     check_workload,
     default_pod,
+    default_pod_group,
     parse_admission_config,
 )
 from capcard_sched.admission.queues import check_queue_deletion, check_queue_object, default_queue

@@ -49,7 +49,6 @@ class JobPlugin:
 
     def objects(self, job: JsonObject) -> list[JsonObject]:
         """The objects to create when the Job starts; they are deleted when all its pods are."""
-        _ = job
         return []
 
     def port(self, name: str) -> int:

@@ -1,20 +1,296 @@
-"""All Job plugins, in the order in which they change a pod: a plugin is added here."""
+"""The plugins of Jobs, in the order in which they change a pod: a plugin is added here."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from capcard_sched.controllers.jobs.plugins.basic import Env, Ssh, Svc
-from capcard_sched.controllers.jobs.plugins.frameworks import HcclRank, Mpi, PyTorch, Ray, TensorFlow
-from capcard_sched.controllers.jobs.plugins.job_plugin import JobPlugin, KeyPair, PluginError
+from capcard_sched.controllers.jobs.plugins.job_plugin import (
+    JobPlugin,
+    KeyPair,
+    PluginError,
+    add_env,
+    add_mount,
+    add_port,
+    containers,
+)
+from capcard_sched.controllers.objects import (
+    CONFIG_MAP,
+    NETWORK_POLICY,
+    NETWORKING_API,
+    SECRET,
+    SERVICE,
+    JsonObject,
+    Key,
+)
+from capcard_sched.model.annotations import JOB_NAME, JOB_NAMESPACE, TASK_SPEC
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from capcard_sched.controllers.jobs.job_spec import JobSpec
+    from capcard_sched.controllers.jobs.job_spec import JobSpec, TaskSpec
+
+_HOSTS_PATH: Final = "/etc/volcano"
+_SSH_PATH: Final = "/root/.ssh"
+_SSH_FILES: Final = ("id_rsa", "id_rsa.pub", "authorized_keys", "config")
+_OWNER_ONLY: Final = 0o600
+
+
+class Env(JobPlugin):
+    """Adds the index of a pod within its task to all its containers."""
+
+    name = "env"
+
+    def change_pod(self, pod: JsonObject, task: TaskSpec, index: int) -> None:
+        """`VC_TASK_INDEX` and its older name."""
+        for container in containers(pod):
+            add_env(container, [{"name": name, "value": str(index)} for name in ("VK_TASK_INDEX", "VC_TASK_INDEX")])
+
+
+class Svc(JobPlugin):
+    """A headless Service, the host names of all tasks as files and variables, and a NetworkPolicy."""
+
+    name = "svc"
+    defaults = {"publish-not-ready-addresses": "false", "disable-network-policy": "false"}
+
+    @property
+    def _map_name(self) -> str:
+        return f"{self.job.name}-svc"
+
+    def _variables(self) -> dict[str, str]:
+        found = {}
+        for task in self.job.tasks:
+            name = task.name.upper().replace("-", "_")
+            found[f"VC_{name}_HOSTS"] = ",".join(self.hosts(task))
+            found[f"VC_{name}_NUM"] = str(task.replicas)
+        return found
+
+    def change_pod(self, pod: JsonObject, task: TaskSpec, index: int) -> None:
+        """Host name, variables and the mounted host files."""
+        pod["spec"]["hostname"] = pod["spec"].get("hostname") or pod["metadata"]["name"]
+        pod["spec"]["subdomain"] = pod["spec"].get("subdomain") or self.job.name
+        volume = {"name": self._map_name, "configMap": {"name": self._map_name}}
+        add_mount(pod, volume, _HOSTS_PATH)
+        entries = [
+            {"name": key, "valueFrom": {"configMapKeyRef": {"name": self._map_name, "key": key}}}
+            for key in self._variables()
+        ]
+        for container in containers(pod):
+            add_env(container, entries)
+
+    def contents(self) -> dict[Key, JsonObject]:
+        """The ConfigMap of host names."""
+        files = {f"{task.name}.host": "\n".join(self.hosts(task)) for task in self.job.tasks}
+        return {Key(CONFIG_MAP, self.job.namespace, self._map_name): {"data": {**files, **self._variables()}}}
+
+    def objects(self, job: JsonObject) -> list[JsonObject]:
+        """ConfigMap, Service and NetworkPolicy."""
+        selector = {JOB_NAME: self.job.name, JOB_NAMESPACE: self.job.namespace}
+        (content,) = self.contents().values()
+        service = {
+            "clusterIP": "None",
+            "selector": selector,
+            "ports": [{"name": "placeholder-volcano", "port": 1, "protocol": "TCP", "targetPort": 1}],
+            "publishNotReadyAddresses": self.flag("publish-not-ready-addresses"),
+        }
+        found = [
+            self.owned(job, "v1", CONFIG_MAP, self._map_name, **content),
+            self.owned(job, "v1", SERVICE, self.job.name, spec=service),
+        ]
+        if not self.flag("disable-network-policy"):
+            own = {"matchLabels": selector}
+            policy = {"podSelector": own, "ingress": [{"from": [{"podSelector": own}]}], "policyTypes": ["Ingress"]}
+            found.append(self.owned(job, NETWORKING_API, NETWORK_POLICY, self.job.name, spec=policy))
+        return found
+
+
+class Ssh(JobPlugin):
+    """A key pair and client configuration with which every pod logs in to every other."""
+
+    name = "ssh"
+    defaults = {
+        "ssh-key-file-path": _SSH_PATH,
+        "ssh-private-key": "",
+        "ssh-public-key": "",
+        "no-root": "false",
+    }
+
+    @property
+    def _secret_name(self) -> str:
+        return f"{self.job.name}-ssh"
+
+    def change_pod(self, pod: JsonObject, task: TaskSpec, index: int) -> None:
+        """The mounted key pair."""
+        secret = {
+            "secretName": self._secret_name,
+            "items": [{"key": name, "path": name} for name in _SSH_FILES],
+            "defaultMode": _OWNER_ONLY,
+        }
+        add_mount(pod, {"name": self._secret_name, "secret": secret}, self.arguments["ssh-key-file-path"] or _SSH_PATH)
+
+    def contents(self) -> dict[Key, JsonObject]:
+        """The client configuration: one entry per pod."""
+        lines = ["StrictHostKeyChecking no", "UserKnownHostsFile /dev/null"]
+        for task in self.job.tasks:
+            for host in self.hosts(task):
+                lines += [f"Host {host.partition('.')[0]}", f"  HostName {host}"]
+        return {Key(SECRET, self.job.namespace, self._secret_name): {"stringData": {"config": "\n".join(lines) + "\n"}}}
+
+    def objects(self, job: JsonObject) -> list[JsonObject]:
+        """The Secret."""
+        private, public = self.arguments["ssh-private-key"], self.arguments["ssh-public-key"]
+        if not (private and public):
+            private, public = self.make_keys()
+        (content,) = self.contents().values()
+        data = {"id_rsa": private, "id_rsa.pub": public, "authorized_keys": public, **content["stringData"]}
+        return [self.owned(job, "v1", SECRET, self._secret_name, type="Opaque", stringData=data)]
+
+
+#: Pod: rank of its process in Ascend's collective communication.
+RANK_INDEX: Final = "hccl/rankIndex"
+
+
+class PyTorch(JobPlugin):
+    """The variables of `torch.distributed`."""
+
+    name = "pytorch"
+    defaults = {"master": "master", "worker": "worker", "port": "23456"}
+
+    def change_pod(self, pod: JsonObject, task: TaskSpec, index: int) -> None:
+        """`MASTER_ADDR`, `MASTER_PORT`, `WORLD_SIZE` and `RANK`."""
+        master, worker = (self.job.task(self.arguments[role]) for role in ("master", "worker"))
+        if task not in (master, worker):
+            return
+        masters = self.hosts(master) if master is not None else []
+        sizes = [each.replicas if each is not None else 0 for each in (master, worker)]
+        rank = index if task is master else index + sizes[0]
+        values = {"WORLD_SIZE": str(sum(sizes)), "RANK": str(rank)}
+        if masters:
+            values = {"MASTER_ADDR": masters[0], "MASTER_PORT": str(self.port("port")), **values}
+        for container in containers(pod):
+            add_env(container, [{"name": name, "value": value} for name, value in values.items()])
+        for container in containers(pod, init=False):
+            add_port(container, "pytorchjob-port", self.port("port"))
+
+
+class Mpi(JobPlugin):
+    """The hosts of the workers for the launcher in the master."""
+
+    name = "mpi"
+    defaults = {"master": "master", "worker": "worker", "port": "22"}
+
+    def change_pod(self, pod: JsonObject, task: TaskSpec, index: int) -> None:
+        """`MPI_HOST` in the master; the SSH port everywhere."""
+        if task.name == self.arguments["master"]:
+            hosts = ",".join(self.task_hosts(self.arguments["worker"]))
+            for container in containers(pod):
+                add_env(container, [{"name": "MPI_HOST", "value": hosts}])
+        for container in containers(pod, init=False):
+            add_port(container, "mpijob-port", self.port("port"))
+
+
+class TensorFlow(JobPlugin):
+    """The cluster specification of TensorFlow."""
+
+    name = "tensorflow"
+    defaults = {"ps": "ps", "worker": "worker", "chief": "chief", "evaluator": "evaluator", "port": "2222"}
+
+    def change_pod(self, pod: JsonObject, task: TaskSpec, index: int) -> None:
+        """`TF_CONFIG`; an evaluator is no member of the cluster."""
+        roles = {self.arguments[role]: role for role in ("ps", "worker", "chief", "evaluator")}
+        role = roles.get(task.name)
+        if role is None:
+            return
+        port = self.port("port")
+        cluster = {
+            of: [f"{host}:{port}" for host in self.task_hosts(name)]
+            for name, of in roles.items()
+            if of != "evaluator" and self.job.task(name) is not None
+        }
+        config = json.dumps({"cluster": cluster, "task": {"type": role, "index": index}}, separators=(",", ":"))
+        for container in containers(pod):
+            add_env(container, [{"name": "TF_CONFIG", "value": config}])
+        for container in containers(pod, init=False):
+            add_port(container, "tfjob-port", port)
+
+
+class Ray(JobPlugin):
+    """The commands that start a Ray cluster, and a Service for its head."""
+
+    name = "ray"
+    defaults = {
+        "head": "head",
+        "headContainer": "head",
+        "worker": "worker",
+        "workerContainer": "worker",
+        "port": "6379",
+        "dashboardPort": "8265",
+        "clientPort": "10001",
+    }
+
+    def change_pod(self, pod: JsonObject, task: TaskSpec, index: int) -> None:
+        """The command of the head's and the workers' container."""
+        if task.name == self.arguments["head"]:
+            command = (
+                f"ray start --head --block --dashboard-host=0.0.0.0 --port={self.port('port')} "
+                f"--dashboard-port={self.port('dashboardPort')} --ray-client-server-port={self.port('clientPort')}"
+            )
+            chosen = self.arguments["headContainer"]
+        elif task.name == self.arguments["worker"]:
+            head = (self.task_hosts(self.arguments["head"]) or [""])[0]
+            command = f"ray start --block --address={head}:{self.port('port')}"
+            chosen = self.arguments["workerContainer"]
+        else:
+            return
+        for container in containers(pod, init=False):
+            if container.get("name") != chosen:
+                continue
+            container["command"] = ["sh", "-c", command]
+            container.pop("args", None)
+            if task.name == self.arguments["head"]:
+                for name, argument in (("gcs", "port"), ("dashboard", "dashboardPort"), ("client", "clientPort")):
+                    add_port(container, name, self.port(argument))
+
+    def objects(self, job: JsonObject) -> list[JsonObject]:
+        """The Service of the head."""
+        labels = {JOB_NAME: self.job.name, JOB_NAMESPACE: self.job.namespace, TASK_SPEC: self.arguments["head"]}
+        ports = [
+            {"name": name, "port": self.port(argument), "protocol": "TCP", "targetPort": self.port(argument)}
+            for name, argument in (("gcs", "port"), ("dashboard", "dashboardPort"), ("client", "clientPort"))
+        ]
+        name = f"{self.job.name}-head-svc"
+        return [self.owned(job, "v1", SERVICE, name, spec={"selector": labels, "ports": ports})]
+
+
+class HcclRank(JobPlugin):
+    """The rank of a pod for Ascend devices."""
+
+    name = "hcclrank"
+    defaults = {"master": "master", "worker": "worker"}
+
+    def change_pod(self, pod: JsonObject, task: TaskSpec, index: int) -> None:
+        """The variable `RANK` of a container, else the index; masters come first."""
+        given = [
+            entry.get("value")
+            for container in pod["spec"].get("containers") or ()
+            for entry in container.get("env") or ()
+            if entry.get("name") == "RANK" and entry.get("value")
+        ]
+        master = self.job.task(self.arguments["master"])
+        if given:
+            rank = str(given[0])
+        elif task.name == self.arguments["worker"]:
+            rank = str(index + (master.replicas if master is not None else 0))
+        elif task is master:
+            rank = str(index)
+        else:
+            return
+        annotations = dict(pod["metadata"].get("annotations") or {})
+        pod["metadata"]["annotations"] = {**annotations, RANK_INDEX: rank}
+
 
 PLUGINS: Final[tuple[type[JobPlugin], ...]] = (Env, Svc, Ssh, PyTorch, Mpi, TensorFlow, Ray, HcclRank)
 #: Plugin to those it needs.
