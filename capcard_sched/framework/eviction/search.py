@@ -134,7 +134,7 @@ class VictimSearch:
         self._free_serial = table.serial
         if not self._free:
             return -1
-        return engine.choose(self.signature, np.array(sorted(self._free), dtype=np.intp))
+        return engine.choose(self.signature, np.array(sorted(self._free), dtype=np.intp), future=True)
 
     # --- plans ------------------------------------------------------------------------------------------------------
 

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from capcard_sched.framework.eviction.scope import WithinQueue
+from capcard_sched.framework.eviction.search import VictimSearch
 from capcard_sched.model import annotations as keys
 from capcard_sched.model.intents import Evict
-from tests.unit.plugins.deviceshare.cluster import VgpuHarness
+from tests.unit.plugins.deviceshare.cluster import VgpuHarness, conf
 from tests.unit.plugins.deviceshare.worlds import A100_40
 
 _CONF = """
@@ -117,6 +119,24 @@ def test_cards_are_reclaimed_for_another_queue() -> None:
         _running(h, f"low{index}", "A,NVIDIA,3000,0:")
 
     assert len(_evicted(h, queue="other", memory=3000)) == 1
+
+
+@pytest.mark.parametrize(("policy", "node"), [("spread", "n2"), ("binpack", "n1")])
+def test_a_node_is_scored_without_the_pods_whose_leave_makes_it_fit(policy: str, node: str) -> None:
+    h = VgpuHarness(conf(actions="enqueue, preempt", SchedulePolicy=policy, ScheduleWeight=10))
+    h.cards("n1", "A:10000")
+    h.cards("n2", "B:10000")
+    _running(h, "staying", "A,NVIDIA,2000,0:")
+    _running(h, "leaving", "B,NVIDIA,9000,0:", node="n2")
+    h.terminate("leaving")
+    h.group("urgent", queue="q", phase="Inqueue")
+    h.share("urgent", 5000, group="urgent")
+    session = h.session()
+    queue, task = session.queues["q"], h.task("urgent")
+
+    search = VictimSearch(session, WithinQueue("preempt"), session.engine.signature(queue, task), queue, task)
+
+    assert session.nodes.nodes[search.free_row()].name == node
 
 
 _TIDE = """
