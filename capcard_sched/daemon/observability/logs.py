@@ -166,16 +166,36 @@ def _order(_: object, __: str, event: structlog.typing.EventDict) -> structlog.t
     return {**first, **event}
 
 
+class RepeatedErrors:
+    """Errors that repeat: each gets a line when it begins, and then one a minute with the number of the others."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """`clock` in seconds, from any start."""
+        self._clock = clock
+        #: Time of the last line, and the number of occurrences since.
+        self._last: dict[tuple[object, ...], tuple[float, int]] = {}
+
+    def count(self, key: tuple[object, ...]) -> int | None:
+        """The number of occurrences without a line since the last line; None when this one gets none either."""
+        now = self._clock()
+        reported_at, suppressed = self._last.get(key, (-_REPEAT_SECONDS, 0))
+        if now - reported_at < _REPEAT_SECONDS:
+            self._last[key] = (reported_at, suppressed + 1)
+            return None
+        if len(self._last) >= _MAX_REMEMBERED:
+            self._last.clear()
+        self._last[key] = (now, 0)
+        return suppressed
+
+
 class SessionLog:
     """Logs sessions, one line each, in the detail of the verbosity."""
 
     def __init__(self, logs: Logs, clock: Callable[[], float]) -> None:
         """`clock` in seconds, from any start."""
         self._logs = logs
-        self._clock = clock
         self._log: structlog.stdlib.BoundLogger = structlog.get_logger("capcard_sched.daemon.session")
-        #: Repeated lines: time of the last one, and number of occurrences since.
-        self._last_reported: dict[tuple[str, ...], tuple[float, int]] = {}
+        self._repeated = RepeatedErrors(clock)
 
     def step(self, result: StepResult, seconds: float, **more: object) -> None:
         """Log one step of the core that took `seconds`. `more`: further fields of the line."""
@@ -222,16 +242,10 @@ class SessionLog:
 
     def _report_repeated(self, key: tuple[str, ...], line: str, *, level: str = "warning", **fields: str) -> None:
         """Logs a line, at intervals while it repeats."""
-        now = self._clock()
-        reported_at, suppressed = self._last_reported.get(key, (-_REPEAT_SECONDS, 0))
-        if now - reported_at < _REPEAT_SECONDS:
-            self._last_reported[key] = (reported_at, suppressed + 1)
-            return
-        if len(self._last_reported) >= _MAX_REMEMBERED:
-            self._last_reported.clear()
-        self._last_reported[key] = (now, 0)
-        log = self._log.error if level == "error" else self._log.warning
-        log(line, repeated=suppressed, **fields)
+        repeated = self._repeated.count(key)
+        if repeated is not None:
+            log = self._log.error if level == "error" else self._log.warning
+            log(line, repeated=repeated, **fields)
 
 
 def _figures(report: SessionReport, seconds: float) -> dict[str, object]:

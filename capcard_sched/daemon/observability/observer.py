@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import time
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from capcard_sched.daemon.observability.logs import RepeatedErrors
 from capcard_sched.kube.instrumentation import Observer
 from capcard_sched.model.report_once import ReportOnce
 
@@ -25,19 +28,24 @@ _ERRORS: Final = {
 }
 #: Watch events after which the watch works again.
 _RECOVERED: Final = frozenset({"listed", "restarted"})
+#: Names and figures in a message: failures that differ in them alone have one cause.
+_DETAILS: Final = re.compile(r'"[^"]*"|\d+')
 
 
 class LoggingObserver(Observer):
     """Updates metrics and logs."""
 
-    def __init__(self, metrics: Metrics, on_refused: Callable[[str], None]) -> None:
-        """`on_refused` receives the server's message of each failed bind."""
+    def __init__(
+        self, metrics: Metrics, on_refused: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`on_refused` receives the server's message of each failed bind; `clock` in seconds, from any start."""
         self._metrics = metrics
         self._on_refused = on_refused
         #: Resource to the logged error of its watch: retries do not log it again.
         self._logged: ReportOnce[str, tuple[str, str]] = ReportOnce()
         #: Resource to the current error of its watch.
         self._errors: dict[str, str] = {}
+        self._failed_writes = RepeatedErrors(clock)
         self._log: structlog.stdlib.BoundLogger = structlog.get_logger("capcard_sched.kube")
 
     def request(self, verb: str, resource: str, code: int, seconds: float) -> None:
@@ -92,9 +100,11 @@ class LoggingObserver(Observer):
         self._metrics.written(kind, seconds)
 
     def write_failed(self, kind: str, code: int, message: str) -> None:
-        """Another write failed."""
+        """Another write failed. Failures of one kind and cause get a line a minute."""
         self._metrics.write_failed(kind, code, message)
-        self._log.warning("write failed", kind=kind, code=code, err=message)
+        repeated = self._failed_writes.count((kind, code, _DETAILS.sub("", message)))
+        log = self._log.debug if repeated is None else self._log.warning
+        log("write failed", kind=kind, code=code, err=message, **({"repeated": repeated} if repeated else {}))
 
     def dropped(self, kind: str, count: int) -> None:
         """`count` writes were dropped unsent."""

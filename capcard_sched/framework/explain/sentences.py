@@ -58,6 +58,11 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
+def form(count: float, one: str, many: str) -> str:
+    """The form of a verb whose subject is a number."""
+    return one if count == 1 else many
+
+
 def names(found: Sequence[str]) -> str:
     """The first names of a list and the number of the others."""
     shown = ", ".join(found[:_MOST_NAMES])

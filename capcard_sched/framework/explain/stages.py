@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from capcard_sched.framework.close.missing_groups import refusal_of
 from capcard_sched.framework.explain import sentences
-from capcard_sched.framework.explain.sentences import amount_of, amounts, nearest, plural, quantity
+from capcard_sched.framework.explain.sentences import amount_of, amounts, form, nearest, plural, quantity
 from capcard_sched.model import reasons
 from capcard_sched.model.quantity import in_units
 from capcard_sched.model.resources import CPU, MEMORY
@@ -68,7 +68,7 @@ def _without_pending(data: DiagnosisInput) -> StageResult:
     if gated:
         if data.pod is not None:
             return StageResult("Gated", f"Pod {data.pod.name} has scheduling gates")
-        verb = "has" if len(gated) == 1 else "have"
+        verb = form(len(gated), "has", "have")
         return StageResult("Gated", f"{len(gated)} of {plural(len(tasks), 'pod')} {verb} scheduling gates")
     leaving = sum(task.status is TaskStatus.RELEASING for task in tasks)
     if data.pod is not None:
@@ -79,7 +79,7 @@ def _without_pending(data: DiagnosisInput) -> StageResult:
             stage = "Finished"
         return StageResult(stage, f"Not pending: pod {data.pod.name} is {status}{on}")
     if leaving:
-        verb = "is" if leaving == 1 else "are"
+        verb = form(leaving, "is", "are")
         return StageResult("Terminating", f"Not pending: {leaving} of {plural(len(tasks), 'pod')} {verb} terminating")
     if all(task.status in COMPLETED_STATUSES for task in tasks):
         return StageResult("Finished", "Not pending: all pods have finished")
@@ -314,7 +314,7 @@ def _not_placed(data: DiagnosisInput) -> StageResult:
 
 def _gang(data: DiagnosisInput, fitting: int) -> tuple[str, list[str]]:
     job = data.job
-    verb = "fits" if fitting == 1 else "fit"
+    verb = form(fitting, "fits", "fit")
     placed = f" beside {job.ready_tasks} scheduled" if job.ready_tasks else ""
     summary = f"{fitting} of {plural(len(data.waiting), 'pending pod')} {verb} now{placed}"
     summary += f", and the gang starts with {job.min_available}"
@@ -325,16 +325,12 @@ def _gang(data: DiagnosisInput, fitting: int) -> tuple[str, list[str]]:
     for row in data.capacity:
         enough = [node for node in row.candidates if node.free >= row.per_pod]
         count = sum(bar.nodes for bar in row.histogram if bar.free >= row.per_pod)
-        has = f"{plural(count, 'node')} {'has' if count == 1 else 'have'} them"
+        has = f"{plural(count, 'node')} {form(count, 'has', 'have')} them"
         listed = f" ({sentences.names([node.name for node in enough])})" if enough else ""
         facts.append(f"Each pod needs {quantity(row.card, row.per_pod)} free on one node; {has}{listed}")
     if facts:
         summary += f": {sentences.lower(facts.pop(0))}"
     return summary, [*facts, *sentences.nodes(data)]
-
-
-def _free(amount: float) -> str:
-    return "becomes free" if amount == 1 else "become free"
 
 
 def _over_quota(data: DiagnosisInput) -> tuple[str, list[str]]:
@@ -370,7 +366,7 @@ def _over_quota(data: DiagnosisInput) -> tuple[str, list[str]]:
     if len(rows) == 1 and rows[0].quota is not None:
         row = rows[0]
         missing = row.used + per_pod - (row.quota or 0.0)
-        released = f"{quantity(row.resource, missing)} of queue {row.queue} {_free(missing)}"
+        released = f"{quantity(row.resource, missing)} of queue {row.queue} {form(missing, 'becomes', 'become')} free"
         quota = amount_of(row.resource, row.used + per_pod)
         facts.append(f"The next pod starts when {released}, or with a quota of {quota}")
     elif len(rows) > 1:

@@ -14,6 +14,8 @@ import pytest
 import structlog
 
 from capcard_sched.daemon.observability.logs import Format, Logs, SessionLog
+from capcard_sched.daemon.observability.metrics import Metrics
+from capcard_sched.daemon.observability.observer import LoggingObserver
 from capcard_sched.framework.api.plugin import OutsideError, Plugin, Reads
 from capcard_sched.testing import Harness
 
@@ -257,3 +259,41 @@ def test_a_repeated_failure_is_logged_once_a_minute_with_its_count(kind: type[Ex
     assert {(line["level"], line["plugin"], line["hook"], line["error"]) for line in failures} == {
         (level, "broken", "job_valid", f"{kind.__name__}: always")
     }
+
+
+# --- failed writes ----------------------------------------------------------------------------------------------------
+
+
+def test_failed_writes_of_one_kind_and_cause_get_a_line_a_minute_with_their_number() -> None:
+    out, seconds = StringIO(), [0.0]
+    with logging_to(out):
+        observer = LoggingObserver(Metrics(), lambda _: None, lambda: seconds[0])
+        for number in range(1000):
+            observer.write_failed("PodGroup", 500, f'podgroups "g-{number}": no response after {number} s')
+            seconds[0] = number * 0.05
+        observer.write_failed("Event", 500, 'podgroups "g": no response after 1 s')
+        observer.write_failed("PodGroup", 403, 'podgroups "g": no response after 1 s')
+        observer.write_failed("PodGroup", 500, 'podgroups "g": the webhook denied it')
+        seconds[0] = 61.0
+        observer.write_failed("PodGroup", 500, 'podgroups "later": no response after 2 s')
+    assert [(line["msg"], line["kind"], line["code"], line.get("repeated")) for line in lines(out)] == [
+        ("write failed", "PodGroup", 500, None),
+        ("write failed", "Event", 500, None),
+        ("write failed", "PodGroup", 403, None),
+        ("write failed", "PodGroup", 500, None),
+        ("write failed", "PodGroup", 500, 999),
+    ]
+    assert "later" in lines(out)[-1]["err"]
+
+
+def test_every_failed_write_is_in_the_detailed_log() -> None:
+    out = StringIO()
+    with logging_to(out, verbosity=4):
+        observer = LoggingObserver(Metrics(), lambda _: None, lambda: 0.0)
+        for number in range(3):
+            observer.write_failed("PodGroup", 500, f'podgroups "g-{number}"')
+    assert [(line["level"], line["err"]) for line in lines(out)] == [
+        ("warning", 'podgroups "g-0"'),
+        ("debug", 'podgroups "g-1"'),
+        ("debug", 'podgroups "g-2"'),
+    ]
