@@ -43,7 +43,7 @@ campaign: controlplane ## Run faults, failovers, restarts and variants, and the 
 
 .PHONY: mutants mutation
 mutation: $(VENV)/mutation.stamp ## Run random mutants of the core (docs/mutation.md): SAMPLE=400 SEED=1
-	HYPOTHESIS_PROFILE=campaign $(BIN)/python -m tests.mutants.sample --sample $(SAMPLE) --seed $(or $(SEED),1) --jobs $(JOBS)
+	HYPOTHESIS_PROFILE=mutation $(BIN)/python -m tests.mutants.sample --sample $(SAMPLE) --seed $(or $(SEED),1) --jobs $(JOBS)
 
 mutants: controlplane ## Apply each mutant of docs/mutants.md to a copy and expect its test to fail
 	$(BIN)/python -m tests.mutants $(IDS)

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import pytest_asyncio
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from tests.controlplane.build import require
 from tests.controlplane.cluster import Cluster, prepare
@@ -26,6 +26,8 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.register_profile("test", settings.get_profile("campaign"), max_examples=20)
+# A random mutant needs a failure, not the simplest one.
+settings.register_profile("mutation", settings.get_profile("test"), phases=(Phase.explicit, Phase.generate))
 settings.register_profile("dev", max_examples=300, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "test"))
 

@@ -1,6 +1,7 @@
 """The tests that execute a line: recorded by a pytest plugin with coverage's contexts, read by the mutation tests.
 
-`-p tests.mutants.coverage_map` records a run into the file that `CAPCARD_COVERAGE_MAP` names.
+`-p tests.mutants.coverage_map` records a run into the file that `CAPCARD_COVERAGE_MAP` names. With xdist each worker
+writes a file of its own, and the first process joins them.
 """
 
 # The group `mutation` of pyproject.toml is installed by `make mutation` only.
@@ -10,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -24,7 +24,7 @@ VARIABLE: Final = "CAPCARD_COVERAGE_MAP"
 
 
 class _Recorder:
-    """Switches the context to the test that runs, and measures its time."""
+    """Switches the context to the test that runs, and measures its CPU time."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -34,40 +34,77 @@ class _Recorder:
         )
         self._coverage.erase()
         self._coverage.start()
-        #: Node id to seconds.
+        #: Node id to CPU seconds, of the test and the processes that it started.
         self._durations: dict[str, float] = {}
+        self._failed: set[str] = set()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         self._coverage.switch_context(item.nodeid)
-        began = time.perf_counter()
+        began = sum(os.times()[:4])
         try:
             return (yield)
         finally:
-            self._durations[item.nodeid] = time.perf_counter() - began
+            self._durations[item.nodeid] = sum(os.times()[:4]) - began
             self._coverage.switch_context("")
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._failed.add(report.nodeid)
 
     def pytest_unconfigure(self) -> None:
         self._coverage.stop()
         self._coverage.save()
         data = self._coverage.get_data()
-        tests = sorted(self._durations)
-        numbers = {test: number for number, test in enumerate(tests)}
+        # Without contexts of tests that fail without a mutant: their failure shows nothing.
         files = {
             name: {
-                str(line): [numbers[test] for test in contexts if test]
+                str(line): [test for test in contexts if test and test not in self._failed]
                 for line, contexts in data.contexts_by_lineno(name).items()
             }
             for name in data.measured_files()
         }
-        durations = [self._durations[test] for test in tests]
-        self._path.write_text(json.dumps({"tests": tests, "durations": durations, "files": files}))
+        _write(self._path, self._durations, files)
+        self._coverage.erase()
+
+
+class _Joiner:
+    """Joins the files of the workers of xdist."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def pytest_unconfigure(self) -> None:
+        durations: dict[str, float] = {}
+        files: dict[str, dict[str, list[str]]] = {}
+        for path in sorted(self._path.parent.glob(f"{self._path.name}.gw*.json")):
+            found = json.loads(path.read_text())
+            durations |= dict(zip(found["tests"], found["durations"], strict=True))
+            for name, lines in found["files"].items():
+                joined = files.setdefault(name, {})
+                for line, numbers in lines.items():
+                    joined.setdefault(line, []).extend(found["tests"][number] for number in numbers)
+            path.unlink()
+        _write(self._path, durations, files)
+
+
+def _write(path: Path, durations: dict[str, float], files: dict[str, dict[str, list[str]]]) -> None:
+    tests = sorted(durations)
+    numbers = {test: number for number, test in enumerate(tests)}
+    by_number = {
+        name: {line: [numbers[test] for test in found] for line, found in lines.items()}
+        for name, lines in files.items()
+    }
+    path.write_text(json.dumps({"tests": tests, "durations": [durations[test] for test in tests], "files": by_number}))
 
 
 def pytest_configure(config: pytest.Config) -> None:
     path = os.environ.get(VARIABLE)
     if path:
-        config.pluginmanager.register(_Recorder(Path(path)))
+        worker = os.environ.get("PYTEST_XDIST_WORKER")
+        joins = worker is None and bool(config.getoption("numprocesses", None))
+        name = Path(f"{path}.{worker}.json") if worker else Path(path)
+        config.pluginmanager.register(_Joiner(name) if joins else _Recorder(name))
 
 
 class CoverageMap:
@@ -77,7 +114,13 @@ class CoverageMap:
         found = json.loads(path.read_text())
         self._tests: list[str] = found["tests"]
         self._durations: list[float] = found["durations"]
+        self._numbers = {test: number for number, test in enumerate(self._tests)}
         self._files: dict[str, dict[str, list[int]]] = found["files"]
+
+    def seconds(self, test: str) -> float:
+        """CPU seconds of a test; 0 for one that was not recorded."""
+        number = self._numbers.get(test)
+        return self._durations[number] if number is not None else 0.0
 
     def covering(self, file: str, lines: range) -> list[str]:
         """The tests that execute one of the lines of a file, the fastest first."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -46,8 +47,14 @@ class Workspace:
         self._writes += 1
         os.utime(path, (self._writes, self._writes))
 
-    def run(self, arguments: Sequence[str], seconds: float, *, env: dict[str, str] | None = None) -> tuple[int, str]:
-        """Run pytest up to the first failure: exit status and output. TIMEOUT after `seconds`."""
+    def run(
+        self, arguments: Sequence[str], seconds: float | None, *, env: dict[str, str] | None = None,
+        cpu_seconds: int | None = None,
+    ) -> tuple[int, str]:  # fmt: skip
+        """Run pytest up to the first failure: exit status and output. TIMEOUT after `seconds`.
+
+        SIGXCPU ends it after `cpu_seconds`.
+        """
         with subprocess.Popen(
             [sys.executable, *_PYTEST, *arguments],
             cwd=self.folder,
@@ -62,6 +69,8 @@ class Workspace:
             text=True,
             start_new_session=True,
         ) as process:
+            if cpu_seconds is not None:
+                resource.prlimit(process.pid, resource.RLIMIT_CPU, (cpu_seconds, resource.RLIM_INFINITY))
             try:
                 output, _ = process.communicate(timeout=seconds)
             except subprocess.TimeoutExpired:

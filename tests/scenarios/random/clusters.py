@@ -1,0 +1,217 @@
+"""Random clusters that a seed determines: queues, nodes, workloads, and changes of them between two sessions."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any, Final
+
+from capcard_sched.model import annotations as keys
+from capcard_sched.testing import Harness
+
+_CARDS: Final = ("A", "B", "C")
+_GANG: Final = "{name: gang, enablePreemptable: false, enableReclaimable: false}"
+_FIRST: Final = f"{{name: priority}}, {_GANG}, {{name: conformance}}"
+_ACTIONS: Final = "enqueue, allocate, preempt, reclaim, backfill"
+_CARD_PLUGIN: Final = "{name: capacity-card, arguments: {unnamedCards: infer%s}}"
+
+
+def _conf(first: str, *others: str, actions: str = _ACTIONS) -> str:
+    return f'actions: "{actions}"\ntiers: [{{plugins: [{first}]}}, {{plugins: [{", ".join(others)}]}}]'
+
+
+#: Scheduler-confs by name.
+CONFS: Final = {
+    "cards": _conf(
+        _FIRST, "{name: drf, enablePreemptable: false}", "{name: predicates}", _CARD_PLUGIN % "",
+        "{name: nodeorder}", "{name: binpack}", "{name: network-topology-aware}",
+    ),
+    "tidal cards": _conf(
+        _FIRST, "{name: predicates}", _CARD_PLUGIN % ", overCommitFactor: 1.5, publishCardUsage: true",
+        "{name: binpack}", "{name: pdb}", "{name: sla, arguments: {sla-waiting-time: 4s}}",
+        actions="enqueue, allocate, reclaim, preempt, backfill",
+    ),
+    "cards of whole jobs": _conf(
+        _FIRST, "{name: predicates}", "{name: nodeorder}",
+        _CARD_PLUGIN % ", cardMinimum: allPods, multiCardJobMode: single, gangEviction: policy, reclaimElastic: false",
+        "{name: task-topology}", "{name: overcommit, arguments: {overcommit-factor: 1.2}}",
+    ),
+    "shares": _conf(
+        _FIRST, "{name: drf}", "{name: predicates}", "{name: proportion}", "{name: nodeorder}",
+        "{name: network-topology-aware}",
+    ),
+    "capacity": _conf(
+        _FIRST, "{name: predicates}", "{name: capacity}", "{name: nodeorder}", "{name: binpack}",
+        "{name: network-topology-aware}",
+    ),
+}  # fmt: skip
+
+
+class RandomCluster:
+    """A harness with objects by a seed; `change` is what happens before the next session."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        self._name = sorted(CONFS)[seed % len(CONFS)]
+        self.h = Harness(CONFS[self._name], run=True)
+        #: Names of nodes, waiting and running pods included.
+        self._nodes: list[str] = []
+        self._groups = 0
+        self._queues = ("a", "b", "c", "d")
+        for name, value in (("low", 10), ("high", 1000)):
+            self.h.priority_class(name, value)
+        self.h.queue("root")
+        self._queue("p", parent="root")
+        for name, parent in zip(self._queues, ("p", "p", "root", "root"), strict=True):
+            self._queue(name, parent=parent)
+        for _ in range(self._random.randint(2, 5)):
+            self._node()
+        self._hyper_nodes()
+        for _ in range(self._random.randint(3, 7)):
+            self._group()
+
+    def _any(self, *values: Any) -> Any:
+        return self._random.choice(values)
+
+    # --- objects ----------------------------------------------------------------------------------------------------
+
+    def _queue(self, name: str, parent: str) -> None:
+        one = self._random.randint
+        plenty = {"cpu": "90", "memory": "1Ti"}
+        few = {"cpu": str(one(2, 20)), "memory": f"{one(8, 40)}Gi", "nvidia.com/gpu": one(1, 9)}
+        cards: Any = {card: one(4, 18) for card in _CARDS if one(0, 9)}
+        if not one(0, 5):
+            cards["A|B"] = one(1, 9)
+        self.h.queue(
+            name, parent=parent, cards=cards, weight=one(1, 4), priority=self._any(None, 5, 50),
+            reclaimable=self._any(*[None] * 5, False), dequeue=self._any(*[None] * 7, "fifo"),
+            capability=self._any({"cpu": str(one(15, 90)), "memory": "300Gi"}, *[plenty] * 3, None),
+            deserved=self._any(None, few),
+            guarantee=self._any(None, None, None, {"cpu": str(one(1, 3))}),
+        )  # fmt: skip
+
+    def _node(self) -> None:
+        one, name = self._random.randint, f"n{len(self._nodes)}"
+        self._nodes.append(name)
+        labels = {"zone": self._any("x", "y"), "rack": self._any("r", "s", "t")}
+        taints = self._any((), (), (), (), (), ({"key": "only", "value": "few", "effect": "NoSchedule"},))
+        common: dict[str, Any] = {
+            "cpu": str(one(6, 20)),
+            "memory": f"{one(16, 64)}Gi",
+            "labels": labels,
+            "taints": taints,
+        }
+        if one(0, 4):
+            self.h.gpu_node(
+                name,
+                card=self._any("A", "A", "A", "B", "B", "C"),
+                count=one(2, 6),
+                unschedulable=not one(0, 14),
+                pods=one(6, 20),
+                **common,
+            )
+        else:
+            self.h.node(name, **common)
+
+    def _hyper_nodes(self) -> None:
+        self._random.shuffle(racks := list(self._nodes))
+        middle = len(racks) // 2
+        self.h.hyper_node("r0", 1, nodes=racks[:middle])
+        self.h.hyper_node("r1", 1, nodes=racks[middle:])
+        self.h.hyper_node("s", 2, hyper_nodes=["r0", "r1"])
+
+    def _group(self) -> None:
+        one, name = self._random.randint, f"j{self._groups}"
+        self._groups += 1
+        pods = one(1, 5)
+        minimum = self._any(pods, one(1, pods), 1, 1)
+        card = self._any("", "A", "A", "A", "B", "C", "A|B", "B|A", "none")
+        count = one(1, 2) if card else 0
+        queue = self._any(*self._queues)
+        service, priority = ("training", "low") if queue in "ab" else ("inference", "high")
+        if not one(0, 3):
+            service, priority = self._any(("training", "high"), ("inference", "low"), ("", ""))
+        notes: dict[str, str] = {keys.SERVICE_TYPE: service} if service else {}
+        if card not in ("", "none") and not one(0, 2):
+            notes[keys.CARD_REQUEST] = f'{{"{card}": {count * minimum}}}'
+        if not one(0, 4):
+            notes[keys.EVICT_SCOPE] = "job"
+        topology = self._any(
+            None, None, None, None, None, {"mode": self._any("hard", "soft"), "highestTierAllowed": one(1, 2)}
+        )
+        self.h.group(
+            name, queue=queue, min_member=minimum, phase="Pending",
+            annotations=notes, priority_class=priority, topology=topology,
+            min_resources=self._any(None, {"cpu": str(minimum)}),
+            min_task_member=self._any(*[None] * 9, {"w": minimum}),
+        )  # fmt: skip
+        spec = self._pod_spec(name)
+        for index in range(pods):
+            if not one(0, 7):
+                spec = self._pod_spec(name)
+            self._pod(name, index, card, count, spec)
+
+    def _pod_spec(self, name: str) -> dict[str, Any]:
+        one = self._random.randint
+        spec: dict[str, Any] = {"requests": {"cpu": str(one(1, 3)), "memory": f"{one(1, 6)}Gi"} if one(0, 11) else {}}
+        term = {
+            "labelSelector": {"matchLabels": {"job": name}},
+            "topologyKey": self._any("zone", "kubernetes.io/hostname"),
+        }
+        match one(0, 24):
+            case 0:
+                spec["nodeSelector"] = {"zone": "x"}
+            case 1:
+                spec["affinity"] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+            case 2:
+                spec["affinity"] = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+            case 3:
+                preferred = [{"weight": 10, "podAffinityTerm": term}]
+                spec["affinity"] = {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
+            case 4:
+                spread = {"maxSkew": 1, "whenUnsatisfiable": self._any("DoNotSchedule", "ScheduleAnyway"), **term}
+                spec["topologySpreadConstraints"] = [spread]
+            case 5:
+                spec["tolerations"] = [{"key": "only", "operator": "Exists"}]
+        return spec
+
+    def _pod(self, group: str, index: int, card: str, count: int, spec: dict[str, Any]) -> None:
+        self.h.pod(
+            f"{group}-w-{index}", group=group, role=self._any("w", "w", "w", "v"), labels={"job": group},
+            annotations={keys.PREEMPTABLE: self._any("true", "true", "true", "true", "false")},
+            card=None if card in ("", "none") else card, cards=count, **spec,
+        )  # fmt: skip
+
+    # --- changes ----------------------------------------------------------------------------------------------------
+
+    def change(self, evicted: Sequence[str]) -> None:
+        """Evicted pods terminate or go; then up to three random changes."""
+        one, gone = self._random.randint, set(evicted)
+        for name in evicted:
+            self._any(self.h.terminate, self.h.delete_pod)(name)
+        for _ in range(one(0, 3)):
+            alive = sorted({task.name for task in self.h.state.tasks.values()} - gone)
+            running = sorted(name for name in alive if name in self.h.binds)
+            match one(0, 11):
+                case 0 | 1 | 2 | 10 | 11:
+                    self._group()
+                case 3 if running:
+                    self.h.set_phase(self._any(*running), self._any("Succeeded", "Failed"))
+                case 4 if running:
+                    self.h.terminate(self._any(*running))
+                case 5 if alive:
+                    gone.add(name := self._any(*alive))
+                    self.h.delete_pod(name)
+                case 6:
+                    self._queue(self._any(*self._queues), parent="root")
+                case 7:
+                    self._node()
+                case 8:
+                    self.h.delete_node(self._any(*self._nodes))
+                case 9:
+                    self.h.pod(
+                        f"other-{one(0, 9)}", group=None, scheduler="other", node=self._any(*self._nodes),
+                        requests={"cpu": "2"},
+                    )  # fmt: skip
+                case _:
+                    pass

@@ -1,0 +1,90 @@
+"""Decisions, writes, reasons and figures for random clusters stay as recorded in `decisions.yaml`.
+
+Each entry stands for one session: what it did in short, and a digest of everything that it returned, of the state after
+it, of the diagnoses of waiting jobs, of the use of quotas and of the metrics. To see a difference, print the text of a
+cluster with two versions: `python -m tests.scenarios.random.test_decisions SEED`. `--rewrite` records all anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pytest
+import yaml
+
+from capcard_sched.framework.core import StepResult
+from capcard_sched.framework.explain.diagnose import diagnose_job
+from capcard_sched.framework.explain.queue_uses import queue_uses
+from capcard_sched.model.intents import Evict
+from capcard_sched.state.document import to_document
+from capcard_sched.testing import Harness
+from tests.scenarios.random.clusters import RandomCluster
+
+FILE: Final = Path(__file__).with_name("decisions.yaml")
+_SEEDS: Final = 100
+_SESSIONS: Final = 9
+
+
+def sessions(seed: int) -> Iterator[str]:
+    """The whole text of each session of a cluster."""
+    cluster = RandomCluster(seed)
+    evicted: list[str] = []
+    for number in range(_SESSIONS):
+        if number:
+            cluster.change(evicted)
+        result = cluster.h.step()
+        evicted = [intent.name for intent in result.intents if isinstance(intent, Evict)]
+        yield text(cluster.h, result)
+
+
+def text(h: Harness, result: StepResult) -> str:
+    """All that a session decided and reported, one fact per line."""
+    report = result.report
+    lines = [_json(intent) for intent in result.intents]
+    lines += sorted(_json(entry) for entry in report.refusals)
+    lines += [_json(entry) for entry in (*report.warnings, *report.placed, *report.errors)]
+    lines.append(_json([report.enqueued, report.evicted, report.requeued, report.evictions_tried, report.visited_jobs]))
+    lines.append(_json([report.examined_nodes, result.idle, result.next_wakeup, result.only_retries]))
+    for kind, objects in to_document(h.state).items():
+        lines += [f"{kind} {name} {_json(row)}" for name, row in objects.items()]
+    if not result.idle:
+        snapshot = h.core.snapshot()
+        lines += [_json(diagnose_job(snapshot, job)) for _, job in sorted(h.state.active.items()) if job.pending]
+        lines += [_json(use) for use in queue_uses(snapshot)]
+        lines += [_json(sample) for _, metrics in snapshot.dispatch.entries("metrics") for sample in metrics()]
+    return "\n".join(lines)
+
+
+def short(text: str) -> str:
+    """Numbers of the writes of a session by kind, and the digest of its text."""
+    kinds = [json.loads(line)["kind"] for line in text.splitlines() if line.startswith('{"kind"')]
+    counts = ", ".join(f"{kind} {kinds.count(kind)}" for kind in sorted(set(kinds)))
+    return f"{hashlib.sha256(text.encode()).hexdigest()[:12]} {counts}".rstrip()
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value, enc_hook=str, order="deterministic").decode()
+
+
+def _recorded() -> dict[int, list[str]]:
+    found: dict[int, list[str]] = yaml.safe_load(FILE.read_text())
+    return found
+
+
+@pytest.mark.parametrize("seed", range(_SEEDS))
+def test_sessions_are_as_recorded(seed: int) -> None:
+    assert [short(text) for text in sessions(seed)] == _recorded()[seed]
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--rewrite"]:
+        recorded = {seed: [short(text) for text in sessions(seed)] for seed in range(_SEEDS)}
+        FILE.write_text(yaml.safe_dump(recorded, width=200))
+    else:
+        sys.stdout.write("\n\n".join(sessions(int(sys.argv[1]))) + "\n")
