@@ -66,6 +66,7 @@ def explain(
             is_live=cluster.is_live,
             unreadable=cluster.unreadable,
             fix=fix,
+            meanwhile=_import_report if output == "text" else lambda: None,
         )
         start = explain_start(cluster, found, history, wanted=expected_start)
         found = msgspec.structs.replace(found, expected_start=start)
@@ -78,6 +79,11 @@ def explain(
 
         print_diagnosis(found)
     return cluster.report()
+
+
+def _import_report() -> None:
+    """Import what renders a diagnosis."""
+    import capcard_sched.reports.explain  # noqa: F401
 
 
 def _suggestions(core: Core, namespace: str, name: str) -> str:

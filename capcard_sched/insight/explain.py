@@ -11,15 +11,16 @@ from capcard_sched.framework.explain.diagnose import diagnose_job
 from capcard_sched.framework.explain.find import find_workload
 from capcard_sched.insight.by_conditions import diagnose_by_conditions
 from capcard_sched.insight.lists import wanted_pods
-from capcard_sched.insight.preemption import preemption_trial
+from capcard_sched.insight.preemption import begin_trial
 from capcard_sched.insight.problems import problems_of
 from capcard_sched.insight.unscheduled import diagnose_unscheduled
 from capcard_sched.model.annotations import CLOSED_BY_PARENT, JOB_NAME
 from capcard_sched.model.reasons import GROUP_EVICTED
+from capcard_sched.model.status import PodGroupPhase
 from capcard_sched.model.workload import workload_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from capcard_sched.framework.core import Core
     from capcard_sched.insight.object_view import Json, ObjectView
@@ -94,10 +95,12 @@ def explain(
     is_live: bool,
     unreadable: Sequence[str] = (),
     fix: bool = False,
+    meanwhile: Callable[[], object] = lambda: None,
 ) -> JobDiagnosis:
     """The diagnosis of a subject, with `fix` also the changes that start it. `now` in Unix seconds.
 
     `unreadable`: required resources that are not readable; the diagnosis then is what the scheduler wrote on objects.
+    `meanwhile` is called while a trial runs in a copy of the process.
     """
     other = diagnose_unscheduled(core.snapshot(), objects, subject.job, subject.object, now)
     if other is not None:
@@ -110,20 +113,30 @@ def explain(
         written = diagnose_by_conditions(objects, job, subject.pod, now, unreadable)
         fixes = _without_search(written, "trials need the nodes and queues") if fix else None
         return msgspec.structs.replace(written, fixes=fixes)
-    found = diagnose_job(core.snapshot(), job, pod=subject.pod, now=now)
-    trial = None
-    if found.stage in _MAY_PREEMPT:
-        trial = preemption_trial(core, job, now)
-    facts = [*found.facts, *(trial.facts if trial is not None else ()), *_closed_by(objects, found)]
-    vcjob = subject.object if (subject.object or {}).get("apiVersion") == BATCH_API else None
-    found = msgspec.structs.replace(
-        found,
-        facts=tuple(facts),
-        pods=wanted_pods(job, vcjob),
-        problems=problems_of(core.snapshot(), objects, job, subject.object),
-        preemption=trial.result if trial is not None else None,
-        eviction_events=_eviction_events(objects, job) if is_live and not job.implicit else (),
-    )
+    # The trial begins before the stage is known: it takes as long as the diagnosis.
+    trial = begin_trial(core, job, now) if job.pending and job.phase is not PodGroupPhase.PENDING else None
+    try:
+        found = diagnose_job(core.snapshot(), job, pod=subject.pod, now=now)
+        if trial is None and found.stage in _MAY_PREEMPT:
+            trial = begin_trial(core, job, now)
+        vcjob = subject.object if (subject.object or {}).get("apiVersion") == BATCH_API else None
+        closed = _closed_by(objects, found)
+        found = msgspec.structs.replace(
+            found,
+            pods=wanted_pods(job, vcjob),
+            problems=problems_of(core.snapshot(), objects, job, subject.object),
+            eviction_events=_eviction_events(objects, job) if is_live and not job.implicit else (),
+        )
+        meanwhile()
+        tried = None
+        if trial is not None and found.stage in _MAY_PREEMPT:
+            running, trial = trial, None
+            tried = running.finding()
+    finally:
+        if trial is not None:
+            trial.stop()
+    facts = (*found.facts, *(tried.facts if tried is not None else ()), *closed)
+    found = msgspec.structs.replace(found, facts=facts, preemption=tried.result if tried is not None else None)
     if not fix:
         return found
     from capcard_sched.insight.fixes import suggest_fixes

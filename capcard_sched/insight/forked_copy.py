@@ -76,6 +76,8 @@ def _reply(function: Callable[[], msgspec.Struct], writer: int) -> None:
         try:
             reply = _RESULT + msgspec.msgpack.encode(function())
             status = 0
+        except ForkedCopyError as error:  # of a copy of the copy
+            reply = _ERROR + str(error).encode()
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything; the parent reports it
             reply = _ERROR + f"{type(error).__name__}: {error}".encode()
         with os.fdopen(writer, "wb") as stream:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from capcard_sched.insight.forked_copy import ForkedCopyError
+from capcard_sched.insight.forked_copy import ForkedCopyError, RunningCopy, in_copy
 from capcard_sched.insight.trial import try_actions, with_actions
-from capcard_sched.model.trials import PreemptionTrial
+from capcard_sched.model.trials import PreemptionTrial, StateDifference
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from capcard_sched.framework.conf.scheduler_conf import Conf
     from capcard_sched.framework.core import Core
     from capcard_sched.model.explanation import VictimsConsidered
     from capcard_sched.model.job import Job
@@ -38,28 +40,55 @@ class PreemptionFinding(NamedTuple):
     facts: Sequence[str]
 
 
-def preemption_trial(core: Core, job: Job, now: float) -> PreemptionFinding | None:
-    """The result for a pending job; None when the scheduler-conf has both actions: sessions try them already.
+class EvictionTrial:
+    """The trial for a pending job, in a copy of the process. Ends with `finding` or `stop`."""
+
+    def __init__(self, core: Core, job: Job, now: float, missing: Sequence[str]) -> None:
+        self._job, self._missing = job, tuple(missing)
+        conf = with_actions(core.snapshot().conf, self._missing)
+        self._copy = RunningCopy(partial(_try_evictions, core, now, conf, job.key), StateDifference)
+
+    def finding(self) -> PreemptionFinding:
+        """Wait for the result."""
+        job, missing = self._job, self._missing
+        try:
+            found = self._copy.result()
+        except ForkedCopyError as error:
+            return PreemptionFinding(None, [f"The trial with {' and '.join(missing)} failed: {error}"])
+        own = {task.key for task in job.tasks.values()}
+        evicted = tuple(one for one in found.evicted if one.by in own or one.by == job.key)
+        starts = job.key in found.started and bool(evicted)
+        searches = found.searches.get(job.key, ())
+        result = PreemptionTrial(actions=missing, starts=starts, evicted=evicted, searches=searches)
+        return PreemptionFinding(result, _sentences(result))
+
+    def stop(self) -> None:
+        """End the trial without its result."""
+        self._copy.stop()
+
+
+def begin_trial(core: Core, job: Job, now: float) -> EvictionTrial | None:
+    """Begin the trial of a pending job; None when the scheduler-conf has both actions: sessions try them already.
 
     None with an extender, too: sessions of a trial would call its webhook.
     """
     missing = tuple(action for action in EVICTING_ACTIONS if action not in core.snapshot().conf.actions)
     if not missing or core.snapshot().conf.option("extender") is not None:
         return None
-    conf = with_actions(core.snapshot().conf, missing)
-    try:
-        # Other jobs compete for the victims. Alone, the job finds at least as many, at the cost of one search.
-        found = try_actions(core, now, conf, job.key, max_sessions=_SESSIONS, alone=True)
-        if job.key in found.started:
-            found = try_actions(core, now, conf, job.key, max_sessions=_SESSIONS, alone=False)
-    except ForkedCopyError as error:
-        return PreemptionFinding(None, [f"The trial with {' and '.join(missing)} failed: {error}"])
-    own = {task.key for task in job.tasks.values()}
-    evicted = tuple(one for one in found.evicted if one.by in own or one.by == job.key)
-    starts = job.key in found.started and bool(evicted)
-    searches = found.searches.get(job.key, ())
-    result = PreemptionTrial(actions=missing, starts=starts, evicted=evicted, searches=searches)
-    return PreemptionFinding(result, _sentences(result))
+    return EvictionTrial(core, job, now, missing)
+
+
+def preemption_trial(core: Core, job: Job, now: float) -> PreemptionFinding | None:
+    """The result for a pending job; None where there is no trial."""
+    trial = begin_trial(core, job, now)
+    return None if trial is None else trial.finding()
+
+
+def _try_evictions(core: Core, now: float, conf: Conf, key: str) -> StateDifference:
+    """Other jobs compete for the victims. Alone, a job finds at least as many, at the cost of one search."""
+    attempt = partial(try_actions, core, now, conf, key, max_sessions=_SESSIONS)
+    found = in_copy(partial(attempt, alone=True), StateDifference)
+    return attempt(alone=False) if key in found.started else found
 
 
 def _sentences(found: PreemptionTrial) -> list[str]:

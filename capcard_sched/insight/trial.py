@@ -72,15 +72,11 @@ def run_trial(
 def try_actions(core: Core, now: float, conf: Conf, key: str, *, max_sessions: int, alone: bool) -> StateDifference:
     """What other actions do for one job, by key, from `now` (Unix seconds) on; `conf` has the same plugins.
 
-    As `run_trial`, and ends once the pods of the job are placed: of other jobs and of usage the difference has no part
-    that is complete. `alone`: sessions attempt no other job.
+    On the core itself, for one of a copy. Ends once the pods of the job are placed: of other jobs and of usage the
+    difference has no part that is complete. `alone`: sessions attempt no other job.
     """
-
-    def attempt() -> StateDifference:
-        core.try_actions(conf, key, alone=alone)
-        return advance(core, now, max_sessions=max_sessions, target=key)
-
-    return in_copy(attempt, StateDifference)
+    core.try_actions(conf, key, alone=alone)
+    return advance(core, now, max_sessions=max_sessions, target=key)
 
 
 def with_actions(conf: Conf, actions: Sequence[str]) -> Conf:
