@@ -295,6 +295,8 @@ def _full_session(core: Core, watched: FailureWatch, found: Sequence[Delta], now
     """One session that attempts every job, so that all figures are of one state."""
     if read_only:
         core.reconfigure(msgspec.structs.replace(core.snapshot().conf, actions=()))
+    else:
+        core.keep_silent()
     core.resync()
     watched.step(found, now)
 

@@ -215,6 +215,10 @@ class Core:
         """Let sessions attempt one job only, for trials."""
         self._state.attempt_only(key)
 
+    def keep_silent(self) -> None:
+        """Let sessions make no texts for objects from now on: nothing carries out their intents."""
+        self._memory.keep_silent()
+
     def lists_applied(self) -> None:
         """Fix the accounts of bound pods from now on: the initial lists are complete."""
         self._state.fix_accounts()

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import hypothesis.strategies as st
+import msgspec
 import pytest
 from hypothesis import event, given, settings
 
 from capcard_sched.framework.core import Core
+from capcard_sched.insight.forked_copy import in_copy
 from capcard_sched.insight.preemption import EVICTING_ACTIONS, preemption_trial
 from capcard_sched.insight.trial import run_trial, with_actions
 from capcard_sched.model.job import Job
@@ -15,6 +19,24 @@ from tests.properties.test_failed_attempts import _PREEMPTING, _Turn, _turn, _tu
 from tests.properties.test_scheduling import _Gang, _gangs, _World, _worlds
 
 _SESSIONS = 8
+
+
+class _Trials(msgspec.Struct):
+    """The results by key of the job."""
+
+    by_job: dict[str, PreemptionTrial]
+
+
+def _load_again(core: Core, now: float) -> list[Job]:
+    """As after `load_cluster`: new plugins, and one session over everything. The last two jobs that wait."""
+    core.reconfigure(core.snapshot().conf)
+    core.step([], now)
+    jobs = core.snapshot().state.jobs.values()
+    return [job for job in jobs if job.pending and job.ready_tasks < max(1, job.min_available)][-2:]
+
+
+def _all_unrestricted(core: Core, now: float) -> _Trials:
+    return _Trials({job.key: _unrestricted(core, job, now) for job in _load_again(core, now)})
 
 
 def _unrestricted(core: Core, job: Job, now: float) -> PreemptionTrial:
@@ -46,16 +68,11 @@ def test_a_trial_that_ends_with_its_job_has_the_result_of_one_for_all_jobs(
         run.add_gang(gang._replace(priority="high"))
     run.h.step()
     core, now = run.h.core, run.h.now + 1
-    core.reconfigure(core.snapshot().conf)  # as after `load_cluster`: new plugins, and one session over everything
-    core.step([], now)
-    waiting = [
-        job
-        for job in core.snapshot().state.jobs.values()
-        if job.pending and job.ready_tasks < max(1, job.min_available)
-    ]
-    for job in waiting[-2:]:  # the last ones arrived late
+    wanted = in_copy(partial(_all_unrestricted, core, now), _Trials).by_job
+    core.keep_silent()  # as for an answer: its sessions make no texts
+    for job in _load_again(core, now):
         found = preemption_trial(core, job, now)
         assert found is not None
-        assert found.result == _unrestricted(core, job, now), job.key
+        assert found.result == wanted[job.key], job.key
         assert found.result is not None
         event("starts" if found.result.starts else "does not start")

@@ -8,7 +8,18 @@ from capcard_sched.model.annotations import CARD_REQUEST
 from capcard_sched.model.status import COMPLETED_STATUSES, SCHEDULED_STATUSES, PodGroupPhase, TaskStatus
 
 if TYPE_CHECKING:
+    from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job
+
+
+def enter_phase(session: Session, job: Job, *, unschedulable: bool) -> PodGroupPhase:
+    """`next_phase`, which the job enters."""
+    phase = next_phase(job, unschedulable=unschedulable)
+    if phase is not job.phase:
+        # The echo of our own write is no change, but sums over phases must follow.
+        session.state.changes.jobs.add(job.key)
+    job.phase = phase
+    return phase
 
 
 def next_phase(job: Job, *, unschedulable: bool) -> PodGroupPhase:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from capcard_sched.framework.close.missing_groups import MissingGroups
 from capcard_sched.framework.close.never_start import report_never_starting
-from capcard_sched.framework.close.podgroup_phase import next_phase
+from capcard_sched.framework.close.podgroup_phase import enter_phase
 from capcard_sched.framework.close.queue_status import QueueStatuses
 from capcard_sched.framework.close.write_conflict_backoff import WriteConflictBackoff
 from capcard_sched.framework.eviction.nominations import release_idle_capacity
@@ -167,22 +167,18 @@ class SessionCloser:
         if not unwritten and self._repeats_failure(session, job):
             return
         wanted = session.conditions.get(job.key, [])
-        conditions = self._conditions(session, job, wanted)
         unschedulable = any(condition.type == "Unschedulable" for condition in wanted)
-        phase = next_phase(job, unschedulable=unschedulable)
+        before, phase = job.phase, enter_phase(session, job, unschedulable=unschedulable)
+        if session.carry_over.is_silent and job.topology is None and not session.carry_over.expired_nominations:
+            return
+        conditions = self._conditions(session, job, wanted)
         counts = job.counts
         status_counts = (
             counts[TaskStatus.RUNNING],
             counts[TaskStatus.SUCCEEDED],
             counts[TaskStatus.FAILED],
         )
-        changed = (
-            phase is not job.phase or unwritten or conditions != job.conditions or status_counts != job.status_counts
-        )
-        if phase is not job.phase:
-            # The echo of our own write is no change, but sums over phases must follow.
-            session.state.changes.jobs.add(job.key)
-        job.phase = phase
+        changed = phase is not before or unwritten or conditions != job.conditions or status_counts != job.status_counts
         if changed and (
             job.implicit
             or self._status_writes.may_write(job.key, (job.uid, phase, status_counts, *wanted), session.now)

@@ -57,6 +57,7 @@ class CarryOver:
     """
 
     def __init__(self) -> None:
+        self._is_silent = False
         self._admissions: dict[str, AdmissionRefusal] = {}
         self._refusals: Mapping[tuple[ObjectRef, str], Refusal] = {}
         self._reclaim_refusals: dict[str, tuple[str, Refusal, float]] = {}
@@ -69,6 +70,7 @@ class CarryOver:
     def successor(self) -> CarryOver:
         """The part that outlives a change of the scheduler-conf: nominations and results of evictions."""
         fresh = CarryOver()
+        fresh._is_silent = self._is_silent
         fresh._nominations = self._nominations
         fresh._expired_nominations = self._expired_nominations
         fresh._refused_evictions = self._refused_evictions
@@ -80,6 +82,15 @@ class CarryOver:
         self._admissions = {key: value for key, value in self._admissions.items() if key in jobs}
         self._evicted = {key: value for key, value in self._evicted.items() if key in jobs}
         self._reclaim_refusals = {key: value for key, value in self._reclaim_refusals.items() if key in jobs}
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether nothing carries out the intents of sessions: they make no texts for objects."""
+        return self._is_silent
+
+    def keep_silent(self) -> None:
+        """Makes every session from now on silent."""
+        self._is_silent = True
 
     # --- refusals ---------------------------------------------------------------------------------------------------
 

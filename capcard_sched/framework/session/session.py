@@ -237,7 +237,9 @@ class Session(SessionResults):
         return self.guarded(job, lambda job: not self.job_ready(job) and not self.job_pipelined(job)) or False
 
     def job_fit_error(self, job: Job) -> str:
-        """The text of a job that is not ready."""
+        """The text of a job that is not ready; "" where nothing carries it out."""
+        if self.carry_over.is_silent:
+            return ""
         record = self.failed_attempts.get(job.key)
         outcomes = self._outcomes if record is None else ChainMap(self._outcomes, record.outcomes)
         return job_fit_text(job, outcomes, self.task_key)

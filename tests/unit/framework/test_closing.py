@@ -8,7 +8,7 @@ import pytest
 
 from capcard_sched.framework.close.podgroup_phase import next_phase
 from capcard_sched.model import deltas
-from capcard_sched.model.intents import UpdatePodCondition, UpdatePodGroup, UpdateQueueStatus
+from capcard_sched.model.intents import Bind, UpdatePodCondition, UpdatePodGroup, UpdateQueueStatus
 from capcard_sched.model.job import Job
 from capcard_sched.model.objects import PodGroupCondition
 from capcard_sched.model.resources import ResourceColumns
@@ -261,3 +261,24 @@ def test_a_group_without_a_minimum_waits_for_the_pods_of_its_reservation(
     job = _job(0, before, {})
     job.min_resources, job.annotations = requested, annotations
     assert next_phase(job, unschedulable=False).value == before
+
+
+def test_a_silent_core_decides_the_same_and_makes_no_texts() -> None:
+    phases, binds = [], []
+    for is_silent in (False, True):
+        h = Harness()
+        h.node("n1", cpu="2")
+        h.queue("q")
+        for name, cpu in (("fits", "1"), ("waits", "4")):
+            h.group(name, queue="q", min_member=1)
+            h.pod(f"{name}-0", group=name, requests={"cpu": cpu})
+        if is_silent:
+            h.core.keep_silent()
+        result = h.step()
+        texts = [each for each in result.intents if isinstance(each, UpdatePodCondition | UpdatePodGroup)]
+        assert bool(texts) is not is_silent
+        phases.append({key: job.phase for key, job in h.core.snapshot().state.jobs.items()})
+        binds.append([each.name for each in result.intents if isinstance(each, Bind)])
+        assert [job.key for job in h.core.snapshot().failed_attempts] == ["default/waits"], "skipped from now on"
+    assert phases[0] == phases[1]
+    assert binds == [["fits-0"], ["fits-0"]]
