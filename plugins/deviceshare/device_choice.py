@@ -96,7 +96,7 @@ def _serve(
 ) -> NoChoice | None:
     """Take cards for one container: `now` and `shares` grow by them; why not, when there are too few."""
     left, share = wanted.number, wanted.share
-    if left > sum(1 for index in usable if now[index].model.healthy):
+    if left > sum([now[index].model.healthy for index in usable]):
         return NoChoice(Cause.CARDS, {}, container, tuple(now))
     refused: dict[int, Cause] = {}
     for index in sorted(usable, key=_order(now, policy)):

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
     Numbers = npt.NDArray[np.int64]
 
-#: States in excess of the nodes above which the states are numbered anew.
-_MOST_EMPTY = 65536
+_MOST_EMPTY = 16384
 #: One for all nodes: an empty set takes 216 bytes.
 _NO_CARDS: frozenset[str] = frozenset()
 
@@ -74,6 +73,8 @@ class DeviceRows:
         self.types = types
         self.by_node: dict[str, NodeDevices] = {}
         self.states = DeviceStates()
+        #: States in excess of the nodes above which the states are numbered anew.
+        self.most_empty = _MOST_EMPTY
         #: Annotations to write on nodes; emptied by the reader.
         self.node_writes: list[tuple[Node, Mapping[str, str]]] = []
         #: Nodes and pods with something new that is wrong, with one sentence each; emptied by the reader.
@@ -126,9 +127,9 @@ class DeviceRows:
             for name in stale:
                 if name not in table.by_name:
                     self._drop(name)
-        crowded = len(self.states) > len(table) + _MOST_EMPTY
+        crowded = len(self.states) > len(table) + self.most_empty
         if crowded:
-            self.states = DeviceStates()
+            self.states = DeviceStates(self.states.first + len(self.states))
             self._idle = {}
         moved = moved or crowded or len(self._numbers) != len(table)
         if moved:

@@ -13,7 +13,7 @@ import numpy as np
 from capcard_sched.plugins.deviceshare.device_choice import NoChoice
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     import numpy.typing as npt
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 #: The state of no node: a pod did not fit.
 NO_STATE: Final = -1
 _FIRST_ROOM = 1024
+#: Entries of scores that take as much memory as one answer.
+_SCORES_PER_ANSWER = 64
 _NEVER = float("-inf")
 
 
@@ -40,26 +42,33 @@ class DeviceResult(NamedTuple):
     score: float
     #: Why not, "" when it does.
     reason: str
-    #: The state afterwards, NO_STATE when the node does not take the pod.
-    after: int
+    #: The cards afterwards, None when the node does not take the pod.
+    after: NodeCards | None
 
 
 class DeviceStates:
     """Numbers of the states that were met."""
 
-    def __init__(self) -> None:
+    def __init__(self, first: int = 0) -> None:
+        """`first`: the lowest number. Numbers of earlier states stay unused: node classes remember them."""
+        self.first = first
         self._numbers: dict[NodeCards, int] = {}
-        self.cards: list[NodeCards] = []
+        self._cards: list[NodeCards] = []
 
     def __len__(self) -> int:
-        return len(self.cards)
+        return len(self._cards)
 
     def number(self, cards: NodeCards) -> int:
         """The number of a state."""
-        found = self._numbers.setdefault(cards, len(self.cards))
-        if found == len(self.cards):
-            self.cards.append(cards)
+        following = self.first + len(self._cards)
+        found = self._numbers.setdefault(cards, following)
+        if found == following:
+            self._cards.append(cards)
         return found
+
+    def cards_of(self, number: int) -> NodeCards | None:
+        """The state of a number; None for NO_STATE and for a number from before `first`."""
+        return self._cards[number - self.first] if number >= self.first else None
 
 
 class RequestAnswers:
@@ -70,9 +79,15 @@ class RequestAnswers:
         self.requests = requests
         self._states = states
         self._answers: dict[int, DeviceResult] = {}
-        #: Scores by state, NaN where not known; the last entry is that of NO_STATE.
+        #: Scores by state from `first` on, NaN where not known; the last entry is that of NO_STATE.
         self._scores: npt.NDArray[np.float64] = np.full(_FIRST_ROOM, np.nan)
         self._scores[NO_STATE] = _NEVER
+        #: Whether they were asked for since answers were dropped.
+        self.is_used = True
+
+    def __len__(self) -> int:
+        """What they keep, in answers."""
+        return len(self._answers) + len(self._scores) // _SCORES_PER_ANSWER
 
     def scores(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """Scores of states, -inf where the pod does not fit: float64 [k]."""
@@ -81,26 +96,39 @@ class RequestAnswers:
             grown[: len(self._scores) - 1] = self._scores[:-1]
             grown[NO_STATE] = _NEVER
             self._scores = grown
-        found = self._scores.take(numbers)
+        places = np.maximum(numbers - self._states.first, NO_STATE)
+        found = self._scores.take(places)
         if np.isnan(found).any():
-            for number in set(numbers[np.isnan(found)].tolist()):
-                self._scores[number] = self.answer(number).score
-            found = self._scores.take(numbers)
+            for place in set(places[np.isnan(found)].tolist()):
+                self._scores[place] = self.answer(place + self._states.first).score
+            found = self._scores.take(places)
         return found
 
     def answer(self, number: int) -> DeviceResult:
         """The answer in a state."""
         found = self._answers.get(number)
         if found is None:
-            found = self._answers[number] = answer(self._types, self.requests, self._states.cards[number], self._states)
+            cards = self._states.cards_of(number)
+            if cards is None:
+                return _NO_ANSWER
+            found = self._answers[number] = answer(self._types, self.requests, cards)
         return found
+
+    def after(self, number: int) -> int:
+        """The state after one more pod, NO_STATE when the node does not take it."""
+        cards = self.answer(number).after
+        return NO_STATE if cards is None else self._states.number(cards)
+
+    def keep(self, numbers: Collection[int]) -> None:
+        """Drop the answers about all other states."""
+        self._answers = {number: self._answers[number] for number in numbers if number in self._answers}
+        self.is_used = False
 
 
 def answer(
     types: Sequence[DeviceType],
     requests: Requests,
     cards: NodeCards,
-    states: DeviceStates,
     closed: Sequence[Any] = (),
 ) -> DeviceResult:
     """What the requests get on a node with these cards. `closed`: by kind, the cards closed to this very pod."""
@@ -112,10 +140,13 @@ def answer(
             continue
         own = cards[index]
         if own is None:
-            return DeviceResult((), _NEVER, kind.missing, NO_STATE)
+            return DeviceResult((), _NEVER, kind.missing, None)
         found = kind.choose(own, request, closed[index] if closed else {})
         if isinstance(found, NoChoice):
-            return DeviceResult((), _NEVER, kind.refusal(found), NO_STATE)
+            return DeviceResult((), _NEVER, kind.refusal(found), None)
         after[index], shares[index] = found.after, found.shares
         score += kind.weighted(found.score)
-    return DeviceResult(tuple(shares), score, "", states.number(tuple(after)))
+    return DeviceResult(tuple(shares), score, "", tuple(after))
+
+
+_NO_ANSWER: Final = DeviceResult((), _NEVER, "", None)

@@ -14,12 +14,13 @@ from capcard_sched.model.reasons import DEVICE_REQUEST
 from capcard_sched.model.refusal import Code
 from capcard_sched.model.status import TaskStatus
 from capcard_sched.model.task_class import NO_ACCOUNTING
+from capcard_sched.plugins.deviceshare.answer_cache import AnswerCache
 from capcard_sched.plugins.deviceshare.ascend import AscendDevices
 from capcard_sched.plugins.deviceshare.device_accounting import accounting_of
 from capcard_sched.plugins.deviceshare.device_choice import NoChoice
 from capcard_sched.plugins.deviceshare.device_rows import DeviceRows
 from capcard_sched.plugins.deviceshare.device_settings import DeviceSettings
-from capcard_sched.plugins.deviceshare.device_states import NO_STATE, RequestAnswers, answer
+from capcard_sched.plugins.deviceshare.device_states import answer
 from capcard_sched.plugins.deviceshare.deviceshare_arguments import DeviceShareArguments, check_arguments
 from capcard_sched.plugins.deviceshare.gpushare import GpuShareDevices
 from capcard_sched.plugins.deviceshare.metrics import samples
@@ -41,14 +42,12 @@ if TYPE_CHECKING:
     from capcard_sched.model.task_class import TaskClass
     from capcard_sched.plugins.deviceshare.card_reasons import CardReasons
     from capcard_sched.plugins.deviceshare.device_rows import NodeDevices
-    from capcard_sched.plugins.deviceshare.device_states import DeviceResult, Requests
+    from capcard_sched.plugins.deviceshare.device_states import DeviceResult, RequestAnswers
     from capcard_sched.plugins.deviceshare.device_type import DeviceType
     from capcard_sched.plugins.deviceshare.shared_card import Cause
 
 _IN_SESSION = frozenset({TaskStatus.ALLOCATED, TaskStatus.PIPELINED})
 _NEVER = float("-inf")
-#: Classes whose requests are kept before all are dropped: most of the classes are gone by then.
-_MOST_CLASSES = 4096
 
 
 class DevicesLostError(Exception):
@@ -80,9 +79,7 @@ class DeviceShare(Plugin):
             self.types.append(AscendDevices(self._cards, given.weight))
         self.rows = DeviceRows(self.types)
         self._session: Session
-        #: By class, None for pods that ask for nothing; by requests.
-        self._by_class: dict[TaskClass, RequestAnswers | None] = {}
-        self._by_requests: dict[Requests, RequestAnswers] = {}
+        self.cache = AnswerCache(self.types, self.rows, self._cards)
         self._settings = DeviceSettings(given.config_namespace, given.config_map)
         self._warnings = AnnotationWarnings(DEVICE_REQUEST)
 
@@ -106,18 +103,15 @@ class DeviceShare(Plugin):
             for kind in self.types:
                 kind.use(self._settings.config)
         renumbered = self.rows.catch_up(session, anew=changed)
-        if changed or renumbered or len(self._by_class) > _MOST_CLASSES:
-            self._forget()
+        if changed or renumbered:
+            self.cache.clear()
+        self.cache.shrink()
         session.account_devices(accounting_of(self.types, self.rows))
         self._warn(session)
 
     @property
     def config_maps(self) -> frozenset[tuple[str, str]]:
         return frozenset({(self.arguments.config_namespace, self.arguments.config_map)})
-
-    def _forget(self) -> None:
-        self._by_class.clear()
-        self._by_requests.clear()
 
     def _warn(self, session: Session) -> None:
         """Events about registrations, bookings and requests that do not count as they are written, once each."""
@@ -150,18 +144,7 @@ class DeviceShare(Plugin):
 
     def answers(self, cls: TaskClass) -> RequestAnswers | None:
         """The answers to a class of pods; None when it asks for no devices."""
-        if not cls.device_containers:
-            return None
-        if cls not in self._by_class:
-            requests = tuple(kind.request_of(cls) for kind in self.types)
-            if all(request is None for request in requests):
-                self._by_class[cls] = None
-            else:
-                found = self._by_requests.get(requests)
-                if found is None:
-                    found = self._by_requests[requests] = RequestAnswers(self.types, requests, self.rows.states)
-                self._by_class[cls] = found
-        return self._by_class[cls]
+        return self.cache.of(cls)
 
     def _is_bound_to_cards(self, answers: RequestAnswers) -> bool:
         return any(
@@ -189,9 +172,7 @@ class DeviceShare(Plugin):
         if devices is None:
             return answers.answer(int(self.rows.numbers[node.row]))
         cards = devices.future if future else devices.cards
-        return answer(
-            self.types, answers.requests, cards, self.rows.states, self._closed_cards(answers, group, devices)
-        )
+        return answer(self.types, answers.requests, cards, self._closed_cards(answers, group, devices))
 
     def _closed_cards(
         self, answers: RequestAnswers, group: str | None, devices: NodeDevices
@@ -219,7 +200,7 @@ class DeviceShare(Plugin):
 
     def next_node_state(self, cls: TaskClass, number: int) -> int:
         answers = self.answers(cls)
-        return number if answers is None or number == NO_STATE else answers.answer(number).after
+        return number if answers is None else answers.after(number)
 
     def _reads_state(self, signature: PodSignature) -> bool:
         answers = self.answers(signature.cls)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
+from weakref import WeakValueDictionary
 
 from capcard_sched.model.card_registration import HAMI_CORE, MIG
 from capcard_sched.plugins.deviceshare.geometry import find_slice
@@ -90,7 +91,7 @@ class Taken(NamedTuple):
 class SharedCard:
     """One state of a card. Made by `CardStates` alone; compared by identity."""
 
-    __slots__ = ("_answers", "_states", "is_overbooked", "model", "use", "used_memory")
+    __slots__ = ("__weakref__", "_answers", "_states", "is_overbooked", "model", "use", "used_memory")
 
     def __init__(self, states: CardStates, model: CardModel, use: CardUsage) -> None:
         self.model = model
@@ -117,7 +118,12 @@ class SharedCard:
         answer = self._answers.get(share)
         if answer is None:
             answer = self._answers[share] = self._take(share)
+            self._states.answers += 1
         return answer
+
+    def drop_answers(self) -> None:
+        """Forget what the card would give: it is worked out again."""
+        self._answers.clear()
 
     def _take(self, share: Share) -> Taken | Cause:
         model, use = self.model, self.use
@@ -191,10 +197,12 @@ class SharedCard:
 
 
 class CardStates:
-    """All states of cards that were met, each once."""
+    """The states of cards, each once. One that neither a node nor an answer holds is gone."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[CardModel, CardUsage], SharedCard] = {}
+        self._known: WeakValueDictionary[tuple[CardModel, CardUsage], SharedCard] = WeakValueDictionary()
+        #: How many answers the cards keep.
+        self.answers = 0
 
     def __len__(self) -> int:
         return len(self._known)
@@ -205,3 +213,9 @@ class CardStates:
         if found is None:
             found = self._known[model, use] = SharedCard(self, model, use)
         return found
+
+    def drop_answers(self) -> None:
+        """Drop what all cards would give."""
+        for card in list(self._known.values()):
+            card.drop_answers()
+        self.answers = 0

@@ -44,6 +44,8 @@ HANDSHAKE_PERIOD: Final = 30.0
 ALLOCATING: Final = "allocating"
 
 _UNIT = 1000
+#: Classes whose requests are kept.
+_MOST_CLASSES = 4096
 #: Order numbers above are marks of a device plugin: the pod is served.
 _MOST_TIME = 1 << 62
 _TIME = re.compile(r"[0-9]{1,20}")
@@ -120,6 +122,8 @@ class VgpuDevices(DeviceType):
         if not cls.device_containers:
             return None
         if cls not in self._requests:
+            if len(self._requests) == _MOST_CLASSES:  # most of the classes are gone by then
+                self._requests.clear()
             self._requests[cls] = vgpu_request(cls.device_containers, cls.annotations, self.config.resources)
         return self._requests[cls]
 

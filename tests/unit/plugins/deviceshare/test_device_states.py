@@ -1,0 +1,55 @@
+"""What is kept of states and answers: numbers keep their meaning, and the memory follows the nodes and the pods."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+
+from tests.unit.plugins.deviceshare.cluster import VgpuHarness, conf
+
+
+def _harness() -> VgpuHarness:
+    h = VgpuHarness(conf(SchedulePolicy="binpack", ScheduleWeight=10), run=True)
+    for node in ("n1", "n2"):
+        h.cards(node, f"{node}-A:100000", f"{node}-B:100000")
+    return h
+
+
+def _run(h: VgpuHarness, sessions: int, sizes: int) -> None:
+    """In every session three pods come, each of one of a number of sizes, and the oldest pods go: all that come fit."""
+    source, alive = random.Random(1), deque[str]()
+    for number in range(sessions):
+        while len(alive) > 9:
+            h.delete_pod(alive[0])
+            h.delete_group(alive.popleft())
+        for index in range(3):
+            alive.append(f"p{number}-{index}")
+            h.group(alive[-1])
+            h.share(alive[-1], 20000 + source.randrange(sizes), group=alive[-1])
+        assert h.step().report.errors == []
+        assert alive[-1] in h.binds
+
+
+def test_pods_are_placed_across_a_renumbering_of_the_states() -> None:
+    h, renumbered = _harness(), _harness()
+    renumbered.plugin("deviceshare").rows.most_empty = 0
+
+    for each in (h, renumbered):
+        _run(each, sessions=30, sizes=8)
+
+    assert renumbered.plugin("deviceshare").rows.states.first > 0
+    assert renumbered.binds == h.binds
+    assert renumbered.bind_annotations == h.bind_annotations
+
+
+def test_the_memory_does_not_grow_with_the_number_of_different_pods() -> None:
+    h = _harness()
+    plugin = h.plugin("deviceshare")
+    plugin.cache.least, plugin.rows.most_empty = 200, 50
+
+    _run(h, sessions=100, sizes=5000)
+
+    assert len(h.binds) == 300
+    assert len(plugin.cache) < 400
+    assert len(plugin.rows.states) < 100
+    assert len(plugin._cards) < 100
