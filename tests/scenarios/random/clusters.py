@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from itertools import count
 from typing import Any, Final
 
+import msgspec
+
 from capcard_sched.model import annotations as keys
+from capcard_sched.model.deltas import BindFailed, EvictFailed, ObjectChanged
+from capcard_sched.model.limits import PodDisruptionBudgetObject
 from capcard_sched.testing import Harness
+from capcard_sched.testing.storage import on_nodes
 
 _CARDS: Final = ("A", "B", "C")
 _GANG: Final = "{name: gang, enablePreemptable: false, enableReclaimable: false}"
@@ -53,7 +59,9 @@ class RandomCluster:
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
         self._name = sorted(CONFS)[seed % len(CONFS)]
-        self.h = Harness(CONFS[self._name], run=True)
+        # Every third one ends sessions by a clock of its own.
+        clock = count(step=0.002).__next__ if seed % 3 == 0 else None
+        self.h = Harness(CONFS[self._name], run=True, timer=clock, session_deadline=0.4 if clock is not None else 0.0)
         #: Names of nodes, waiting and running pods included.
         self._nodes: list[str] = []
         self._groups = 0
@@ -67,6 +75,7 @@ class RandomCluster:
         for _ in range(self._random.randint(2, 5)):
             self._node()
         self._hyper_nodes()
+        self._storage()
         for _ in range(self._random.randint(3, 7)):
             self._group()
 
@@ -120,10 +129,21 @@ class RandomCluster:
         self.h.hyper_node("r1", 1, nodes=racks[middle:])
         self.h.hyper_node("s", 2, hyper_nodes=["r0", "r1"])
 
+    def _storage(self) -> None:
+        one = self._random.randint
+        self.h.storage_class("local", provisioner="kubernetes.io/no-provisioner")
+        self.h.storage_class("made", topologies=[("zone", ["x"])] if not one(0, 3) else ())
+        self.h.csi_driver("csi.test", storage_capacity=True)
+        for zone in "xy":
+            self.h.storage_capacity(zone, storage_class="made", capacity=f"{one(1, 20)}Gi", labels={"zone": zone})
+        for name in self._nodes:
+            self.h.csi_node(name, csi_test=one(1, 4))
+            self.h.volume(f"on-{name}", storage_class="local", size=f"{one(1, 6)}Gi", affinity=on_nodes(name))
+
     def _group(self) -> None:
         one, name = self._random.randint, f"j{self._groups}"
         self._groups += 1
-        pods = one(1, 5)
+        pods = one(1, 5) if one(0, 9) else one(6, 12)
         minimum = self._any(pods, one(1, pods), 1, 1)
         card = self._any("", "A", "A", "A", "B", "C", "A|B", "B|A", "none")
         count = one(1, 2) if card else 0
@@ -173,12 +193,20 @@ class RandomCluster:
                 spec["topologySpreadConstraints"] = [spread]
             case 5:
                 spec["tolerations"] = [{"key": "only", "operator": "Exists"}]
+            case 6:
+                spec["schedulingGates"] = [{"name": "later"}]
+            case 7 | 8:
+                self.h.claim(f"{name}-c", storage_class=self._any("local", "made"), size=f"{one(1, 4)}Gi")
+                spec["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": f"{name}-c"}}]
+            case 9:
+                spec["preemptionPolicy"] = "Never"
         return spec
 
     def _pod(self, group: str, index: int, card: str, count: int, spec: dict[str, Any]) -> None:
         self.h.pod(
             f"{group}-w-{index}", group=group, role=self._any("w", "w", "w", "v"), labels={"job": group},
             annotations={keys.PREEMPTABLE: self._any("true", "true", "true", "true", "false")},
+            priority=self._any(*[None] * 9, 7), phase=self._any(*[None] * 19, "Succeeded"),
             card=None if card in ("", "none") else card, cards=count, **spec,
         )  # fmt: skip
 
@@ -188,11 +216,14 @@ class RandomCluster:
         """Evicted pods terminate or go; then up to three random changes."""
         one, gone = self._random.randint, set(evicted)
         for name in evicted:
-            self._any(self.h.terminate, self.h.delete_pod)(name)
+            if one(0, 3):
+                self._any(self.h.terminate, self.h.delete_pod)(name)
+            else:
+                self.h.apply(EvictFailed("default", name, f"default-{name}-uid", "refused"))
         for _ in range(one(0, 3)):
             alive = sorted({task.name for task in self.h.state.tasks.values()} - gone)
             running = sorted(name for name in alive if name in self.h.binds)
-            match one(0, 11):
+            match one(0, 16):
                 case 0 | 1 | 2 | 10 | 11:
                     self._group()
                 case 3 if running:
@@ -213,5 +244,22 @@ class RandomCluster:
                         f"other-{one(0, 9)}", group=None, scheduler="other", node=self._any(*self._nodes),
                         requests={"cpu": "2"},
                     )  # fmt: skip
+                case 12 if alive:
+                    self.h.nominate(self._any(*alive), self._any(*self._nodes))
+                case 13 if running:
+                    name = self._any(*running)
+                    self.h.apply(BindFailed("default", name, f"default-{name}-uid", "refused", 2.0))
+                case 14:
+                    selector = {"matchLabels": {"job": f"j{one(0, self._groups)}"}}
+                    budget = {"metadata": {"name": "b", "namespace": "default"}, "spec": {"selector": selector}}
+                    self.h.apply(ObjectChanged(msgspec.convert(budget, PodDisruptionBudgetObject)))
+                case 15:
+                    self._any(self.h.delete_group, self._group_again)(f"j{one(0, self._groups - 1)}")
+                case 16:
+                    members = [{"type": "Node", "selector": {"regexMatch": {"pattern": f"^n[{one(0, 3)}-9]$"}}}]
+                    self.h.hyper_node("r1", 1, members=members)
                 case _:
                     pass
+
+    def _group_again(self, name: str) -> None:
+        self.h.group(name, queue=self._any(*self._queues), min_member=self._random.randint(1, 3), phase="Pending")
