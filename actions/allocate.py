@@ -37,7 +37,6 @@ class Allocate(Action):
     arguments: PlacingArguments
 
     def execute(self, session: Session) -> None:
-        """Run the action."""
         rounds = self._collect(session)
         tasks: dict[str, Sequence[Task]] = {}
         while rounds:

@@ -27,7 +27,6 @@ class Backfill(Action):
     arguments: PlacingArguments
 
     def execute(self, session: Session) -> None:
-        """Run the action."""
         rounds = Rounds(session, self.name)
         for job in session.to_attempt():
             if not job.pending_best_effort or session.is_pending_phase(job) or job.key in session.blocked_by_head:

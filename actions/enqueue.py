@@ -52,7 +52,6 @@ class Enqueue(Action):
         self._requeued_at: dict[str, float] = {}
 
     def execute(self, session: Session) -> None:
-        """Run the action."""
         self._requeue_impossible(session)
         if self.arguments.inqueue_timeout_seconds:
             self._requeue_stuck(session)

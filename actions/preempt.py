@@ -61,14 +61,12 @@ class Preempt(Action):
     @classmethod
     def parse_arguments(cls, raw: Mapping[str, object], problems: ArgumentReader) -> msgspec.Struct:
         """The arguments; topology-aware preemption produces a warning."""
-        arguments = super().parse_arguments(raw, problems)
-        assert isinstance(arguments, PreemptArguments)
+        arguments = problems.decode(PreemptArguments, raw)
         if arguments.topology_aware:
             problems.warning(_TOPOLOGY_AWARE, "is ignored: all nodes are compared by their eviction cost")
         return arguments
 
     def execute(self, session: Session) -> None:
-        """Run the action."""
         seconds = self.arguments.reservation_seconds
         between = Evictor(session, WithinQueue(self.name), reservation_seconds=seconds)
         rounds = contenders(session, self.name, session.job_starving, "within-queue", between.repeat)

@@ -40,7 +40,6 @@ class Reclaim(Action):
     arguments: ReclaimArguments
 
     def execute(self, session: Session) -> None:
-        """Run the action."""
         scope = AcrossQueues(self.name)
         evictor = Evictor(session, scope, reservation_seconds=self.arguments.reservation_seconds)
         rounds = contenders(session, self.name, session.may_reclaim, "across-queues", evictor.repeat)

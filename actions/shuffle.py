@@ -23,7 +23,6 @@ class Shuffle(Action):
     name = "shuffle"
 
     def execute(self, session: Session) -> None:
-        """Run the action."""
         if not session.dispatch.has("victim_tasks"):
             return
         running = [

@@ -49,8 +49,6 @@ class BinpackArguments(msgspec.Struct, frozen=True):
 
 
 class _Term(NamedTuple):
-    """One requested resource that has a weight."""
-
     column: int
     request: int
     #: Points for a full node: the resource's part of all weights x 100 x `binpack.weight`.
@@ -89,9 +87,7 @@ class Binpack(Plugin):
     @classmethod
     def parse_arguments(cls, raw: Mapping[str, object], problems: ArgumentReader) -> BinpackArguments:
         """Reads `binpack.resources.<name>` of the listed names too; other names are ignored with a warning."""
-        arguments = problems.decode_weighted(BinpackArguments, raw, RESOURCES_KEY, Weight)
-        assert isinstance(arguments, BinpackArguments)
-        return arguments
+        return problems.decode_weighted(BinpackArguments, raw, RESOURCES_KEY, Weight)
 
     def open(self, session: Session) -> None:
         self._session = session

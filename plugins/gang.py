@@ -134,7 +134,6 @@ class Gang(Plugin):
         yield Sample("unschedule_job_count", {}, len(self._unready))
 
     def _still_unready(self, key: str) -> int:
-        """The number of consecutive sessions that left the job unready."""
         return self._sessions - self._unready_since.get(key, self._sessions)
 
     def _mark_ready(self, key: str) -> None:

@@ -49,7 +49,6 @@ class Fullness:
         self._serial = self._table.serial
 
     def _under(self, amounts: Ints) -> Ints:
-        """Sums over the nodes below each HyperNode."""
         tree = self._tree
         totals = np.zeros((len(tree), amounts.shape[1]), dtype=np.int64)
         inside = np.flatnonzero(tree.leaf >= 0)
@@ -172,9 +171,7 @@ class NetworkTopologyAware(Plugin):
     @classmethod
     def parse_arguments(cls, raw: Mapping[str, object], problems: ArgumentReader) -> NetworkTopologyArguments:
         """Reads `hypernode.binpack.resources.<name>` of listed names; other names are ignored with a warning."""
-        arguments = problems.decode_weighted(NetworkTopologyArguments, raw, RESOURCES_KEY, Weight)
-        assert isinstance(arguments, NetworkTopologyArguments)
-        return arguments
+        return problems.decode_weighted(NetworkTopologyArguments, raw, RESOURCES_KEY, Weight)
 
     def open(self, session: Session) -> None:
         """Read the tree. Placed pods and the utilization of HyperNodes are counted on first use."""
@@ -263,11 +260,9 @@ class NetworkTopologyAware(Plugin):
         return scores
 
     def on_allocate(self, placement: Placement) -> None:
-        """Count pods that were placed."""
         self._count(placement, +1)
 
     def on_deallocate(self, placement: Placement) -> None:
-        """Subtract pods that were unplaced."""
         self._count(placement, -1)
 
     def _count(self, placement: Placement, sign: int) -> None:

@@ -124,7 +124,6 @@ class Pdb(Plugin):
                     charges[task.uid] = _Charge(task.uid, budget)
 
     def on_allocate(self, placement: Placement) -> None:
-        """Release the charge of an eviction that was undone."""
         for task in placement.tasks:
             if self._charges and task.status not in _IN_SESSION:
                 for budget in self._budgets_of(task):

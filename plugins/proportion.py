@@ -33,21 +33,6 @@ if TYPE_CHECKING:
 class QueueAttributes:
     """Amounts of one queue, int64 [resource columns]. Kept across sessions until the queue changes."""
 
-    __slots__ = (
-        "capability",
-        "deserved",
-        "deserved_or_inf",
-        "guarantee",
-        "limit",
-        "name",
-        "pipelined",
-        "real_capability",
-        "request",
-        "share",
-        "wanted",
-        "weight",
-    )
-
     def __init__(self, queue: Queue, resources: ResourceColumns) -> None:
         self.name = queue.name
         self.weight = queue.weight
@@ -262,7 +247,6 @@ class Proportion(QuotaPlugin):
         return queue.state, *(vector.tobytes() for vector in vectors)
 
     def _admission_limits(self, queue: Queue) -> list[tuple[str, Vector, Vector]]:
-        """The real capability of the queue."""
         used = self._held(queue) + self._inqueue.of(queue.name) - self._elastic.of(queue.name)
         return [(queue.name, used, self._attributes[queue.name].real_capability)]
 

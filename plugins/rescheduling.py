@@ -74,7 +74,6 @@ class ReschedulingArguments(msgspec.Struct, frozen=True):
 def parse(raw: Mapping[str, object], problems: ArgumentReader) -> ReschedulingArguments:
     """Read the arguments. An invalid value keeps its default with a warning; an unknown strategy is skipped."""
     arguments = problems.decode(ReschedulingArguments, {k: v for k, v in raw.items() if k != STRATEGIES_KEY})
-    assert isinstance(arguments, ReschedulingArguments)
     interval, period = arguments.interval, arguments.period
     interval = problems.positive_duration(INTERVAL_KEY, interval, DEFAULT_INTERVAL)
     if period != PERIOD:
@@ -137,9 +136,7 @@ def _bounds(problems: ArgumentReader, params: Mapping[str, object], key: str) ->
     for name in _PODS:
         if name in bounds:
             reader.warning(name, "ignored, as in Volcano: the number of pods is not a load")
-    found = reader.decode(Bounds, {name: value for name, value in bounds.items() if name not in _PODS})
-    assert isinstance(found, Bounds)
-    return found
+    return reader.decode(Bounds, {name: value for name, value in bounds.items() if name not in _PODS})
 
 
 _WHOLE = 10_000

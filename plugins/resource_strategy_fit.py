@@ -95,8 +95,6 @@ class ResourceStrategyFitArguments(msgspec.Struct, frozen=True):
 
 
 class _StrategyTerm(NamedTuple):
-    """One requested resource with a weight."""
-
     column: int
     request: int
     weight: int
@@ -158,8 +156,7 @@ class ResourceStrategyFit(Plugin):
     @classmethod
     def parse_arguments(cls, raw: Mapping[str, object], problems: ArgumentReader) -> ResourceStrategyFitArguments:
         """Unknown names and numbers below their bounds are warnings; a wrong type is an error."""
-        arguments = problems.decode(cls.Arguments, raw)
-        assert isinstance(arguments, ResourceStrategyFitArguments)
+        arguments = problems.decode(ResourceStrategyFitArguments, raw)
         for key, struct in (("sra", ScarceArguments), ("proportional", ProportionalArguments)):
             value = raw.get(key)
             reader, inner = problems.inside(value if isinstance(value, dict) else None, key)
@@ -202,7 +199,6 @@ class ResourceStrategyFit(Plugin):
         return scores / total * (MAX_SCORE * self.arguments.weight)
 
     def _terms_of(self, cls: TaskClass) -> list[_StrategyTerm]:
-        """The requested resources of the class that have a weight."""
         if self.arguments.weight <= 0:
             return []
         choices = _own_choices(cls)

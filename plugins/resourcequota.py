@@ -120,7 +120,6 @@ class _Amounts:
         self._sums: dict[str, dict[str, int]] = {}
 
     def put(self, key: str, amounts: Mapping[str, int]) -> None:
-        """Replace the amounts of a job."""
         sums = self._sums.setdefault(key.partition("/")[0], {})
         for name, amount in self._of.pop(key, _NO_AMOUNTS).items():
             sums[name] -= amount
@@ -130,11 +129,9 @@ class _Amounts:
             sums[name] = sums.get(name, 0) + amount
 
     def sums(self, namespace: str) -> Mapping[str, int]:
-        """The sum over all jobs of a namespace."""
         return self._sums.get(namespace, _NO_AMOUNTS)
 
     def of_others(self, job: Job) -> dict[str, int]:
-        """The sum over the other jobs of the job's namespace."""
         own = self._of.get(job.key, _NO_AMOUNTS)
         return {name: amount - own.get(name, 0) for name, amount in self.sums(job.namespace).items()}
 

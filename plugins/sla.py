@@ -68,7 +68,6 @@ class Sla(Plugin):
     @classmethod
     def parse_arguments(cls, raw: Mapping[str, object], problems: ArgumentReader) -> SlaArguments:
         arguments = problems.decode(SlaArguments, raw)
-        assert isinstance(arguments, SlaArguments)
         if arguments.waiting_time and waiting_limit(arguments.waiting_time) is None:
             problems.warning(
                 WAITING_TIME_KEY,
@@ -94,7 +93,6 @@ class Sla(Plugin):
         self._due = coming if coming < math.inf else None
 
     def next_wakeup(self) -> float | None:
-        """The next deadline of a waiting job."""
         return self._due
 
     def job_order(self, job: Job) -> float:

@@ -168,7 +168,6 @@ class Tdm(Plugin):
     def parse_arguments(cls, raw: Mapping[str, object], problems: ArgumentReader) -> TdmArguments:
         keys = [key for key in raw if key.startswith(ZONE_PREFIX)]
         arguments = problems.decode(TdmArguments, raw, handled=keys)
-        assert isinstance(arguments, TdmArguments)
         zones: dict[str, str] = {}
         form = "hours such as 10:00-21:00"
         for key in keys:

@@ -20,18 +20,13 @@ from capcard_sched.state.accounting import Accounting
 from capcard_sched.state.changes import Changes
 from capcard_sched.state.classes import ClassTable
 from capcard_sched.state.columns import NodeTable
-from capcard_sched.state.config_maps import ConfigMapTable
 from capcard_sched.state.decode import group_facts, queue_facts
 from capcard_sched.state.hyper_nodes import HyperNodeTable
-from capcard_sched.state.ignored_edits import IgnoredEdits
-from capcard_sched.state.invalid_objects import InvalidObjects
+from capcard_sched.state.invalid_objects import IgnoredEdits, InvalidObjects
 from capcard_sched.state.jobs import JobTable
-from capcard_sched.state.limits import LimitTable
-from capcard_sched.state.namespaces import NamespaceTable
 from capcard_sched.state.node_cache import NodeCache
-from capcard_sched.state.numa import NumaTable
 from capcard_sched.state.pods import PodTable
-from capcard_sched.state.usage import UsageTable
+from capcard_sched.state.tables import ConfigMapTable, LimitTable, NamespaceTable, NumaTable, UsageTable
 from capcard_sched.state.volumes import VolumeTable
 
 if TYPE_CHECKING:

@@ -25,24 +25,6 @@ class NodeTable:
     by node name, so that ties between equal nodes do not depend on the order of arrival.
     """
 
-    __slots__ = (
-        "_buffers",
-        "_sorted",
-        "allocatable",
-        "by_name",
-        "charged",
-        "generation",
-        "nodes",
-        "nonzero_used",
-        "pipelined",
-        "releasing",
-        "serial",
-        "stamps",
-        "total_allocatable",
-        "total_used",
-        "used",
-    )
-
     #: int64 [nodes, width + 2]: `used` and `nonzero_used` side by side: one addition charges a pod.
     charged: Matrix
     #: int64 [nodes, width] each; `used` includes `releasing`.

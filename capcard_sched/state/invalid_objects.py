@@ -1,11 +1,15 @@
-"""Invalid objects and their problems, until they are fixed or deleted."""
+"""Invalid objects, and ignored edits of valid ones, until they are fixed or deleted."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from capcard_sched.model.annotations import CARD_ASSIGNED, CARD_NAME, CARD_NAME_ALIAS, FIXED_DEVICE_ANNOTATIONS
+from capcard_sched.model.quoting import shortened
+
 if TYPE_CHECKING:
     from capcard_sched.model.intents import ObjectRef
+    from capcard_sched.model.pod_facts import PodFacts
 
     Kind = Literal[
         "Pod",
@@ -47,3 +51,54 @@ class InvalidObjects:
         ref = self._refs.get((kind, namespace, name))
         if ref is not None and (not uid or ref.uid == uid):
             self.note(ref, "")
+
+
+class IgnoredEdits:
+    """The first ignored edit of each Pod and PodGroup, until the object is deleted."""
+
+    def __init__(self) -> None:
+        #: Description of the edit by object.
+        self.details: dict[ObjectRef, str] = {}
+        #: Number of objects with an ignored edit since the start.
+        self.total = 0
+        self._refs: dict[tuple[str, str], ObjectRef] = {}
+
+    def note(self, ref: ObjectRef, detail: str) -> None:
+        """Record an edit, once per object."""
+        if ref not in self.details:
+            self.forget("Pod" if ref.kind == "Pod" else "PodGroup", f"{ref.namespace}/{ref.name}")
+            self.details[ref] = detail
+            self._refs[ref.kind, f"{ref.namespace}/{ref.name}"] = ref
+            self.total += 1
+
+    def forget(self, kind: Literal["Pod", "PodGroup"], key: str) -> None:
+        """Drop the edit of a deleted object by `namespace/name`."""
+        ref = self._refs.pop((kind, key), None)
+        if ref is not None:
+            del self.details[ref]
+
+
+def describe_edits(
+    fixed: PodFacts, facts: PodFacts, account: tuple[str, str | None], requested: tuple[str, str | None]
+) -> str:
+    """The edits of a bound pod that would change its account; "" for none.
+
+    `account` and `requested`: fixed and edited job key and requested queue (None: determined by the PodGroup).
+    """
+    edits = [
+        (f"annotation {key}", fixed.class_annotations.get(key, ""), facts.class_annotations.get(key, ""))
+        for key in (CARD_NAME, CARD_NAME_ALIAS)
+    ]
+    edits.append((f"annotation {CARD_ASSIGNED}", fixed.assigned_card, facts.assigned_card))
+    edits += [
+        (f"annotation {key}", fixed.device_notes.get(key, ""), facts.device_notes.get(key, ""))
+        for key in sorted(FIXED_DEVICE_ANNOTATIONS)
+    ]
+    edits.append(("PodGroup", account[0], requested[0]))
+    if account[0] == requested[0]:
+        edits.append(("queue", account[1] or "", requested[1] or ""))
+    return "; ".join(
+        f"{name} changed from <{shortened(before)}> to <{shortened(after)}>"
+        for name, before, after in edits
+        if before != after
+    )

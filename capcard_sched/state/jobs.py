@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from capcard_sched.model.resources import ResourceColumns
     from capcard_sched.state.changes import Changes
     from capcard_sched.state.decode import GroupFacts
-    from capcard_sched.state.ignored_edits import IgnoredEdits
+    from capcard_sched.state.invalid_objects import IgnoredEdits
 
 #: The uid of a job of pods that name no PodGroup.
 _IMPLICIT = "implicit"

@@ -15,7 +15,7 @@ from capcard_sched.model.objects import PodObject
 from capcard_sched.model.pod_facts import FactsReader
 from capcard_sched.model.quantity import QuantityError
 from capcard_sched.model.status import ALLOCATED_STATUSES, COMPLETED_STATUSES, TaskStatus
-from capcard_sched.state.ignored_edits import describe_edits
+from capcard_sched.state.invalid_objects import describe_edits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from capcard_sched.state.accounting import Accounting
     from capcard_sched.state.changes import Changes
     from capcard_sched.state.classes import ClassTable
-    from capcard_sched.state.ignored_edits import IgnoredEdits
-    from capcard_sched.state.invalid_objects import InvalidObjects
+    from capcard_sched.state.invalid_objects import IgnoredEdits, InvalidObjects
     from capcard_sched.state.jobs import JobTable
     from capcard_sched.state.node_cache import NodeCache
 

@@ -260,7 +260,6 @@ class Capacity(QuotaPlugin):
         return allocation_bounds(branch, needs, nominating=self._session.nominating)
 
     def _admission_limits(self, queue: Queue) -> Iterator[tuple[str, Vector, Vector]]:
-        """The real capability of the queue and of all above it."""
         for branch in self._tree.branches[queue.name].path:
             reserved = self._inqueue.subtree(branch.name) - self._elastic.subtree(branch.name)
             yield branch.name, branch.held + reserved, branch.real_capability

@@ -40,31 +40,6 @@ class Branch:
     exact: they update the branch and all branches above it.
     """
 
-    __slots__ = (
-        "allocated",
-        "capability",
-        "ceiling",
-        "children",
-        "deserved",
-        "deserved_or_inf",
-        "earmarked",
-        "fault",
-        "guarantee",
-        "guarded",
-        "held",
-        "kept",
-        "name",
-        "named",
-        "own",
-        "own_releasing",
-        "parent",
-        "path",
-        "queue",
-        "real_capability",
-        "releasing",
-        "share",
-    )
-
     def __init__(self, name: str, queue: Queue | None, resources: ResourceColumns) -> None:
         self.name = name
         self.queue = queue
@@ -106,7 +81,6 @@ class Branch:
 
     @property
     def is_leaf(self) -> bool:
-        """Whether no queue is below it."""
         return not self.children
 
     def chain(self) -> Iterator[Branch]:
@@ -117,7 +91,6 @@ class Branch:
             branch = branch.parent
 
     def set_deserved(self, deserved: Vector, named: frozenset[int]) -> None:
-        """Set the deserved amounts of the `named` columns."""
         self.deserved, self.named = deserved, named
         self.deserved_or_inf = np.full(len(deserved), np.inf)
         for column in named:
@@ -317,7 +290,6 @@ class Tree:
             )
 
     def _check_sum(self, parent: Branch, kind: str, wanted: Vector, most: Vector, columns: frozenset[int]) -> None:
-        """Report children whose sum exceeds their parent."""
         beyond = frozenset(column for column in columns if wanted[column] > most[column])
         if beyond and self._hierarchy:
             self._report(

@@ -31,8 +31,6 @@ def _resources(cards: NodeCards) -> list[tuple[str, str]]:
 
 
 class _CardOffer(NamedTuple):
-    """The cards of one node, and the generation of the node they were discovered at."""
-
     node: Node
     generation: int
     cards: NodeCards
@@ -71,11 +69,9 @@ class CardInventory:
         return frozenset(uses) if uses else self._remembered.get(card, _NOTHING)
 
     def cards_of(self, resource: str) -> list[str]:
-        """The cards offered under a resource name, sorted."""
         return sorted(self._cards.get(resource, ()))
 
     def is_card_resource(self, resource: str) -> bool:
-        """Whether some card is requested by this resource name."""
         return resource in self._cards
 
     def offered_by(self, node: Node) -> Container[str]:
@@ -226,11 +222,9 @@ class CardDemand:
         self._fixed: dict[tuple[str, int], Charge] = {}
 
     def on(self, card: str) -> Charge:
-        """The charge once the card is known."""
         return self.claim if not card else self.fixed(card, self.amount)
 
     def fixed(self, card: str, amount: int) -> Charge:
-        """The charge with a given card and amount."""
         claim = self.claim
         if (card, amount) == (claim.card, claim.amount) and claim.complete:
             return claim
@@ -249,7 +243,6 @@ class CardDemands:
         self._demands: dict[TaskClass, CardDemand] = {}
 
     def of(self, cls: TaskClass) -> CardDemand:
-        """The demand of a class."""
         demand = self._demands.get(cls)
         if demand is None:
             demand = self._demands[cls] = self._read(cls)
@@ -257,11 +250,9 @@ class CardDemands:
 
     @property
     def over_capacity(self) -> bool:
-        """Whether the cache exceeds its size."""
         return len(self._demands) > _MAX_CLASSES
 
     def forget(self) -> None:
-        """Clear the cache."""
         self._demands.clear()
 
     def placed(self, task: Task, node: Node | None, before: Charge | None = None) -> Charge:
@@ -369,7 +360,6 @@ class CardDemands:
 
 
 def _card_name(cls: TaskClass) -> str:
-    """The text of the card name annotation, "" without one."""
     return cls.annotations.get(CARD_NAME) or cls.annotations.get(CARD_NAME_ALIAS) or ""
 
 

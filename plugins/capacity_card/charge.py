@@ -53,18 +53,15 @@ class ChargeSum(dict[str, int]):
         return {key: amount for key, amount in self.items() if key not in PLAIN}
 
     def add(self, charge: Charge, times: int = 1) -> None:
-        """Add one charge `times` times; negative subtracts."""
         for key, amount in charge.plain:
             self.put(key, self.get(key, 0) + amount * times)
         if charge.card:
             self.post(charge.card, charge.amount * times)
 
     def post(self, key: str, amount: int) -> None:
-        """Add to one key."""
         self.put(key, self.get(key, 0) + amount)
 
     def put(self, key: str, amount: int) -> None:
-        """Set one key."""
         if amount:
             self[key] = amount
         else:

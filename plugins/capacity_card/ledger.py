@@ -80,7 +80,6 @@ class Ledger:
         self._closing: Iterable[str] = ()
 
     def held_cards(self) -> set[str]:
-        """Cards that some charged pod holds."""
         return {card for (card, _), amount in self.by_service.items() if amount}
 
     def refresh(self, session: Session, renamed: set[str]) -> tuple[list[Queue], list[Job]]:
@@ -274,7 +273,6 @@ class Ledger:
         self._moved(account)
 
     def admit(self, job: Job) -> None:
-        """Reserve the requests of a job that was admitted."""
         account = self._account_for(job)
         if account is None:
             return

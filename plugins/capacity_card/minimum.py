@@ -52,8 +52,6 @@ class JobQuantities(NamedTuple):
 
 
 class _Member(NamedTuple):
-    """One live pod of a job."""
-
     rank: int
     task: Task
     charge: Charge
@@ -73,7 +71,6 @@ class Minimum:
         self._demands = demands
 
     def quantities(self, job: Job, held: Mapping[str, Charge]) -> JobQuantities:
-        """The quantities of a job whose pods hold the charges `held`, by uid."""
         alike = self._quantities_of_alike(job, held)
         if alike is not None:
             return alike
@@ -155,7 +152,6 @@ class Minimum:
         return request
 
     def names_in(self, job: Job) -> set[str]:
-        """The cards and resources that the job's quantities depend on."""
         names = set(job.min_resources or ())
         for key in self.request_of(job).cards:
             names.update(alternatives_of(key))

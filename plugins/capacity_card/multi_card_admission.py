@@ -52,7 +52,6 @@ class MultiCardAdmission:
 
     @classmethod
     def of(cls, used: Mapping[str, int], limit: Callable[[str], int]) -> MultiCardAdmission:
-        """From amounts by key, cards and claims together."""
         keys = {key: alternatives_of(key) for key in used}
         return cls(
             {key: amount for key, amount in used.items() if len(keys[key]) == 1},
@@ -61,7 +60,6 @@ class MultiCardAdmission:
         )
 
     def with_more(self, requested: Mapping[str, int]) -> MultiCardAdmission:
-        """These amounts plus the request of a job, by key."""
         used, claims = dict(self._used), list(self._claims.items())
         for key, amount in requested.items():
             alternatives = alternatives_of(key)
@@ -158,7 +156,6 @@ class QueueUsage:
 
     @cached_property
     def content(self) -> tuple[object, ...]:
-        """The queue and the amounts: equal for equal usages."""
         return self.queue, *sorted(self.used.items())
 
     def shortage(self, need: ChargeSum, *, same_card: bool) -> QuotaShortage | None:

@@ -118,12 +118,10 @@ class QuotaRefusals:
         return self._refusal(hook, queue, row, message, figures, found.alternatives, also=also, pods_too=pods_too)
 
     def no_charge(self, hook: RefusingHook, queue: str, error: str, *, pods_too: bool = False) -> Refusal:
-        """The request of a pod cannot be computed."""
         row = GET_TASK_REQUEST_RESOURCE_FAILED
         return self._refusal(hook, queue, row, row.render(queue=queue, error=error), pods_too=pods_too)
 
     def invalid_request(self, queue: str, detail: str) -> Refusal:
-        """The `card.request` of a job without pods is invalid."""
         row = INVALID_CARD_REQUEST
         return self._refusal("job_enqueueable", queue, row, row.render(detail=detail))
 

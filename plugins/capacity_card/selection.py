@@ -187,7 +187,6 @@ class AllocatableCheck:
         self._refusals = refusals
 
     def refusal(self, hook: RefusingHook, queue: Queue, task: Task) -> Refusal | None:
-        """The refusal of one pod, or None. `allocatable` and `preemptive` share this check."""
         return self.grant(hook, queue, [task]).refusal
 
     def version(self, queue: Queue) -> tuple[object, ...]:

@@ -45,11 +45,9 @@ class Shares:
         self.total_or_inf: Floats = np.where(self.total > 0, self.total.astype(np.float64), np.inf)
 
     def is_of(self, total: Vector, resources: ResourceColumns) -> bool:
-        """Whether these are the shares of that total."""
         return resources is self.resources and np.array_equal(self.total, resources.fit(total))
 
     def dominant(self, amounts: Vector | Floats) -> float:
-        """The dominant share of one vector."""
         return float((amounts / self.total_or_inf).max())
 
     def dominants(self, rows: Floats) -> Floats:
@@ -288,7 +286,6 @@ class Hierarchy:
             self._demand(demanding, self._leaves)
 
     def _demand(self, demanding: npt.NDArray[np.bool_], queues: Iterable[str]) -> None:
-        """Recompute the saturation of the jobs of these queues."""
         self._demanding = demanding
         for name in queues:
             self._leaves[name].saturate(demanding)

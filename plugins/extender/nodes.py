@@ -39,8 +39,6 @@ class ScoringFailed(OutsideError):  # noqa: N818 - not an error of this program
 
 
 class _NodeResult(NamedTuple):
-    """The result of the webhook for a pod on a node."""
-
     code: Code
     reason: str
 
@@ -121,7 +119,6 @@ class NodeCalls:
         return not managed or not managed.isdisjoint(cls.requests) or not managed.isdisjoint(cls.limits)
 
     def _task(self, signature: PodSignature) -> Task | None:
-        """The pod that is being placed."""
         serial = self._session.nodes.serial
         known = self._tasks.get(signature)
         if known is None or known[0] != serial:
@@ -217,7 +214,6 @@ class NodeCalls:
         return next(passing, -1)
 
     def _results(self, signature: PodSignature, task: Task) -> dict[int, _NodeResult]:
-        """By row: the valid results of this session or, after it, all of them."""
         nodes = self._session.nodes
         found: dict[int, _NodeResult] = {}
         for name, (uid, stamp, result) in self._known.get(_key(signature, task), {}).items():
@@ -227,7 +223,6 @@ class NodeCalls:
         return found
 
     def _recall(self, signature: PodSignature, task: Task, node: Node) -> _NodeResult | None:
-        """The result for the pod on the node, if both are unchanged."""
         known = self._known.get(_key(signature, task), {}).get(node.name)
         if known is not None and known[0] == task.uid and known[1] == self._session.nodes.stamps[node.row]:
             return known[2]
@@ -251,7 +246,6 @@ class NodeCalls:
         return _PASSED if self._ignorable else _NodeResult(Code.ERROR, failure.message)
 
     def _call(self, signature: PodSignature, task: Task, rows: Sequence[int]) -> list[_NodeResult]:
-        """The results for the pod on each row."""
         table = self._session.nodes
         nodes = [table.nodes[row] for row in rows]
         found: dict[str, _NodeResult] = {}

@@ -106,7 +106,6 @@ class ExtenderArguments(msgspec.Struct, frozen=True):
 
     @property
     def verbs(self) -> tuple[str, ...]:
-        """The configured verbs."""
         fields = msgspec.structs.fields(self)
         written = (getattr(self, field.name) for field in fields if field.encode_name.endswith("Verb"))
         return tuple(verb for verb in written if verb)
@@ -130,7 +129,6 @@ def is_url(text: str) -> bool:
 def parse(raw: Mapping[str, object], problems: ArgumentReader) -> ExtenderArguments:
     """Read the arguments of a scheduler-conf and report their problems."""
     arguments = problems.decode(ExtenderArguments, raw)
-    assert isinstance(arguments, ExtenderArguments)
     for key, (default, zero) in _DURATIONS.items():
         written = raw.get(_PREFIX + key)
         if isinstance(written, str) and _duration(written, zero=zero) is None:
@@ -203,7 +201,6 @@ class Objects:
         self._nodes: dict[str, tuple[Node, int, int, msgspec.Raw]] = {}
 
     def open(self, session: Session) -> None:
-        """Use the objects of this session."""
         self._session = session
         if session.changed.everything or len(self._nodes) > _MOST_NODES:
             self._nodes.clear()
@@ -230,7 +227,6 @@ class Objects:
         )
 
     def node(self, node: Node) -> msgspec.Raw:
-        """A node of the session, as JSON."""
         stamp, known = int(self._session.nodes.stamps[node.row]), self._nodes.get(node.name)
         if known is not None and known[0] is node and known[1:3] == (stamp, node.generation):
             return known[3]
@@ -239,7 +235,6 @@ class Objects:
         return text
 
     def job(self, job: Job) -> wire.JobInfo:
-        """A job as it is now."""
         return wire.JobInfo(
             uid=job.key,
             pg_uid=job.uid,
@@ -260,7 +255,6 @@ class Objects:
         )
 
     def queue(self, queue: Queue) -> wire.QueueInfo:
-        """A queue as it is now."""
         return wire.QueueInfo(
             uid=queue.uid,
             name=queue.name,
@@ -296,19 +290,15 @@ class Objects:
         )
 
     def job_body(self, job: Job) -> bytes:
-        """A request about a job."""
         return _encode(wire.JobRequest(self.job(job)))
 
     def queue_body(self, queue: Queue) -> bytes:
-        """A request about a queue."""
         return _encode(wire.QueueRequest(self.queue(queue)))
 
     def nodes_body(self, task: Task, nodes: Iterable[Node]) -> bytes:
-        """A request about a pod and several nodes."""
         return _encode({"task": task_info(task), "nodes": [self.node(node) for node in nodes]})
 
     def node_bodies(self, task: Task, nodes: Iterable[Node]) -> list[bytes]:
-        """Requests about a pod and one node each."""
         sent = msgspec.Raw(_encode(task_info(task)))
         return [_encode({"task": sent, "node": self.node(node)}) for node in nodes]
 

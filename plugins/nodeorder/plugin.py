@@ -195,7 +195,6 @@ class NodeOrder(Plugin):
 
 
 def _sum(parts: Iterable[tuple[int, Scores | None]]) -> Scores | None:
-    """The weighted sum of scores; None without any."""
     total: Scores | None = None
     for weight, part in parts:
         if part is not None:

@@ -82,7 +82,6 @@ class PreferenceBook:
         self._preferences = PodCache(self._own)
 
     def open(self, session: Session, index: NodeIndex) -> None:
-        """Apply the changes since the last session."""
         self._terms.open(everything=session.changed.everything)
         self.counters.open(session, index)
 
@@ -136,11 +135,9 @@ class PreferenceBook:
         return _PreferredTerms(tuple(affinity), tuple(spread), tuple(required))
 
     def has_terms(self, cls: TaskClass) -> bool:
-        """Whether the class has preferred pod terms or soft constraints."""
         return any(self._of_class(cls)) or bool(self._required(cls))
 
     def needed(self, task: Task) -> Iterable[TopologyCount]:
-        """The counts that the pod's own terms need."""
         own = self._preferences.of(task, (self.counters.session, self.counters.dropped))
         yield from (pod_count for pod_count, _, _ in own.affinity)
         yield from (each.pod_count for each in own.spread if each.pod_count is not None)

@@ -211,7 +211,6 @@ class NodeCpus:
         self.update(facts)
 
     def update(self, facts: NumaFacts) -> None:
-        """Replace the object."""
         self.facts = facts
         self._reserved = assign_packed(facts.topology, facts.topology.cpus, facts.reserved)
 

@@ -81,7 +81,6 @@ class NumaRows:
 
     @property
     def tracks_any(self) -> bool:
-        """Whether any node is tracked."""
         return bool(self._nodes)
 
     def catch_up(self, session: Session) -> None:
@@ -114,7 +113,6 @@ class NumaRows:
                 self._write(node)
 
     def _update_node(self, name: str, facts: NumaFacts | None, node: Node | None, now: float) -> None:
-        """Update the claims of one node."""
         if facts is None or node is None or not is_tracked(facts):
             self._nodes.pop(name, None)
             self._claiming.discard(name)
@@ -225,7 +223,6 @@ class NumaRows:
             self._write(node)
 
     def release(self, node: Node, uid: str) -> None:
-        """Remove the claim of a pod."""
         cpus = self._nodes.get(node.name)
         if cpus is not None and cpus.release(uid):
             self._write(node)

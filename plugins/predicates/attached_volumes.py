@@ -128,7 +128,6 @@ class AttachedVolumes:
         self.drivers: frozenset[str] = frozenset()
 
     def open(self, session: Session) -> None:
-        """Apply the changes since the last session."""
         storage, table, changed = session.volumes, session.nodes, session.changed
         self._count_arrays, self._limit_arrays = {}, {}
         self._by_name = table.by_name
@@ -163,7 +162,6 @@ class AttachedVolumes:
         self._touched.clear()
 
     def _users_of(self, session: Session, claims: set[str]) -> set[str]:
-        """Nodes with a pod that uses one of these claims."""
         tasks = session.tasks_by_uid
         return {
             node
@@ -174,7 +172,6 @@ class AttachedVolumes:
         }
 
     def place(self, task: Task, node: str) -> None:
-        """Add a pod that was placed on a node."""
         if not self.drivers:
             return
         self._touched.add(node)
@@ -201,7 +198,6 @@ class AttachedVolumes:
         )
 
     def _add(self, node: str, keys: Iterable[AttachmentKey]) -> None:
-        """Add volumes; `_counted` keys."""
         for key in keys:
             nodes = self._on.setdefault(key, {})
             nodes[node] = nodes.get(node, 0) + 1

@@ -139,8 +139,7 @@ class Predicates(Plugin):
     def parse_arguments(cls, raw: Mapping[str, object], problems: ArgumentReader) -> msgspec.Struct:
         raw = {**raw, SHAPE_KEY: _lower_case(raw[SHAPE_KEY])} if SHAPE_KEY in raw else raw
         moved = {key: plugin for key in raw for prefix, plugin in MOVED_KEYS if key.startswith(prefix)}
-        arguments = problems.decode(cls.Arguments, raw, handled=moved)
-        assert isinstance(arguments, PredicatesArguments)
+        arguments = problems.decode(PredicatesArguments, raw, handled=moved)
         for key, plugin in moved.items():
             problems.warning(key, "moved to another plugin", hint=f"it is an argument of plugin {plugin}")
         shape = arguments.volume_binding_shape or ()

@@ -73,7 +73,6 @@ class _RequiredTerms(NamedTuple):
 
 
 def _required(affinity: Affinity | None) -> tuple[tuple[PodAffinityTerm, ...], tuple[PodAffinityTerm, ...]]:
-    """Required affinity and anti-affinity terms."""
     if affinity is None:
         return (), ()
     towards, away = affinity.pod_affinity, affinity.pod_anti_affinity
@@ -90,7 +89,6 @@ class RuleBook:
         self._rules = PodCache(self._own)
 
     def open(self, session: Session, index: NodeIndex) -> None:
-        """Apply the changes since the last session."""
         self._terms.open(everything=session.changed.everything)
         self.counters.open(session, index)
 
@@ -120,11 +118,9 @@ class RuleBook:
         return _RequiredTerms(affinity, tuple(term.topology_key for term in towards), anti_affinity, constraints)
 
     def has_terms(self, cls: TaskClass) -> bool:
-        """Whether the class has required pod terms or hard constraints."""
         return any(self._of_class(cls))
 
     def needed(self, task: Task) -> Iterable[TopologyCount]:
-        """The counts that the pod's own terms need."""
         rules = self._rules.of(task, (self.counters.session, self.counters.dropped))
         if rules.affinity is not None:
             yield rules.affinity

@@ -92,7 +92,6 @@ class VolumeRules:
         self._offer: tuple[tuple[str, ...], Offer] | None = None
 
     def open(self, session: Session, index: NodeIndex) -> None:
-        """Apply the changes since the last session."""
         self._storage: Storage = session.volumes
         self._rows_by_name = session.nodes.by_name
         self._index = index
@@ -253,7 +252,6 @@ class VolumeRules:
             result.reject(~rows.take(inside), Code.UNRESOLVABLE, UNAVAILABLE)
 
     def reject_over_limit(self, volumes: PodVolumes, rows: NodeView, result: FilterResult) -> None:
-        """Reject nodes where the pod would exceed the limit of a driver."""
         more: list[tuple[AttachmentKey, Mask]] = []
         if volumes.open:
             market, offer = self._current_market(), self.offer(volumes.open)
@@ -290,7 +288,6 @@ class VolumeRules:
         return market
 
     def offer(self, keys: tuple[str, ...]) -> Offer:
-        """The current offer of every node for open claims."""
         if self._offer is None or self._offer[0] != keys:
             assumed = (*self._decided.values(), *self._storage.assumed.values())
             taken = {each.decision.volume for each in assumed}
@@ -308,7 +305,6 @@ class VolumeRules:
             self.exclusive.place(task, node.name)
 
     def displace(self, placement: Placement) -> None:
-        """Remove pods that were unplaced or are being evicted."""
         if not (placement.cls.volumes or placement.cls.inline_volumes):
             return
         for task, node in zip(placement.tasks, placement.nodes, strict=True):

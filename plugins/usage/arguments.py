@@ -74,17 +74,14 @@ def parse(raw: Mapping[str, object], problems: ArgumentReader) -> UsageArguments
     """Read the arguments. An invalid value keeps its default with a warning: it must not filter out every node."""
     plain = {key: value for key, value in raw.items() if key not in _NESTED_KEYS}
     arguments = problems.decode(UsageArguments, plain)
-    assert isinstance(arguments, UsageArguments)
     inside, map_of = problems.inside(raw.get(THRESHOLDS_KEY), THRESHOLDS_KEY)
     thresholds = inside.decode(Thresholds, map_of)
     inside, map_of = problems.inside(raw.get(ESTIMATOR_KEY), ESTIMATOR_KEY)
     estimator = inside.decode(Estimator, map_of)
-    assert isinstance(thresholds, Thresholds)
     thresholds = Thresholds(
         problems.read(raw, CPU_THRESHOLD_KEY, Percent, thresholds.cpu),
         problems.read(raw, MEM_THRESHOLD_KEY, Percent, thresholds.mem),
     )
-    assert isinstance(estimator, Estimator)
     usual = Estimator()
     estimator = msgspec.structs.replace(
         estimator,

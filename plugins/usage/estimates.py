@@ -115,7 +115,6 @@ class Estimates:
         self.sums[node.row] += cpu, memory
 
     def remove(self, task: Task, node: Node) -> None:
-        """Remove a pod whose placement in this session is undone."""
         known = self._by_job.get(task.job.key if task.job is not None else "", {})
         found = known.pop(task.uid, None)
         if found is not None:

@@ -8,7 +8,7 @@ guess.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 from msgspec import inspect
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 #: For a map of scalars: `Annotated[dict[str, Literal["a", "b"]], LENIENT]`. Invalid entries are dropped with a warning,
 #: and a value that is not a map produces a warning, too.
 LENIENT: Final = msgspec.Meta(extra={"lenient": True})
+
+Arguments = TypeVar("Arguments", bound=msgspec.Struct)
 
 _INT64 = 2**63
 _SCALARS = (
@@ -61,9 +63,7 @@ class ArgumentReader:
         self.warning(key, f'"{text}" is not a duration above 0; {default} is used')
         return default
 
-    def decode(
-        self, struct: type[msgspec.Struct], raw: Mapping[str, object], *, handled: Iterable[str] = ()
-    ) -> msgspec.Struct:
+    def decode(self, struct: type[Arguments], raw: Mapping[str, object], *, handled: Iterable[str] = ()) -> Arguments:
         """The arguments as a `struct`: fields by their encoded names, bounds and choices from their annotations.
 
         The caller reads the keys in `handled` (`read`). Any other key without a field produces a warning.
@@ -103,9 +103,7 @@ class ArgumentReader:
             key, f'{self._owner} has no argument "{shown_text(key)}"; it is ignored', hint=hint, accepted=accepted
         )
 
-    def decode_weighted(
-        self, struct: type[msgspec.Struct], raw: Mapping[str, object], key: str, weight: Any
-    ) -> msgspec.Struct:
+    def decode_weighted(self, struct: type[Arguments], raw: Mapping[str, object], key: str, weight: Any) -> Arguments:
         """`decode` of a struct whose field `resources`, encoded as `key`, lists names separated by commas.
 
         The weight of each name, at `<key>.<name>` and 1 when absent, goes to `resource_weights`; `weight` is its type.
@@ -119,7 +117,7 @@ class ArgumentReader:
             if each.removeprefix(prefix) not in names:
                 self.warning(each, f"the resource is not listed in {key}; its weight is ignored")
         weights = {name: self.read(raw, prefix + name, weight, 1) for name in names}
-        decoded: msgspec.Struct = msgspec.structs.replace(arguments, resource_weights=weights)
+        decoded: Arguments = msgspec.structs.replace(arguments, resource_weights=weights)
         return decoded
 
     def read(self, raw: Mapping[str, object], key: str, annotation: Any, default: Any) -> Any:

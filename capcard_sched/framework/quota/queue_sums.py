@@ -100,16 +100,6 @@ class QueueSums:
     sums inside a session calls `touch` where a job moves; its contribution is recomputed on the next read.
     """
 
-    __slots__ = (
-        "_contribution",
-        "_entries",
-        "_names",
-        "_resources",
-        "_total",
-        "_touched",
-        "_tree",
-    )
-
     def __init__(self, contribution: Callable[[Job, ResourceColumns], Vector | None]) -> None:
         self._contribution = contribution
         self._entries: dict[str, _Entry] = {}
