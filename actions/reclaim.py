@@ -49,9 +49,7 @@ class Reclaim(Action):
             if not waiting:
                 continue
             overused = session.guarded(queue, session.overused)
-            if overused is None:
-                continue
-            if overused:
+            if overused is None or overused:
                 continue
             job = rounds.pop_job(queue)
             if job is None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from capcard_sched.model.quantity import amounts, format_amount
+from capcard_sched.model.objects import PodSpec
+from capcard_sched.model.pod_template import container_amounts
+from capcard_sched.model.quantity import format_amount
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,30 +20,7 @@ _NATIVE = ("cpu", "memory", "ephemeral-storage")
 #: Usages that are remembered: the Jobs of a cluster have few shapes, and each pass over a Job needs its usage.
 _REMEMBERED: Final = 2048
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(list[tuple[dict[str, Any], int]]).decode
-
-
-def pod_amounts(pod_spec: JsonObject, side: str) -> dict[str, int]:
-    """`requests` or `limits` of a pod in base units: containers and sidecars added, or the init peak, plus overhead."""
-    running: dict[str, int] = {}
-    peak: dict[str, int] = {}
-    for container in pod_spec.get("containers") or ():
-        _add(running, _side(container, side))
-    sidecars: dict[str, int] = {}
-    for container in pod_spec.get("initContainers") or ():
-        wanted = _side(container, side)
-        if container.get("restartPolicy") == "Always":
-            _add(sidecars, wanted)
-            wanted = {}
-        starting = dict(sidecars)
-        _add(starting, wanted)
-        for name, amount in starting.items():
-            peak[name] = max(peak.get(name, 0), amount)
-    _add(running, sidecars)
-    total = {name: max(running.get(name, 0), peak.get(name, 0)) for name in (*running, *peak)}
-    overhead = amounts(pod_spec.get("overhead"))
-    _add(total, overhead if side == "requests" else {name: overhead[name] for name in overhead if name in total})
-    return total
+_decode = msgspec.json.Decoder(list[tuple[PodSpec, int]]).decode
 
 
 def quota_usage(pod_specs: Iterable[tuple[JsonObject, int]]) -> dict[str, str]:
@@ -78,39 +57,13 @@ def _usage(shapes: bytes) -> dict[str, str]:
 
     for pod_spec, count in _decode(shapes):
         pods += count
-        for name, amount in pod_amounts(_with_default_requests(pod_spec), "requests").items():
+        requests, limits = container_amounts(pod_spec)
+        for name, amount in requests.items():
             charge(name, name, amount * count)
             charge(f"requests.{name}", name, amount * count)
-        for name, amount in pod_amounts(pod_spec, "limits").items():
+        for name, amount in limits.items():
             if name in _NATIVE:
                 charge(f"limits.{name}", name, amount * count)
     usage = {"count/pods": str(pods), "pods": str(pods)}
     usage.update({key: format_amount(shown_as[key], amount) for key, amount in sorted(found.items())})
     return usage
-
-
-def _with_default_requests(pod_spec: JsonObject) -> JsonObject:
-    """Templates have not been through the API server, which lets requests default to limits."""
-
-    def filled(container: JsonObject) -> JsonObject:
-        resources = container.get("resources") or {}
-        requests = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-        return {**container, "resources": {**resources, "requests": requests}}
-
-    return {
-        **pod_spec,
-        **{
-            group: [filled(container) for container in pod_spec[group]]
-            for group in ("containers", "initContainers")
-            if pod_spec.get(group)
-        },
-    }
-
-
-def _side(container: JsonObject, side: str) -> dict[str, int]:
-    return amounts((container.get("resources") or {}).get(side))
-
-
-def _add(total: dict[str, int], more: dict[str, int]) -> None:
-    for name, amount in more.items():
-        total[name] = total.get(name, 0) + amount

@@ -244,6 +244,12 @@ def _with_overhead(part: _Part, spec: PodSpec) -> _Part:
     )
 
 
+def container_amounts(spec: PodSpec) -> tuple[dict[str, int], dict[str, int]]:
+    """Requests and limits of a pod in base units by its containers and overhead. Raises QuantityError."""
+    part = _with_overhead(_containers(spec, NO_RESIZES), spec)
+    return part.requests, part.limits
+
+
 def _sorted(amounts: dict[str, int]) -> dict[str, int]:
     """Sorted by name, so that equal templates have equal items; sums are capped at MAX_POD_AMOUNT."""
     return {name: min(amounts[name], MAX_POD_AMOUNT) for name in sorted(amounts)}

@@ -1,7 +1,5 @@
 """Scores nodes by utilization with the pod: least requested, most requested, balanced allocation.
 
-The operations and their order are those of `utilization`, so that both give the same bits.
-
 The hottest code of the scheduler: it runs for every touched row and every lookahead score. It makes as few array calls
 as possible and computes the rest once per session or once per class.
 """
@@ -48,7 +46,7 @@ class FewWeights(NamedTuple):
 def few_scores(
     weights: FewWeights, request: FewRequest, offers: Sequence[tuple[int, int, int]], charged: Sequence[Sequence[int]]
 ) -> Scores:
-    """float64 [k], whole numbers.
+    """float64 [k], whole numbers, with the operations of `Utilization` in their order: both give the same bits.
 
     `offers[i]`: allocatable cpu, memory and GPU of node i; `charged[i]`: its `used` and the two non-zero amounts.
     """

@@ -101,7 +101,6 @@ class NumaRows:
         over_limit = (
             len(self._classes) > len(table) + _MAX_UNUSED_CLASSES
             or max(len(self._sizes), len(self._plans)) > _MAX_SIZES
-            or max(len(self._sizes), len(self._plans)) > _MAX_SIZES
         )
         if moved or over_limit or most > self._reach.shape[1]:
             self._make(len(table), most)

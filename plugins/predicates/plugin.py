@@ -1,7 +1,4 @@
-"""The predicates plugin: maps its hooks to the checks of this package.
-
-The checks read only the node index, so their results are valid until the node generation changes.
-"""
+"""The predicates plugin: maps its hooks to the checks of this package."""
 
 from __future__ import annotations
 
