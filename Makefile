@@ -32,7 +32,7 @@ controlplane: $(VENV)/dev.stamp ## Build etcd and kube-apiserver for the tests, 
 
 quick: $(VENV)/dev.stamp ## Run the tests that need no API server: about 90 s
 	$(PYTEST) -m "not campaign" \
-		tests/unit tests/scenarios tests/properties tests/malformed tests/architecture
+		tests/unit tests/vectors tests/scenarios tests/properties tests/malformed tests/architecture
 
 # Every test is in one of the next two (tests/architecture/test_lanes.py).
 test: controlplane ## Run the tests but the campaign: about five minutes

@@ -32,6 +32,11 @@ settings.register_profile("dev", max_examples=300, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "test"))
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--rewrite`: see tests/vectors."""
+    parser.addoption("--rewrite", action="store_true", help="write what vectors expect anew, with what the code gives")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks tests that use the control plane, so that `-m 'not controlplane'` leaves them all out."""
     for item in items:

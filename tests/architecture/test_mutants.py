@@ -4,6 +4,7 @@ import ast
 import re
 
 from tests.mutants.mutant import ROOT, load
+from tests.vectors.document import FOLDER, read
 
 MUTANTS = load()
 
@@ -16,8 +17,11 @@ def test_every_mutant_changes_a_line_that_occurs_once() -> None:
 
 
 def test_every_detecting_test_exists() -> None:
+    vectors = {f"{path.stem}: {vector.name}" for path in FOLDER.glob("*.yaml") for vector in read(path)}
     for mutant in MUTANTS:
         file, _, name = mutant.test.partition("::")
+        name, _, vector = name.removesuffix("]").partition("[")
+        assert not vector or vector in vectors, mutant.id
         tree = ast.parse((ROOT / file).read_text())
         names = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
         assert name in names, mutant.id

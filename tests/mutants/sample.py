@@ -32,7 +32,8 @@ from tests.mutants.workspace import FAILED, Workspace
 
 #: Folders of the recorded tests. Those of the second run last.
 _RECORDED: Final = (
-    "tests/unit", "tests/scenarios", "tests/malformed", "tests/insight", "tests/daemon/dump", "tests/properties",
+    "tests/unit", "tests/vectors", "tests/scenarios", "tests/malformed", "tests/insight", "tests/daemon/dump",
+    "tests/properties",
     "--ignore-glob=*/test_live_*",
 )  # fmt: skip
 _LAST: Final = "tests/properties"

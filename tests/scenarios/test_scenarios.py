@@ -1,6 +1,7 @@
 """Runs every `*.yaml` beside this file through `simulate` and compares the cluster with what the file expects.
 
-A scenario file is input of `capcard-sched simulate -f`, plus one document with the key `expect`: a list of moments.
+A scenario file has manifests, as `capcard-sched simulate -f` reads them, and one document with the key `expect`: a list
+of moments. Beside it, `cluster` has objects and `operations` what happens later, in the notation of `notation.py`.
 
     expect:
     - until: 30s                  # run from the start to this virtual time; absent: to the end
@@ -12,7 +13,8 @@ A scenario file is input of `capcard-sched simulate -f`, plus one document with 
           status: {phase: Running}
 
 In `match`, `*` in a string stands for anything, and every entry of a list must fit some entry of the object's list.
-`options` beside `expect` may hold schedulerNames, defaultQueue, schedulePeriod and conf (the text of a scheduler-conf).
+`options` beside `expect` may hold schedulerNames, defaultQueue, schedulePeriod and conf (a scheduler-conf: its
+text, or the list of `tests/vectors`).
 """
 
 from __future__ import annotations
@@ -32,6 +34,8 @@ from capcard_sched.simulation.manifests import parse_manifest
 from capcard_sched.simulation.output import as_list
 from capcard_sched.simulation.run import DEFAULT_SCHEDULERS, SimulationOptions, simulate
 from capcard_sched.simulation.scenario_reader import load_scenario
+from tests.scenarios.notation import manifests, operation
+from tests.vectors.world import conf_text
 
 FILES = sorted(Path(__file__).parent.glob("*.yaml"))
 REGISTRY = Registry.load()
@@ -52,11 +56,11 @@ def fits(wanted: Any, found: Any) -> bool:
     return bool(wanted == found)
 
 
-def run(manifests: list[dict[str, Any]], options: dict[str, Any], until: str | None) -> list[Any]:
-    listed = {"apiVersion": "v1", "kind": "List", "items": manifests}
+def run(objects: list[dict[str, Any]], options: dict[str, Any], until: str | None) -> list[Any]:
+    listed = {"apiVersion": "v1", "kind": "List", "items": objects}
     scenario = load_scenario(["-"], stdin=_Text(json.dumps(listed)), existing_queues=("root", "default"))
     if "conf" in options:
-        result = parse_conf(options["conf"], registry=REGISTRY)
+        result = parse_conf(conf_text(options["conf"]), registry=REGISTRY)
         assert result.conf is not None, result.problems
         conf = result.conf
     else:
@@ -80,21 +84,34 @@ class _Text:
         return self._text
 
 
+def objects_of(plan: dict[str, Any]) -> list[dict[str, Any]]:
+    """The objects that a plan gives in statements, and its operations as a Scenario."""
+    head = {
+        "apiVersion": "simulation.capcard-sched.io/v1alpha1",
+        "kind": "Scenario",
+        "metadata": {"name": "operations"},
+    }
+    operations = [operation(text) for text in plan.get("operations", ())]
+    scenario = [{**head, "spec": {"operations": operations}}] if operations else []
+    return [*manifests(plan.get("cluster", "")), *scenario]
+
+
 def moments() -> list[Any]:
     found = []
     for path in FILES:
         documents = [document.value for document in parse_manifest(str(path), path.read_text())]
-        manifests = [document for document in documents if "expect" not in document]
+        given = [document for document in documents if "expect" not in document]
         plan = next(document for document in documents if "expect" in document)
+        objects = [*given, *objects_of(plan)]
         for number, moment in enumerate(plan["expect"]):
             name = f"{path.stem}-{moment.get('until', 'end')}-{number}"
-            found.append(pytest.param(manifests, plan.get("options", {}), moment, id=name))
+            found.append(pytest.param(objects, plan.get("options", {}), moment, id=name))
     return found
 
 
-@pytest.mark.parametrize("manifests, options, moment", moments())
-def test_scenario(manifests: list[Any], options: dict[str, Any], moment: dict[str, Any]) -> None:
-    items = run(manifests, options, moment.get("until"))
+@pytest.mark.parametrize("objects, options, moment", moments())
+def test_scenario(objects: list[Any], options: dict[str, Any], moment: dict[str, Any]) -> None:
+    items = run(objects, options, moment.get("until"))
     for wanted in moment["objects"]:
         assert set(wanted) <= {"kind", "name", "count", "match"}, wanted
         alike = [

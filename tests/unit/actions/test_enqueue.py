@@ -35,17 +35,6 @@ def blocked(seconds: int) -> Harness:
     return h
 
 
-def test_a_refused_job_does_not_keep_the_jobs_behind_it_out() -> None:
-    h = Harness(CONF.format(seconds=0))
-    h.gpu_node("n1", count=8)
-    h.queue("q", cards={"NVIDIA-H200": 4})
-    for name, cards in (("big", 8), ("small", 4)):
-        h.group(name, phase="Pending")
-        h.pod(f"{name}-w-0", group=name, card="NVIDIA-H200", cards=cards)
-    h.settle_for(3)
-    assert (h.job("big").phase, h.binds) == ("Pending", {"small-w-0": "n1"})
-
-
 def test_by_default_an_admitted_job_keeps_its_reservation() -> None:
     h = blocked(0)
     h.step(h.now + 86400)
@@ -66,17 +55,6 @@ def test_a_job_without_progress_backs_off_and_the_next_one_is_admitted() -> None
     assert QUEUE_CLOSED_EVENT in h.event_messages("Pod", "big-w-0")
 
 
-def test_a_requeued_job_is_admitted_again_when_quota_is_free() -> None:
-    h = blocked(60)
-    h.step(h.now + 62)
-    h.settle_for(2)
-    assert h.job("big").phase == "Pending"
-    h.delete_pod("small-w-0")
-    h.delete_group("small")
-    h.settle_for(2)
-    assert h.job("big").phase == "Inqueue"
-
-
 def test_a_requeued_job_goes_behind_the_jobs_that_were_not_tried_since() -> None:
     h = blocked(60)
     for name in ("third", "fourth"):
@@ -92,56 +70,6 @@ def test_a_requeued_job_goes_behind_the_jobs_that_were_not_tried_since() -> None
     assert order == ["third", "fourth", "big", "third"]
 
 
-def test_the_head_of_a_strict_fifo_queue_keeps_its_reservation() -> None:
-    h = Harness(CONF.format(seconds=60))
-    h.gpu_node("n1", count=4)
-    h.queue("q", cards={"NVIDIA-H200": 8}, dequeue="fifo")
-    for name, cards in (("first", 8), ("second", 4)):
-        h.group(name, phase="Pending")
-        h.pod(f"{name}-w-0", group=name, card="NVIDIA-H200", cards=cards)
-    h.settle_for(3)
-    h.step(h.now + 600)
-    h.settle_for(2)
-    assert (h.job("first").phase, h.job("second").phase) == ("Inqueue", "Pending")
-
-
-def test_a_job_waits_again_in_the_very_session_its_time_is_over() -> None:
-    h = Harness(CONF.format(seconds=60))
-    h.gpu_node("n1", count=4)
-    h.queue("q", cards={"NVIDIA-H200": 8})
-    for name in ("first", "second"):
-        h.group(name, phase="Pending")
-        h.pod(f"{name}-w-0", group=name, card="NVIDIA-H200", cards=8)
-    h.settle_for(3)
-    h.step(h.now + 62)
-    h.settle_for(2)
-    assert (h.job("first").phase, h.job("second").phase) == ("Pending", "Inqueue")
-    h.step(h.now + 70)
-    assert h.job("second").phase == "Pending"
-
-
-def test_no_job_backs_off_without_contention() -> None:
-    h = blocked(60)
-    h.delete_pod("small-w-0")
-    h.delete_group("small")
-    h.step(h.now + 600)
-    assert h.job("big").phase == "Inqueue"
-
-
-def test_a_job_with_a_placed_pod_does_not_back_off() -> None:
-    h = Harness(CONF.format(seconds=60))
-    h.gpu_node("n1", count=4)
-    h.queue("q", cards={"NVIDIA-H200": 8})
-    h.group("wide")
-    h.pod("wide-w-0", group="wide", card="NVIDIA-H200", cards=4, node="n1")
-    h.pod("wide-w-1", group="wide", card="NVIDIA-H200", cards=4)
-    h.group("next", phase="Pending")
-    h.pod("next-w-0", group="next", card="NVIDIA-H200", cards=1)
-    h.settle_for(2)
-    h.step(h.now + 600)
-    assert h.job("wide").phase == "Running"
-
-
 def test_a_session_opens_when_the_time_of_a_stuck_job_is_over_and_not_before() -> None:
     h = blocked(60)
     wakeup = h.step().next_wakeup
@@ -149,18 +77,3 @@ def test_a_session_opens_when_the_time_of_a_stuck_job_is_over_and_not_before() -
     assert h.step(wakeup - 1).idle
     assert not h.step(wakeup).idle
     assert h.job("big").phase == "Pending"
-
-
-def test_an_admitted_job_whose_pods_are_never_created_returns_its_reservation() -> None:
-    h = Harness(CONF.format(seconds=60))
-    h.gpu_node("n1", count=8)
-    h.queue("q", cards={"NVIDIA-H200": 8})
-    h.group("ghost", phase="Pending", annotations={"volcano.sh/card.request": '{"NVIDIA-H200": 8}'})
-    h.settle_for(2)
-    h.group("next", phase="Pending")
-    h.pod("next-w-0", group="next", card="NVIDIA-H200", cards=8)
-    h.settle_for(2)
-    assert h.binds == {}
-    h.step(h.now + 62)
-    h.settle_for(3)
-    assert h.binds == {"next-w-0": "n1"}

@@ -10,13 +10,12 @@ import pytest
 from capcard_sched.actions.preempt import PreemptArguments
 from capcard_sched.framework.api.plugin import Placement, Plugin
 from capcard_sched.framework.conf.scheduler_conf import parse_conf
-from capcard_sched.model.intents import Evict
 from capcard_sched.model.job import Task
 from capcard_sched.model.queue import Queue
 from capcard_sched.model.refusal import Refusal
 from capcard_sched.testing import Harness, registry
 from tests.accounting import rebuilt, recorded
-from tests.evictions import evicted, leave, terminate
+from tests.evictions import evicted, terminate
 
 
 class _Cap(Plugin):
@@ -110,18 +109,6 @@ def test_victims_of_preemption(setting: Callable[[_World], object], victims: lis
     assert w.step() == victims
 
 
-def test_bound_pods_may_be_victims_too() -> None:
-    w = _World()
-    w.run("a", "4", "n1", phase="Pending").want("hi", "2")
-    assert w.step() == ["a-w-0"]
-
-
-def test_a_pod_that_never_preempts_waits() -> None:
-    w = _World()
-    w.run("a", "4", "n1").want("hi", "2", preemptionPolicy="Never")
-    assert w.step() == []
-
-
 @pytest.mark.parametrize("pods, least, victims", [(2, 2, []), (2, 1, ["a-w-0"])])
 def test_w05_victims_cover_the_whole_minimum_or_none_is_evicted(pods: int, least: int, victims: list[str]) -> None:
     w = _World(nodes=2)
@@ -129,68 +116,11 @@ def test_w05_victims_cover_the_whole_minimum_or_none_is_evicted(pods: int, least
     assert w.step() == victims
 
 
-def test_w08_w14_free_capacity_and_capacity_of_victims_together_fit_a_gang() -> None:
-    w = _World(nodes=2)
-    w.run("a", "4", "n1").want("hi", "4", pods=2, least=2)
-    result = w.h.step()
-    assert evicted(result) == ["a-w-0"]
-    assert w.h.binds == {}
-    w.run("late", "4")
-    w.h.pod("late-w-0", group="late", requests={"cpu": "4"})
-    terminate(w.h, result)
-    w.step()
-    assert w.h.binds == {}, "the free node is kept for the gang while its other member waits"
-    leave(w.h, "a-w-0")
-    w.step()
-    assert w.h.binds == {"hi-w-0": "n2", "hi-w-1": "n1"}
-
-
 def test_w09_evictions_of_a_node_that_does_not_work_out_are_undone() -> None:
     """n1 has more to give and yet not enough: nothing of it is touched."""
     w = _World(nodes=2)
     w.run("a", "1", "n1", "n1").run("x", "2", "n1", priority=100).run("b", "4", "n2", priority=50).want("hi", "4")
     assert w.step() == ["b-w-0"]
-
-
-def test_w09_the_fewest_leave() -> None:
-    w = _World(nodes=2)
-    w.run("a", "2", "n1", "n1").run("b", "4", "n2").want("hi", "4")
-    assert w.step() == ["b-w-0"]
-
-
-def test_w11_inside_a_job_a_pod_makes_way_for_one_that_matters_more() -> None:
-    w = _World()
-    w.h.group("job", min_member=1, phase="Running", priority_class="p10")
-    w.h.pod("job-w-0", group="job", requests={"cpu": "2"}, node="n1", priority=5)
-    w.h.pod("job-w-1", group="job", requests={"cpu": "2"}, node="n1", priority=3)
-    w.h.pod("job-m-0", group="job", requests={"cpu": "2"}, priority=9)
-    assert w.step() == ["job-w-1"]
-    w = _World()
-    w.h.group("job", min_member=1, phase="Running", priority_class="p10")
-    w.h.pod("job-w-0", group="job", requests={"cpu": "4"}, node="n1", priority=9)
-    w.h.pod("job-m-0", group="job", requests={"cpu": "4"}, priority=9)
-    assert w.step() == [], "no victim of the same priority"
-
-
-def test_w11_inside_a_job_once_even_with_many_queues() -> None:
-    w = _World(cpu=8)
-    for name in ("r", "s", "t"):
-        w.h.queue(name)
-        w.h.group(f"low-{name}", queue=name, phase="Pending")
-    w.h.group("job", min_member=1, phase="Running", priority_class="p10")
-    for i in range(4):
-        w.h.pod(f"job-w-{i}", group="job", requests={"cpu": "2"}, node="n1", priority=3)
-    w.h.pod("job-m-0", group="job", requests={"cpu": "2"}, priority=9)
-    assert len(w.step()) == 1
-
-
-def test_inside_a_job_its_minimum_is_kept() -> None:
-    w = _World()
-    w.h.group("job", min_member=2, phase="Running", priority_class="p10")
-    for i in range(2):
-        w.h.pod(f"job-w-{i}", group="job", requests={"cpu": "2"}, node="n1", priority=3)
-    w.h.pod("job-m-0", group="job", requests={"cpu": "4"}, priority=9)
-    assert w.step() == [], "two for one would leave the gang below its minimum"
 
 
 def test_victims_free_quota_of_their_queue() -> None:
@@ -211,47 +141,6 @@ def test_quota_that_no_eviction_frees_causes_no_eviction() -> None:
     w = _World(_conf("allocate, preempt", "cap"), cpu=16, plugins=(Cap,))
     w.run("a", "2", "n1").want("hi", "4")
     assert w.step() == []
-
-
-def test_anti_affinity_is_filtered_again_without_the_victim() -> None:
-    w = _World(cpu=64)
-    away = {
-        "podAntiAffinity": {
-            "requiredDuringSchedulingIgnoredDuringExecution": [
-                {"labelSelector": {"matchLabels": {"app": "x"}}, "topologyKey": "kubernetes.io/hostname"}
-            ]
-        }
-    }
-    w.run("a", "1", "n1", labels={"app": "x"}).run("b", "1", "n1").want("hi", "1", affinity=away)
-    assert w.step() == ["a-w-0"]
-
-
-def test_best_effort_pods_displace_only_best_effort_pods() -> None:
-    h = Harness(_conf(), run=True)
-    h.priority_class("p10", 10)
-    h.priority_class("p100", 100)
-    h.node("n1", cpu="4", pods=2)
-    h.queue("q")
-    for name, requests in (("full", {"cpu": "1"}), ("empty", {})):
-        h.group(name, phase="Running", priority_class="p10")
-        h.pod(f"{name}-w-0", group=name, requests=requests, node="n1")
-    h.group("hi", priority_class="p100")
-    h.pod("hi-w-0", group="hi", requests={})
-    assert evicted(h.step()) == ["empty-w-0"]
-
-
-def test_each_eviction_names_its_preemptor() -> None:
-    w = _World(nodes=2)
-    w.run("a", "4", "n1").run("b", "4", "n2").want("hi", "4", pods=2, least=2)
-    intents = [intent for intent in w.h.step().intents if isinstance(intent, Evict)]
-    assert sorted((intent.name, intent.by, intent.queue, intent.reason) for intent in intents) == [
-        ("a-w-0", "default/hi-w-1", "q", "preempt"),
-        ("b-w-0", "default/hi-w-0", "q", "preempt"),
-    ]
-    assert {intent.message for intent in intents} == {
-        "preempt: cpu: 4 on node n1 for default/hi-w-1 of queue q",
-        "preempt: cpu: 4 on node n2 for default/hi-w-0 of queue q",
-    }
 
 
 def test_no_second_victim_is_evicted_for_the_same_pod() -> None:

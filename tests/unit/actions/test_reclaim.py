@@ -10,19 +10,19 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from capcard_sched.framework.api.plugin import VETO, Placement, Plugin, VictimDecision
+from capcard_sched.framework.api.plugin import VETO, Plugin, VictimDecision
 from capcard_sched.framework.explain.diagnose import diagnose_job
 from capcard_sched.framework.explain.find import find_job
 from capcard_sched.model.deltas import EvictFailed, ObjectChanged
-from capcard_sched.model.intents import Evict, UpdatePodCondition
+from capcard_sched.model.intents import Evict
 from capcard_sched.model.job import Task
 from capcard_sched.model.objects import PodObject
-from capcard_sched.model.queue import Queue
 from capcard_sched.model.refusal import Refusal
 from capcard_sched.reports.explain import render
 from capcard_sched.testing import Harness
 from tests.accounting import rebuilt, recorded
-from tests.evictions import Tide, evicted, leave, terminate
+from tests.evictions import evicted, leave, terminate
+from tests.vectors.plugins import PLUGINS
 
 H200 = "NVIDIA-H200"
 _PREEMPTABLE = "volcano.sh/preemptable"
@@ -40,41 +40,11 @@ tiers:
 """
 
 
-class _Cards(Plugin):
-    """A quota of cards per queue, kept from placements; `preemptive` and `allocatable` go by it."""
-
-    name: ClassVar[str] = "cards"
-    limit: ClassVar[int] = 8000
-
-    def open(self, session: Any) -> None:
-        column = session.resources.column("nvidia.com/gpu")
-        self._column = column
-        self.used = {name: int(queue.allocated[column]) for name, queue in session.queues.items()}
-
-    def _vote(self, queue: Queue, task: Task) -> Refusal | None:
-        if self.used[queue.name] + int(task.cls.request[self._column]) <= self.limit:
-            return None
-        return Refusal("preemptive", self.name, "Full", f"queue {queue.name} is full", event=True)
-
-    preemptive = _vote
-    allocatable = _vote
-
-    def _charge(self, placement: Placement, sign: int) -> None:
-        amount = int(placement.cls.request[self._column]) * len(placement.tasks)
-        self.used[placement.job.queue] += sign * amount
-
-    def on_allocate(self, placement: Placement) -> None:
-        self._charge(placement, +1)
-
-    def on_deallocate(self, placement: Placement) -> None:
-        self._charge(placement, -1)
-
-
 class _World:
     """One H200 node of 8 unless more are added; `qi` takes, `qt` gives."""
 
     def __init__(self, conf: str | None = None, *, nodes: int = 1, cards: int = 8) -> None:
-        self.h = Harness(_conf() if conf is None else conf, run=True, plugins=[Tide, _Cards, _Grumpy])
+        self.h = Harness(_conf() if conf is None else conf, run=True, plugins=PLUGINS)
         for value in (20000, 40000, 60000, 80000):
             self.h.priority_class(f"p{value}", value)
         for i in range(nodes):
@@ -180,47 +150,6 @@ def test_victims_on_one_node(setting: Callable[[_World], object], cards: int, vi
     assert recorded(w.h.state) == rebuilt(w.h.state)
 
 
-@pytest.mark.parametrize(
-    "setting, victims",
-    [
-        pytest.param(
-            lambda w: w.run("a", 8, "n1", priority=40000).run("b", 8, "n2"), ["b-w-0"], id="46 the lowest priority"
-        ),
-        pytest.param(
-            lambda w: w.run("a", 2, "n1").run("b", 2, "n1").run("i", 4, "n1", queue="qj").run("c", 4, "n2").run(
-                "j", 4, "n2", queue="qj"
-            ),
-            ["c-w-0"],
-            id="47 one job instead of two",
-        ),
-        pytest.param(
-            lambda w: w.run("g", 4, "n1", "n2", least=2).run("i", 4, "n1", queue="qj").run("j", 4, "n2", queue="qj"),
-            ["g-w-0", "g-w-1"],
-            id="35 a gang over two nodes goes whole",
-        ),
-        pytest.param(
-            lambda w: (
-                w.queue("qtx", priority=40000).run("a", 8, "n1", priority=80000).run("b", 8, "n2", queue="qtx")
-            ),
-            ["a-w-0"],
-            id="48 the queue comes before the job",
-        ),
-        pytest.param(
-            lambda w: w.run("e", 2, *["n1"] * 4, least=2).run("g", 2, "n2", "n2", least=2).run(
-                "i", 4, "n2", queue="qj"
-            ),
-            ["e-w-2", "e-w-3"],
-            id="spare members go before a younger gang",
-        ),
-    ],
-)  # fmt: skip
-def test_w03_the_cheapest_of_all_nodes_is_chosen(setting: Callable[[_World], object], victims: list[str]) -> None:
-    w = _World(nodes=2)
-    setting(w)
-    w.want(4)
-    assert evicted(w.h.step()) == victims
-
-
 @pytest.mark.parametrize("overrides", ["annotations", "labels"])
 def test_a_gang_with_a_protected_member_is_not_broken(overrides: str) -> None:
     w = _World()
@@ -229,15 +158,6 @@ def test_a_gang_with_a_protected_member_is_not_broken(overrides: str) -> None:
     w.want(4)
     assert evicted(w.h.step()) == []
     assert w.failed() == "0/1 nodes can be reclaimed: 1 gang, 1 not-preemptable"
-
-
-def test_a_gang_whose_member_is_not_running_yet_waits() -> None:
-    w = _World()
-    w.run("g", 4, "n1", least=2)
-    w.h.pod("g-w-1", group="g", cards=4, node="n1", phase="Pending")
-    w.want(4)
-    assert evicted(w.h.step()) == []
-    assert w.failed() == "0/1 nodes can be reclaimed: 1 gang, 1 not-running"
 
 
 def test_with_gang_voting_spare_members_go_one_by_one() -> None:
@@ -249,31 +169,11 @@ def test_with_gang_voting_spare_members_go_one_by_one() -> None:
 # --- W-numbers --------------------------------------------------------------------------------------------------------
 
 
-def test_w05_no_pod_is_evicted_for_a_gang_that_cannot_reach_its_minimum() -> None:
-    w = _World(nodes=2)
-    w.h.queue("qk", reclaimable=False)
-    w.run("a", 8, "n1").run("b", 8, "n2", queue="qk").want(8, pods=2, least=2)
-    result = w.h.step()
-    assert evicted(result) == []
-    sums = recorded(w.h.state)
-    assert sums == rebuilt(w.h.state)
-    assert sums["Queue"]["qt"]["allocated"]["nvidia.com/gpu"] == 8000
-    assert w.failed("r-w-1") == "0/2 nodes can be reclaimed: 1 queue-not-reclaimable"
-
-
 def test_an_attempt_that_was_undone_is_no_reason_for_another_session() -> None:
     w = _World(nodes=2)
     w.h.queue("qk", reclaimable=False)
     w.run("a", 8, "n1").run("b", 8, "n2", queue="qk").want(8, pods=2, least=2)
     w.h.settle(3)
-
-
-def test_beyond_its_minimum_each_pod_is_one_of_its_own() -> None:
-    w = _World(nodes=2)
-    w.h.queue("qk", reclaimable=False)
-    w.run("a", 8, "n1").run("b", 8, "n2", queue="qk").want(8, pods=2, least=1)
-    assert evicted(w.h.step()) == ["a-w-0"]
-    assert w.failed("r-w-1") == "0/2 nodes can be reclaimed: 1 queue-not-reclaimable, 1 terminating"
 
 
 def test_w09_free_capacity_is_used_first_and_no_other_node_is_affected() -> None:
@@ -390,13 +290,6 @@ def test_reclaimed_capacity_stays_nominated_while_victims_terminate() -> None:
     assert w.h.pod_message("r-w-0").startswith("Pod default/r-w-0 can possibly be assigned to n1, once resource is")
 
 
-def test_the_nominated_node_is_written() -> None:
-    w = _World()
-    w.run("a", 8, "n1").want(4)
-    written = [intent for intent in w.h.step().intents if isinstance(intent, UpdatePodCondition)]
-    assert [intent.nominated_node for intent in written] == ["n1"]
-
-
 def test_w34_the_victim_does_not_reclaim_the_capacity_back() -> None:
     w = _taken()
     leave(w.h, "b-w-0")
@@ -461,42 +354,6 @@ def test_after_a_restart_a_nominated_pod_waits_until_its_victims_terminate() -> 
     assert w.h.step().next_wakeup == w.h.now + 630
 
 
-def test_reserved_idle_capacity_is_not_allocated_to_other_jobs() -> None:
-    """Half of the capacity is free already, half is still releasing: no other pod gets the free half."""
-    w = _World()
-    w.run("a", 2, "n1").run("b", 2, "n1").run("i", 4, "n1", queue="qj").want(4)
-    result = w.h.step()
-    assert evicted(result) == ["a-w-0", "b-w-0"]
-    terminate(w.h, result)
-    w.h.step()
-    leave(w.h, "a-w-0")
-    w.want(2, name="sneaky", queue="qi")
-    w.h.step()
-    w.h.step()
-    assert w.h.binds == {}
-    leave(w.h, "b-w-0")
-    w.h.step()
-    assert w.h.binds == {"r-w-0": "n1"}
-
-
-def test_capacity_of_a_nomination_is_kept_from_a_job_of_higher_priority() -> None:
-    w = _World()
-    w.h.priority_class("p100000", 100000)
-    w.run("a", 2, "n1").run("b", 2, "n1").run("i", 4, "n1", queue="qj").want(4)
-    result = w.h.step()
-    terminate(w.h, result)
-    w.h.step()
-    leave(w.h, "a-w-0")
-    w.h.group("later", queue="qi", priority_class="p100000")
-    w.h.pod("later-w-0", group="later", cards=2, card=H200)
-    w.h.step()
-    w.h.step()
-    assert w.h.binds == {}
-    leave(w.h, "b-w-0")
-    w.h.step()
-    assert w.h.binds == {"r-w-0": "n1"}
-
-
 def test_w42_a_refused_eviction_is_not_tried_again_at_once() -> None:
     w = _World()
     w.run("a", 4, "n1").run("b", 4, "n1").want(4)
@@ -506,17 +363,6 @@ def test_w42_a_refused_eviction_is_not_tried_again_at_once() -> None:
     w.h.apply(EvictFailed("default", "a-w-0", "default-a-w-0-uid", "disruption budget"))
     assert evicted(w.h.step()) == []
     assert w.failed() == "0/1 nodes can be reclaimed: 2 eviction-refused"
-
-
-def test_after_a_restart_a_nomination_still_counts() -> None:
-    w = _World()
-    w.run("a", 4, "n1").run("b", 4, "n1").want(4)
-    w.h.terminate("b-w-0")
-    obj = w.h._pods["default/r-w-0"]
-    obj["status"]["nominatedNodeName"] = "n1"
-    w.h.set_phase("r-w-0", "Pending")
-    result = w.h.step()
-    assert evicted(result) == []
 
 
 def test_nominations_survive_a_change_of_the_conf() -> None:
@@ -593,13 +439,6 @@ tiers:
 # --- pods that cannot be placed ---------------------------------------------------------------------------------------
 
 
-def test_no_pod_is_evicted_for_a_pod_that_the_node_rejects() -> None:
-    w = _World()
-    w.run("a", 8, "n1").want(4, nodeSelector={"zone": "elsewhere"})
-    assert evicted(w.h.step()) == []
-    assert w.failed() == "0/1 nodes can be reclaimed"
-
-
 @pytest.mark.parametrize("queue, victims", [("qt", ["holder-w-0"]), ("qj", [])], ids=["reclaimable", "of its kind"])
 def test_filters_run_again_without_the_victims(queue: str, victims: list[str]) -> None:
     """The port is the conflict: the pod that holds it is evicted if it may be, though there are cards enough."""
@@ -630,20 +469,6 @@ def test_reclaim_leaves_pods_that_fit_to_allocate() -> None:
     result = w.h.step()
     assert evicted(result) == []
     assert w.h.binds == {"r-w-0": "n2"}
-
-
-def test_the_reclaiming_group_gets_one_event_for_all_its_victims() -> None:
-    w = _World(nodes=2)
-    w.run("a", 8, "n1").run("b", 2, "n2").run("c", 4, "n2").run("i", 2, "n2", queue="qj")
-    w.want(6, pods=2, least=2)
-    assert evicted(w.h.step()) == ["a-w-0", "b-w-0", "c-w-0"]
-    emitted = [text for reason, text in w.h.event_messages("PodGroup", "r") if reason == "Reclaimed"]
-    assert emitted == [
-        f"3 pods of 3 jobs evicted on node n1, n2: default/a, default/b, default/c; waiting for {H200}: 12"
-    ]
-    assert [text for _, text in w.h.event_messages("Pod", "r-w-0") if "evicted" in text] == [
-        f"1 pods of 1 jobs evicted on node n1: default/a; waiting for {H200}: 6"
-    ]
 
 
 def test_a_pod_that_quota_rejects_gets_no_message_about_missing_victims() -> None:
@@ -680,19 +505,6 @@ def test_victims_their_group_and_the_reclaimer_get_events() -> None:
     assert {nomination.node for nomination in promises.values()} == {"n1"}
 
 
-def test_the_shortfall_is_listed_in_order_of_name() -> None:
-    """Cards, and cpu and memory likewise."""
-    w = _World()
-    w.run("a", 8, "n1", requests={"cpu": "190", "memory": "2Ti"})
-    w.want(4, requests={"cpu": "6", "memory": "4Gi"})
-    result = w.h.step()
-    intents = {intent.name: intent for intent in result.intents if isinstance(intent, Evict)}
-    lacking = f"{H200}: 4, cpu: 4, memory: 4Gi"
-    assert intents["a-w-0"].message == f"reclaim: {lacking} on node n1 for default/r-w-0 of queue qi"
-    emitted = [text for reason, text in w.h.event_messages("Pod", "r-w-0") if reason == "Reclaimed"]
-    assert emitted == [f"1 pods of 1 jobs evicted on node n1: default/a; waiting for {lacking}"]
-
-
 def test_explain_names_protection_reasons_and_the_reclaimer() -> None:
     def text(name: str) -> str:
         job = find_job(w.h.core.snapshot(), "default", name)
@@ -716,15 +528,6 @@ def test_explain_names_protection_reasons_and_the_reclaimer() -> None:
         ("a-w-0", "default/r-w-0", "reclaim")
     ]
     assert "default/r-w-0" in text("a")
-
-
-class _Grumpy(Plugin):
-    name: ClassVar[str] = "grumpy"
-
-    def preemptive(self, queue: Queue, task: Task) -> Refusal | None:
-        if task.name == "r-w-0":
-            raise RuntimeError("not today")
-        return None
 
 
 def test_a_failing_plugin_costs_only_its_job() -> None:

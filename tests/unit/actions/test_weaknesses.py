@@ -80,33 +80,6 @@ def test_w14_a_discarded_plan_nominates_no_pod() -> None:
     assert not h.last_session.carry_over.nominations
 
 
-def test_w14_capacity_freed_elsewhere_is_used_after_the_nomination_expires() -> None:
-    h = _full()
-    _want(h)
-    result = h.step()
-    terminate(h, result)
-    h.step()
-    h.node("idle", cpu="4")
-    h.step(h.now + 200)
-    h.step()
-    assert h.binds == {"hi-w-0": "idle"}
-
-
-def test_w14_a_pod_with_an_expired_nomination_is_not_nominated_there_again() -> None:
-    """The victims never end; another node is idle by now."""
-    h = _full()
-    _want(h)
-    terminate(h, h.step())
-    h.nominate("hi-w-0", "n0")
-    h.step()
-    later = h.step(h.now + 200)
-    cleared = [intent.nominated_node for intent in later.intents if isinstance(intent, UpdatePodCondition)]
-    assert cleared == [""]
-    h.node("idle", cpu="4")
-    h.step()
-    assert h.binds == {"hi-w-0": "idle"}
-
-
 def test_w33_an_eviction_of_an_earlier_term_that_was_not_carried_out_is_decided_anew() -> None:
     """A replica that lost the Lease keeps its cache current; its unwritten decisions are void."""
     h = _full(nodes=2)
@@ -161,36 +134,6 @@ def test_w36_a_queue_with_dequeue_strategy_fifo_is_strict_fifo(dequeue: str | No
     assert h.binds.keys() == bound
 
 
-def test_w36_a_job_blocked_by_strict_fifo_names_the_head_of_its_queue() -> None:
-    h = _small_behind_big("fifo")
-    h.settle_for(3)
-    assert h.pod_message("small-w-0") == "Waiting behind <default/big> (FIFO queue <q>)"
-    h.node("n1", cpu="5")
-    h.settle_for(3)
-    assert h.binds.keys() == {"big-w-0", "big-w-1", "small-w-0"}
-
-
-def test_w36_other_queues_do_not_wait() -> None:
-    h = _small_behind_big("fifo")
-    h.group("else", queue="other")
-    h.pod("else-w-0", group="else", requests={"cpu": "1"})
-    h.settle_for(3)
-    assert h.binds.keys() == {"else-w-0"}
-
-
-def test_w36_a_job_that_may_not_enter_keeps_those_behind_it_out() -> None:
-    conf = _IN_TURN_CONF.replace("{name: gang}]", "{name: gang}, {name: overcommit}]")
-    h = Harness(conf, run=True)
-    h.queue("q", dequeue="fifo")
-    h.node("n0", cpu="4")
-    h.group("big", queue="q", phase="Pending", min_resources={"cpu": "100"})
-    h.group("small", queue="q", phase="Pending", min_resources={"cpu": "1"})
-    h.pod("small-w-0", group="small", requests={"cpu": "1"})
-    h.settle_for(3)
-    assert h.binds == {}
-    assert h.pod_message("small-w-0") == "Waiting behind <default/big> (FIFO queue <q>)"
-
-
 @pytest.mark.parametrize("actions", ["allocate, {}", "{}, allocate"], ids=["after allocate", "before allocate"])
 @pytest.mark.parametrize("action, owner", [("preempt", "qi"), ("reclaim", "qt")])
 @pytest.mark.parametrize("dequeue, gone", [("traverse", ["low-w-0"]), ("fifo", [])])
@@ -215,19 +158,3 @@ def test_w36_no_pod_is_evicted_for_a_job_blocked_by_strict_fifo(
     h.group("small", queue="qi", priority_class="middle")
     h.pod("small-w-0", group="small", requests={"cpu": "4"})
     assert evicted(h.step()) == gone
-
-
-def test_w36_a_pod_without_requests_waits_in_turn() -> None:
-    h = _small_behind_big("fifo")
-    h.group("least", queue="q")
-    h.pod("least-w-0", group="least")
-    h.settle_for(3)
-    assert h.binds.keys() == set()
-
-
-def test_w36_an_unknown_strategy_is_reported() -> None:
-    h = _small_behind_big("lifo")
-    h.settle_for(3)
-    assert h.binds.keys() == {"small-w-0"}
-    texts = [text for _, text in h.event_messages("Queue", "q")]
-    assert any("spec.dequeueStrategy: 'lifo' is neither 'fifo' nor 'traverse'" in text for text in texts)

@@ -80,19 +80,6 @@ def test_leaving_pods_still_fill_their_node() -> None:
     assert scores.tolist() == [50]
 
 
-def test_pods_are_packed_on_one_node_until_it_is_full() -> None:
-    h = Harness(_conf())
-    h.node("n1", cpu="4", memory="8Gi")
-    h.node("n2", cpu="4", memory="8Gi")
-    h.queue("q")
-    h.group("g")
-    h.pod("there", group=None, node="n2", requests={"cpu": "1"}, scheduler="default-scheduler")
-    for i in range(4):
-        h.pod(f"p{i}", requests={"cpu": "1"})
-    h.settle()
-    assert sorted(h.binds.values()) == ["n1", "n2", "n2", "n2"]
-
-
 def test_a_changed_node_is_scored_by_its_current_allocatable() -> None:
     h = Harness(_conf())
     h.node("n1", cpu="4")

@@ -71,14 +71,6 @@ def test_labels_decide(labels: dict[str, str] | None, selector: dict[str, Any], 
     assert h.binds == ({} if meant else {"p": "n"})
 
 
-def test_the_own_namespace_is_not_meant_beside_a_selector() -> None:
-    h = cluster()
-    h.pod("own", group=None, node="n", labels={"app": "web"})
-    h.pod("p", affinity=away(**TEAM_A))
-    h.step()
-    assert h.binds == {"p": "n"}
-
-
 def test_a_pod_that_waits_is_tried_when_a_label_lets_it_in() -> None:
     h = cluster(other={"team": "a"})
     h.pod("p", affinity=away(**TEAM_A))

@@ -150,16 +150,6 @@ def test_without_hyper_nodes_nothing_is_scored() -> None:
 # --- sessions -------------------------------------------------------------------------------------------------------
 
 
-def test_pods_in_soft_mode_stay_together_while_they_can() -> None:
-    h = world(cpu="2")
-    h.group("g", min_member=6, topology=SOFT)
-    for index in range(6):
-        h.pod(f"p{index}")
-    h.step()
-    assert set(h.binds.values()) == {"n0a", "n0b", "n1a"}
-    assert all(h.binds[f"p{index}"] in ("n0a", "n0b") for index in range(4))
-
-
 def test_without_the_plugin_they_would_not() -> None:
     h = world(cpu="2")
     h.reconfigure((CONF % "").replace("network-topology-aware", "nodeorder"))
@@ -168,25 +158,6 @@ def test_without_the_plugin_they_would_not() -> None:
         h.pod(f"p{index}")
     h.step()
     assert len(set(h.binds.values())) == 6
-
-
-def test_a_pod_that_comes_later_joins_those_that_run() -> None:
-    h = world()
-    h.group("g", min_member=1, topology=SOFT)
-    h.pod("first", node="n2b", phase="Running")
-    h.pod("later")
-    h.step()
-    assert h.binds["later"] in ("n2a", "n2b")
-
-
-def test_a_later_pod_in_hard_mode_prefers_the_nearest_of_the_allowed() -> None:
-    h = world(cpu="2")
-    h.group("g", min_member=1, topology={"mode": "hard", "highestTierAllowed": 2})
-    h.pod("first", node="n3a", phase="Running", requests={"cpu": "2"})
-    h.pod("filler", group=None, node="n3b", phase="Running", requests={"cpu": "2"})
-    h.pod("later", requests={"cpu": "1"})
-    h.step()
-    assert h.binds["later"] in ("n2a", "n2b")
 
 
 # --- filling up -------------------------------------------------------------------------------------------------------
@@ -243,15 +214,6 @@ def test_resources_count_by_their_weights_and_a_request_that_does_not_fit_scores
     assert (found["n1a"], found["n2a"]) == (0.0, 0.0)
 
 
-def test_normal_pods_fill_one_hyper_node_before_the_next() -> None:
-    h = world(only_cpu(), cpu="4")
-    h.group("plain", min_member=10)
-    for index in range(10):
-        h.pod(f"p{index}", group="plain", requests={"cpu": "1"})
-    h.step()
-    assert sorted({node[:2] for node in h.binds.values()}) == ["n0", "n1"], "eight in s0, two beside it"
-
-
 def test_usage_is_counted_incrementally() -> None:
     h = world(only_cpu(), tiers=1)
     normal(h)
@@ -266,16 +228,6 @@ def test_usage_is_counted_incrementally() -> None:
     assert (after["n2b"], after["n0a"]) == (25.0, 12.5)
     statement.discard()
     assert compared(plugin, signature, session.all_rows()) == before
-
-
-def test_a_gang_in_hard_mode_goes_where_it_fills_most() -> None:
-    h = world(only_cpu())
-    h.pod("old", group=None, node="n3a", requests={"cpu": "1"})
-    h.group("g", min_member=2, topology={"mode": "hard", "highestTierAllowed": 1})
-    for index in range(2):
-        h.pod(f"p{index}", requests={"cpu": "2"})
-    h.step()
-    assert {node[:2] for node in h.binds.values()} == {"n3"}
 
 
 @pytest.mark.parametrize(

@@ -393,17 +393,6 @@ def test_without_weight_preferences_of_pods_make_no_profile() -> None:
     assert signature(h, "p").context("nodeorder") is None
 
 
-def test_a_gang_that_likes_company_gathers_in_one_zone() -> None:
-    h = cluster(pod_affinity=1, least=1)
-    zones(h, a="a", b1="b", b2="b")
-    h.pod("web", group=None, node="b1", labels={"app": "web"})
-    h.group("g", min_member=3)
-    for index in range(3):
-        h.pod(f"p{index}", labels={"app": "web"}, **preferred(near=(weighted(100, WEB),)))
-    h.settle()
-    assert {node[0] for node in h.binds.values()} == {"b"}
-
-
 # --- topology spread ------------------------------------------------------------------------------------------------
 
 
@@ -457,16 +446,6 @@ def test_the_number_of_domains_is_that_of_the_candidates() -> None:
     # All five: raw round(5 ln 7 + 2) = 12, round(2 ln 7 + 2) = 6, 2. Two: round(5 ln 4 + 2) = 9, round(2 ln 4 + 2) = 5.
     assert scores(h, "compare") == [16, 66, 100, 100, 100]
     assert scores(h, "compare", nodes="a b") == [55, 100]
-
-
-def test_a_gang_with_soft_spread_alternates() -> None:
-    h = cluster(spread=1)
-    zones(h, a="a", b="b")
-    h.group("g", min_member=4)
-    for index in range(4):
-        h.pod(f"p{index}", labels={"app": "web"}, **soft())
-    h.settle()
-    assert sorted(h.binds.values()) == ["a", "a", "b", "b"]
 
 
 def test_defaults_are_those_of_volcano() -> None:

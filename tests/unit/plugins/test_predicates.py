@@ -361,20 +361,6 @@ def test_a_pod_with_host_ports_conflicts_with_its_own_sibling_planned_ahead() ->
         assert verdict.ok.tolist() == expected
 
 
-def test_a_gang_with_a_host_port_takes_one_node_each() -> None:
-    h = cluster()
-    for name in ("n1", "n2", "n3"):
-        h.node(name)
-    h.group("g", min_member=2)
-    for name in ("p1", "p2", "p3", "p4"):
-        h.pod(name, **ports((80, "TCP", "")))
-    h.settle()
-    assert sorted(h.binds.values()) == ["n1", "n2", "n3"]
-    h.delete_pod(next(pod for pod, node in h.binds.items() if node == "n2"))
-    h.settle()
-    assert sorted(h.binds.values()) == ["n1", "n2", "n2", "n3"]
-
-
 def test_a_port_is_free_again_once_its_pod_is_evicted_and_taken_when_that_is_undone() -> None:
     h = cluster()
     h.node("n")
@@ -534,26 +520,6 @@ def test_pod_affinity_is_not_checked_when_switched_off() -> None:
     assert signature(h, "p").context("predicates") is None
 
 
-def test_a_gang_that_repels_itself_takes_one_zone_each() -> None:
-    h = cluster()
-    zones(h, a1="a", a2="a", b1="b", c1="c")
-    h.group("g", min_member=3)
-    for index in range(4):
-        h.pod(f"p{index}", labels={"app": "web"}, **apart(term(WEB)))
-    h.settle()
-    assert sorted(node[0] for node in h.binds.values()) == ["a", "b", "c"]
-
-
-def test_pods_without_terms_are_kept_away_from_one_placed_just_before_them() -> None:
-    h = cluster()
-    zones(h, a="a")
-    h.pod("loner", labels={"app": "loner"}, priority=10, **apart(term(WEB)))
-    h.group("late")
-    h.pod("web", group="late", labels={"app": "web"})
-    h.settle()
-    assert h.binds == {"loner": "a"}
-
-
 # --- topology spread ------------------------------------------------------------------------------------------------
 
 
@@ -666,16 +632,6 @@ def test_match_label_keys_of_a_spread_constraint() -> None:
     h.pod("q", labels={"app": "web"}, topologySpreadConstraints=[constraint])
     assert rejections(h, "p") == {"a": [], "b": [SKEWED]}
     assert rejections(h, "q") == {"a": [], "b": []}
-
-
-def test_a_gang_is_spread_as_it_is_placed() -> None:
-    h = cluster()
-    zones(h, a1="a", a2="a", b1="b")
-    h.group("g", min_member=6)
-    for index in range(6):
-        h.pod(f"p{index}", labels={"app": "web"}, topologySpreadConstraints=[spread()])
-    h.settle()
-    assert sorted(node[0] for node in h.binds.values()) == ["a", "a", "a", "b", "b", "b"]
 
 
 def test_spread_is_not_checked_when_switched_off() -> None:

@@ -353,22 +353,6 @@ def test_volumes_are_given_once_to_pods_of_one_session() -> None:
     assert sorted(bindings[0].volume for bindings in h.bind_volumes.values()) == ["pv0", "pv1", "pv2"]
 
 
-def test_a_gang_that_finds_too_few_volumes_leaves_them_to_others() -> None:
-    h = cluster("n1", "n2")
-    h.group("g", min_member=3)
-    h.group("single")
-    for index in range(2):
-        h.volume(f"pv{index}", storage_class="local", affinity=on_nodes(f"n{index + 1}"))
-    for index in range(3):
-        h.claim(f"data-{index}", storage_class="local")
-        h.pod(f"p-{index}", **uses(f"data-{index}"))
-    h.claim("mine", storage_class="local")
-    h.pod("lonely", group="single", **uses("mine"))
-    h.step()
-    assert set(h.binds) == {"lonely"}
-    assert h.pod_message("p-2") == f"0/2 nodes are unavailable: 2 {UNAVAILABLE}."
-
-
 def test_a_volume_is_kept_while_its_binding_is_under_way_and_free_again_when_that_fails() -> None:
     h = cluster("n1")
     h.group("late")
@@ -391,17 +375,6 @@ def test_a_volume_is_kept_while_its_binding_is_under_way_and_free_again_when_tha
     assert h.binds == {"other": "n1"}
     assert h.bind_volumes["other"][0].volume == "pv"
     assert "default/first" not in h.state.volumes.assumed
-
-
-def test_an_assumption_ends_when_the_claim_shows_its_volume() -> None:
-    h = cluster("n1")
-    h.volume("pv", storage_class="local")
-    h.claim("data", storage_class="local")
-    h.pod("p", **uses("data"))
-    h.step()
-    assert set(h.state.volumes.assumed) == {"default/data"}
-    h.step()
-    assert not h.state.volumes.assumed
 
 
 @pytest.mark.parametrize(
@@ -557,18 +530,6 @@ def test_pods_of_one_session_share_the_limit(limit: int | None, expected: int) -
     assert len(h.binds) == expected
 
 
-def test_a_volume_that_is_chosen_counts_with_its_own_driver() -> None:
-    h = cluster("n1")
-    h.csi_node("n1", csi_local=1)
-    for index in range(2):
-        h.group(f"g{index}")
-        h.volume(f"pv{index}", storage_class="local", driver="csi.local")
-        h.claim(f"c{index}", storage_class="local")
-        h.pod(f"p{index}", group=f"g{index}", **uses(f"c{index}"))
-    h.settle()
-    assert len(h.binds) == 1
-
-
 def test_a_full_node_is_reported_beside_other_reasons() -> None:
     h = cluster("n1")
     h.csi_node("n1", csi_test=0)
@@ -578,19 +539,6 @@ def test_a_full_node_is_reported_beside_other_reasons() -> None:
     session = h.session()
     _, diagnosis = session.engine.diagnose(signature(h, "p"))
     assert diagnosis.reasons == {OVER_LIMIT: 1, UNREACHABLE: 1}
-
-
-def test_a_pod_that_leaves_frees_its_volumes_for_the_next_session() -> None:
-    h = cluster("n1")
-    h.csi_node("n1", csi_test=1)
-    bound(h, "a", "b")
-    h.pod("r", node="n1", **uses("a"))
-    h.pod("p", **uses("b"))
-    h.settle()
-    assert not h.binds
-    h.delete_pod("r")
-    h.step()
-    assert h.binds == {"p": "n1"}
 
 
 # --- switches -------------------------------------------------------------------------------------------------------
@@ -625,17 +573,6 @@ def test_without_volume_binding_claims_are_left_to_others() -> None:
     h.step()
     assert h.binds == {"p": "n1", "q": "n1"}
     assert h.bind_volumes == {"p": (), "q": ()}
-
-
-def test_limits_hold_without_volume_binding_too() -> None:
-    h = cluster("n1", arguments="predicate.VolumeBindingEnable: false")
-    h.csi_node("n1", csi_test=1)
-    for index in range(2):
-        h.group(f"g{index}")
-        h.claim(f"c{index}", storage_class="disk")
-        h.pod(f"p{index}", group=f"g{index}", **uses(f"c{index}"))
-    h.step()
-    assert len(h.binds) == 1
 
 
 SHAPE = "volumebinding.shape: [{utilization: 0, score: 0}, {utilization: 100, score: 10}], volumebinding.weight: 2"
@@ -706,50 +643,6 @@ def test_a_shape_in_the_spelling_of_volcano_is_accepted() -> None:
 def test_a_shape_that_cannot_be_used_is_refused(shape: str, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         Harness(CONF.format(arguments=f"volumebinding.shape: {shape}"))
-
-
-# --- malformed objects ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("kind", "make", "text"),
-    [
-        ("PersistentVolume", lambda h: h.volume("bad", size="12 apples"), "spec.capacity[storage]: '12 apples'"),
-        ("PersistentVolume", lambda h: h.volume("bad", size="-1Gi"), "spec.capacity[storage]: '-1Gi' is negative"),
-        (
-            "PersistentVolume",
-            lambda h: h.volume("bad", affinity={"nodeSelectorTerms": []}),
-            "spec.nodeAffinity.required.nodeSelectorTerms: needs at least one term",
-        ),
-        ("PersistentVolumeClaim", lambda h: h.claim("bad", size="x"), "spec.resources.requests[storage]: 'x'"),
-        (
-            "PersistentVolumeClaim",
-            lambda h: h.claim("bad", selector={"matchExpressions": [{"key": "a", "operator": "Near"}]}),
-            "spec.selector.matchExpressions[0]",
-        ),
-        (
-            "StorageClass",
-            lambda h: h.storage_class("bad", mode="Later"),
-            "volumeBindingMode: 'Later' is none of Immediate, WaitForFirstConsumer",
-        ),
-        ("CSINode", lambda h: h.csi_node("bad", csi_test=-1), "spec.drivers[0].allocatable.count: -1 is negative"),
-        (
-            "CSIStorageCapacity",
-            lambda h: h.storage_capacity("bad", storage_class="disk", capacity="?", labels={}),
-            "capacity: '?'",
-        ),
-    ],
-)
-def test_an_invalid_object_is_reported_and_affects_nothing_else(kind: str, make: Any, text: str) -> None:
-    h = cluster("n1")
-    h.claim("data", storage_class="disk")
-    h.pod("p", **uses("data"))
-    make(h)
-    h.step()
-    assert h.binds == {"p": "n1"}
-    [(reason, message)] = h.event_messages(kind, "bad")
-    assert reason == "InvalidObject"
-    assert text in message
 
 
 # --- keeping up -----------------------------------------------------------------------------------------------------

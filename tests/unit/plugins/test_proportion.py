@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from capcard_sched.framework.session.statement import Statement
 from capcard_sched.testing import Harness
 from tests.unit.plugins.capacity.clusters import reclaim, work
 
@@ -90,33 +89,6 @@ def test_ended_and_terminating_pods_request_nothing() -> None:
 # --- orders and quotas ------------------------------------------------------------------------------------------------
 
 
-def test_queues_are_ordered_by_priority_then_share_of_deserved() -> None:
-    h = _cluster("12")
-    h.queue("full")
-    h.queue("half")
-    h.queue("urgent", priority=5)
-    work(h, "full", runs=4, waits=4)
-    work(h, "half", runs=2, waits=4)
-    work(h, "urgent", runs=4, waits=4)
-    session = h.session()
-    plugin = h.plugin("proportion")
-    keys = {name: plugin.queue_order(queue) for name, queue in session.queues.items()}
-    assert sorted(keys, key=keys.__getitem__) == ["urgent", "half", "full"]
-    assert keys["half"] == (0, 0.5)
-
-
-def test_a_queue_is_overused_when_its_whole_request_except_pods_is_reached() -> None:
-    h = _cluster("8", memory="8Gi")
-    h.queue("reached")
-    h.queue("room")
-    h.queue("empty")
-    work(h, "reached", runs=4, waits=4)
-    work(h, "room", runs=3, waits=4)
-    session = h.session()
-    overused = {name: h.plugin("proportion").overused(queue) for name, queue in session.queues.items()}
-    assert overused == {"empty": True, "reached": True, "room": False}
-
-
 def test_reclaim_takes_from_a_queue_while_it_is_above_deserved() -> None:
     h = _cluster("8")
     h.queue("rich")
@@ -143,63 +115,7 @@ def test_reclaim_keeps_a_guarantee() -> None:
     assert causes == {"rich-runs1": "guarantee", "rich-runs2": "guarantee"}
 
 
-def test_victims_are_only_pods_their_queue_cannot_reclaim() -> None:
-    h = _cluster("8", memory="8Gi")
-    h.queue("rich")
-    h.queue("poor")
-    for name, requests in (("big", {"memory": "6Gi"}), ("small", {"cpu": "1"})):
-        h.group(name, queue="rich")
-        h.pod(name, group=name, node="n1", requests=requests)
-    h.group("poor", queue="poor")
-    h.pod("waits", group="poor", requests={"cpu": "1", "memory": "8Gi"})
-    session = h.session()
-    # The queue has too much memory and no more cpu than it deserves: its pod without memory would come back at once.
-    victims, causes = reclaim(h, "waits", ["small", "big"], plugin="proportion")
-    assert (victims, causes) == (["big"], {"small": "deserved"})
-    plugin = h.plugin("proportion")
-    statement = Statement(session)
-    statement.evict(h.task("big"), "reclaim")
-    assert plugin.preemptive(session.queues["rich"], h.task("big")) is not None
-    statement.discard()
-
-
-def test_deserved_amounts_are_protected_behind_a_permissive_tier() -> None:
-    h = Harness("""
-actions: "allocate"
-tiers: [{plugins: [{name: conformance}]}, {plugins: [{name: proportion}]}]
-""")
-    h.node("n1", cpu="8", pods=10_000)
-    h.queue("rich")
-    h.queue("poor")
-    work(h, "rich", runs=4, each="1500m")
-    work(h, "poor", waits=8)
-    session = h.session()
-    candidates = [h.task(f"rich-runs{i}") for i in range(3)]
-    victims = session.dispatch.victims("reclaimable", h.task("poor-waits0"), candidates)
-    assert [task.name for task in victims] == ["rich-runs0", "rich-runs1"]
-
-
-def test_pods_of_unknown_queues_are_left_to_others() -> None:
-    h = _cluster("8")
-    h.queue("q")
-    work(h, "q", waits=1)
-    h.pod("foreign", group=None, node="n1", scheduler="default-scheduler")
-    h.session()
-    assert reclaim(h, "q-waits0", ["foreign"], plugin="proportion") == ([], {})
-
-
 # --- in sessions ------------------------------------------------------------------------------------------------------
-
-
-def test_two_queues_share_a_full_cluster_by_weight() -> None:
-    h = _cluster("9")
-    h.queue("a")
-    h.queue("b", weight=2)
-    work(h, "a", waits=9)
-    work(h, "b", waits=9)
-    h.settle()
-    bound = [name.partition("-")[0] for name in h.binds]
-    assert (bound.count("a"), bound.count("b")) == (3, 6)
 
 
 def test_series_of_every_queue_are_there() -> None:

@@ -155,19 +155,6 @@ def test_admission_stays_exact_while_admitted_groups_are_placed(name: str, cpu: 
     assert plugin.job_enqueueable(h.job("next")) is Vote.PERMIT
 
 
-def test_a_group_without_minimum_resources_is_admitted_unless_the_queue_is_closed(name: str) -> None:
-    h = _cluster(name, "1")
-    h.queue("q")
-    h.queue("closed", state="Closing")
-    h.group("a", phase="Pending")
-    h.group("b", queue="closed", phase="Pending")
-    h.session()
-    assert h.plugin(name).job_enqueueable(h.job("a")) is Vote.PERMIT
-    text = "Queue <closed> is <Closing>, cannot enqueue"
-    refusal = Refusal("job_enqueueable", name, "QueueNotOpen", text, queue="closed", event=True)
-    assert h.plugin(name).job_enqueueable(h.job("b")) == refusal
-
-
 def test_reservations_count_cards_in_the_same_unit_as_requests(name: str) -> None:
     h = _cluster(name, resources={GPU: 8})
     h.queue("q")

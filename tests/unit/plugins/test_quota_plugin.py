@@ -44,30 +44,6 @@ def test_a_minimum_above_a_capability_is_reported(plugin: str, minimum: dict[str
     assert [condition.message for condition in found] == ([expected] if expected else [])
 
 
-def test_the_capability_of_an_ancestor_limits_a_job_too() -> None:
-    h = _harness("capacity, enableHierarchy: true")
-    h.queue("parent", capability={_GPU: 8})
-    h.queue("child", parent="parent")
-    h.group("g", queue="child", phase="Pending", min_resources={_GPU: "16"})
-    h.step()
-
-    messages = [event.message for event in h.events if event.reason == "CanNeverStart"]
-    assert messages == [_text("16", "8", _GPU, "<parent> (ancestor of <child>)")]
-
-
-def test_a_raised_capability_ends_the_report() -> None:
-    h = _harness("capacity")
-    h.queue("q", capability={_GPU: 8})
-    h.group("g", queue="q", phase="Pending", min_resources={_GPU: "16"})
-    h.pod("p", group="g", requests={_GPU: "16"})
-    h.step()
-    h.queue("q", capability={_GPU: 16})
-    h.settle()
-
-    assert {(one.type, one.status) for one in h.job("g").conditions} >= {("CanNeverStart", "False")}
-    assert h.binds == {"p": "n"}
-
-
 @pytest.mark.parametrize("plugin", ["capacity", "proportion", "capacity-card"])
 def test_an_admitted_job_above_a_lowered_limit_returns_its_reservation_at_once(plugin: str) -> None:
     h = _harness(plugin)
@@ -87,31 +63,6 @@ def test_an_admitted_job_above_a_lowered_limit_returns_its_reservation_at_once(p
     text = _text("16", "12", "cpu", "q")
     assert ("CanNeverStart", text) in h.event_messages("PodGroup", "g")
     assert ("CanNeverStart", "True", text) in {(one.type, one.status, one.message) for one in h.job("g").conditions}
-
-
-def test_an_admitted_job_above_a_lowered_limit_of_an_ancestor_returns_its_reservation() -> None:
-    h = _harness("capacity, enableHierarchy: true")
-    h.queue("parent", capability={_GPU: 16})
-    h.queue("child", parent="parent")
-    h.group("g", queue="child", phase="Pending", min_resources={_GPU: "16"})
-    h.step()
-    assert h.phases["g"] == "Inqueue"
-    h.queue("parent", capability={_GPU: 8})
-    h.settle()
-
-    assert h.phases["g"] == "Pending"
-
-
-def test_guarantees_of_siblings_limit_a_job_like_a_capability() -> None:
-    h = _harness("capacity, enableHierarchy: true")
-    h.queue("parent", capability={"cpu": "20"})
-    h.queue("child", parent="parent")
-    h.queue("sibling", parent="parent", guarantee={"cpu": "12"})
-    h.group("g", queue="child", phase="Pending", min_resources={"cpu": "10"})
-    h.step()
-
-    messages = [event.message for event in h.events if event.reason == "CanNeverStart"]
-    assert messages == [_text("10", "8", "cpu", "child")]
 
 
 # --- groups without pending pods --------------------------------------------------------------------------------------

@@ -130,19 +130,6 @@ def test_beginnings_of_names(keys: dict[str, int], points: float | None) -> None
     assert round(found[0]) == (points or 0)
 
 
-def test_the_fullest_node_gets_the_pod() -> None:
-    h = Harness(conf(resources=PACK_CARDS))
-    h.queue("q")
-    h.group("g")
-    for name in ("a", "b", "c"):
-        h.node(name, cpu="8", resources={GPU: 8})
-    h.pod("there", node="b", requests={"cpu": "1", GPU: 4})
-    for index in range(5):
-        h.pod(f"p{index}", requests={"cpu": "1", GPU: 1})
-    h.settle()
-    assert [h.binds[f"p{index}"] for index in range(5)] == ["b", "b", "b", "b", "a"]
-
-
 # --- scarce resources -------------------------------------------------------------------------------------------------
 
 SCARCE = {"enable": True, "resources": f"{GPU}, {FPGA},{NPU}", "weight": 10}
@@ -176,21 +163,6 @@ def test_scarce_resources(
     h.node("n", **node)
     h.pod("p", requests=request_)
     assert scores(h, hook="score_scarcity") == (None if points is None else [points])
-
-
-def test_pods_without_cards_go_where_no_cards_are() -> None:
-    h = Harness(conf(resourceStrategyFitWeight=0, sra=SCARCE))
-    h.queue("q")
-    h.group("g")
-    h.node("a", **offers(GPU))
-    h.node("b")
-    h.pod("p", requests={"cpu": "1"})
-    h.step()
-    assert h.binds == {"p": "b"}
-    h.node("b", resources={GPU: 8, FPGA: 1})  # the resources of a node may change
-    h.pod("later", requests={"cpu": "1"})
-    h.step()
-    assert h.binds["later"] == "a"
 
 
 # --- the remainder for cards ------------------------------------------------------------------------------------------
@@ -244,18 +216,6 @@ def test_cards_in_use_want_nothing_left() -> None:
     h.pod("cards", node="n", requests={"cpu": "1", GPU: 8})
     h.pod("p", requests={"cpu": "32"})
     assert refusals(h) == {}
-
-
-def test_a_run_of_pods_stops_where_the_share_of_the_cards_begins() -> None:
-    h = Harness(conf(proportional=leaves(cpu=4, memory=0)))
-    h.queue("q")
-    h.group("g", min_member=1)
-    h.node("n", cpu="40", resources={GPU: 8})
-    for index in range(10):
-        h.pod(f"p{index}", requests={"cpu": "1"})
-    h.settle()
-    assert len(h.binds) == 8
-    assert f"1 proportional of resource {GPU} check failed" in h.pod_message("p9")
 
 
 # --- annotations that cannot be read ----------------------------------------------------------------------------------

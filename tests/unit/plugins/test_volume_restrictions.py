@@ -10,7 +10,6 @@ import pytest
 from capcard_sched.model.intents import Evict
 from capcard_sched.testing import Harness
 
-IN_USE = "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode"
 _CONF = """
 actions: "enqueue, allocate, backfill, preempt"
 tiers:
@@ -50,56 +49,6 @@ def pod(h: Harness, name: str, claim: str = "data", priority: int = 1, **more: A
 
 
 # --- ReadWriteOncePod -------------------------------------------------------------------------------------------------
-
-
-def test_a_second_pod_of_an_exclusive_claim_is_rejected_on_all_nodes() -> None:
-    h = cluster("n1", "n2")
-    exclusive(h)
-    pod(h, "holder", node="n1", phase="Running")
-    pod(h, "p")
-    h.step()
-    assert not h.binds
-    assert IN_USE in h.pod_message("p")
-
-
-def test_pods_of_one_session_do_not_share_an_exclusive_claim() -> None:
-    h = cluster("n1", "n2")
-    exclusive(h)
-    for name in ("a", "b"):
-        pod(h, name)
-    h.settle()
-    assert len(h.binds) == 1
-
-
-def test_a_gang_with_one_exclusive_claim_is_not_placed() -> None:
-    h = cluster("n1")
-    exclusive(h)
-    h.group("g", min_member=2)
-    for name in ("a", "b"):
-        h.pod(name, requests={"cpu": "1"}, **uses("data"))
-    h.settle()
-    assert not h.binds
-
-
-def test_other_pods_share_other_claims() -> None:
-    h = cluster("n1", "n2")
-    exclusive(h, "data", "ReadWriteMany")
-    pod(h, "holder", node="n1", phase="Running")
-    pod(h, "p")
-    h.step()
-    assert "p" in h.binds
-
-
-def test_an_exclusive_claim_is_free_when_its_pod_is_gone() -> None:
-    h = cluster("n1", "n2")
-    exclusive(h)
-    pod(h, "holder", node="n1", phase="Running")
-    pod(h, "p")
-    h.settle()
-    assert not h.binds
-    h.delete_pod("holder")
-    h.step()
-    assert "p" in h.binds
 
 
 def test_a_claim_that_becomes_known_later_is_exclusive_from_then_on() -> None:
@@ -169,7 +118,6 @@ SOURCES: list[tuple[dict[str, Any], str, str]] = [
 ]
 #: Plugins that the scheduler of Kubernetes takes for migrated without a look at the CSINode.
 EVERYWHERE = ("aws-ebs", "gce-pd", "azure-disk", "cinder")
-EBS = "ebs.csi.aws.com"
 
 
 @pytest.mark.parametrize("listed", [True, False], ids=["listed as migrated", "not listed"])
@@ -230,56 +178,3 @@ def test_inline_volumes_count(
         h.delete_pod("r")
         h.settle()
         assert "p" in h.binds
-
-
-def test_inline_volumes_of_one_session_count() -> None:
-    h = cluster("n1", "n2")
-    for name in ("n1", "n2"):
-        h.csi_node(name, ebs_csi_aws_com=1)
-    for name in ("a", "b", "c"):
-        h.group(f"g-{name}", phase="Inqueue")
-        h.pod(name, group=f"g-{name}", requests={"cpu": "1"}, volumes=[ebs("v", name)])
-    h.settle()
-    assert sorted(h.binds.values()) == ["n1", "n2"]
-
-
-def test_an_inline_volume_and_a_claim_of_the_same_disk_count_once() -> None:
-    h = cluster("n1")
-    h.csi_node("n1", ebs_csi_aws_com=1)
-    h.volume("pv", claim="data", driver=EBS, handle="1")
-    h.claim("data", volume="pv")
-    pod(h, "r", node="n1", phase="Running")
-    h.group("g-p", phase="Inqueue")
-    h.pod("p", group="g-p", requests={"cpu": "1"}, volumes=[ebs("v", "1")])
-    h.step()
-    assert "p" in h.binds
-
-
-def test_a_plugin_that_becomes_migrated_counts_from_then_on() -> None:
-    h = cluster("n1")
-    h.csi_node("n1", pxd_portworx_com=1)
-    volumes = [{"name": "v", "portworxVolume": {"volumeID": "a"}}]
-    h.group("g-r", phase="Running")
-    h.pod("r", group="g-r", requests={"cpu": "1"}, node="n1", phase="Running", volumes=volumes)
-    h.step()
-    h.csi_node("n1", migrated=["kubernetes.io/aws-ebs", "kubernetes.io/portworx-volume"], pxd_portworx_com=1)
-    h.group("g-p", phase="Inqueue")
-    h.pod("p", group="g-p", requests={"cpu": "1"}, volumes=[{"name": "v", "portworxVolume": {"volumeID": "b"}}])
-    h.step()
-    assert not h.binds
-
-
-def test_an_in_tree_provisioner_counts_as_its_csi_driver() -> None:
-    h = cluster("n1")
-    h.storage_class("gp2", provisioner="kubernetes.io/aws-ebs")
-    h.claim("data", storage_class="gp2", volume="pv-missing")
-    pod(h, "r", node="n1", phase="Running")
-    assert not free_attachments(h, "ebs.csi.aws.com")
-
-
-def test_a_local_volume_counts_for_no_driver() -> None:
-    h = cluster("n1")
-    h.volume("pv", claim="data", local={"path": "/data"})
-    h.claim("data", volume="pv")
-    pod(h, "r", node="n1", phase="Running")
-    assert free_attachments(h)

@@ -7,13 +7,9 @@ from typing import Any
 
 import pytest
 
-from capcard_sched.framework.api.node_view import PodSignature
 from capcard_sched.framework.session.statement import Statement
-from capcard_sched.model.refusal import Figures, Refusal
-from capcard_sched.model.status import Vote
 from capcard_sched.plugins.capacity import Capacity
-from capcard_sched.testing import Harness
-from tests.unit.plugins.capacity.clusters import GPU, capacity, cluster, figures, insufficient, work
+from tests.unit.plugins.capacity.clusters import GPU, capacity, cluster, figures, work
 
 # --- attributes -------------------------------------------------------------------------------------------------------
 
@@ -66,22 +62,6 @@ def test_without_a_tree_no_queue_is_drained_before_another() -> None:
 
 
 @pytest.mark.parametrize(
-    "requested, refusal",
-    [
-        pytest.param("2", insufficient("preemptive", Figures("cpu", 2000, 5000, 4000)), id="beyond deserved"),
-        pytest.param("1", None, id="within deserved"),
-    ],
-)
-def test_a_queue_reclaims_up_to_its_deserved_amount(requested: str, refusal: Refusal | None) -> None:
-    h = cluster()
-    h.queue("q", deserved={"cpu": "4"})
-    work(h, "q", runs=3)
-    h.pod("asks", group="q", requests={"cpu": requested})
-    session = h.session()
-    assert capacity(h).preemptive(session.queues["q"], h.task("asks")) == refusal
-
-
-@pytest.mark.parametrize(
     "deserved, may",
     [
         pytest.param({GPU: "2"}, True, id="what deserved does not name is no matter of it"),
@@ -100,64 +80,7 @@ def test_entitlement_covers_the_resources_that_deserved_names(deserved: dict[str
     assert (capacity(h).preemptive(session.queues["q"], h.task("asks")) is None) is may
 
 
-def test_a_queue_takes_nothing_back_beyond_its_capability() -> None:
-    h = cluster()
-    h.queue("q", deserved={"cpu": "4"}, capability={"memory": "1Gi"})
-    h.group("q", queue="q")
-    h.pod("asks", group="q", requests={"cpu": "1", "memory": "2Gi"})
-    session = h.session()
-    refusal = capacity(h).preemptive(session.queues["q"], h.task("asks"))
-    gi = 2**30
-    assert refusal == insufficient("preemptive", Figures("memory", 2 * gi, 2 * gi, gi), "insufficient memory")
-
-
-def test_unused_guarantees_are_not_available_to_others() -> None:
-    """Two queues are each within their real capability of 6; together they would use up the third one's 4."""
-    h = cluster("10")
-    h.queue("a")
-    h.queue("b")
-    h.queue("c", guarantee={"cpu": "4"})
-    work(h, "a", runs=5, waits=9)
-    work(h, "b", waits=9)
-    work(h, "c", runs=1, waits=9)
-    session = h.session()
-    plugin = capacity(h)
-    allowed = {}
-    for name in "abc":
-        tasks = [h.task(f"{name}-waits{i}") for i in range(9)]
-        answer = plugin.allocatable_many(session.queues[name], PodSignature(tasks[0].cls, {}, 0), tasks)
-        allowed[name] = answer.count
-    assert allowed == {"a": 1, "b": 1, "c": 9}  # nothing is kept free for others but c: the nodes limit it
-    assert plugin.allocatable_many(
-        session.queues["b"], PodSignature(h.task("b-waits0").cls, {}, 0), [h.task("b-waits0"), h.task("b-waits1")]
-    ).refusal == insufficient("allocatable", Figures("cpu", 1000, 8000, 7000), queue="root")
-
-
-def test_a_full_cluster_hands_guarantees_to_their_owners() -> None:
-    h = cluster("10")
-    h.queue("a")
-    h.queue("b")
-    h.queue("c", guarantee={"cpu": "4"})
-    work(h, "a", waits=9)
-    work(h, "b", waits=9)
-    h.settle()
-    assert len(h.binds) == 6
-    work(h, "c", waits=9)
-    h.settle()
-    assert sorted(name.partition("-")[0] for name in h.binds).count("c") == 4
-
-
 # --- admission --------------------------------------------------------------------------------------------------------
-
-
-def test_a_queue_below_its_limit_admits_though_the_cluster_is_full() -> None:
-    h = cluster("4")
-    h.queue("q", deserved={"cpu": "2"})
-    h.queue("rich")
-    work(h, "rich", runs=4)
-    h.group("g", queue="q", phase="Pending", min_resources={"cpu": "2"})
-    h.session()
-    assert capacity(h).job_enqueueable(h.job("g")) is Vote.PERMIT
 
 
 def test_a_refusal_is_worked_out_again_only_when_something_it_follows_from_changed() -> None:
@@ -255,10 +178,3 @@ def test_the_argument_must_be_a_whole_number_of_levels() -> None:
     assert Capacity().arguments.ancestor_reclaim_level == 0
     assert capacity(cluster(level=2)).arguments.ancestor_reclaim_level == 2
     assert capacity(cluster(level=-1)).arguments.ancestor_reclaim_level == 0
-
-
-def test_a_cluster_without_queues_or_nodes_is_no_trouble() -> None:
-    h = Harness('actions: "allocate"\ntiers: [{plugins: [{name: capacity}]}]')
-    assert not h.step().report.errors
-    h.queue("q", deserved={"cpu": "1"}, guarantee={"cpu": "1"})
-    assert not h.step().report.errors

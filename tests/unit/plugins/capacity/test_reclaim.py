@@ -6,10 +6,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from capcard_sched.framework.api.plugin import VETO
 from capcard_sched.framework.session.statement import Statement
-from capcard_sched.testing import Harness
-from tests.unit.plugins.capacity.clusters import GPU, capacity, cluster, reclaim, work
+from tests.unit.plugins.capacity.clusters import GPU, capacity, cluster, reclaim
 
 
 class Case(NamedTuple):
@@ -63,56 +61,6 @@ def test_victims(case: Case) -> None:
     assert causes == dict.fromkeys((name for name in names if name not in victims), case.cause)
 
 
-def test_each_victim_counts_for_the_next() -> None:
-    h = cluster("20")
-    h.queue("rich", deserved={"cpu": "4"})
-    h.queue("poor", deserved={"cpu": "9"})
-    work(h, "rich", runs=4, each="1500m")
-    work(h, "poor", waits=1)
-    h.session()
-    assert reclaim(h, "poor-waits0", [f"rich-runs{i}" for i in range(4)])[0] == ["rich-runs0", "rich-runs1"]
-
-
-def test_pods_that_break_no_gang_are_counted_first() -> None:
-    h = cluster("20")
-    h.queue("rich", deserved={"cpu": "3"})
-    h.queue("poor", deserved={"cpu": "9"})
-    h.group("whole", queue="rich", min_member=2)
-    h.group("loose", queue="rich", min_member=1)
-    for name in ("whole", "loose"):
-        for i in range(2):
-            h.pod(f"{name}{i}", group=name, node="n1")
-    work(h, "poor", waits=1)
-    h.session()
-    # Only one pod may go, and the gang that is just whole could not do without any.
-    assert reclaim(h, "poor-waits0", ["whole0", "whole1", "loose0", "loose1"])[0] == ["loose0"]
-
-
-def test_victims_of_a_statement_count_as_freed_until_it_is_undone() -> None:
-    h = cluster("20")
-    h.queue("rich", deserved={"cpu": "2"})
-    h.queue("poor", deserved={"cpu": "9"})
-    work(h, "rich", runs=3)
-    work(h, "poor", waits=1)
-    session = h.session()
-    statement = Statement(session)
-    statement.evict(h.task("rich-runs0"), "reclaim")
-    assert reclaim(h, "poor-waits0", ["rich-runs1", "rich-runs2"])[0] == []
-    statement.discard()
-    assert reclaim(h, "poor-waits0", ["rich-runs1", "rich-runs2"])[0] == ["rich-runs1"]
-
-
-def test_nominations_of_a_queue_do_not_cost_it_running_pods() -> None:
-    h = cluster("20")
-    h.queue("rich", deserved={"cpu": "2"})
-    h.queue("poor", deserved={"cpu": "9"})
-    work(h, "rich", runs=2, waits=1)
-    work(h, "poor", waits=1)
-    session = h.session()
-    Statement(session).pipeline(h.job("rich"), [h.task("rich-waits0")], [session.nodes.by_name["n1"]])
-    assert reclaim(h, "poor-waits0", ["rich-runs0", "rich-runs1"])[0] == []
-
-
 @pytest.mark.parametrize(
     "deserved",
     [
@@ -139,29 +87,3 @@ def test_a_queue_never_reclaims_its_own_victim(deserved: dict[str, str] | None, 
     for name in victims:
         statement.evict(h.task(name), "reclaim")
         assert capacity(h).preemptive(session.queues["rich"], h.task(name)) is not None
-
-
-def test_deserved_amounts_are_protected_behind_a_permissive_tier() -> None:
-    h = Harness("""
-actions: "allocate"
-tiers: [{plugins: [{name: conformance}]}, {plugins: [{name: capacity}]}]
-""")
-    h.node("n1", cpu="20")
-    h.queue("rich", deserved={"cpu": "2"})
-    h.queue("poor", deserved={"cpu": "9"})
-    work(h, "rich", runs=4)
-    work(h, "poor", waits=1)
-    session = h.session()
-    candidates = [h.task(f"rich-runs{i}") for i in range(4)]
-    victims = session.dispatch.victims("reclaimable", h.task("poor-waits0"), candidates)
-    assert [task.name for task in victims] == ["rich-runs0", "rich-runs1"]
-
-
-def test_pods_of_no_queue_are_left_to_others_and_reclaim_nothing() -> None:
-    h = cluster("20")
-    h.queue("rich")
-    work(h, "rich", runs=1, waits=1)
-    h.pod("foreign", group=None, node="n1", scheduler="default-scheduler")
-    h.session()
-    assert reclaim(h, "rich-waits0", ["foreign"]) == ([], {})
-    assert capacity(h).reclaimable(h.task("foreign"), [h.task("rich-runs0")]) == VETO

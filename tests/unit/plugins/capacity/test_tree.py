@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from capcard_sched.framework.api.node_view import PodSignature
 from capcard_sched.framework.session.statement import Statement
-from capcard_sched.model.refusal import Figures, Refusal
+from capcard_sched.model.refusal import Figures
 from capcard_sched.model.status import Vote
 from capcard_sched.plugins.capacity import Capacity
 from capcard_sched.testing import Harness
@@ -28,20 +27,6 @@ def _company(h: Harness, *, root: bool = True, **eng: Any) -> None:
 
 
 # --- limits -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("root", [True, False])
-def test_a_leaf_is_limited_by_every_queue_above_it(root: bool) -> None:
-    h = cluster(tree=True)
-    _company(h, root=root, capability={"cpu": "6"})
-    work(h, "a", runs=1)
-    work(h, "b", runs=4)
-    h.pod("asks", group="a", requests={"cpu": "2"})
-    h.pod("small", group="a", requests={"cpu": "1"})
-    session = h.session()
-    refusal = insufficient("allocatable", Figures("cpu", 2000, 7000, 6000), queue="eng")
-    assert capacity(h).allocatable(session.queues["a"], h.task("asks")) == refusal
-    assert capacity(h).allocatable(session.queues["a"], h.task("small")) is None
 
 
 def test_limits_pass_down_the_tree() -> None:
@@ -95,23 +80,6 @@ def test_sums_are_of_a_queue_and_all_below_it() -> None:
         "sci": 4000,
     }
     assert figures(h, "request_milli_cpu") == {"a": 3000, "b": 1000, "c": 4000, "eng": 4000, "root": 8000, "sci": 4000}
-
-
-def test_a_guarantee_in_a_subtree_is_kept_free_from_all_others() -> None:
-    h = cluster("10", tree=True)
-    _company(h, guarantee={"cpu": "6"})
-    h.queue("b", parent="eng", guarantee={"cpu": "4"})
-    work(h, "a", runs=5, waits=9)
-    work(h, "b", waits=9)
-    work(h, "c", waits=9)
-    session = h.session()
-    allowed = {}
-    for name in "abc":
-        tasks = [h.task(f"{name}-waits{i}") for i in range(9)]
-        answer = capacity(h).allocatable_many(session.queues[name], PodSignature(tasks[0].cls, {}, 0), tasks)
-        allowed[name] = answer.count
-    # a holds 5 and b is owed 4, both below eng: one is left, for a or c. b could have all that is not a's.
-    assert allowed == {"a": 1, "b": 5, "c": 1}
 
 
 # --- admission --------------------------------------------------------------------------------------------------------
@@ -169,22 +137,6 @@ def test_the_root_limits_all_together_where_it_is_given_a_capability(
         assert vote == insufficient("job_enqueueable", Figures("cpu", 6000, 12_000, limit), queue="root")
 
 
-@pytest.mark.parametrize("hook", ["allocatable", "preemptive"])
-def test_only_leaves_run_anything(hook: str) -> None:
-    h = cluster(tree=True)
-    _company(h, deserved={"cpu": "5"})
-    work(h, "eng", waits=1)
-    work(h, "a", waits=1)
-    session = h.session()
-    message = "Queue <eng> is not a leaf queue"
-    refusal = getattr(capacity(h), hook)(session.queues["eng"], h.task("eng-waits0"))
-    assert refusal == Refusal(hook, "capacity", "QueueNotLeaf", message, queue="eng")
-    enqueue = capacity(h).job_enqueueable(h.job("eng"))
-    assert enqueue == Refusal("job_enqueueable", "capacity", "QueueNotLeaf", message, queue="eng", event=True)
-    # The queues below are none the worse for it.
-    assert capacity(h).allocatable(session.queues["a"], h.task("a-waits0")) is None
-
-
 # --- orders -----------------------------------------------------------------------------------------------------------
 
 
@@ -229,15 +181,6 @@ def test_shares_of_queues_above_follow_placements() -> None:
     assert plugin.queue_order(session.queues["c"]) < plugin.queue_order(session.queues["a"])
 
 
-def test_priority_goes_before_all_shares() -> None:
-    h = cluster("40", tree=True)
-    _shares(h)
-    h.queue("b", parent="eng", deserved={"cpu": "7"}, priority=1)
-    session = h.session()
-    keys = {name: capacity(h).queue_order(session.queues[name]) for name in "abc"}
-    assert sorted(keys, key=keys.__getitem__) == ["b", "c", "a"]
-
-
 def test_the_nearest_queues_are_drained_first() -> None:
     h = cluster(tree=True)
     _company(h)
@@ -250,19 +193,6 @@ def test_the_nearest_queues_are_drained_first() -> None:
 
 
 # --- reclaim ----------------------------------------------------------------------------------------------------------
-
-
-def test_a_guarantee_above_the_victims_queue_is_kept_unless_it_is_above_the_reclaimer_too() -> None:
-    h = cluster("20", tree=True)
-    _company(h, guarantee={"cpu": "3"})
-    h.queue("c", parent="sci", deserved={"cpu": "9"})
-    h.queue("b", parent="eng", deserved={"cpu": "9"})
-    work(h, "a", runs=3)
-    work(h, "c", waits=1)
-    work(h, "b", waits=1)
-    h.session()
-    assert reclaim(h, "c-waits0", ["a-runs0"]) == ([], {"a-runs0": "guarantee"})
-    assert reclaim(h, "b-waits0", ["a-runs0"]) == (["a-runs0"], {})
 
 
 @pytest.mark.parametrize(
@@ -282,17 +212,6 @@ def test_ancestors_may_have_to_be_above_deserved_too(level: int, victims: list[s
     work(h, "c", waits=1)
     h.session()
     assert reclaim(h, "c-waits0", ["a-runs0", "a-runs1"]) == (victims, protected)
-
-
-def test_victims_for_a_full_subtree_are_inside_it() -> None:
-    h = cluster("20", tree=True)
-    _company(h, capability={"cpu": "4"})
-    h.queue("a", parent="eng", deserved={"cpu": "2"})
-    work(h, "a", waits=1)
-    work(h, "b", runs=4)
-    work(h, "c", runs=4)
-    h.session()
-    assert reclaim(h, "a-waits0", ["c-runs0", "b-runs0"]) == (["b-runs0"], {"c-runs0": "capability"})
 
 
 # --- over sessions ---------------------------------------------------------------------------------------------------
@@ -323,17 +242,3 @@ def test_the_tree_kept_over_sessions_equals_one_built_anew() -> None:
         assert list(capacity(h).metrics()) == list(anew.metrics())
         for queue in session.queues.values():
             assert capacity(h).queue_order(queue) == anew.queue_order(queue)
-
-
-def test_deep_trees_of_queues_share_a_cluster() -> None:
-    h = cluster("12", tree=True)
-    _company(h, capability={"cpu": "8"}, deserved={"cpu": "8"})
-    h.queue("a", parent="eng", deserved={"cpu": "4"})
-    h.queue("b", parent="eng", deserved={"cpu": "4"})
-    h.queue("sci", deserved={"cpu": "4"})
-    h.queue("c", parent="sci", deserved={"cpu": "4"})
-    for name in "abc":
-        work(h, name, waits=12)
-    h.settle()
-    placed = [name.partition("-")[0] for name in h.binds]
-    assert {name: placed.count(name) for name in "abc"} == {"a": 4, "b": 4, "c": 4}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 
@@ -18,7 +17,6 @@ from capcard_sched.model.annotations import (
 from capcard_sched.model.task_topology import GROUPS_FORM, ORDER_FORM, TaskAffinityGroups
 from capcard_sched.plugins.task_topology import Relations, TaskTopologyArguments
 from capcard_sched.testing import Harness, registry
-from tests.evictions import evicted
 from tests.unit.plugins.task_topology.world import World, conf, notes, snapshot
 
 
@@ -58,12 +56,6 @@ def test_19_4_the_bucket_stays_where_it_began(earlier: bool) -> None:
     if not earlier:
         w.place("ps-0", "n1")
     assert w.scores("worker-0") == {"n1": 100, "n2": 66.67}
-
-
-def test_19_5_the_order_of_the_user_holds_inside_a_bucket() -> None:
-    w = team(order="worker,ps").nodes(n1=8)
-    w.open()
-    assert w.order() == ["worker-0", "worker-1", "ps-0"]
 
 
 # --- buckets ----------------------------------------------------------------------------------------------------------
@@ -137,32 +129,6 @@ def test_buckets_do_not_depend_on_the_order_of_arrival() -> None:
 
     names = ["a-0", "b-0", "a-1", "b-1", "b-2"]
     assert built(names) == built(names[::-1])
-
-
-# --- order ------------------------------------------------------------------------------------------------------------
-
-
-def test_full_buckets_come_first_and_strangers_last() -> None:
-    w = World({"x": 1, "a": 2, "b": 3}, affinity="b", anti="a;a,b", order="a,b").nodes(n1=8)
-    w.open()
-    assert w.buckets() == [["a-0"], ["a-1"], ["b-0", "b-1", "b-2"]]
-    assert w.order() == ["b-0", "b-1", "b-2", "a-0", "a-1", "x-0"]
-
-
-def test_inside_a_bucket_the_priority_of_the_role_decides_where_the_user_does_not() -> None:
-    w = World({"a": 1, "b": 2}, affinity="b;a,b", anti="a").nodes(n1=8)
-    w.open()
-    assert w.buckets() == [["a-0", "b-0", "b-1"]]
-    assert w.order() == ["a-0", "b-0", "b-1"]
-
-
-def test_the_order_is_constant_during_a_session() -> None:
-    """Else the rest of a bucket would come behind another one that is still whole."""
-    w = World({"a": 4, "b": 2}, affinity="a,b", anti="b").nodes(n1=8)
-    w.open()
-    before = w.order()
-    w.place(before[0], "n1")
-    assert w.order() == before[1:]
 
 
 # --- scores -----------------------------------------------------------------------------------------------------------
@@ -239,54 +205,6 @@ def test_tasks_of_one_template_go_each_to_the_node_of_its_bucket() -> None:
     assert w.h.binds == {"a-0": "n3", "a-1": "n2"}
 
 
-def test_best_effort_pods_follow_their_bucket_too() -> None:
-    w = World({"a": 1}, affinity="a,b").nodes(n1=1, n2=8)
-    w.h.group("g", annotations=notes(affinity="a,b"), min_member=2)
-    w.h.pod("b-0", role="b", requests={})
-    w.bound("a-1", "n2")
-    w.h.settle()
-    assert w.h.binds == {"a-0": "n2", "b-0": "n2"}
-
-
-def test_better_a_gang_that_is_undone_leaves_no_trace() -> None:
-    w = World({"a": 3}, affinity="a").nodes(n1=2)
-    session = w.open()
-    before = snapshot(w.job)
-    statement = Statement(session)
-    node = session.nodes.by_name["n1"]
-    statement.allocate(w.h.job("g"), [w.h.task("a-0"), w.h.task("a-1")], [node, node])
-    assert snapshot(w.job) != before
-    assert w.job.next(w.h.task("a-0").cls, "a", session.task_key) is w.h.task("a-2")
-    statement.discard()
-    assert snapshot(w.job) == before
-    assert w.job.next(w.h.task("a-0").cls, "a", session.task_key) is w.h.task("a-0")
-
-
-def test_capacity_is_reclaimed_for_a_whole_team() -> None:
-    """Preemption calls the plugin too: it places on a statement and undoes it while it searches for the best node."""
-    text = json.loads(conf("priority", "conformance"))
-    text["actions"] = "enqueue, allocate, preempt"
-    text["tiers"][0]["plugins"][0] |= {"enablePreemptable": False, "enableJobStarving": False}  # gang
-    h = Harness(json.dumps(text), run=True)
-    h.priority_class("high", 100)
-    h.queue("q")
-    for node, cpu in (("n1", "2"), ("n2", "3"), ("n3", "2")):
-        h.node(node, cpu=cpu)
-        h.group(f"low-{node}", phase="Running")
-        h.pod(f"low-{node}", group=f"low-{node}", node=node, requests={"cpu": cpu})
-    h.group("g", annotations=notes("ps,worker"), min_member=3, priority_class="high")
-    for name in ("ps-0", "worker-0", "worker-1"):
-        h.pod(name, role=name.partition("-")[0])
-    result = h.step()
-    assert not result.report.errors
-    victims = evicted(result)
-    assert len(victims) in (1, 2)
-    for name in victims:
-        h.delete_pod(name)
-    h.settle()
-    assert h.binds.keys() == {"ps-0", "worker-0", "worker-1"}
-
-
 @pytest.mark.parametrize("count_running", [False, True])
 def test_an_eviction_leaves_the_bucket_and_its_undoing_comes_back(count_running: bool) -> None:
     arguments = {"task-topology.count-running": count_running}
@@ -332,20 +250,6 @@ def test_an_invalid_topology_is_ignored_and_reported_once(
     )
     assert w.h.binds.keys() == {"ps-0", "worker-0", "worker-1"}, "nothing else is lost"
     assert w.plugin._jobs == {}
-
-
-def test_a_name_whose_pods_do_not_exist_yet_is_valid() -> None:
-    h = Harness(conf())
-    h.queue("q")
-    h.node("n1")
-    h.group("g", annotations=notes("ps,worker"), min_member=2)
-    h.pod("ps-0", role="ps")
-    h.settle()
-    assert not [event for event in h.all_events if event.reason == "InvalidAnnotation"]
-    h.pod("worker-0", role="worker")
-    h.settle()
-    assert not [event for event in h.all_events if event.reason == "InvalidAnnotation"]
-    assert len(h.binds) == 2
 
 
 def test_a_task_that_the_group_counts_is_known_before_it_has_pods() -> None:

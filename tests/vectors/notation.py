@@ -1,0 +1,170 @@
+"""The statements of a vector: `pod a/a-0..2 @n1 cpu=2` is three calls of `Harness.pod`.
+
+A statement is a method of the harness, names, bare words and `key=value`. Statements end with `;` or a newline; a line
+that is indented continues the one before.
+
+* Names: `a,b` or `p0..3`, which is p0,p1,p2,p3; one call each, in this order.
+* `pod a/x`: pod x of group a (`pod x`: group g; `pod -/x`: of no group). `group b/a`: group a of queue b (default: q).
+* `@n1`: the node of a pod. A bare word is the phase of a pod or group, the state of a queue, the card of a gpu_node.
+* `2*NVIDIA-H200` on a pod: two cards, and the name of the card. On a gpu_node: a card and its count.
+* `cpu=2`, `memory=1Gi`, `gpu=2` on a pod: its requests; `+` and `-`: a switch on or off (`-reclaimable`).
+* A mapping is `key:value,key:value` or YAML in braces; lists are YAML in brackets.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import Any, Final, NamedTuple
+
+import yaml
+
+from capcard_sched.testing import Harness
+
+#: Short names of arguments.
+ALIASES: Final = {
+    "min": "min_member",
+    "roles": "min_task_member",
+    "amounts": "min_resources",
+    "class": "priority_class",
+}
+#: Requests of pods that may be arguments of their own.
+REQUESTS: Final = {"cpu": "cpu", "memory": "memory", "gpu": "nvidia.com/gpu"}
+_RANGE: Final = re.compile(r"^(.*?)(\d+)\.\.(\d+)$")
+
+
+class Call(NamedTuple):
+    """One call of the harness."""
+
+    verb: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+def names(text: str) -> list[str]:
+    """The names that a list with ranges stands for."""
+    found: list[str] = []
+    for part in text.split(","):
+        match = _RANGE.match(part)
+        if match is None:
+            found.append(part)
+        else:
+            stem, first, last = match.group(1), int(match.group(2)), int(match.group(3))
+            found += [f"{stem}{number}" for number in range(first, last + 1)]
+    return found
+
+
+def calls(text: str) -> list[Call]:
+    """The calls of some statements; ValueError names the statement that is not understood."""
+    found: list[Call] = []
+    for statement in _split(text):
+        try:
+            found += _calls(_tokens(statement))
+        except (KeyError, TypeError, ValueError, yaml.YAMLError) as error:
+            raise ValueError(f"statement <{statement}>: {error}") from error
+    return found
+
+
+def statements(text: str) -> list[list[str]]:
+    """The words of each statement."""
+    return [_tokens(statement) for statement in _split(text)]
+
+
+def _split(text: str) -> list[str]:
+    """Statements; separators in brackets and quotes do not count."""
+    text = "\n".join(line for line in text.split("\n") if not line.lstrip().startswith("#"))
+    text = re.sub(r"\n[ \t]+", " ", text)
+    found, start, depth, quote = [], 0, 0, ""
+    for index, char in enumerate(text + ";"):
+        if quote:
+            quote = "" if char == quote else quote
+        elif char in "'\"":
+            quote = char
+        elif char in "{[":
+            depth += 1
+        elif char in "}]":
+            depth -= 1
+        elif char in ";\n" and depth == 0:
+            found.append(text[start:index].strip())
+            start = index + 1
+    return [statement for statement in found if statement]
+
+
+def _tokens(statement: str) -> list[str]:
+    """Words; one with brackets or quotes reaches to their end."""
+    found, start, depth, quote = [], 0, 0, ""
+    for index, char in enumerate(statement + " "):
+        if quote:
+            quote = "" if char == quote else quote
+        elif char in "'\"":
+            quote = char
+        elif char in "{[":
+            depth += 1
+        elif char in "}]":
+            depth -= 1
+        elif char == " " and depth == 0:
+            if index > start:
+                found.append(statement[start:index])
+            start = index + 1
+    return found
+
+
+def _calls(tokens: list[str]) -> list[Call]:
+    verb, *rest = tokens
+    signature = inspect.signature(getattr(Harness, verb))
+    kwargs: dict[str, Any] = {}
+    args: list[Any] = []
+    subject = ""
+    if rest and "=" not in rest[0].split("{")[0]:
+        subject, *rest = rest
+    owner = ""
+    if verb in ("pod", "group") and "/" in subject:
+        owner, _, subject = subject.partition("/")
+        kwargs["group" if verb == "pod" else "queue"] = None if owner == "-" else owner
+    for token in rest:
+        key, equals, text = token.partition("=")
+        if equals and re.fullmatch(r"[A-Za-z_]+", key):
+            _argument(verb, signature, ALIASES.get(key, key), text, kwargs)
+        elif token.startswith("@"):
+            kwargs["node"] = token[1:]
+        elif token[0] in "+-":
+            kwargs[token[1:]] = token[0] == "+"
+        else:
+            _bare(verb, token, kwargs, args)
+    return [Call(verb, (name, *args), dict(kwargs)) for name in names(subject)]
+
+
+def _argument(verb: str, signature: inspect.Signature, key: str, text: str, kwargs: dict[str, Any]) -> None:
+    if verb == "pod" and key in REQUESTS:
+        kwargs.setdefault("requests", {})[REQUESTS[key]] = text
+        return
+    declared = signature.parameters.get(key)
+    kwargs[key] = value(text, str(declared.annotation) if declared is not None else "Any")
+
+
+def _bare(verb: str, token: str, kwargs: dict[str, Any], args: list[Any]) -> None:
+    count, star, card = token.partition("*")
+    if verb in ("pod", "gpu_node") and star:
+        kwargs["cards" if verb == "pod" else "count"] = int(count)
+        kwargs["card"] = card
+    elif verb in ("pod", "group"):
+        kwargs["phase"] = token
+    elif verb == "queue":
+        kwargs["state"] = token
+    elif verb == "gpu_node":
+        kwargs["card"] = token
+    else:
+        args.append(value(token, "Any"))
+
+
+def value(text: str, annotation: str) -> Any:
+    """The value of an argument with this annotation."""
+    if text.startswith(("{", "[", "'", '"')):
+        return yaml.safe_load(text)
+    if annotation.startswith("Mapping"):
+        text_values = annotation.startswith("Mapping[str, str]")
+        pairs = [pair.partition(":") for pair in text.split(",")] if text else []
+        return {key: found if text_values else yaml.safe_load(found) for key, _, found in pairs}
+    if annotation.startswith("str"):
+        return text
+    return yaml.safe_load(text)
