@@ -60,7 +60,7 @@ def calls(text: str) -> list[Call]:
     for statement in _split(text):
         try:
             found += _calls(_tokens(statement))
-        except (KeyError, TypeError, ValueError, yaml.YAMLError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError, yaml.YAMLError) as error:
             raise ValueError(f"statement <{statement}>: {error}") from error
     return found
 
@@ -87,6 +87,8 @@ def _split(text: str) -> list[str]:
         elif char in ";\n" and depth == 0:
             found.append(text[start:index].strip())
             start = index + 1
+    if depth or quote:
+        raise ValueError(f"statement <{text[start:].strip()}>: a bracket or quote is not closed")
     return [statement for statement in found if statement]
 
 
@@ -117,6 +119,8 @@ def _calls(tokens: list[str]) -> list[Call]:
     subject = ""
     if rest and "=" not in rest[0].split("{")[0]:
         subject, *rest = rest
+    if not subject:
+        raise ValueError("no name")
     owner = ""
     if verb in ("pod", "group") and "/" in subject:
         owner, _, subject = subject.partition("/")
@@ -143,6 +147,8 @@ def _argument(verb: str, signature: inspect.Signature, key: str, text: str, kwar
 
 
 def _bare(verb: str, token: str, kwargs: dict[str, Any], args: list[Any]) -> None:
+    if "=" in token:
+        raise ValueError(f"<{token}> has no key")
     count, star, card = token.partition("*")
     if verb in ("pod", "gpu_node") and star:
         kwargs["cards" if verb == "pod" else "count"] = int(count)
