@@ -7,12 +7,13 @@ so that loops over them are deterministic; -1 means none.
 from __future__ import annotations
 
 import re
+from copy import copy
 from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 import numpy as np
 
-from capcard_sched.model.objects import LabelSelector, ObjectMeta
+from capcard_sched.model.objects import ApiStruct, LabelSelector, ObjectMeta
 from capcard_sched.model.selectors import label_selector_problem
 
 if TYPE_CHECKING:
@@ -34,23 +35,19 @@ _MODES = ("hard", "soft")
 # --- API objects ----------------------------------------------------------------------------------------------------
 
 
-class _HyperNodeKind(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True):
-    """Base: camelCase on the wire, immutable here."""
-
-
-class ExactMatch(_HyperNodeKind, frozen=True):
+class ExactMatch(ApiStruct, frozen=True):
     """Selects one object by name."""
 
     name: str = ""
 
 
-class RegexMatch(_HyperNodeKind, frozen=True):
+class RegexMatch(ApiStruct, frozen=True):
     """Selects the objects whose name matches a regular expression."""
 
     pattern: str = ""
 
 
-class MemberSelector(_HyperNodeKind, frozen=True):
+class MemberSelector(ApiStruct, frozen=True):
     """Exactly one of the three fields is set."""
 
     exact_match: ExactMatch | None = None
@@ -58,22 +55,18 @@ class MemberSelector(_HyperNodeKind, frozen=True):
     label_match: LabelSelector | None = None
 
 
-class MemberObject(_HyperNodeKind, frozen=True):
-    """Members of one type."""
-
+class MemberObject(ApiStruct, frozen=True):
     type: str = ""
     selector: MemberSelector = MemberSelector()
 
 
-class HyperNodeSpec(_HyperNodeKind, frozen=True):
-    """Tier and members of a HyperNode."""
-
+class HyperNodeSpec(ApiStruct, frozen=True):
     tier: int | None = None
     tier_name: str | None = None
     members: tuple[MemberObject, ...] | None = None
 
 
-class HyperNodeObject(_HyperNodeKind, frozen=True, tag="HyperNode", tag_field="kind"):
+class HyperNodeObject(ApiStruct, frozen=True, tag="HyperNode", tag_field="kind"):
     """A HyperNode."""
 
     metadata: ObjectMeta = ObjectMeta()
@@ -178,19 +171,6 @@ class HyperNodeTree:
     `leaf` has, by node row, the number of the lowest HyperNode that contains the node: intp [nodes].
     """
 
-    __slots__ = (
-        "_meets",
-        "by_tier",
-        "leaf",
-        "leaf_of",
-        "names",
-        "numbers",
-        "parents",
-        "tier_names",
-        "tiers",
-        "version",
-    )
-
     def __init__(
         self,
         members: Sequence[HyperNode],
@@ -241,9 +221,7 @@ class HyperNodeTree:
 
     def over(self, nodes: Iterable[str]) -> HyperNodeTree:
         """The same tree with `leaf` for nodes in this order of rows."""
-        fresh = object.__new__(HyperNodeTree)
-        for slot in self.__slots__:
-            setattr(fresh, slot, getattr(self, slot))
+        fresh = copy(self)
         leaf_of = self.leaf_of
         fresh.leaf = np.array([leaf_of.get(name, -1) for name in nodes], dtype=np.intp)
         return fresh

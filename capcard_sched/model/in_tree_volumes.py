@@ -44,8 +44,6 @@ class _Source(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True):
 
 
 class AwsElasticBlockStore(_Source, frozen=True):
-    """An EBS volume."""
-
     volume_id: str = msgspec.field(name="volumeID", default="")
 
     @property
@@ -55,20 +53,14 @@ class AwsElasticBlockStore(_Source, frozen=True):
 
 
 class GcePersistentDisk(_Source, frozen=True):
-    """A Compute Engine disk."""
-
     handle: str = msgspec.field(name="pdName", default="")
 
 
 class AzureDisk(_Source, frozen=True):
-    """An Azure managed disk."""
-
     handle: str = msgspec.field(name="diskURI", default="")
 
 
 class AzureFile(_Source, frozen=True):
-    """An Azure file share."""
-
     handle: str = msgspec.field(name="shareName", default="")
 
 
@@ -79,14 +71,10 @@ class VolumeIdentifier(_Source, frozen=True):
 
 
 class VsphereVolume(_Source, frozen=True):
-    """A vSphere volume."""
-
     handle: str = msgspec.field(name="volumePath", default="")
 
 
 class Rbd(_Source, frozen=True):
-    """A Ceph block device."""
-
     image: str = ""
     pool: str = ""
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from capcard_sched.model.objects import LabelSelector, ObjectMeta, RawAmounts
+from capcard_sched.model.objects import ApiStruct, LabelSelector, ObjectMeta, RawAmounts
 from capcard_sched.model.quantity import QuantityError, format_binary, format_milli, is_in_bytes, milli, units
 
 if TYPE_CHECKING:
@@ -27,24 +27,20 @@ _SIDES = ("requests.", "limits.")
 # --- API objects ----------------------------------------------------------------------------------------------------
 
 
-class _LimitKind(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True):
-    """Base: camelCase on the wire, immutable here."""
-
-
-class ResourceQuotaSpec(_LimitKind, frozen=True):
+class ResourceQuotaSpec(ApiStruct, frozen=True):
     """Specified limits; scopes are ignored."""
 
     hard: RawAmounts | None = None
 
 
-class ResourceQuotaStatus(_LimitKind, frozen=True):
+class ResourceQuotaStatus(ApiStruct, frozen=True):
     """Enforced limits and usage, from the quota controller."""
 
     hard: RawAmounts | None = None
     used: RawAmounts | None = None
 
 
-class ResourceQuotaObject(_LimitKind, frozen=True, tag="ResourceQuota", tag_field="kind"):
+class ResourceQuotaObject(ApiStruct, frozen=True, tag="ResourceQuota", tag_field="kind"):
     """A ResourceQuota."""
 
     metadata: ObjectMeta = ObjectMeta()
@@ -52,13 +48,13 @@ class ResourceQuotaObject(_LimitKind, frozen=True, tag="ResourceQuota", tag_fiel
     status: ResourceQuotaStatus = ResourceQuotaStatus()
 
 
-class DisruptionBudgetSpec(_LimitKind, frozen=True):
+class DisruptionBudgetSpec(ApiStruct, frozen=True):
     """The selected pods; the status has the number of allowed disruptions."""
 
     selector: LabelSelector | None = None
 
 
-class DisruptionBudgetStatus(_LimitKind, frozen=True):
+class DisruptionBudgetStatus(ApiStruct, frozen=True):
     """Result of the disruption controller."""
 
     disruptions_allowed: int = 0
@@ -66,7 +62,7 @@ class DisruptionBudgetStatus(_LimitKind, frozen=True):
     disrupted_pods: dict[str, str] | None = None
 
 
-class PodDisruptionBudgetObject(_LimitKind, frozen=True, tag="PodDisruptionBudget", tag_field="kind"):
+class PodDisruptionBudgetObject(ApiStruct, frozen=True, tag="PodDisruptionBudget", tag_field="kind"):
     """A PodDisruptionBudget."""
 
     metadata: ObjectMeta = ObjectMeta()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from capcard_sched.model.objects import ObjectMeta
+from capcard_sched.model.objects import ApiStruct, ObjectMeta
 from capcard_sched.model.quantity import QuantityError, milli
 from capcard_sched.model.quoting import quoted, shortened
 
@@ -43,18 +43,14 @@ CPU_LIST_FORM: Final = f"CPU numbers below {MOST_CPUS} and ranges such as 0-3,8"
 # --- API objects ----------------------------------------------------------------------------------------------------
 
 
-class _NumaKind(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True):
-    """Base: camelCase on the wire, immutable here."""
-
-
-class NumaResource(_NumaKind, frozen=True):
+class NumaResource(ApiStruct, frozen=True):
     """Free amount of one resource; a list of CPUs for `cpu`."""
 
     allocatable: str | None = None
     capacity: int | None = None
 
 
-class CpuPlace(_NumaKind, frozen=True):
+class CpuPlace(ApiStruct, frozen=True):
     """Location of one CPU; exporters omit zeros."""
 
     numa: int | None = None
@@ -62,7 +58,7 @@ class CpuPlace(_NumaKind, frozen=True):
     core: int | None = None
 
 
-class PodAllocation(_NumaKind, frozen=True):
+class PodAllocation(ApiStruct, frozen=True):
     """A pod with exclusive CPUs, by uid, or by namespace and name. Older exporters list none."""
 
     uid: str | None = None
@@ -70,7 +66,7 @@ class PodAllocation(_NumaKind, frozen=True):
     namespace: str | None = None
 
 
-class NumatopologySpec(_NumaKind, frozen=True):
+class NumatopologySpec(ApiStruct, frozen=True):
     """`policies`: `CPUManagerPolicy` and `TopologyManagerPolicy` of the kubelet; `cpu_detail`: by CPU number."""
 
     policies: dict[str, str] | None = None
@@ -80,7 +76,7 @@ class NumatopologySpec(_NumaKind, frozen=True):
     pod_allocations: tuple[PodAllocation, ...] | None = None
 
 
-class NumatopologyObject(_NumaKind, frozen=True, tag="Numatopology", tag_field="kind"):
+class NumatopologyObject(ApiStruct, frozen=True, tag="Numatopology", tag_field="kind"):
     """A Numatopology; its name is the name of the node."""
 
     metadata: ObjectMeta = ObjectMeta()

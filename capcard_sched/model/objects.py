@@ -19,11 +19,11 @@ RawQuantity: TypeAlias = str | int | float
 RawAmounts: TypeAlias = dict[str, RawQuantity]
 
 
-class _Object(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True):
+class ApiStruct(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True):
     """Base: camelCase on the wire, immutable here."""
 
 
-class OwnerReference(_Object, frozen=True):
+class OwnerReference(ApiStruct, frozen=True):
     kind: str = ""
     name: str = ""
     uid: str = ""
@@ -31,7 +31,7 @@ class OwnerReference(_Object, frozen=True):
     controller: bool | None = None
 
 
-class ObjectMeta(_Object, frozen=True):
+class ObjectMeta(ApiStruct, frozen=True):
     name: str = ""
     namespace: str | None = None
     uid: str = ""
@@ -46,7 +46,7 @@ class ObjectMeta(_Object, frozen=True):
 # --- selectors, affinity, tolerations -------------------------------------------------------------------------------
 
 
-class Requirement(_Object, frozen=True):
+class Requirement(ApiStruct, frozen=True):
     """One expression of a label or node selector."""
 
     key: str
@@ -54,33 +54,33 @@ class Requirement(_Object, frozen=True):
     values: tuple[str, ...] | None = None
 
 
-class LabelSelector(_Object, frozen=True):
+class LabelSelector(ApiStruct, frozen=True):
     match_labels: dict[str, str] | None = None
     match_expressions: tuple[Requirement, ...] | None = None
 
 
-class NodeSelectorTerm(_Object, frozen=True):
+class NodeSelectorTerm(ApiStruct, frozen=True):
     match_expressions: tuple[Requirement, ...] | None = None
     match_fields: tuple[Requirement, ...] | None = None
 
 
-class NodeSelector(_Object, frozen=True):
+class NodeSelector(ApiStruct, frozen=True):
     node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
 
 
-class PreferredSchedulingTerm(_Object, frozen=True):
+class PreferredSchedulingTerm(ApiStruct, frozen=True):
     weight: int = 0
     preference: NodeSelectorTerm = NodeSelectorTerm()
 
 
-class NodeAffinity(_Object, frozen=True):
+class NodeAffinity(ApiStruct, frozen=True):
     required: NodeSelector | None = msgspec.field(name="requiredDuringSchedulingIgnoredDuringExecution", default=None)
     preferred: tuple[PreferredSchedulingTerm, ...] | None = msgspec.field(
         name="preferredDuringSchedulingIgnoredDuringExecution", default=None
     )
 
 
-class PodAffinityTerm(_Object, frozen=True):
+class PodAffinityTerm(ApiStruct, frozen=True):
     topology_key: str = ""
     label_selector: LabelSelector | None = None
     namespaces: tuple[str, ...] | None = None
@@ -89,12 +89,12 @@ class PodAffinityTerm(_Object, frozen=True):
     mismatch_label_keys: tuple[str, ...] | None = None
 
 
-class WeightedPodAffinityTerm(_Object, frozen=True):
+class WeightedPodAffinityTerm(ApiStruct, frozen=True):
     weight: int = 0
     pod_affinity_term: PodAffinityTerm = PodAffinityTerm()
 
 
-class PodAffinity(_Object, frozen=True):
+class PodAffinity(ApiStruct, frozen=True):
     """Both podAffinity and podAntiAffinity."""
 
     required: tuple[PodAffinityTerm, ...] | None = msgspec.field(
@@ -105,26 +105,26 @@ class PodAffinity(_Object, frozen=True):
     )
 
 
-class Affinity(_Object, frozen=True):
+class Affinity(ApiStruct, frozen=True):
     node_affinity: NodeAffinity | None = None
     pod_affinity: PodAffinity | None = None
     pod_anti_affinity: PodAffinity | None = None
 
 
-class Toleration(_Object, frozen=True):
+class Toleration(ApiStruct, frozen=True):
     key: str = ""
     operator: str = "Equal"
     value: str = ""
     effect: str = ""
 
 
-class Taint(_Object, frozen=True):
+class Taint(ApiStruct, frozen=True):
     key: str = ""
     value: str = ""
     effect: str = ""
 
 
-class TopologySpreadConstraint(_Object, frozen=True):
+class TopologySpreadConstraint(ApiStruct, frozen=True):
     max_skew: int = 1
     topology_key: str = ""
     when_unsatisfiable: str = "DoNotSchedule"
@@ -146,19 +146,19 @@ class HostPort(msgspec.Struct, frozen=True, order=True):
 # --- pods -----------------------------------------------------------------------------------------------------------
 
 
-class ResourceRequirements(_Object, frozen=True):
+class ResourceRequirements(ApiStruct, frozen=True):
     requests: RawAmounts | None = None
     limits: RawAmounts | None = None
 
 
-class ContainerPort(_Object, frozen=True):
+class ContainerPort(ApiStruct, frozen=True):
     host_port: int | None = None
     container_port: int = 0
     protocol: str | None = None
     host_ip: str | None = msgspec.field(name="hostIP", default=None)
 
 
-class Container(_Object, frozen=True):
+class Container(ApiStruct, frozen=True):
     name: str = ""
     image: str = ""
     resources: ResourceRequirements | None = None
@@ -167,15 +167,15 @@ class Container(_Object, frozen=True):
     restart_policy: str | None = None
 
 
-class SchedulingGate(_Object, frozen=True):
+class SchedulingGate(ApiStruct, frozen=True):
     name: str = ""
 
 
-class ClaimSource(_Object, frozen=True):
+class ClaimSource(ApiStruct, frozen=True):
     claim_name: str = ""
 
 
-class EphemeralSource(_Object, frozen=True):
+class EphemeralSource(ApiStruct, frozen=True):
     """A generic ephemeral volume; only its presence is read."""
 
 
@@ -185,7 +185,7 @@ class Volume(InTreeSources, frozen=True):
     ephemeral: EphemeralSource | None = None
 
 
-class PodSpec(_Object, frozen=True):
+class PodSpec(ApiStruct, frozen=True):
     node_name: str | None = None
     scheduler_name: str | None = None
     priority: int | None = None
@@ -206,7 +206,7 @@ class PodSpec(_Object, frozen=True):
     active_deadline_seconds: int | None = None
 
 
-class PodConditionObject(_Object, frozen=True):
+class PodConditionObject(ApiStruct, frozen=True):
     type: str = ""
     status: str = ""
     reason: str = ""
@@ -214,7 +214,7 @@ class PodConditionObject(_Object, frozen=True):
     last_transition_time: str | None = None
 
 
-class ContainerStatus(_Object, frozen=True):
+class ContainerStatus(ApiStruct, frozen=True):
     name: str = ""
     #: For `pod list`, as the number of restarts; the scheduler reads neither.
     ready: bool | None = None
@@ -223,7 +223,7 @@ class ContainerStatus(_Object, frozen=True):
     resources: ResourceRequirements | None = None
 
 
-class PodStatus(_Object, frozen=True):
+class PodStatus(ApiStruct, frozen=True):
     phase: str | None = None
     #: `Infeasible` in clusters before Kubernetes 1.33, which have no condition PodResizePending.
     resize: str | None = None
@@ -234,7 +234,7 @@ class PodStatus(_Object, frozen=True):
     conditions: tuple[PodConditionObject, ...] | None = None
 
 
-class PodObject(_Object, frozen=True, tag="Pod", tag_field="kind"):
+class PodObject(ApiStruct, frozen=True, tag="Pod", tag_field="kind"):
     metadata: ObjectMeta = ObjectMeta()
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
@@ -243,24 +243,24 @@ class PodObject(_Object, frozen=True, tag="Pod", tag_field="kind"):
 # --- nodes ----------------------------------------------------------------------------------------------------------
 
 
-class ImageObject(_Object, frozen=True):
+class ImageObject(ApiStruct, frozen=True):
     names: tuple[str, ...] | None = None
     size_bytes: int = 0
 
 
-class NodeSpec(_Object, frozen=True):
+class NodeSpec(ApiStruct, frozen=True):
     unschedulable: bool | None = None
     taints: tuple[Taint, ...] | None = None
 
 
-class NodeStatus(_Object, frozen=True):
+class NodeStatus(ApiStruct, frozen=True):
     allocatable: RawAmounts | None = None
     capacity: RawAmounts | None = None
     images: tuple[ImageObject, ...] | None = None
     conditions: tuple[PodConditionObject, ...] | None = None
 
 
-class NodeObject(_Object, frozen=True, tag="Node", tag_field="kind"):
+class NodeObject(ApiStruct, frozen=True, tag="Node", tag_field="kind"):
     metadata: ObjectMeta = ObjectMeta()
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
@@ -269,7 +269,7 @@ class NodeObject(_Object, frozen=True, tag="Node", tag_field="kind"):
 # --- scheduling.volcano.sh ------------------------------------------------------------------------------------------
 
 
-class PodGroupCondition(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True):
+class PodGroupCondition(ApiStruct, frozen=True):
     type: str = ""
     status: str = ""
     transition_id: str = msgspec.field(name="transitionID", default="")
@@ -278,7 +278,7 @@ class PodGroupCondition(msgspec.Struct, rename="camel", omit_defaults=True, froz
     message: str = ""
 
 
-class NetworkTopologySpec(_Object, frozen=True):
+class NetworkTopologySpec(ApiStruct, frozen=True):
     """Network topology constraint of the pods."""
 
     mode: str | None = None
@@ -286,7 +286,7 @@ class NetworkTopologySpec(_Object, frozen=True):
     highest_tier_name: str | None = None
 
 
-class PodGroupSpec(_Object, frozen=True):
+class PodGroupSpec(ApiStruct, frozen=True):
     min_member: int | None = None
     min_task_member: dict[str, int] | None = None
     queue: str | None = None
@@ -295,7 +295,7 @@ class PodGroupSpec(_Object, frozen=True):
     network_topology: NetworkTopologySpec | None = None
 
 
-class PodGroupStatus(_Object, frozen=True):
+class PodGroupStatus(ApiStruct, frozen=True):
     phase: str | None = None
     conditions: tuple[PodGroupCondition, ...] | None = None
     running: int | None = None
@@ -303,17 +303,17 @@ class PodGroupStatus(_Object, frozen=True):
     failed: int | None = None
 
 
-class PodGroupObject(_Object, frozen=True, tag="PodGroup", tag_field="kind"):
+class PodGroupObject(ApiStruct, frozen=True, tag="PodGroup", tag_field="kind"):
     metadata: ObjectMeta = ObjectMeta()
     spec: PodGroupSpec = PodGroupSpec()
     status: PodGroupStatus = PodGroupStatus()
 
 
-class Guarantee(_Object, frozen=True):
+class Guarantee(ApiStruct, frozen=True):
     resource: RawAmounts | None = None
 
 
-class NodeGroupTerms(_Object, frozen=True):
+class NodeGroupTerms(ApiStruct, frozen=True):
     """Names of node groups."""
 
     required: tuple[str, ...] | None = msgspec.field(
@@ -324,14 +324,14 @@ class NodeGroupTerms(_Object, frozen=True):
     )
 
 
-class QueueAffinity(_Object, frozen=True):
+class QueueAffinity(ApiStruct, frozen=True):
     """Required and preferred node groups of a queue."""
 
     node_group_affinity: NodeGroupTerms | None = None
     node_group_anti_affinity: NodeGroupTerms | None = None
 
 
-class QueueSpec(_Object, frozen=True):
+class QueueSpec(ApiStruct, frozen=True):
     weight: int | None = None
     priority: int | None = None
     reclaimable: bool | None = None
@@ -343,18 +343,18 @@ class QueueSpec(_Object, frozen=True):
     dequeue_strategy: str | None = None
 
 
-class QueueStatus(_Object, frozen=True):
+class QueueStatus(ApiStruct, frozen=True):
     state: str | None = None
     allocated: RawAmounts | None = None
 
 
-class QueueObject(_Object, frozen=True, tag="Queue", tag_field="kind"):
+class QueueObject(ApiStruct, frozen=True, tag="Queue", tag_field="kind"):
     metadata: ObjectMeta = ObjectMeta()
     spec: QueueSpec = QueueSpec()
     status: QueueStatus = QueueStatus()
 
 
-class NamespaceObject(_Object, frozen=True, tag="Namespace", tag_field="kind"):
+class NamespaceObject(ApiStruct, frozen=True, tag="Namespace", tag_field="kind"):
     """The labels of a namespace, and its default queue."""
 
     metadata: ObjectMeta = ObjectMeta()
@@ -365,14 +365,14 @@ class NamespaceObject(_Object, frozen=True, tag="Namespace", tag_field="kind"):
         return (self.metadata.annotations or {}).get(POD_QUEUE_NAME, "")
 
 
-class ConfigMapObject(_Object, frozen=True, tag="ConfigMap", tag_field="kind"):
+class ConfigMapObject(ApiStruct, frozen=True, tag="ConfigMap", tag_field="kind"):
     """A ConfigMap with settings of a device plugin."""
 
     metadata: ObjectMeta = ObjectMeta()
     data: dict[str, str] | None = None
 
 
-class PriorityClassObject(_Object, frozen=True, tag="PriorityClass", tag_field="kind"):
+class PriorityClassObject(ApiStruct, frozen=True, tag="PriorityClass", tag_field="kind"):
     metadata: ObjectMeta = ObjectMeta()
     value: int = 0
     global_default: bool | None = None

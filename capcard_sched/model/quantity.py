@@ -137,14 +137,7 @@ def _text(raw: object) -> str:
     return repr(raw)
 
 
-@lru_cache(maxsize=16384)
-def _milli_text(text: str) -> int:
-    return _scaled(text, 3)
-
-
-@lru_cache(maxsize=16384)
-def _units_text(text: str) -> int:
-    return _scaled(text, 0)
+_scaled_cached = lru_cache(maxsize=32768)(_scaled)
 
 
 def parse_quantity(raw: RawQuantity) -> Fraction:
@@ -159,22 +152,19 @@ def parse_quantity(raw: RawQuantity) -> Fraction:
     return -value if negative else value
 
 
-def _milli(text: str) -> int:
-    return _milli_text(text) if len(text) <= _LONGEST_CACHED else _scaled(text, 3)
-
-
-def _units(text: str) -> int:
-    return _units_text(text) if len(text) <= _LONGEST_CACHED else _scaled(text, 0)
+def _amount(raw: RawQuantity, power: int) -> int:
+    text = raw if type(raw) is str else _text(raw)
+    return (_scaled_cached if len(text) <= _LONGEST_CACHED else _scaled)(text, power)
 
 
 def milli(raw: RawQuantity) -> int:
     """Thousandths, rounded away from zero, within +-MAX_AMOUNT. Raises QuantityError."""
-    return _milli(raw if type(raw) is str else _text(raw))
+    return _amount(raw, 3)
 
 
 def units(raw: RawQuantity) -> int:
     """Whole units, rounded away from zero, within +-MAX_AMOUNT. Raises QuantityError."""
-    return _units(raw if type(raw) is str else _text(raw))
+    return _amount(raw, 0)
 
 
 def is_scalar(resource: str) -> bool:
@@ -197,10 +187,10 @@ def is_in_bytes(resource: str) -> bool:
 
 def _base(resource: str, text: str) -> int | None:
     if resource == CPU:
-        return _milli(text)
+        return milli(text)
     if resource == PODS or is_in_bytes(resource):
-        return _units(text)
-    return _milli(text) if is_scalar(resource) else None
+        return units(text)
+    return milli(text) if is_scalar(resource) else None
 
 
 _base_cached = lru_cache(maxsize=16384)(_base)

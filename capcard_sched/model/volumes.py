@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-import msgspec
-
 from capcard_sched.model.in_tree_volumes import AttachmentKey, InTreeSources
-from capcard_sched.model.objects import LabelSelector, NodeSelector, ObjectMeta, RawAmounts, RawQuantity
+from capcard_sched.model.objects import ApiStruct, LabelSelector, NodeSelector, ObjectMeta, RawAmounts, RawQuantity
 
 #: Annotation of a claim: the node to provision its volume for.
 SELECTED_NODE: Final = "volume.kubernetes.io/selected-node"
@@ -25,18 +23,14 @@ WAIT_FOR_CONSUMER: Final = "WaitForFirstConsumer"
 IMMEDIATE: Final = "Immediate"
 
 
-class _StorageKind(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True):
-    """Base: camelCase on the wire, immutable here."""
-
-
 # --- claims ---------------------------------------------------------------------------------------------------------
 
 
-class ClaimResources(_StorageKind, frozen=True):
+class ClaimResources(ApiStruct, frozen=True):
     requests: RawAmounts | None = None
 
 
-class PersistentVolumeClaimSpec(_StorageKind, frozen=True):
+class PersistentVolumeClaimSpec(ApiStruct, frozen=True):
     access_modes: tuple[str, ...] | None = None
     selector: LabelSelector | None = None
     resources: ClaimResources | None = None
@@ -45,11 +39,11 @@ class PersistentVolumeClaimSpec(_StorageKind, frozen=True):
     volume_mode: str | None = None
 
 
-class PersistentVolumeClaimStatus(_StorageKind, frozen=True):
+class PersistentVolumeClaimStatus(ApiStruct, frozen=True):
     phase: str | None = None
 
 
-class PersistentVolumeClaimObject(_StorageKind, frozen=True, tag="PersistentVolumeClaim", tag_field="kind"):
+class PersistentVolumeClaimObject(ApiStruct, frozen=True, tag="PersistentVolumeClaim", tag_field="kind"):
     metadata: ObjectMeta = ObjectMeta()
     spec: PersistentVolumeClaimSpec = PersistentVolumeClaimSpec()
     status: PersistentVolumeClaimStatus = PersistentVolumeClaimStatus()
@@ -58,7 +52,7 @@ class PersistentVolumeClaimObject(_StorageKind, frozen=True, tag="PersistentVolu
 # --- volumes --------------------------------------------------------------------------------------------------------
 
 
-class ClaimReference(_StorageKind, frozen=True):
+class ClaimReference(ApiStruct, frozen=True):
     """The claim of a volume."""
 
     namespace: str = ""
@@ -66,12 +60,12 @@ class ClaimReference(_StorageKind, frozen=True):
     uid: str = ""
 
 
-class CSIVolumeSource(_StorageKind, frozen=True):
+class CSIVolumeSource(ApiStruct, frozen=True):
     driver: str = ""
     volume_handle: str = ""
 
 
-class VolumeNodeAffinity(_StorageKind, frozen=True):
+class VolumeNodeAffinity(ApiStruct, frozen=True):
     required: NodeSelector | None = None
 
 
@@ -95,11 +89,11 @@ def attached_as(spec: PersistentVolumeSpec) -> AttachmentKey | None:
     return spec.in_tree()
 
 
-class PersistentVolumeStatus(_StorageKind, frozen=True):
+class PersistentVolumeStatus(ApiStruct, frozen=True):
     phase: str | None = None
 
 
-class PersistentVolumeObject(_StorageKind, frozen=True, tag="PersistentVolume", tag_field="kind"):
+class PersistentVolumeObject(ApiStruct, frozen=True, tag="PersistentVolume", tag_field="kind"):
     metadata: ObjectMeta = ObjectMeta()
     spec: PersistentVolumeSpec = PersistentVolumeSpec()
     status: PersistentVolumeStatus = PersistentVolumeStatus()
@@ -108,52 +102,52 @@ class PersistentVolumeObject(_StorageKind, frozen=True, tag="PersistentVolume", 
 # --- classes and drivers --------------------------------------------------------------------------------------------
 
 
-class TopologyRequirement(_StorageKind, frozen=True):
+class TopologyRequirement(ApiStruct, frozen=True):
     key: str = ""
     values: tuple[str, ...] | None = None
 
 
-class TopologySelectorTerm(_StorageKind, frozen=True):
+class TopologySelectorTerm(ApiStruct, frozen=True):
     match_label_expressions: tuple[TopologyRequirement, ...] | None = None
 
 
-class StorageClassObject(_StorageKind, frozen=True, tag="StorageClass", tag_field="kind"):
+class StorageClassObject(ApiStruct, frozen=True, tag="StorageClass", tag_field="kind"):
     metadata: ObjectMeta = ObjectMeta()
     provisioner: str = ""
     volume_binding_mode: str | None = None
     allowed_topologies: tuple[TopologySelectorTerm, ...] | None = None
 
 
-class CSINodeAllocatable(_StorageKind, frozen=True):
+class CSINodeAllocatable(ApiStruct, frozen=True):
     count: int | None = None
 
 
-class CSINodeDriver(_StorageKind, frozen=True):
+class CSINodeDriver(ApiStruct, frozen=True):
     name: str = ""
     allocatable: CSINodeAllocatable | None = None
 
 
-class CSINodeSpec(_StorageKind, frozen=True):
+class CSINodeSpec(ApiStruct, frozen=True):
     drivers: tuple[CSINodeDriver, ...] | None = None
 
 
-class CSINodeObject(_StorageKind, frozen=True, tag="CSINode", tag_field="kind"):
+class CSINodeObject(ApiStruct, frozen=True, tag="CSINode", tag_field="kind"):
     """Has the name of its node."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: CSINodeSpec = CSINodeSpec()
 
 
-class CSIDriverSpec(_StorageKind, frozen=True):
+class CSIDriverSpec(ApiStruct, frozen=True):
     storage_capacity: bool | None = None
 
 
-class CSIDriverObject(_StorageKind, frozen=True, tag="CSIDriver", tag_field="kind"):
+class CSIDriverObject(ApiStruct, frozen=True, tag="CSIDriver", tag_field="kind"):
     metadata: ObjectMeta = ObjectMeta()
     spec: CSIDriverSpec = CSIDriverSpec()
 
 
-class CSIStorageCapacityObject(_StorageKind, frozen=True, tag="CSIStorageCapacity", tag_field="kind"):
+class CSIStorageCapacityObject(ApiStruct, frozen=True, tag="CSIStorageCapacity", tag_field="kind"):
     """Available capacity of a driver for one class on the nodes that a topology selector matches."""
 
     metadata: ObjectMeta = ObjectMeta()
@@ -163,16 +157,16 @@ class CSIStorageCapacityObject(_StorageKind, frozen=True, tag="CSIStorageCapacit
     maximum_volume_size: RawQuantity | None = None
 
 
-class AttachmentSource(_StorageKind, frozen=True):
+class AttachmentSource(ApiStruct, frozen=True):
     persistent_volume_name: str | None = None
 
 
-class VolumeAttachmentSpec(_StorageKind, frozen=True):
+class VolumeAttachmentSpec(ApiStruct, frozen=True):
     attacher: str = ""
     node_name: str = ""
     source: AttachmentSource = AttachmentSource()
 
 
-class VolumeAttachmentObject(_StorageKind, frozen=True, tag="VolumeAttachment", tag_field="kind"):
+class VolumeAttachmentObject(ApiStruct, frozen=True, tag="VolumeAttachment", tag_field="kind"):
     metadata: ObjectMeta = ObjectMeta()
     spec: VolumeAttachmentSpec = VolumeAttachmentSpec()

@@ -16,8 +16,8 @@ from capcard_sched.model.annotations import (
     SIMULATION_USAGE,
 )
 from capcard_sched.model.quantity import QuantityError, parse_quantity
-from capcard_sched.model.timestamps import SPAN_FORM, DurationError, TimestampError, parse_span, parse_timestamp
-from capcard_sched.model.usage import UsageFormError, parse_usage
+from capcard_sched.model.timestamps import SPAN_FORM, parse_span, parse_timestamp
+from capcard_sched.model.usage import parse_usage
 from capcard_sched.validation.fieldpath import shown
 from capcard_sched.validation.job_policies import ACTIONS, EVENTS
 
@@ -55,12 +55,17 @@ def quantity(value: Any) -> str | None:
         return str(error)
 
 
-def _duration(value: Any) -> str | None:
-    try:
-        parse_span(value)
-    except DurationError as error:
-        return f"{error}: expected {SPAN_FORM}"
-    return None
+def _parsed(parse: Callable[[Any], object], expected: str = "") -> Check:
+    """Checks that a value can be parsed; `expected` follows the message of the ValueError."""
+
+    def check(value: Any) -> str | None:
+        try:
+            parse(value)
+        except ValueError as error:
+            return f"{error}{expected}"
+        return None
+
+    return check
 
 
 def _exit_code(value: Any) -> str | None:
@@ -68,27 +73,11 @@ def _exit_code(value: Any) -> str | None:
     return None if fits else f'expected a string with a number from 0 to 255, such as "1", got {shown(value)}'
 
 
-def _usage(value: Any) -> str | None:
-    try:
-        parse_usage(str(value))
-    except UsageFormError as error:
-        return str(error)
-    return None
-
-
 def _count_or_percent(value: Any) -> str | None:
     if isinstance(value, int):
         return None if value >= 0 else f"must not be negative, got {value}"
     fits = re.fullmatch(r"[0-9]+%", str(value)) is not None
     return None if fits else f"expected a number or a percentage such as 25%, got {shown(value)}"
-
-
-def _timestamp(value: Any) -> str | None:
-    try:
-        parse_timestamp(value)
-    except TimestampError as error:
-        return str(error)
-    return None
 
 
 def _with(field: str) -> Check:
@@ -116,6 +105,8 @@ def _spread(value: Any) -> str | None:
     return None
 
 
+_duration = _parsed(parse_span, f": expected {SPAN_FORM}")
+_timestamp = _parsed(parse_timestamp)
 _COUNT = _between(0, 2**31 - 1)
 _INT32 = _between(-(2**31), 2**31 - 1)
 _PORT = _between(0, 65535)
@@ -250,7 +241,7 @@ RULES: dict[str, tuple[tuple[Path, Check], ...]] = {
         *_under(("spec", "tasks", "*", "template"), _TEMPLATE_RULES),
     ),
     "Node": (
-        (("metadata", "annotations", SIMULATION_USAGE), _usage),
+        (("metadata", "annotations", SIMULATION_USAGE), _parsed(lambda value: parse_usage(str(value)))),
         (("status", "allocatable", "*"), quantity),
         (("status", "capacity", "*"), quantity),
         (("spec", "taints", "*", "effect"), _EFFECTS),

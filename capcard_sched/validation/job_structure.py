@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 from capcard_sched.validation.checks import Finding
 from capcard_sched.validation.inventory import as_maps
@@ -40,7 +40,7 @@ def check_numbers(spec: Json) -> Iterator[Finding]:
         least = 1 if name == "minSuccess" else 0
         if value is None:
             continue
-        if isinstance(value, bool) or not isinstance(value, int):
+        if not _is_whole(value):
             yield Finding("error", f"spec.{name}", f"{shown(value)} is not an integer", f"a whole number from {least}")
         elif value < least:
             yield Finding("error", f"spec.{name}", message, f"a whole number from {least}")
@@ -85,7 +85,7 @@ def check_amounts(obj: Json, spec: Json) -> Iterator[Finding]:
         field = f"spec.tasks[{index}]"
         for name in ("replicas", "minAvailable"):
             value = task.get(name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+            if value is not None and not (_is_whole(value) and value >= 0):
                 yield Finding("error", f"{field}.{name}", f"{shown(value)} is not accepted", "a whole number from 0")
         replicas = replicas_of(task)
         total += replicas
@@ -129,10 +129,7 @@ def _check_partitions(task: Json, field: str) -> Iterator[Finding]:
     valid = True
     for name, least in (("totalPartitions", 1), ("partitionSize", 1), ("minPartitions", 0)):
         value = policy.get(name)
-        required = least == 1
-        if (value is None and required) or (
-            value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least)
-        ):
+        if not (_is_whole(value) and value >= least) and not (value is None and least == 0):
             valid = False
             yield Finding("error", f"{field}.{name}", f"{shown(value)} is not accepted", f"a whole number from {least}")
     if not valid:
@@ -209,4 +206,8 @@ def replicas_of(task: Json) -> int:
 
 def count_of(value: Any) -> int:
     """A count, 0 for what is none."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+    return value if _is_whole(value) and value > 0 else 0
+
+
+def _is_whole(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)

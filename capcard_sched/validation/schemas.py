@@ -10,40 +10,17 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from capcard_sched.model.hyper_nodes import HyperNodeObject
-from capcard_sched.model.numa import NumatopologyObject
-from capcard_sched.model.objects import (
-    LabelSelector,
-    NetworkTopologySpec,
-    NodeObject,
-    ObjectMeta,
-    PodGroupObject,
-    PodGroupSpec,
-    PodObject,
-    PodSpec,
-    PriorityClassObject,
-    QueueObject,
-    QueueSpec,
-    QueueStatus,
-    RawAmounts,
-)
+from capcard_sched.model.kinds import KINDS
+from capcard_sched.model.limits import DisruptionBudgetSpec, PodDisruptionBudgetObject
+from capcard_sched.model.objects import ApiStruct, LabelSelector, NetworkTopologySpec, ObjectMeta, PodObject, PodSpec
 from capcard_sched.model.volumes import (
-    CSIDriverObject,
-    CSINodeObject,
-    CSIStorageCapacityObject,
-    PersistentVolumeClaimObject,
     PersistentVolumeClaimSpec,
     PersistentVolumeObject,
     PersistentVolumeSpec,
     StorageClassObject,
-    VolumeAttachmentObject,
 )
 
 IntOrText: TypeAlias = int | str
-
-
-class _Shape(msgspec.Struct, rename="camel", frozen=True):
-    """Base: camelCase on the wire."""
 
 
 class MetaShape(ObjectMeta, frozen=True):
@@ -54,7 +31,6 @@ class MetaShape(ObjectMeta, frozen=True):
 
 class PodSpecShape(PodSpec, frozen=True):
     restart_policy: str | None = None
-    active_deadline_seconds: int | None = None
 
 
 class PodShape(PodObject, frozen=True):
@@ -62,28 +38,28 @@ class PodShape(PodObject, frozen=True):
     spec: PodSpecShape = PodSpecShape()
 
 
-class TemplateShape(_Shape, frozen=True):
+class TemplateShape(ApiStruct, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
     spec: PodSpecShape = PodSpecShape()
 
 
-class RollingUpdateShape(_Shape, frozen=True):
+class RollingUpdateShape(ApiStruct, frozen=True):
     max_surge: IntOrText | None = None
     max_unavailable: IntOrText | None = None
     partition: int | None = None
 
 
-class StrategyShape(_Shape, frozen=True):
+class StrategyShape(ApiStruct, frozen=True):
     type: str | None = None
     rolling_update: RollingUpdateShape | None = None
 
 
-class ClaimTemplateShape(_Shape, frozen=True):
+class ClaimTemplateShape(ApiStruct, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
     spec: PersistentVolumeClaimSpec = PersistentVolumeClaimSpec()
 
 
-class WorkloadSpecShape(_Shape, frozen=True):
+class WorkloadSpecShape(ApiStruct, frozen=True):
     """Of Deployments, ReplicaSets and StatefulSets."""
 
     replicas: int | None = None
@@ -97,13 +73,13 @@ class WorkloadSpecShape(_Shape, frozen=True):
     paused: bool | None = None
 
 
-class WorkloadShape(_Shape, frozen=True):
+class WorkloadShape(ApiStruct, frozen=True):
     metadata: MetaShape = MetaShape()
     spec: WorkloadSpecShape = WorkloadSpecShape()
     status: dict[str, Any] = {}
 
 
-class PolicyShape(_Shape, frozen=True):
+class PolicyShape(ApiStruct, frozen=True):
     action: str | None = None
     event: str | None = None
     events: tuple[str, ...] | None = None
@@ -112,19 +88,19 @@ class PolicyShape(_Shape, frozen=True):
     timeout: str | int | float | None = None
 
 
-class DependsOnShape(_Shape, frozen=True):
+class DependsOnShape(ApiStruct, frozen=True):
     name: tuple[str, ...] | None = None
     iteration: str | None = None
 
 
-class PartitionPolicyShape(_Shape, frozen=True):
+class PartitionPolicyShape(ApiStruct, frozen=True):
     total_partitions: int | None = None
     partition_size: int | None = None
     min_partitions: int | None = None
     network_topology: NetworkTopologySpec | None = None
 
 
-class TaskShape(_Shape, frozen=True):
+class TaskShape(ApiStruct, frozen=True):
     name: str | None = None
     replicas: int | None = None
     min_available: int | None = None
@@ -136,7 +112,7 @@ class TaskShape(_Shape, frozen=True):
     topology_policy: str | None = None
 
 
-class JobSpecShape(_Shape, frozen=True):
+class JobSpecShape(ApiStruct, frozen=True):
     scheduler_name: str | None = None
     min_available: int | None = None
     tasks: tuple[TaskShape, ...] = ()
@@ -150,56 +126,33 @@ class JobSpecShape(_Shape, frozen=True):
     network_topology: NetworkTopologySpec | None = None
 
 
-class JobStateShape(_Shape, frozen=True):
+class JobStateShape(ApiStruct, frozen=True):
     phase: str | None = None
 
 
-class JobStatusShape(_Shape, frozen=True):
+class JobStatusShape(ApiStruct, frozen=True):
     state: JobStateShape = JobStateShape()
     version: int = 0
     retry_count: int = 0
 
 
-class JobShape(_Shape, frozen=True):
+class JobShape(ApiStruct, frozen=True):
     metadata: MetaShape = MetaShape()
     spec: JobSpecShape = JobSpecShape()
     status: JobStatusShape = JobStatusShape()
 
 
-class QueueShape(QueueObject, frozen=True):
-    metadata: MetaShape = MetaShape()
-    spec: QueueSpec = QueueSpec()
-    status: QueueStatus = QueueStatus()
-
-
-class PodGroupShape(PodGroupObject, frozen=True):
-    metadata: MetaShape = MetaShape()
-    spec: PodGroupSpec = PodGroupSpec()
-
-
-class NodeShape(NodeObject, frozen=True):
-    metadata: MetaShape = MetaShape()
-
-
-class ClassShape(PriorityClassObject, frozen=True):
-    metadata: MetaShape = MetaShape()
-
-
-class CommandTargetShape(_Shape, frozen=True):
+class CommandTargetShape(ApiStruct, frozen=True):
     kind: str = ""
     name: str = ""
     api_version: str = ""
     uid: str = ""
 
 
-class CommandShape(_Shape, frozen=True):
+class CommandShape(ApiStruct, frozen=True):
     metadata: MetaShape = MetaShape()
     action: str = ""
     target: CommandTargetShape = CommandTargetShape()
-
-
-class ClaimShape(PersistentVolumeClaimObject, frozen=True):
-    metadata: MetaShape = MetaShape()
 
 
 class VolumeSpecShape(PersistentVolumeSpec, frozen=True):
@@ -216,56 +169,17 @@ class StorageClassShape(StorageClassObject, frozen=True):
     reclaim_policy: str | None = None
 
 
-class CSINodeShape(CSINodeObject, frozen=True):
-    metadata: MetaShape = MetaShape()
-
-
-class CSIDriverShape(CSIDriverObject, frozen=True):
-    metadata: MetaShape = MetaShape()
-
-
-class CSIStorageCapacityShape(CSIStorageCapacityObject, frozen=True):
-    metadata: MetaShape = MetaShape()
-
-
-class VolumeAttachmentShape(VolumeAttachmentObject, frozen=True):
-    metadata: MetaShape = MetaShape()
-
-
-class NumatopologyShape(NumatopologyObject, frozen=True):
-    metadata: MetaShape = MetaShape()
-
-
-class QuotaSpecShape(_Shape, frozen=True):
-    hard: RawAmounts | None = None
-
-
-class QuotaShape(_Shape, frozen=True):
-    metadata: MetaShape = MetaShape()
-    spec: QuotaSpecShape = QuotaSpecShape()
-
-
-class HyperNodeShape(HyperNodeObject, frozen=True):
-    metadata: MetaShape = MetaShape()
-
-
-class BudgetSpecShape(_Shape, frozen=True):
+class BudgetSpecShape(DisruptionBudgetSpec, frozen=True):
     min_available: IntOrText | None = None
     max_unavailable: IntOrText | None = None
-    selector: LabelSelector | None = None
 
 
-class BudgetShape(_Shape, frozen=True):
+class BudgetShape(PodDisruptionBudgetObject, frozen=True):
     metadata: MetaShape = MetaShape()
     spec: BudgetSpecShape = BudgetSpecShape()
 
 
-class ConfigMapShape(_Shape, frozen=True):
-    metadata: MetaShape = MetaShape()
-    data: dict[str, str] | None = None
-
-
-class EventShape(_Shape, frozen=True):
+class EventShape(ApiStruct, frozen=True):
     metadata: MetaShape = MetaShape()
     reason: str | None = None
     message: str | None = None
@@ -273,40 +187,31 @@ class EventShape(_Shape, frozen=True):
     count: int | None = None
 
 
-class PlainShape(_Shape, frozen=True):
-    """Metadata only: namespaces and unknown kinds."""
+class PlainShape(ApiStruct, frozen=True):
+    """Metadata only: unknown kinds."""
 
     metadata: MetaShape = MetaShape()
 
 
-SHAPES: dict[str, type[msgspec.Struct]] = {
+def _with_meta(model: type[msgspec.Struct]) -> type[msgspec.Struct]:
+    """The struct of the model, with the metadata that the simulated cluster reads."""
+    fields = [("metadata", MetaShape, MetaShape())]
+    return msgspec.defstruct(f"{model.__name__}Shape", fields, bases=(model,), frozen=True)
+
+
+_OWN_SHAPES: dict[str, type[msgspec.Struct]] = {
     "Pod": PodShape,
-    "Node": NodeShape,
-    "Namespace": PlainShape,
     "Event": EventShape,
-    "ConfigMap": ConfigMapShape,
     "PersistentVolume": VolumeShape,
-    "PersistentVolumeClaim": ClaimShape,
     "StorageClass": StorageClassShape,
-    "CSINode": CSINodeShape,
-    "CSIDriver": CSIDriverShape,
-    "CSIStorageCapacity": CSIStorageCapacityShape,
-    "VolumeAttachment": VolumeAttachmentShape,
-    "Numatopology": NumatopologyShape,
-    "ResourceQuota": QuotaShape,
     "PodDisruptionBudget": BudgetShape,
-    "HyperNode": HyperNodeShape,
-    "PriorityClass": ClassShape,
-    "Queue": QueueShape,
-    "PodGroup": PodGroupShape,
     "Job": JobShape,
     "Deployment": WorkloadShape,
     "ReplicaSet": WorkloadShape,
     "StatefulSet": WorkloadShape,
     "Command": CommandShape,
 }
-
-
-def shape_of(kind: str) -> type[msgspec.Struct]:
-    """The schema of a kind."""
-    return SHAPES.get(kind, PlainShape)
+#: The schema of each known kind; of others it is `PlainShape`.
+SHAPES: dict[str, type[msgspec.Struct]] = {
+    kind.name: _with_meta(kind.watch.type) for kind in KINDS if kind.watch is not None
+} | _OWN_SHAPES

@@ -12,7 +12,7 @@ from capcard_sched.validation.constraints import COMMON_RULES, RULES, quantity
 from capcard_sched.validation.fieldpath import describe, field_path, shown
 from capcard_sched.validation.job_structure import check_job_structure
 from capcard_sched.validation.names import is_subdomain
-from capcard_sched.validation.schemas import shape_of
+from capcard_sched.validation.schemas import SHAPES, PlainShape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,27 +25,20 @@ _NAME_FORM = 'lower-case letters, digits, "-" and ".", starting and ending with 
 
 def check_object(kind: str, obj: Json) -> Iterator[Finding]:
     """Yields the problems of a whole object; a wrong type is the only one reported."""
-    found = False
-    for problem in check_fields(kind, obj):
-        found = True
-        yield problem
-    if not found:
-        yield from _check_whole(kind, obj)
+    yield from list(check_fields(kind, obj)) or _check_whole(kind, obj)
 
 
 def check_fields(kind: str, obj: Json) -> Iterator[Finding]:
     """Yields the problems of the present fields; the body of a patch may omit others."""
     metadata = obj.get("metadata")
     if isinstance(metadata, dict):
-        found = False
-        for field in ("labels", "annotations"):
-            for problem in _strings(metadata.get(field), ("metadata", field)):
-                found = True
-                yield problem
-        if found:  # the decoder would report the same again
+        fields = ("labels", "annotations")
+        problems = [each for field in fields for each in _strings(metadata.get(field), ("metadata", field))]
+        if problems:  # the decoder would report the same again
+            yield from problems
             return
     try:
-        msgspec.convert(obj, shape_of(kind))
+        msgspec.convert(obj, SHAPES.get(kind, PlainShape))
     except msgspec.ValidationError as error:
         yield describe(error, obj)
         return
@@ -131,8 +124,8 @@ def _check_whole(kind: str, obj: Json) -> Iterator[Finding]:
     elif kind == "PriorityClass" and "value" not in obj:
         yield Finding("error", "value", "is required")
     elif kind == "Command":
-        for field, value in (("action", obj.get("action")), ("target", obj.get("target"))):
-            if not value:
+        for field in ("action", "target"):
+            if not obj.get(field):
                 yield Finding("error", field, "is required")
 
 
