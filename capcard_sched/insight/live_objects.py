@@ -76,7 +76,12 @@ def _job_gone(meta: ObjectMeta) -> Delta:
 
 #: Jobs, for lists; their deltas are not for a core.
 JOBS: Final = WatchedKind(
-    JOB, KIND_BY_NAME[JOB].collection(), ListedJob, cast("Any", ObjectChanged), _job_gone, explained=False
+    ListedJob,
+    explained=False,
+    name=JOB,
+    path=KIND_BY_NAME[JOB].collection(),
+    changed=cast("Any", ObjectChanged),
+    gone=_job_gone,
 )
 
 

@@ -24,10 +24,6 @@ class ConnectionConfigError(Exception):
     """The kubeconfig, the service account or a flag does not identify an API server."""
 
 
-def _no_renewal() -> None:
-    """Do nothing: the token cannot be renewed."""
-
-
 class Connection(msgspec.Struct, frozen=True):
     """Address, TLS settings and credentials of one API server."""
 
@@ -41,7 +37,7 @@ class Connection(msgspec.Struct, frozen=True):
     #: Namespace of the context or the service account.
     namespace: str
     #: Fetches a new token after the server rejected the current one. May block. Raises ConnectionConfigError.
-    renew: Callable[[], None] = _no_renewal
+    renew: Callable[[], None] = lambda: None
     #: `proxy-url` of the kubeconfig; environment variables are ignored.
     proxy: str | None = None
     #: `tls-server-name` of the kubeconfig: the expected name in the certificate.
@@ -84,7 +80,9 @@ class _Login:
         self.configuration = self._load()
 
 
-def load_connection(kubeconfig: str | None = None, master: str | None = None, context: str | None = None) -> Connection:
+def load_connection(
+    kubeconfig: Path | str | None = None, master: str | None = None, context: str | None = None
+) -> Connection:
     """Load `kubeconfig` (a path, or several as in KUBECONFIG), else KUBECONFIG, else ~/.kube/config, else in-cluster.
 
     `master` replaces the server of the kubeconfig; alone, it means that server without credentials. Blocks. Raises
@@ -94,7 +92,7 @@ def load_connection(kubeconfig: str | None = None, master: str | None = None, co
         raise ConnectionConfigError(
             f"master {master!r} is not an address; accepted: http://host:port, https://host:port"
         )
-    path = kubeconfig or os.environ.get("KUBECONFIG") or ""
+    path = str(kubeconfig or "") or os.environ.get("KUBECONFIG") or ""
     if not path and Path(_DEFAULT_KUBECONFIG).expanduser().is_file():
         path = _DEFAULT_KUBECONFIG
     if path:

@@ -109,6 +109,8 @@ class _List(msgspec.Struct, Generic[T], frozen=True):
 _LINE = msgspec.json.Decoder(WatchEvent[msgspec.Raw])
 _RAW_LIST = msgspec.json.Decoder(_List[msgspec.Raw])
 _METADATA = msgspec.json.Decoder(_Metadata)
+#: A list of objects of any kind.
+METADATA_LIST = msgspec.json.Decoder(_List[_Metadata])
 _ANONYMOUS = msgspec.json.Decoder(_Anonymous)
 _NODE_NAME = msgspec.json.Decoder(_NodeNameSpec)
 _PHASE = msgspec.json.Decoder(_PhaseStatus)
@@ -162,7 +164,7 @@ class KindDecoder(Generic[T]):
     def __init__(self, kind: WatchedKind[T]) -> None:  # type: ignore[type-var]
         self._event = msgspec.json.Decoder(WatchEvent[kind.type])  # type: ignore[name-defined]
         self._list = msgspec.json.Decoder(_List[kind.type])  # type: ignore[name-defined]
-        self._object = msgspec.json.Decoder(kind.type)
+        self._object: msgspec.json.Decoder[T] = msgspec.json.Decoder(kind.type)
 
     def events(self, lines: bytes) -> Sequence[AnyEvent[T]]:
         """Decode the events of complete lines, in order. A DecodeFailure is the last one."""

@@ -25,9 +25,7 @@ class StatusDetails(msgspec.Struct, frozen=True, rename="camel"):
     """`details` of a Status: the object and the causes."""
 
     name: str = ""
-    group: str = ""
     kind: str = ""
-    uid: str = ""
     causes: tuple[StatusCause, ...] | None = None
     retry_after_seconds: int = 0
 

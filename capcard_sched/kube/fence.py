@@ -9,14 +9,13 @@ scheduler's user that carry a token.
 import asyncio
 import enum
 from collections.abc import Callable
-from typing import Any, Final
-
-import msgspec
+from typing import Final
 
 from capcard_sched.kube.client import ApiError, Client, Unreachable
 from capcard_sched.kube.election import Election
 from capcard_sched.kube.paths import pod_path
-from capcard_sched.model.annotations import FENCE
+from capcard_sched.kube.writes import requests
+from capcard_sched.model.intents import Bind
 
 #: Name of the pod that the probe binds, in the namespace of the Lease. It need not exist: admission precedes that
 #: check. The probe is a dry run.
@@ -27,7 +26,6 @@ STALE_TOKEN: Final = "none/-1"  # noqa: S105 -- no secret
 #: Seconds between dry runs until the API server's policy sees the new holder.
 _FIRST_PAUSE: Final = 0.01
 _LONGEST_PAUSE: Final = 0.25
-_API_VERSION: Final = "admissionregistration.k8s.io/v1"
 
 
 class FenceState(enum.StrEnum):
@@ -114,14 +112,7 @@ class Fence:
 
     async def _dry_run(self, token: str) -> tuple[bool | None, str]:
         """Whether a binding with this token is accepted, None when inconclusive; and the server's message."""
-        body = msgspec.json.encode(
-            {
-                "apiVersion": "v1",
-                "kind": "Binding",
-                "metadata": {"name": PROBE_POD, "namespace": self._namespace, "annotations": {FENCE: token}},
-                "target": {"apiVersion": "v1", "kind": "Node", "name": PROBE_POD},
-            }
-        )
+        body = requests.binding(Bind(self._namespace, PROBE_POD, uid="", node=PROBE_POD), token)
         path = pod_path(self._namespace, PROBE_POD, "binding")
         try:
             await self._client.request("POST", path, params={"dryRun": "All"}, body=body, throttled=False)
@@ -156,66 +147,3 @@ _MESSAGES: Final = {
         "and created again) needs a restart"
     ),
 }
-
-
-def policy_objects(
-    *,
-    name: str = "capcard-sched-fence",
-    namespace: str = "capcard-system",
-    lease: str = "capcard-sched",
-    user: str = "system:serviceaccount:capcard-system:capcard-sched",
-) -> list[dict[str, Any]]:
-    """The policy and its binding to one Lease, for one user. A user has at most one fencing Lease."""
-    token = f"object.metadata.annotations['{FENCE}']"
-    policy = {
-        "apiVersion": _API_VERSION,
-        "kind": "ValidatingAdmissionPolicy",
-        "metadata": {"name": name, "labels": {"app": "capcard-sched"}},
-        "spec": {
-            "failurePolicy": "Fail",
-            "paramKind": {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"},
-            "matchConstraints": {
-                "matchPolicy": "Equivalent",
-                "namespaceSelector": {},
-                "objectSelector": {},
-                "resourceRules": [
-                    {
-                        "apiGroups": [""],
-                        "apiVersions": ["v1"],
-                        "operations": ["CREATE"],
-                        "resources": ["pods/binding"],
-                        "scope": "*",
-                    }
-                ],
-            },
-            "matchConditions": [
-                {"name": "ours", "expression": f"request.userInfo.username == '{user}'"},
-                {
-                    "name": "with-a-token",
-                    "expression": f"has(object.metadata.annotations) && '{FENCE}' in object.metadata.annotations",
-                },
-            ],
-            "validations": [
-                {
-                    "expression": (
-                        "has(params.spec.holderIdentity) && params.spec.holderIdentity != '' && "
-                        "has(params.spec.leaseTransitions) && "
-                        f"{token} == params.spec.holderIdentity + '/' + string(params.spec.leaseTransitions)"
-                    ),
-                    "messageExpression": f"'bound by a replica that does not lead: ' + {token}",
-                    "reason": "Forbidden",
-                }
-            ],
-        },
-    }
-    binding = {
-        "apiVersion": _API_VERSION,
-        "kind": "ValidatingAdmissionPolicyBinding",
-        "metadata": {"name": name, "labels": {"app": "capcard-sched"}},
-        "spec": {
-            "policyName": name,
-            "validationActions": ["Deny"],
-            "paramRef": {"name": lease, "namespace": namespace, "parameterNotFoundAction": "Deny"},
-        },
-    }
-    return [policy, binding]

@@ -10,7 +10,7 @@ from capcard_sched.kube.paths import config_maps as config_maps_path
 from capcard_sched.model import deltas
 from capcard_sched.model import kinds as model_kinds
 from capcard_sched.model.intents import ObjectRef
-from capcard_sched.model.kinds import KIND_BY_NAME, Kind
+from capcard_sched.model.kinds import KIND_BY_NAME, Kind, WatchRule
 from capcard_sched.model.objects import ObjectMeta
 
 if TYPE_CHECKING:
@@ -30,48 +30,31 @@ class WatchSpec(Protocol):
 T = TypeVar("T", bound=WatchSpec)
 
 
-@dataclass(frozen=True)
-class WatchedKind(Generic[T]):
-    """One watched kind."""
+@dataclass(frozen=True, kw_only=True)
+class WatchedKind(WatchRule, Generic[T]):
+    """One watched kind, or a part of its objects."""
 
     #: `kind` of its objects.
     name: str
     #: Path of the collection over all namespaces.
     path: str
-    type: type[T]
     changed: Callable[[T], deltas.Delta]
     #: Builds the delta from metadata with namespace and name, and the uid where it is known.
     gone: Callable[[ObjectMeta], deltas.Delta]
-    #: Sessions need its initial list. An optional kind may also be missing or forbidden.
-    required: bool = False
-    #: Attributes, besides the metadata, whose change is delivered. None: all fields. Omitted are fields that a live
-    #: cluster rewrites constantly and no plugin reads.
-    reads: tuple[str, ...] | None = None
-    #: Computes a further value to compare, of fields that are not in `reads`.
-    derives: Callable[[T], object] | None = None
     #: Whether an object is delivered at all; one that is no longer selected counts as gone. None: all are.
     selects: Callable[[T], bool] | None = None
     #: Field selector of lists and watches, "" for all objects of the path.
     field_selector: str = ""
-    #: The scheduler writes such objects and keeps its assumed version, so `Reflector.relist` delivers all of them,
-    #: changed or not.
-    written: bool = False
-    #: Seconds for which changes wait for further ones, to be delivered together: a single change costs twice as much as
-    #: one among ten. The first after a pause does not wait.
-    gather: float = 0.01
 
     @property
     def resource(self) -> str:
         """As in RBAC and metrics: `pods`."""
         return self.path.rpartition("/")[2]
 
-    #: The scheduler emits an event on an object of this kind that it cannot decode.
-    explained: bool = True
-
     def read_fields(self) -> Callable[[T], object]:
         """Reads the compared parts of an object: its identity, and the attributes in `reads`."""
         meta = [f"metadata.{name}" for name in ObjectMeta.__struct_fields__ if name != "resource_version"]
-        fields = [name for name in self.type.__struct_fields__ if name != "metadata"]  # type: ignore[attr-defined]
+        fields = [name for name in self.type.__struct_fields__ if name != "metadata"]
         read, derives = attrgetter(*meta, *(fields if self.reads is None else self.reads)), self.derives
         return read if derives is None else lambda item: (read(item), derives(item))
 
@@ -92,13 +75,12 @@ def _watched(kind: Kind, path: str = "", field_selector: str = "") -> WatchedKin
         return deltas.ObjectGone(kind.name, meta.namespace or "", meta.name, meta.uid)
 
     return WatchedKind(
-        kind.name,
-        path or kind.collection(),
-        rule.type,
-        deltas.ObjectChanged,
-        gone,
+        **vars(rule),
+        name=kind.name,
+        path=path or kind.collection(),
+        changed=deltas.ObjectChanged,
+        gone=gone,
         field_selector=field_selector,
-        **{name: value for name, value in rule._asdict().items() if name != "type"},
     )
 
 

@@ -128,19 +128,6 @@ class LeaseObservation:
         claimed: a claim was sent, so the record may name this replica whatever the responses were.
     """
 
-    __slots__ = (
-        "_duration",
-        "_lease",
-        "_renew_deadline",
-        "_seen_at",
-        "claimed",
-        "identity",
-        "leading",
-        "record",
-        "renewed_at",
-        "term",
-    )
-
     def __init__(self, identity: str, *, lease_duration: float, renew_deadline: float) -> None:
         self.identity = identity
         # Whole seconds: the record has no fractions, and others must not wait for less than the duration.

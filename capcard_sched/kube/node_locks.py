@@ -18,6 +18,7 @@ import msgspec
 from capcard_sched.kube.client import ApiError, Unreachable
 from capcard_sched.kube.errors import RequestWithheld
 from capcard_sched.kube.paths import PODS, node_path, pod_path
+from capcard_sched.kube.writes.requests import MERGE, annotation_changes
 from capcard_sched.model.annotations import BIND_PHASE
 from capcard_sched.model.objects import NodeObject, PodObject
 
@@ -35,7 +36,6 @@ _FORGOTTEN_SECONDS = 120.0
 _BINDING_SECONDS = 30.0
 #: Seconds between two attempts at a held lock: doubling.
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
-_MERGE: Final = "application/merge-patch+json"
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 _ALLOCATING: Final = "allocating"
 
@@ -221,9 +221,8 @@ class NodeLocks:
 
 async def _annotate(client: Client, node: NodeObject, key: str, value: str | None) -> None:
     """Set or remove an annotation of a node that has not changed since it was read."""
-    patch = {"metadata": {"resourceVersion": node.metadata.resource_version, "annotations": {key: value}}}
-    path = node_path(node.metadata.name)
-    await client.request("PATCH", path, body=msgspec.json.encode(patch), content_type=_MERGE)
+    body = annotation_changes({key: value}, version=node.metadata.resource_version)
+    await client.request("PATCH", node_path(node.metadata.name), body=body, content_type=MERGE)
 
 
 def _waits(pod: PodObject) -> bool:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import time
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
 from capcard_sched.kube.client import ApiError, Unreachable
 from capcard_sched.kube.paths import claim_path, node_path, volume_path
+from capcard_sched.kube.writes.requests import MERGE, annotation_changes
+from capcard_sched.kube.writes.retry_class import RetryClass, retry_after_of, retry_class
 from capcard_sched.model.objects import NodeObject
 from capcard_sched.model.selectors import matches_node_selector
 from capcard_sched.model.volumes import (
@@ -37,9 +39,6 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 #: Number of attempts at a rollback that conflicts with other writes.
 _ROLLBACK_ATTEMPTS = 5
 _MANY_NODES: Final = frozenset({"ReadWriteMany", "ReadOnlyMany"})
-_MERGE: Final = "application/merge-patch+json"
-#: Status codes after which the same request may succeed: a renewed token, a conflict, too many requests.
-_RETRIABLE: Final = frozenset({401, 408, 409, 425, 429})
 
 _claims = msgspec.json.Decoder(PersistentVolumeClaimObject)
 _volumes = msgspec.json.Decoder(PersistentVolumeObject)
@@ -89,10 +88,9 @@ async def _bind_all(client: Client, bind: Bind, progress: _Progress, clock: Call
                 if not await _advance(client, bind, binding, progress):
                     pending.append(binding)
             except (ApiError, Unreachable) as error:
-                if isinstance(error, ApiError):
-                    if error.status not in _RETRIABLE and error.status < 500:
-                        raise
-                    retry_after = max(retry_after, error.retry_after or 0.0)
+                if retry_class(error) in (RetryClass.ABSENT, RetryClass.REFUSED):
+                    raise
+                retry_after = max(retry_after, retry_after_of(error))
                 detail = f": {error}"
                 pending.append(binding)
         if not pending:
@@ -209,8 +207,8 @@ async def _roll_back(client: Client, bind: Bind, binding: ClaimBinding) -> None:
 
 
 async def _patch_claim(client: Client, bind: Bind, binding: ClaimBinding, version: str, node: str | None) -> None:
-    patch = {"metadata": {"resourceVersion": version, "annotations": {SELECTED_NODE: node}}}
-    await _patch(client, claim_path(bind.namespace, binding.claim), patch)
+    body = annotation_changes({SELECTED_NODE: node}, version=version)
+    await client.request("PATCH", claim_path(bind.namespace, binding.claim), body=body, content_type=MERGE)
 
 
 async def _patch_volume(
@@ -220,9 +218,5 @@ async def _patch_volume(
         "metadata": {"resourceVersion": version, "annotations": {BOUND_BY_CONTROLLER: controlled}},
         "spec": {"claimRef": owner},
     }
-    await _patch(client, volume_path(binding.volume), patch)
-
-
-async def _patch(client: Client, path: str, patch: Mapping[str, Any]) -> None:
-    """Send a merge patch; its resourceVersion makes it fail (409) after another write."""
-    await client.request("PATCH", path, body=msgspec.json.encode(patch), content_type=_MERGE)
+    body = msgspec.json.encode(patch)
+    await client.request("PATCH", volume_path(binding.volume), body=body, content_type=MERGE)

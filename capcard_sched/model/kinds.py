@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
@@ -63,11 +64,13 @@ NETWORKING_API: Final = "networking.k8s.io/v1"
 STORAGE_API: Final = "storage.k8s.io/v1"
 
 
-class WatchRule(NamedTuple):
+@dataclass(frozen=True)
+class WatchRule:
     """The scheduler's watch of one kind."""
 
     #: Decoded form.
     type: type[Any]
+    _: KW_ONLY
     #: Sessions need its initial list. An optional kind may also be missing or forbidden.
     required: bool = False
     #: Attributes, besides the metadata, whose change is delivered. None: all fields. Omitted are fields that a live

@@ -13,7 +13,6 @@ from capcard_sched.cli.run import run
 from capcard_sched.daemon.options import Options
 from capcard_sched.framework.conf.registry import Registry
 from capcard_sched.framework.conf.scheduler_conf import parse_conf
-from capcard_sched.kube.fence import policy_objects
 from capcard_sched.kube.kinds import KINDS
 from tests.manifests.documents import CHART, INSTALL, MANIFESTS, ROOT, Manifest, by_key, derived, kustomized, read
 
@@ -90,7 +89,7 @@ def test_the_image_and_the_chart_have_the_version_of_the_package() -> None:
 
 def test_the_daemon_takes_the_arguments_and_finds_nothing_wrong_with_them() -> None:
     assert options().problems() == []
-    assert options().without_effect() == {}
+    assert options().ignored.given() == {}
     assert options().scheduler_name == ("capcard-sched",)
 
 
@@ -133,10 +132,6 @@ def test_the_lease_the_daemon_takes_is_the_one_it_may_take() -> None:
     policy = by_key(read(MANIFESTS / "base" / "admission-fence.yaml"))
     parameter = policy["ValidatingAdmissionPolicyBinding capcard-sched-fence"]["spec"]["paramRef"]
     assert (parameter["namespace"], parameter["name"]) == (options().lease_namespace, options().lease_name)
-
-
-def test_the_policy_of_the_fence_is_the_one_the_scheduler_expects() -> None:
-    assert read(MANIFESTS / "base" / "admission-fence.yaml") == policy_objects()
 
 
 @pytest.mark.parametrize("component", COMPONENTS)

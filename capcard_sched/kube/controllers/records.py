@@ -51,8 +51,6 @@ class _TrimmedObject(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
 
 
 class OwnerRecord(_TrimmedObject, frozen=True):
-    """An owner reference."""
-
     api_version: str = ""
     kind: str = ""
     name: str = ""
@@ -62,8 +60,6 @@ class OwnerRecord(_TrimmedObject, frozen=True):
 
 
 class MetaRecord(_TrimmedObject, frozen=True):
-    """The metadata that is kept."""
-
     name: str = ""
     namespace: str | None = None
     uid: str = ""
@@ -90,20 +86,14 @@ class WatchedObject(_TrimmedObject, frozen=True):
 
 
 class OwnerSpec(_TrimmedObject, frozen=True):
-    """The spec of a ReplicaSet or StatefulSet."""
-
     replicas: int | None = None
 
 
 class OwnerStatus(_TrimmedObject, frozen=True):
-    """The status of a StatefulSet."""
-
     update_revision: str = ""
 
 
 class WatchedWorkload(_TrimmedObject, frozen=True):
-    """An owner of plain pods."""
-
     metadata: MetaRecord = MetaRecord()
     spec: OwnerSpec = OwnerSpec()
     status: OwnerStatus = OwnerStatus()
@@ -134,8 +124,6 @@ class PodSpecRecord(_TrimmedObject, frozen=True):
 
 
 class TerminationRecord(_TrimmedObject, frozen=True):
-    """The end of a container."""
-
     exit_code: int = 0
     finished_at: str | None = None
 
@@ -147,8 +135,6 @@ class ContainerStateRecord(_TrimmedObject, frozen=True):
 
 
 class ContainerStatusRecord(_TrimmedObject, frozen=True):
-    """The status of a container."""
-
     name: str = ""
     ready: bool = True
     restart_count: int = 0
@@ -157,16 +143,12 @@ class ContainerStatusRecord(_TrimmedObject, frozen=True):
 
 
 class PodStatusRecord(_TrimmedObject, frozen=True):
-    """The status of a pod."""
-
     phase: str = ""
     container_statuses: tuple[ContainerStatusRecord, ...] | None = None
     init_container_statuses: tuple[ContainerStatusRecord, ...] | None = None
 
 
 class WatchedPod(_TrimmedObject, frozen=True):
-    """A pod."""
-
     metadata: MetaRecord = MetaRecord()
     spec: PodSpecRecord = PodSpecRecord()
     status: PodStatusRecord = PodStatusRecord()
@@ -287,11 +269,11 @@ def _watched(kind: str) -> WatchedKind[Any]:
 
     row = _ROWS[kind]
     return WatchedKind(
-        kind,
-        RESOURCES[kind].collection(),
         row.type,
-        _change(kind, row.trim),
-        gone,
+        name=kind,
+        path=RESOURCES[kind].collection(),
+        changed=_change(kind, row.trim),
+        gone=gone,
         required=kind not in _OPTIONAL,
         reads=row.reads,
         written=True,

@@ -15,7 +15,7 @@ from capcard_sched.kube.client import ApiError, Client, Unreachable
 from capcard_sched.kube.paths import pod_path
 from capcard_sched.kube.writes import requests
 from capcard_sched.kube.writes.leadership_gate import GatedClient
-from capcard_sched.kube.writes.live_pod import LivePod, read_pod
+from capcard_sched.kube.writes.live_pod import read_pod
 from capcard_sched.kube.writes.retry_class import RetryClass, code_of, retry_class, text_of
 from capcard_sched.kube.writes.write_backoff import RefusedWrites, WriteBackoff
 from capcard_sched.kube.writes.write_call import DONE, CallWriter, WriteCall, WriteOutcome, WriteResult, outcome_of
@@ -214,8 +214,8 @@ class Binder(CallWriter[BindCall]):
         if node:
             return WriteOutcome(WriteResult.ELSEWHERE, 409, f"pod {bind.name} is already assigned to node {node}")
         call.uncertain = False
-        if refusal is not None and (reason := _unbindable_reason(pod)):
-            return WriteOutcome(WriteResult.REFUSED, code_of(refusal), text_of(refusal) or reason)
+        if refusal is not None and (pod.metadata.deletion_timestamp or pod.spec.scheduling_gates):
+            return WriteOutcome(WriteResult.REFUSED, code_of(refusal), text_of(refusal))  # as every binding of the pod
         return None
 
     @staticmethod
@@ -232,13 +232,6 @@ class Binder(CallWriter[BindCall]):
         # A conflict may mean that this binding succeeded: no failure is reported, the watch delivers the node.
         result = WriteResult.ELSEWHERE if retry_class(refusal) is RetryClass.CONFLICT else WriteResult.REFUSED
         return WriteOutcome(result, code_of(refusal), f"{text_of(refusal)}; failed to read the pod: {text_of(error)}")
-
-
-def _unbindable_reason(pod: LivePod) -> str:
-    """Reason why the API server rejects every binding of a pod, "" when it does not."""
-    if pod.deleting:
-        return "the pod is being deleted"
-    return "the pod has scheduling gates" if pod.spec.scheduling_gates else ""
 
 
 def _bind_text(bind: Bind, message: str) -> str:

@@ -12,18 +12,21 @@ from typing import TYPE_CHECKING, Final
 from capcard_sched.kube.client import ApiError, Unreachable
 from capcard_sched.kube.paths import pod_path
 from capcard_sched.kube.writes import requests
-from capcard_sched.kube.writes.live_pod import LivePod, decode_pod, read_pod
+from capcard_sched.kube.writes.live_pod import decode_pod, read_pod
 from capcard_sched.kube.writes.retry_class import RetryClass, code_of, is_uid_mismatch, retry_class, text_of
 from capcard_sched.kube.writes.write_backoff import RefusedWrites, WriteBackoff
 from capcard_sched.kube.writes.write_call import DONE, CallWriter, WriteCall, WriteOutcome, WriteResult, outcome_of
 from capcard_sched.model.deltas import EvictFailed, ObjectGone
 from capcard_sched.model.intents import EmitEvent, ObjectRef
+from capcard_sched.model.objects import PodConditionObject
+from capcard_sched.model.pod_facts import group_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from capcard_sched.kube.writes.write_call import WriterContext
     from capcard_sched.model.intents import Evict, Intent
+    from capcard_sched.model.objects import PodObject
 
 #: Seconds after which the core learns of a repeatedly rejected eviction.
 _REFUSALS: Final = WriteBackoff(first=1.0, longest=60.0)
@@ -53,7 +56,7 @@ class EvictionCall(WriteCall):
             group.unchecked.add(self)
         self.errors = 0
         #: The pod in the response to the write of its conditions.
-        self.live_pod: LivePod | None = None
+        self.live_pod: PodObject | None = None
 
 
 class EvictionGroup:
@@ -133,8 +136,8 @@ class PodEvictor(CallWriter[EvictionCall]):
         pod = ObjectRef("Pod", evict.namespace, evict.name, evict.uid)
         intents: list[Intent] = [EmitEvent(pod, "Warning", "Evict", eviction_message(evict))]
         # The framework emits one event per preempted job; other evictions get theirs here.
-        if not evict.by and call.live_pod is not None and call.live_pod.group:
-            group = ObjectRef("PodGroup", evict.namespace, call.live_pod.group)
+        if not evict.by and call.live_pod is not None and (name := group_of(call.live_pod.metadata.annotations or {})):
+            group = ObjectRef("PodGroup", evict.namespace, name)
             intents.append(EmitEvent(group, "Normal", "Evict", evict.reason))
         self.context.submit(intents)
 
@@ -150,48 +153,37 @@ class PodEvictor(CallWriter[EvictionCall]):
             return call.group.refusal
         try:
             if call.needs_dry_run:
-                return await self._dry_run(call)
+                await self._post_eviction(call, {"dryRun": "All"})
+                return WriteOutcome(WriteResult.ALLOWED)
             if self._use_eviction_api:
-                return await self._post_eviction(call)
+                await self._post_eviction(call)
+                await self._write_conditions(call)  # during the grace period
+                return DONE
             if call.live_pod is None:
                 gone = await self._write_conditions(call)
                 if gone is not None:
                     return gone
-            if call.live_pod is None or not call.live_pod.deleting:
-                await self._delete(call)
+            if call.live_pod is None or call.live_pod.metadata.deletion_timestamp is None:
+                evict = call.evict
+                path, body = pod_path(evict.namespace, evict.name), requests.deletion(evict.uid)
+                await self.gate.send(self.client, call.term, "DELETE", path, body=body)
         except (ApiError, Unreachable) as error:
             return await self._classify(call, error)
         return DONE
 
-    async def _dry_run(self, call: EvictionCall) -> WriteOutcome:
-        """Check by a dry run whether the pod may be evicted."""
+    async def _post_eviction(self, call: EvictionCall, params: Mapping[str, str] | None = None) -> None:
         evict = call.evict
         body = requests.eviction(evict.namespace, evict.name, evict.uid)
         path = pod_path(evict.namespace, evict.name, "eviction")
-        await self.gate.send(self.client, call.term, "POST", path, params={"dryRun": "All"}, body=body)
-        return WriteOutcome(WriteResult.ALLOWED)
-
-    async def _post_eviction(self, call: EvictionCall) -> WriteOutcome:
-        """Evict by the subresource; the conditions are patched during the grace period."""
-        evict = call.evict
-        body = requests.eviction(evict.namespace, evict.name, evict.uid)
-        path = pod_path(evict.namespace, evict.name, "eviction")
-        await self.gate.send(self.client, call.term, "POST", path, body=body)
-        await self._write_conditions(call)
-        return DONE
-
-    async def _delete(self, call: EvictionCall) -> None:
-        evict = call.evict
-        path = pod_path(evict.namespace, evict.name)
-        await self.gate.send(self.client, call.term, "DELETE", path, body=requests.deletion(evict.uid))
+        await self.gate.send(self.client, call.term, "POST", path, params=params, body=body)
 
     async def _write_conditions(self, call: EvictionCall) -> WriteOutcome | None:
         """Write the conditions. Returns an outcome when the pod is gone."""
         evict = call.evict
         now = self._stamp()
         conditions = (
-            requests.PodCondition("Ready", "False", "Evict", eviction_message(evict), now),
-            requests.PodCondition("DisruptionTarget", "True", "PreemptionByScheduler", self._preempting, now),
+            PodConditionObject("Ready", "False", "Evict", eviction_message(evict), now),
+            PodConditionObject("DisruptionTarget", "True", "PreemptionByScheduler", self._preempting, now),
         )
         try:
             response = await self.gate.send(

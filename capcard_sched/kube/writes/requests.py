@@ -8,7 +8,7 @@ import msgspec
 
 from capcard_sched.model.annotations import FENCE
 from capcard_sched.model.kinds import KIND_BY_NAME
-from capcard_sched.model.objects import PodGroupCondition
+from capcard_sched.model.objects import PodConditionObject, PodGroupCondition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -92,18 +92,8 @@ def eviction(namespace: str, name: str, uid: str) -> bytes:
 # --- conditions and statuses ----------------------------------------------------------------------------------------
 
 
-class PodCondition(msgspec.Struct, rename="camel", frozen=True, omit_defaults=True):
-    """A condition of a pod. Without a transition time, the API server keeps the existing one."""
-
-    type: str
-    status: str
-    reason: str = ""
-    message: str = ""
-    last_transition_time: str | None = None
-
-
 class _PodStatus(msgspec.Struct, rename="camel", frozen=True, omit_defaults=True):
-    conditions: tuple[PodCondition, ...]
+    conditions: tuple[PodConditionObject, ...]
     nominated_node_name: str | msgspec.UnsetType | None = msgspec.UNSET
 
 
@@ -112,10 +102,10 @@ class _PodPatch(msgspec.Struct, frozen=True):
     status: _PodStatus
 
 
-def pod_conditions(uid: str, conditions: tuple[PodCondition, ...], nominated_node: str | None = None) -> bytes:
+def pod_conditions(uid: str, conditions: tuple[PodConditionObject, ...], nominated_node: str | None = None) -> bytes:
     """A strategic merge patch for `pods/status`: these conditions, and the nominated node.
 
-    `nominated_node`: None keeps it, "" clears it.
+    `nominated_node`: None keeps it, "" clears it. Of a condition without a transition time, the API server keeps it.
     """
     node = msgspec.UNSET if nominated_node is None else nominated_node or None
     return _encode(_PodPatch(_BodyMeta(uid=uid), _PodStatus(conditions, node)))
@@ -152,12 +142,10 @@ def queue_status(allocated: Mapping[str, str | None]) -> bytes:
     return _encode({"status": {"allocated": allocated}})
 
 
-def annotation_changes(changes: Mapping[str, str | None], uid: str = "") -> bytes:
-    """A merge patch of annotations; None removes a key. `uid`, if given, is a precondition."""
-    metadata: dict[str, object] = {"annotations": changes}
-    if uid:
-        metadata["uid"] = uid
-    return _encode({"metadata": metadata})
+def annotation_changes(changes: Mapping[str, str | None], uid: str = "", version: str = "") -> bytes:
+    """A merge patch of annotations; None removes a key. `uid` and `version`, if given, are preconditions (409)."""
+    given = {field: value for field, value in (("uid", uid), ("resourceVersion", version)) if value}
+    return _encode({"metadata": {"annotations": changes, **given}})
 
 
 # --- events ---------------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
@@ -10,6 +9,7 @@ import msgspec
 from capcard_sched.kube.client import ApiError, Unreachable
 from capcard_sched.kube.paths import node_path, pod_path, podgroup_path, queue_path
 from capcard_sched.kube.writes import requests
+from capcard_sched.kube.writes.lru import Lru
 from capcard_sched.kube.writes.retry_class import RetryClass, code_of, is_uid_mismatch, retry_class
 from capcard_sched.kube.writes.status_discovery import StatusDiscovery
 from capcard_sched.kube.writes.write_backoff import WriteBackoff
@@ -22,6 +22,7 @@ from capcard_sched.model.intents import (
     UpdatePodGroup,
     UpdateQueueStatus,
 )
+from capcard_sched.model.objects import PodConditionObject
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -117,7 +118,7 @@ class Statuses(CallWriter[StatusCall]):
         self._limiter = limiter
         self._stamp = stamp
         #: Uids of pods whose PodScheduled=False is written: the transition time changes only with the status.
-        self._transitions: OrderedDict[str, None] = OrderedDict()
+        self._transitions: Lru[str, bool] = Lru(_TRANSITIONS)
 
     def not_before(self, call: StatusCall) -> float | None:
         """Updates that differ in numbers only are rate-limited."""
@@ -158,7 +159,7 @@ class Statuses(CallWriter[StatusCall]):
 
     def forget_pod(self, uid: str) -> None:
         """Forget the transition of a pod that is bound or gone."""
-        self._transitions.pop(uid, None)
+        self._transitions.pop(uid)
 
     async def _patch(self, path: str, body: bytes, term: int, content_type: str = requests.MERGE) -> bytes:
         return await self.gate.send(self.client, term, "PATCH", path, body=body, content_type=content_type)
@@ -167,8 +168,8 @@ class Statuses(CallWriter[StatusCall]):
         if age > _CONDITION_SECONDS:
             message = f"not written for {_CONDITION_SECONDS:g} s: outdated"
             return WriteOutcome(WriteResult.REFUSED, message=message)
-        known = intent.uid in self._transitions
-        condition = requests.PodCondition(
+        known = self._transitions.get(intent.uid)
+        condition = PodConditionObject(
             "PodScheduled", "False", intent.reason, intent.message, None if known else self._stamp()
         )
         await self._patch(
@@ -178,9 +179,7 @@ class Statuses(CallWriter[StatusCall]):
             requests.STRATEGIC,
         )
         if not known:
-            self._transitions[intent.uid] = None
-            if len(self._transitions) > _TRANSITIONS:
-                self._transitions.popitem(last=False)
+            self._transitions.put(intent.uid, True)
         return DONE
 
     async def _write_group(self, intent: UpdatePodGroup, term: int) -> WriteOutcome:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from capcard_sched.kube.client import ApiError, Client, Unreachable
+from capcard_sched.kube.decode import METADATA_LIST
 from capcard_sched.kube.paths import QUEUES, pod_path, podgroup_path
 from capcard_sched.kube.writes.lru import Lru
 
@@ -23,18 +24,6 @@ if TYPE_CHECKING:
 #: Seconds for which a uid is cached: an object may be deleted and created again under its name.
 _FRESH_SECONDS = 60.0
 _CAPACITY = 4096
-
-
-class _UidMeta(msgspec.Struct, frozen=True):
-    uid: str = ""
-
-
-class _UidObject(msgspec.Struct, frozen=True):
-    metadata: _UidMeta = _UidMeta()
-
-
-class _UidList(msgspec.Struct, frozen=True):
-    items: tuple[_UidObject, ...] = ()
 
 
 class UidCache:
@@ -71,7 +60,7 @@ class UidCache:
             path = dirname(of_kind(ref.namespace, ref.name))
         try:
             response = await self._client.request("GET", path, params={"fieldSelector": f"metadata.name={ref.name}"})
-            items = msgspec.json.decode(response, type=_UidList).items
+            items = METADATA_LIST.decode(response).items or ()
         except ApiError as error:
             if error.status == HTTPStatus.NOT_FOUND:
                 return None

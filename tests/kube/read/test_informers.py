@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -455,7 +456,7 @@ async def test_after_any_mixture_of_troubles_everything_is_known(cluster: Cluste
 async def test_a_missing_kind_is_reported_and_blocks_only_if_it_is_required(cluster: Cluster) -> None:
     def absent(*, required: bool) -> WatchedKind[Any]:
         path = "/apis/scheduling.volcano.sh/v1beta1/nothings"
-        return WatchedKind("Nothing", path, CONFIG_MAP.type, CONFIG_MAP.changed, CONFIG_MAP.gone, required=required)
+        return replace(CONFIG_MAP, name="Nothing", path=path, required=required, explained=True)
 
     async with watching(cluster, kinds=[absent(required=False)]) as (feed, _, ears):
         assert feed.synced
@@ -497,14 +498,14 @@ class Config(msgspec.Struct, frozen=True):
     data: dict[int, str] | None = None
 
 
-CONFIG_MAP = WatchedKind(
-    "ConfigMap",
-    "/api/v1/configmaps",
+CONFIG_MAP: WatchedKind[Any] = WatchedKind(
     Config,
-    lambda obj: objects.namespace(
+    name="ConfigMap",
+    path="/api/v1/configmaps",
+    changed=lambda obj: objects.namespace(
         obj.metadata.name, {str(key): str(len(value)) for key, value in (obj.data or {}).items()}
     ),
-    lambda meta: deltas.ObjectGone("Namespace", "", meta.name),
+    gone=lambda meta: deltas.ObjectGone("Namespace", "", meta.name),
     explained=False,
 )
 CONFIG = {"apiVersion": "v1", "kind": "ConfigMap"}
