@@ -8,6 +8,7 @@ from cyclopts import Group, Parameter
 
 from capcard_sched.daemon import flag_values as values
 from capcard_sched.daemon.compat_flags import CommonCompatFlags
+from capcard_sched.model.timestamps import format_duration
 
 CLUSTER: Final = Group("Cluster", sort_key=1)
 ELECTION: Final = Group("Leader election", sort_key=3)
@@ -25,7 +26,7 @@ def flag(group: Group, converter: Any = None, **more: Any) -> Parameter:
 
 def period(group: Group) -> Parameter:
     """A flag with a duration above 0."""
-    return flag(group, values.period, show_default=values.show_duration, metavar="DURATION")
+    return flag(group, values.period, show_default=format_duration, metavar="DURATION")
 
 
 def switch(group: Group) -> Parameter:
@@ -110,7 +111,7 @@ class LeaderOptions(ConnectionOptions):
             self.leader_elect_renew_deadline,
             self.leader_elect_retry_period,
         )
-        show = values.show_duration
+        show = format_duration
         if lease <= deadline:
             found.append(
                 f"--leader-elect-lease-duration: {show(lease)} must be longer than --leader-elect-renew-deadline "

@@ -1,6 +1,7 @@
 """Flags of Volcano's programs without effect here, accepted so that arguments of existing deployments work."""
 
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Annotated, Any, Final
 
 from cyclopts import Group, Parameter
@@ -23,20 +24,9 @@ def _flag(why: str, converter: Any = None, **more: Any) -> Parameter:
     )
 
 
-def _switch(why: str) -> Parameter:
-    return _flag(why)
-
-
-def _text(why: str) -> Parameter:
-    return _flag(why, metavar="TEXT")
-
-
-def _number(why: str) -> Parameter:
-    return _flag(why, values.whole(-(10**9), 10**9), metavar="N")
-
-
-def _duration(why: str) -> Parameter:
-    return _flag(why, values.duration, metavar="DURATION")
+_text: Final = partial(_flag, metavar="TEXT")
+_number: Final = partial(_flag, converter=values.whole(-(10**9), 10**9), metavar="N")
+_duration: Final = partial(_flag, converter=values.duration, metavar="DURATION")
 
 
 @Parameter(name="*")
@@ -45,18 +35,18 @@ class CommonCompatFlags:
     """Those of every program of Volcano. One field per flag; the form of values is checked; durations are seconds."""
 
     feature_gates: Annotated[str, _text("there are no feature gates")] = ""
-    enable_pprof: Annotated[bool, _switch("there is no Go profile")] = False
+    enable_pprof: Annotated[bool, _flag("there is no Go profile")] = False
     log_flush_frequency: Annotated[float, _duration("every line is written immediately")] = 5.0
-    logtostderr: Annotated[bool, _switch(_STREAM)] = True
-    alsologtostderr: Annotated[bool, _switch(_STREAM)] = False
+    logtostderr: Annotated[bool, _flag(_STREAM)] = True
+    alsologtostderr: Annotated[bool, _flag(_STREAM)] = False
     stderrthreshold: Annotated[str, _text(_STREAM)] = ""
     log_dir: Annotated[str, _text(_FILE)] = ""
     log_file: Annotated[str, _text(_FILE)] = ""
     log_file_max_size: Annotated[int, _number(_FILE)] = 1800
-    one_output: Annotated[bool, _switch(_FILE)] = False
-    skip_log_headers: Annotated[bool, _switch(_FILE)] = False
-    skip_headers: Annotated[bool, _switch("see --log-format")] = False
-    add_dir_header: Annotated[bool, _switch("see --log-format")] = False
+    one_output: Annotated[bool, _flag(_FILE)] = False
+    skip_log_headers: Annotated[bool, _flag(_FILE)] = False
+    skip_headers: Annotated[bool, _flag("see --log-format")] = False
+    add_dir_header: Annotated[bool, _flag("see --log-format")] = False
     log_backtrace_at: Annotated[str, _text("internal errors are logged with a traceback")] = ""
     vmodule: Annotated[str, _text("-v applies to all modules")] = ""
 
@@ -84,7 +74,7 @@ class CompatFlags(CommonCompatFlags):
     minimum_feasible_nodes: Annotated[int, _number(_SAMPLING)] = 100
     minimum_percentage_nodes_to_find: Annotated[int, _number(_SAMPLING)] = 5
     percentage_nodes_to_find: Annotated[int, _number(_SAMPLING)] = 0
-    csi_storage: Annotated[bool, _switch("storage capacity is checked for every CSI driver that publishes it")] = False
+    csi_storage: Annotated[bool, _flag("storage capacity is checked for every CSI driver that publishes it")] = False
     ignored_provisioners: Annotated[
         tuple[str, ...],
         _flag("a provisioner without published capacity is not checked", values.words, metavar="NAME"),

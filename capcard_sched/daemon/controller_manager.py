@@ -25,8 +25,9 @@ from capcard_sched.controllers.queues import QueueController
 from capcard_sched.controllers.ttl import TtlController
 from capcard_sched.controllers.view import COMPONENT
 from capcard_sched.daemon.controller_metrics import ControllerMetrics
+from capcard_sched.daemon.leadership import is_expected, new_election
 from capcard_sched.daemon.observability.logs import Logs
-from capcard_sched.daemon.observability.server import HttpServer, health_pages, metrics_pages
+from capcard_sched.daemon.observability.server import HealthState, open_pages
 from capcard_sched.daemon.ssh_keys import KeyPool
 from capcard_sched.kube.client import ApiError, Client, Unreachable
 from capcard_sched.kube.connection import load_connection
@@ -34,10 +35,8 @@ from capcard_sched.kube.controllers.controller_loop import ControllerLoop
 from capcard_sched.kube.controllers.object_cache import ObjectCache
 from capcard_sched.kube.controllers.records import RecordGone, watched_kinds
 from capcard_sched.kube.controllers.write_executor import WriteExecutor
-from capcard_sched.kube.election import RELEASED, Election, ElectionEvent
 from capcard_sched.kube.informers import Informers
 from capcard_sched.kube.instrumentation import NullObserver
-from capcard_sched.kube.lease import process_identity
 from capcard_sched.kube.writes.api_writer import LOW_WORKERS, ApiWriter
 from capcard_sched.kube.writes.leadership_gate import LeadershipGate
 
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
     from capcard_sched.controllers.view import Controller
     from capcard_sched.daemon.controller_options import ControllerOptions
     from capcard_sched.kube.controllers.records import RecordChanged
+    from capcard_sched.kube.election import Election, ElectionEvent
 
 #: Seconds: between looks at objects that the watch did not confirm; for events at the end; for the Lease.
 _CONFIRM_SECONDS: Final = 5.0
@@ -78,23 +78,20 @@ class ControllerObserver(NullObserver):
         self._log: structlog.stdlib.BoundLogger = structlog.get_logger("capcard_sched.kube")
 
     def request(self, verb: str, resource: str, code: int, seconds: float) -> None:
-        """A request ended."""
         _ = seconds
         self._metrics.request(verb, resource, code)
 
     def watch(self, resource: str, event: str, detail: str = "") -> None:
-        """The state of a watch changed."""
         news = self._last.get(resource) != (event, detail)
         self._last[resource] = (event, detail)
         trouble = event in _TROUBLE and news
         (self._log.warning if trouble else self._log.debug)("watch", resource=resource, event_type=event, detail=detail)
 
     def write_failed(self, kind: str, code: int, message: str) -> None:
-        """An event was refused."""
         self._log.debug("write refused", kind=kind, code=code, why=message)
 
 
-class ControllerManager:
+class ControllerManager(HealthState):
     """One process. `run` once."""
 
     def __init__(self, options: ControllerOptions) -> None:
@@ -102,11 +99,7 @@ class ControllerManager:
         self._options = options
         self._log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
         self._metrics = ControllerMetrics()
-        self._connection = load_connection(
-            str(options.kubeconfig) if options.kubeconfig is not None else None,
-            options.master or None,
-            options.context or None,
-        )
+        self._connection = load_connection(options.kubeconfig, options.master or None, options.context or None)
         self._cache = ObjectCache(time.monotonic, self._changed)
         self._cache.observed = False
         self._loops: list[ControllerLoop] = []
@@ -144,8 +137,13 @@ class ControllerManager:
                 )
             )
             if options.leader_elect:
-                self._election = self._make_election(
-                    await stack.enter_async_context(Client(self._connection, connections=4))
+                self._election = new_election(
+                    options,
+                    await stack.enter_async_context(Client(self._connection, connections=4)),
+                    options.leader_elect_resource_namespace or self._connection.namespace or "default",
+                    options.leader_elect_resource_name,
+                    self._leadership,
+                    self._election_report,
                 )
             self._events = ApiWriter(
                 self._client,
@@ -168,26 +166,12 @@ class ControllerManager:
             kinds |= {"PriorityClass"} if JOB in kinds else set()
             kinds |= {POD_GROUP}
             self._informers = Informers(self._client, self._deliver, observer, watched_kinds(kinds))
-            await self._serve(stack)
+            await open_pages(stack, self._log, options, self._metrics, self, self._sample)
             await self._work()
 
     def _time_left(self) -> float:
         """Seconds until the Lease can change hands, 0.0 for a standby; infinite without leader election."""
         return math.inf if self._election is None else self._election.time_left()
-
-    def _make_election(self, client: Client) -> Election:
-        options = self._options
-        return Election(
-            client,
-            namespace=options.leader_elect_resource_namespace or self._connection.namespace or "default",
-            name=options.leader_elect_resource_name,
-            identity=process_identity(),
-            lease_duration=options.leader_elect_lease_duration,
-            renew_deadline=options.leader_elect_renew_deadline,
-            retry_period=options.leader_elect_retry_period,
-            on_change=self._leadership,
-            on_report=self._election_report,
-        )
 
     def _controllers(self) -> list[tuple[str, Controller, int]]:
         """New controllers: name, controller, workers."""
@@ -212,19 +196,6 @@ class ControllerManager:
             ("cronjob-controller", CronJobController(), options.worker_threads_for_gc),
         ]
         return [row for row in found if row[0] in options.enabled]
-
-    async def _serve(self, stack: AsyncExitStack) -> None:
-        options = self._options
-        pages: dict[Any, dict[str, Any]] = {}
-        if options.enable_metrics:
-            pages[options.listen_address] = metrics_pages(self._metrics, self._sample)
-        if options.enable_healthz:
-            pages.setdefault(options.healthz_address, {}).update(health_pages(self))
-        for address, content in pages.items():
-            server = HttpServer(address, content)
-            await server.start()
-            stack.push_async_callback(server.stop)
-            self._log.info("serving", address=f"{address.host}:{server.port}", pages=sorted(content))
 
     async def _work(self) -> None:
         parts = [self._informers.run(), self._events.run(), self._confirm(), self._report_sync()]
@@ -318,14 +289,8 @@ class ControllerManager:
             await asyncio.wait({term})
 
     def _election_report(self, happening: ElectionEvent, detail: str) -> None:
-        quiet = happening in {
-            ElectionEvent.HOLDER,
-            ElectionEvent.LEADING,
-            ElectionEvent.RELEASED,
-            ElectionEvent.RECOVERED,
-        }
-        quiet = quiet or detail == RELEASED
-        (self._log.info if quiet else self._log.warning)("election", happening=happening.value, detail=detail)
+        log = self._log.info if is_expected(happening, detail) else self._log.warning
+        log("election", happening=happening.value, detail=detail)
 
     # --- changes ----------------------------------------------------------------------------------------------------
 
@@ -361,14 +326,6 @@ class ControllerManager:
         self._log.info("caches synced", objects=len(self._cache))
 
     # --- health and metrics -----------------------------------------------------------------------------------------
-
-    def liveness_error(self) -> str:
-        """Why a restart might help: never, while the event loop answers; a controller that fails ends the process."""
-        return ""
-
-    def slow_cycle(self) -> str:
-        """There are no cycles to be slow."""
-        return ""
 
     def readiness(self) -> Mapping[str, str]:
         """What must be done before this replica can lead."""

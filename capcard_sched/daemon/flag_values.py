@@ -12,7 +12,7 @@ import msgspec
 from cyclopts import Token
 
 from capcard_sched.model.quoting import quoted
-from capcard_sched.model.timestamps import DurationError, format_duration, parse_duration
+from capcard_sched.model.timestamps import DurationError, parse_duration
 
 _Value = TypeVar("_Value")
 _Reader = Callable[[Any, Sequence[Token]], _Value]
@@ -102,10 +102,6 @@ def _read_name(text: str) -> str:
     return text.strip()
 
 
-def _read_path(text: str) -> Path | None:
-    return Path(text) if text else None
-
-
 def whole(least: int, most: int) -> _Reader[int]:
     """A whole number within both bounds."""
 
@@ -140,12 +136,7 @@ names: Final = _several(_read_name, split=False)
 words: Final = _several(_read_name, split=True)
 matches: Final = _several(_read_match, split=True)
 #: "" is None, as without the flag.
-path: Final = _one(_read_path)
-
-
-def show_duration(seconds: float) -> str:
-    """For `--help`."""
-    return format_duration(seconds)
+path: Final = _one(lambda text: Path(text) if text else None)
 
 
 def show_list(items: Sequence[object]) -> str:

@@ -14,9 +14,10 @@ from capcard_sched.kube.fence import Fence, FenceState, may_be_fenced
 from capcard_sched.kube.lease import process_identity
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
     from typing import Any
 
+    from capcard_sched.daemon.common_options import LeaderOptions
     from capcard_sched.daemon.options import Options
     from capcard_sched.kube.client import Client
 
@@ -24,10 +25,37 @@ if TYPE_CHECKING:
 _PROBE_SECONDS: Final = 60.0
 #: Seconds: pause after a probe, so that a burst of failed binds causes one probe.
 _PAUSE_SECONDS: Final = 1.0
-#: Election events that are logged as info; the others are warnings.
+#: Election events that are logged as info, as the release at a shutdown; the others are warnings.
 _EXPECTED: Final = frozenset(
     {ElectionEvent.HOLDER, ElectionEvent.LEADING, ElectionEvent.RELEASED, ElectionEvent.RECOVERED}
 )
+
+
+def new_election(
+    options: LeaderOptions,
+    client: Client,
+    namespace: str,
+    name: str,
+    on_change: Callable[[bool], None],
+    on_report: Callable[[ElectionEvent, str], None],
+) -> Election:
+    """The election of this process by the Lease of that name, as the flags set it."""
+    return Election(
+        client,
+        namespace=namespace,
+        name=name,
+        identity=process_identity(),
+        lease_duration=options.leader_elect_lease_duration,
+        renew_deadline=options.leader_elect_renew_deadline,
+        retry_period=options.leader_elect_retry_period,
+        on_change=on_change,
+        on_report=on_report,
+    )
+
+
+def is_expected(event: ElectionEvent, detail: str) -> bool:
+    """Whether an event of an election is a matter of course."""
+    return event in _EXPECTED or detail == RELEASED
 
 
 class LeadershipHandler(Protocol):
@@ -57,16 +85,8 @@ class Leadership:
         self._log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
         self._election: Election | None = None
         if options.leader_elect:
-            self._election = Election(
-                lease_client,
-                namespace=namespace,
-                name=options.lease_name,
-                identity=process_identity(),
-                lease_duration=options.leader_elect_lease_duration,
-                renew_deadline=options.leader_elect_renew_deadline,
-                retry_period=options.leader_elect_retry_period,
-                on_change=self._changed,
-                on_report=self._report,
+            self._election = new_election(
+                options, lease_client, namespace, options.lease_name, self._changed, self._report
             )
         self.fence = Fence(client, namespace=namespace, on_change=self._fence_changed) if options.fence else None
         #: Set by a failed bind that the fencing policy may have rejected.
@@ -148,8 +168,8 @@ class Leadership:
             (self._log.info if self._stopping else self._log.warning)("standing by")
 
     def _report(self, event: ElectionEvent, detail: str) -> None:
-        expected = event in _EXPECTED or detail == RELEASED
-        (self._log.info if expected else self._log.warning)("leader election", event_type=event.value, detail=detail)
+        log = self._log.info if is_expected(event, detail) else self._log.warning
+        log("leader election", event_type=event.value, detail=detail)
 
     async def _watch_fence(self, election: Election) -> None:
         """Probe after doubtful failures, and at an interval while the policy is not active."""

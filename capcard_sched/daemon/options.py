@@ -212,7 +212,3 @@ class Options(LeaderOptions):
         if same and self.listen_address == self.healthz_address and self.tls_cert_file is not None:
             found.append("--healthz-address: must differ from --listen-address when the health server uses TLS")
         return found
-
-    def without_effect(self) -> dict[str, str]:
-        """Ignored flags with a value other than their default: name to reason."""
-        return self.ignored.given()

@@ -26,7 +26,6 @@ from capcard_sched.daemon.observability.health import Health
 from capcard_sched.daemon.observability.logs import Logs, SessionLog
 from capcard_sched.daemon.observability.metrics import Metrics
 from capcard_sched.daemon.observability.observer import LoggingObserver
-from capcard_sched.daemon.observability.readiness import steps
 from capcard_sched.daemon.observability.server import ServeError
 from capcard_sched.daemon.scheduler_thread import SchedulerThread
 from capcard_sched.daemon.usage_source import UsageSource
@@ -101,11 +100,7 @@ class Service:
         self._health = Health(options.schedule_period)
         self._observer = LoggingObserver(self._metrics, self._bind_failed)
         self._registry = Registry.load(options.plugins_dir)
-        self._connection = load_connection(
-            str(options.kubeconfig) if options.kubeconfig is not None else None,
-            options.master or None,
-            options.context or None,
-        )
+        self._connection = load_connection(options.kubeconfig, options.master or None, options.context or None)
         self._usage = UsageSource(
             self._registry,
             self._metrics,
@@ -158,13 +153,13 @@ class Service:
         options = self._options
         self._loop = asyncio.get_running_loop()
         self._log.info("starting", version=__version__, server=self._connection.server, **options.summary())
-        for flag, reason in options.without_effect().items():
+        for flag, reason in options.ignored.given().items():
             self._log.warning("flag without effect", flag=flag, reason=reason)
         async with AsyncExitStack() as stack:
             backend = self._backend = await open_backend(
                 stack, options, self._connection, self._thread, self._observer, self
             )
-            self._health.steps = lambda: steps(backend.informers, self._observer, backend.leadership.fence)
+            self._health.steps = lambda: self._observer.steps(backend.informers, backend.leadership.fence)
             await open_servers(stack, options, self._logs, self._metrics, self._health, self._sample)
             self._handle_signals()
             self._thread.start()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from capcard_sched.daemon.diagnosis.log_level import LevelServer
 from capcard_sched.daemon.leadership import Leadership
-from capcard_sched.daemon.observability.server import HttpServer, Tls, health_pages, metrics_pages
+from capcard_sched.daemon.observability.server import Tls, open_pages
 from capcard_sched.kube import volumes
 from capcard_sched.kube.client import Client
 from capcard_sched.kube.informers import Informers
@@ -109,21 +109,12 @@ async def open_servers(
     health: Health,
     sample: Callable[[], Awaitable[None]],
 ) -> None:
-    """Open the configured ports on `stack`; one server if metrics and health share an address. Raises ServeError."""
+    """Open the configured ports and the debug socket on `stack`. Raises ServeError."""
     log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
-    pages: dict[Any, dict[str, Any]] = {}
-    if options.enable_metrics:
-        pages[options.listen_address] = metrics_pages(metrics, sample)
-    if options.enable_healthz:
-        pages.setdefault(options.healthz_address, {}).update(health_pages(health))
-    for address, content in pages.items():
-        tls = None
-        if options.tls_cert_file is not None and options.tls_private_key_file is not None and "/healthz" in content:
-            tls = Tls(options.tls_cert_file, options.tls_private_key_file, options.ca_cert_file)
-        server = HttpServer(address, content, tls=tls)
-        await server.start()
-        stack.push_async_callback(server.stop)
-        log.info("serving", address=f"{address.host}:{server.port}", pages=sorted(content))
+    tls = None
+    if options.tls_cert_file is not None and options.tls_private_key_file is not None:
+        tls = Tls(options.tls_cert_file, options.tls_private_key_file, options.ca_cert_file)
+    await open_pages(stack, log, options, metrics, health, sample, tls)
     if options.debug_socket_dir is not None:
         level = LevelServer(logs, options.debug_socket_dir)
         await level.start()

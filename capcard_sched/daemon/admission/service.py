@@ -30,6 +30,7 @@ from capcard_sched.daemon.admission.certificates import ensure_certificate, publ
 from capcard_sched.daemon.flag_values import AddressFlag
 from capcard_sched.daemon.observability.logs import Logs
 from capcard_sched.daemon.observability.server import (
+    HealthState,
     HttpServer,
     ServeError,
     ServerLimits,
@@ -141,7 +142,7 @@ class ServingContext:
         return True
 
 
-class AdmissionService:
+class AdmissionService(HealthState):
     """One admission server. `run` once."""
 
     def __init__(self, options: AdmissionOptions, logs: Logs) -> None:
@@ -149,9 +150,7 @@ class AdmissionService:
         self._options = options
         self._logs = logs
         self._log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
-        self._connection = load_connection(
-            str(options.kubeconfig) if options.kubeconfig is not None else None, options.master or None
-        )
+        self._connection = load_connection(options.kubeconfig, options.master or None)
         self._view = ClusterView()
         self._context = WebhookContext(self._view, self._read_config(), options.scheduler_name)
         self._tls = ServingContext()
@@ -207,14 +206,6 @@ class AdmissionService:
         settle_memory()
 
     # --- health -----------------------------------------------------------------------------------------------------
-
-    def liveness_error(self) -> str:
-        """Never: a restart helps against nothing that the server can detect."""
-        return ""
-
-    def slow_cycle(self) -> str:
-        """Never: there are no cycles."""
-        return ""
 
     def readiness(self) -> Mapping[str, str]:
         """Condition to the reason why it does not hold, or ""."""

@@ -110,8 +110,7 @@ def replay(reader: RecordingReader, registry: Registry, conf: Conf | None = None
     `most`: maximum number of differences kept. Raises RecordingError if the file is not a recording or the recorded
     conf is invalid here.
     """
-    run = _Replay(reader, registry, conf, most)
-    return run.finish()
+    return _Replay(reader, registry, conf, most).finish()
 
 
 class _Replay:
@@ -218,7 +217,10 @@ class _Replay:
             result = StepResult([], SessionReport(""), True)
         if self._other is None and list(record.intents) == result.intents:
             self._history.record_intents(record.intents)
-            self._count_same(record)
+            for uid in bindings(record.intents):
+                counts = self._counts(self._queue_of("bound", uid))
+                counts.bound += 1
+                counts.same += 1
             return
         for kind, recorded, replayed in (
             ("bound", bindings(record.intents), bindings(result.intents)),
@@ -312,12 +314,6 @@ class _Replay:
         }
 
     # --- results ----------------------------------------------------------------------------------------------------
-
-    def _count_same(self, record: Stepped) -> None:
-        for uid in bindings(record.intents):
-            counts = self._counts(self._queue_of("bound", uid))
-            counts.bound += 1
-            counts.same += 1
 
     def _note(
         self, step: int, now: float, what: str, name: str, queue: str = "", *, recorded: str = "",

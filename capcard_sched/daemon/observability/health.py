@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
+from capcard_sched.daemon.observability.server import HealthState
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -15,7 +17,7 @@ SLOW_SECONDS: Final = 30.0
 LIST_SECONDS: Final = 300.0
 
 
-class Health:
+class Health(HealthState):
     """State behind the probes: the service updates it, the HTTP server reads it. Thread-safe."""
 
     def __init__(self, period: float, clock: Callable[[], float] = time.monotonic) -> None:

@@ -10,20 +10,20 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final, TypeVar
 
-import prometheus_client
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
 from capcard_sched import __version__
 from capcard_sched.daemon.observability.metric_samples import CoreSample, CoreSeries, JobTimes, sample_core
-from capcard_sched.daemon.observability.metric_table import BY_NAME, METRICS, MetricRow
+from capcard_sched.daemon.observability.metric_set import MetricSet
+from capcard_sched.daemon.observability.metric_table import BY_NAME, METRICS
 from capcard_sched.kube.instrumentation import Observer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from prometheus_client import Counter, Histogram
 
     from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.core import Core
@@ -31,37 +31,20 @@ if TYPE_CHECKING:
     from capcard_sched.model.intents import Bind, Evict
     from capcard_sched.model.job import Job
 
-#: OpenMetrics would rename counters without `_total`, which existing dashboards use: all scrapes get this format.
-CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
-
 #: Entries: bound on jobs and assumed binds in memory, which normally shrink at each scrape.
 _MOST_REMEMBERED: Final = 100_000
-#: Counters of Volcano whose names lack the `_total` that the library adds.
-_BARE_COUNTERS: Final = tuple(
-    row.full_name.encode() for row in METRICS if row.type == "counter" and not row.name.endswith("_total")
-)
-
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 
 
-class Metrics(Observer):
-    """Counters, gauges and histograms of one daemon, on a registry of their own; a `kube.instrumentation.Observer`."""
-
-    content_type = CONTENT_TYPE
+class Metrics(MetricSet, Observer):
+    """The metrics of one daemon; a `kube.instrumentation.Observer`."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         """`clock`: Unix seconds."""
-        # `_created` series are unused and would double the exposition.
-        prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
+        collectors = ProcessCollector, PlatformCollector, GCCollector
+        super().__init__(METRICS, *collectors, left_out=("plugin", "sampled"))
         self._clock = clock
-        self.registry = CollectorRegistry()
-        self._counters: dict[str, Counter] = {}
-        self._gauges: dict[str, Gauge] = {}
-        self._histograms: dict[str, Histogram] = {}
-        for row in METRICS:
-            if row.source == "counted":
-                self._build(row)
         #: uid of an assumed pod to its creation and queue, until the API server confirms the bind.
         self._assumed: dict[str, tuple[float, str]] = {}
         #: uid of a pod to the time its bind succeeded, until the deciding session is reported.
@@ -76,8 +59,6 @@ class Metrics(Observer):
         self._leading = False
         self._log_lines_dropped = 0
         self._scrape = threading.Lock()
-        for collector in (ProcessCollector, PlatformCollector, GCCollector):
-            collector(registry=self.registry)
         # Series observed for every pod, looked up once.
         self._bound = self._counters["pods_bound_total"]
         self._bind_seconds = self._histograms["bind_seconds"]
@@ -89,16 +70,6 @@ class Metrics(Observer):
             self._counters["config_reload_total"].labels(result)
         for result in ("scheduled", "unschedulable", "error"):
             self._counters["schedule_attempts_total"].labels(result)
-
-    def _build(self, row: MetricRow) -> None:
-        if row.type == "counter":
-            self._counters[row.name] = Counter(row.full_name, row.help, row.labels, registry=self.registry)
-        elif row.type == "gauge":
-            self._gauges[row.name] = Gauge(row.full_name, row.help, row.labels, registry=self.registry)
-        else:
-            self._histograms[row.name] = Histogram(
-                row.full_name, row.help, row.labels, buckets=row.buckets, registry=self.registry
-            )
 
     # --- sessions ---------------------------------------------------------------------------------------------------
 
@@ -220,7 +191,6 @@ class Metrics(Observer):
     # --- API server: kube.instrumentation.Observer ------------------------------------------------------------------
 
     def request(self, verb: str, resource: str, code: int, seconds: float) -> None:
-        """A request is complete (`code` 0: without a response)."""
         series = self._requests.get((verb, resource, code))
         if series is None:
             series = self._requests[verb, resource, code] = (
@@ -231,11 +201,9 @@ class Metrics(Observer):
         series[1].observe(seconds)
 
     def watch(self, resource: str, event: str, detail: str = "") -> None:  # noqa: ARG002 - details are for logs
-        """A list or watch began, ended or failed."""
         self._counters["watch_events_total"].labels(resource, event).inc()
 
     def bound(self, bind: Bind, seconds: float) -> None:
-        """A bind succeeded."""
         self._bound.inc()
         self._bind_seconds.observe(seconds)
         now = self._clock()
@@ -245,28 +213,22 @@ class Metrics(Observer):
                 self._early.pop(bind.uid, None)
 
     def bind_failed(self, bind: Bind, code: int, message: str) -> None:  # noqa: ARG002 - texts are for logs
-        """A bind failed."""
         self._counters["bind_errors_total"].inc()
         self._assumed.pop(bind.uid, None)
 
     def evicted(self, evict: Evict) -> None:
-        """An eviction succeeded."""
         self._counters["evictions_total"].labels(evict.reason).inc()
 
     def evict_failed(self, evict: Evict, code: int, message: str) -> None:  # noqa: ARG002 - texts are for logs
-        """An eviction failed."""
         self._counters["eviction_errors_total"].inc()
 
     def written(self, kind: str, seconds: float) -> None:  # noqa: ARG002 - the request's duration is counted there
-        """A status, condition, event or annotation was written."""
         self._counters["api_writes_total"].labels(kind, "written").inc()
 
     def write_failed(self, kind: str, code: int, message: str) -> None:  # noqa: ARG002 - texts are for logs
-        """Such a write failed."""
         self._counters["api_writes_total"].labels(kind, "failed").inc()
 
     def dropped(self, kind: str, count: int) -> None:
-        """`count` such writes were dropped."""
         self._counters["api_writes_total"].labels(kind, "dropped").inc(count)
 
     # --- daemon -----------------------------------------------------------------------------------------------------
@@ -326,17 +288,14 @@ class Metrics(Observer):
     # --- scrapes ----------------------------------------------------------------------------------------------------
 
     def exposition(self) -> bytes:
-        """All series in the Prometheus text format 0.0.4. O(series); call it in a thread of its own."""
         with self._scrape:
-            text = generate_latest(self.registry)
+            text = super().exposition()
             for plugin, _ in self._core.rejected:
                 self._counters["internal_errors_total"].labels(plugin, "metrics").inc()
             gauge = self._gauges["metrics_series_dropped"]
             gauge.clear()
             for family, count in self._core.dropped.items():
                 gauge.labels(BY_NAME[family].full_name if family in BY_NAME else family).set(count)
-        for name in _BARE_COUNTERS:
-            text = text.replace(name + b"_total", name)
         return text
 
 

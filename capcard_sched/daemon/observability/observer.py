@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from capcard_sched.daemon.observability.metrics import Metrics
+    from capcard_sched.kube.fence import Fence
+    from capcard_sched.kube.informers import Informers
     from capcard_sched.model.intents import Bind, Evict
 
 #: Watch event that needs attention to its log message.
@@ -49,15 +51,23 @@ class LoggingObserver(Observer):
         self._log: structlog.stdlib.BoundLogger = structlog.get_logger("capcard_sched.kube")
 
     def request(self, verb: str, resource: str, code: int, seconds: float) -> None:
-        """One request is complete."""
         self._metrics.request(verb, resource, code, seconds)
 
     def watch_error(self, resource: str) -> str:
         """The current error of the watch of a kind, an event of `Observer.watch`; "" without one."""
         return self._errors.get(resource, "")
 
+    def steps(self, informers: Informers, fence: Fence | None) -> dict[str, str]:
+        """Steps before the lists are applied, in order: name to the reason why it is pending, "" when done."""
+        found = {
+            f"list/{resource}": (self.watch_error(resource) or "not listed yet") if pending else ""
+            for resource, pending in informers.pending().items()
+        }
+        if fence is not None:
+            found["fence-probed"] = "the probe of the fencing policy is in progress" if fence.probing else ""
+        return found
+
     def watch(self, resource: str, event: str, detail: str = "") -> None:
-        """A list or watch of a kind began, ended or failed."""
         self._metrics.watch(resource, event, detail)
         if event in _RECOVERED:
             self._errors.pop(resource, None)
@@ -74,39 +84,33 @@ class LoggingObserver(Observer):
         log(_ERRORS.get(event, f"watch {event}"), resource=resource, event_type=event, detail=detail)
 
     def bound(self, bind: Bind, seconds: float) -> None:
-        """A bind succeeded."""
         self._metrics.bound(bind, seconds)
 
     def bind_failed(self, bind: Bind, code: int, message: str) -> None:
-        """A bind failed."""
         self._metrics.bind_failed(bind, code, message)
         self._on_refused(message)
         pod = f"{bind.namespace}/{bind.name}"
         self._log.warning("bind failed", pod=pod, node=bind.node, code=code, err=message)
 
     def evicted(self, evict: Evict) -> None:
-        """An eviction succeeded."""
         self._metrics.evicted(evict)
         self._log.info("evicted", pod=f"{evict.namespace}/{evict.name}", reason=evict.reason)
 
     def evict_failed(self, evict: Evict, code: int, message: str) -> None:
-        """An eviction failed."""
         self._metrics.evict_failed(evict, code, message)
         pod = f"{evict.namespace}/{evict.name}"
         self._log.warning("eviction failed", pod=pod, reason=evict.reason, code=code, err=message)
 
     def written(self, kind: str, seconds: float) -> None:
-        """Another write succeeded."""
         self._metrics.written(kind, seconds)
 
     def write_failed(self, kind: str, code: int, message: str) -> None:
-        """Another write failed. Failures of one kind and cause get a line a minute."""
+        # Failures of one kind and cause get a line a minute.
         self._metrics.write_failed(kind, code, message)
         repeated = self._failed_writes.count((kind, code, _DETAILS.sub("", message)))
         log = self._log.debug if repeated is None else self._log.warning
         log("write failed", kind=kind, code=code, err=message, **({"repeated": repeated} if repeated else {}))
 
     def dropped(self, kind: str, count: int) -> None:
-        """`count` writes were dropped unsent."""
         self._metrics.dropped(kind, count)
         self._log.warning("dropped writes", kind=kind, count=count)

@@ -20,7 +20,14 @@ from aiohttp import web
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
+    from contextlib import AsyncExitStack
     from pathlib import Path
+
+    import structlog
+
+    from capcard_sched.daemon.controller_options import ControllerOptions
+    from capcard_sched.daemon.flag_values import AddressFlag
+    from capcard_sched.daemon.options import Options
 
 _FAMILY_MISSING: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT)
 _FULL: Final = (
@@ -59,18 +66,6 @@ class ServerLimits(NamedTuple):
     headers: int = 32
 
 
-class ListenAddress(Protocol):
-    """Host and port to listen on. `str()` of it is for messages."""
-
-    @property
-    def host(self) -> str:
-        """A name or an address; "" means all addresses, IPv4 and IPv6."""
-
-    @property
-    def port(self) -> int:
-        """0 lets the system choose."""
-
-
 _DEFAULT_LIMITS: Final = ServerLimits()
 
 Page: TypeAlias = "Callable[[web.Request], Awaitable[web.Response]]"
@@ -106,21 +101,24 @@ class Tls(NamedTuple):
         return context
 
 
-class HealthState(Protocol):
-    """The interface of `health.Health`."""
+class HealthState:
+    """Checks of one process. Without cycles, and with all its work in the event loop, it is alive while it answers."""
 
     def liveness_error(self) -> str:
         """Reason for a restart, or ""."""
+        return ""
 
     def slow_cycle(self) -> str:
         """Report about a slow scheduling cycle, or ""."""
+        return ""
 
     def readiness(self) -> Mapping[str, str]:
-        """Steps before the replica can schedule: name to the reason why it is pending, or ""."""
+        """Steps before the replica can do its work: name to the reason why it is pending, or ""."""
+        raise NotImplementedError
 
 
 class Exposition(Protocol):
-    """The interface of `metrics.Metrics`."""
+    """The interface of `metric_set.MetricSet`."""
 
     content_type: str
 
@@ -133,7 +131,7 @@ class HttpServer:
 
     def __init__(
         self,
-        address: ListenAddress,
+        address: AddressFlag,
         pages: Mapping[str, Page],
         *,
         posts: Mapping[str, Page] | None = None,
@@ -367,7 +365,32 @@ def _status_response(problem: str, note: str = "") -> web.Response:
     return web.Response(status=503 if problem else 200, text=f"{problem or 'ok'}\n{note}")
 
 
-def _listen(address: ListenAddress) -> socket.socket:
+async def open_pages(
+    stack: AsyncExitStack,
+    log: structlog.stdlib.BoundLogger,
+    options: Options | ControllerOptions,
+    metrics: Exposition,
+    health: HealthState,
+    sample: Callable[[], Awaitable[object]],
+    tls: TlsContext | None = None,
+) -> None:
+    """Serve the pages that the flags ask for; one server if both share an address. `tls`: of the health server.
+
+    Raises ServeError.
+    """
+    pages: dict[AddressFlag, dict[str, Page]] = {}
+    if options.enable_metrics:
+        pages[options.listen_address] = metrics_pages(metrics, sample)
+    if options.enable_healthz:
+        pages.setdefault(options.healthz_address, {}).update(health_pages(health))
+    for address, content in pages.items():
+        server = HttpServer(address, content, tls=tls if "/healthz" in content else None)
+        await server.start()
+        stack.push_async_callback(server.stop)
+        log.info("serving", address=f"{address.host}:{server.port}", pages=sorted(content))
+
+
+def _listen(address: AddressFlag) -> socket.socket:
     """One listening socket, IPv4 and IPv6 when no host is given. Raises ServeError."""
     try:
         if address.host:

@@ -117,7 +117,7 @@ def test_an_ignored_flag_is_accepted_and_the_help_has_the_reason(field: str, def
     value = {bool: "true", int: "7", float: "7s"}.get(type(default), "x")
     options = parse(f"{spelled(field)}={value}")
     assert getattr(options.ignored, field) != default
-    assert list(options.without_effect()) == [spelled(field)]
+    assert list(options.ignored.given()) == [spelled(field)]
     line = next(line for line in wide_help.splitlines() if f" {spelled(field)} " in line)
     assert "No effect: " in line
 
@@ -143,7 +143,7 @@ def test_the_arguments_of_the_users_deployments_are_accepted_as_they_are() -> No
         "schedule_period": 3.0,
         "verbosity": 3,
     }
-    assert options.without_effect() == {}
+    assert options.ignored.given() == {}
     assert options.problems() == []
 
 
