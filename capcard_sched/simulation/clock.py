@@ -6,8 +6,9 @@ The run starts at `EPOCH` (2026-01-01T00:00:00Z) whatever the wall clock, so tha
 from __future__ import annotations
 
 import heapq
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
+
+from capcard_sched.model.timestamps import format_timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 #: Unix seconds of virtual time 0.
 EPOCH = 1_767_225_600
 SECOND = 1_000_000
-_START = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=EPOCH)
 
 
 class Timer:
@@ -41,7 +41,6 @@ class VirtualClock:
         self.now = begin
         self._heap: list[tuple[int, int, Timer]] = []
         self._made = 0
-        self._stamp: tuple[int | None, str] = (None, "")
 
     @property
     def unix(self) -> float:
@@ -50,10 +49,7 @@ class VirtualClock:
 
     def timestamp(self, moment: int | None = None) -> str:
         """Formats `moment` (default: now) as the API server does: RFC 3339, UTC, whole seconds."""
-        seconds = (self.now if moment is None else moment) // SECOND
-        if self._stamp[0] != seconds:
-            self._stamp = (seconds, (_START + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ"))
-        return self._stamp[1]
+        return format_timestamp(EPOCH + (self.now if moment is None else moment) // SECOND)
 
     def after(self, delay: int, action: Callable[[], None]) -> Timer:
         """Call `action` in `delay` microseconds. Timers due at the same time fire in the order of their creation."""
@@ -74,16 +70,3 @@ class VirtualClock:
         self.now = max(self.now, due)
         timer.live = False
         timer.action()
-
-
-def virtual_time(stamp: str | None) -> int | None:
-    """A timestamp as microseconds since the start of the run (negative before it); None when it is unreadable."""
-    if not stamp:
-        return None
-    try:
-        moment = datetime.fromisoformat(stamp)
-    except ValueError:
-        return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return (moment - _START) // timedelta(microseconds=1)

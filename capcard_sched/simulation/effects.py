@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import msgspec
 
 from capcard_sched.controllers.objects import POD, POD_GROUP, QUEUE, JsonObject, annotations_of, meta, spec, status
-from capcard_sched.model.annotations import GROUP_NAME, GROUP_NAME_ALIAS
 from capcard_sched.model.deltas import BindFailed, EvictFailed
 from capcard_sched.model.intents import (
     AnnotatePodGroup,
@@ -21,6 +20,7 @@ from capcard_sched.model.intents import (
     UpdatePodGroup,
     UpdateQueueStatus,
 )
+from capcard_sched.model.pod_facts import group_of
 from capcard_sched.model.reasons import POD_SCHEDULED
 from capcard_sched.simulation.kinds import NODE
 from capcard_sched.simulation.kubelet import with_condition
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from capcard_sched.simulation.events import EventRecorder
     from capcard_sched.simulation.store import Store
     from capcard_sched.simulation.watch import StoreWatch
+
+
+_OfNamespace: TypeAlias = Bind | Evict | UpdatePodCondition | UpdatePodGroup | AnnotatePodGroup
 
 
 class PendingEviction(NamedTuple):
@@ -77,8 +80,13 @@ class IntentExecutor:
             self._annotate_queue(intent)
         # AnnotateNode: no device plugin takes part in a handshake here.
 
+    def _meant(self, kind: str, intent: _OfNamespace) -> JsonObject | None:
+        """The object of an intent; None when it is gone, or another one has its name."""
+        found = self._store.get(kind, intent.namespace, intent.name)
+        return found if found is not None and (not intent.uid or meta(found)["uid"] == intent.uid) else None
+
     def _bind(self, intent: Bind) -> None:
-        pod = self._store.get(POD, intent.namespace, intent.name)
+        pod = self._meant(POD, intent)
         refusal = _bind_refusal(pod, intent, self._store)
         for wanted in intent.volumes:
             refusal = refusal or volume_refusal(self._store, intent.namespace, wanted.claim, wanted.volume)
@@ -99,13 +107,12 @@ class IntentExecutor:
         self._recorder.record(EmitEvent(about, POD_SCHEDULED.type, POD_SCHEDULED.code, message))
 
     def _evict(self, intent: Evict) -> None:
-        pod = self._store.get(POD, intent.namespace, intent.name)
-        if pod is None or (intent.uid and meta(pod)["uid"] != intent.uid):
+        pod = self._meant(POD, intent)
+        if pod is None:
             message = f'pods "{intent.name}" not found'
             self._feed.report(EvictFailed(intent.namespace, intent.name, intent.uid, message))
             return
-        notes = annotations_of(pod)
-        group = notes.get(GROUP_NAME) or notes.get(GROUP_NAME_ALIAS) or ""
+        group = group_of(annotations_of(pod))
         node = spec(pod).get("nodeName") or ""
         now = self._store.clock.now
         self.evictions.append(
@@ -132,15 +139,10 @@ class IntentExecutor:
             self._recorder.record(EmitEvent(about, "Normal", "Evict", intent.reason))
 
     def _set_condition(self, intent: UpdatePodCondition) -> None:
-        pod = self._store.get(POD, intent.namespace, intent.name)
-        if pod is None or (intent.uid and meta(pod)["uid"] != intent.uid):
+        pod = self._meant(POD, intent)
+        if pod is None:
             return
-        condition = {
-            "type": "PodScheduled",
-            "status": "False",
-            "reason": intent.reason,
-            "message": intent.message,
-        }
+        condition = {"type": "PodScheduled", "status": "False", "reason": intent.reason, "message": intent.message}
         present = status(pod).get("conditions") or []
         conditions = with_condition(present, condition, self._store.clock.timestamp())
         patch: JsonObject = {"conditions": conditions}
@@ -149,8 +151,7 @@ class IntentExecutor:
         self._store.patch(POD, intent.namespace, intent.name, {"status": patch})
 
     def _update_group(self, intent: UpdatePodGroup) -> None:
-        group = self._store.get(POD_GROUP, intent.namespace, intent.name)
-        if group is None or (intent.uid and meta(group)["uid"] != intent.uid):
+        if self._meant(POD_GROUP, intent) is None:
             return
         patch: JsonObject = {
             "phase": intent.phase,
@@ -162,8 +163,7 @@ class IntentExecutor:
         self._store.patch(POD_GROUP, intent.namespace, intent.name, {"status": patch})
 
     def _annotate_group(self, intent: AnnotatePodGroup) -> None:
-        group = self._store.get(POD_GROUP, intent.namespace, intent.name)
-        if group is not None and (not intent.uid or meta(group)["uid"] == intent.uid):
+        if self._meant(POD_GROUP, intent) is not None:
             patch = {"metadata": {"annotations": dict(intent.annotations)}}
             self._store.patch(POD_GROUP, intent.namespace, intent.name, patch)
 
@@ -181,7 +181,7 @@ class IntentExecutor:
 
 def _bind_refusal(pod: JsonObject | None, intent: Bind, store: Store) -> str:
     """The reason why the API server would reject a binding, "" when it would accept it."""
-    if pod is None or (intent.uid and meta(pod)["uid"] != intent.uid):
+    if pod is None:
         return f'pods "{intent.name}" not found'
     if meta(pod).get("deletionTimestamp"):
         return f"pod {intent.name} is being deleted, cannot be assigned to a host"

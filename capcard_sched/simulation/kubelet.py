@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capcard_sched.controllers.objects import ENDED_PHASES, POD, JsonObject, annotations_of, meta, spec, status
+from capcard_sched.controllers.objects import ENDED_PHASES, POD, JsonObject, annotations_of, key_of, meta, spec, status
 from capcard_sched.model.annotations import (
     BIND_PHASE,
     COOLDOWN_TIME,
@@ -19,8 +19,8 @@ from capcard_sched.model.annotations import (
     VGPU_DEVICES_TO_ALLOCATE,
     VGPU_TIME,
 )
-from capcard_sched.model.timestamps import DurationError, parse_span
-from capcard_sched.simulation.clock import SECOND, virtual_time
+from capcard_sched.model.timestamps import DurationError, parse_span, parse_time
+from capcard_sched.simulation.clock import EPOCH, SECOND
 from capcard_sched.simulation.kinds import NODE
 from capcard_sched.simulation.store import Change, Store, grace_period
 
@@ -163,9 +163,9 @@ class Kubelet:
 
     def _grace_left(self, pod: JsonObject) -> int:
         """Microseconds until the deletion timestamp; a timestamp before the run gets a whole grace period."""
-        due = virtual_time(meta(pod)["deletionTimestamp"])
+        left = round((parse_time(meta(pod)["deletionTimestamp"]) - EPOCH) * SECOND) - self._clock.now
         grace = grace_period(pod)
-        return due - self._clock.now if due is not None and 0 < due - self._clock.now <= grace else grace
+        return left if 0 < left <= grace else grace
 
     def _start(self, pod: JsonObject) -> None:
         stamp = self._clock.timestamp()
@@ -194,8 +194,8 @@ class Kubelet:
         self._patch(pod, {"status": patch, **_devices_served(pod)})
 
     def _finish(self, pod: JsonObject) -> None:
-        live = self._store.get(POD, meta(pod).get("namespace", ""), meta(pod)["name"])
-        if live is None or meta(live)["uid"] != meta(pod)["uid"]:
+        live = self._live(pod)
+        if live is None:
             return
         code = int(annotations_of(live).get(SIMULATION_EXIT_CODE, "0"))
         stamp = self._clock.timestamp()
@@ -218,12 +218,15 @@ class Kubelet:
         self._patch(live, {"status": patch})
 
     def _remove(self, pod: JsonObject) -> None:
-        live = self._store.get(POD, meta(pod).get("namespace", ""), meta(pod)["name"])
-        if live is not None and meta(live)["uid"] == meta(pod)["uid"]:
-            self._store.remove(POD, meta(pod).get("namespace", ""), meta(pod)["name"])
+        if self._live(pod) is not None:
+            self._store.remove(POD, *key_of(pod))
+
+    def _live(self, pod: JsonObject) -> JsonObject | None:
+        live = self._store.get(POD, *key_of(pod))
+        return live if live is not None and meta(live)["uid"] == meta(pod)["uid"] else None
 
     def _patch(self, pod: JsonObject, patch: JsonObject) -> None:
-        self._store.patch(POD, meta(pod).get("namespace", ""), meta(pod)["name"], patch)
+        self._store.patch(POD, *key_of(pod), patch)
 
     def _forget(self, uid: str) -> None:
         timer = self._timers.pop(uid, None)

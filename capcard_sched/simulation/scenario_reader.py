@@ -5,7 +5,17 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING, Any
 
-from capcard_sched.controllers.objects import COMMAND, EVENT, JOB, POD, POD_GROUP, QUEUE, REPLICA_SET, JsonObject
+from capcard_sched.controllers.objects import (
+    COMMAND,
+    EVENT,
+    JOB,
+    POD,
+    POD_GROUP,
+    QUEUE,
+    REPLICA_SET,
+    JsonObject,
+    annotations_of,
+)
 from capcard_sched.model.annotations import CARD_QUOTA
 from capcard_sched.model.kinds import KIND_BY_NAME, KINDS
 from capcard_sched.model.timestamps import SPAN_FORM, DurationError, parse_span
@@ -161,7 +171,9 @@ class _ScenarioReader:
         """Misspelt and misplaced annotations, and malformed card quotas."""
         findings = [*misspelt_annotations(obj), *misplaced_annotations(obj)]
         if obj["kind"] == QUEUE:
-            findings += [one for one in check_card_quota(_quota_text(obj)) if one.severity == "error"]
+            text = annotations_of(obj).get(CARD_QUOTA)
+            checked = check_card_quota(text) if isinstance(text, str) else ()
+            findings += [one for one in checked if one.severity == "error"]
         for finding in findings:
             self.findings.append(InputProblem(origin, finding.message, _title(obj), finding.field))
 
@@ -332,11 +344,6 @@ def _title(obj: JsonObject) -> str:
     metadata = as_map(obj.get("metadata"))
     name = display_name(str(metadata.get("namespace") or ""), str(metadata.get("name") or "(no name)"))
     return f"{obj['kind']} {name}"
-
-
-def _quota_text(queue: JsonObject) -> str:
-    text = (queue["metadata"].get("annotations") or {}).get(CARD_QUOTA)
-    return text if isinstance(text, str) else ""
 
 
 def _address(kind: str, obj: JsonObject) -> tuple[str, str]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from capcard_sched.controllers.objects import (
+    ENDED_PHASES,
     POD,
     REPLICA_SET,
     STATEFUL_SET,
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
     from capcard_sched.simulation.store import Change, Store
 
-_ENDED = ("Succeeded", "Failed")
 _COUNT = "count/pods"
 _SCALED = (REPLICA_SET, STATEFUL_SET)
 
@@ -117,7 +117,7 @@ class QuotaController:
 
 def _usage(pod: JsonObject) -> Mapping[str, int]:
     usage = quota_amounts(quota_usage([(spec(pod), 1)]))
-    return {_COUNT: usage[_COUNT]} if status(pod).get("phase") in _ENDED else usage
+    return {_COUNT: usage[_COUNT]} if status(pod).get("phase") in ENDED_PHASES else usage
 
 
 class BudgetController:
@@ -153,7 +153,7 @@ class BudgetController:
             pods: dict[str, list[JsonObject]] = {namespace: [] for namespace in self._changed}
             for pod in self._store.list(POD):
                 namespace = key_of(pod)[0]
-                if namespace in pods and status(pod).get("phase") not in _ENDED:
+                if namespace in pods and status(pod).get("phase") not in ENDED_PHASES:
                     pods[namespace].append(pod)
             self._changed.clear()
             for namespace, living in pods.items():

@@ -13,6 +13,7 @@ import msgspec
 
 from capcard_sched.controllers.objects import (
     CLAIM,
+    ENDED_PHASES,
     POD,
     JsonObject,
     annotations_of,
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from capcard_sched.simulation.store import Change, Store
 
 _ZONE = "topology.kubernetes.io/zone"
-_ENDED = ("Succeeded", "Failed")
 
 
 class VolumeController:
@@ -88,7 +88,7 @@ class VolumeController:
         return worked
 
     def _make_own_claims(self, pod: JsonObject) -> None:
-        if status(pod).get("phase") in _ENDED:
+        if status(pod).get("phase") in ENDED_PHASES:
             return
         namespace, name = key_of(pod)
         for volume in spec(pod).get("volumes") or ():
