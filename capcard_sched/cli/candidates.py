@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from cyclopts import App
-    from cyclopts.argument import Argument
 
 #: Directives of kubectl (cobra): file names may follow, or nothing but the candidates.
 _FILES: Final = 0
@@ -53,7 +52,7 @@ def candidates(app: App, words: Sequence[str]) -> tuple[list[str], int]:
     if not equals:
         flag, typed = (rest[-1] if rest else ""), current
     values = next((argument for argument in arguments if flag in argument.names), None)
-    if values is not None and not _is_switch(values):
+    if values is not None and values.hint is not bool:
         prefix = f"{flag}=" if equals else ""
         listed = _NAMED_BY_FLAG.get(flag)
         known = list(_choices(values.hint)) if listed is None else _names(app, listed, before)
@@ -65,7 +64,7 @@ def candidates(app: App, words: Sequence[str]) -> tuple[list[str], int]:
     if command.default_command is None:
         if rest:  # an unknown command
             return [], _NO_FILES
-        return [name for name in _subcommands(command) if name.startswith(current)], _NO_FILES
+        return [name for name in command if not name.startswith("-") and name.startswith(current)], _NO_FILES
     listed = _NAMED.get(tuple(path))
     if listed is not None:
         return [name for name in _names(app, listed, before) if name.startswith(current)], _NO_FILES
@@ -86,14 +85,6 @@ def _names(app: App, kind: str, words: Sequence[str]) -> list[str]:
         return sorted({item["name"] for item in json.loads(out.getvalue())["items"]})
     except Exception:  # noqa: BLE001 - without a source there are no candidates
         return []
-
-
-def _subcommands(command: App) -> list[str]:
-    return [name for name in command if not name.startswith("-")]
-
-
-def _is_switch(argument: Argument) -> bool:
-    return argument.hint is bool
 
 
 def _choices(hint: object) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import cyclopts
+import msgspec
 
 from capcard_sched.cli.cluster_source import ClusterSource, Source
 from capcard_sched.cli.lists import Column, ListFlags, Listing, field, show_list
@@ -12,7 +13,6 @@ from capcard_sched.cli.lists import Column, ListFlags, Listing, field, show_list
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from capcard_sched.model.diagnosis import HolderUse
     from capcard_sched.reports.shared_cards import SharedCardRow
 
 _Row: TypeAlias = dict[str, Any]
@@ -101,7 +101,7 @@ def list_cards(
                 "free": use.free,
                 **dict.fromkeys(_SHARED_FIELDS),
                 "state": use.excluded,
-                "holders": [_holder(each) for each in use.holders],
+                "holders": [msgspec.to_builtins(each) for each in use.holders],
                 "queues": sorted({each.queue for each in use.holders}),
                 "labels": dict(nodes[use.name].labels),
             }
@@ -218,10 +218,6 @@ def _shared_items(found: ClusterSource) -> list[_Row]:
 def _sum(items: Iterable[_Row], name: str) -> int | None:
     found = [item[name] for item in items]
     return sum(found) if found else None
-
-
-def _holder(use: HolderUse) -> _Row:
-    return {"workload": use.workload, "queue": use.queue, "amount": use.amount}
 
 
 def _holder_text(holder: _Row) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 import msgspec
 from cyclopts import Group, Parameter
 
+from capcard_sched.cli.exit_codes import Files
 from capcard_sched.cli.failures import FailureWatch
 from capcard_sched.cli.live_cluster import LiveCluster, Receiver, read_cluster
 from capcard_sched.cli.simulate import BadInputError, build_core, core_with_conf, options_of, settings_of
@@ -50,10 +51,7 @@ _LIVE: Final = Group("Without -f: a live cluster", sort_key=3)
 class Source:
     """Flags that select the cluster and the scheduler-conf."""
 
-    file: Annotated[
-        tuple[str, ...],
-        Parameter(name=["--file", "-f"], negative=(), allow_leading_hyphen=True, show_default=False, metavar="PATH"),
-    ] = ()
+    file: Files = ()
     """File, folder or `-` for standard input, YAML or JSON; simulated as by `simulate`. Repeatable. A single file of
     `snapshot`, or one beside a dump, is read as it is. Default: a live cluster."""
 

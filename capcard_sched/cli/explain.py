@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import msgspec
@@ -11,6 +10,7 @@ from cyclopts import Parameter
 from capcard_sched.cli.cluster_source import Source, load_cluster
 from capcard_sched.cli.exit_codes import usage_error
 from capcard_sched.cli.expected_start import HistoryFlag, explain_start
+from capcard_sched.cli.lists import print_document
 from capcard_sched.cli.simulate import BadInputError
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def explain(
     except BadInputError as error:
         return usage_error(str(error))
     if output == "json":
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n")
+        print_document(found, "json")
     else:
         from capcard_sched.reports.explain import print_diagnosis
 

@@ -18,7 +18,7 @@ from capcard_sched.cli.lists import (
     field,
     show_list,
 )
-from capcard_sched.cli.live_objects import Live, change_object, show_object
+from capcard_sched.cli.live_objects import Live, change_object, object_change, show_object
 from capcard_sched.cli.simulate import BadInputError
 from capcard_sched.model.timestamps import span
 
@@ -211,34 +211,6 @@ def _amounts(text: str) -> dict[str, str]:
     return found
 
 
-@app.command(name="suspend")
-def suspend_job(name: str, *, live: Live = Live()) -> int:  # noqa: B008 - frozen
-    """Abort a Job; it can be resumed.
-
-    Args:
-        name: The Job.
-        live: Flags that select the cluster and the namespace.
-    """
-    return change_object(live, "suspend", "Job", name, lambda objects: objects.command("AbortJob", "Job", name))
-
-
-@app.command(name="resume")
-def resume_job(name: str, *, live: Live = Live()) -> int:  # noqa: B008 - frozen
-    """Resume a suspended Job.
-
-    Args:
-        name: The Job.
-        live: Flags that select the cluster and the namespace.
-    """
-    return change_object(live, "resume", "Job", name, lambda objects: objects.command("ResumeJob", "Job", name))
-
-
-@app.command(name="delete")
-def delete_job(name: str, *, live: Live = Live()) -> int:  # noqa: B008 - frozen
-    """Delete a Job and its pods.
-
-    Args:
-        name: The Job.
-        live: Flags that select the cluster and the namespace.
-    """
-    return change_object(live, "delete", "Job", name, lambda objects: objects.delete("Job", name))
+app.command(object_change("Job", "suspend", "Abort a Job; it can be resumed.", "AbortJob"), name="suspend")
+app.command(object_change("Job", "resume", "Resume a suspended Job.", "ResumeJob"), name="resume")
+app.command(object_change("Job", "delete", "Delete a Job and its pods."), name="delete")

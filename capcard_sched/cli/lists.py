@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, TypeAlias
 
+import msgspec
 from cyclopts import Parameter
 
 from capcard_sched.cli.cluster_source import load_cluster
@@ -285,11 +286,9 @@ class Printer:
             print("  ".join(text.ljust(width) for text, width in zip(row, self._widths, strict=True)).rstrip())
 
 
-def print_document(document: Json, output: Output) -> None:
+def print_document(document: Json | msgspec.Struct, output: Output) -> None:
     """Print one document as JSON or YAML."""
     if output == "json":
-        import msgspec
-
         print(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
     else:
         import yaml

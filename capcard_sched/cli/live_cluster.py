@@ -66,7 +66,7 @@ def read_cluster(
     from capcard_sched.kube.connection import ConnectionConfigError, load_connection
 
     try:
-        connection = load_connection(str(kubeconfig) if kubeconfig is not None else None, None, context or None)
+        connection = load_connection(kubeconfig, None, context or None)
     except ConnectionConfigError as error:
         text = str(error)
         if kubeconfig is None:

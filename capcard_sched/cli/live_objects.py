@@ -139,13 +139,9 @@ class LiveObjects:
 
         target = await self.get(kind, name)
         meta = target["metadata"]
-        reference = {field: target[field] for field in ("apiVersion", "kind")} | {
-            field: meta[field] for field in ("name", "uid")
-        }
-        metadata = {
-            "generateName": f"{meta['name']}-{action.lower()}-",
-            "namespace": meta.get("namespace") or self.namespace,
-        }
+        reference = {"apiVersion": target["apiVersion"], "kind": kind, "name": meta["name"], "uid": meta["uid"]}
+        namespace = meta.get("namespace") or self.namespace
+        metadata = {"generateName": f"{meta['name']}-{action.lower()}-", "namespace": namespace}
         body = {"apiVersion": BUS_API, "kind": COMMAND, "metadata": metadata, "action": action, "target": reference}
         await self.create(body)
 
@@ -178,9 +174,8 @@ class LiveObjects:
         except ApiError as error:
             if error.status == HTTPStatus.NOT_FOUND and error.message in _UNSERVED:
                 resource = path.partition("/apis/")[2].split("/")
-                text = (
-                    f"{'/'.join(resource[:2])} is not served by the API server: install the CustomResourceDefinitions"
-                )
+                group = "/".join(resource[:2])
+                text = f"{group} is not served by the API server: install the CustomResourceDefinitions"
                 raise RequestFailedError(text) from None
             raise RequestFailedError(error.message) from None
         except Unreachable as error:
@@ -199,9 +194,7 @@ def with_objects(live: Live, work: Callable[[LiveObjects], Coroutine[Any, Any, _
             return await work(LiveObjects(client, live.namespace or connection.namespace or "default"))
 
     try:
-        connection = load_connection(
-            str(live.kubeconfig) if live.kubeconfig is not None else None, None, live.context or None
-        )
+        connection = load_connection(live.kubeconfig, None, live.context or None)
         return asyncio.run(run())
     except (ConnectionConfigError, RequestFailedError) as error:
         return usage_error(str(error))
@@ -218,6 +211,19 @@ def change_object(
         return 0
 
     return with_objects(live, work)
+
+
+def object_change(kind: str, verb: str, text: str, action: str = "") -> Callable[..., int]:
+    """A verb that sends a command to one object, or deletes it without an `action`. `text`: its help."""
+
+    def change(name: str, *, live: Live = Live()) -> int:
+        def work(objects: LiveObjects) -> Coroutine[Any, Any, None]:
+            return objects.command(action, kind, name) if action else objects.delete(kind, name)
+
+        return change_object(live, verb, kind, name, work)
+
+    change.__doc__ = f"{text}\n\nArgs:\n    name: The {'queue' if kind == 'Queue' else kind}."
+    return change
 
 
 def show_object(

@@ -57,32 +57,28 @@ def _lines(queue: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _column(header: str, name: str) -> Column:
-    return Column(header, lambda line: line.get(name), lambda line: _text(line, line.get(name)))
-
-
-def _text(line: dict[str, Any], value: object) -> str:
     """Amounts of cards and shares as in other reports; blank cells for what a line does not have."""
-    return format_amount(line["card"], value) if isinstance(value, float) else "" if value is None else str(value)
+
+    def text(line: dict[str, Any]) -> str:
+        value = line.get(name)
+        return format_amount(line["card"], value) if isinstance(value, float) else "" if value is None else str(value)
+
+    return Column(header, lambda line: line.get(name), text)
 
 
 LISTING: Final = Listing(
     "Queue",
     (
-        *(
-            _column(header, name)
-            for header, name in (
-                ("QUEUE", "name"),
-                ("STATE", "state"),
-                ("JOBS PENDING", "waiting"),
-                ("JOBS TOTAL", "jobs"),
-                ("CARD OR RESOURCE", "card"),
-                ("QUOTA", "quota"),
-                ("ALLOCATED", "allocated"),
-                ("RESERVED", "inqueue"),
-                ("QUOTA FREE", "free"),
-                ("CLUSTER TOTAL", "total"),
-            )
-        ),
+        _column("QUEUE", "name"),
+        _column("STATE", "state"),
+        _column("JOBS PENDING", "waiting"),
+        _column("JOBS TOTAL", "jobs"),
+        _column("CARD OR RESOURCE", "card"),
+        _column("QUOTA", "quota"),
+        _column("ALLOCATED", "allocated"),
+        _column("RESERVED", "inqueue"),
+        _column("QUOTA FREE", "free"),
+        _column("CLUSTER TOTAL", "total"),
         Column("PARENT", lambda queue: queue.get("parent"), shown="wide"),
     ),
     lambda queue: f"queue.scheduling.volcano.sh/{queue['name']}",

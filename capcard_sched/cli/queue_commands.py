@@ -6,7 +6,7 @@ from cyclopts import Parameter
 
 from capcard_sched.cli.exit_codes import usage_error
 from capcard_sched.cli.lists import Column, Listing, OutputFlag, WatchFlag
-from capcard_sched.cli.live_objects import Live, LiveObjects, change_object, show_object
+from capcard_sched.cli.live_objects import Live, LiveObjects, change_object, object_change, show_object
 
 _PHASES = ("Inqueue", "Pending", "Running", "Unknown", "Completed")
 _OBJECT = Listing(
@@ -74,24 +74,10 @@ def create_queue(
     return change_object(live, "create", "Queue", name, lambda objects: objects.create(queue))
 
 
-def open_queue(name: str, *, live: Live = Live()) -> int:  # noqa: B008 - frozen
-    """Open a queue.
-
-    Args:
-        name: The queue.
-        live: Flags that select the cluster, and the namespace of the Command.
-    """
-    return change_object(live, "open", "Queue", name, lambda objects: objects.command("OpenQueue", "Queue", name))
-
-
-def close_queue(name: str, *, live: Live = Live()) -> int:  # noqa: B008 - frozen
-    """Close a queue: no further job is admitted; pods that run are not affected.
-
-    Args:
-        name: The queue.
-        live: Flags that select the cluster, and the namespace of the Command.
-    """
-    return change_object(live, "close", "Queue", name, lambda objects: objects.command("CloseQueue", "Queue", name))
+_CLOSE = "Close a queue: no further job is admitted; pods that run are not affected."
+open_queue = object_change("Queue", "open", "Open a queue.", "OpenQueue")
+close_queue = object_change("Queue", "close", _CLOSE, "CloseQueue")
+delete_queue = object_change("Queue", "delete", "Delete a queue.")
 
 
 def update_queue(
@@ -111,13 +97,3 @@ def update_queue(
         return usage_error(f"--weight: {weight}: accepted is 1 to 65535")
     patch = {"spec": {"weight": weight}}
     return change_object(live, "update", "Queue", name, lambda objects: objects.patch("Queue", name, patch))
-
-
-def delete_queue(name: str, *, live: Live = Live()) -> int:  # noqa: B008 - frozen
-    """Delete a queue.
-
-    Args:
-        name: The queue.
-        live: Flags that select the cluster.
-    """
-    return change_object(live, "delete", "Queue", name, lambda objects: objects.delete("Queue", name))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from capcard_sched.cli.exit_codes import BAD_INPUT, usage_error
+from capcard_sched.model.quoting import plural
 from capcard_sched.model.timestamps import format_timestamp
 
 if TYPE_CHECKING:
@@ -69,8 +70,9 @@ def replay(
     if output == "json":
         import msgspec
 
-        document = {"same": found.same, **msgspec.to_builtins(found)}
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n")
+        from capcard_sched.cli.lists import print_document
+
+        print_document({"same": found.same, **msgspec.to_builtins(found)}, "json")
     else:
         from capcard_sched.reports.terminal import console_for
 
@@ -105,13 +107,13 @@ def _rendered(found: Replayed, *, other: bool) -> list[RenderableType]:
         parts.append(f"unchanged: {size}")
     else:
         kinds = ", ".join(f"{count} {what}" for what, count in sorted(found.kinds.items(), key=lambda item: -item[1]))
-        parts.append(f"changed: {size}; {found.found} difference{'' if found.found == 1 else 's'}: {kinds}")
+        parts.append(f"changed: {size}; {plural(found.found, 'difference')}: {kinds}")
     if other and found.queues:
         parts.append(_queue_table(found))
     parts += map(_line, found.differences)
     left = found.found - len(found.differences)
     if left:
-        parts.append(f"{left} more difference{'' if left == 1 else 's'} (--most)")
+        parts.append(f"{plural(left, 'more difference')} (--most)")
     return parts
 
 

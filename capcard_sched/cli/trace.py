@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
-from capcard_sched.cli.exit_codes import BAD_INPUT
+from capcard_sched.cli.exit_codes import usage_error
 from capcard_sched.simulation.openb import DEFAULT_QUOTA_SHARE, TraceScenario, make_scenario
 from capcard_sched.simulation.openb_rows import TraceError, TracePod, read_nodes, read_pods
 
@@ -42,26 +42,16 @@ def openb(
         trace_pods = read_pods(pods)
         scenario = make_scenario(read_nodes(nodes), trace_pods, quota_share, sharing)
     except TraceError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
+        return usage_error(str(error))
     except ValueError as error:
-        print(f"error: --quota-share: {error}", file=sys.stderr)
-        return BAD_INPUT
+        return usage_error(f"--quota-share: {error}")
     try:
-        _write(scenario, output)
+        with output.open("wb") as file:
+            (scenario.write_json if output.suffix == ".json" else scenario.write_yaml)(file)
     except OSError as error:
-        print(f"error: {output}: {error.strerror}", file=sys.stderr)
-        return BAD_INPUT
+        return usage_error(f"{output}: {error.strerror}")
     print(_summary(scenario, trace_pods, output, sharing), file=sys.stderr)
     return 0
-
-
-def _write(scenario: TraceScenario, output: Path) -> None:
-    with output.open("wb") as file:
-        if output.suffix == ".json":
-            scenario.write_json(file)
-        else:
-            scenario.write_yaml(file)
 
 
 def _summary(scenario: TraceScenario, pods: list[TracePod], output: Path, sharing: str) -> str:

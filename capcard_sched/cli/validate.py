@@ -19,6 +19,7 @@ from capcard_sched.framework.conf.scheduler_conf import default_conf, parse_conf
 from capcard_sched.insight.impossible import AdmittedWorkloads, ImpossibleWorkload
 from capcard_sched.model.annotations import DEVICE_CONFIG_KEY
 from capcard_sched.model.quantity import format_amount
+from capcard_sched.model.quoting import plural
 from capcard_sched.plugins.deviceshare.device_checks import check_devices
 from capcard_sched.plugins.deviceshare.device_config import DEFAULT_CONFIG
 from capcard_sched.plugins.deviceshare.device_settings import read_device_config
@@ -314,7 +315,6 @@ def _print_table(checker: _Checker, counts: Counter[Severity]) -> None:
         console.print(Text(" " * 9 + ": ".join(filter(None, (row.field, row.message)))))
         if row.accepted:
             console.print(Text(f"{'':9}accepted: {row.accepted}", "dim"))
-    found = [f"{counts[word]} {word}{'' if counts[word] == 1 else 's'}" for word in styles if counts[word]]
-    confs = f" and {checker.confs} scheduler-conf{'s' if checker.confs > 1 else ''}" if checker.confs else ""
-    objects = f"{len(checker.objects)} object{'' if len(checker.objects) == 1 else 's'}"
-    console.print(f"checked {objects}{confs}: {', '.join(found) or 'no problems found'}")
+    found = [plural(counts[word], word) for word in styles if counts[word]]
+    confs = f" and {plural(checker.confs, 'scheduler-conf')}" if checker.confs else ""
+    console.print(f"checked {plural(len(checker.objects), 'object')}{confs}: {', '.join(found) or 'no problems found'}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
@@ -12,6 +11,7 @@ from cyclopts import Parameter
 
 from capcard_sched.cli.cluster_source import Source, load_input, load_state, run_scenario
 from capcard_sched.cli.exit_codes import usage_error
+from capcard_sched.cli.lists import print_document
 from capcard_sched.cli.simulate import BadInputError
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def what_if(
         return usage_error(str(error))
     report = compare_runs(changes, before, after)
     if output == "json":
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(report), indent=2).decode() + "\n")
+        print_document(report, "json")
     else:
         from capcard_sched.reports.what_if import print_what_if
 

@@ -7,10 +7,11 @@ import shlex
 from typing import TYPE_CHECKING, Final
 
 from capcard_sched.controllers.objects import annotations_of
-from capcard_sched.framework.explain.sentences import names, plural, quantity
+from capcard_sched.framework.explain.sentences import names, quantity
 from capcard_sched.insight.changes import Edits, JobObjects, ProposedChange, apply_change, changed_conf
 from capcard_sched.model.annotations import CARD_NAME, CARD_QUOTA, CARD_REQUEST, JOB_NAME
 from capcard_sched.model.quantity import format_amount, in_units
+from capcard_sched.model.quoting import plural
 from capcard_sched.model.status import PLACED_STATUSES
 from capcard_sched.model.trials import EndedPods, SuggestedChange, SuggestedFix
 from capcard_sched.model.workload import display_name

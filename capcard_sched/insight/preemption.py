@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from capcard_sched.insight.forked_copy import ForkedCopyError, RunningCopy, in_copy
 from capcard_sched.insight.trial import try_actions, with_actions
+from capcard_sched.model.quoting import plural
 from capcard_sched.model.trials import PreemptionTrial, StateDifference
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def _sentences(found: PreemptionTrial) -> list[str]:
         workloads = list(dict.fromkeys(one.workload for one in found.evicted))
         shown = ", ".join(workloads[:_MOST_NAMES])
         more = f" and {len(workloads) - _MOST_NAMES} more" if len(workloads) > _MOST_NAMES else ""
-        pods = f"{len(found.evicted)} pod{'' if len(found.evicted) == 1 else 's'}"
+        pods = f"{plural(len(found.evicted), 'pod')}"
         text = f"{actions} {verb} not in `actions` of the scheduler-conf"
         return [f"{text}; with it, {pods} of {shown}{more} would be evicted and the job starts"]
     actions = " and ".join(found.actions)
@@ -114,5 +115,5 @@ def _sentences(found: PreemptionTrial) -> list[str]:
 def _search(search: VictimsConsidered) -> str:
     causes = [f"{count} {_CAUSES.get(cause, f'protected by {cause}')}" for cause, count in search.kept]
     if search.not_enough:
-        causes.append(f"not enough on {search.not_enough} node{'' if search.not_enough == 1 else 's'}")
+        causes.append(f"not enough on {plural(search.not_enough, 'node')}")
     return f"{search.action} finds no victims ({', '.join(causes)})"

@@ -1,4 +1,4 @@
-"""Values of objects in messages: short."""
+"""Values and numbers in messages."""
 
 from __future__ import annotations
 
@@ -15,3 +15,8 @@ def shortened(text: str, most: int = _MOST) -> str:
 def quoted(text: str) -> str:
     """The same in single quotes."""
     return f"'{shortened(text)}'"
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 node`, `2 nodes`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"

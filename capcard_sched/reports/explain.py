@@ -13,9 +13,10 @@ from rich.text import Text
 
 from capcard_sched.model.annotations import RUNNING_ESTIMATE
 from capcard_sched.model.diagnosis import STAGES
+from capcard_sched.model.quoting import plural
 from capcard_sched.model.timestamps import format_timestamp, parse_timestamp, span
 from capcard_sched.reports.fixes import render_fixes
-from capcard_sched.reports.terminal import format_amount
+from capcard_sched.reports.terminal import format_amount, listed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,8 +34,6 @@ _OUTCOMES: Final = {
     "pipelined": "nominated{to}; waiting for victims to terminate",
     "untried": "not tried in the last session",
 }
-#: Names: pods or jobs listed before "and N more".
-_SHOWN_NAMES: Final = 4
 #: Columns of a line without a terminal: no text is that long.
 _PLAIN_WIDTH: Final = 100_000
 #: Basis of an estimate to its text.
@@ -101,7 +100,7 @@ def _head(found: JobDiagnosis) -> Table:
         table.add_row("Queue:", f"{found.queue.name} ({found.queue.state})")
         if found.queue.position:
             ahead = found.queue.ahead
-            after = f", behind {_names(ahead)}" if ahead else ""
+            after = f", behind {listed(ahead)}" if ahead else ""
             table.add_row("Position:", f"{found.queue.position} of the pending jobs of the queue{after}")
     waiting = "" if found.stage in _DONE else f", pending for {span(found.waiting_seconds)}"
     least = f", minAvailable {found.min_available}" if found.min_available else ""
@@ -158,12 +157,6 @@ def _indented(table: Table) -> RenderableType:
     return Padding(table, (0, 0, 0, 2))
 
 
-def _names(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_SHOWN_NAMES])
-    more = len(names) - _SHOWN_NAMES
-    return f"{shown} and {more} more" if more > 0 else shown
-
-
 # --- limits ---------------------------------------------------------------------------------------------------------
 
 
@@ -200,14 +193,14 @@ def _pods(found: JobDiagnosis) -> list[RenderableType]:
     if found.placed and found.stage not in _DONE:
         table = _grid("SCHEDULED PODS", "CARD", "NODE", "STATUS")
         for pods in found.placed:
-            table.add_row(_names(pods.names), pods.card or "-", pods.node, pods.status)
+            table.add_row(listed(pods.names), pods.card or "-", pods.node, pods.status)
         parts += [Text(""), table]
     return parts
 
 
 def _pending(item: PendingPods, of_job: Sequence[PodRefusal]) -> list[RenderableType]:
     """The reasons of pods with one template. `of_job`: refusals of the job, not repeated for its pods."""
-    head = (f"{_names(item.names)}: ", "bold")
+    head = (f"{listed(item.names)}: ", "bold")
     if item.refusal is not None and any(item.refusal.message == other.message for other in of_job):
         return [Text.assemble(head, "PodGroup not admitted")]
     on, to = (f" on {item.node}", f" to {item.node}") if item.node else ("", "")
@@ -233,15 +226,15 @@ def _victims(considered: Sequence[VictimsConsidered]) -> list[RenderableType]:
     parts: list[RenderableType] = []
     for item in considered:
         parts.append(Text(""))
-        nodes = f"{item.nodes} node{'' if item.nodes == 1 else 's'}"
-        parts.append(Text.assemble((f"{item.action}: ", "bold"), f"no preemption victims for {item.pod} on {nodes}"))
+        text = f"no preemption victims for {item.pod} on {plural(item.nodes, 'node')}"
+        parts.append(Text.assemble((f"{item.action}: ", "bold"), text))
         if item.kept:
             table = _grid("PODS", "PROTECTED BY")
             for cause, count in item.kept:
                 table.add_row(str(count), cause)
             parts.append(_indented(table))
         if item.not_enough:
-            on = f"{item.not_enough} node{'' if item.not_enough == 1 else 's'}"
+            on = plural(item.not_enough, "node")
             parts.append(Text(f"  on {on} evicting every possible victim frees too little"))
     return parts
 

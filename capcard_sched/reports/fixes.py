@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 from rich.text import Text
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from capcard_sched.model.quoting import plural
+from capcard_sched.reports.terminal import listed
 
+if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from capcard_sched.model.trials import FixSearch, StartablePods, SuggestedFix
-
-#: Workloads listed before "and N more".
-_SHOWN_NAMES: Final = 4
 
 
 def render_fixes(found: FixSearch) -> list[RenderableType]:
     """The table of the fixes, the least disruptive first."""
     if found.reason:
         return [Text(""), Text(f"No fix is searched: {found.reason}.")]
-    trials = f"{found.trials} trial{'' if found.trials == 1 else 's'} on a copy of the state"
+    trials = f"{plural(found.trials, 'trial')} on a copy of the state"
     end = f"; the search ended at its bound of {found.bound}" if found.bound else ""
     if not found.fixes:
         reach = [Text(_reach(found.reach))] if found.reach is not None else []
@@ -64,21 +62,12 @@ def _costs(fix: SuggestedFix) -> list[str]:
         pods = sum(len(ended.pods) for ended in fix.ended)
         costs.append(f"{pods} pod{' ends' if pods == 1 else 's end'}")
     if fix.evicted:
-        costs.append(f"evicts {_workloads([pod.workload for pod in fix.evicted], len(fix.evicted))}")
+        workloads = list(dict.fromkeys(pod.workload for pod in fix.evicted))
+        costs.append(f"evicts {plural(len(fix.evicted), 'pod')} of {listed(workloads)}")
     if fix.started:
-        costs.append(f"also starts {_names(fix.started)}")
+        costs.append(f"also starts {listed(fix.started)}")
     if fix.delayed:
-        costs.append(f"longer wait of {_names(fix.delayed)}")
+        costs.append(f"longer wait of {listed(fix.delayed)}")
     if not fix.minimal:
         costs.append("a smaller change may suffice")
     return costs or ["none"]
-
-
-def _workloads(workloads: Sequence[str], pods: int) -> str:
-    return f"{pods} pod{'' if pods == 1 else 's'} of {_names(list(dict.fromkeys(workloads)))}"
-
-
-def _names(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_SHOWN_NAMES])
-    more = len(names) - _SHOWN_NAMES
-    return f"{shown} and {more} more" if more > 0 else shown

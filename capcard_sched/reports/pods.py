@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import datetime
 from typing import Any, Final, TypeAlias
 
 from capcard_sched.model.quantity import QuantityError, amounts
+from capcard_sched.model.timestamps import parse_time
 
 JsonObject: TypeAlias = dict[str, Any]
 _FINISHED: Final = ("Succeeded", "Failed")
@@ -19,12 +19,7 @@ def _status(obj: JsonObject) -> JsonObject:
 
 def moment_of(stamp: str | None) -> float | None:
     """Unix seconds of a timestamp; None for none or a malformed one."""
-    if not stamp:
-        return None
-    try:
-        return datetime.fromisoformat(stamp).timestamp()
-    except ValueError:
-        return None
+    return parse_time(stamp) or None
 
 
 def amounts_of(raw: Any) -> dict[str, int]:

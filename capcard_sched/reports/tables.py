@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.table import Table
 from rich.text import Text
 
+from capcard_sched.model.quoting import plural
 from capcard_sched.model.timestamps import span
-from capcard_sched.reports.terminal import console_for
+from capcard_sched.reports.terminal import console_for, titled_table
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from capcard_sched.reports.overview import CardRow, EvictionRow, JobRow, Overview, QueueRow, Use
     from capcard_sched.reports.shared_cards import CardTenant, SharedCardRow
@@ -53,13 +54,9 @@ def print_overview(overview: Overview, console: Console | None = None) -> None:
     ready = sum(1 for job in overview.jobs if job.scheduled >= job.minimum)
     console.print(
         f"After {span(overview.elapsed)}: {ready}/{len(overview.jobs)} jobs reached minAvailable; "
-        f"{overview.pending} pod{'' if overview.pending == 1 else 's'} pending.",
+        f"{plural(overview.pending, 'pod')} pending.",
         highlight=False,
     )
-
-
-def _table(title: str) -> Table:
-    return Table(title=title, title_justify="left", title_style="bold", header_style="bold", show_edge=False, box=None)
 
 
 def _most_urgent(rows: tuple[JobRow, ...]) -> tuple[JobRow, ...]:
@@ -70,7 +67,7 @@ def _most_urgent(rows: tuple[JobRow, ...]) -> tuple[JobRow, ...]:
 
 
 def _jobs(rows: tuple[JobRow, ...], *, reasons: bool) -> Table:
-    table = _table("Jobs")
+    table = titled_table("Jobs")
     for name in ("NAMESPACE", "JOB", "QUEUE"):
         table.add_column(name, overflow="fold")
     table.add_column("PHASE", no_wrap=True)
@@ -95,7 +92,7 @@ def _jobs(rows: tuple[JobRow, ...], *, reasons: bool) -> Table:
 
 def _reasons(rows: tuple[JobRow, ...]) -> Table:
     """The reasons in a table of their own, for narrow terminals."""
-    table = _table("Pending jobs")
+    table = titled_table("Pending jobs")
     table.add_column("JOB", overflow="fold", max_width=24)
     table.add_column("REASON", ratio=1, overflow="fold")
     several = len({row.namespace for row in rows}) > 1
@@ -110,7 +107,7 @@ def _title(row: JobRow) -> str:
 
 
 def _queues(rows: tuple[QueueRow, ...]) -> Table:
-    table = _table("Queues")
+    table = titled_table("Queues")
     for name in ("QUEUE", "STATE"):
         table.add_column(name, overflow="fold")
     table.add_column("JOBS", justify="right")
@@ -118,14 +115,10 @@ def _queues(rows: tuple[QueueRow, ...]) -> Table:
     table.add_column("USED/QUOTA", justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
     for row in rows:
-        first = True
-        for use in row.uses or (None,):
-            head = (Text(row.name), Text(row.state), str(row.jobs)) if first else ("", "", "")
-            first = False
-            if use is None:
-                table.add_row(*head)
-            else:
-                table.add_row(*head, Text(use.name), f"{use.used}/{use.limit}", _bar(use))
+        uses = [(Text(use.name), f"{use.used}/{use.limit}", _bar(use)) for use in row.uses] or [(Text(), "", Text())]
+        for position, use in enumerate(uses):
+            head = ("", "", "") if position else (Text(row.name), Text(row.state), str(row.jobs))
+            table.add_row(*head, *use)
     return table
 
 
@@ -138,7 +131,7 @@ def _bar(use: Use) -> Text:
 
 
 def _cards(rows: tuple[CardRow, ...]) -> Table:
-    table = _table("Cards")
+    table = titled_table("Cards")
     table.add_column("CARD", overflow="fold")
     for name in ("NODES", "TOTAL", "USED", "FREE"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -150,7 +143,7 @@ def _cards(rows: tuple[CardRow, ...]) -> Table:
 
 def _shared_cards(rows: tuple[SharedCardRow, ...]) -> Table:
     """One line per card: a bar of its memory with one shade per tenant, and the tenants."""
-    table = _table("Shared cards")
+    table = titled_table("Shared cards")
     for name in ("NODE", "GPU"):
         table.add_column(name, overflow="fold")
     for name in ("SHARES", "MEMORY", "CORES"):
@@ -190,7 +183,7 @@ def _tenant(tenant: CardTenant) -> str:
 
 
 def _evictions(rows: tuple[EvictionRow, ...]) -> Table:
-    table = _table("Evictions")
+    table = titled_table("Evictions")
     table.add_column("AT", justify="right", no_wrap=True)
     for name in ("POD", "NODE", "PREEMPTOR"):
         table.add_column(name, overflow="fold")

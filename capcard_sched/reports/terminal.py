@@ -1,21 +1,50 @@
-"""Terminal width and formatting of resource amounts, shared by all reports."""
+"""Terminal width, tables, and formatting of names and resource amounts, shared by all reports."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from rich.console import Console
+from rich.table import Table
 
 from capcard_sched.model.quantity import is_in_bytes
 from capcard_sched.model.resources import PODS
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 #: Columns: the width when the output is not a terminal; long reasons stay on few lines.
 _PLAIN_WIDTH = 160
 _MEBI, _GIBI = 2**20, 2**30
+#: Names listed before "and N more".
+_SHOWN_NAMES = 4
 
 
 def console_for(*, stderr: bool = False) -> Console:
     """A console as wide as the terminal, or of a fixed width without a terminal."""
     console = Console(stderr=stderr)
     return console if console.is_terminal else Console(stderr=stderr, width=_PLAIN_WIDTH)
+
+
+def titled_table(title: str, *, footer: bool = False) -> Table:
+    """An empty table without lines, below its title."""
+    return Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        header_style="bold",
+        footer_style="bold",
+        caption_justify="left",
+        show_edge=False,
+        show_footer=footer,
+        box=None,
+    )
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first names, and the number of the others."""
+    more = len(names) - _SHOWN_NAMES
+    return ", ".join(names[:_SHOWN_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def format_base_amount(resource: str, amount: int) -> str:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from capcard_sched.model.timestamps import span
-from capcard_sched.reports.terminal import console_for, format_base_amount
+from capcard_sched.reports.terminal import console_for, format_base_amount, titled_table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from rich.console import RenderableType
 
@@ -146,11 +145,7 @@ def _total(recorder: Recorder[Any], edges: Sequence[float]) -> list[tuple[float,
     for use in recorder.use.values():
         for (_, before), (moment, now) in pairwise([(0.0, 0), *use]):
             changes[moment] += now - before
-    used, steps = 0, []
-    for moment, change in sorted(changes.items()):
-        used += change
-        steps.append((moment, used))
-    return _use_between(steps, edges)
+    return _use_between(_running_sums(changes), edges)
 
 
 def _buckets(recorder: Recorder[Any], begin: float, seconds: float, count: int) -> list[TimeBucket]:
@@ -182,13 +177,14 @@ def _services(recorder: Recorder[Any], begin: float, seconds: float, count: int)
         changes[key][until] -= interval.cards
     found = []
     for service, card in sorted(changes, key=lambda key: (_SERVICES.index(key[0]), key[1])):
-        used, steps = 0, []
-        for moment, change in sorted(changes[service, card].items()):
-            used += change
-            steps.append((moment, used))
-        means = [mean for mean, _ in _use_between(steps, edges)]
+        means = [mean for mean, _ in _use_between(_running_sums(changes[service, card]), edges)]
         found.append(ServiceUse(service, card, hours[service, card], means))
     return found
+
+
+def _running_sums(changes: Mapping[float, int]) -> list[tuple[float, int]]:
+    """Cards in use from each change on."""
+    return list(zip(sorted(changes), accumulate(changes[at] for at in sorted(changes)), strict=True))
 
 
 def _evictions(recorder: Recorder[Any], begin: float) -> list[EvictionEntry]:
@@ -302,25 +298,11 @@ def render(timeline: Timeline) -> RenderableType:
     return Group(_use_table(timeline), *services, *evictions, _waits_table(timeline), _quota_table(timeline))
 
 
-def _table(title: str, *, footer: bool = False) -> Table:
-    return Table(
-        title=title,
-        title_justify="left",
-        title_style="bold",
-        header_style="bold",
-        footer_style="bold",
-        caption_justify="left",
-        show_edge=False,
-        show_footer=footer,
-        box=None,
-    )
-
-
 def _use_table(timeline: Timeline) -> RenderableType:
     cards = sorted({card for bucket in timeline.buckets for card in bucket.mean})
     if not cards:
         return Text("No card was in use.")
-    table = _table("Cards in use: mean (peak)")
+    table = titled_table("Cards in use: mean (peak)")
     table.add_column("FROM", justify="right")
     for card in cards:
         table.add_column(f"{card} of {timeline.cards.get(card, 0)}", justify="right")
@@ -334,7 +316,7 @@ def _use_table(timeline: Timeline) -> RenderableType:
 
 def _services_table(timeline: Timeline) -> RenderableType:
     """Cards in use by service type and interval; the last row has card-hours."""
-    table = _table("Cards by service type: mean", footer=True)
+    table = titled_table("Cards by service type: mean", footer=True)
     table.add_column("FROM", "card-hours", justify="right")
     for use in timeline.services:
         table.add_column(f"{use.service or _NEITHER}: {use.card}", f"{use.card_hours:.1f}", justify="right")
@@ -344,7 +326,7 @@ def _services_table(timeline: Timeline) -> RenderableType:
 
 
 def _evictions_table(timeline: Timeline) -> RenderableType:
-    table = _table("Evictions")
+    table = titled_table("Evictions")
     for header in ("AT", "POD", "QUEUE", "CARDS", "PREEMPTOR"):
         table.add_column(header, justify="right" if header == "AT" else "left", overflow="fold")
     for one in timeline.evictions[:_EVICTIONS_SHOWN]:
@@ -358,7 +340,7 @@ def _evictions_table(timeline: Timeline) -> RenderableType:
 def _waits_table(timeline: Timeline) -> RenderableType:
     if not timeline.waits:
         return Text("No pod waited for a node.")
-    table = _table("Waiting times from creation to binding")
+    table = titled_table("Waiting times from creation to binding")
     for header in ("QUEUE", "PODS", "PENDING", "MEAN", "MEDIAN", "P90", "P99", "LONGEST", "POD"):
         table.add_column(header, justify="left" if header in ("QUEUE", "POD") else "right")
     for wait in timeline.waits:
@@ -371,7 +353,7 @@ def _waits_table(timeline: Timeline) -> RenderableType:
 def _quota_table(timeline: Timeline) -> RenderableType:
     if not timeline.quota_waits:
         return Text("No job was blocked by quota.")
-    table = _table("Jobs blocked by quota")
+    table = titled_table("Jobs blocked by quota")
     for header in ("QUEUE", "QUOTA", "LIMIT", "JOBS", "AT THE END", "BLOCKED TIME", "LONGEST", "JOB"):
         table.add_column(header, justify="left" if header in ("QUEUE", "QUOTA", "JOB") else "right")
     for wait in timeline.quota_waits[:_QUOTA_WAITS_SHOWN]:

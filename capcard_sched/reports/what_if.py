@@ -8,6 +8,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from capcard_sched.model.quoting import plural
 from capcard_sched.model.timestamps import span
 from capcard_sched.reports.terminal import console_for, format_amount
 
@@ -52,7 +53,7 @@ def _summary(report: WhatIfReport) -> str:
     ]
     evicted = sum(count.after - count.before for count in report.evictions)
     if evicted:
-        found.append(f"{abs(evicted)} {'more' if evicted > 0 else 'fewer'} eviction{'s' * (abs(evicted) != 1)}")
+        found.append(plural(abs(evicted), f"{'more' if evicted > 0 else 'fewer'} eviction"))
     return f"{'; '.join(found) or 'no job changes'}."
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from capcard_sched.model.diagnosis import MOST_LISTED, LimitUse
 from capcard_sched.model.quantity import is_in_bytes
+from capcard_sched.model.quoting import plural
 from capcard_sched.model.selectors import BLOCKING_EFFECTS
 
 if TYPE_CHECKING:
@@ -51,11 +52,6 @@ def amounts(resource: str, used: float, quota: float | None) -> str:
     if quota is None:
         return quantity(resource, used)
     return f"{amount_of(resource, used)} of {quantity(resource, quota)}"
-
-
-def plural(count: int, noun: str) -> str:
-    """`1 pod`, `3 pods`."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def form(count: float, one: str, many: str) -> str:

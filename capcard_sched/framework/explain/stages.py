@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from capcard_sched.framework.close.missing_groups import refusal_of
 from capcard_sched.framework.explain import sentences
-from capcard_sched.framework.explain.sentences import amount_of, amounts, form, nearest, plural, quantity
+from capcard_sched.framework.explain.sentences import amount_of, amounts, form, nearest, quantity
 from capcard_sched.model import reasons
 from capcard_sched.model.quantity import in_units
+from capcard_sched.model.quoting import plural
 from capcard_sched.model.resources import CPU, MEMORY
 from capcard_sched.model.status import COMPLETED_STATUSES, PodGroupPhase, TaskStatus
 
