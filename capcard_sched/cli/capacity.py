@@ -170,11 +170,11 @@ def _shared_items(found: ClusterSource) -> list[_Row]:
     from capcard_sched.reports.shared_cards import shared_cards
 
     rows: dict[tuple[str, str], list[SharedCardRow]] = {}
-    for row in shared_cards(found.objects.all_of("Node"), found.objects.all_of("Pod")):
+    state = found.core.snapshot().state
+    for row in shared_cards(found.objects.all_of("Node"), found.objects.all_of("Pod"), state.shares):
         rows.setdefault((row.node, row.card.type), []).append(row)
     if not rows:
         return []
-    state = found.core.snapshot().state
     tasks = {f"{task.namespace}/{task.name}": task for task in state.tasks.values()}
     states = {node.name: node.state for node in CapacityReader(found.core.snapshot()).list_nodes()}
     items = []

@@ -127,7 +127,7 @@ def survey(
         by_kind.setdefault(item["kind"], []).append(item)
     cluster = _Cluster(by_kind)
     pending = sum(map(is_pending, by_kind.get("Pod", ())))
-    shared = shared_cards(by_kind.get("Node", ()), by_kind.get("Pod", ()))
+    shared = shared_cards(by_kind.get("Node", ()), by_kind.get("Pod", ()), shares)
     queues = cluster.queues(shares or VGPU_RESOURCES)
     return Overview(now - start, cluster.jobs(now), queues, cluster.cards(), tuple(evictions), pending, shared)
 

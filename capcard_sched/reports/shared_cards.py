@@ -10,7 +10,7 @@ from capcard_sched.model.pod_devices import decode_devices
 from capcard_sched.reports.pods import is_charged
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from capcard_sched.model.card_registration import RegisteredCard
     from capcard_sched.model.pod_devices import Device
@@ -43,7 +43,8 @@ class SharedCardRow(NamedTuple):
     gpu: int
     card: RegisteredCard
     tenants: tuple[CardTenant, ...]
-    #: False: unhealthy, or of a device plugin that is gone. The scheduler places no pod on it.
+    #: False: unhealthy, of a device plugin that is gone, or of a node without vGPUs in its allocatable resources. The
+    #: scheduler places no pod on it.
     is_available: bool
 
     @property
@@ -62,8 +63,14 @@ class SharedCardRow(NamedTuple):
         return sum(tenant.cores for tenant in self.tenants)
 
 
-def shared_cards(nodes: Iterable[JsonObject], pods: Iterable[JsonObject]) -> tuple[SharedCardRow, ...]:
-    """Every registered card, by node and index; tenants by pod."""
+def shared_cards(
+    nodes: Iterable[JsonObject], pods: Iterable[JsonObject], shares: Collection[str] = ()
+) -> tuple[SharedCardRow, ...]:
+    """Every registered card, by node and index; tenants by pod.
+
+    `shares`: resources of shared devices, those of the device plugin when empty.
+    """
+    offering = shares if shares and _NUMBER not in shares else (_NUMBER,)
     held: dict[tuple[str, str], dict[str, list[Device]]] = {}
     for pod in pods:
         node = (pod.get("spec") or {}).get("nodeName")
@@ -80,9 +87,10 @@ def shared_cards(nodes: Iterable[JsonObject], pods: Iterable[JsonObject]) -> tup
         annotations = node["metadata"].get("annotations") or {}
         text = annotations.get(NODE_VGPU_REGISTER)
         cards = decode_registration(text).cards if text else ()
-        offered = ((node.get("status") or {}).get("allocatable") or {}).get(_NUMBER, "0") != "0"
-        any_health = ignores_health(cards, int(offered))
-        is_gone = handshake_state(annotations.get(NODE_VGPU_HANDSHAKE, ""), 0.0) == "deleted"
+        allocatable = (node.get("status") or {}).get("allocatable") or {}
+        offered = sum(str(allocatable.get(resource, "0")) != "0" for resource in offering)
+        any_health = ignores_health(cards, offered)
+        is_gone = not offered or handshake_state(annotations.get(NODE_VGPU_HANDSHAKE, ""), 0.0) == "deleted"
         for index, card in enumerate(cards):
             found = sorted(held.get((name, card.uuid), {}).items())
             tenants = tuple(_tenant(pod, devices) for pod, devices in found)

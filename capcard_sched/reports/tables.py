@@ -162,7 +162,7 @@ def _shared_cards(rows: tuple[SharedCardRow, ...]) -> Table:
             f"{row.memory}/{card.memory}",
             f"{row.cores}%",
             _tenancy(row),
-            Text(", ".join(_tenant(tenant) for tenant in row.tenants)),
+            Text(", ".join([*map(_tenant, row.tenants), *["unavailable"] * (not row.is_available)])),
         )
         last = row.node
     return table

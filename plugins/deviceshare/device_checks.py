@@ -11,7 +11,7 @@ from capcard_sched.model.task_class import ContainerAmounts
 from capcard_sched.plugins.deviceshare.geometry import geometry_of
 from capcard_sched.plugins.deviceshare.vgpu_request import InvalidAmountError, container_request, vgpu_amounts
 from capcard_sched.validation.checks import Finding, annotation_field
-from capcard_sched.validation.inventory import texts
+from capcard_sched.validation.inventory import as_map, base_amount_of, texts, value_at
 from capcard_sched.validation.object_checks import OUR_SCHEDULERS, templates_of
 
 if TYPE_CHECKING:
@@ -66,6 +66,12 @@ def _node(obj: Json, cards: Sequence[RegisteredCard], config: DeviceConfig) -> I
         yield Finding("note", field, message)
     if cards and not any(card.healthy for card in cards):
         yield Finding("warning", field, "every card is unhealthy; health is ignored while the node offers shares")
+    resource = config.resources.number
+    listed = as_map(value_at(obj, "status", "allocatable")) or as_map(value_at(obj, "status", "capacity"))
+    if cards and base_amount_of(resource, listed.get(resource)) <= 0:
+        message = "the node registers cards and offers no vGPUs: it takes no pod that requests them"
+        slots = sum(card.slots for card in cards)
+        yield Finding("warning", f'status.allocatable["{resource}"]', message, f"the slots of all cards: {slots}")
     handshake = texts(obj, "metadata", "annotations").get(keys.NODE_VGPU_HANDSHAKE)
     if handshake is not None and handshake_state(handshake, 0.0) == "unreadable":
         message = f'"{handshake[:64]}" has no readable time; the device plugin counts as alive'

@@ -36,7 +36,7 @@ _NO_CARDS: frozenset[str] = frozenset()
 class NodeDevices:
     """What one node has and who holds it."""
 
-    __slots__ = ("generation", "last_order", "ledgers", "notes", "overbooked", "problems", "warnings", "written")
+    __slots__ = ("generation", "last_order", "ledgers", "notes", "overbooked", "problems", "warnings")
 
     def __init__(self, kinds: int) -> None:
         #: By kind; None where the node has none.
@@ -52,8 +52,6 @@ class NodeDevices:
         self.overbooked = _NO_CARDS
         #: Order number of the pod that was bound last.
         self.last_order = 0
-        #: Unix seconds of the last write of annotations on the node.
-        self.written = 0.0
 
     @property
     def cards(self) -> NodeCards:
@@ -79,6 +77,8 @@ class DeviceRows:
         self.node_writes: list[tuple[Node, Mapping[str, str]]] = []
         #: Nodes and pods with something new that is wrong, with one sentence each; emptied by the reader.
         self.news: list[tuple[Node | Task, Reason, str]] = []
+        #: By node: when annotations were written on it last, Unix seconds.
+        self._written: dict[str, float] = {}
         #: Nodes whose offer ends by itself: Unix seconds.
         self._ends: dict[str, float] = {}
         #: Equal cards without pods are one tuple.
@@ -119,14 +119,14 @@ class DeviceRows:
             moved, self._names = names != self._names, names
         if anew or session.changed.everything:
             stale: Iterable[str] = table.names
-            for name in [name for name in self.by_node if name not in table.by_name]:
-                self._drop(name)
+            gone = {*self.by_node, *self._written} - table.by_name.keys()
         else:
             ended = [name for name, moment in self._ends.items() if now > moment]
             stale = sorted({*session.changed.nodes, *ended})
-            for name in stale:
-                if name not in table.by_name:
-                    self._drop(name)
+            gone = {name for name in stale if name not in table.by_name}
+        for name in gone:
+            self._drop(name)
+            self._written.pop(name, None)
         crowded = len(self.states) > len(table) + self.most_empty
         if crowded:
             self.states = DeviceStates(self.states.first + len(self.states))
@@ -173,9 +173,9 @@ class DeviceRows:
         warnings: list[str] = []
         self._ends.pop(node.name, None)
         for index, kind in enumerate(self.types):
-            notes = kind.node_write(node, now, devices.written)
+            notes = kind.node_write(node, now, self._written.get(node.name, 0.0))
             if notes is not None:
-                devices.written = now
+                self._written[node.name] = now
                 self.node_writes.append((node, notes))
             offer = kind.offer_of(node, now)
             if offer is not None:

@@ -38,8 +38,10 @@ if TYPE_CHECKING:
     from capcard_sched.plugins.deviceshare.device_config import DeviceConfig
     from capcard_sched.plugins.deviceshare.vgpu_request import VgpuRequest
 
-#: Seconds between two requests for a report of one node.
+#: Seconds between two writes of the handshake of one node.
 HANDSHAKE_PERIOD: Final = 30.0
+#: States of a handshake that get a request for the next report.
+_REPORTED: Final = frozenset({"alive", "unreadable"})
 #: Value of bind-phase that a pod is bound with.
 ALLOCATING: Final = "allocating"
 
@@ -197,14 +199,12 @@ class VgpuDevices(DeviceType):
     def node_write(self, node: Node, now: float, written: float) -> dict[str, str] | None:
         """Request a report of a device plugin that takes part in handshakes, or note that none came in time."""
         text = node.annotations.get(keys.NODE_VGPU_HANDSHAKE)
-        if text is None or keys.NODE_VGPU_REGISTER not in node.annotations:
+        if text is None or keys.NODE_VGPU_REGISTER not in node.annotations or now - written < HANDSHAKE_PERIOD:
             return None
         state = handshake_state(text, now)
         if state == "overdue":
             return {keys.NODE_VGPU_HANDSHAKE: handshake_text("Deleted", now)}
-        if state in ("alive", "unreadable") and now - written >= HANDSHAKE_PERIOD:
-            return {keys.NODE_VGPU_HANDSHAKE: handshake_text("Requesting", now)}
-        return None
+        return {keys.NODE_VGPU_HANDSHAKE: handshake_text("Requesting", now)} if state in _REPORTED else None
 
     def _model(self, card: RegisteredCard) -> CardModel:
         geometry = geometry_of(card.type, self.config.geometries) if card.mode == MIG else None

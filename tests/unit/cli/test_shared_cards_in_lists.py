@@ -75,3 +75,30 @@ def test_whole_and_shared_cards_of_one_node_have_the_same_state(
     assert run(["card", "list", "-f", str(tmp_path)]) == 0
     _, row, _ = capsys.readouterr().out.splitlines()
     assert row.split() == ["mixed", "NVIDIA-H200", "8", "0", "8", "-", "-", "-", "cordoned"]
+
+
+@pytest.mark.parametrize(
+    ("offered", "unavailable"),
+    [("10", False), ("1k", False), ("0", True), (None, True)],
+    ids=["some", "canonical form of a thousand", "none", "not listed"],
+)
+def test_cards_are_free_only_where_the_node_offers_vgpus(
+    offered: str | None, unavailable: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    resources = {} if offered is None else {"volcano.sh/vgpu-number": offered}
+    node = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": "n",
+            "annotations": {"volcano.sh/node-vgpu-register": "A,10,100,NVIDIA-T4,true,hami-core:"},
+        },
+        "status": {"allocatable": {"cpu": "8", "memory": "8Gi", "pods": "9", **resources}},
+    }
+    (tmp_path / "node.json").write_text(json.dumps(node))
+
+    (row,) = items(capsys, "card", "list", "-f", str(tmp_path))
+
+    assert (row["free"], row["state"]) == ((0, "1 of 1 unavailable") if unavailable else (10, ""))
+    assert run(["simulate", "-f", str(tmp_path), "--until", "1s"]) == 0
+    assert ("unavailable" in capsys.readouterr().out) is unavailable

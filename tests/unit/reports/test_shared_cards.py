@@ -13,7 +13,8 @@ CARDS = "A,10,1000,NVIDIA-NVIDIA L40S,true,hami-core:M,4,40536,NVIDIA-NVIDIA A10
 
 
 def _node(name: str, text: str) -> dict[str, Any]:
-    return {"kind": "Node", "metadata": {"name": name, "annotations": {NODE_VGPU_REGISTER: text}}}
+    metadata = {"name": name, "annotations": {NODE_VGPU_REGISTER: text}}
+    return {"kind": "Node", "metadata": metadata, "status": {"allocatable": {"volcano.sh/vgpu-number": "14"}}}
 
 
 def _pod(name: str, devices: str, *, node: str | None = "n1", phase: str = "Running") -> dict[str, Any]:

@@ -16,9 +16,13 @@ from tests.unit.plugins.deviceshare.cluster import CORES, MEMORY, NUMBER, PERCEN
 L40S = "A,10,4914,NVIDIA-NVIDIA L40S,true,hami-core:"
 
 
-def _node(registration: str, **annotations: str) -> Any:
+def _node(registration: str, offered: Any = 10, **annotations: str) -> Any:
     notes = {"volcano.sh/node-vgpu-register": registration, **annotations}
-    return {"kind": "Node", "metadata": {"name": "n", "annotations": notes}}
+    return {
+        "kind": "Node",
+        "metadata": {"name": "n", "annotations": notes},
+        "status": {"allocatable": {"cpu": 8, NUMBER: offered}},
+    }
 
 
 def _pod(limits: Any, *, scheduler: str = "volcano", init: Any = None, **annotations: str) -> Any:
@@ -126,6 +130,13 @@ CASES: list[tuple[str, list[Any], list[tuple[str, str, str]]]] = [
         "cards without health",
         [_node(L40S.replace("true", "false"))],
         [("warning", _note("volcano.sh/node-vgpu-register"), "every card is unhealthy")],
+    ),
+    (
+        "no vGPUs on offer",
+        [_node(L40S, 0), _node(L40S, None), {**_node(L40S), "status": None}, _node("", 0), _node(L40S, "1k")],
+        [
+            *[("warning", f'status.allocatable["{NUMBER}"]', "registers cards and offers no vGPUs")] * 3,
+        ],
     ),
     (
         "a handshake without a time",

@@ -787,7 +787,7 @@ def test_percentages_count_nowhere(plugin: str) -> None:
 
 
 def _handshakes(h: VgpuHarness, text: str, now: float) -> list[str]:
-    h.cards("n1", "A:10000", annotations={keys.NODE_VGPU_HANDSHAKE: text})
+    h.cards("n1", "A:10000", annotations={keys.NODE_VGPU_HANDSHAKE: text}, labels={"changed": str(int(now))})
     intents = h.step(now).intents
     return [str(each.annotations[keys.NODE_VGPU_HANDSHAKE]) for each in intents if isinstance(each, AnnotateNode)]
 
@@ -798,6 +798,16 @@ def test_a_report_is_requested_once_in_thirty_seconds() -> None:
     assert _handshakes(h, "Reported 1", EPOCH) == ["Requesting_2026.01.01 00:00:00"]
     assert _handshakes(h, "Reported 2", EPOCH + 29) == []
     assert _handshakes(h, "Reported 3", EPOCH + 30) == ["Requesting_2026.01.01 00:00:30"]
+
+
+def test_a_device_plugin_that_is_gone_is_written_once_in_thirty_seconds() -> None:
+    h, overdue = VgpuHarness(), "Requesting_2025.12.31 23:58:59"
+
+    assert _handshakes(h, overdue, EPOCH) == ["Deleted_2026.01.01 00:00:00"]
+    assert _handshakes(h, overdue, EPOCH + 10) == []
+    assert _handshakes(h, overdue, EPOCH + 31) == ["Deleted_2026.01.01 00:00:31"]
+    assert _handshakes(h, "Reported 1", EPOCH + 40) == []
+    assert _handshakes(h, "Reported 2", EPOCH + 61) == ["Requesting_2026.01.01 00:01:01"]
 
 
 @pytest.mark.parametrize(
