@@ -156,12 +156,7 @@ def load_cluster(source: Source, *, read_only: bool = False, namespace: str = ""
         def receive(conf: str | None) -> Callable[[Sequence[Delta]], None]:
             core = _core_of(source, _live_settings(source, conf), _live_conf_name(source), source.scheduler_conf)
             made.append(core)
-
-            def take(deltas: Sequence[Delta]) -> None:
-                for delta in deltas:
-                    core.apply(delta)
-
-            return take
+            return core.apply_all
 
         return live_cluster(
             source, read_live(source, namespace, jobs=jobs, receiver=receive), made[0], read_only=read_only

@@ -95,8 +95,7 @@ def _run(
     given: SimulationInput, source: Source, conf: Path | None
 ) -> tuple[tuple[Core, SimulationOutcome], FailureWatch]:
     core, watched, outcome = run_scenario(given, source, conf)
-    for delta in outcome.deltas:
-        core.apply(delta)
+    core.apply_all(outcome.deltas)
     return (core, outcome), watched
 
 

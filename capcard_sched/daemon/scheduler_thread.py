@@ -204,12 +204,11 @@ class SchedulerThread:
             self._listener.applied(deltas)
 
     def _apply(self, deltas: Sequence[Delta]) -> None:
-        """Apply deltas one by one: a failing one is reported and skipped."""
-        for delta in deltas:
-            try:
-                self._core.apply(delta)
-            except Exception as error:  # noqa: BLE001 - a malformed object must not end the thread
-                self._listener.failed(f"applying {type(delta).__name__}", error)
+        """Apply deltas: a failing one is reported and skipped, so that a malformed object does not end the thread."""
+        self._core.apply_all(deltas, self._not_applied)
+
+    def _not_applied(self, delta: Delta, error: Exception) -> None:
+        self._listener.failed(f"applying {type(delta).__name__}", error)
 
     def _step(self, deltas: Sequence[Delta]) -> None:
         now, began = self._clock(), time.monotonic()

@@ -207,6 +207,10 @@ class Core:
         """Apply a delta outside of a step: by the table of its kind, a pod by `PodTable.apply`."""
         self._state.apply(delta)
 
+    def apply_all(self, deltas: Iterable[Delta], failed: Callable[[Delta, Exception], None] | None = None) -> None:
+        """Apply deltas outside of a step, as `ClusterState.apply_all`."""
+        self._state.apply_all(deltas, failed)
+
     def resync(self) -> None:
         """Let the next session see everything as changed."""
         self._state.changes.everything = True
@@ -243,8 +247,7 @@ class Core:
         ended the attempts of queues in a recording, by queue; the timer then ends none.
         """
         state = self._state
-        for delta in deltas:
-            state.apply(delta)
+        state.apply_all(deltas)
         intents = self._confirm()
         next_wakeup = self._next_wakeup
         busy = self._is_dirty() or self._unfinished or self._reads_clock

@@ -101,8 +101,7 @@ class Forecast:
         self._run = SimulationRun(_scenario(state.objects), self._scheduler, options)
         self._run.cluster.kubelet.use_ends(lambda _pod, _started: None)
         self._run.load()
-        for delta in self._run.drain():
-            self._scheduler.core.apply(delta)
+        self._scheduler.core.apply_all(self._run.drain())
         runs = {(run.key, run.start): run for run in (*history, *runs_of_state(state.objects, state.now))}
         self._estimator = EndEstimator(DurationTable(runs.values()), state.now)
         self._jobs = {job.key: job for job in unfinished_jobs(self._run.cluster.store)}

@@ -66,8 +66,7 @@ class AdmittedWorkloads:
     def impossible(self, conf: Conf, registry: Registry) -> Iterator[ImpossibleWorkload]:
         """The workloads whose minimum exceeds a limit under a scheduler-conf, in order of their PodGroups."""
         core = Core(conf, registry, self._options.scheduler_names, self._options.default_queue)
-        for delta in self._deltas:
-            core.apply(delta)
+        core.apply_all(self._deltas)
         session = core.open_session(self._store.clock.unix)
         for key in sorted(session.jobs):
             job = session.jobs[key]

@@ -114,6 +114,14 @@ class Task:
         """`namespace/name`."""
         return f"{self.namespace}/{self.name}"
 
+    def alike(self, uid: str, name: str, node: Node | None, *, created: float, index: int) -> Task:
+        """A pod of the same workload and status."""
+        return Task(
+            uid, self.namespace, name, self.cls, self.labels, self.job, self.role, self.status, node, self.priority,
+            self.preemptable, self.cooldown, self.gated, self.held, self.deleting, self.grace, self.ours, self.bound,
+            created, index, self.nominated_node, self.assigned_card, self.device_notes,
+        )  # fmt: skip
+
     def __repr__(self) -> str:
         return f"Task({self.key}, {self.status.name})"
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.model.objects import PodObject, PodSpec
 
-_NUMBER = re.compile(r"[0-9]{1,18}")
+_DIGITS = 18
 _SIGNED = re.compile(r"[+-]?[0-9]{1,20}")
 _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 
@@ -50,7 +50,6 @@ class PodFacts(msgspec.Struct, frozen=True):
     grace: int
     #: Unix seconds, 0.0 when unset.
     created: float
-    started: float
     #: None when unset.
     cooldown: Cooldown | None
     #: Kind of the first owner reference, "" without one.
@@ -96,7 +95,7 @@ def task_status(pod: PodObject) -> TaskStatus:
 def name_index(name: str) -> int:
     """The number after the last dash of a name of three parts or more (`job-worker-3`), else -1."""
     head, _, last = name.rpartition("-")
-    return int(last) if "-" in head and _NUMBER.fullmatch(last) else -1
+    return int(last) if "-" in head and last.isdecimal() and last.isascii() and len(last) <= _DIGITS else -1
 
 
 def preemptable_of(annotations: Mapping[str, str], labels: Mapping[str, str]) -> bool | None:
@@ -200,7 +199,6 @@ def _facts_of(pod: PodObject, known: _MetaFacts) -> PodFacts:
         device_notes=known.device_notes,
         grace=_grace_of(spec),
         created=parse_time(meta.creation_timestamp),
-        started=parse_time(status.start_time),
         cooldown=cooldown_of(meta.labels, meta.annotations, status.conditions) if known.has_cooldown else None,
         owner_kind=known.owner_kind,
         controller_uid=known.controller_uid,

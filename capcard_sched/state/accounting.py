@@ -1,8 +1,8 @@
 """Sums over tasks: amounts of jobs, queues and nodes, and counters per status.
 
 Every sum is exact at every change: a change subtracts the task's contribution, mutates the task, and adds the
-contribution again. `place`, `unplace` and `set_binding` update a run of tasks at once, to the same sums. The property
-tests rebuild all sums from scratch and compare.
+contribution again. `add_alike`, `place`, `unplace` and `set_binding` update a run of tasks at once, to the same sums.
+The property tests rebuild all sums from scratch and compare.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ import numpy as np
 from capcard_sched.model.status import ALLOCATED_STATUSES, BOUND_STATUSES, PLACED_STATUSES, TaskStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from capcard_sched.model.job import Job, Node, Task
     from capcard_sched.model.queue import Queue
+    from capcard_sched.model.resources import Matrix, Vector
     from capcard_sched.state.changes import Changes
     from capcard_sched.state.columns import NodeTable
 
@@ -46,6 +47,28 @@ class Accounting:
     def add(self, task: Task) -> None:
         """Add the task's contribution at its present status."""
         self._contribute(task, +1)
+
+    def add_alike(self, tasks: Sequence[Task]) -> None:
+        """Add the contributions of tasks of one job, class and status that are gated and held alike."""
+        first = tasks[0]
+        if first.job is not None:
+            self._contribute_to_job(first.job, tasks, +1)
+        if first.status not in PLACED_STATUSES:
+            return
+        fills: dict[int, int] = {}
+        for task in tasks:
+            node = task.node
+            if node is not None:
+                node.tasks[task.uid] = task
+                self._changes.nodes.add(node.name)
+                if node.known:
+                    fills[node.row] = fills.get(node.row, 0) + 1
+        if fills:
+            table, cls = self._nodes, first.cls
+            self._fill_rows(fills, table.charged, cls.charge)
+            if first.status is TaskStatus.RELEASING:
+                self._fill_rows(fills, table.releasing, cls.request)
+            table.total_used += cls.request * sum(fills.values())
 
     def subtract(self, task: Task) -> None:
         """Subtract the contribution that `add` added, before the task changes."""
@@ -84,7 +107,7 @@ class Accounting:
     def _contribute(self, task: Task, sign: int) -> None:
         """Add (+1) or subtract (-1) the task's contribution to job, queue and node at its present status."""
         if task.job is not None:
-            self._contribute_to_job(task.job, task, sign)
+            self._contribute_to_job(task.job, (task,), sign)
         node = task.node
         if node is None:
             return
@@ -97,29 +120,33 @@ class Accounting:
             if node.known:
                 self.charge_row(node.row, task, sign)
 
-    def _contribute_to_job(self, job: Job, task: Task, sign: int) -> None:
-        status, cls = task.status, task.cls
+    def _contribute_to_job(self, job: Job, tasks: Sequence[Task], sign: int) -> None:
+        """The same for the job of tasks that are alike, as in `add_alike`."""
+        first, count = tasks[0], sign * len(tasks)
+        status, cls = first.status, first.cls
         self._changes.jobs.add(job.key)
-        pending = status is TaskStatus.PENDING and not (task.gated or task.held)
-        if sign > 0:
-            job.tasks[task.uid] = task
-            if pending:
-                job.pending[task.uid] = task
-        else:
-            del job.tasks[task.uid]
-            if pending:
-                del job.pending[task.uid]
-        job.counts[status] += sign
+        pending = status is TaskStatus.PENDING and not (first.gated or first.held)
+        for task in tasks:
+            if sign > 0:
+                job.tasks[task.uid] = task
+                if pending:
+                    job.pending[task.uid] = task
+            else:
+                del job.tasks[task.uid]
+                if pending:
+                    del job.pending[task.uid]
+        job.counts[status] += count
         if status is TaskStatus.PENDING and cls.best_effort:
-            job.pending_best_effort += sign
+            job.pending_best_effort += count
         if job.min_task_member:
-            _count_role(job, task, sign)
+            for task in tasks:
+                _count_role(job, task, sign)
         # Vectors of jobs are replaced, never changed in place: jobs without usage, and jobs of one pod, share them.
-        change = cls.request if sign > 0 else -cls.request
-        job.total_request = change if len(job.tasks) == 1 and sign > 0 else job.total_request + change
-        bound = status in BOUND_STATUSES and task.node is not None
+        change = cls.request if count == 1 else cls.request * count
+        job.total_request = change if len(job.tasks) == count else job.total_request + change
+        bound = status in BOUND_STATUSES and first.node is not None
         if bound:
-            job.bound += sign
+            job.bound += count
         if status in ALLOCATED_STATUSES:
             job.allocated = job.allocated + change
             queue = self._queue_of(job)
@@ -149,8 +176,6 @@ class Accounting:
         request = cls.request
         allocated = status is TaskStatus.ALLOCATED
         target, amounts = (table.charged, cls.charge) if allocated else (table.pipelined, request)
-        serial = table.serial = table.serial + 1
-        stamps = table.stamps
         fills: dict[int, int] = {}
         for task, node in zip(tasks, nodes, strict=True):
             task.status = status
@@ -163,16 +188,7 @@ class Accounting:
         else:
             for task in tasks:
                 del pending[task.uid]
-        if len(fills) == count > _FEW_ROWS:
-            rows = np.array([*fills], dtype=np.intp)
-            stamps[rows] = serial
-            charged = target.take(rows, axis=0)
-            charged += amounts
-            target[rows] = charged
-        else:
-            for row, fill in fills.items():
-                stamps[row] = serial
-                target[row] += amounts if fill == 1 else amounts * fill
+        self._fill_rows(fills, target, amounts)
         if cls.best_effort:
             job.pending_best_effort -= count
         if job.min_task_member:
@@ -184,6 +200,22 @@ class Accounting:
             queue = self._queue_of(job)
             if queue is not None:
                 queue.allocated += change
+
+    def _fill_rows(self, fills: dict[int, int], target: Matrix, amounts: Vector) -> None:
+        """Add to each row the amounts as often as `fills` has it."""
+        table = self._nodes
+        serial = table.serial = table.serial + 1
+        stamps = table.stamps
+        if len(fills) > _FEW_ROWS and len(fills) == sum(fills.values()):
+            rows = np.array([*fills], dtype=np.intp)
+            stamps[rows] = serial
+            charged = target.take(rows, axis=0)
+            charged += amounts
+            target[rows] = charged
+        else:
+            for row, fill in fills.items():
+                stamps[row] = serial
+                target[row] += amounts if fill == 1 else amounts * fill
 
     def unplace(self, job: Job, tasks: list[Task]) -> None:
         """Undo `place`: the tasks are pending again."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from capcard_sched.model import deltas
 from capcard_sched.model.intents import ObjectRef
-from capcard_sched.model.objects import NodeObject, PodGroupObject, PriorityClassObject, QueueObject
+from capcard_sched.model.objects import NodeObject, PodGroupObject, PodObject, PriorityClassObject, QueueObject
 from capcard_sched.model.resources import ResourceColumns
 from capcard_sched.model.status import PodGroupPhase
 from capcard_sched.model.task_class import NO_ACCOUNTING
@@ -171,6 +171,36 @@ class ClusterState:
                 self._handlers[kind](delta)
             case _:
                 self._handlers[type(delta)](delta)
+
+    def apply_all(
+        self, found: Iterable[deltas.Delta], failed: Callable[[deltas.Delta, Exception], None] | None = None
+    ) -> None:
+        """Apply deltas in order. The new pods of a workload that follow one another cost a third of single ones.
+
+        `failed` gets each delta that raises; None: the exception ends the loop.
+        """
+        pods = self._pod_table
+        self._match_width()
+        delta: deltas.Delta | None = None
+        try:
+            for delta in found:
+                try:
+                    if isinstance(delta, deltas.ObjectChanged) and isinstance(delta.object, PodObject):
+                        pods.apply_next(delta.object)
+                    else:
+                        pods.end_run()
+                        self.apply(delta)
+                except Exception as error:
+                    if failed is None:
+                        raise
+                    failed(delta, error)
+        finally:
+            try:
+                pods.end_run()
+            except Exception as error:
+                if failed is None or delta is None:
+                    raise
+                failed(delta, error)
 
     def _apply_undecodable(self, delta: deltas.ObjectUnreadable) -> None:
         """Keep the last known facts of an object that cannot be decoded."""

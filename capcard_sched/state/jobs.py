@@ -12,7 +12,7 @@ from capcard_sched.state.accounting import recount_roles
 from capcard_sched.state.fixed_queues import FixedQueues
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from capcard_sched.model.job import Task
     from capcard_sched.model.resources import ResourceColumns
@@ -90,16 +90,24 @@ class JobTable:
         return self._groupless.get(task.uid)
 
     def set_requested_queue(self, task: Task, queue: str | None) -> None:
-        """Set the result of `requested_queue`. Call `task_added` afterwards."""
+        """Set the result of `requested_queue`. Call `tasks_added` afterwards."""
         if queue is None:
             self._groupless.pop(task.uid, None)
         else:
             self._groupless[task.uid] = queue
 
-    def task_added(self, job: Job, task: Task, bound_queue: str = "") -> None:
-        """Update a job after one of its tasks was added or changed. `bound_queue`: as its binding wrote it."""
+    def tasks_added(self, job: Job, tasks: Sequence[Task], bound_queue: str = "") -> None:
+        """Update a job after tasks that are alike were added to it, or one of its tasks was changed.
+
+        `bound_queue`: as their bindings wrote it.
+        """
         job.had_tasks = True
         self.bound_changed(job)
+        if bound_queue or job.implicit or not job.uid:
+            for task in tasks:
+                self._task_added(job, task, bound_queue)
+
+    def _task_added(self, job: Job, task: Task, bound_queue: str) -> None:
         if bound_queue and task.node is not None and self.fixed_queues.note(job, _age(task), bound_queue):
             self._set_queue(job, self.fixed_queues.requested(job) or bound_queue)
         if job.uid and not job.implicit:

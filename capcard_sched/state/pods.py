@@ -16,6 +16,7 @@ from capcard_sched.model.pod_facts import FactsReader
 from capcard_sched.model.quantity import QuantityError
 from capcard_sched.model.status import ALLOCATED_STATUSES, COMPLETED_STATUSES, TaskStatus
 from capcard_sched.state.invalid_objects import describe_edits
+from capcard_sched.state.pod_runs import PodRun
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -70,6 +71,8 @@ class PodTable:
         self._facts = FactsReader()
         self._label_sets: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
         self._last_labels: Mapping[str, str] = _NO_LABELS
+        #: The pods of a list that were applied last, when a further one may be like them.
+        self._run: PodRun | None = None
         #: Latest objects of pods that changed while their binding was in flight, by uid.
         self._deferred: dict[str, PodObject] = {}
         self.handlers: dict[type | str, Callable[[Any], None]] = {
@@ -80,8 +83,37 @@ class PodTable:
             deltas.EvictFailed: self._evict_failed,
         }
 
+    def apply_next(self, pod: PodObject) -> None:
+        """Apply the next pod of a list: of a run of alike ones only the first by itself. Call `end_run` afterwards."""
+        run, meta, uid = self._run, pod.metadata, pod.metadata.uid
+        if run is not None and uid not in self.tasks and run.has_next(pod):
+            named = self._by_name[run.task.namespace]
+            if meta.name not in named:
+                if self._invalid.problems or self._nodes.has_closed:
+                    self._reopen(ObjectRef("Pod", run.task.namespace, meta.name, uid))
+                node = self._nodes.get(pod.spec.node_name or "") if run.task.node is not None else None
+                self.tasks[uid] = named[meta.name] = run.add(meta, node)
+                if run.requested_queue is not None:
+                    self._jobs.set_requested_queue(self.tasks[uid], run.requested_queue)
+                return
+        self.end_run()
+        self._apply(pod)
+
+    def end_run(self) -> None:
+        """Add what the pods of a run contribute."""
+        run, self._run = self._run, None
+        if run is None or not run.tasks:
+            return
+        self._accounting.add_alike(run.tasks)
+        if run.task.job is not None:
+            self._jobs.tasks_added(run.task.job, run.tasks, run.bound_queue)
+
     def apply(self, pod: PodObject) -> None:
         """Apply an added or updated pod."""
+        self._apply(pod)
+        self._run = None
+
+    def _apply(self, pod: PodObject) -> None:
         meta = pod.metadata
         namespace, name, uid = intern(meta.namespace or "default"), meta.name, meta.uid
         known = self._by_name.get(namespace, {}).get(name)
@@ -166,7 +198,9 @@ class PodTable:
         if former_job is not None and former_job is not task.job:
             self._jobs.task_removed(former_job, task)
         if task.job is not None:
-            self._jobs.task_added(task.job, task, bound_queue)
+            self._jobs.tasks_added(task.job, (task,), bound_queue)
+        if known is None and task.cooldown is None and group != f"{_AUTOMATIC_GROUP}{uid}":
+            self._run = PodRun(pod, task, requested_queue, bound_queue)
 
     def _class_of(self, pod: PodObject, facts: PodFacts, known: Task | None, ref: ObjectRef) -> TaskClass | None:
         """The class of a pod; the last known one of a bound pod with an invalid quantity. None: not a task."""
@@ -180,10 +214,14 @@ class PodTable:
                 self._forget(known)
             self._nodes.close(ref, "" if facts.status in COMPLETED_STATUSES else pod.spec.node_name or "")
             return None
+        self._reopen(ref)
+        return cls
+
+    def _reopen(self, ref: ObjectRef) -> None:
+        """Drop the problem of an earlier version of a pod."""
         self._invalid.note(ref, "")
         if self._nodes.is_closed_by(ref.namespace, ref.name):
             self._nodes.close(ref, "")
-        return cls
 
     def _keep_bound_facts(
         self, known: Task, pod: PodObject, facts: PodFacts, job_key: str, requested_queue: str | None

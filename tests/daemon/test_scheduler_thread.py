@@ -128,17 +128,17 @@ def test_a_deposed_leader_goes_on_applying_facts_and_stops_deciding(thread: Sche
 
 
 def test_taking_facts_in_and_the_session_are_timed_apart(core: Core, outside: Outside) -> None:
-    apply, step = core.apply, core.step
+    apply_all, step = core.apply_all, core.step
 
-    def slow_apply(delta: Delta) -> None:
+    def slow_apply_all(*arguments: Any) -> None:
         time.sleep(0.1)
-        apply(delta)
+        apply_all(*arguments)
 
     def slow_step(*arguments: Any) -> StepResult:
         time.sleep(0.3)
         return step(*arguments)
 
-    core.apply, core.step = slow_apply, slow_step  # type: ignore[method-assign,assignment]
+    core.apply_all, core.step = slow_apply_all, slow_step  # type: ignore[method-assign,assignment]
     thread = SchedulerThread(core, handover=outside.handover, listener=outside, period=30)
     thread.start()
     thread.lead()

@@ -16,6 +16,7 @@ from hypothesis import given
 from capcard_sched.model import deltas
 from capcard_sched.model.status import TaskStatus
 from capcard_sched.state.cluster import ClusterState
+from capcard_sched.state.document import to_document
 from tests import objects
 from tests.accounting import rebuilt, recorded
 
@@ -325,6 +326,39 @@ def test_the_order_of_the_initial_list_does_not_matter(changes: list[Any], data:
             other.min_available,
             other.implicit,
         )
+
+
+#: Name, uid, node and creation time in which a pod differs from the one before it.
+_twins = st.lists(
+    st.tuples(
+        st.sampled_from(["a", "e", "f", "g-x-1", "g-x-2"]), st.sampled_from(["", "2"]), st.booleans(), st.integers(0, 3)
+    ),
+    max_size=4,
+)
+
+
+@given(
+    lists=st.lists(st.lists(st.tuples(st.one_of(_pods, _pods, _groups, _nodes, _queues, _gone), _twins), max_size=8))
+)
+def test_a_list_at_once_is_the_same_as_its_objects_one_by_one(lists: list[list[Any]]) -> None:
+    single, whole = _state(), _state()
+    for each in lists:
+        found: list[deltas.Delta] = []
+        for change, twins in each:
+            found.append(_Model().take(change) if not isinstance(change, _Pod) else change.delta())
+            if isinstance(change, _Pod):
+                for name, uid, other, created in twins:
+                    node = {"m": "n", "n": "m"}.get(change.node, "") if other else change.node
+                    found.append(change._replace(name=name, uid=f"{name}{uid}", node=node, created=created).delta())
+        for delta in found:
+            single.apply(delta)
+        whole.apply_all(found)
+        assert to_document(whole) == to_document(single)
+        assert whole.changes.jobs == single.changes.jobs
+        assert whole.changes.nodes == single.changes.nodes
+        assert whole.changes.queues == single.changes.queues
+        assert [[*job.tasks] for job in whole.jobs.values()] == [[*job.tasks] for job in single.jobs.values()]
+    assert recorded(whole) == rebuilt(whole)
 
 
 @given(changes=_changes)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from capcard_sched.daemon.diagnosis.recording import RecordingReader
     from capcard_sched.framework.conf.registry import Registry
     from capcard_sched.framework.conf.scheduler_conf import Conf
+    from capcard_sched.model.deltas import Delta
 
 Kind: TypeAlias = Literal["bound", "admitted", "evicted"]
 _EXTRA: Final = {"bound": "extra bind", "admitted": "extra admission", "evicted": "extra eviction"}
@@ -197,12 +198,10 @@ class _Replay:
         return self._core
 
     def _apply(self, deltas: Sequence[object]) -> None:
-        core = self._running
-        for delta in self._history.deltas(deltas):  # type: ignore[arg-type]
-            try:
-                core.apply(delta)
-            except Exception as error:  # noqa: BLE001 - as in the daemon, a failing delta is skipped
-                self._found.notes.append(f"{type(delta).__name__} not applied: {type(error).__name__}: {error}")
+        def failed(delta: Delta, error: Exception) -> None:  # as in the daemon, it is skipped
+            self._found.notes.append(f"{type(delta).__name__} not applied: {type(error).__name__}: {error}")
+
+        self._running.apply_all(self._history.deltas(deltas), failed)  # type: ignore[arg-type]
 
     def _step(self, record: Stepped) -> None:
         found, core = self._found, self._running

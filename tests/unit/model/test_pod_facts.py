@@ -187,7 +187,6 @@ def test_facts_of_a_full_pod() -> None:
         "assigned_card": "B",
         "grace": 30,
         "created": 1767225600.0,
-        "started": 1767225660.0,
         "cooldown": None,
         "device_notes": {},
         "owner_kind": "Queue",
@@ -200,12 +199,12 @@ def test_facts_of_a_full_pod() -> None:
 def test_facts_of_an_empty_pod_are_silence() -> None:
     facts = facts_of(PodObject())
     assert (facts.status, facts.group_name, facts.preemptable, facts.priority) == (TaskStatus.PENDING, "", None, 1)
-    assert (facts.created, facts.started, facts.owner_kind, facts.class_annotations) == (0.0, 0.0, "", {})
+    assert (facts.created, facts.owner_kind, facts.class_annotations) == (0.0, "", {})
 
 
 def test_unreadable_times_do_not_hide_a_pod() -> None:
     pod = _pod(metadata={"creationTimestamp": "yesterday"}, status={"startTime": "25:00"})
-    assert (facts_of(pod).created, facts_of(pod).started) == (0.0, 0.0)
+    assert facts_of(pod).created == 0.0
 
 
 _TEXTS = st.sampled_from(["a", "b", "3", "true", "30s"])
