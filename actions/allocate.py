@@ -196,7 +196,10 @@ class GangAllocator:
                 self._end_unfinished()
                 break
             signature = self._engine.signature(self._queue, tasks[self._position])
-            most = max(1, _missing(job)) if not ready else len(tasks) if alone else 1
+            if ready:
+                most = len(tasks) if alone else 1
+            else:
+                most = max(1, _missing(job)) if self._placed else self._needed
             end = self._end_of_run(signature, most)
             if not self._place_run(signature, tasks[self._position : end], ready):
                 break

@@ -54,7 +54,11 @@ class ChargeSum(dict[str, int]):
 
     def add(self, charge: Charge, times: int = 1) -> None:
         for key, amount in charge.plain:
-            self.put(key, self.get(key, 0) + amount * times)
+            total = self.get(key, 0) + amount * times
+            if total:
+                self[key] = total
+            else:
+                self.pop(key, None)
         if charge.card:
             self.post(charge.card, charge.amount * times)
 

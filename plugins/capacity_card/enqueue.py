@@ -94,8 +94,8 @@ class EnqueueCheck:
 
 def _used(book: ChargeBook) -> ChargeSum:
     """max(0, allocated - elastic) + inqueue."""
-    used = ChargeSum()
-    for key, amount in book.allocated.items():
-        used.post(key, max(0, amount - book.elastic[key]))
+    used = ChargeSum(book.allocated)
+    for key, amount in book.elastic.items():
+        used.put(key, max(0, used[key] - amount))
     used += book.inqueue
     return used

@@ -370,11 +370,7 @@ class Ledger:
 
         Negative when a queue holds more than its quota.
         """
-        nominating = self.nominating
-        free = queue.quota.limit(card) - queue.own.held(card, nominating=nominating)
-        for one in () if own else queue.limiting:
-            free = min(free, one.quota.subtree_limit(card) - one.subtree.held(card, nominating=nominating))
-        return free
+        return queue.free(card, nominating=self.nominating, own=own)
 
     def full_ancestor(self, queue: QueueAccount, card: str, amount: int) -> QueueAccount | None:
         """The nearest ancestor without `amount` of free quota for a card; None without one."""

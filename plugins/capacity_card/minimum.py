@@ -128,9 +128,9 @@ class Minimum:
             return None
         request = self.request_of(job)
         chosen = count if self._arguments.card_minimum == "allPods" else job.min_available
-        want, need, total, elastic = ChargeSum(), ChargeSum(), ChargeSum(), ChargeSum()
-        want.add(charge, count)
+        total, need, elastic = ChargeSum(), ChargeSum(), ChargeSum()
         total.add(charge, count)
+        want = ChargeSum(total)
         need.add(charge, chosen)
         self._apply_min_resources(job, request.cards, (_Member(_PENDING, first, charge),), want, need)
         for key, amount in total.items() if held else ():

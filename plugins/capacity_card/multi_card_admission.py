@@ -151,7 +151,7 @@ class QueueUsage:
         self.queue = queue
         self.used = used
         self.limit = limit
-        self._has_claims = any("|" in key for key in used)
+        self._has_claims = "|" in " ".join(used)
         self._admission: MultiCardAdmission | None = None
 
     @cached_property
@@ -163,8 +163,14 @@ class QueueUsage:
 
         Alternatives of a claim add up, except with `same_card`.
         """
-        requests = {key: amount for key, amount in need.items() if amount > 0}
         limit, used = self.limit, self.used
+        if not self._has_claims:  # most needs fit, key by key
+            for key, amount in need.items():
+                if "|" in key or (amount > 0 and used.get(key, 0) + amount > limit(key)):
+                    break
+            else:
+                return None
+        requests = {key: amount for key, amount in need.items() if amount > 0}
         joint = self._has_claims or any("|" in key for key in requests)
         admission: MultiCardAdmission | None = None
         for key in sorted(requests):

@@ -208,7 +208,8 @@ class ChargeBook:
 
     def held(self, key: str, *, nominating: bool) -> int:
         """The usage that limits further pods: all held quota; while nominations are planned, without released pods."""
-        return self.allocated.get(key, 0) - (self.releasing.get(key, 0) if nominating else 0)
+        held = self.allocated.get(key, 0)
+        return held - self.releasing.get(key, 0) if nominating else held
 
 
 class QueueAccount:
@@ -242,6 +243,16 @@ class QueueAccount:
         if key in self.quota.known_shares:
             return self.quota.limit(key) < UNLIMITED
         return self.quota.limits_subtree or self.subtree is self.own
+
+    def free(self, key: str, *, nominating: bool, own: bool = False) -> int:
+        """The unused part of the limits of a key, of the queue and of its ancestors; `own`: of the queue alone.
+
+        Negative when a queue holds more than its limit.
+        """
+        free = self.quota.limit(key) - self.own.held(key, nominating=nominating)
+        for one in () if own or key in PLAIN else self.limiting:
+            free = min(free, one.quota.subtree_limit(key) - one.subtree.held(key, nominating=nominating))
+        return free
 
     def bounds(self, key: str, amount: int, *, nominating: bool, own: bool = False) -> list[QuotaBound]:
         """The limits on further pods that request an amount > 0 of a key: of the queue, then of its ancestors.
@@ -325,10 +336,13 @@ class JobAccount(ChargeBook):
         self.seen.update(self.pending, self.inqueue)
         for book in self.queue.books:
             book.version += 1
-            book.pending -= pending
-            book.pending += self.pending
-            book.inqueue -= inqueue
-            book.inqueue += self.inqueue
-            book.elastic -= elastic
-            book.elastic += self.elastic
+            if pending != self.pending:
+                book.pending -= pending
+                book.pending += self.pending
+            if inqueue != self.inqueue:
+                book.inqueue -= inqueue
+                book.inqueue += self.inqueue
+            if elastic != self.elastic:
+                book.elastic -= elastic
+                book.elastic += self.elastic
             book.seen |= self.seen

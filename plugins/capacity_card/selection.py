@@ -220,6 +220,7 @@ class AllocatableCheck:
         bounds = [
             bound
             for key, amount in demand.claim.plain
+            if account.free(key, nominating=nominating, own=own) < amount * wanted
             for bound in account.bounds(key, amount, nominating=nominating, own=own)
         ]
         options, indexes = demand.alternatives, None
@@ -237,7 +238,7 @@ class AllocatableCheck:
                 else:
                     limits = tuple([min(limit, 1) for limit in limits])
             bounds.append(QuotaBound(fitting, demand.claim.card, demand.amount, queue.name, 0, 0))
-        elif demand.amount:
+        elif demand.amount and account.free(demand.claim.card, nominating=nominating, own=own) < demand.amount * wanted:
             bounds += account.bounds(demand.claim.card, demand.amount, nominating=nominating, own=own)
         count, reached = tightest(bounds, wanted)
         if not reached:

@@ -191,8 +191,8 @@ class Session(SessionResults):
             if version is not None:
                 self._refused_jobs[job.key] = job, version
             return False, barred
-        grounds = self.admission_version(job)
         known = self.carry_over.admissions.get(job.key)
+        grounds = None if known is None else self.admission_version(job)
         if known is not None and grounds is not None and known.version == grounds:
             self._keep_refusal(job, known._replace(is_repeated=True))
             return False, known.refusal
