@@ -2,7 +2,8 @@
 
 Each entry stands for one session: what it did in short, and a digest of everything that it returned, of the state after
 it, of the diagnoses of waiting jobs, of the use of quotas and of the metrics. To see a difference, print the text of a
-cluster with two versions: `python -m tests.scenarios.random.test_decisions SEED`. `--rewrite` records all anew.
+cluster with two versions: `python -m tests.scenarios.random.test_decisions SEED`. `pytest -n 0 --rewrite` records all
+anew.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from capcard_sched.testing import Harness
 from tests.scenarios.random.clusters import RandomCluster
 
 FILE: Final = Path(__file__).with_name("decisions.yaml")
+#: The entries of each cluster by its seed.
+_RECORDED: Final[dict[int, list[str]]] = yaml.safe_load(FILE.read_text())
 _SEEDS: Final = 100
 _SESSIONS: Final = 9
 
@@ -72,19 +75,14 @@ def _json(value: Any) -> str:
     return msgspec.json.encode(value, enc_hook=str, order="deterministic").decode()
 
 
-def _recorded() -> dict[int, list[str]]:
-    found: dict[int, list[str]] = yaml.safe_load(FILE.read_text())
-    return found
-
-
 @pytest.mark.parametrize("seed", range(_SEEDS))
-def test_sessions_are_as_recorded(seed: int) -> None:
-    assert [short(text) for text in sessions(seed)] == _recorded()[seed]
+def test_sessions_are_as_recorded(seed: int, request: pytest.FixtureRequest) -> None:
+    found = [short(text) for text in sessions(seed)]
+    if request.config.getoption("--rewrite"):
+        _RECORDED[seed] = found
+        FILE.write_text(yaml.safe_dump(_RECORDED, width=200))
+    assert found == _RECORDED[seed]
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--rewrite"]:
-        recorded = {seed: [short(text) for text in sessions(seed)] for seed in range(_SEEDS)}
-        FILE.write_text(yaml.safe_dump(recorded, width=200))
-    else:
-        sys.stdout.write("\n\n".join(sessions(int(sys.argv[1]))) + "\n")
+    sys.stdout.write("\n\n".join(sessions(int(sys.argv[1]))) + "\n")
