@@ -65,7 +65,7 @@ def public_containers(owner: ast.ClassDef) -> Iterator[str]:
             if target.value.id != "self" or target.attr.startswith("_"):
                 continue
             if isinstance(node, ast.AnnAssign):
-                mutable = ast.unparse(node.annotation).partition("[")[0] in MUTABLE
+                mutable = ast.unparse(node.annotation).removeprefix("Final[").partition("[")[0] in MUTABLE
             else:
                 value = node.value
                 called = ast.unparse(value.func).partition("[")[0] if isinstance(value, ast.Call) else ""
@@ -111,7 +111,7 @@ def test_the_guard_finds_writes(code: str, found: list[str]) -> None:
 
 
 def test_the_guard_finds_public_containers() -> None:
-    code = "class A:\n def f(self):\n  self.a: dict[str, int] = {}\n  self.b = set()\n  self._c, self.d = [], ''"
+    code = "class A:\n def f(self):\n  self.a: dict[str, int] = {}\n  self.b = set()\n  self.e: Final[list[int]] = []"
     (owner,) = ast.parse(code).body
     assert isinstance(owner, ast.ClassDef)
-    assert list(public_containers(owner)) == ["a", "b"]
+    assert list(public_containers(owner)) == ["a", "b", "e"]

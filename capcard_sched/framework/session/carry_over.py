@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
@@ -59,29 +59,44 @@ class CarryOver:
     def __init__(self) -> None:
         self._is_silent = False
         self._admissions: dict[str, AdmissionRefusal] = {}
+        #: Refusals at admission, by key of a waiting job.
+        self.admissions: Final[Mapping[str, AdmissionRefusal]] = self._admissions
         self._refusals: Mapping[tuple[ObjectRef, str], Refusal] = {}
         self._reclaim_refusals: dict[str, tuple[str, Refusal, float]] = {}
+        #: By key of a job: its first pod that reclaim did not place (uid), the refusal, Unix seconds of new figures.
+        self.reclaim_refusals: Final[Mapping[str, tuple[str, Refusal, float]]] = self._reclaim_refusals
         self._deferrals: dict[str, dict[str, Deferral]] = {}
+        #: Queues whose attempts the session deadline ended in the last session, by action and queue.
+        self.deferrals: Final[Mapping[str, Mapping[str, Deferral]]] = self._deferrals
         self._nominations: dict[str, Nomination] = {}
+        #: Nominations by pod uid: the capacity stays reserved until the pod is bound, gone or out of time.
+        self.nominations: Final[Mapping[str, Nomination]] = self._nominations
         self._expired_nominations: set[str] = set()
+        #: Uids of pods whose nomination expired and must be cleared from their status.
+        self.expired_nominations: Final[AbstractSet[str]] = self._expired_nominations
         self._refused_evictions: dict[str, float] = {}
+        #: Uid of a pod whose eviction was refused to the Unix seconds from which it is a candidate again.
+        self.refused_evictions: Final[Mapping[str, float]] = self._refused_evictions
         self._evicted: dict[str, list[EvictedPod]] = {}
+        #: Key of a job to its last evicted pods, oldest first.
+        self.evicted: Final[Mapping[str, Sequence[EvictedPod]]] = self._evicted
 
     def successor(self) -> CarryOver:
         """The part that outlives a change of the scheduler-conf: nominations and results of evictions."""
         fresh = CarryOver()
         fresh._is_silent = self._is_silent
-        fresh._nominations = self._nominations
-        fresh._expired_nominations = self._expired_nominations
-        fresh._refused_evictions = self._refused_evictions
-        fresh._evicted = self._evicted
+        fresh._nominations.update(self._nominations)
+        fresh._expired_nominations.update(self._expired_nominations)
+        fresh._refused_evictions.update(self._refused_evictions)
+        fresh._evicted.update(self._evicted)
         return fresh
 
     def keep(self, jobs: Container[str]) -> None:
         """Drops the state of jobs that are gone. `jobs`: keys."""
-        self._admissions = {key: value for key, value in self._admissions.items() if key in jobs}
-        self._evicted = {key: value for key, value in self._evicted.items() if key in jobs}
-        self._reclaim_refusals = {key: value for key, value in self._reclaim_refusals.items() if key in jobs}
+        tables: tuple[dict[str, Any], ...] = (self._admissions, self._evicted, self._reclaim_refusals)
+        for table in tables:
+            for key in [key for key in table if key not in jobs]:
+                del table[key]
 
     @property
     def is_silent(self) -> bool:
@@ -94,11 +109,6 @@ class CarryOver:
 
     # --- refusals ---------------------------------------------------------------------------------------------------
 
-    @property
-    def admissions(self) -> Mapping[str, AdmissionRefusal]:
-        """Refusals at admission, by key of a waiting job."""
-        return self._admissions
-
     def keep_admission(self, key: str, refusal: AdmissionRefusal) -> None:
         """Keeps the refusal of a job, by key, at admission."""
         self._admissions[key] = refusal
@@ -106,11 +116,6 @@ class CarryOver:
     def drop_admission(self, key: str) -> None:
         """Drops the refusal of a job, by key, at admission."""
         self._admissions.pop(key, None)
-
-    @property
-    def reclaim_refusals(self) -> Mapping[str, tuple[str, Refusal, float]]:
-        """By key of a job: its first pod that reclaim did not place (uid), the refusal, Unix seconds of new figures."""
-        return self._reclaim_refusals
 
     def keep_reclaim_refusal(self, key: str, uid: str, refusal: Refusal, refresh_at: float) -> None:
         """Keeps the refusal of a pod of the job by reclaim; see `reclaim_refusals`."""
@@ -129,11 +134,6 @@ class CarryOver:
 
     # --- the session deadline ---------------------------------------------------------------------------------------
 
-    @property
-    def deferrals(self) -> Mapping[str, Mapping[str, Deferral]]:
-        """Queues whose attempts the session deadline ended in the last session, by action and queue."""
-        return self._deferrals
-
     def defer(self, action: str, queue: str, deferral: Deferral) -> None:
         """Keeps the jobs of a queue that an action did not try."""
         self._deferrals.setdefault(action, {})[queue] = deferral
@@ -143,11 +143,6 @@ class CarryOver:
         return self._deferrals.pop(action, {})
 
     # --- evictions --------------------------------------------------------------------------------------------------
-
-    @property
-    def nominations(self) -> Mapping[str, Nomination]:
-        """Nominations by pod uid: the capacity stays reserved until the pod is bound, gone or out of time."""
-        return self._nominations
 
     def nominate(self, nomination: Nomination) -> None:
         """Keeps capacity for a pod, in place of an earlier nomination."""
@@ -162,19 +157,9 @@ class CarryOver:
         if self._nominations.pop(uid, None) is not None:
             self._expired_nominations.add(uid)
 
-    @property
-    def expired_nominations(self) -> AbstractSet[str]:
-        """Uids of pods whose nomination expired and must be cleared from their status."""
-        return self._expired_nominations
-
     def clear_expired_nomination(self, uid: str) -> None:
         """Records that the status of the pod has no nomination any more."""
         self._expired_nominations.discard(uid)
-
-    @property
-    def refused_evictions(self) -> Mapping[str, float]:
-        """Uid of a pod whose eviction was refused to the Unix seconds from which it is a candidate again."""
-        return self._refused_evictions
 
     def refuse_eviction(self, uid: str, until: float) -> None:
         """Excludes a pod from the victims until `until`, Unix seconds, unless it is excluded already."""
@@ -182,12 +167,8 @@ class CarryOver:
 
     def end_refused_evictions(self, now: float) -> None:
         """Drops the exclusions that have ended; `now` in Unix seconds."""
-        self._refused_evictions = {uid: until for uid, until in self._refused_evictions.items() if until > now}
-
-    @property
-    def evicted(self) -> Mapping[str, Sequence[EvictedPod]]:
-        """Key of a job to its last evicted pods, oldest first."""
-        return self._evicted
+        for uid in [uid for uid, until in self._refused_evictions.items() if until <= now]:
+            del self._refused_evictions[uid]
 
     def remember_eviction(self, key: str, evicted: EvictedPod) -> None:
         """Keeps an eviction among the last ones of a job, by key."""

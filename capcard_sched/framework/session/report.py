@@ -74,32 +74,40 @@ class SessionReport:
         self.cuts: Final = cuts
         self._unfinished = False
         self._bound: list[str] = []
+        #: Tasks bound, by uid.
+        self.bound: Final[Sequence[str]] = self._bound
         self._placements: list[Placement] = []
+        #: The same placements as decided; their tasks and jobs live on and change.
+        self.placements: Final[Sequence[Placement]] = self._placements
         self._timings: list[Timing] = []
+        #: Durations of plugins and actions, in order.
+        self.timings: Final[Sequence[Timing]] = self._timings
         self._enqueued: list[str] = []
+        #: Jobs that were admitted, by key.
+        self.enqueued: Final[Sequence[str]] = self._enqueued
         self._evicted: list[str] = []
+        #: Tasks evicted, by uid.
+        self.evicted: Final[Sequence[str]] = self._evicted
         self._evictions_tried = 0
         self._examined_nodes = 0
         self._requeued: list[str] = []
+        #: Jobs that were requeued to phase Pending, by key.
+        self.requeued: Final[Sequence[str]] = self._requeued
         self._visited_jobs = 0
         self._refusals: list[tuple[ObjectRef, Refusal]] = []
+        #: (object, refusal) in order.
+        self.refusals: Final[Sequence[tuple[ObjectRef, Refusal]]] = self._refusals
         self._errors: list[HookError] = []
+        #: Contained failures, in order.
+        self.errors: Final[Sequence[HookError]] = self._errors
         self._warnings: list[tuple[ObjectRef, str]] = []
+        #: (object, message) of new warnings about the configuration of queues, for the log.
+        self.warnings: Final[Sequence[tuple[ObjectRef, str]]] = self._warnings
 
     @property
     def unfinished(self) -> bool:
         """Whether the session deadline left jobs that were not tried since the last change of the cluster."""
         return self._unfinished
-
-    @property
-    def bound(self) -> Sequence[str]:
-        """Tasks bound, by uid."""
-        return self._bound
-
-    @property
-    def placements(self) -> Sequence[Placement]:
-        """The same placements as decided; their tasks and jobs live on and change."""
-        return self._placements
 
     @property
     def placed(self) -> list[Placed]:
@@ -109,26 +117,6 @@ class SessionReport:
             for job, tasks in ((placement.job, placement.tasks) for placement in self._placements)
             for task in tasks
         ]
-
-    @property
-    def timings(self) -> Sequence[Timing]:
-        """Durations of plugins and actions, in order."""
-        return self._timings
-
-    @property
-    def enqueued(self) -> Sequence[str]:
-        """Jobs that were admitted, by key."""
-        return self._enqueued
-
-    @property
-    def requeued(self) -> Sequence[str]:
-        """Jobs that were requeued to phase Pending, by key."""
-        return self._requeued
-
-    @property
-    def evicted(self) -> Sequence[str]:
-        """Tasks evicted, by uid."""
-        return self._evicted
 
     @property
     def evictions_tried(self) -> int:
@@ -144,21 +132,6 @@ class SessionReport:
     def visited_jobs(self) -> int:
         """Visits of allocate to jobs."""
         return self._visited_jobs
-
-    @property
-    def refusals(self) -> Sequence[tuple[ObjectRef, Refusal]]:
-        """(object, refusal) in order."""
-        return self._refusals
-
-    @property
-    def errors(self) -> Sequence[HookError]:
-        """Contained failures, in order."""
-        return self._errors
-
-    @property
-    def warnings(self) -> Sequence[tuple[ObjectRef, str]]:
-        """(object, message) of new warnings about the configuration of queues, for the log."""
-        return self._warnings
 
     @property
     def decided(self) -> bool:

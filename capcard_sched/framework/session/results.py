@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from capcard_sched.framework.api.dispatch import HookFailed, error_text
 from capcard_sched.framework.api.plugin import OutsideError
@@ -85,10 +85,20 @@ class SessionResults(Snapshot):
         self.failed_attempts = failed_attempts
         self.report = SessionReport(uid, cuts)
         self._outcomes: dict[str, TaskOutcome] = {}
+        #: Outcomes of the last attempts by uid of the task.
+        self.outcomes: Final[Mapping[str, TaskOutcome]] = self._outcomes
         self._refusals: dict[tuple[ObjectRef, str], Refusal] = {}
+        #: (object, hook) to the last refusal.
+        self.refusals: Final[Mapping[tuple[ObjectRef, str], Refusal]] = self._refusals
         self._preemption_reports: dict[str, dict[str, VictimsConsidered]] = {}
+        #: Key of a job to the result of its search for victims, by action.
+        self.preemption_reports: Final[Mapping[str, Mapping[str, VictimsConsidered]]] = self._preemption_reports
         self._binds: list[Bind] = []
+        #: All bindings decided so far.
+        self.binds: Final[Sequence[Bind]] = self._binds
         self._evictions: list[Evict] = []
+        #: All evictions decided so far.
+        self.evictions: Final[Sequence[Evict]] = self._evictions
         self._on_commit = on_commit
         #: The number of pipelined tasks, and the placements to be undone at close.
         self._pipelined_tasks = 0
@@ -96,75 +106,32 @@ class SessionResults(Snapshot):
         #: Keys of the jobs with pipelined placements, as of the close.
         self.pipelined_jobs: frozenset[str] = frozenset()
         self._notices: list[PendingEvent] = []
+        #: Events beside those of refusals.
+        self.notices: Final[Sequence[PendingEvent]] = self._notices
         self._blocked_by_head: set[str] = set()
+        #: Keys of jobs blocked by the head of their strict FIFO queue.
+        self.blocked_by_head: Final[AbstractSet[str]] = self._blocked_by_head
         self._conditions: dict[str, list[GroupCondition]] = {}
+        #: Conditions to be set at close, by key of the job.
+        self.conditions: Final[Mapping[str, Sequence[GroupCondition]]] = self._conditions
         self._queue_annotations: dict[str, dict[str, str | None]] = {}
+        #: Annotations to be merged at close, by name of the queue.
+        self.queue_annotations: Final[Mapping[str, Mapping[str, str | None]]] = self._queue_annotations
         self._node_annotations: dict[str, dict[str, str | None]] = {}
+        #: Annotations to be merged at close, by name of the node.
+        self.node_annotations: Final[Mapping[str, Mapping[str, str | None]]] = self._node_annotations
         self._touched_jobs: set[str] = set(changed.jobs)
+        #: Keys of jobs that changed or were considered: the candidates for a new status.
+        self.touched_jobs: Final[AbstractSet[str]] = self._touched_jobs
         if changed.everything:
             self._touched_jobs.update(state.schedulable)
 
     # --- queries ----------------------------------------------------------------------------------------------------
 
     @property
-    def outcomes(self) -> Mapping[str, TaskOutcome]:
-        """Outcomes of the last attempts by uid of the task."""
-        return self._outcomes
-
-    @property
-    def refusals(self) -> Mapping[tuple[ObjectRef, str], Refusal]:
-        """(object, hook) to the last refusal."""
-        return self._refusals
-
-    @property
-    def preemption_reports(self) -> Mapping[str, Mapping[str, VictimsConsidered]]:
-        """Key of a job to the result of its search for victims, by action."""
-        return self._preemption_reports
-
-    @property
-    def touched_jobs(self) -> AbstractSet[str]:
-        """Keys of jobs that changed or were considered: the candidates for a new status."""
-        return self._touched_jobs
-
-    @property
-    def binds(self) -> Sequence[Bind]:
-        """All bindings decided so far."""
-        return self._binds
-
-    @property
-    def evictions(self) -> Sequence[Evict]:
-        """All evictions decided so far."""
-        return self._evictions
-
-    @property
     def pipelined_tasks(self) -> int:
         """The number of pipelined tasks."""
         return self._pipelined_tasks
-
-    @property
-    def notices(self) -> Sequence[PendingEvent]:
-        """Events beside those of refusals."""
-        return self._notices
-
-    @property
-    def blocked_by_head(self) -> AbstractSet[str]:
-        """Keys of jobs blocked by the head of their strict FIFO queue."""
-        return self._blocked_by_head
-
-    @property
-    def conditions(self) -> Mapping[str, Sequence[GroupCondition]]:
-        """Conditions to be set at close, by key of the job."""
-        return self._conditions
-
-    @property
-    def queue_annotations(self) -> Mapping[str, Mapping[str, str | None]]:
-        """Annotations to be merged at close, by name of the queue."""
-        return self._queue_annotations
-
-    @property
-    def node_annotations(self) -> Mapping[str, Mapping[str, str | None]]:
-        """Annotations to be merged at close, by name of the node."""
-        return self._node_annotations
 
     def outcome_of(self, uid: str) -> TaskOutcome | None:
         """The outcome of a task's last attempt, in this session or in an earlier one that still holds."""

@@ -9,7 +9,7 @@ from collections import ChainMap
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from capcard_sched.framework.api.node_view import NodeView
 from capcard_sched.framework.session.carry_over import REFRESH_SECONDS, AdmissionRefusal, CarryOver
@@ -76,7 +76,11 @@ class Session(SessionResults):
         #: Names of the configured actions.
         self.actions = actions
         self._refused_jobs: dict[str, tuple[Job, tuple[object, ...]]] = {}
+        #: By key, jobs refused at admission with the version of their votes: the next sessions may skip them.
+        self.refused_jobs: Final[Mapping[str, tuple[Job, tuple[object, ...]]]] = self._refused_jobs
         self._failures: dict[str, PlacementFailure] = {}
+        #: Failures of this session by job key: the next sessions may skip these jobs.
+        self.failures: Final[Mapping[str, PlacementFailure]] = self._failures
         #: Whether quotas count releasing tasks as gone: while nominations are planned. Bindings always count them.
         self.nominating = False
         #: Opens the port of a webhook; None where the environment provides none.
@@ -84,16 +88,6 @@ class Session(SessionResults):
         #: The eviction count of the last look at releasing tasks, and its result.
         self._coming: tuple[int, bool] | None = None
         self._made: dict[Callable[[Session], Any], Any] = {}
-
-    @property
-    def refused_jobs(self) -> Mapping[str, tuple[Job, tuple[object, ...]]]:
-        """By key, jobs refused at admission with the version of their votes: the next sessions may skip them."""
-        return self._refused_jobs
-
-    @property
-    def failures(self) -> Mapping[str, PlacementFailure]:
-        """Failures of this session by job key: the next sessions may skip these jobs."""
-        return self._failures
 
     # --- rows --------------------------------------------------------------------------------------------------------
 
