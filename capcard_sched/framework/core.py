@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from capcard_sched.framework.api.dispatch import Dispatch, HookFailed
 from capcard_sched.framework.api.plugin import Reads
-from capcard_sched.framework.close.queue_warnings import QueueWarnings
+from capcard_sched.framework.close.queue_status import QueueWarnings
 from capcard_sched.framework.close.session_closer import SessionCloser
 from capcard_sched.framework.eviction import nominations
 from capcard_sched.framework.placement.engine import PlacementEngine, quota_hooks

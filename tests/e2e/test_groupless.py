@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from capcard_sched.framework.close.missing_groups import GRACE_SECONDS
+from capcard_sched.framework.close.podgroups import GRACE_SECONDS
 from capcard_sched.model.annotations import GROUP_NAME, POD_QUEUE_NAME
 from tests.controlplane.cluster import Cluster, Manifest
 from tests.controlplane.controlplane import ControlPlane

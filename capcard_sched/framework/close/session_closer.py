@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from capcard_sched.framework.close.missing_groups import MissingGroups
-from capcard_sched.framework.close.never_start import report_never_starting
-from capcard_sched.framework.close.podgroup_phase import enter_phase
+from capcard_sched.framework.close.podgroups import MissingGroups, enter_phase, report_never_starting
 from capcard_sched.framework.close.queue_status import QueueStatuses
 from capcard_sched.framework.close.write_conflict_backoff import WriteConflictBackoff
 from capcard_sched.framework.eviction.nominations import release_idle_capacity

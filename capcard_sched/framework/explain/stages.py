@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from capcard_sched.framework.close.missing_groups import refusal_of
+from capcard_sched.framework.close.podgroups import refusal_of
 from capcard_sched.framework.explain import sentences
 from capcard_sched.framework.explain.sentences import amount_of, amounts, form, nearest, quantity
 from capcard_sched.model import reasons

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from capcard_sched.framework.api.node_view import Mask, Rows, Scores
-    from capcard_sched.framework.placement.plugin_states import PluginStates
+    from capcard_sched.framework.placement.node_classes import PluginStates
     from capcard_sched.state.columns import NodeTable
 
 

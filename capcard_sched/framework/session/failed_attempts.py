@@ -30,8 +30,12 @@ from capcard_sched.framework.api.dispatch import HookFailed
 from capcard_sched.framework.api.plugin import Reads
 from capcard_sched.framework.placement.class_fits import ClassFit, FitChange
 from capcard_sched.framework.session.eviction_bounds import EvictionBounds, Skipped
-from capcard_sched.framework.session.queue_books import AllocationVersion, CapacityShortage, QueueBooks
-from capcard_sched.framework.session.refused_admissions import RefusedAdmissions
+from capcard_sched.framework.session.queue_books import (
+    AllocationVersion,
+    CapacityShortage,
+    QueueBooks,
+    RefusedAdmissions,
+)
 from capcard_sched.model.status import PodGroupPhase
 
 if TYPE_CHECKING:
@@ -42,7 +46,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.placement.signature_cache import SignatureCache
     from capcard_sched.framework.session.failed_searches import EvictionInputs, EvictionKind, FailedSearches
     from capcard_sched.framework.session.queue_access import QueueAccess
-    from capcard_sched.framework.session.refused_admissions import AdmissionVersion
+    from capcard_sched.framework.session.queue_books import AdmissionVersion
     from capcard_sched.framework.session.report import TaskOutcome
     from capcard_sched.model.intents import ObjectRef
     from capcard_sched.model.job import Job, Task

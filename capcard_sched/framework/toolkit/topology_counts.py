@@ -14,15 +14,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from capcard_sched.framework.toolkit.carrier_counts import CarrierCounts, by_id
 from capcard_sched.framework.toolkit.label_groups import LabelGroup, LabelGroups
 from capcard_sched.framework.toolkit.pod_selectors import MAX_CLASSES
 from capcard_sched.framework.toolkit.topology_count import (
     CarriedTerms,
     CarrierCount,
+    CarrierCounts,
     DomainArrays,
     PodCount,
     TopologyCount,
+    by_id,
 )
 from capcard_sched.model.status import TaskStatus
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from capcard_sched.framework.close.podgroup_phase import next_phase
+from capcard_sched.framework.close.podgroups import next_phase
 from capcard_sched.model import deltas
 from capcard_sched.model.intents import Bind, UpdatePodCondition, UpdatePodGroup, UpdateQueueStatus
 from capcard_sched.model.job import Job

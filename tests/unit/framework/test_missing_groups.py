@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from capcard_sched.framework.close.missing_groups import GRACE_SECONDS, MissingGroups
+from capcard_sched.framework.close.podgroups import GRACE_SECONDS, MissingGroups
 from capcard_sched.framework.explain.diagnose import diagnose_job
 from capcard_sched.framework.explain.find import find_job
 from capcard_sched.model.intents import UpdatePodCondition

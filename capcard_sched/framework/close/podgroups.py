@@ -1,0 +1,97 @@
+"""PodGroups at the end of a session: their phase, the missing ones, and those that can never start."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from capcard_sched.model import reasons
+from capcard_sched.model.annotations import CARD_REQUEST
+from capcard_sched.model.reasons import CAN_NEVER_START
+from capcard_sched.model.refusal import Refusal
+from capcard_sched.model.status import COMPLETED_STATUSES, SCHEDULED_STATUSES, PodGroupPhase, TaskStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from capcard_sched.framework.session.session import Session
+    from capcard_sched.model.job import Job
+
+#: Seconds before a missing PodGroup is reported: a pod may precede its PodGroup.
+GRACE_SECONDS: Final = 5.0
+
+
+class MissingGroups:
+    """Missing PodGroups with the session time of their first sight, and the refusals of the overdue ones."""
+
+    def __init__(self) -> None:
+        self._since: dict[str, float] = {}
+        #: One record per missing PodGroup: a refusal that stays the same record is not reported again.
+        self._refusals: dict[str, Refusal] = {}
+        #: Unix seconds at which the next grace period ends; None for none.
+        self.next_wakeup: float | None = None
+
+    def update(self, missing: Mapping[str, Job], now: float) -> Mapping[str, Refusal]:
+        """Updates the missing PodGroups, by job key; returns the refusals of the overdue ones.
+
+        `now` in Unix seconds. A job without schedulable pods does not count.
+        """
+        self._since = {
+            key: min(self._since.get(key, now), now)  # a clock that was set back does not extend the grace period
+            for key, job in missing.items()
+            if job.pending
+        }
+        ends = {key: since + GRACE_SECONDS for key, since in self._since.items()}
+        self.next_wakeup = min((end for end in ends.values() if end > now), default=None)
+        self._refusals = {
+            key: self._refusals.get(key) or refusal_of(missing[key]) for key, end in sorted(ends.items()) if end <= now
+        }
+        return self._refusals
+
+
+def refusal_of(job: Job) -> Refusal:
+    """The refusal of a job whose PodGroup does not exist."""
+    row = reasons.PODGROUP_NOT_FOUND
+    text = row.render(namespace=job.namespace, name=job.name)
+    return Refusal("session", "", row.code, text, event=True, pods_too=True)
+
+
+def enter_phase(session: Session, job: Job, *, unschedulable: bool) -> PodGroupPhase:
+    """`next_phase`, which the job enters."""
+    phase = next_phase(job, unschedulable=unschedulable)
+    if phase is not job.phase:
+        # The echo of our own write is no change, but sums over phases must follow.
+        session.state.changes.jobs.add(job.key)
+    job.phase = phase
+    return phase
+
+
+def next_phase(job: Job, *, unschedulable: bool) -> PodGroupPhase:
+    """The phase of a job at close. Completed requires that no live member remains."""
+    counts = job.counts
+    if job.phase is PodGroupPhase.COMPLETED and job.count(COMPLETED_STATUSES) == len(job.tasks):
+        return PodGroupPhase.COMPLETED  # also when its finished pods are deleted
+    if counts[TaskStatus.RUNNING] and unschedulable:
+        return PodGroupPhase.UNKNOWN
+    scheduled = job.count(SCHEDULED_STATUSES) + counts[TaskStatus.RELEASING]
+    completed = job.count(COMPLETED_STATUSES)
+    if scheduled >= job.min_available and (scheduled or _wants_nothing(job)):
+        return PodGroupPhase.COMPLETED if completed == len(job.tasks) else PodGroupPhase.RUNNING
+    return PodGroupPhase.INQUEUE if job.phase is PodGroupPhase.INQUEUE else PodGroupPhase.PENDING
+
+
+def _wants_nothing(job: Job) -> bool:
+    """Whether the job has no pods and was admitted without a request."""
+    requested = CARD_REQUEST in job.annotations or any((job.min_resources or {}).values())
+    return not job.tasks and not requested and job.phase is not PodGroupPhase.PENDING
+
+
+def report_never_starting(session: Session) -> None:
+    """Event and condition of each touched job whose minimum exceeds a limit of its queue or of an ancestor."""
+    row = CAN_NEVER_START
+    for key in sorted(session.touched_jobs):
+        job = session.jobs.get(key)
+        found = None if job is None else session.guarded(job, session.exceeded_limit)
+        if job is not None and found is not None:
+            message = found.text(job.queue)
+            session.notice(job, row, message)
+            session.set_condition(job, row.code, row.code, message)
