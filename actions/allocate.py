@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
     from capcard_sched.framework.api.node_view import PodSignature
-    from capcard_sched.framework.api.plugin import Grant
     from capcard_sched.framework.placement.engine import PlacementEngine
     from capcard_sched.framework.placement.ranking import Ranking
     from capcard_sched.framework.session.ordering import KeyHeap
@@ -240,7 +239,7 @@ class GangAllocator:
             return False
         grant = engine.quota_grant(self._queue, signature, run)
         if grant.count <= 0:
-            self._refuse(signature, grant)
+            self._refuse(signature, grant.refusal)
             return True
         if grant.count < len(run):  # with more capacity the quota refuses the next task
             self._reachable = min(self._reachable, self._placed + grant.count)
@@ -284,9 +283,8 @@ class GangAllocator:
         self._placed += 1
         return True
 
-    def _refuse(self, signature: PodSignature, grant: Grant) -> None:
+    def _refuse(self, signature: PodSignature, refusal: Refusal | None) -> None:
         """Records the quota's refusal for all further tasks of the signature."""
-        refusal = grant.refusal
         end = self._end_of_run(signature, len(self._tasks))
         if refusal is not None:
             for task in self._tasks[self._position : end]:

@@ -379,13 +379,10 @@ class FailedAttempts:
             if not entry.waiting:
                 del self._classes[class_key]
             elif entry.sample.job is record.job:
-                self._replace_sample(entry)
+                other = self._records[next(iter(next(iter(entry.waiting.values()))))].job
+                alike = (task for task in other.pending.values() if task.cls is entry.fit.cls)
+                entry.sample = next(alike, entry.sample)
         return record
-
-    def _replace_sample(self, entry: _Class) -> None:
-        key = next(iter(next(iter(entry.waiting.values()))))
-        pending = self._records[key].job.pending.values()
-        entry.sample = next((task for task in pending if task.cls is entry.fit.cls), entry.sample)
 
     def version(self, queue: Queue) -> AllocationVersion | None:
         """The allocation versions of all plugins for a queue; None when no failure of its jobs can be kept."""
