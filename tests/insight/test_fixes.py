@@ -26,6 +26,7 @@ from capcard_sched.model.trials import ChangeKind, FixSearch, SuggestedChange
 from capcard_sched.testing import Harness
 from tests.insight.json_schema import violations
 from tests.insight.test_situations import HERE, SCHEMA, explained
+from tests.scenarios.notation import expanded
 
 CASES: list[dict[str, Any]] = yaml.safe_load((Path(__file__).parent / "fixes.yaml").read_text())
 
@@ -54,7 +55,7 @@ def _is(changes: list[str], wanted: list[str]) -> bool:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['file']}, {case['name']}")
 def test_the_fix_of_a_situation_is_proposed(case: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
-    file = str(HERE / "situations" / f"{case['file']}.yaml")
+    file = str(expanded(HERE / "situations" / f"{case['file']}.yaml"))
     check_fixes(case, *explained(capsys, case["name"], "-f", file, "--until", case["until"], "--fix"))
 
 

@@ -25,6 +25,7 @@ from tests.insight.scenes import WAITING, core_of
 from tests.insight.test_fixes import CASES as FIXES
 from tests.insight.test_fixes import check_fixes
 from tests.insight.test_situations import CASES, HERE, SCHEMA, check
+from tests.scenarios.notation import expanded
 
 LIVE = [case for case in CASES if case.get("live")]
 FILES = sorted({case["file"] for case in LIVE})
@@ -92,7 +93,7 @@ async def explain(
 async def test_a_live_cluster_gives_the_same_facts(
     file: str, cluster: Cluster, control_plane: ControlPlane, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    await create_as_they_are(cluster, objects_of(HERE / "situations" / f"{file}.yaml", 900 * SECOND))
+    await create_as_they_are(cluster, objects_of(expanded(HERE / "situations" / f"{file}.yaml"), 900 * SECOND))
     config = control_plane.kubeconfig_for("scheduler-b")
     for case in (case for case in LIVE if case["file"] == file):
         name = case["name"].removeprefix("ml/")
@@ -110,7 +111,7 @@ async def test_a_live_cluster_gives_the_same_facts(
 async def test_a_live_cluster_gets_the_same_fixes_and_keeps_its_objects(
     case: dict[str, Any], cluster: Cluster, control_plane: ControlPlane, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    await create_as_they_are(cluster, objects_of(HERE / "situations" / f"{case['file']}.yaml", 900 * SECOND))
+    await create_as_they_are(cluster, objects_of(expanded(HERE / "situations" / f"{case['file']}.yaml"), 900 * SECOND))
     kinds = ("nodes", "queues", "podgroups", "pods", "jobs.batch.volcano.sh")
     before = {kind: _versions(await cluster.list(kind)) for kind in kinds}
     config = control_plane.kubeconfig_for("scheduler-b")

@@ -14,6 +14,7 @@ from capcard_sched.cli.main import run
 from capcard_sched.model.diagnosis import JobDiagnosis
 from capcard_sched.reports.explain import print_diagnosis
 from tests.insight.json_schema import violations
+from tests.scenarios.notation import expanded
 
 HERE = Path(__file__).parent
 CASES: list[dict[str, Any]] = yaml.safe_load((HERE / "cases.yaml").read_text())
@@ -45,13 +46,13 @@ def check(case: dict[str, Any], text: str, document: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['file']}, {case['name']}, {case['until']}")
 def test_the_answer_has_the_facts_of_the_situation(case: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
-    file = str(HERE / "situations" / f"{case['file']}.yaml")
+    file = str(expanded(HERE / "situations" / f"{case['file']}.yaml"))
     check(case, *explained(capsys, case["name"], "-f", file, "--until", case["until"]))
 
 
 @pytest.mark.parametrize("verb", ["simulate", "queue"])
 def test_malformed_quotas_are_reported_with_place_and_cause(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    file = str(HERE / "situations" / "20-malformed-quotas.yaml")
+    file = str(expanded(HERE / "situations" / "20-malformed-quotas.yaml"))
     assert run([*([verb] if verb == "simulate" else [verb, "list"]), "-f", file, "--until", "1m"]) == 0
     captured = capsys.readouterr()
     printed = captured.err if verb == "simulate" else captured.out
@@ -66,5 +67,5 @@ def test_malformed_quotas_are_reported_with_place_and_cause(verb: str, capsys: p
 
 
 def test_validate_finds_gangs_above_the_quota(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["validate", "-f", str(HERE / "situations" / "24-larger-than-quota.yaml")]) != 0
+    assert run(["validate", "-f", str(expanded(HERE / "situations" / "24-larger-than-quota.yaml"))]) != 0
     assert "can never start: needs 16, quota is 8" in capsys.readouterr().out

@@ -1,6 +1,6 @@
 """The objects of a scenario in lines of text: `job a queue=q min=2 + worker*2 cpu=1 gpu=4 card=NVIDIA-H200`.
 
-    node n1 8*NVIDIA-H200 cpu=64            allocatable cpu, and 192 cpu, 2Ti of memory, 110 pods where absent
+    node n1..3 8*NVIDIA-H200 cpu=64         allocatable cpu, and 192 cpu, 2Ti of memory, 110 pods where absent
     queue q cards=NVIDIA-H200:8 parent=all  `cap`: capability; other keys: fields of its spec
     priority_class high 80000
     job a queue=q min=2 + worker*2 cpu=1    `request`: card.request; `+` begins a task; other keys: fields of the spec
@@ -17,15 +17,20 @@ p cpu=1` creates, `10s delete Pod p` deletes, `10s patch Node n1 {spec: ...}` pa
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
-from tests.vectors.notation import statements, value
+from tests.vectors.notation import names, statements, value
 
 Manifest = dict[str, Any]
 
+#: Of expanded files.
+_FOLDER: Final = tempfile.TemporaryDirectory(prefix="capcard-")
 _MIB: Final = {
     "NVIDIA-H200": 143771,
     "NVIDIA-GeForce-RTX-4090": 24564,
@@ -61,7 +66,38 @@ _FIELDS: Final = {
 
 def manifests(text: str) -> list[Manifest]:
     """The objects of some statements."""
-    return [manifest(words) for words in statements(text)]
+    return [
+        manifest([kind, name, *rest])
+        for kind, subject, *rest in statements(text)
+        for name in (names(subject) if kind == "node" else [subject])
+    ]
+
+
+def documents(text: str) -> list[Manifest]:
+    """The objects of a file: its manifests, then those of `cluster`, and `operations` as a Scenario."""
+    found = [document for document in yaml.safe_load_all(text) if document]
+    plain = [document for document in found if "kind" in document]
+    return [*plain, *(one for document in found if "kind" not in document for one in objects_of(document))]
+
+
+def objects_of(plan: Manifest) -> list[Manifest]:
+    """The objects of `cluster`, and `operations` as a Scenario."""
+    head = {
+        "apiVersion": "simulation.capcard-sched.io/v1alpha1",
+        "kind": "Scenario",
+        "metadata": {"name": "operations"},
+    }
+    operations = [operation(text) for text in plan.get("operations", ())]
+    scenario = [{**head, "spec": {"operations": operations}}] if operations else []
+    return [*manifests(plan.get("cluster", "")), *scenario]
+
+
+@cache
+def expanded(path: Path) -> Path:
+    """A file of the objects of this one, for the flag `-f` of a command."""
+    target = Path(_FOLDER.name) / path.name
+    target.write_text("\n---\n".join(json.dumps(document, default=str) for document in documents(path.read_text())))
+    return target
 
 
 def operation(text: str) -> Manifest:

@@ -34,7 +34,7 @@ from capcard_sched.simulation.manifests import parse_manifest
 from capcard_sched.simulation.output import as_list
 from capcard_sched.simulation.run import DEFAULT_SCHEDULERS, SimulationOptions, simulate
 from capcard_sched.simulation.scenario_reader import load_scenario
-from tests.scenarios.notation import manifests, operation
+from tests.scenarios.notation import objects_of
 from tests.vectors.world import conf_text
 
 FILES = sorted(Path(__file__).parent.glob("*.yaml"))
@@ -82,18 +82,6 @@ class _Text:
 
     def read(self) -> str:
         return self._text
-
-
-def objects_of(plan: dict[str, Any]) -> list[dict[str, Any]]:
-    """The objects that a plan gives in statements, and its operations as a Scenario."""
-    head = {
-        "apiVersion": "simulation.capcard-sched.io/v1alpha1",
-        "kind": "Scenario",
-        "metadata": {"name": "operations"},
-    }
-    operations = [operation(text) for text in plan.get("operations", ())]
-    scenario = [{**head, "spec": {"operations": operations}}] if operations else []
-    return [*manifests(plan.get("cluster", "")), *scenario]
 
 
 def moments() -> list[Any]:

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from capcard_sched.cli.main import run
+from tests.scenarios.notation import expanded
 
 DEMO = str(Path(__file__).parents[3] / "config" / "examples" / "demo")
 AFTER = ["-f", DEMO, "--until", "10m"]
@@ -28,7 +29,7 @@ def test_each_card_of_a_node_is_a_row_with_used_and_free_amounts(capsys: pytest.
 
 
 def test_the_cards_of_a_node_are_in_order_of_name(capsys: pytest.CaptureFixture[str]) -> None:
-    file = Path(__file__).parents[2] / "insight" / "situations" / "04-mig-slices.yaml"
+    file = expanded(Path(__file__).parents[2] / "insight" / "situations" / "04-mig-slices.yaml")
     assert run(["card", "list", "-f", str(file), "-o", "json"]) == 0
     rows = [(item["node"], item["name"]) for item in json.loads(capsys.readouterr().out)["items"]]
     slices = [("h200-mig", f"NVIDIA-H200/mig-{size}-mixed") for size in ("1g.18gb", "3g.71gb")]
