@@ -75,10 +75,13 @@ class World:
         return decided(results)
 
     def ask(self, question: str) -> Any:
-        """The answer of a plugin in an open session: `gang.preemptable p0 [p1 p2]`."""
+        """The answer of a plugin in an open session (`gang.preemptable p0 [p1 p2]`), or of all tiers (`session.`)."""
         session = self._open()
         called, *words = question.replace("[", " [ ").replace("]", " ] ").split()
         plugin, _, hook = called.partition(".")
+        if plugin == "session":
+            task, candidates = self._arguments(session, ("task", "candidates"), words)
+            return listed(session.dispatch.victims(hook, task, candidates))
         found = getattr(self.harness.plugin(plugin), hook)
         if hook in _ORDER:
             return self._in_order(found, hook, words)
@@ -138,11 +141,13 @@ class World:
         assert kind == "task", kind
         return task
 
-    def _in_order(self, order: Any, hook: str, words: list[str]) -> str:
-        """Names in the order of a hook, `=` between equal ones."""
+    def _in_order(self, order: Any, hook: str, words: list[str]) -> Any:
+        """Names in the order of a hook, `=` between equal ones; for a single name its key."""
         session = self._open()
         kind = hook.partition("_")[0]
         keys = {name: order(self._argument(session, kind, name)) for name in words}
+        if len(words) == 1:
+            return json.loads(json.dumps(keys[words[0]]), parse_float=lambda text: round(float(text), 6))
         ranked = sorted(keys, key=lambda name: keys[name])
         return " < ".join(" = ".join(alike) for _, alike in groupby(ranked, key=lambda name: keys[name]))
 

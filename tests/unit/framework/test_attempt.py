@@ -64,42 +64,6 @@ def test_all_of_the_minimum_or_nothing(nodes: tuple[int, ...], minimum: int, cpu
     assert job.counts[TaskStatus.ALLOCATED] == job.counts[TaskStatus.PIPELINED] == 0
 
 
-def test_capacity_that_a_failed_gang_released_is_free_for_the_next_in_the_same_session() -> None:
-    h = _cluster(4)
-    _gang(h, "big", 5, *[1] * 5)
-    _gang(h, "small", 4, *[1] * 4)
-    h.step()
-    assert set(h.binds) == {f"small-w-{i}" for i in range(4)}
-
-
-def test_a_minimum_that_grew_holds_for_pods_that_arrive_later() -> None:
-    h = _cluster(3)
-    _gang(h, "g", 2, 1, 1)
-    h.settle()
-    assert len(h.binds) == 2
-    h.group("g", min_member=4)
-    h.pod("g-w-2", requests={"cpu": "1"})
-    h.pod("g-w-3", requests={"cpu": "1"})
-    h.settle()
-    assert len(h.binds) == 2
-    h.node("n9", cpu="1")
-    h.settle()
-    assert len(h.binds) == 4
-
-
-def test_role_minimums_hold_in_any_order_of_tasks() -> None:
-    h = _cluster(4)
-    h.group("g", min_member=4, min_task_member={"ps": 1, "worker": 3})
-    for i in range(4):
-        h.pod(f"g-worker-{i}", role="worker")
-    h.pod("g-ps-0", role="ps", requests={"cpu": "2"})
-    h.settle()
-    assert not h.binds, "four workers, or three and no room for the ps, are no gang"
-    h.node("n9", cpu="2")
-    h.settle()
-    assert {"g-ps-0", "g-worker-0", "g-worker-1", "g-worker-2"} <= set(h.binds)
-
-
 def test_one_full_attempt_per_job_and_session() -> None:
     h = _cluster(3)
     for name in ("a", "b", "c"):
@@ -117,24 +81,6 @@ def test_an_elastic_job_takes_all_it_can_when_alone() -> None:
     result = h.step()
     assert len(h.binds) == 8
     assert result.report.visited_jobs == 1
-
-
-def test_elastic_jobs_take_turns_beyond_their_minimums() -> None:
-    h = _cluster(10)
-    _gang(h, "a", 2, *[1] * 20)
-    _gang(h, "b", 2, *[1] * 20)
-    h.step()
-    taken = {name: sum(pod.startswith(f"{name}-") for pod in h.binds) for name in ("a", "b")}
-    assert taken == {"a": 5, "b": 5}
-
-
-def test_a_gang_that_waits_goes_before_the_elastic_part_of_others() -> None:
-    h = _cluster(6)
-    _gang(h, "elastic", 1, *[1] * 10)
-    _gang(h, "late", 5, *[1] * 5)
-    h.step()
-    assert sum(pod.startswith("late") for pod in h.binds) == 5
-    assert sum(pod.startswith("elastic") for pod in h.binds) == 1
 
 
 # --- pipelined placements ---------------------------------------------------------------------------------------------
@@ -160,54 +106,6 @@ def test_releasing_capacity_is_pipelined_until_the_session_closes() -> None:
     h.delete_pod("old")
     h.step()
     assert set(h.binds) == {"g-w-0", "g-w-1"}
-
-
-def test_a_pipelined_gang_holds_its_idle_capacity_against_later_jobs() -> None:
-    h = _cluster(4)
-    _leaving(h, "old", 3)
-    _gang(h, "first", 2, 1, 3)
-    _gang(h, "second", 1, 1)
-    h.step()
-    assert not h.binds
-
-
-def test_idle_capacity_of_a_pipelined_gang_is_not_allocated() -> None:
-    h = _cluster(4, 2)
-    _leaving(h, "old", 2)
-    _gang(h, "first", 1, 4)
-    _gang(h, "second", 1, 2, 2)
-    h.step()
-    assert h.binds == {"second-w-0": "n1"}
-    h.delete_pod("old")
-    h.step()
-    assert h.binds == {"second-w-0": "n1", "first-w-0": "n0"}
-
-
-def test_a_gang_pipelined_on_releasing_capacity_alone_leaves_idle_capacity_to_others() -> None:
-    h = _cluster(4)
-    _leaving(h, "old", 3)
-    _gang(h, "first", 1, 3)
-    _gang(h, "second", 1, 1)
-    h.step()
-    assert h.binds == {"second-w-0": "n0"}
-
-
-def test_a_gang_that_cannot_be_pipelined_whole_holds_nothing() -> None:
-    h = _cluster(4)
-    _leaving(h, "old", 3)
-    _gang(h, "first", 3, 1, 3, 1)
-    _gang(h, "second", 1, 1)
-    h.step()
-    assert set(h.binds) == {"second-w-0"}
-
-
-def test_pipelined_members_do_not_delay_a_ready_gang() -> None:
-    h = _cluster(4)
-    _leaving(h, "old", 3)
-    _gang(h, "g", 1, 1, 3)
-    h.step()
-    assert set(h.binds) == {"g-w-0"}
-    assert recorded(h.state) == rebuilt(h.state)
 
 
 # --- continuing after a misfit ----------------------------------------------------------------------------------------
@@ -249,15 +147,6 @@ def test_whether_to_go_on_after_a_misfit(
     h.session()
     tasks = [h.task(name) for names in made.values() for name in names]
     assert need_continue_allocating(h.job("g"), failed, tasks) is goes_on
-
-
-def test_every_task_that_was_looked_at_has_a_reason() -> None:
-    h = _cluster(4)
-    _gang(h, "g", 2, 9, 9, 1, 8)
-    h.step()
-    messages = {f"g-w-{i}": h.pod_message(f"g-w-{i}") for i in range(4)}
-    assert all(messages.values())
-    assert messages["g-w-0"] == "0/1 nodes are unavailable: 1 Insufficient cpu."
 
 
 # --- quotas -----------------------------------------------------------------------------------------------------------
@@ -328,29 +217,6 @@ def test_a_rejected_signature_does_not_block_later_tasks() -> None:
 # --- backfill ---------------------------------------------------------------------------------------------------------
 
 
-def test_pods_that_request_nothing_go_where_a_slot_is() -> None:
-    h = Harness(_CONF)
-    h.node("full", cpu="1", pods=1)
-    h.node("free", cpu="0", pods=1)
-    h.queue("q")
-    h.pod("old", group=None, scheduler="x", node="full")
-    h.group("g", min_member=1)
-    h.pod("p0", requests={})
-    h.pod("p1", requests={})
-    h.step()
-    assert list(h.binds.values()) == ["free"]
-    (waiting,) = {"p0", "p1"} - set(h.binds)
-    assert h.pod_message(waiting) == "0/2 nodes are unavailable: 2 Insufficient pods."
-
-
-def test_backfill_places_nothing_of_a_gang_that_is_not_ready() -> None:
-    h = _cluster(1)
-    _gang(h, "g", 3, 1, 1, 0)
-    h.step()
-    assert not h.binds
-    assert recorded(h.state) == rebuilt(h.state)
-
-
 class _LastFirst(Plugin):
     """Orders pods against their index."""
 
@@ -367,15 +233,6 @@ def test_a_second_plugin_orders_the_pods_that_are_equal_to_the_first() -> None:
     h.pod("urgent-0", group="g", requests={"cpu": "1"}, priority=9)
     h.settle()
     assert sorted(h.binds) == ["g-w-2", "urgent-0"]
-
-
-def test_pods_with_an_index_in_their_name_precede_those_without() -> None:
-    h = _cluster(1)
-    h.group("g", queue="q")
-    for name in ("first", "g-w-7"):
-        h.pod(name, group="g", requests={"cpu": "1"})
-    h.settle()
-    assert list(h.binds) == ["g-w-7"]
 
 
 @pytest.mark.parametrize(("limit", "outcomes"), [(1, ["schedulable", "refused"]), (2, ["schedulable", "unfit"])])

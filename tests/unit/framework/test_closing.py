@@ -10,7 +10,6 @@ from capcard_sched.framework.close.podgroups import next_phase
 from capcard_sched.model import deltas
 from capcard_sched.model.intents import Bind, UpdatePodCondition, UpdatePodGroup, UpdateQueueStatus
 from capcard_sched.model.job import Job
-from capcard_sched.model.objects import PodGroupCondition
 from capcard_sched.model.resources import ResourceColumns
 from capcard_sched.model.status import PodGroupPhase, TaskStatus
 from capcard_sched.testing import Harness
@@ -106,33 +105,6 @@ def test_conditions_oppose_each_other_and_keep_the_time_of_their_last_change() -
     }
     updates = _updates(h.step().intents)
     assert [_conditions(update) for update in updates] == [_conditions(third)] * len(updates)
-
-
-def test_conditions_of_others_stay() -> None:
-    h = _cluster(min_member=2, conditions=[{"type": "Weather", "status": "True", "message": "fair"}])
-    h.pod("p0")
-    h.pod("p1")
-    (update,) = _updates(h.step().intents)
-    assert PodGroupCondition("Weather", "True", message="fair") in update.conditions
-
-
-def test_event_and_condition_count_their_own_tasks() -> None:
-    """The worked example: a gang of six of which three had room."""
-    h = _cluster(min_member=6)
-    h.node("n1", cpu="3")
-    for i in range(6):
-        h.pod(f"g-w-{i}")
-    (update,) = _updates(h.step().intents)
-    text = (
-        "pod group is not ready, 6 Pending, 6 minAvailable; Pending: 3 Schedulable, 3 Unschedulable. "
-        "Origin reason is g-w-3: 0/1 nodes are unavailable: 1 Insufficient cpu."
-    )
-    assert update.conditions[0].message == f"3/6 tasks in gang unschedulable: {text}"
-    assert h.event_messages("PodGroup", "g") == [("Unschedulable", f"6/6 tasks in gang unschedulable: {text}")]
-    assert h.pod_message("g-w-0") == (
-        "Pod default/g-w-0 can possibly be assigned to n1, once minAvailable is satisfied"
-    )
-    assert h.pod_message("g-w-5") == "0/1 nodes are unavailable: 1 Insufficient cpu."
 
 
 def test_figures_of_a_standing_failure_are_refreshed_with_its_event_every_five_minutes() -> None:

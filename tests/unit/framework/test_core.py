@@ -14,7 +14,6 @@ from capcard_sched.framework.api.plugin import Plugin
 from capcard_sched.framework.session.action import Action
 from capcard_sched.framework.session.session import Session
 from capcard_sched.model import deltas
-from capcard_sched.model.annotations import CARD_NAME
 from capcard_sched.model.intents import Bind
 from capcard_sched.model.status import TaskStatus, Vote
 from capcard_sched.testing import Harness
@@ -70,17 +69,6 @@ def test_an_unchanged_refusal_is_reported_once() -> None:
         h.delete_pod("foreign")
         h.step()
     assert len(h.all_events) == emitted
-
-
-def test_a_pod_is_announced_when_the_watch_shows_its_binding() -> None:
-    h = _cluster(_PLAIN)
-    h.queue("q")
-    h.group("g")
-    h.pod("p0")
-    h.step()
-    assert h.event_messages("Pod", "p0") == []
-    h.step()
-    assert h.event_messages("Pod", "p0") == [("Scheduled", f"Successfully assigned default/p0 to {h.binds['p0']}")]
 
 
 def test_a_refused_binding_is_tried_again() -> None:
@@ -176,21 +164,6 @@ def test_a_job_in_an_unknown_queue_gets_one_event() -> None:
     h.queue("nowhere")
     h.settle()
     assert set(h.binds) == {"p0"}
-
-
-def test_an_unreadable_object_gets_one_event_and_others_continue() -> None:
-    h = _cluster(_PLAIN)
-    h.queue("q")
-    h.group("g")
-    h.pod("good")
-    h.pod("bad", requests={"cpu": "many"})
-    h.step()
-    ((reason, message),) = h.event_messages("Pod", "bad")
-    assert reason == "InvalidObject"
-    assert message.startswith("spec.containers[0].resources.requests[cpu]: ")
-    assert set(h.binds) == {"good"}
-    h.settle()
-    assert len(h.event_messages("Pod", "bad")) == 1
 
 
 # --- plugins that fail ------------------------------------------------------------------------------------------------
@@ -395,18 +368,3 @@ def test_the_same_facts_in_any_order_give_the_same_intents_byte_for_byte() -> No
         h._deltas = [listed[i] for i in order]
         answers.add(b"|".join(msgspec.json.encode(h.step().intents) for _ in range(3)))
     assert len(answers) == 1
-
-
-def test_an_ignored_edit_of_a_bound_pod_is_one_event_per_object() -> None:
-    h = _cluster(_PLAIN)
-    h.queue("q")
-    h.group("g")
-    h.pod("p", group="g", node="n1")
-    h.settle()
-    for card in ("A", "B"):
-        h.pod("p", group="g", node="n1", annotations={CARD_NAME: card})
-        h.settle()
-    found = [message for reason, message in h.event_messages("Pod", "p") if reason == "QuotaEvasionIgnored"]
-    assert found == [
-        f"annotation {CARD_NAME} changed from <> to <A>: ignored, queue and charge of bound pods do not change"
-    ]

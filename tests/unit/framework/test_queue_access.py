@@ -89,15 +89,6 @@ def test_the_annotation_holds_at_enqueue_and_allocate_and_is_inherited(
         assert message in h.pod_message("p")
 
 
-def test_bare_pods_and_best_effort_pods_are_bound_by_it_too() -> None:
-    h = world(own="team-b")
-    h.pod("bare", group=None, namespace="team-a", annotations={"scheduling.volcano.sh/queue-name": "q"})
-    h.group("idle", namespace="team-a", phase="Inqueue")
-    h.pod("idle", group="idle", namespace="team-a", requests={})
-    h.settle()
-    assert h.binds == {}
-
-
 def test_labels_of_a_namespace_are_followed() -> None:
     h = world(own="team=a")
     submit(h, "ns")
@@ -106,18 +97,6 @@ def test_labels_of_a_namespace_are_followed() -> None:
     h.apply(objects.namespace("ns", {"team": "a"}))
     h.settle()
     assert h.binds == {"p": "n1"}
-
-
-def test_a_malformed_annotation_accepts_no_namespace_and_is_reported_on_the_queue() -> None:
-    h = world(own="Team_A")
-    submit(h, "team-a")
-    h.settle()
-    assert h.binds == {}
-    text = (
-        "Invalid annotation capcard-sched.io/namespaces: <Team_A> is neither a namespace nor a glob; "
-        "Queue <q> accepts no namespace"
-    )
-    assert h.event_messages("Queue", "q") == [("InvalidQueueNamespaces", text)]
 
 
 @pytest.mark.parametrize("phase", ["Pending", "Inqueue"])

@@ -81,67 +81,6 @@ def test_a_gang_too_big_for_a_leaf_goes_into_the_lowest_allowed_tier_that_holds_
     assert (note.name, note.annotations) == ("big", {JOB_ALLOCATED_HYPERNODE: "spine1"})
 
 
-def test_without_a_tier_the_lowest_holds() -> None:
-    h = world()
-    gang(h, "g", 9, topology=hard())
-    h.step()
-    assert not h.binds
-    gang(h, "f", 8, topology={})
-    h.step()
-    assert len(leaves_of(h, "f")) == 1
-
-
-def test_a_tier_may_be_given_by_its_name() -> None:
-    h = world()
-    gang(h, "g", 9, topology={"mode": "hard", "highestTierName": "spine"})
-    h.step()
-    assert leaves_of(h, "g") == {"0", "1"}
-    gang(h, "lost", 1, topology={"mode": "hard", "highestTierName": "rack"})
-    h.step()
-    assert h.pod_message("lost-0") == "spec.networkTopology of the PodGroup is hard, and no HyperNode has tier rack"
-
-
-def test_soft_mode_takes_any_node() -> None:
-    h = world("network-topology-aware")
-    gang(h, "g", 20, topology={"mode": "soft", "highestTierAllowed": 1})
-    h.step()
-    assert len(h.binds) == 20
-
-
-def test_nodes_in_no_hyper_node_are_not_for_jobs_in_hard_mode() -> None:
-    h = world()
-    h.node("outside", cpu="64")
-    gang(h, "g", 40, topology=hard(3))
-    h.step()
-    assert not h.binds
-    gang(h, "plain", 40)
-    h.step()
-    assert len(h.binds) == 40
-
-
-def test_pods_of_several_kinds_count_together() -> None:
-    h = world()
-    h.group("g", min_member=5, topology=hard(1))
-    for index in range(4):
-        h.pod(f"g-{index}", requests={"cpu": "1"}, role="worker")
-    h.pod("g-4", requests={"cpu": "1", "memory": "1Gi"}, role="master")
-    h.step()
-    assert (len(h.binds), len(leaves_of(h, "g"))) == (5, 1)
-
-
-def test_a_leaf_that_only_seems_to_fit_is_tried_and_left() -> None:
-    h = world()
-    gang(h, "fill", 4, topology=hard(1))  # one cpu left on every node of leaf0
-    h.step()
-    assert leaves_of(h, "fill") == {"0"}
-    h.group("g", min_member=3, topology=hard(1))
-    h.pod("g-big", requests={"cpu": "2"})
-    for index in range(2):
-        h.pod(f"g-{index}", requests={"cpu": "1"})
-    h.step()
-    assert leaves_of(h, "g") == {"1"}
-
-
 @pytest.mark.parametrize("plugins", [(), ("network-topology-aware",)], ids=["without-the-plugin", "with-it"])
 def test_a_later_pod_stays_within_the_tier_of_its_job(plugins: tuple[str, ...]) -> None:
     h = world(*plugins)
@@ -160,25 +99,6 @@ def test_a_later_pod_stays_within_the_tier_of_its_job(plugins: tuple[str, ...]) 
     h.step()
     none = "no HyperNode up to tier 2 fits 1 pods of the job: none of them fits anywhere"
     assert (h.pod_message("g-9"), h.pod_message("g-10")) == (none, none)
-
-
-def test_elastic_pods_follow_into_the_hyper_node_of_the_gang() -> None:
-    h = world()
-    gang(h, "g", 12, minimum=4, topology=hard(1))
-    h.settle()
-    assert (len(h.binds), leaves_of(h, "g")) == (8, {"0"})
-
-
-def test_best_effort_members_stay_with_their_gang() -> None:
-    h = world()
-    gang(h, "fill", 1, topology=hard(1))
-    h.step()
-    h.group("g", min_member=9, topology=hard(1))
-    for index in range(8):
-        h.pod(f"g-{index}", group="g", requests={"cpu": "1"})
-    h.pod("g-best", group="g", requests={})
-    h.settle()
-    assert (len(h.binds), leaves_of(h, "g")) == (10, {"1"})
 
 
 def test_releasing_capacity_is_pipelined_only_when_no_tier_fits() -> None:
@@ -285,50 +205,6 @@ def test_the_scores_of_nodes_decide_between_hyper_nodes() -> None:
 # --- waiting ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_gang_that_fits_nowhere_reports_the_largest_fit() -> None:
-    h = world()
-    gang(h, "g", 9, topology=hard(1))
-    h.step()
-    text = "no HyperNode up to tier 1 fits 9 pods of the job: at most 8 fit, in HyperNode leaf0 of tier 1"
-    assert h.pod_message("g-0") == text
-    assert [message for reason, message in h.event_messages("PodGroup", "g") if text in message]
-    assert (h.state.nodes.used == 0).all()
-
-
-def test_w13_without_hyper_nodes_the_job_reports_why_it_waits_and_its_queue_continues() -> None:
-    h = Harness(conf())
-    h.queue("q")
-    h.node("n", cpu="8")
-    gang(h, "g", 2, topology=hard(1))
-    gang(h, "next", 2)
-    h.step()
-    assert set(h.binds) == {"next-0", "next-1"}
-    wanted = "spec.networkTopology of the PodGroup is hard, and no HyperNode exists"
-    assert h.pod_message("g-0") == wanted
-    h.hyper_node("leaf", 1, nodes=["n"])
-    h.step()
-    assert {"g-0", "g-1"} <= set(h.binds)
-
-
-def test_a_tier_below_all_is_reported() -> None:
-    h = world()
-    gang(h, "g", 2, topology=hard(0))
-    h.step()
-    assert h.pod_message("g-0").endswith("no HyperNode has tier 0 or below")
-
-
-def test_a_job_whose_pods_stand_apart_waits_with_the_rest() -> None:
-    h = Harness(conf())
-    cluster(h)
-    h.delete_hyper_node("core")
-    h.group("g", min_member=1, topology=hard(3))
-    h.pod("g-0", node="0-0", phase="Running")
-    h.pod("g-1", node="3-0", phase="Running")
-    h.pod("g-2")
-    h.step()
-    assert h.pod_message("g-2").endswith("its scheduled pods do not share a HyperNode within the allowed tier")
-
-
 def test_a_quota_refusal_is_reported_as_such_and_checked_once() -> None:
     h = Harness(conf("capacity"))
     cluster(h)
@@ -347,17 +223,6 @@ def test_a_quota_refusal_is_reported_as_such_and_checked_once() -> None:
     assert h.pod_message("f-2") == h.pod_message("f-3") == "queue resource quota insufficient: insufficient cpu"
 
 
-def test_a_selector_that_no_node_of_the_leaf_meets_is_reported_for_the_remaining_pod() -> None:
-    h = world()
-    h.group("g", min_member=2, topology=hard(1))
-    for index in range(2):
-        h.pod(f"g-{index}", requests={"cpu": "1"})
-    h.pod("g-odd", requests={"cpu": "1"}, nodeSelector={"disk": "ssd"})
-    h.settle()
-    assert set(h.binds) == {"g-0", "g-1"}
-    assert "HyperNode" in h.pod_message("g-odd")
-
-
 # --- no trace ---------------------------------------------------------------------------------------------------------
 
 
@@ -371,99 +236,3 @@ def test_trying_leaves_no_trace() -> None:
     assert (h.state.nodes.pipelined == 0).all()
     assert len(h.job("g").pending) == 33
     assert not result.report.errors
-
-
-def test_a_deleted_node_removes_its_capacity() -> None:
-    h = world()
-    h.delete_node("0-3")
-    gang(h, "g", 8, topology=hard(1))
-    h.step()
-    assert leaves_of(h, "g") == {"1"}
-
-
-def test_a_leaf_that_gets_another_node_is_used_at_once() -> None:
-    h = world()
-    gang(h, "g", 10, topology=hard(1))
-    h.step()
-    assert not h.binds
-    h.node("0-4", cpu="2")
-    h.hyper_node("leaf0", 1, nodes=[f"0-{index}" for index in range(5)])
-    h.step()
-    assert (len(h.binds), leaves_of(h, "g")) == (10, {"0"})
-
-
-def test_the_same_facts_in_another_order_give_the_same_answer() -> None:
-    found = []
-    for reverse in (False, True):
-        h = Harness(conf("network-topology-aware"))
-        cluster(h)
-        if reverse:
-            h._deltas.reverse()
-        gang(h, "a", 6, topology=hard(1))
-        gang(h, "b", 12, topology=hard(2))
-        h.step()
-        found.append(dict(h.binds))
-    assert found[0] == found[1]
-    assert len(found[0]) == 18
-
-
-# --- other actions ----------------------------------------------------------------------------------------------------
-
-
-def test_victims_are_evicted_only_where_the_topology_of_the_job_allows() -> None:
-    h = Harness(conf(actions="allocate, preempt", gang=", enablePreemptable: false"), run=True)
-    cluster(h, leaves=2, per_leaf=1)
-    h.priority_class("high", 100)
-    h.group("g", min_member=2, topology=hard(1), priority_class="high")
-    h.pod("g-0", node="1-0", phase="Running", requests={"cpu": "1"})
-    for leaf in range(2):
-        h.group(f"low{leaf}")
-        h.pod(f"low{leaf}-0", group=f"low{leaf}", node=f"{leaf}-0", phase="Running", requests={"cpu": "1"})
-    h.pod("fill", group=None, node="0-0", phase="Running", requests={"cpu": "1"})
-    h.pod("g-1", requests={"cpu": "1"})
-    result = h.step()
-    assert result.report.evicted == ["default-low1-0-uid"]
-
-
-def test_pods_that_accept_several_cards_find_the_leaf_whose_card_has_quota_left() -> None:
-    h = Harness(conf("capacity-card"))
-    h.queue("q", cards={"NVIDIA-A100": 2, "NVIDIA-H200": 4}, capability={"cpu": "64", "memory": "64Gi"})
-    for leaf, card in enumerate(("NVIDIA-A100", "NVIDIA-H200")):
-        h.gpu_node(f"{leaf}-0", card=card, count=8)
-        h.hyper_node(f"leaf{leaf}", 1, nodes=[f"{leaf}-0"])
-    h.group("g", min_member=4, topology=hard(1))
-    for index in range(4):
-        h.pod(f"g-{index}", card="NVIDIA-A100|NVIDIA-H200", cards=1)
-    result = h.step()
-    assert leaves_of(h, "g") == {"1"}
-    assert len(h.binds) == 4
-    assert result.report.refusals == []
-    h.group("f", min_member=4, topology=hard(1))
-    for index in range(4):
-        h.pod(f"f-{index}", group="f", card="NVIDIA-A100|NVIDIA-H200", cards=1)
-    h.step()
-    assert not leaves_of(h, "f")
-    assert "quota" in h.pod_message("f-3")
-
-
-@pytest.mark.parametrize(
-    ("topology", "problem", "bound"),
-    [
-        ({"mode": "firm", "highestTierAllowed": 1}, "mode: 'firm' is neither hard nor soft; taken as hard", False),
-        (
-            {"mode": "hard", "highestTierAllowed": 2, "highestTierName": "leaf"},
-            ": highestTierAllowed and highestTierName exclude each other; taken as tier 2",
-            True,
-        ),
-    ],
-)
-def test_an_unreadable_topology_is_reported_and_the_stricter_choice_holds(
-    topology: dict[str, Any], problem: str, bound: bool
-) -> None:
-    h = world()
-    gang(h, "g", 9, topology=topology)
-    h.step()
-    (message,) = [message for reason, message in h.event_messages("PodGroup", "g") if reason == "InvalidObject"]
-    assert message.startswith("spec.networkTopology")
-    assert message.endswith(problem)
-    assert bool(h.binds) is bound

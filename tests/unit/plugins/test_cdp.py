@@ -85,6 +85,13 @@ def test_a_running_pod_is_left_alone_for_a_while(ago: float, phase: str, kept: b
     assert victims(h, "p", hook=hook) == (["p"] if kept else [])
 
 
+def test_18_4_the_label_wins_over_the_annotation() -> None:
+    h = cluster()
+    h.pod("p", node="n", labels={COOLDOWN_TIME: "5m"}, annotations={COOLDOWN_TIME: "1h"},
+          conditions=since(PodScheduled=10 * MINUTE))  # fmt: skip
+    assert victims(h, "p") == ["p"]
+
+
 @pytest.mark.parametrize(
     "more",
     [
@@ -129,6 +136,23 @@ def test_a_wrong_start_is_a_warning_and_the_default_stays() -> None:
     assert wrong.path == 'tiers[0].plugins[2].arguments["cdp.start"]'
     assert wrong.accepted == "one of ContainersReady, PodScheduled, Ready"
     assert unknown.path == 'tiers[0].plugins[2].arguments["cdp.from"]'
+
+
+def test_w10_a_cool_down_is_not_outvoted_by_another_tier() -> None:
+    """The first tier decides in favour of eviction; the protection holds all the same."""
+    tiers = [{"plugins": [{"name": "conformance"}]}, {"plugins": [{"name": "cdp"}]}]
+    h = Harness(json.dumps({"actions": "allocate", "tiers": tiers}))
+    h.now = NOW - 1
+    h.queue("q")
+    h.node("n")
+    h.group("g")
+    h.pod("fresh", node="n", annotations=TEN, conditions=since(PodScheduled=1))
+    h.pod("old", node="n", annotations=TEN, conditions=since(PodScheduled=3600))
+    h.pod("new")
+    session = h.session()
+    judgement = session.dispatch.judge("preemptable", h.task("new"), [h.task("fresh"), h.task("old")])
+    assert [task.name for task in judgement.victims] == ["old"]
+    assert judgement.kept == {h.task("fresh").uid: "cool-down"}
 
 
 # --- in the course of time --------------------------------------------------------------------------------------------

@@ -377,6 +377,17 @@ def test_a_volume_is_kept_while_its_binding_is_under_way_and_free_again_when_tha
     assert "default/first" not in h.state.volumes.assumed
 
 
+def test_an_assumption_ends_when_the_claim_shows_its_volume() -> None:
+    h = cluster("n1")
+    h.volume("pv", storage_class="local")
+    h.claim("data", storage_class="local")
+    h.pod("p", **uses("data"))
+    h.step()
+    assert set(h.state.volumes.assumed) == {"default/data"}
+    h.step()
+    assert not h.state.volumes.assumed
+
+
 @pytest.mark.parametrize(
     ("topologies", "expected"),
     [

@@ -115,6 +115,22 @@ def test_reclaim_keeps_a_guarantee() -> None:
     assert causes == {"rich-runs1": "guarantee", "rich-runs2": "guarantee"}
 
 
+def test_deserved_amounts_are_protected_behind_a_permissive_tier() -> None:
+    h = Harness("""
+actions: "allocate"
+tiers: [{plugins: [{name: conformance}]}, {plugins: [{name: proportion}]}]
+""")
+    h.node("n1", cpu="8", pods=10_000)
+    h.queue("rich")
+    h.queue("poor")
+    work(h, "rich", runs=4, each="1500m")
+    work(h, "poor", waits=8)
+    session = h.session()
+    candidates = [h.task(f"rich-runs{i}") for i in range(3)]
+    victims = session.dispatch.victims("reclaimable", h.task("poor-waits0"), candidates)
+    assert [task.name for task in victims] == ["rich-runs0", "rich-runs1"]
+
+
 # --- in sessions ------------------------------------------------------------------------------------------------------
 
 

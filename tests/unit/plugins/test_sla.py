@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from capcard_sched.framework.conf.scheduler_conf import parse_conf
-from capcard_sched.model.status import PodGroupPhase
-from capcard_sched.plugins.sla import SlaArguments
+from capcard_sched.model.status import PodGroupPhase, Vote
+from capcard_sched.plugins.sla import Sla, SlaArguments
 from capcard_sched.testing import EPOCH, Harness, registry
 
 MINUTE, HOUR = 60, 3600
@@ -25,6 +25,17 @@ def _group(h: Harness, name: str, limit: str | None = None, *, key: str = "volca
 
 def _born(h: Harness, name: str) -> float:
     return h.job(name).created
+
+
+def test_11_1_the_earlier_deadline_goes_first() -> None:
+    h = Harness(_conf())
+    h.queue("q")
+    _group(h, "a", "1h")
+    _group(h, "b", "10m")
+    h.session()
+    plugin: Sla = h.plugin("sla")
+    assert plugin.job_order(h.job("b")) < plugin.job_order(h.job("a"))
+    assert plugin.job_order(h.job("a")) == _born(h, "a") + HOUR
 
 
 @pytest.mark.parametrize(
@@ -49,6 +60,17 @@ def test_limit(limit: str | None, arguments: str, seconds: float | None) -> None
     assert deadline == (float("inf") if seconds is None else _born(h, "a") + seconds)
 
 
+def test_11_3_it_abstains_until_the_limit_and_permits_from_it_on() -> None:
+    h = Harness(_conf(arguments="sla-waiting-time: 1h"))
+    h.queue("q")
+    _group(h, "a")
+    plugin: Sla = h.plugin("sla")
+    for age, vote in ((59 * MINUTE, Vote.ABSTAIN), (HOUR - 1, Vote.ABSTAIN), (HOUR, Vote.PERMIT)):
+        h.now = BORN + age - 1  # a session is a second later
+        h.session()
+        assert (plugin.job_enqueueable(h.job("a")), plugin.job_pipelined(h.job("a"))) == (vote, vote)
+
+
 OVERCOMMIT = "{name: overcommit, arguments: {overcommit-factor: 1}}"
 
 
@@ -58,6 +80,14 @@ def _refused_cluster(*tiers: str) -> Harness:
     h.queue("q")
     _group(h, "a", "1h")
     return h
+
+
+def test_11_4_in_an_earlier_tier_it_outvotes_a_refusal() -> None:
+    h = _refused_cluster("{name: sla}", OVERCOMMIT)
+    h.step(EPOCH + 10)
+    assert h.job("a").phase is PodGroupPhase.PENDING
+    h.step(BORN + HOUR)
+    assert h.job("a").phase is PodGroupPhase.INQUEUE
 
 
 def test_in_the_same_tier_a_refusal_wins() -> None:

@@ -102,17 +102,6 @@ def test_one_pod_is_checked_against_the_allocated_amounts(
     assert shown(check(h)) == expected
 
 
-def test_reservations_play_no_role(harness: Callable[..., Harness]) -> None:
-    h = harness()
-    nodes(h, "A")
-    h.queue("q", cards={"A": 3})
-    hold_on(h, "A", 2)
-    h.group("waiting", annotations={"volcano.sh/card.request": '{"A":1}'})
-    h.group("g")
-    h.pod("p", card="A", cards=1)
-    assert check(h) is None
-
-
 def test_a_refused_claim_carries_every_alternative(harness: Callable[..., Harness]) -> None:
     h = harness()
     nodes(h, "A", "B")
@@ -309,16 +298,6 @@ def test_cpu_pods_keep_their_cpu_quota(harness: Callable[..., Harness], unlimite
     )
 
 
-def test_unnamed_card_pods_are_exempt_too(harness: Callable[..., Harness]) -> None:
-    """With or without `card.name`."""
-    h = harness({"cardUnlimitedCpuMemory": True})
-    nodes(h, "A")
-    h.queue("q", capability={"cpu": "4"})
-    h.group("g")
-    h.pod("p", requests={"cpu": "8", GPU: 1})
-    assert check(h) is None
-
-
 def test_memory_is_reported_in_mebibytes_without_exponent(harness: Callable[..., Harness]) -> None:
     h = harness()
     nodes(h, "A")
@@ -372,15 +351,6 @@ def test_a_card_with_the_name_of_a_resource_has_an_account_of_its_own(
     h.group("wide", phase="Pending", min_resources={"cpu": "5"})
     h.session()
     assert h.plugin("capacity-card").job_enqueueable(h.job("wide")).reason == "InsufficientCPUQuota"
-
-
-def test_device_names_in_capability_are_ignored(harness: Callable[..., Harness]) -> None:
-    h = harness()
-    nodes(h, "A")
-    h.queue("q", cards={"A": 3}, capability={GPU: 1})
-    h.group("g")
-    h.pod("p", card="A", cards=2)
-    assert check(h) is None
 
 
 @pytest.mark.parametrize(

@@ -147,18 +147,6 @@ def test_a_job_without_pods_is_checked_by_its_declared_request(harness: Callable
     assert verdict(h) == case.expected
 
 
-def test_a_queue_without_any_capability_adds_a_second_event(harness: Callable[..., Harness]) -> None:
-    h = harness()
-    cluster_of_everything(h)
-    h.queue("q")
-    h.group("g", phase="Pending", annotations={"volcano.sh/card.request": '{"H100":1}'})
-    h.step()
-    assert refusals(h) == [
-        scalar("H100", 1000, 1000, 0),
-        ("EmptyQueueCapability", "Queue <q> capability <cpu 0.00, memory 0.00> is empty, deny it to enqueue"),
-    ]
-
-
 @pytest.mark.parametrize(
     "configured", [{"cards": {"A": 1}}, {"capability": {"cpu": "1"}}, {"cards": {"A": 0}}], ids=str
 )
@@ -183,31 +171,6 @@ def test_a_refusal_carries_its_numbers(harness: Callable[..., Harness]) -> None:
     assert refusal.figures == Figures("A|B", 9000, 9000, 8000)
     assert refusal.alternatives == (Figures("A", 9000, 0, 5000), Figures("B", 9000, 0, 3000))
     assert (refusal.queue, refusal.component, refusal.pods_too) == ("q", "", False)
-
-
-def test_alternatives_of_different_resources_are_refused(harness: Callable[..., Harness]) -> None:
-    h = harness()
-    h.gpu_node("n1", card="4090")
-    h.gpu_node("n2", card="H20", resources={"nvidia.com/mig-1g.24gb": 2})
-    h.queue("q", cards={"4090": 2, "H20/mig-1g.24gb-mixed": 2})
-    h.group("g", phase="Pending", annotations={"volcano.sh/card.request": '{"4090|H20/mig-1g.24gb-mixed":1}'})
-    h.session()
-    assert verdict(h) == (
-        "InvalidCardRequest",
-        (
-            "Invalid annotation volcano.sh/card.request: cards <4090|H20/mig-1g.24gb-mixed> use different resources "
-            "<nvidia.com/gpu, nvidia.com/mig-1g.24gb>, which is not supported"
-        ),
-    )
-
-
-def test_nothing_enters_a_closed_queue(harness: Callable[..., Harness]) -> None:
-    h = harness()
-    cluster_of_everything(h)
-    h.queue("q", cards={"H200": 3}, state="Closed")
-    h.group("g", phase="Pending", annotations={"volcano.sh/card.request": '{"H200":1}'})
-    h.session()
-    assert verdict(h) == ("QueueNotOpen", "Queue <q> is <Closed>, cannot enqueue")
 
 
 def test_an_unchanged_refusal_is_written_once(harness: Callable[..., Harness]) -> None:

@@ -56,27 +56,6 @@ def test_an_overcommitted_gang_above_the_quota_reserves_nothing(harness: Callabl
     assert h.binds.keys() == {"small-p-0", "small-p-1"}
 
 
-def test_a_declared_job_above_the_quota_is_reported_at_enqueue(harness: Callable[..., Harness]) -> None:
-    h = world(harness)
-    h.group("dead", phase="Pending", min_member=2, annotations={"volcano.sh/card.request": '{"H200": 16}'})
-    h.settle()
-    reasons = dict(h.event_messages("PodGroup", "dead"))
-    assert reasons["CanNeverStart"] == TEXT
-    assert "InsufficientScalarQuota" in reasons
-
-
-def test_a_raised_quota_lets_the_job_start(harness: Callable[..., Harness]) -> None:
-    h = world(harness)
-    add(h, "big", 2, 8)
-    h.settle()
-    assert h.binds == {}
-    assert {c.type: c.status for c in h.job("big").conditions}["CanNeverStart"] == "True"
-    h.queue("q", cards={"H200": 16})
-    h.settle()
-    assert h.binds.keys() == {"big-p-0", "big-p-1"}
-    assert {c.type: c.status for c in h.job("big").conditions}["CanNeverStart"] == "False"
-
-
 @pytest.mark.parametrize(
     ("claim", "quotas", "impossible"),
     [
@@ -100,24 +79,6 @@ def test_alternatives_of_a_job_add_up(
     ledger.recompute()
     assert (ledger.jobs["default/g"].impossible is not None) == impossible
     assert (ledger.queues["q"].own.inqueue == {}) == impossible
-
-
-def test_a_capability_of_cpu_is_a_limit_too_and_the_size_of_the_cluster_is_none(
-    harness: Callable[..., Harness],
-) -> None:
-    h = harness()
-    h.node("n", cpu="2")
-    h.queue("q")
-    h.queue("small", capability={"cpu": "4"})
-    for queue in ("q", "small"):
-        h.group(queue, queue=queue, phase="Inqueue", min_member=3)
-        for i in range(3):
-            h.pod(f"{queue}-{i}", group=queue, requests={"cpu": "2"})
-    h.settle()
-    assert "CanNeverStart" not in dict(h.event_messages("PodGroup", "q"))
-    assert dict(h.event_messages("PodGroup", "small"))["CanNeverStart"].startswith(
-        "can never start: needs 6, quota is 4 (<cpu> of Queue <small>)"
-    )
 
 
 # --- finished groups --------------------------------------------------------------------------------------------------
@@ -151,13 +112,3 @@ def test_new_pending_pods_reopen_a_completed_group(harness: Callable[..., Harnes
     h.settle()
     assert h.binds.keys() == {"again-0", "again-1"}
     assert h.job("done").phase == "Running"
-
-
-def test_a_group_whose_pods_have_finished_reserves_nothing(harness: Callable[..., Harness]) -> None:
-    h = world(harness)
-    h.group("half", phase="Inqueue", min_member=2, annotations={"volcano.sh/card.request": '{"H200": 8}'})
-    for i in range(2):
-        h.pod(f"half-{i}", group="half", card="H200", cards=4, node="n1", phase="Succeeded" if i else "Failed")
-    add(h, "next", 2, 4, declared=8)
-    h.settle()
-    assert h.binds.keys() == {"next-p-0", "next-p-1"}

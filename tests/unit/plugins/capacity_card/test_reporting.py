@@ -8,7 +8,6 @@ import pytest
 
 from capcard_sched.testing import Harness
 from tests.unit.plugins.capacity_card.admission import running
-from tests.unit.plugins.capacity_card.conftest import CONF
 
 GPU = "nvidia.com/gpu"
 
@@ -130,17 +129,3 @@ def test_a_limited_or_held_card_without_a_node_totals_zero(harness: Callable[...
     h.queue("q")
     h.step()
     assert totals() == {"A": 0}, "two are held"
-
-
-def test_a_queue_without_any_capability_names_the_verb_of_each_action() -> None:
-    """The refusals are word for word the same, what follows them is not."""
-    h = Harness(CONF.replace("enqueue, allocate", "allocate, reclaim").replace("{arguments}", "{}"))
-    h.gpu_node("n1", card="A", count=4)
-    h.queue("lender", cards={"A": 4})
-    h.queue("q")
-    running(h, 4, card="A", queue="lender")
-    h.group("g", queue="q")
-    h.pod("p", card="A", cards=1)
-    h.step()
-    outcome = [message for reason, message in h.event_messages("Pod", "p") if reason == "EmptyQueueCapability"]
-    assert [message.rpartition(", ")[2] for message in outcome] == ["deny it to allocate", "deny it to preempt"]

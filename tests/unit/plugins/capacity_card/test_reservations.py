@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from capcard_sched.testing import Harness
-from tests.unit.plugins.capacity_card.admission import cluster_of_everything, cpu, hold, scalar, verdict
+from tests.unit.plugins.capacity_card.admission import cluster_of_everything, hold, scalar, verdict
 
 
 def test_permitted_jobs_reserve_for_later_ones_of_the_same_session(harness: Callable[..., Harness]) -> None:
@@ -56,59 +56,6 @@ def test_pods_beyond_the_minimum_do_not_block_admission(
     assert verdict(h) == expected
 
 
-@pytest.mark.parametrize(
-    ("guarantee", "requested", "expected"),
-    [
-        (None, 6, None),
-        (None, 10, cpu(10000, 10000, 8000)),
-        ({"cpu": "4"}, 6, cpu(6000, 6000, 4000)),
-    ],
-)
-def test_an_unset_capability_is_the_remainder_of_the_cluster(
-    harness: Callable[..., Harness], guarantee: dict[str, str] | None, requested: int, expected: tuple[str, str] | None
-) -> None:
-    h = harness()
-    h.node("n1", cpu="8")
-    h.queue("q", capability={"memory": "1Ti"})
-    h.queue("other", guarantee=guarantee)
-    h.group("g", phase="Pending", min_resources={"cpu": requested})
-    h.session()
-    assert verdict(h) == expected
-
-
-def test_card_pods_never_starve_cpu_jobs_when_exempt(harness: Callable[..., Harness]) -> None:
-    """The argument applies from the first sum on."""
-    h = harness({"cardUnlimitedCpuMemory": True})
-    cluster_of_everything(h)
-    h.queue("q", cards={"A": 8}, capability={"cpu": "4"})
-    h.group("held", phase="Running")
-    h.pod("held-0", group="held", requests={"cpu": "16"}, card="A", cards=1, node="node-a")
-    h.group("g", phase="Pending", min_resources={"cpu": 3})
-    h.session()
-    assert verdict(h) is None
-
-
-def test_existing_pods_decide_over_the_annotation(harness: Callable[..., Harness]) -> None:
-    h = harness()
-    cluster_of_everything(h)
-    h.queue("q", cards={"H200": 8})
-    h.group("g", phase="Pending", min_member=2, annotations={"volcano.sh/card.request": '{"H200":10}'})
-    for i in range(2):
-        h.pod(f"p{i}", card="H200", cards=1)
-    h.session()
-    assert verdict(h) is None
-
-
-def test_the_annotation_holds_the_place_of_pods_still_to_come(harness: Callable[..., Harness]) -> None:
-    h = harness()
-    cluster_of_everything(h)
-    h.queue("q", cards={"H200": 8})
-    h.group("g", phase="Pending", min_member=9, annotations={"volcano.sh/card.request": '{"H200":9}'})
-    h.pod("p0", card="H200", cards=1)
-    h.session()
-    assert verdict(h) == scalar("H200", 9000, 9000, 8000)
-
-
 @pytest.mark.parametrize("key", ["nosuch|A", "A|nosuch", "A"])
 def test_pods_that_came_count_also_when_an_alternative_is_unknown(harness: Callable[..., Harness], key: str) -> None:
     """The pod requests the cards of the annotation, though no node offers one of its cards."""
@@ -119,18 +66,6 @@ def test_pods_that_came_count_also_when_an_alternative_is_unknown(harness: Calla
     h.pod("p0", card="nosuch|A", cards=1)
     h.session()
     assert verdict(h) is None
-
-
-def test_a_malformed_request_with_pods_is_ignored_and_reported_once(harness: Callable[..., Harness]) -> None:
-    h = harness()
-    cluster_of_everything(h)
-    h.queue("q", cards={"H200": 8})
-    h.group("g", phase="Pending", annotations={"volcano.sh/card.request": "[1]"})
-    h.pod("p0", card="H200", cards=1)
-    h.settle()
-    assert h.binds == {"p0": "node-h200"}
-    reasons = [reason for reason, _ in h.event_messages("PodGroup", "g")]
-    assert reasons.count("InvalidCardRequest") == 1
 
 
 @pytest.mark.parametrize(
@@ -224,21 +159,6 @@ def test_a_whole_gang_is_admitted_and_bound(harness: Callable[..., Harness]) -> 
     assert len(h.binds) == 4
 
 
-@pytest.mark.parametrize(("requested", "expected"), [(8, None), (9, cpu(9000, 11000, 10000))])
-def test_cpu_beyond_min_resources_is_elastic(
-    harness: Callable[..., Harness], requested: int, expected: tuple[str, str] | None
-) -> None:
-    h = harness()
-    h.node("n1", cpu="64")
-    h.queue("q", capability={"cpu": "10"})
-    h.group("held", phase="Running", min_member=1, min_resources={"cpu": 2})
-    for i in range(5):
-        h.pod(f"held-{i}", group="held", requests={"cpu": "1"}, node="n1")
-    h.group("g", phase="Pending", min_resources={"cpu": requested})
-    h.session()
-    assert verdict(h) == expected
-
-
 @pytest.mark.parametrize(
     ("running", "min_member", "phase", "expected"),
     [(5, 1, "Inqueue", None), (8, 8, "Running", scalar("A", 1000, 9000, 8000))],
@@ -262,21 +182,6 @@ def test_reservation_and_elastic_of_a_partly_placed_job(
     assert verdict(h) == expected
 
 
-def test_a_gang_that_lost_a_pod_may_enter_again(harness: Callable[..., Harness]) -> None:
-    """Its present usage is part of its need and is not counted twice."""
-    h = harness()
-    cluster_of_everything(h)
-    h.queue("q", cards={"A": 8})
-    h.group("g", phase="Pending", min_member=8)
-    for i in range(8):
-        h.pod(f"g-p-{i}", card="A", cards=1, node="node-a" if i < 7 else None)
-    h.session()
-    assert verdict(h) is None
-    h.queue("q", cards={"A": 7})
-    h.session()
-    assert verdict(h) == scalar("A", 8000, 8000, 7000)
-
-
 def test_gated_pods_reserve_nothing(harness: Callable[..., Harness]) -> None:
     """The cards of gated pods are left out of what an admitted job has coming to it."""
     h = harness()
@@ -290,49 +195,6 @@ def test_gated_pods_reserve_nothing(harness: Callable[..., Harness]) -> None:
     ledger = h.plugin("capacity-card").ledger
     ledger.recompute()
     assert ledger.queues["q"].own.inqueue.cards == {"A": 2000}
-
-
-def test_pods_that_cannot_be_charged_block_their_job(harness: Callable[..., Harness]) -> None:
-    h = harness()
-    cluster_of_everything(h)
-    h.queue("q", cards={"A": 8})
-    h.group("g", phase="Pending")
-    h.pod("p0", card="A||B", cards=1)
-    h.step()
-    expected = (
-        "GetTaskRequestResourceFailed",
-        "Get request resource failed, Queue <q>, error: <invalid card name <A||B>: empty alternative>",
-    )
-    assert expected in h.event_messages("PodGroup", "g")
-    assert expected in h.event_messages("Pod", "p0")
-
-
-def test_role_minimums_beyond_the_gang_minimum_do_not_make_a_vcjob_rigid(harness: Callable[..., Harness]) -> None:
-    """Vector 22 as the Job controller writes it: `minMember: 2`, and `minTaskMember` with all 8 replicas."""
-    h = harness()
-    cluster_of_everything(h)
-    h.queue("q", cards={"A": 8})
-    h.group("held", phase="Running", min_member=2, min_task_member={"w": 8})
-    for i in range(8):
-        h.pod(f"held-{i}", group="held", requests={}, card="A", cards=1, node="node-a", role="w")
-    h.group("g", phase="Pending", annotations={"volcano.sh/card.request": '{"A":4}'})
-    h.session()
-    assert verdict(h) is None
-    h.group("g", phase="Pending", annotations={"volcano.sh/card.request": '{"A":7}'})
-    h.session()
-    assert verdict(h) == scalar("A", 7000, 9000, 8000)
-
-
-def test_role_minimums_that_apply_choose_the_pods_of_the_minimum(harness: Callable[..., Harness]) -> None:
-    h = harness()
-    cluster_of_everything(h)
-    h.queue("q", cards={"A": 8})
-    h.group("held", phase="Running", min_member=2, min_task_member={"w": 2})
-    for i in range(8):
-        h.pod(f"held-{i}", group="held", requests={}, card="A", cards=1, node="node-a", role="w" if i > 5 else "extra")
-    h.group("g", phase="Pending", annotations={"volcano.sh/card.request": '{"A":7}'})
-    h.session()
-    assert verdict(h) == scalar("A", 7000, 9000, 8000)
 
 
 @pytest.mark.parametrize("request_text", ['{"A":4}', ""])

@@ -184,21 +184,6 @@ def test_scale_in_of_one_deployment_frees_quota_for_another(harness: Callable[..
     assert h.binds == {"d2-p-0": "n-a", "d2-p-1": "n-a"}
 
 
-def test_a_pod_that_fits_nowhere_has_a_reason(harness: Callable[..., Harness]) -> None:
-    h = harness()
-    h.gpu_node("n1", card="4090", count=8)
-    h.gpu_node("n2", card="NVIDIA-H200", count=1)
-    h.queue("q", cards={"NVIDIA-H200": 8})
-    h.group("held", phase="Running")
-    h.pod("held", group="held", card="NVIDIA-H200", cards=1, node="n2")
-    h.group("g")
-    h.pod("p", card="NVIDIA-H200", cards=1)
-    h.step()
-    assert h.pod_message("p") == (
-        "0/2 nodes are unavailable: 1 Insufficient nvidia.com/gpu, 1 node(s) didn't have card <NVIDIA-H200>."
-    )
-
-
 def test_a_run_of_pods_is_allowed_as_one_by_one(harness: Callable[..., Harness]) -> None:
     """`allocatable_many` counts what one after the other would fit, whichever dimension ends it."""
     h = harness()

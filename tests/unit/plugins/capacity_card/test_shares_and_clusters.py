@@ -15,21 +15,6 @@ def order(h: Harness) -> list[str]:
     return sorted(session.queues, key=lambda name: (h.plugin("capacity-card").queue_order(session.queues[name]), name))
 
 
-def test_more_quota_than_cards_is_held_by_the_nodes(harness: Callable[..., Harness]) -> None:
-    h = harness()
-    h.gpu_node("n1", count=10)
-    h.queue("q", cards={"NVIDIA-H200": 6})
-    h.queue("r", cards={"NVIDIA-H200": 5})
-    for queue, count in (("q", 6), ("r", 5)):
-        h.group(f"g-{queue}", queue=queue)
-        for i in range(count):
-            h.pod(f"{queue}-p-{i}", group=f"g-{queue}", card="NVIDIA-H200", cards=1)
-    h.settle()
-    assert len(h.binds) == 10
-    (left,) = ({f"q-p-{i}" for i in range(6)} | {f"r-p-{i}" for i in range(5)}) - h.binds.keys()
-    assert h.pod_message(left) == "0/1 nodes are unavailable: 1 Insufficient nvidia.com/gpu."
-
-
 def test_a_lost_node_leaves_running_pods_charged(harness: Callable[..., Harness]) -> None:
     h = harness()
     h.gpu_node("n1", card="H200", count=4)
@@ -129,17 +114,6 @@ def test_a_lowered_quota_blocks_only_new_pods(harness: Callable[..., Harness]) -
     assert allocated(h) == {"H200": 8000}
     assert result.report.evicted == []
     assert scalar("H200", 1000, 9000, 4000) in h.event_messages("Pod", "p")
-
-
-def test_priority_of_queues_comes_before_their_share(harness: Callable[..., Harness]) -> None:
-    h = harness()
-    h.gpu_node("n1", card="H200", count=64)
-    h.queue("high", cards={"H200": 10}, priority=80000)
-    h.queue("low", cards={"H200": 10}, priority=20000)
-    h.queue("none", cards={"H200": 10})
-    running(h, 9, queue="high", group="a")
-    running(h, 1, queue="low", group="b")
-    assert order(h) == ["high", "low", "none"]
 
 
 def test_the_lower_share_is_served_first(harness: Callable[..., Harness]) -> None:

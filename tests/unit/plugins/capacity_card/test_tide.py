@@ -94,14 +94,6 @@ def test_service_types_decide_reclaimers_and_victims(
     assert judged(h, "v") == ((["v"], {}) if taken else ([], {"v": "service-type"}))
 
 
-def test_without_a_mapping_the_owner_kind_has_no_service_type(harness: Callable[..., Harness]) -> None:
-    h = harness()
-    world(h)
-    candidate(h, "v", None, owner_kind="Job")
-    reclaimer(h)
-    assert judged(h, "v") == ([], {"v": "service-type"})
-
-
 @pytest.mark.parametrize(
     ("arguments", "service", "expected"),
     [
@@ -188,16 +180,6 @@ def test_a_victim_holds_something_the_reclaimer_can_use(
     assert judged(h, "v") == ((["v"], {}) if taken else ([], {"v": "no-use"}))
 
 
-def test_only_alternatives_with_quota_left_are_of_use(harness: Callable[..., Harness]) -> None:
-    h = harness()
-    world(h)
-    h.queue("serve", cards={H200: 4, "H100": 3}, priority=80000, reclaimable=False)
-    candidate(h, "on-h200")
-    candidate(h, "on-h100", on="n2", card="H100")
-    reclaimer(h, card=f"H100|{H200}")
-    assert judged(h, "on-h100", "on-h200") == (["on-h200"], {"on-h100": "no-use"})
-
-
 # --- priorities -------------------------------------------------------------------------------------------------------
 
 
@@ -219,20 +201,6 @@ def test_priorities_filter_only_when_configured(
     candidate(h, "v", priority=theirs)
     reclaimer(h, priority=mine)
     assert judged(h, "v") == ((["v"], {}) if taken else ([], {"v": "priority"}))
-
-
-def test_the_first_condition_that_fails_names_the_cause(harness: Callable[..., Harness]) -> None:
-    h = harness({"reclaimRequiresHigherPriority": True})
-    world(h)
-    candidate(h, "serves", "inference", priority=90000, card=None, cards=0)
-    candidate(h, "above", priority=90000, card=None, cards=0)
-    candidate(h, "useless", card=None, cards=0)
-    candidate(h, "low")
-    reclaimer(h)
-    assert judged(h, "low", "useless", "above", "serves") == (
-        ["low"],
-        {"useless": "no-use", "above": "priority", "serves": "service-type"},
-    )
 
 
 def test_the_plugin_protects_in_any_tier() -> None:
@@ -305,44 +273,6 @@ def test_a_queue_may_not_take_beyond_its_own_quota(
         assert refusal.event
 
 
-@pytest.mark.parametrize(
-    ("exempt", "capability", "held", "wants", "expected"),
-    [
-        pytest.param(
-            False, {"cpu": "4"}, {"cpu": "3500m"}, {"cpu": "1"},
-            ("InsufficientCPUQuota", "CPU quota: requested <1000>, total would be <4500>, but capability is <4000>"),
-            id="cpu",
-        ),
-        pytest.param(True, {"cpu": "4"}, {"cpu": "3500m"}, {"cpu": "1"}, None, id="cards are exempt"),
-        pytest.param(
-            False, {"memory": "4Gi"}, {"memory": "4000Mi"}, {"memory": "100Mi"},
-            (
-                "InsufficientMemoryQuota",
-                "memory quota: requested <100 Mi>, total would be <4100 Mi>, but capability is <4096 Mi>",
-            ),
-            id="memory",
-        ),
-    ],
-)  # fmt: skip
-def test_a_queue_may_not_take_beyond_its_cpu_and_memory(
-    harness: Callable[..., Harness],
-    exempt: bool,
-    capability: dict[str, str],
-    held: dict[str, str],
-    wants: dict[str, str],
-    expected: tuple[str, str] | None,
-) -> None:
-    h = harness({"cardUnlimitedCpuMemory": exempt})
-    world(h)
-    h.queue("serve", cards={H200: 8}, capability=capability, priority=80000, reclaimable=False)
-    h.group("held", queue="serve", phase="Running", annotations=noted("inference"))
-    h.pod("held-0", group="held", node="n1", requests=held)
-    reclaimer(h, requests=wants)
-    refusal = preemptive(h)
-    outcome = None if refusal is None else (refusal.reason, refusal.message)
-    assert outcome == (None if expected is None else (expected[0], f"Queue <serve> has insufficient {expected[1]}"))
-
-
 def test_a_queue_that_is_not_open_reclaims_nothing_and_its_pod_has_the_reason(harness: Callable[..., Harness]) -> None:
     h = harness()
     world(h)
@@ -354,18 +284,6 @@ def test_a_queue_that_is_not_open_reclaims_nothing_and_its_pod_has_the_reason(ha
     assert (refusal.reason, refusal.message) == (
         "QueueNotOpen",
         "Queue <serve> current state: <Closing>, is not open state, can not reclaim for <r-0>.",
-    )
-
-
-def test_a_request_that_cannot_be_worked_out_takes_nothing(harness: Callable[..., Harness]) -> None:
-    h = harness()
-    world(h)
-    reclaimer(h, card="X")
-    refusal = preemptive(h)
-    assert refusal is not None
-    assert (refusal.reason, refusal.message) == (
-        "GetTaskRequestResourceFailed",
-        "Get request resource failed, Queue <serve>, error: <no resource name found for card <X>>",
     )
 
 

@@ -15,7 +15,6 @@ from capcard_sched.model.refusal import Refusal
 from capcard_sched.testing import Harness
 from tests.evictions import evicted
 
-H200 = "NVIDIA-H200"
 REQUEST = "volcano.sh/card.request"
 EVICTING = """
 actions: "enqueue, allocate, preempt, reclaim"
@@ -56,44 +55,6 @@ def insufficient(queue: str, card: str, requested: int, total: int, limit: int) 
     )
 
 
-def test_a_parent_limits_the_sum_at_enqueue(harness: Callable[..., Harness]) -> None:
-    h = harness()
-    tree(h, {"llm": {H200: 16}, "train": {H200: 16}, "serve": {H200: 8}}, {"train": "llm", "serve": "llm"})
-    run(h, "held", "train", H200, 12, held=12, min_member=12)
-    h.group("fits", queue="serve", phase="Pending", annotations={REQUEST: f'{{"{H200}": 4}}'})
-    h.group("more", queue="serve", phase="Pending", annotations={REQUEST: f'{{"{H200}": 5}}'})
-    h.session()
-    assert message(h, "fits") == ""
-    assert message(h, "more") == insufficient("<llm> (ancestor of <serve>)", H200, 5000, 17000, 16000)
-
-
-def test_the_capability_of_a_parent_with_a_card_quota_limits_no_queue_below_it(harness: Callable[..., Harness]) -> None:
-    h = harness()
-    tree(h, {"llm": {H200: 16}, "train": {H200: 16}}, {"train": "llm"})
-    h.queue("llm", cards={H200: 16}, capability={"cpu": "4"})
-    h.group("g", queue="train", phase="Pending", min_resources={"cpu": "8"})
-    h.session()
-    assert message(h, "g") == ""
-
-
-def test_reservations_and_elastic_pods_of_siblings_count_as_in_one_queue(harness: Callable[..., Harness]) -> None:
-    h = harness()
-    tree(h, {"llm": {"A": 8}, "a": {"A": 8}, "b": {"A": 8}}, {"a": "llm", "b": "llm"})
-    run(h, "elastic", "a", "A", 6, held=6)  # 5 beyond its minimum
-    h.group("reserved", queue="a", phase="Inqueue", annotations={REQUEST: '{"A": 4}'})
-    h.group("g", queue="b", phase="Pending", annotations={REQUEST: '{"A": 4}'})
-    h.session()
-    assert message(h, "g") == insufficient("<llm> (ancestor of <b>)", "A", 4000, 9000, 8000)
-
-
-def test_the_own_limit_comes_before_those_above(harness: Callable[..., Harness]) -> None:
-    h = harness()
-    tree(h, {"llm": {"A": 1}, "a": {"A": 1}}, {"a": "llm"})
-    h.group("g", queue="a", phase="Pending", annotations={REQUEST: '{"A": 2}'})
-    h.session()
-    assert message(h, "g") == insufficient("<a>", "A", 2000, 2000, 1000)
-
-
 @pytest.mark.parametrize(
     ("parent", "refused"),
     [
@@ -117,15 +78,6 @@ def test_an_absent_quota_limits_nothing_and_an_unlisted_card_is_0(
     assert message(h, "g") == refused
 
 
-def test_every_ancestor_limits_also_through_a_queue_without_a_quota(harness: Callable[..., Harness]) -> None:
-    h = harness()
-    tree(h, {"top": {"A": 3}, "mid": None, "a": {"A": 8}}, {"a": "mid", "mid": "top"})
-    run(h, "g", "a", "A", 5)
-    h.settle()
-    assert len(h.binds) == 3
-    assert h.pod_message("g-4") == insufficient("<top> (ancestor of <a>)", "A", 1000, 4000, 3000)
-
-
 def test_alternatives_are_closed_by_an_ancestor(harness: Callable[..., Harness]) -> None:
     h = harness()
     tree(h, {"llm": {"A": 1, "B": 2}, "a": {"A": 8, "B": 8}}, {"a": "llm"})
@@ -135,33 +87,6 @@ def test_alternatives_are_closed_by_an_ancestor(harness: Callable[..., Harness])
     assert cards == ["A", "B", "B"]
     waiting = next(name for name in (f"g-{i}" for i in range(5)) if name not in h.binds)
     assert h.pod_message(waiting) == insufficient("<llm> (ancestor of <a>)", "A|B", 1000, 3000, 2000)
-
-
-def test_claims_of_siblings_must_be_met_together(harness: Callable[..., Harness]) -> None:
-    h = harness()
-    tree(h, {"llm": {"A": 2, "B": 2, "C": 1}, "a": dict.fromkeys("ABC", 9), "b": dict.fromkeys("ABC", 9)},
-         {"a": "llm", "b": "llm"})  # fmt: skip
-    h.group("first", queue="a", phase="Inqueue", annotations={REQUEST: '{"A|B": 3}'})
-    h.group("g", queue="b", phase="Pending", annotations={REQUEST: '{"B|C": 2}'})
-    h.group("h", queue="b", phase="Pending", annotations={REQUEST: '{"B|C": 3}'})
-    h.session()
-    assert message(h, "g") == ""
-    assert message(h, "h") == insufficient("<llm> (ancestor of <b>)", "B|C", 3000, 6000, 5000)
-
-
-def test_a_minimum_above_the_quota_of_an_ancestor_can_never_start(harness: Callable[..., Harness]) -> None:
-    h = harness()
-    tree(h, {"llm": {"A": 4}, "a": {"A": 8}}, {"a": "llm"})
-    run(h, "dead", "a", "A", 6, phase="Inqueue", min_member=6)
-    h.settle()
-    text = "can never start: needs 6, quota is 4 (<A> of Queue <llm> (ancestor of <a>)); nothing is reserved for it"
-    assert ("CanNeverStart", text) in h.event_messages("PodGroup", "dead")
-    h.group("small", queue="a", phase="Pending", annotations={REQUEST: '{"A": 4}'})
-    h.session()
-    assert message(h, "small") == ""
-    h.queue("llm", cards={"A": 6})
-    h.settle()
-    assert len(h.binds) == 6
 
 
 def test_a_change_of_parent_or_of_its_quota_is_seen_by_the_next_session(harness: Callable[..., Harness]) -> None:
@@ -181,26 +106,6 @@ def test_a_change_of_parent_or_of_its_quota_is_seen_by_the_next_session(harness:
     assert accounts["free"].subtree.allocated.cards == {"A": 8000}
 
 
-def test_a_pod_that_ends_in_one_queue_makes_way_in_a_sibling(harness: Callable[..., Harness]) -> None:
-    h = harness(run=True)
-    tree(h, {"llm": {"A": 2}, "a": {"A": 2}, "b": {"A": 2}}, {"a": "llm", "b": "llm"})
-    run(h, "first", "a", "A", 2, held=2, min_member=2)
-    run(h, "next", "b", "A", 1)
-    h.settle()
-    assert h.binds == {}
-    h.delete_pod("first-0")
-    h.settle()
-    assert sorted(h.binds) == ["next-0"]
-
-
-def test_a_cycle_of_parents_ends_at_its_first_queue(harness: Callable[..., Harness]) -> None:
-    h = harness()
-    tree(h, {"a": {"A": 2}, "b": {"A": 8}}, {"a": "b", "b": "a"})
-    run(h, "g", "b", "A", 4)
-    h.settle()
-    assert len(h.binds) == 2
-
-
 # --- preempt and reclaim ----------------------------------------------------------------------------------------------
 
 
@@ -210,15 +115,6 @@ def evicting(quotas: dict[str, dict[str, int] | None], parents: dict[str, str]) 
     h.priority_class("high", 80)
     tree(h, quotas, parents)
     return h
-
-
-def test_preempt_frees_the_quota_of_an_ancestor() -> None:
-    h = evicting({"llm": {"A": 2}, "a": {"A": 8}, "b": {"A": 8}}, {"a": "llm", "b": "llm"})
-    for queue in "ab":
-        run(h, f"low-{queue}", queue, "A", 1, held=1, priority_class="low")
-    h.group("hi", queue="a", priority_class="high")
-    h.pod("hi", group="hi", card="A", cards=1, priority=80)
-    assert evicted(h.step()) == ["low-a-0"]
 
 
 def tide(card: str, quotas: dict[str, dict[str, int] | None], *, node: int = 64) -> Harness:
@@ -250,16 +146,6 @@ def test_reclaim_takes_from_anywhere_while_the_parent_has_quota_left() -> None:
 
 def test_reclaim_never_exceeds_the_own_quota() -> None:
     h = tide("A", {"llm": {"A": 2}, "train": {"A": 2}, "serve": {"B": 2}, "other": {"A": 2}})
-    assert evicted(h.step()) == []
-
-
-def test_nothing_is_evicted_for_a_quota_that_no_victim_frees() -> None:
-    h = evicting({"llm": {"A": 2}, "train": {"A": 2}, "serve": {"A": 2}, "other": {"A": 2}}, {"serve": "llm"})
-    run(h, "other", "other", "A", 2, held=2, annotations={"volcano.sh/service.type": "training"})
-    run(h, "held", "serve", "A", 2, held=2, annotations={"volcano.sh/service.type": "inference"})
-    h.queue("sibling", cards={"A": 2}, parent="llm")
-    h.group("g", queue="sibling", annotations={"volcano.sh/service.type": "inference"})
-    h.pod("g", group="g", card="A", cards=1)
     assert evicted(h.step()) == []
 
 

@@ -205,6 +205,20 @@ def test_tasks_of_one_template_go_each_to_the_node_of_its_bucket() -> None:
     assert w.h.binds == {"a-0": "n3", "a-1": "n2"}
 
 
+def test_better_a_gang_that_is_undone_leaves_no_trace() -> None:
+    w = World({"a": 3}, affinity="a").nodes(n1=2)
+    session = w.open()
+    before = snapshot(w.job)
+    statement = Statement(session)
+    node = session.nodes.by_name["n1"]
+    statement.allocate(w.h.job("g"), [w.h.task("a-0"), w.h.task("a-1")], [node, node])
+    assert snapshot(w.job) != before
+    assert w.job.next(w.h.task("a-0").cls, "a", session.task_key) is w.h.task("a-2")
+    statement.discard()
+    assert snapshot(w.job) == before
+    assert w.job.next(w.h.task("a-0").cls, "a", session.task_key) is w.h.task("a-0")
+
+
 @pytest.mark.parametrize("count_running", [False, True])
 def test_an_eviction_leaves_the_bucket_and_its_undoing_comes_back(count_running: bool) -> None:
     arguments = {"task-topology.count-running": count_running}
