@@ -1,7 +1,7 @@
 """Placement of pods on a set of nodes, once per pod signature.
 
-Static results are kept until a node's facts change (`signature_cache`), rankings (`ranking`) and scores
-(`score_cache`) for one session. Where nothing can be kept, `candidates` and `choose` run all hooks over all nodes.
+Static results are kept until a node's facts change (`signature_cache`), rankings (`ranking`) and scores (`ScoreCache`)
+for one session. Where nothing can be kept, `candidates` and `choose` run all hooks over all nodes.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ import numpy as np
 from capcard_sched.framework.api.node_view import Diagnosis, FilterResult, NodeView
 from capcard_sched.framework.api.plugin import Grant
 from capcard_sched.framework.placement import hypernode_bounds
-from capcard_sched.framework.placement.node_set import NodeSet
+from capcard_sched.framework.placement.node_classes import NodeSet
 from capcard_sched.framework.placement.ranking import Ranking
-from capcard_sched.framework.placement.score_cache import ScoreCache
 from capcard_sched.model.refusal import Code
 
 if TYPE_CHECKING:
@@ -23,10 +22,14 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.api.dispatch import Dispatch, Entry
     from capcard_sched.framework.api.node_view import Mask, PodSignature, Rows, Scores
+    from capcard_sched.framework.placement.node_hooks import SignatureHooks
     from capcard_sched.framework.placement.signature_cache import SignatureCache
     from capcard_sched.model.job import Task
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.resources import ResourceColumns
+    from capcard_sched.state.columns import NodeTable
+
+_NEVER = float("-inf")
 
 
 class PlacementEngine:
@@ -305,3 +308,46 @@ def quota_hooks(dispatch: Dispatch) -> QuotaHooks:
     many: Sequence[Entry] = dispatch.entries("allocatable_many")
     by_name = dict(many)
     return [(by_name.get(name), call) for name, call in dispatch.entries("allocatable")]
+
+
+class ScoreCache:
+    """Feasible rows for a pod of one signature, nominations kept, and their scores by the row hooks.
+
+    For signatures that cannot be ranked by node class: rankings require nodes of equal amounts to score the same, and
+    scores not to depend on other nodes. Before each pod the row hooks run again for the nodes that changed. Hooks that
+    compare nodes, or read other nodes, run over all candidates besides (`PlacementEngine.best`).
+    """
+
+    __slots__ = ("_feasible", "_hooks", "_scores", "_signature", "_static", "_synced", "_table")
+
+    def __init__(
+        self, hooks: SignatureHooks, table: NodeTable, signature: PodSignature, feasible: Mask, static: Scores | None
+    ) -> None:
+        """`feasible` (bool [nodes]) and `static` (float64 [nodes]): the results that placements cannot change."""
+        self._hooks = hooks
+        self._table = table
+        self._signature = signature
+        self._feasible = feasible
+        self._static = static
+        #: -inf where the pod does not fit: float64 [nodes].
+        self._scores: Scores = np.full(len(feasible), _NEVER)
+        self._synced = table.serial
+        self._evaluate(np.flatnonzero(feasible))
+
+    def candidates(self) -> tuple[Rows, Scores]:
+        """Feasible rows, ascending, and their scores without comparing hooks: intp and float64 [k]."""
+        table = self._table
+        if self._synced != table.serial:
+            changed = np.flatnonzero(table.stamps > self._synced)
+            self._evaluate(changed[self._feasible.take(changed)])
+            self._synced = table.serial  # only now: a failed hook is called again
+        rows = np.flatnonzero(self._scores > _NEVER)
+        return rows, self._scores.take(rows)
+
+    def _evaluate(self, rows: Rows) -> None:
+        hooks, table, signature = self._hooks, self._table, self._signature
+        self._scores[rows] = _NEVER
+        rows = rows[NodeView(table, rows).has_capacity(signature.cls.fit_request)]
+        if len(rows):
+            scores = hooks.scores(NodeView(table, rows))
+            self._scores[rows] = scores if self._static is None else scores + self._static.take(rows)

@@ -29,9 +29,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from capcard_sched.framework.api.node_view import Mask, PodSignature, Rows, Scores
-    from capcard_sched.framework.placement.node_classes import NodeClasses
+    from capcard_sched.framework.placement.node_classes import NodeClasses, NodeSet
     from capcard_sched.framework.placement.node_hooks import SignatureHooks
-    from capcard_sched.framework.placement.node_set import NodeSet
     from capcard_sched.model.resources import Matrix
 
 #: Negative score, lowest row, class: in placement order.
