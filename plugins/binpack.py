@@ -15,7 +15,6 @@ from capcard_sched.model.resources import CPU, MEMORY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any
 
     from capcard_sched.framework.api.arguments import ArgumentReader
     from capcard_sched.framework.api.node_view import NodeView, PodSignature, Scores
@@ -70,8 +69,7 @@ class Binpack(Plugin):
     Arguments = BinpackArguments
     arguments: BinpackArguments
 
-    def __init__(self, arguments: Any = None, *, hierarchy: bool = False) -> None:
-        super().__init__(arguments, hierarchy=hierarchy)
+    def setup(self) -> None:
         given = self.arguments
         #: Weight by resource name.
         self._weights = {

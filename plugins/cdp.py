@@ -14,7 +14,6 @@ from capcard_sched.model.status import TaskStatus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any
 
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Task
@@ -42,8 +41,7 @@ class Cdp(Plugin):
     Arguments = CdpArguments
     arguments: CdpArguments
 
-    def __init__(self, arguments: Any = None, *, hierarchy: bool = False) -> None:
-        super().__init__(arguments, hierarchy=hierarchy)
+    def setup(self) -> None:
         self._now = 0.0
         #: The earliest end of a cool-down that protected a pod: later sessions need not examine the pod again.
         self._due: float | None = None

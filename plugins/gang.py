@@ -13,7 +13,6 @@ from capcard_sched.model.workload import has_no_group_of_its_own
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from typing import Any
 
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job, Task
@@ -41,8 +40,7 @@ class Gang(Plugin):
         "pods that it needs"
     }
 
-    def __init__(self, arguments: Any = None, *, hierarchy: bool = False) -> None:
-        super().__init__(arguments, hierarchy=hierarchy)
+    def setup(self) -> None:
         #: Job key to the number of unplaced members of its minimum, at the last close.
         self._unready: dict[str, int] = {}
         #: Number of sessions, and job key to the number before the first of its current unready streak. A session

@@ -18,7 +18,6 @@ from capcard_sched.model.status import ALLOCATED_STATUSES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import Any
 
     import numpy.typing as npt
 
@@ -123,8 +122,7 @@ class NodeGroup(Plugin):
     Arguments = NodeGroupArguments
     arguments: NodeGroupArguments
 
-    def __init__(self, arguments: Any = None, *, hierarchy: bool = False) -> None:
-        super().__init__(arguments, hierarchy=hierarchy)
+    def setup(self) -> None:
         self._session: Session
         self._generation = -1
         #: Group to its code.

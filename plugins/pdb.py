@@ -10,7 +10,6 @@ from capcard_sched.model.status import TaskStatus
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import Any
 
     from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.session.session import Session
@@ -45,8 +44,7 @@ class Pdb(Plugin):
     victims_by_usage = False
     reads = Reads.BUDGETS
 
-    def __init__(self, arguments: Any = None, *, hierarchy: bool = False) -> None:
-        super().__init__(arguments, hierarchy=hierarchy)
+    def setup(self) -> None:
         self._budgets: Mapping[str, Mapping[str, Budget]] = {}
         #: The number of sessions in which budgets had changed.
         self._changes = 0

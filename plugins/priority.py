@@ -13,7 +13,6 @@ from capcard_sched.model.status import TaskStatus
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import Any
 
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job, Task
@@ -38,8 +37,7 @@ class Priority(Plugin):
     Arguments = PriorityArguments
     arguments: PriorityArguments
 
-    def __init__(self, arguments: Any = None, *, hierarchy: bool = False) -> None:
-        super().__init__(arguments, hierarchy=hierarchy)
+    def setup(self) -> None:
         self._classes: Mapping[str, tuple[int, bool]] = {}
         self._default = 0
 

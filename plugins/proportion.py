@@ -18,7 +18,6 @@ from capcard_sched.model.status import TaskStatus
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Sequence
-    from typing import Any
 
     from capcard_sched.framework.api.node_view import Rows
     from capcard_sched.framework.api.plugin import Placement
@@ -202,8 +201,8 @@ class Proportion(QuotaPlugin):
     Arguments = ProportionArguments
     arguments: ProportionArguments
 
-    def __init__(self, arguments: Any = None, *, hierarchy: bool = False) -> None:
-        super().__init__(arguments, hierarchy=hierarchy)
+    def setup(self) -> None:
+        super().setup()
         self._attributes: dict[str, QueueAttributes] = {}
         #: Number of resource names the attributes were created with.
         self._names = 0

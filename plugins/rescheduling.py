@@ -249,8 +249,7 @@ class Rescheduling(Plugin):
     arguments: ReschedulingArguments
     reads = Reads.USAGE
 
-    def __init__(self, arguments: Any = None, *, hierarchy: bool = False) -> None:
-        super().__init__(arguments, hierarchy=hierarchy)
+    def setup(self) -> None:
         self._interval = parse_duration(self.arguments.interval)
         self._session: Session
         #: Unix seconds of the last run.

@@ -29,7 +29,6 @@ from capcard_sched.model.strategies import (
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any
 
     import numpy.typing as npt
 
@@ -121,8 +120,7 @@ class ResourceStrategyFit(Plugin):
     Arguments = ResourceStrategyFitArguments
     arguments: ResourceStrategyFitArguments
 
-    def __init__(self, arguments: Any = None, *, hierarchy: bool = False) -> None:
-        super().__init__(arguments, hierarchy=hierarchy)
+    def setup(self) -> None:
         given = self.arguments
         choices = {name: choice or Choice() for name, choice in given.resources.items()}
         if not choices:

@@ -13,7 +13,6 @@ from capcard_sched.model.status import COMPLETED_STATUSES, PodGroupPhase, Vote
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from typing import Any
 
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job, Task
@@ -37,8 +36,7 @@ class ResourceQuota(Plugin):
     name = "resourcequota"
     reads = Reads.QUOTAS
 
-    def __init__(self, arguments: Any = None, *, hierarchy: bool = False) -> None:
-        super().__init__(arguments, hierarchy=hierarchy)
+    def setup(self) -> None:
         self._quotas: Mapping[str, Mapping[str, Quota]] = {}
         #: Reservations of admitted jobs.
         self._reserved = _Amounts()

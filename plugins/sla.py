@@ -18,7 +18,6 @@ from capcard_sched.model.timestamps import DurationError, format_duration, parse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any
 
     from capcard_sched.framework.api.arguments import ArgumentReader
     from capcard_sched.framework.session.session import Session
@@ -57,8 +56,7 @@ class Sla(Plugin):
     Arguments = SlaArguments
     arguments: SlaArguments
 
-    def __init__(self, arguments: Any = None, *, hierarchy: bool = False) -> None:
-        super().__init__(arguments, hierarchy=hierarchy)
+    def setup(self) -> None:
         self._limit = waiting_limit(self.arguments.waiting_time)
         self._now = 0.0
         self._due: float | None = None

@@ -314,8 +314,7 @@ class TaskTopology(Plugin):
     Arguments = TaskTopologyArguments
     arguments: TaskTopologyArguments
 
-    def __init__(self, arguments: Any = None, *, hierarchy: bool = False) -> None:
-        super().__init__(arguments, hierarchy=hierarchy)
+    def setup(self) -> None:
         self._session: Session
         #: Job key to its buckets, for jobs with a topology and pending tasks.
         self._jobs: dict[str, JobBuckets] = {}

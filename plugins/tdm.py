@@ -24,7 +24,6 @@ from capcard_sched.model.timestamps import parse_duration
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from datetime import tzinfo
-    from typing import Any
 
     from capcard_sched.framework.api.arguments import ArgumentReader
     from capcard_sched.framework.api.node_view import FilterResult, NodeView, PodSignature, Rows, Scores
@@ -146,8 +145,7 @@ class Tdm(Plugin):
     Arguments = TdmArguments
     arguments: TdmArguments
 
-    def __init__(self, arguments: Any = None, *, hierarchy: bool = False) -> None:
-        super().__init__(arguments, hierarchy=hierarchy)
+    def setup(self) -> None:
         given = self.arguments
         self._windows = {zone: parse_window(text) for zone, text in sorted(given.zones.items())}
         self._period = parse_duration(given.period)

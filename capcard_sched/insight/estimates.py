@@ -7,20 +7,27 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from capcard_sched.controllers.jobs.phases import FINISHED
 from capcard_sched.controllers.objects import (
-    BATCH_API,
     JOB,
     POD,
     POD_GROUP,
     annotations_of,
-    controller_of,
     has_ended,
     is_terminating,
+    job_phase,
     key_of,
     meta,
     spec,
-    status,
 )
-from capcard_sched.insight.job_runs import RunCollector, is_service, job_key, shape_of, start_of, workload_name
+from capcard_sched.insight.job_runs import (
+    RunCollector,
+    group_key,
+    is_service,
+    job_key,
+    shape_of,
+    start_of,
+    vcjob_key,
+    workload_name,
+)
 from capcard_sched.model.annotations import RUNNING_ESTIMATE, SIMULATION_DURATION
 from capcard_sched.validation.hint_checks import running_estimate
 
@@ -108,21 +115,16 @@ def unfinished_jobs(store: Store) -> Iterator[UnfinishedJob]:
     collector = RunCollector(0.0)
     pods: dict[str, list[JsonObject]] = {}
     groups: dict[str, JsonObject] = {}
-    vcjobs = {f"{key_of(job)[0]}/job/{key_of(job)[1]}": job for job in store.list(JOB)}
+    vcjobs = {vcjob_key(job): job for job in store.list(JOB)}
     for group in store.list(POD_GROUP):
         collector.add_group(group)
-        owner = controller_of(group)
-        if owner is not None and (owner["kind"], owner.get("apiVersion")) == (JOB, BATCH_API):
-            groups[f"{key_of(group)[0]}/job/{owner['name']}"] = group
-        else:
-            groups["/".join(key_of(group))] = group
+        groups[group_key(group)] = group
     for pod in store.list(POD):
         if not has_ended(pod):
             pods.setdefault(job_key(pod), []).append(pod)
     for key in {**pods, **groups, **vcjobs}:
         of, vcjob = pods.get(key, []), vcjobs.get(key)
-        phase = (status(vcjob).get("state") or {}).get("phase") if vcjob is not None else ""
-        if phase not in FINISHED and (of or vcjob is not None):
+        if (vcjob is None or job_phase(vcjob) not in FINISHED) and (of or vcjob is not None):
             yield _job(key, of, groups.get(key), vcjob, collector)
 
 

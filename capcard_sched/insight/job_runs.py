@@ -7,8 +7,10 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from capcard_sched.controllers.objects import (
+    BATCH_API,
     DAEMON_SET,
     ENDED_PHASES,
+    JOB,
     POD,
     POD_GROUP,
     REPLICA_SET,
@@ -60,6 +62,19 @@ def job_key(pod: JsonObject) -> str:
     if JOB_NAME in notes:
         return f"{namespace}/job/{notes[JOB_NAME]}"
     return f"{namespace}/{notes.get(GROUP_NAME) or notes.get(GROUP_NAME_ALIAS) or f'pod/{name}'}"
+
+
+def vcjob_key(vcjob: JsonObject) -> str:
+    """`job_key` of the pods of a vcjob."""
+    return "/job/".join(key_of(vcjob))
+
+
+def group_key(group: JsonObject) -> str:
+    """`job_key` of the pods of a PodGroup."""
+    owner = controller_of(group)
+    if owner is not None and (owner["kind"], owner.get("apiVersion")) == (JOB, BATCH_API):
+        return f"{key_of(group)[0]}/job/{owner['name']}"
+    return "/".join(key_of(group))
 
 
 def is_service(pod: JsonObject) -> bool:

@@ -7,21 +7,18 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from capcard_sched.controllers.objects import (
-    BATCH_API,
     JOB,
     POD,
     POD_GROUP,
     QUEUE,
-    annotations_of,
-    controller_of,
     key_of,
     meta,
     spec,
     status,
 )
 from capcard_sched.insight.changes import UnknownObjectError, set_card_quota, set_unschedulable
+from capcard_sched.insight.job_runs import group_key, job_key, vcjob_key
 from capcard_sched.insight.trial import changed_usage, figures_of
-from capcard_sched.model.annotations import GROUP_NAME, GROUP_NAME_ALIAS, JOB_NAME
 from capcard_sched.model.timestamps import parse_timestamp
 from capcard_sched.model.what_if import JobChange, PodCounts, WhatIfReport
 from capcard_sched.model.workload import display_name
@@ -171,23 +168,17 @@ def job_starts(store: Store) -> dict[str, JobStart]:
     started: dict[str, list[float]] = {}
     pods: Counter[str] = Counter()
     for pod in store.list(POD):
-        notes, at = annotations_of(pod), status(pod).get("startTime")
-        name = notes.get(GROUP_NAME) or notes.get(GROUP_NAME_ALIAS)
-        job = f"job/{notes[JOB_NAME]}" if JOB_NAME in notes else name
-        if at and job:
-            key = f"{meta(pod)['namespace']}/{job}"
+        at = status(pod).get("startTime")
+        if at:
+            key = job_key(pod)
             started.setdefault(key, []).append(parse_timestamp(at))
             pods[key] += status(pod).get("phase") in _RUN
     found: dict[str, JobStart] = {}
-    for group in store.list(POD_GROUP):
-        owner = controller_of(group)
-        key = "/".join(key_of(group))
-        if owner is not None and (owner["kind"], owner.get("apiVersion")) == (JOB, BATCH_API):
-            key = f"{meta(group)['namespace']}/job/{owner['name']}"  # a state has no Jobs
+    for group in store.list(POD_GROUP):  # a state has no Jobs
+        key = group_key(group)
         found[key] = JobStart(_wait(group, spec(group).get("minMember"), started.get(key, ())), pods[key])
     for vcjob in store.list(JOB):
-        namespace, name = key_of(vcjob)
-        key = f"{namespace}/job/{name}"
+        key = vcjob_key(vcjob)
         found[key] = JobStart(_wait(vcjob, spec(vcjob).get("minAvailable"), started.get(key, ())), pods[key])
     return found
 

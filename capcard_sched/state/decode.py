@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from operator import attrgetter
 from sys import intern
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from capcard_sched.model.annotations import OVERSUBSCRIPTION_CPU, OVERSUBSCRIPTION_MEMORY
 from capcard_sched.model.hyper_nodes import network_topology
@@ -107,6 +108,14 @@ def _oversubscribed(annotations: Mapping[str, str], key: str, problems: list[str
     return min(int(float(text)), MAX_AMOUNT)
 
 
+#: Facts that a job takes over under the same name.
+SAME_NAME: Final = (
+    *("min_quota", "annotations", "labels", "topology"),
+    *("owner_job", "conditions", "status_counts", "priority_class_name"),
+)
+_SAME_NAME = attrgetter(*SAME_NAME)
+
+
 class GroupFacts(NamedTuple):
     """The facts of a PodGroup, defaults applied."""
 
@@ -138,14 +147,7 @@ class GroupFacts(NamedTuple):
             and job.min_available == self.min_member
             and job.min_task_member == self.min_task_member
             and job.min_resources == self.min_resources
-            and job.min_quota == self.min_quota
-            and job.annotations == self.annotations
-            and job.labels == self.labels
-            and job.topology == self.topology
-            and job.conditions == self.conditions
-            and job.status_counts == self.status_counts
-            and job.priority_class_name == self.priority_class_name
-            and job.owner_job == self.owner_job
+            and _SAME_NAME(job) == _SAME_NAME(self)
         )
 
 

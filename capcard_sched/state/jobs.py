@@ -9,6 +9,7 @@ from capcard_sched.model.job import CRITICAL_CLASSES, SYSTEM_NAMESPACE, Job
 from capcard_sched.model.queue import Queue
 from capcard_sched.model.status import PodGroupPhase
 from capcard_sched.state.accounting import recount_roles
+from capcard_sched.state.decode import SAME_NAME
 from capcard_sched.state.fixed_queues import FixedQueues
 
 if TYPE_CHECKING:
@@ -176,14 +177,8 @@ class JobTable:
         job.created = facts.created
         job.min_available = facts.min_member
         job.min_resources = self._share(facts.min_resources)
-        job.min_quota = facts.min_quota
-        job.annotations = facts.annotations
-        job.labels = facts.labels
-        job.topology = facts.topology
-        job.owner_job = facts.owner_job
-        job.conditions = facts.conditions
-        job.status_counts = facts.status_counts
-        job.priority_class_name = facts.priority_class_name
+        for name in SAME_NAME:
+            setattr(job, name, getattr(facts, name))
         job.priority = self._priority_of(job)
         if not taken_over or facts.phase is not PodGroupPhase.PENDING:
             job.phase = facts.phase

@@ -18,7 +18,6 @@ from capcard_sched.plugins.capacity.tree import Tree, depth_in_common
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-    from typing import Any
 
     from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.quota.limits import Needs
@@ -193,8 +192,8 @@ class Capacity(QuotaPlugin):
     Arguments = CapacityArguments
     arguments: CapacityArguments
 
-    def __init__(self, arguments: Any = None, *, hierarchy: bool = False) -> None:
-        super().__init__(arguments, hierarchy=hierarchy)
+    def setup(self) -> None:
+        super().setup()
         self._tree: Tree
         #: Inputs of the tree, by queue.
         self._shape: dict[str, tuple[object, ...]] = {}

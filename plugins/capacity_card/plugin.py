@@ -48,8 +48,7 @@ class CapacityCard(Plugin):
 
     arguments: CapacityCardArguments
 
-    def __init__(self, arguments: CapacityCardArguments | None = None, *, hierarchy: bool = False) -> None:
-        super().__init__(arguments, hierarchy=hierarchy)
+    def setup(self) -> None:
         chosen = self.arguments
         self._queues: Mapping[str, Queue] = {}
         #: The refusals of the session and of earlier ones that still hold.

@@ -187,22 +187,19 @@ class ChargeBook:
         #: Incremented with every change of the quota and of the sums that admission reads.
         self.version = 0
 
+    def _sums(self) -> tuple[ChargeSum, ...]:
+        return self.allocated, self.releasing, self.pending, self.inqueue, self.elastic
+
     def __iadd__(self, other: ChargeBook) -> Self:
-        self.allocated += other.allocated
-        self.releasing += other.releasing
-        self.pending += other.pending
-        self.inqueue += other.inqueue
-        self.elastic += other.elastic
+        for mine, theirs in zip(self._sums(), other._sums(), strict=True):
+            mine += theirs  # noqa: PLW2901 - in place
         self.seen |= other.seen
         self.version += 1
         return self
 
     def __isub__(self, other: ChargeBook) -> Self:
-        self.allocated -= other.allocated
-        self.releasing -= other.releasing
-        self.pending -= other.pending
-        self.inqueue -= other.inqueue
-        self.elastic -= other.elastic
+        for mine, theirs in zip(self._sums(), other._sums(), strict=True):
+            mine -= theirs  # noqa: PLW2901 - in place
         self.version += 1
         return self
 

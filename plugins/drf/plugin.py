@@ -9,7 +9,6 @@ from capcard_sched.plugins.drf.hierarchy import Hierarchy, Shares, held, holds_n
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from typing import Any
 
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job, Task
@@ -25,13 +24,12 @@ class Drf(Plugin):
 
     name = "drf"
 
-    def __init__(self, arguments: Any = None, *, hierarchy: bool = False) -> None:
-        super().__init__(arguments, hierarchy=hierarchy)
+    def setup(self) -> None:
         self._shares: Shares
         #: Dominant share by job key, of jobs with usage; absent until computed.
         self._job_shares: dict[str, float] = {}
         self._session: Session | None = None
-        self._tree = Hierarchy() if hierarchy else None
+        self._tree = Hierarchy() if self.hierarchy else None
 
     def open(self, session: Session) -> None:
         self._session = session

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from capcard_sched.framework.api.node_hooks import OTHER_NODES, filter, score
 from capcard_sched.framework.api.plugin import OutsideError, Plugin, Sample
@@ -47,8 +47,7 @@ class Extender(Plugin):
     Arguments = ExtenderArguments
     arguments: ExtenderArguments
 
-    def __init__(self, arguments: Any = None, *, hierarchy: bool = False) -> None:
-        super().__init__(arguments, hierarchy=hierarchy)
+    def setup(self) -> None:
         given = self.arguments
         self._ignorable = given.ignorable
         self._retry = given.seconds("retryPeriod")

@@ -16,7 +16,6 @@ from capcard_sched.plugins.nodeorder.utilization import Utilization
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import Any
 
     from capcard_sched.framework.api.node_view import NodeView, PodSignature, Scores
     from capcard_sched.framework.api.plugin import Placement
@@ -124,8 +123,7 @@ class NodeOrder(Plugin):
     Arguments = NodeOrderArguments
     arguments: NodeOrderArguments
 
-    def __init__(self, arguments: Any = None, *, hierarchy: bool = False) -> None:
-        super().__init__(arguments, hierarchy=hierarchy)
+    def setup(self) -> None:
         self._weights = self.arguments
         self._index = NodeIndex(())
         self._images = Images(self._index)

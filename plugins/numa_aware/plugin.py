@@ -18,7 +18,6 @@ from capcard_sched.plugins.numa_aware.numa_rows import CODES, NumaRows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any
 
     from capcard_sched.framework.api.node_view import FilterResult, Mask, NodeView, PodSignature, Scores
     from capcard_sched.framework.api.plugin import Placement
@@ -71,8 +70,7 @@ class NumaAware(Plugin):
     arguments: NumaAwareArguments
     reads = Reads.NUMA
 
-    def __init__(self, arguments: Any = None, *, hierarchy: bool = False) -> None:
-        super().__init__(arguments, hierarchy=hierarchy)
+    def setup(self) -> None:
         self._session: Session
         self._rows = NumaRows()
 

@@ -20,7 +20,6 @@ from capcard_sched.plugins.predicates.volume_rules import PodVolumes, VolumeRule
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any
 
     import msgspec
 
@@ -105,8 +104,7 @@ class Predicates(Plugin):
     Arguments = PredicatesArguments
     arguments: PredicatesArguments
 
-    def __init__(self, arguments: Any = None, *, hierarchy: bool = False) -> None:
-        super().__init__(arguments, hierarchy=hierarchy)
+    def setup(self) -> None:
         self._enabled = self.arguments
         self._index = NodeIndex(())
         self._generation = -1

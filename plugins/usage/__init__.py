@@ -17,7 +17,6 @@ from capcard_sched.plugins.usage.estimates import Estimates
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from typing import Any
 
     from capcard_sched.framework.api.arguments import ArgumentReader
     from capcard_sched.framework.api.node_view import FilterResult, Mask, NodeView, PodSignature, Rows, Scores
@@ -46,8 +45,7 @@ class Usage(Plugin):
     arguments: UsageArguments
     reads = Reads.USAGE
 
-    def __init__(self, arguments: Any = None, *, hierarchy: bool = False) -> None:
-        super().__init__(arguments, hierarchy=hierarchy)
+    def setup(self) -> None:
         given = self.arguments
         self._weights = given.cpu_weight, given.memory_weight
         self._scores_anything = given.weight > 0 and sum(self._weights) > 0

@@ -138,6 +138,10 @@ class Plugin:
         self.arguments = self.Arguments() if arguments is None else arguments
         #: The `enableHierarchy` switch of the plugin's entry.
         self.hierarchy = hierarchy
+        self.setup()
+
+    def setup(self) -> None:
+        """Creates the attributes of an instance, from `arguments` and `hierarchy`."""
 
     @classmethod
     def parse_arguments(cls, raw: Mapping[str, object], problems: ArgumentReader) -> msgspec.Struct:

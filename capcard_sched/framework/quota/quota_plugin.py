@@ -31,7 +31,6 @@ from capcard_sched.model.status import Vote
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from typing import Any
 
     from capcard_sched.framework.api.node_view import PodSignature
     from capcard_sched.framework.api.plugin import Placement
@@ -54,8 +53,7 @@ class AdmissionPlugin(Plugin):
     _reason: ClassVar[Reason] = QUEUE_QUOTA_INSUFFICIENT
     _word: ClassVar[str] = "insufficient"
 
-    def __init__(self, arguments: Any = None, *, hierarchy: bool = False) -> None:
-        super().__init__(arguments, hierarchy=hierarchy)
+    def setup(self) -> None:
         self._inqueue = QueueSums(admitted_reservation)
         self._session: Session
 
@@ -109,8 +107,8 @@ class QuotaPlugin(AdmissionPlugin):
     `_count`.
     """
 
-    def __init__(self, arguments: Any = None, *, hierarchy: bool = False) -> None:
-        super().__init__(arguments, hierarchy=hierarchy)
+    def setup(self) -> None:
+        super().setup()
         self._requested = QueueSums(requested)
         self._elastic = QueueSums(elastic)
         self._needs: dict[TaskClass, Needs] = {}
