@@ -124,14 +124,21 @@ class QueueQuota(NamedTuple):
     def limit(self, key: str) -> int:
         """The limit of the queue's own jobs: 0 for a card that is not listed, none for a share that is not named."""
         limit = self.limits.get(key)
-        return self.subtree_limit(key) if limit is None else limit
-
-    def subtree_limit(self, key: str) -> int:
-        """The limit of the queue and all queues below it, given a card quota: `spec.capability` does not count."""
-        limit = self.cards.get(key)
         if limit is not None:
             return limit
         return UNLIMITED if key in PLAIN or key in self.known_shares else 0
+
+    @property
+    def limits_below(self) -> bool:
+        """Whether jobs of queues below it have limits here: of cards, given a card quota, or of the shares named."""
+        return self.limits_subtree or bool(self.shares)
+
+    def subtree_limit(self, key: str) -> int:
+        """The limit of the queue and all queues below it: none for cpu and memory, which are limited per queue."""
+        limit = self.cards.get(key, self.shares.get(key))
+        if limit is not None:
+            return limit
+        return 0 if self.limits_subtree and key not in PLAIN and key not in self.known_shares else UNLIMITED
 
     def ceiling(self, key: str) -> int:
         """The limit of the queue's own jobs in a cluster of any size."""
@@ -212,7 +219,8 @@ class ChargeBook:
 class QueueAccount:
     """One queue: the sums of its own jobs, with or without any, and its place in the tree of queues.
 
-    A parent with a card quota limits the cards of its subtree. Limits of cpu and memory apply to its own jobs.
+    A parent limits the cards of its subtree by a card quota, and the shares that its capability names. Limits of cpu
+    and memory apply to its own jobs.
     """
 
     __slots__ = ("_share", "ancestors", "books", "jobs", "limiting", "name", "own", "quota", "subtree")
@@ -222,7 +230,7 @@ class QueueAccount:
         self.quota = quota
         #: Keys of the jobs with an account here.
         self.jobs: set[str] = set()
-        #: The accounts above it, nearest first, and those of them that have a card quota.
+        #: The accounts above it, nearest first, and those of them that limit cards or shares.
         self.ancestors: tuple[QueueAccount, ...] = ()
         self.limiting: tuple[QueueAccount, ...] = ()
         self._share: float | None = None
@@ -284,7 +292,7 @@ def limit_by_ancestors(accounts: Iterable[QueueAccount], limited: set[str]) -> I
     Yields the accounts whose limits differ, their own or those above.
     """
     for account in accounts:
-        limiting = tuple([one for one in account.ancestors if one.quota.limits_subtree])
+        limiting = tuple([one for one in account.ancestors if one.quota.limits_below])
         if limiting != account.limiting or not limited.isdisjoint((account.name, *(one.name for one in limiting))):
             account.limiting = limiting
             account.invalidate()

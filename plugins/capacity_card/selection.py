@@ -196,7 +196,12 @@ class AllocatableCheck:
             return (queue.is_open,)
         limits, held = frozenset(account.quota.limits.items()), frozenset(account.own.allocated.items())
         above = [
-            (one.name, frozenset(one.quota.cards.items()), frozenset(one.subtree.allocated.cards.items()))
+            (
+                one.name,
+                one.quota.limits_subtree,
+                frozenset({**one.quota.cards, **one.quota.shares}.items()),
+                frozenset(one.subtree.allocated.cards.items()),
+            )
             for one in account.limiting
         ]
         return queue.is_open, limits, held, *above

@@ -78,6 +78,7 @@ class CapacityReader:
 
     def __init__(self, snapshot: CoreSnapshot) -> None:
         self._table, self._columns = snapshot.state.nodes, snapshot.state.columns
+        self._unfit = snapshot.state.device_accounting.unfit
         self._cards: dict[str, list[NodeCard]] = {}
         self._nodes = [node for _, node in sorted(self._table.by_name.items())]
         for node in self._nodes:
@@ -128,10 +129,13 @@ class CapacityReader:
         return [self._amounts(node, card) for node in self._nodes if node.allocatable.get(card)]
 
     def larger_than_nodes(self, cls: TaskClass, *, among: Collection[str] = ()) -> Iterator[str]:
-        """The resources of which a pod of a class requests more than any node has. `among`: as of `capacity`."""
+        """The resources of which a pod of a class requests more than any node has. `among`: as of `capacity`.
+
+        Without those that a plugin accounts for: a node need not have them.
+        """
         nodes = [node for node in self._nodes if not among or node.name in among]
         for resource, amount in cls.requests.items():
-            if all(amount > node.allocatable.get(resource, 0) for node in nodes):
+            if resource not in self._unfit and all(amount > node.allocatable.get(resource, 0) for node in nodes):
                 yield resource
 
     def capacity(self, card: str, cls: TaskClass, per_pod: int, *, among: Collection[str] = ()) -> CardCapacity:

@@ -272,3 +272,45 @@ def test_queues_limit_shares_under_the_names_of_the_config_map(plugin: str) -> N
     h.settle()
 
     assert (_bound(h, "q"), _bound(h, "other")) == (3, 5)
+
+
+@pytest.mark.parametrize("plugin", [_CAPACITY_TREE, "  - name: capacity-card\n"], ids=["tree", "capacity-card"])
+@pytest.mark.parametrize("declared", [False, True], ids=["allocate", "enqueue"])
+def test_the_shares_that_a_parent_names_limit_the_queues_below_it(plugin: str, *, declared: bool) -> None:
+    h = VgpuHarness(conf(plugins=plugin))
+    h.queue("top", capability={MEMORY: 2500})
+    h.cards("n1", "A:10000")
+    for queue in ("q", "other"):
+        h.queue(queue, parent="top")
+        for index in range(2):
+            minimum = {NUMBER: 1, MEMORY: 1000} if declared else None
+            phase = "Pending" if declared else "Inqueue"
+            h.group(f"{queue}-{index}", queue=queue, min_resources=minimum, phase=phase)
+            if not declared:
+                h.share(f"{queue}-{index}", 1000, group=f"{queue}-{index}")
+
+    h.settle()
+
+    groups = [f"{queue}-{index}" for queue in ("q", "other") for index in range(2)]
+    admitted = [name for name in groups if h.job(name).phase.value != "Pending"]
+    assert len(admitted if declared else h.binds) == 2
+    if not declared:
+        (waiting, *_) = [name for name in groups if name not in h.binds]
+        assert MEMORY in h.pod_message(waiting)
+
+
+@_PLUGINS
+def test_explain_does_not_compare_shares_with_the_amounts_of_nodes(plugin: str) -> None:
+    """A kubelet that gets more units of memory than it accepts offers 0 of them, and the pods fit all the same."""
+    h = VgpuHarness(conf(plugins=plugin))
+    _queues(h, plugin, q={MEMORY: 1500})
+    h.cards("n1", "A:10000", resources={MEMORY: 0, CORES: 0})
+    for name in ("p", "waits"):
+        h.group(name)
+        h.share(name, 1000, cores=10, group=name)
+    h.settle()
+    waiting = next(name for name in ("p", "waits") if name not in h.binds)
+
+    found = diagnose_job(h.core.snapshot(), h.job(waiting))
+
+    assert found.summary.startswith("Queue q has too little quota left: 1000 of 1500 volcano.sh/vgpu-memory used")
