@@ -10,8 +10,8 @@ from typing import Any, Final
 import msgspec
 
 from capcard_sched.model import annotations as keys
-from capcard_sched.model.deltas import BindFailed, EvictFailed, ObjectChanged
-from capcard_sched.model.limits import PodDisruptionBudgetObject
+from capcard_sched.model.deltas import BindFailed, EvictFailed, ObjectChanged, ObjectGone, Takeover
+from capcard_sched.model.limits import PodDisruptionBudgetObject, ResourceQuotaObject
 from capcard_sched.testing import Harness
 from capcard_sched.testing.storage import on_nodes
 
@@ -34,7 +34,7 @@ CONFS: Final = {
     ),
     "tidal cards": _conf(
         _FIRST, "{name: predicates}", _CARD_PLUGIN % ", overCommitFactor: 1.5, publishCardUsage: true",
-        "{name: binpack}", "{name: pdb}", "{name: sla, arguments: {sla-waiting-time: 4s}}",
+        "{name: binpack}", "{name: pdb}", "{name: sla, arguments: {sla-waiting-time: 4s}}", "{name: resourcequota}",
         actions="enqueue, allocate, reclaim, preempt, backfill",
     ),
     "cards of whole jobs": _conf(
@@ -99,11 +99,20 @@ class RandomCluster:
             guarantee=self._any(None, None, None, {"cpu": str(one(1, 3))}),
         )  # fmt: skip
 
-    def _node(self) -> None:
-        one, name = self._random.randint, f"n{len(self._nodes)}"
-        self._nodes.append(name)
+    def _node(self, name: str = "") -> None:
+        """A new node, or other facts of an old one."""
+        one, name = self._random.randint, name or f"n{len(self._nodes)}"
+        if name not in self._nodes:
+            self._nodes.append(name)
         labels = {"zone": self._any("x", "y"), "rack": self._any("r", "s", "t")}
-        taints = self._any((), (), (), (), (), ({"key": "only", "value": "few", "effect": "NoSchedule"},))
+        taints = self._any(
+            (),
+            (),
+            (),
+            (),
+            (),
+            *[({"key": "only", "value": "few", "effect": self._any("NoSchedule", "PreferNoSchedule")},)],
+        )
         common: dict[str, Any] = {
             "cpu": str(one(6, 20)),
             "memory": f"{one(16, 64)}Gi",
@@ -145,7 +154,7 @@ class RandomCluster:
         self._groups += 1
         pods = one(1, 5) if one(0, 9) else one(6, 12)
         minimum = self._any(pods, one(1, pods), 1, 1)
-        card = self._any("", "A", "A", "A", "B", "C", "A|B", "B|A", "none")
+        card = self._any("", "A", "A", "A", "B", "C", "A|B", "B|A", "none", *(["A||B", "D"] if not one(0, 5) else []))
         count = one(1, 2) if card else 0
         queue = self._any(*self._queues)
         service, priority = ("training", "low") if queue in "ab" else ("inference", "high")
@@ -200,6 +209,13 @@ class RandomCluster:
                 spec["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": f"{name}-c"}}]
             case 9:
                 spec["preemptionPolicy"] = "Never"
+            case 10 | 11:
+                match = [{"key": "zone", "operator": "In", "values": [self._any("x", "y")]}]
+                preferred = [{"weight": one(1, 90), "preference": {"matchExpressions": match}}]
+                spec["affinity"] = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
+            case 12:
+                spec["initContainers"] = [{"name": "i", "resources": {"requests": {"cpu": "3", "memory": "1Gi"}}}]
+                spec["overhead"] = {"cpu": "250m"}
         return spec
 
     def _pod(self, group: str, index: int, card: str, count: int, spec: dict[str, Any]) -> None:
@@ -223,7 +239,7 @@ class RandomCluster:
         for _ in range(one(0, 3)):
             alive = sorted({task.name for task in self.h.state.tasks.values()} - gone)
             running = sorted(name for name in alive if name in self.h.binds)
-            match one(0, 16):
+            match one(0, 22):
                 case 0 | 1 | 2 | 10 | 11:
                     self._group()
                 case 3 if running:
@@ -258,8 +274,42 @@ class RandomCluster:
                 case 16:
                     members = [{"type": "Node", "selector": {"regexMatch": {"pattern": f"^n[{one(0, 3)}-9]$"}}}]
                     self.h.hyper_node("r1", 1, members=members)
+                case 17:
+                    self._node(self._any(*self._nodes))
+                case 18:
+                    self.h.apply(self._gone())
+                case 19 if alive:
+                    name = self._any(*alive)
+                    group, _, index = name.partition("-w-")
+                    if index:
+                        self._pod(group, int(index), self._any("", "A", "B"), 1, {})
+                case 20:
+                    self._name = self._any(*CONFS)
+                    self.h.reconfigure(CONFS[self._name])
+                case 21:
+                    self.h.apply(Takeover())
+                case 22:
+                    hard = {"requests.cpu": str(one(5, 20)), "requests.nvidia.com/gpu": str(one(1, 8)), "pods": "20"}
+                    quota = {
+                        "metadata": {"name": "r", "namespace": "default"}, "spec": {"hard": hard},
+                        "status": {"hard": hard, "used": {"requests.cpu": str(one(1, 6))}},
+                    }  # fmt: skip
+                    self.h.apply(ObjectChanged(msgspec.convert(quota, ResourceQuotaObject)))
                 case _:
                     pass
+
+    def _gone(self) -> ObjectGone:
+        """The deletion of an object other than pods and nodes."""
+        node, group = self._any(*self._nodes), f"j{self._random.randint(0, self._groups - 1)}"
+        kind, namespace, name = self._any(
+            ("StorageClass", "", "made"), ("StorageClass", "", "local"), ("CSINode", "", node),
+            ("CSIDriver", "", "csi.test"), ("CSIStorageCapacity", "kube-system", self._any("x", "y")),
+            ("PersistentVolume", "", f"on-{node}"), ("PersistentVolumeClaim", "default", f"{group}-c"),
+            ("PriorityClass", "", "high"), ("HyperNode", "", self._any("r0", "r1", "s")),
+            ("Queue", "", self._any(*self._queues)), ("PodDisruptionBudget", "default", "b"),
+            ("ResourceQuota", "default", "r"),
+        )  # fmt: skip
+        return ObjectGone(kind, namespace, name)
 
     def _group_again(self, name: str) -> None:
         self.h.group(name, queue=self._any(*self._queues), min_member=self._random.randint(1, 3), phase="Pending")
