@@ -207,7 +207,7 @@ class Core:
         self._state.apply(delta)
 
     def apply_all(self, deltas: Iterable[Delta], failed: Callable[[Delta, Exception], None] | None = None) -> None:
-        """Apply deltas outside of a step, as `ClusterState.apply_all`."""
+        """Apply deltas outside of a step, as `ClusterState.apply_all`: pods by `PodTable`, others by their table."""
         self._state.apply_all(deltas, failed)
 
     def resync(self) -> None:

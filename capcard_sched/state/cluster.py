@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from capcard_sched.model import deltas
 from capcard_sched.model.intents import ObjectRef
-from capcard_sched.model.objects import NodeObject, PodGroupObject, PodObject, PriorityClassObject, QueueObject
+from capcard_sched.model.objects import NodeObject, PodGroupObject, PriorityClassObject, QueueObject
 from capcard_sched.model.resources import ResourceColumns
 from capcard_sched.model.status import PodGroupPhase
 from capcard_sched.model.task_class import NO_ACCOUNTING
@@ -179,28 +179,8 @@ class ClusterState:
 
         `failed` gets each delta that raises; None: the exception ends the loop.
         """
-        pods = self._pod_table
         self._match_width()
-        delta: deltas.Delta | None = None
-        try:
-            for delta in found:
-                try:
-                    if isinstance(delta, deltas.ObjectChanged) and isinstance(delta.object, PodObject):
-                        pods.apply_next(delta.object)
-                    else:
-                        pods.end_run()
-                        self.apply(delta)
-                except Exception as error:
-                    if failed is None:
-                        raise
-                    failed(delta, error)
-        finally:
-            try:
-                pods.end_run()
-            except Exception as error:
-                if failed is None or delta is None:
-                    raise
-                failed(delta, error)
+        self._pod_table.apply_all(found, self.apply, failed)
 
     def _apply_undecodable(self, delta: deltas.ObjectUnreadable) -> None:
         """Keep the last known facts of an object that cannot be decoded."""

@@ -19,7 +19,7 @@ from capcard_sched.state.invalid_objects import describe_edits
 from capcard_sched.state.pod_runs import PodRun
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from capcard_sched.model.pod_facts import PodFacts
     from capcard_sched.model.task_class import TaskClass
@@ -83,8 +83,36 @@ class PodTable:
             deltas.EvictFailed: self._evict_failed,
         }
 
-    def apply_next(self, pod: PodObject) -> None:
-        """Apply the next pod of a list: of a run of alike ones only the first by itself. Call `end_run` afterwards."""
+    def apply_all(
+        self,
+        found: Iterable[deltas.Delta],
+        other: Callable[[deltas.Delta], None],
+        failed: Callable[[deltas.Delta, Exception], None] | None,
+    ) -> None:
+        """Apply deltas in order, those of other kinds by `other`; see `ClusterState.apply_all`."""
+        delta: deltas.Delta | None = None
+        try:
+            for delta in found:
+                try:
+                    if isinstance(delta, deltas.ObjectChanged) and isinstance(delta.object, PodObject):
+                        self._apply_next(delta.object)
+                    else:
+                        self._end_run()
+                        other(delta)
+                except Exception as error:
+                    if failed is None:
+                        raise
+                    failed(delta, error)
+        finally:
+            try:
+                self._end_run()
+            except Exception as error:
+                if failed is None or delta is None:
+                    raise
+                failed(delta, error)
+
+    def _apply_next(self, pod: PodObject) -> None:
+        """Apply the next pod: of a run of alike ones only the first by itself."""
         run, meta, uid = self._run, pod.metadata, pod.metadata.uid
         if run is not None and uid not in self.tasks and run.has_next(pod):
             named = self._by_name[run.task.namespace]
@@ -96,10 +124,10 @@ class PodTable:
                 if run.requested_queue is not None:
                     self._jobs.set_requested_queue(self.tasks[uid], run.requested_queue)
                 return
-        self.end_run()
+        self._end_run()
         self._apply(pod)
 
-    def end_run(self) -> None:
+    def _end_run(self) -> None:
         """Add what the pods of a run contribute."""
         run, self._run = self._run, None
         if run is None or not run.tasks:
