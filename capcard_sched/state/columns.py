@@ -91,7 +91,7 @@ class NodeTable:
         self._expose()
 
     def add(self, node: Node) -> None:
-        """Append a row of zeros for a node."""
+        """Append a row for a node: the rows of the buffers beyond the last one are zeros."""
         row = len(self.nodes)
         if row == self._buffers[0].shape[0]:
             self._buffers = [
@@ -103,8 +103,6 @@ class NodeTable:
             self._sorted = False
         self.nodes.append(node)
         self.by_name[node.name] = node
-        for buffer in self._buffers:
-            buffer[row] = 0
         self._expose()
 
     def remove(self, node: Node) -> None:
@@ -119,6 +117,8 @@ class NodeTable:
             for buffer in self._buffers:
                 buffer[row] = buffer[last]
             self._sorted = False
+        for buffer in self._buffers:
+            buffer[last] = 0
         self.nodes.pop()
         del self.by_name[node.name]
         node.row = -1

@@ -69,7 +69,8 @@ class NodeCache:
             node.uid, node.labels, node.annotations, node.allocatable, node.capacity, node.taints, node.unschedulable,
             node.images,
         ) = facts  # fmt: skip
-        self._columns.vector(node.allocatable)
+        for resource in node.allocatable:
+            self._columns.column(resource)
         self._match_width()
         fresh = not node.known
         if fresh:
