@@ -11,7 +11,7 @@ from capcard_sched.model.kinds import KubernetesObject
 from capcard_sched.model.usage import NodeUsage
 
 
-class _Delta(msgspec.Struct, frozen=True, tag=True, tag_field="delta"):
+class _Delta(msgspec.Struct, frozen=True, gc=False, tag=True, tag_field="delta"):
     """Base: tagged by `delta` in JSON, so that recordings can be decoded."""
 
 

@@ -39,7 +39,7 @@ def in_tree_key(plugin: str, handle: str) -> AttachmentKey:
     return AttachmentKey(CSI_DRIVERS[plugin], handle, "" if plugin in MIGRATED_EVERYWHERE else plugin)
 
 
-class _Source(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True):
+class _Source(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True, gc=False):
     """Base: camelCase on the wire, immutable here."""
 
 
@@ -84,7 +84,7 @@ class Rbd(_Source, frozen=True):
         return f"{self.pool}/{self.image}"
 
 
-class InTreeSources(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True):
+class InTreeSources(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True, gc=False):
     """The in-tree sources of a volume, at most one of which is set."""
 
     aws_elastic_block_store: AwsElasticBlockStore | None = None

@@ -19,7 +19,7 @@ RawQuantity: TypeAlias = str | int | float
 RawAmounts: TypeAlias = dict[str, RawQuantity]
 
 
-class ApiStruct(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True):
+class ApiStruct(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True, gc=False):
     """Base: camelCase on the wire, immutable here."""
 
 
