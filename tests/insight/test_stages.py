@@ -100,6 +100,15 @@ def test_a_diagnosis_of_one_pod_is_about_that_pod() -> None:
     assert [pods.names for pods in found.pending] == [("large",)]
 
 
+def test_one_of_several_resources_that_no_node_has_is_named() -> None:
+    h = cluster()
+    h.group("g")
+    h.pod("large", group="g", requests={"cpu": "8", "memory": "9Ti"})
+    h.step()
+    found = diagnose_job(h.core.snapshot(), h.job("g"))
+    assert found.summary == "Can never start: each pod needs 8 cpu, and the largest node has 4"
+
+
 def test_the_largest_node_with_any_of_the_cards_counts() -> None:
     h = Harness()
     h.gpu_node("n1", "A", 4)

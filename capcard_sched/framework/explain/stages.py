@@ -177,8 +177,12 @@ def _larger_than_nodes(data: DiagnosisInput) -> list[str]:
     rows = [row for row in data.capacity if row.per_pod]
     cards = [cards for cards in data.pod_cards if cards.amount]
     for single in data.pod_cards:
-        own = [row for row in rows if row.card in single.alternatives] if single.amount else rows
-        if own and all(row.largest_node < row.per_pod for row in own):
+        small = [row for row in rows if row.largest_node < row.per_pod]
+        if single.amount:
+            own = [row for row in rows if row.card in single.alternatives]
+        else:
+            own = [row for row in small if row.card == row.resource][:1]
+        if own and all(row in small for row in own):
             row = max(own, key=lambda row: row.largest_node)
             names = " or ".join(row.card for row in own)
             largest = amount_of(row.card, row.largest_node)
