@@ -23,11 +23,10 @@ from tests.e2e.admission.server import Admission
 from tests.e2e.controllers.conftest import Jobs
 from tests.e2e.daemons import QUICK_ELECTION, Controllers, Daemon
 from tests.e2e.rbac.installed import SYSTEM, Audit, rights_of
-from tests.manifests.documents import INSTALL, ROOT, by_key, read
+from tests.manifests.documents import INSTALL, ROOT, by_key, read, scheduler_only
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.campaign]
 
-SCHEDULER_ONLY = ROOT / "tests" / "data" / "install-scheduler-only.yaml"
 _PROGRAMS = Path(sys.executable).parent
 #: Set by the tests, as they have paths and ports in them here.
 _REPLACED = ("--scheduler-conf=", "--enable-healthz=", "--enable-metrics=")
@@ -112,7 +111,7 @@ async def test_a_scheduler_is_upgraded_to_the_whole_product_and_the_commands_of_
 ) -> None:
     user = User(control_plane, cluster.namespace)
     jobs = Jobs(cluster)
-    await user.run(f"kubectl apply -f {SCHEDULER_ONLY}")
+    await user.run(f"kubectl apply -f {scheduler_only(tmp_path)}")
     conf = by_key(read(INSTALL))[f"ConfigMap {SYSTEM}/capcard-sched-conf"]["data"]["scheduler.yaml"]
     async with AsyncExitStack() as stack:
         arguments = [*await flags(cluster, "capcard-sched"), *QUICK_ELECTION]

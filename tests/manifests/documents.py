@@ -18,6 +18,8 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 MANIFESTS: Final = ROOT / "manifests"
 CHART: Final = MANIFESTS / "helm" / "capcard-sched"
 INSTALL: Final = MANIFESTS / "install.yaml"
+#: The objects of a former installation, but its CustomResourceDefinitions, which are unchanged.
+SCHEDULER_ONLY: Final = ROOT / "tests" / "data" / "install-scheduler-only.yaml"
 
 
 def parsed(text: str) -> list[Manifest]:
@@ -43,6 +45,14 @@ def by_key(manifests: Iterable[Manifest]) -> dict[str, Manifest]:
         assert key(manifest) not in found, f"{key(manifest)} is there twice"
         found[key(manifest)] = manifest
     return found
+
+
+def scheduler_only(folder: Path) -> Path:
+    """A manifest as it was before it had controllers and webhooks, with the CustomResourceDefinitions of today."""
+    definitions = [manifest for manifest in read(INSTALL) if manifest["kind"] == "CustomResourceDefinition"]
+    target = folder / "scheduler-only.yaml"
+    target.write_text(yaml.safe_dump_all([*definitions, *read(SCHEDULER_ONLY)]), "utf-8")
+    return target
 
 
 def kustomized(kubectl: Path, folder: Path) -> list[Manifest]:

@@ -17,13 +17,21 @@ import pytest
 
 from capcard_sched.model.annotations import CARD_QUOTA
 from tests.controlplane.cluster import Cluster, RequestError
-from tests.manifests.documents import CHART, INSTALL, MANIFESTS, ROOT, Manifest, by_key, kustomized, overlay, read
+from tests.manifests.documents import (
+    CHART,
+    INSTALL,
+    MANIFESTS,
+    Manifest,
+    by_key,
+    kustomized,
+    overlay,
+    read,
+    scheduler_only,
+)
 
 pytestmark = pytest.mark.asyncio
 
 COMPONENTS = ("eviction-api", "podgroup-status")
-#: install.yaml as it was before it had controllers and webhooks.
-SCHEDULER_ONLY = ROOT / "tests" / "data" / "install-scheduler-only.yaml"
 
 
 async def run(cluster: Cluster, program: Path, *words: str | Path, succeeds: bool = True) -> str:
@@ -85,11 +93,12 @@ async def test_components_are_accepted(cluster: Cluster, kubectl: Path, tmp_path
 @pytest.mark.parametrize("way", [(), ("--server-side",)], ids=["client-side", "server-side"])
 @pytest.mark.parametrize("former_way", [(), ("--server-side",)], ids=["client-side", "server-side"])
 async def test_an_installation_of_the_scheduler_alone_is_upgraded(
-    cluster: Cluster, kubectl: Path, former_way: tuple[str, ...], way: tuple[str, ...]
+    cluster: Cluster, kubectl: Path, tmp_path: Path, former_way: tuple[str, ...], way: tuple[str, ...]
 ) -> None:
-    await run(cluster, kubectl, "apply", *former_way, "--validate=strict", "-f", SCHEDULER_ONLY)
+    manifest = scheduler_only(tmp_path)
+    await run(cluster, kubectl, "apply", *former_way, "--validate=strict", "-f", manifest)
     before = await installed(cluster)
-    former = {name for name in by_key(read(SCHEDULER_ONLY)) if not name.startswith("CustomResourceDefinition")}
+    former = {name for name in by_key(read(manifest)) if not name.startswith("CustomResourceDefinition")}
     assert set(before) == former
     await run(cluster, kubectl, "apply", *way, "--validate=strict", "-f", INSTALL)
     after = await installed(cluster)
