@@ -162,25 +162,23 @@ class Core:
         self._start_actions(conf)
         self._state.changes.everything = True
 
-    def try_actions(self, conf: Conf, target: str, *, alone: bool) -> None:
-        """Uses the actions of a scheduler-conf with the same plugins, for the sake of one job: in trials.
+    def try_actions(self, conf: Conf, target: str = "", *, only: str = "") -> None:
+        """Uses the actions of a scheduler-conf with the same plugins, which continue: in trials.
 
-        The plugins continue. Every waiting job counts as changed, and sessions skip none. No job is attempted any more
-        once each pod of the job `target`, a key, is placed or nominated; `alone`: nor any other job before.
+        Every waiting job counts as changed. With a `target`, the key of a job, sessions skip none, and attempt none
+        once each pod of it is placed or nominated; with `only`, they attempt this one alone.
         """
         self._conf, self._target = conf, target
         self._start_actions(conf)
-        self._failed_attempts.disable()
-        if alone:
-            self._state.attempt_only(target)
+        if target:
+            self._failed_attempts.disable()
+        if only:
+            self._state.attempt_only(only)
         self._state.changes.jobs.update(self._state.active)
 
     def _start_actions(self, conf: Conf) -> None:
-        self._actions: list[Action] = []
-        for name in conf.actions:
-            action_type = self.registry.action(name)
-            if action_type is not None:
-                self._actions.append(action_type(conf.action_arguments.get(name)))
+        found = [(self.registry.action(name), conf.action_arguments.get(name)) for name in conf.actions]
+        self._actions: list[Action] = [made(arguments) for made, arguments in found if made is not None]
         reads = reduce(or_, (action.reads for action in self._actions), self._dispatch.reads)
         self._reads_clock = Reads.CLOCK in reads
         self._watched_fields = [field for field, flag in _WATCHED.items() if flag in reads]
@@ -218,9 +216,9 @@ class Core:
         """Let sessions attempt one job only, for trials."""
         self._state.attempt_only(key)
 
-    def keep_silent(self) -> None:
-        """Let sessions make no texts for objects from now on: nothing carries out their intents."""
-        self._memory.keep_silent()
+    def keep_silent(self, *, searches: bool = False) -> None:
+        """Let sessions make no texts for objects from now on; `searches`: as of `CarryOver.keep_silent`."""
+        self._memory.keep_silent(searches=searches)
 
     def lists_applied(self) -> None:
         """Fix the accounts of bound pods from now on: the initial lists are complete."""

@@ -98,6 +98,7 @@ class FixTrialRun:
     def result(self, only: str = "") -> FixTrial:
         """Run sessions until nothing happens. In a copy of the core."""
         core, key = self._core, self._subject.key
+        core.keep_silent(searches=True)
         difference = advance(core, self._now, self._deltas, conf=self.conf, only=only, react=self._react)
         job = core.snapshot().state.jobs.get(key)
         if job is None:

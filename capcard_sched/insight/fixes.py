@@ -9,6 +9,8 @@ Where all this finds none, the candidates are tried in pairs.
 from __future__ import annotations
 
 import itertools
+from contextlib import suppress
+from functools import partial
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
     from capcard_sched.insight.object_view import Json, ObjectView
     from capcard_sched.model.diagnosis import JobDiagnosis
     from capcard_sched.model.job import Job
+
+    #: Steps, disruption, number, changes, and the candidates of the state that they were made for.
+    _Row = tuple[int, int, int, Candidate, frozenset[Candidate]]
 
 #: Bounds of one search: trials, CPU seconds, fixes, and steps from a diagnosis to a set of changes.
 MAX_TRIALS: Final = 80
@@ -62,6 +67,8 @@ _NOT_ATTEMPTED: Final = frozenset({"Gated", "NotProcessed", "NoPods", "Suspended
 
 #: Kinds of which a fix has one change at most: they set a field of the job.
 _SINGLE: Final = frozenset({"AcceptCard", "MoveQueue", "Priority"})
+#: Kinds that change the scheduler-conf.
+_OF_CONF: Final = frozenset({"Action", "Plugin"})
 
 
 def suggest_fixes(
@@ -101,6 +108,8 @@ class _FixFinder:
         self._known: dict[frozenset[ProposedChange], FixTrial | None] = {}
         #: Trials without the job, of changes with which it starts.
         self._without_it: dict[frozenset[ProposedChange], RunningCopy[FixTrial]] = {}
+        #: Trials that were begun ahead of their turn; with further actions, those of the job alone.
+        self._begun: dict[frozenset[ProposedChange], tuple[FixTrialRun, RunningCopy[FixTrial]]] = {}
         self._until = cpu_seconds() + MAX_SECONDS
         self._bound = ""
 
@@ -110,9 +119,9 @@ class _FixFinder:
         trial = found.preemption
         may_evict = tuple(dict.fromkeys(one.action for one in trial.evicted)) if trial and trial.starts else ()
         #: Changes in the order of their trials, with the candidates of the state that they were made for.
-        frontier: list[tuple[int, int, int, Candidate, frozenset[Candidate]]] = []
+        frontier: list[_Row] = []
         #: Sets that are tried when the frontier yields no fix: their parts were tried alone, and changed no diagnosis.
-        pairs: list[tuple[int, int, int, Candidate, frozenset[Candidate]]] = []
+        pairs: list[_Row] = []
         numbers = itertools.count()
         first = candidates(core, self._job, found, may_evict=may_evict)
         for candidate in first:
@@ -120,12 +129,15 @@ class _FixFinder:
         for one, other in itertools.combinations(first, 2):
             if (both := _merge(one, other)) is not None:
                 heappush(pairs, (2, _disruption(both), next(numbers), both, frozenset(first)))
+        self._look_ahead(frontier, [])
         base = self._try((), is_last=True)
         fixes: list[tuple[Candidate, bool]] = []
         while (rows := frontier or (pairs if not fixes else [])) and not self._bound:
             steps, _, _, candidate, known = heappop(rows)
             if _contains_any(candidate, fixes):
                 continue
+            if not any(change.kind in _OF_CONF for change in candidate):  # those take both cores
+                self._look_ahead(rows, fixes)
             tried = self._try(candidate)
             if tried is None:
                 continue
@@ -164,6 +176,7 @@ class _FixFinder:
             for other in jobs
             if other is not job and not (other.tasks and unit_of(next(iter(other.tasks.values()))) is None)
         )
+        self._begin((*smaller, *others))
         now, alone = (self._try(changes, is_bounded=False) for changes in (smaller, (*smaller, *others)))
         if now is None or alone is None:
             return None
@@ -204,15 +217,29 @@ class _FixFinder:
         return self._known[key]
 
     def _run(self, changes: Sequence[ProposedChange], is_last: bool) -> FixTrial:
-        run = FixTrialRun(self._core, self._view, self._subject, changes, self._now, is_last=is_last)
-        if run.conf is not None:
-            # With further actions every job searches victims; alone, this one finds at least as many.
-            alone = in_copy(lambda: run.result(only=self._subject.key), FixTrial)
-            if not alone.starts:
-                return alone
+        key = frozenset(changes)
+        self._begin(changes, is_last=is_last)
+        run, first = self._begun.pop(key)
+        found = first.result()
+        if run.conf is not None and found.starts:
             # The longest two trials of a search, side by side.
-            self._without_it[frozenset(changes)] = self._begin_without_it(changes)
-        return in_copy(run.result, FixTrial)
+            self._without_it[key] = self._begin_without_it(changes)
+            found = in_copy(run.result, FixTrial)
+        return msgspec.structs.replace(found, summary="", further=()) if is_last else found
+
+    def _begin(self, changes: Sequence[ProposedChange], *, is_last: bool = False) -> None:
+        """Begin a trial. Raises UnknownObjectError, msgspec.ValidationError."""
+        if frozenset(changes) not in self._begun:
+            run = FixTrialRun(self._core, self._view, self._subject, changes, self._now, is_last=is_last)
+            # With further actions every job searches victims; alone, this one finds at least as many.
+            only = "" if run.conf is None else self._subject.key
+            self._begun[frozenset(changes)] = run, RunningCopy(partial(run.result, only), FixTrial)
+
+    def _look_ahead(self, rows: Sequence[_Row], fixes: Iterable[tuple[Candidate, bool]]) -> None:
+        """Begin the trial of the next changes beside the present one."""
+        if rows and not _contains_any(rows[0][3], fixes) and frozenset(rows[0][3]) not in self._known:
+            with suppress(UnknownObjectError, msgspec.ValidationError):  # as its own turn finds
+                self._begin(rows[0][3])
 
     # --- minimality -------------------------------------------------------------------------------------------------
 
@@ -284,9 +311,10 @@ class _FixFinder:
 
     def stop(self) -> None:
         """End the trials of which no suggestion needs the result."""
-        for running in self._without_it.values():
+        for running in (*self._without_it.values(), *(copy for _, copy in self._begun.values())):
             running.stop()
         self._without_it.clear()
+        self._begun.clear()
 
     def _names(self, keys: Iterable[str]) -> tuple[str, ...]:
         jobs = self._core.snapshot().state.jobs

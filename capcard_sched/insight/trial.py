@@ -75,7 +75,7 @@ def try_actions(core: Core, now: float, conf: Conf, key: str, *, max_sessions: i
     On the core itself, for one of a copy. Ends once the pods of the job are placed: of other jobs and of usage the
     difference has no part that is complete. `alone`: sessions attempt no other job.
     """
-    core.try_actions(conf, key, alone=alone)
+    core.try_actions(conf, key, only=key if alone else "")
     return advance(core, now, max_sessions=max_sessions, target=key)
 
 
@@ -102,7 +102,9 @@ def advance(
     `react`: further deltas after each session with these intents, in place of controllers and kubelets.
     """
     before = figures_of(core, target)
-    if conf is not None:
+    if conf is not None and conf.tiers == core.snapshot().conf.tiers:
+        core.try_actions(conf, only=only)  # its plugins continue
+    elif conf is not None:
         core.reconfigure(conf)
     if only:
         core.attempt_only(only)

@@ -9,12 +9,13 @@ import msgspec
 import pytest
 from hypothesis import event, given, settings
 
+from capcard_sched.framework.conf.scheduler_conf import Conf
 from capcard_sched.framework.core import Core
 from capcard_sched.insight.forked_copy import in_copy
 from capcard_sched.insight.preemption import EVICTING_ACTIONS, preemption_trial
-from capcard_sched.insight.trial import run_trial, with_actions
+from capcard_sched.insight.trial import advance, with_actions
 from capcard_sched.model.job import Job
-from capcard_sched.model.trials import PreemptionTrial
+from capcard_sched.model.trials import PreemptionTrial, StateDifference
 from tests.properties.test_failed_attempts import _PREEMPTING, _Turn, _turn, _turns, _Typed
 from tests.properties.test_scheduling import _Gang, _gangs, _World, _worlds
 
@@ -39,12 +40,26 @@ def _all_unrestricted(core: Core, now: float) -> _Trials:
     return _Trials({job.key: _unrestricted(core, job, now) for job in _load_again(core, now)})
 
 
+def _with_new_plugins(core: Core, now: float, conf: Conf, only: str = "") -> StateDifference:
+    def run() -> StateDifference:
+        vars(core)["try_actions"] = lambda conf, only: core.reconfigure(conf)
+        return advance(core, now, max_sessions=_SESSIONS, conf=conf, only=only)
+
+    return in_copy(run, StateDifference)
+
+
+def _of_a_fix(core: Core, now: float, conf: Conf) -> StateDifference:
+    """As trials of fixes do it: the plugins continue, and searches for victims leave out what nothing reads."""
+    core.keep_silent(searches=True)
+    return advance(core, now, max_sessions=_SESSIONS, conf=conf)
+
+
 def _unrestricted(core: Core, job: Job, now: float) -> PreemptionTrial:
     """The result by sessions that go on for all jobs, with new plugins."""
     conf = with_actions(core.snapshot().conf, EVICTING_ACTIONS)
-    found = run_trial(core, now, conf=conf, max_sessions=_SESSIONS, only=job.key)
+    found = _with_new_plugins(core, now, conf, job.key)
     if job.key in found.started:
-        found = run_trial(core, now, conf=conf, max_sessions=_SESSIONS)
+        found = _with_new_plugins(core, now, conf)
     own = {job.key, *(task.key for task in job.tasks.values())}
     evicted = tuple(one for one in found.evicted if one.by in own)
     starts = job.key in found.started and bool(evicted)
@@ -69,6 +84,13 @@ def test_a_trial_that_ends_with_its_job_has_the_result_of_one_for_all_jobs(
     run.h.step()
     core, now = run.h.core, run.h.now + 1
     wanted = in_copy(partial(_all_unrestricted, core, now), _Trials).by_job
+    _load_again(core, now)
+    evicting = with_actions(core.snapshot().conf, EVICTING_ACTIONS)
+    everything = in_copy(partial(_of_a_fix, core, now, evicting), StateDifference)
+    assert msgspec.structs.replace(everything, searches={}) == msgspec.structs.replace(
+        _with_new_plugins(core, now, evicting), searches={}
+    )
+    event(f"{min(len(everything.evicted), 3)} evictions or more")
     core.keep_silent()  # as for an answer: its sessions make no texts
     for job in _load_again(core, now):
         found = preemption_trial(core, job, now)

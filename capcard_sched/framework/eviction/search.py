@@ -99,6 +99,8 @@ class VictimSearch:
         self.kept: dict[int, dict[str, int]] = {}
         #: Row to the candidates whose eviction does not help, by obstacle.
         self.barred: dict[int, dict[str, int]] = {}
+        #: The number of evictions before, and whether plugins protect a job from the preemptor, by key.
+        self._protected: tuple[int, dict[str, bool]] = (0, {})
         #: Whether some row had a plan, possible or not, and whether a tier of plugins decided alone.
         self.is_planned = self.by_tiers = False
         assert task.job is not None
@@ -283,6 +285,8 @@ class VictimSearch:
 
     def plan(self, row: int, task: Task) -> PreemptionPlan | None:
         """The plan for a row by resources alone: greedy, without units that are not needed."""
+        if self._session.carry_over.leaves_out_counts and self._is_protected(row, task):
+            return None
         shortfall = self.shortfall(row)
         units = self.units(row, task, shortfall if shortfall.any() else None)
         if not units:
@@ -295,6 +299,27 @@ class VictimSearch:
             return None
         del self.kept[row]
         return self.priced(row, chosen, shortfall)
+
+    def _is_protected(self, row: int, task: Task) -> bool:
+        """Whether plugins protect every candidate of a row, whatever the order.
+
+        Asked only once the session evicts: the record of a failed search without evictions needs every judgement.
+        """
+        session, scope = self._session, self._scope
+        evictions = len(session.evictions)
+        if not evictions or scope.kind is None or task.job is None:
+            return False
+        if self._protected[0] != evictions:
+            self._protected = evictions, {}
+        known, priority = self._protected[1], task.job.priority if scope.kind == "within-queue" else 0
+        for victim in self._index.by_row.get(row, ()):
+            assert victim.job is not None
+            is_kept = known.get(victim.job.key)
+            if is_kept is None:
+                is_kept = known[victim.job.key] = session.dispatch.protects(scope.hook, victim.job, priority)
+            if not is_kept:
+                return False
+        return True
 
     def priced(self, row: int, units: list[VictimUnit], shortfall: Vector, *, tried: bool = False) -> PreemptionPlan:
         """A plan with its cost."""

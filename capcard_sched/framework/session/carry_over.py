@@ -57,7 +57,7 @@ class CarryOver:
     """
 
     def __init__(self) -> None:
-        self._is_silent = False
+        self._is_silent = self._leaves_out_counts = False
         self._admissions: dict[str, AdmissionRefusal] = {}
         #: Refusals at admission, by key of a waiting job.
         self.admissions: Final[Mapping[str, AdmissionRefusal]] = self._admissions
@@ -84,7 +84,7 @@ class CarryOver:
     def successor(self) -> CarryOver:
         """The part that outlives a change of the scheduler-conf: nominations and results of evictions."""
         fresh = CarryOver()
-        fresh._is_silent = self._is_silent
+        fresh._is_silent, fresh._leaves_out_counts = self._is_silent, self._leaves_out_counts
         fresh._nominations.update(self._nominations)
         fresh._expired_nominations.update(self._expired_nominations)
         fresh._refused_evictions.update(self._refused_evictions)
@@ -103,9 +103,14 @@ class CarryOver:
         """Whether nothing carries out the intents of sessions: they make no texts for objects."""
         return self._is_silent
 
-    def keep_silent(self) -> None:
-        """Makes every session from now on silent."""
-        self._is_silent = True
+    @property
+    def leaves_out_counts(self) -> bool:
+        """Whether pods of protected jobs are not counted in searches for victims: nothing reads the counts."""
+        return self._leaves_out_counts
+
+    def keep_silent(self, *, searches: bool = False) -> None:
+        """Makes every session from now on silent; `searches`: `leaves_out_counts`, too, once it evicts."""
+        self._is_silent, self._leaves_out_counts = True, searches
 
     # --- refusals ---------------------------------------------------------------------------------------------------
 

@@ -55,10 +55,17 @@ class PossibleVictims:
     def update(self, state: ClusterState, rows: Iterable[int]) -> None:
         """Sums up rows anew. O(pods there)."""
         nodes, zeros = state.nodes.nodes, state.columns.zeros
+        known: dict[str, bool] = {}
         for row in rows:
             total: Vector | None = None
             for task in nodes[row].tasks.values():
-                if task.status in EVICTABLE_STATUSES and task.job is not None and self._may_go(task.job):
+                job = task.job
+                if task.status not in EVICTABLE_STATUSES or job is None:
+                    continue
+                may_go = known.get(job.key)
+                if may_go is None:
+                    may_go = known[job.key] = self._may_go(job)
+                if may_go:
                     total = zeros() if total is None else total
                     total += state.columns.fit(task.cls.request)
             if total is None:
