@@ -18,7 +18,7 @@ from benchmarks.api_objects import event, node, pod
 from benchmarks.measure import build_core
 from capcard_sched.gc import settle_memory
 from capcard_sched.kube.decode import KindDecoder, LineBuffer
-from capcard_sched.kube.instrumentation import NullObserver
+from capcard_sched.kube.instrumentation import Observer
 from capcard_sched.kube.kinds import KINDS
 from capcard_sched.kube.reflector import DeltaStore
 
@@ -68,7 +68,7 @@ class _Chain:
         kind: WatchedKind[Any] = next(kind for kind in KINDS if kind.name == kind_name)
         self._decoder = KindDecoder(kind)
         self._apply = apply
-        self.known = DeltaStore(kind, NullObserver())
+        self.known = DeltaStore(kind, Observer())
         self.emitted = 0
 
     def run(self, stream: bytes) -> tuple[float, float, float]:

@@ -15,7 +15,7 @@ import msgspec
 from cyclopts import Group
 
 from capcard_sched.cli.main import app
-from capcard_sched.daemon.compat_flags import GROUP, NO_EFFECT
+from capcard_sched.daemon.common_options import GROUP, NO_EFFECT
 from capcard_sched.daemon.observability.metric_samples import MOST_SERIES
 from capcard_sched.daemon.observability.metric_table import METRICS
 from capcard_sched.daemon.options import ENVIRONMENT
@@ -25,8 +25,7 @@ from capcard_sched.framework.api.node_hooks import MEANING, declared_hooks
 from capcard_sched.framework.conf.registry import Registry
 from capcard_sched.model import reasons
 from capcard_sched.model.diagnosis import JobDiagnosis
-from capcard_sched.model.trials import InsightPart, schema_of
-from capcard_sched.model.what_if import WhatIfReport
+from capcard_sched.model.trials import InsightPart, WhatIfReport, schema_of
 from tests.mutants.mutant import page as mutants_page
 
 if TYPE_CHECKING:

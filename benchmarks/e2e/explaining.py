@@ -25,8 +25,8 @@ from benchmarks.e2e.helper import Helper, Target, read_job, say
 from benchmarks.e2e.objects import Gang
 from benchmarks.e2e.server import Server
 from capcard_sched.daemon.diagnosis.saved_state import SavedSettings, as_manifest, document_text
+from capcard_sched.kube.decode import PAGE
 from capcard_sched.kube.kinds import KINDS
-from capcard_sched.kube.listing import PAGE
 from capcard_sched.kube.paths import pod_path
 from capcard_sched.model import annotations as keys
 from capcard_sched.model.kinds import KIND_BY_NAME

@@ -8,8 +8,8 @@ from capcard_sched.admission.review import DEFAULT_QUEUE, ROOT_QUEUE, AdmissionR
 from capcard_sched.model.annotations import PREEMPTABLE
 from capcard_sched.validation.checks import Finding
 from capcard_sched.validation.inventory import texts
-from capcard_sched.validation.job_policies import answers_eviction
 from capcard_sched.validation.job_structure import (
+    answers_eviction,
     check_amounts,
     check_job_structure,
     check_numbers,

@@ -1,6 +1,6 @@
 """`capcard-sched admission`: the admission webhooks of vcjobs, Queues, PodGroups and pods."""
 
-from capcard_sched.cli.exit_codes import usage_error
+from capcard_sched.cli.run import serve
 from capcard_sched.daemon.admission.options import AdmissionOptions
 
 
@@ -15,14 +15,4 @@ def admission(
 
     Exit status: 0 after SIGTERM or SIGINT; 2 for invalid flags, kubeconfig or ports; 1 on an internal error.
     """
-    problems = options.problems()
-    if problems:
-        return usage_error("\n".join(problems))
-    from capcard_sched.daemon.admission.service import run as serve
-    from capcard_sched.daemon.service import StartError
-
-    try:
-        serve(options)
-    except StartError as error:
-        return usage_error(str(error))
-    return 0
+    return serve("admission.service", options, options.problems())

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 import msgspec
 from cyclopts import Group, Parameter
 
-from capcard_sched.cli.exit_codes import Files
-from capcard_sched.cli.failures import FailureWatch
+from capcard_sched.cli.exit_codes import FailureWatch, Files
 from capcard_sched.cli.live_cluster import LiveCluster, Receiver, read_cluster
 from capcard_sched.cli.simulate import BadInputError, build_core, core_with_conf, options_of, settings_of
 from capcard_sched.controllers.objects import ROOT_QUEUE

@@ -1,9 +1,18 @@
-"""Exit statuses, the report of invalid input, and the `-f` flag, shared by all commands."""
+"""Exit statuses, the report of invalid input and of plugin errors, and the `-f` flag, shared by all commands."""
+
+from __future__ import annotations
 
 import sys
-from typing import Annotated, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 from cyclopts import Parameter
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from capcard_sched.framework.core import Core, StepResult
+    from capcard_sched.model.deltas import Delta
+    from capcard_sched.reports.recording import Recorder
 
 #: Exit status: the input or the command line is invalid.
 BAD_INPUT: Final = 2
@@ -22,3 +31,31 @@ def usage_error(text: str) -> int:
     for line in text.splitlines():
         print(f"error: {line}", file=sys.stderr)
     return BAD_INPUT
+
+
+class FailureWatch:
+    """Steps the core and counts plugin errors by (plugin, hook, error)."""
+
+    def __init__(self, core: Core | Recorder[StepResult]) -> None:
+        self._core = core
+        self.failures: dict[tuple[str, str, str], int] = {}
+        #: Errors of external systems, by the same key: reported, without effect on the exit status.
+        self.outside: dict[tuple[str, str, str], int] = {}
+
+    def step(self, deltas: Sequence[Delta], now: float) -> StepResult:
+        """Step the core; exceptions pass through."""
+        result = self._core.step(deltas, now)
+        for failure in result.report.errors:
+            key = (failure.plugin, failure.hook, failure.error)
+            counts = self.outside if failure.outside else self.failures
+            counts[key] = counts.get(key, 0) + 1
+        return result
+
+    def report(self) -> int:
+        """Print one line per distinct error. Returns the exit status of the run."""
+        for (plugin, hook, error), times in self.outside.items():
+            print(f"warning: plugin {plugin}, {hook}: {error} ({times} times)", file=sys.stderr)
+        for (plugin, hook, error), times in self.failures.items():
+            origin = f"plugin {plugin}, {hook}" if plugin else hook
+            print(f"internal error: {origin}: {error} ({times} times; the results may be incomplete)", file=sys.stderr)
+        return INTERNAL_ERROR if self.failures else 0

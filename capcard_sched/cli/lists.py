@@ -166,7 +166,7 @@ def _queues_of(item: Json) -> Sequence[str]:
 
 
 def _label_matcher(text: str) -> Callable[[Json], bool]:
-    from capcard_sched.model.queue_access import parse_label_selector
+    from capcard_sched.model.queue import parse_label_selector
     from capcard_sched.model.selectors import matches_labels
 
     try:

@@ -94,12 +94,12 @@ async def _read(
 
     from capcard_sched.insight.live_objects import JOBS, list_readable
     from capcard_sched.kube.client import Client
-    from capcard_sched.kube.instrumentation import NullObserver
+    from capcard_sched.kube.instrumentation import Observer
 
     unread: dict[str, list[str]] = {}
     conf: str | None = None
 
-    class Notes(NullObserver):
+    class Notes(Observer):
         """Collects missing and forbidden kinds; prints undecodable objects."""
 
         def watch(self, resource: str, event: str, detail: str = "") -> None:

@@ -6,6 +6,7 @@ import io
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 # The scheduler multiplies no matrices: the thread pool that OpenBLAS starts at import only costs time.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -15,8 +16,30 @@ import cyclopts
 from capcard_sched import __version__
 from capcard_sched.cli.candidates import print_candidates
 from capcard_sched.cli.exit_codes import BAD_INPUT, INTERNAL_ERROR
-from capcard_sched.cli.help import whole_flags
 from capcard_sched.gc import end_at_once, keep_all
+
+if TYPE_CHECKING:
+    from cyclopts.help import HelpEntry, HelpPanel
+    from cyclopts.help.specs import ColumnSpec
+    from rich.console import Console, ConsoleOptions
+
+
+def whole_flags(console: Console, options: ConsoleOptions, panel: HelpPanel) -> None:
+    """Print a panel of flags without wrapping them: a wrapped flag reads like another and cannot be searched for."""
+    from cyclopts.help import DefaultFormatter
+
+    DefaultFormatter(column_specs=_columns)(console, options, panel)
+
+
+def _columns(console: Console, options: ConsoleOptions, entries: list[HelpEntry]) -> tuple[ColumnSpec, ...]:
+    from cyclopts.help.specs import NameRenderer, get_default_parameter_columns
+
+    words = " ".join(label for entry in entries for label in entry.display_labels_with_metavar).split()
+    longest = max(map(len, words), default=0)
+    *marks, name, description = get_default_parameter_columns(console, options, entries)
+    width = max(longest, name.max_width or 0)
+    return (*marks, name.copy(renderer=NameRenderer(max_width=width), max_width=width, no_wrap=True), description)
+
 
 #: The name in usages: kubectl runs a program called kubectl-capcard as `kubectl capcard`.
 PROGRAM = "kubectl capcard" if Path(sys.argv[0]).name == "kubectl-capcard" else "capcard-sched"
@@ -28,7 +51,7 @@ app = cyclopts.App(
     result_action="return_value",
 )
 app.command("capcard_sched.cli.run:run", name="run", help_formatter=whole_flags)
-app.command("capcard_sched.cli.controllers:controllers", name="controllers", help_formatter=whole_flags)
+app.command("capcard_sched.cli.run:controllers", name="controllers", help_formatter=whole_flags)
 app.command("capcard_sched.cli.admission:admission", name="admission", help_formatter=whole_flags)
 app.command("capcard_sched.cli.simulate:simulate", name="simulate")
 app.command("capcard_sched.cli.replay:replay", name="replay")

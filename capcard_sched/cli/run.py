@@ -1,12 +1,14 @@
-"""`capcard-sched run`: the scheduler daemon."""
+"""`capcard-sched run` and `controllers`: the services of a Kubernetes cluster."""
 
 import re
 from collections.abc import Iterable
+from importlib import import_module
 from typing import Annotated
 
 from cyclopts import Parameter
 
 from capcard_sched.cli.exit_codes import usage_error
+from capcard_sched.daemon.controller_options import ControllerOptions
 from capcard_sched.daemon.options import Options
 
 #: Arguments of existing deployments end with `2>&1`, which without a shell arrives here as a word.
@@ -33,14 +35,34 @@ def run(
     SIGTERM or SIGINT; 2 on invalid input (flags, kubeconfig, plugins, ports and, with --strict-conf, the
     scheduler-conf); 1 on an internal error.
     """
-    problems = [*stray_words(redirections), *options.problems()]
+    return serve("service", options, [*stray_words(redirections), *options.problems()])
+
+
+def controllers(
+    *redirections: Annotated[str, Parameter(show=False)],
+    options: ControllerOptions = ControllerOptions(),  # noqa: B008 - frozen
+) -> int:
+    """Run the controllers of Jobs, PodGroups and Queues, until a signal ends them.
+
+    For clusters without Volcano's controllers. Several replicas may run; one of them leads. Flags are written
+    `--flag=value` or `--flag value`, switches `--flag` and `--flag=false`. Flags of Volcano's controllers are accepted.
+
+    Signals: SIGTERM and SIGINT end it. Exit status: 0 after a signal; 2 for flags, a kubeconfig or ports that cannot be
+    used; 1 on an internal error.
+    """
+    return serve("controller_manager", options, [*stray_words(redirections), *options.problems()])
+
+
+def serve(module: str, options: object, problems: list[str]) -> int:
+    """Run the service of a module of the daemon, unless the flags have problems. Returns the exit status."""
     if problems:
         return usage_error("\n".join(problems))
-    from capcard_sched.daemon.service import StartError
-    from capcard_sched.daemon.service import run as serve
+    from capcard_sched.daemon.common_options import StartError
+    from capcard_sched.daemon.observability.server import ServeError
+    from capcard_sched.kube.connection import ConnectionConfigError
 
     try:
-        serve(options)
-    except StartError as error:
+        import_module(f"capcard_sched.daemon.{module}").run(options)
+    except (StartError, ConnectionConfigError, ServeError) as error:
         return usage_error(str(error))
     return 0

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from capcard_sched.cli.exit_codes import Files, usage_error
-from capcard_sched.cli.failures import FailureWatch
+from capcard_sched.cli.exit_codes import FailureWatch, Files, usage_error
 from capcard_sched.controllers.objects import ROOT_QUEUE
 from capcard_sched.daemon.diagnosis.saved_state import SavedStateError, saved_settings
 from capcard_sched.model.timestamps import SPAN_FORM, DurationError, parse_span
@@ -195,7 +194,7 @@ class _progress:  # noqa: N801 - used like a function
 
 
 def _show(outcome: SimulationOutcome, output: str, shares: frozenset[str]) -> None:
-    from capcard_sched.simulation.output import as_list, to_json, to_yaml
+    from capcard_sched.simulation.manifests import as_list, to_json, to_yaml
 
     document = as_list(outcome.store)
     if output == "json":

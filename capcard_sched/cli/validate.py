@@ -56,8 +56,6 @@ class FindingRow(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class _CheckedObject(NamedTuple):
-    """One API object and its location."""
-
     document: ManifestDocument
     #: Path inside the document: "" or `items[3]` or `spec.operations[2].create`.
     place: str

@@ -97,11 +97,11 @@ def follow(
 async def _follow(source: Source, read: LiveCluster, follower: _Follower) -> None:
     from capcard_sched.kube.client import Client
     from capcard_sched.kube.informers import Informers
-    from capcard_sched.kube.instrumentation import NullObserver
+    from capcard_sched.kube.instrumentation import Observer
 
     denied: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    class Refusals(NullObserver):
+    class Refusals(Observer):
         """Ends the watch at a refusal."""
 
         def watch(self, resource: str, event: str, detail: str = "") -> None:

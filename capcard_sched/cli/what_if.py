@@ -16,7 +16,7 @@ from capcard_sched.cli.simulate import BadInputError
 
 if TYPE_CHECKING:
     from capcard_sched.cli.cluster_source import SimulationInput
-    from capcard_sched.cli.failures import FailureWatch
+    from capcard_sched.cli.exit_codes import FailureWatch
     from capcard_sched.framework.core import Core
     from capcard_sched.insight.what_if import NodeCopies, QuotaChange
     from capcard_sched.simulation.run import SimulationOutcome
@@ -128,7 +128,7 @@ def _copies(text: str) -> NodeCopies:
 def _save(changed: SimulationInput, conf: Path | None, path: Path) -> None:
     """Write an input, with its settings under a scheduler-conf file where it has settings."""
     from capcard_sched.daemon.diagnosis.saved_state import document_of
-    from capcard_sched.simulation.output import to_json
+    from capcard_sched.simulation.manifests import to_json
     from capcard_sched.simulation.scenario import as_manifests
 
     settings, document = changed.settings, as_manifests(changed.scenario)

@@ -15,10 +15,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 import uvloop
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from capcard_sched import __version__
 from capcard_sched.controllers.cronjobs import CronJobController
 from capcard_sched.controllers.jobs.job_controller import JobController
+from capcard_sched.controllers.jobs.plugins.job_plugin import KeyPair
 from capcard_sched.controllers.objects import JOB, POD_GROUP, QUEUE, meta
 from capcard_sched.controllers.podgroups import PodGroupController
 from capcard_sched.controllers.queues import QueueController
@@ -26,17 +29,17 @@ from capcard_sched.controllers.ttl import TtlController
 from capcard_sched.controllers.view import COMPONENT
 from capcard_sched.daemon.controller_metrics import ControllerMetrics
 from capcard_sched.daemon.leadership import is_expected, new_election
+from capcard_sched.daemon.observability.health import HealthState
 from capcard_sched.daemon.observability.logs import Logs
-from capcard_sched.daemon.observability.server import HealthState, open_pages
-from capcard_sched.daemon.ssh_keys import KeyPool
+from capcard_sched.daemon.observability.server import open_pages
 from capcard_sched.kube.client import ApiError, Client, Unreachable
 from capcard_sched.kube.connection import load_connection
-from capcard_sched.kube.controllers.controller_loop import ControllerLoop
+from capcard_sched.kube.controllers.controller_loop import ControllerLoop, NotReadyError
 from capcard_sched.kube.controllers.object_cache import ObjectCache
 from capcard_sched.kube.controllers.records import RecordGone, watched_kinds
 from capcard_sched.kube.controllers.write_executor import WriteExecutor
 from capcard_sched.kube.informers import Informers
-from capcard_sched.kube.instrumentation import NullObserver
+from capcard_sched.kube.instrumentation import Observer
 from capcard_sched.kube.writes.api_writer import LOW_WORKERS, ApiWriter
 from capcard_sched.kube.writes.leadership_gate import LeadershipGate
 
@@ -69,7 +72,7 @@ def run(options: ControllerOptions) -> None:
         runner.run(ControllerManager(options).run())
 
 
-class ControllerObserver(NullObserver):
+class ControllerObserver(Observer):
     """Counts requests and logs trouble with watches, once per change."""
 
     def __init__(self, metrics: ControllerMetrics) -> None:
@@ -111,8 +114,6 @@ class ControllerManager(HealthState):
         self._keys = KeyPool()
         #: An error in the loops themselves; it ends the process.
         self._failure: BaseException | None = None
-
-    # --- start and end ----------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT. Raises ServeError when a port is taken."""
@@ -224,8 +225,6 @@ class ControllerManager(HealthState):
         if self._failure is not None:
             raise self._failure
 
-    # --- leadership -------------------------------------------------------------------------------------------------
-
     def _leadership(self, leading: bool) -> None:
         self._metrics.leads(leading)
         if self._term is not None:
@@ -292,8 +291,6 @@ class ControllerManager(HealthState):
         log = self._log.info if is_expected(happening, detail) else self._log.warning
         log("election", happening=happening.value, detail=detail)
 
-    # --- changes ----------------------------------------------------------------------------------------------------
-
     def _deliver(self, changes: Sequence[Any]) -> None:
         for change in changes:
             applied: RecordChanged | RecordGone = change
@@ -325,8 +322,6 @@ class ControllerManager(HealthState):
         self._synced = True
         self._log.info("caches synced", objects=len(self._cache))
 
-    # --- health and metrics -----------------------------------------------------------------------------------------
-
     def readiness(self) -> Mapping[str, str]:
         """What must be done before this replica can lead."""
         waiting = [resource for resource, pending in self._informers.pending().items() if pending]
@@ -337,3 +332,33 @@ class ControllerManager(HealthState):
         self._metrics.sample(queues, {name: self._cache.group_phases(name) for name in queues}, len(self._cache))
         for each in self._loops:
             self._metrics.queue_length(each.name, len(each))
+
+
+_BITS: Final = 2048
+_EXPONENT: Final = 65537
+
+
+def new_key_pair() -> KeyPair:
+    """A fresh pair: the private key as PEM, the public one as a line of `authorized_keys`. Takes about 0.1 s."""
+    key = rsa.generate_private_key(_EXPONENT, _BITS)
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
+    )
+    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    return KeyPair(private.decode(), f"{public.decode()}\n")
+
+
+class KeyPool:
+    """Key pairs that are made in a thread: the event loop, which renews the Lease, does not wait for them."""
+
+    def __init__(self) -> None:
+        self._ready: list[KeyPair] = []
+
+    def take(self) -> KeyPair:
+        """A pair that is used once. Raises NotReadyError."""
+        if not self._ready:
+            raise NotReadyError(self._make)
+        return self._ready.pop()
+
+    async def _make(self) -> None:
+        self._ready.append(await asyncio.to_thread(new_key_pair))

@@ -18,6 +18,7 @@ from capcard_sched.daemon.common_options import (
     DIAGNOSIS,
     ELECTION,
     SERVING,
+    CompatFlags,
     LeaderOptions,
     address,
     flag,
@@ -26,7 +27,6 @@ from capcard_sched.daemon.common_options import (
     period,
     switch,
 )
-from capcard_sched.daemon.compat_flags import CompatFlags
 from capcard_sched.daemon.flag_values import AddressFlag, LabelMatch
 
 SCHEDULING: Final = Group("Scheduling", sort_key=2)
@@ -55,15 +55,11 @@ _HEALTH_ADDRESS: Final = AddressFlag("", 11251)
 class Options(LeaderOptions):
     """All flags. Times are seconds; an absent path is None."""
 
-    # --- cluster ----------------------------------------------------------------------------------------------------
-
     bind_workers: Annotated[int, flag(CLUSTER, values.whole(1, 256), metavar="N")] = 32
     """Number of concurrent bind requests."""
 
     use_eviction_api: Annotated[bool, switch(CLUSTER)] = False
     """Evict through the eviction subresource, which respects PodDisruptionBudgets, instead of deleting pods."""
-
-    # --- scheduling -------------------------------------------------------------------------------------------------
 
     scheduler_name: Annotated[tuple[str, ...], names(SCHEDULING)] = ("capcard-sched",)
     """Schedule pods with this `schedulerName`; repeatable. To replace Volcano, stop it and use `volcano`."""
@@ -105,8 +101,6 @@ class Options(LeaderOptions):
     max_spread_constraints: Annotated[int, flag(SCHEDULING, values.whole(1, 10000), metavar="N")] = 16
     """Topology spread constraints per pod. A pod with more is unschedulable."""
 
-    # --- leader election --------------------------------------------------------------------------------------------
-
     leader_elect_resource_lock: Annotated[Literal["leases"], flag(ELECTION)] = "leases"
     """Kind of the lock object."""
 
@@ -119,8 +113,6 @@ class Options(LeaderOptions):
 
     fence: Annotated[bool, switch(ELECTION)] = False
     """Fencing: the API server rejects bindings of a former leader, by a ValidatingAdmissionPolicy on pods/binding."""
-
-    # --- metrics and health -----------------------------------------------------------------------------------------
 
     listen_address: Annotated[AddressFlag, address(SERVING)] = _METRICS_ADDRESS
     """Listen address of /metrics."""
@@ -139,8 +131,6 @@ class Options(LeaderOptions):
 
     ca_cert_file: Annotated[Path | None, path(SERVING)] = None
     """CA for optional client certificates of the health server."""
-
-    # --- logs and diagnosis -----------------------------------------------------------------------------------------
 
     verbosity: Annotated[int, flag(DIAGNOSIS, values.whole(0, 10), name=("-v", "--v"), metavar="N")] = 0
     """Log verbosity. 0 to 2: daemon events and sessions with decisions; 3: all sessions; 4: every decision and refusal;
@@ -164,8 +154,6 @@ class Options(LeaderOptions):
     """Record deltas and decisions to this file, for `capcard-sched replay`."""
 
     ignored: CompatFlags = field(default_factory=CompatFlags)
-
-    # --- derived ----------------------------------------------------------------------------------------------------
 
     @property
     def lease_name(self) -> str:

@@ -88,8 +88,6 @@ class SchedulerThread:
         #: When the last session ended while leading, by the monotonic clock; None before the first.
         self.last_cycle: float | None = None
 
-    # --- other threads ----------------------------------------------------------------------------------------------
-
     def start(self) -> None:
         """Start the thread as a standby."""
         self._thread.start()
@@ -145,8 +143,6 @@ class SchedulerThread:
         """Wait for the end of the thread; False after `timeout` seconds."""
         self._thread.join(timeout)
         return not self._thread.is_alive()
-
-    # --- the thread -------------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
         self._leading = True

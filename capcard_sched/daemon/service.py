@@ -19,6 +19,7 @@ import structlog
 import uvloop
 
 from capcard_sched import __version__
+from capcard_sched.daemon.common_options import StartError
 from capcard_sched.daemon.conf_file import ConfFile
 from capcard_sched.daemon.diagnosis.cache_debugger import CacheDebugger
 from capcard_sched.daemon.diagnosis.recording import Recording, RecordingError
@@ -60,10 +61,6 @@ _RELEASE_SECONDS: Final = 1.0
 _EXIT_SECONDS: Final = 4.95
 #: Seconds: interval between updates of the backend's gauges.
 _GAUGE_SECONDS: Final = 1.0
-
-
-class StartError(Exception):
-    """Invalid input at startup: flags, files, plugins, ports. The text has one line per problem."""
 
 
 def run(options: Options) -> None:
@@ -145,8 +142,6 @@ class Service:
         self._backend: Backend
         self._stop = asyncio.Event()
         self._background: set[asyncio.Task[Any]] = set()
-
-    # --- startup and shutdown ---------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Run until SIGTERM or SIGINT. Raises ServeError if a port is not available."""
@@ -246,8 +241,6 @@ class Service:
         task.add_done_callback(done)
         return task
 
-    # --- leadership: LeadershipHandler ------------------------------------------------------------------------------
-
     def leads(self, leading: bool) -> None:
         """Record the change in metrics, health and recording."""
         self._metrics.leader(leading)
@@ -296,8 +289,6 @@ class Service:
         self._log.info("caches synced", seconds=round(time.monotonic() - began, 3), **counts)
         await self._thread.query(lambda _: settle_memory())
 
-    # --- scheduler thread: Listener ---------------------------------------------------------------------------------
-
     def _hand_over(self, intents: Sequence[Intent]) -> None:
         """Submit intents, from the scheduler thread."""
         with contextlib.suppress(RuntimeError):  # the loop is closed at shutdown
@@ -333,8 +324,6 @@ class Service:
         self._metrics.internal_error(what.partition(" ")[0])
         self._log.error("internal error", part=what, error=f"{type(error).__name__}: {error}", exc_info=error)
 
-    # --- metrics ----------------------------------------------------------------------------------------------------
-
     async def _sample(self) -> None:
         if self._metrics.wants_sample:
             self._metrics.plugin_samples(await self._thread.query(self._metrics.sample))
@@ -352,8 +341,6 @@ class Service:
                 self._log.warning("slow scheduling cycle", detail=report)
             slow = bool(report)
             await asyncio.sleep(_GAUGE_SECONDS)
-
-    # --- scheduler-conf ---------------------------------------------------------------------------------------------
 
     def _use_conf(self, conf: Conf, digest: str) -> None:
         self._metrics.conf_reload("loaded", digest)

@@ -19,8 +19,8 @@ import structlog
 
 from capcard_sched.framework.api.plugin import Reads
 from capcard_sched.framework.conf.metrics_section import PROMETHEUS, PrometheusSettings, prometheus_of, without_password
-from capcard_sched.kube.backoff import RetryBackoff
-from capcard_sched.kube.cancellation import cancellations
+from capcard_sched.kube.errors import cancellations
+from capcard_sched.kube.writes.write_backoff import RetryBackoff
 from capcard_sched.model.deltas import NodeUsageChanged
 from capcard_sched.model.usage import PERIOD, STALE_SECONDS, NodeUsage
 

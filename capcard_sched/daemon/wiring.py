@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from capcard_sched.daemon.diagnosis.log_level import LevelServer
 from capcard_sched.daemon.leadership import Leadership
+from capcard_sched.daemon.observability.logs import LevelServer
 from capcard_sched.daemon.observability.server import Tls, open_pages
 from capcard_sched.kube import volumes
 from capcard_sched.kube.client import Client

@@ -13,9 +13,9 @@ import msgspec
 from capcard_sched.controllers.objects import JOB, Key
 from capcard_sched.kube.client import ApiError, Client, Unreachable
 from capcard_sched.kube.controllers.records import RESOURCES, path_of
+from capcard_sched.kube.decode import PAGE, ReadAhead
 from capcard_sched.kube.informers import initial_deltas, list_all
 from capcard_sched.kube.kinds import KINDS, WatchedKind
-from capcard_sched.kube.listing import PAGE, ReadAhead
 from capcard_sched.kube.paths import events_path
 from capcard_sched.kube.reflector import DeltaStore
 from capcard_sched.model.deltas import ObjectChanged, ObjectGone

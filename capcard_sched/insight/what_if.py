@@ -20,7 +20,7 @@ from capcard_sched.insight.changes import UnknownObjectError, set_card_quota, se
 from capcard_sched.insight.job_runs import group_key, job_key, vcjob_key
 from capcard_sched.insight.trial import changed_usage, figures_of
 from capcard_sched.model.timestamps import parse_timestamp
-from capcard_sched.model.what_if import JobChange, PodCounts, WhatIfReport
+from capcard_sched.model.trials import JobChange, PodCounts, WhatIfReport
 from capcard_sched.model.workload import display_name
 from capcard_sched.simulation.kinds import NODE
 from capcard_sched.simulation.scenario import Entry, Origin, in_creation_order

@@ -17,21 +17,46 @@ from urllib.parse import quote, urlencode
 import aiohttp
 from yarl import URL
 
-from capcard_sched.kube.cancellation import cancellations
 from capcard_sched.kube.connection import ConnectionConfigError
-from capcard_sched.kube.errors import ApiError, RequestWithheld, Unreachable, api_error
-from capcard_sched.kube.instrumentation import NullObserver
+from capcard_sched.kube.errors import ApiError, RequestWithheld, Unreachable, api_error, cancellations
+from capcard_sched.kube.instrumentation import Observer
 from capcard_sched.kube.paths import resource_of, verb_of
 from capcard_sched.kube.pool import HttpResponse, Pool
 from capcard_sched.kube.stream import AbortingConnector, Stream, read_body, unreachable
-from capcard_sched.kube.throttle import Throttle
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
     from types import TracebackType
 
     from capcard_sched.kube.connection import Connection
-    from capcard_sched.kube.instrumentation import Observer
+
+
+class Throttle:
+    """A token bucket with debt: requests pass in FIFO order and wait no longer than the rate requires."""
+
+    def __init__(self, qps: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
+        """`qps`: requests per second, 0 for no limit. `burst`: requests that pass at once after a pause, at least 1."""
+        self._qps = qps
+        self._burst = float(max(burst, 1))
+        self._clock = clock
+        self._tokens = self._burst
+        self._filled = clock()
+
+    def reserve(self) -> float:
+        """Take a token; returns seconds to wait before using it."""
+        if self._qps <= 0:
+            return 0.0
+        now = self._clock()
+        self._tokens = min(self._burst, self._tokens + (now - self._filled) * self._qps) - 1.0
+        self._filled = now
+        return max(0.0, -self._tokens / self._qps)
+
+    async def wait(self) -> None:
+        """Take a token and wait until it is valid."""
+        delay = self.reserve()
+        if delay > 0:
+            await asyncio.sleep(delay)
+
 
 __all__ = ["ApiError", "Client", "RequestWithheld", "Stream", "Unreachable"]
 
@@ -101,7 +126,7 @@ class Client:
         self._connections = connections
         self._timeout = timeout
         self._throttle = Throttle(qps, burst, clock)
-        self._observer = observer or NullObserver()
+        self._observer = observer or Observer()
         self._clock = clock
         # Responses are not compressed: unpacking a list costs more than its transfer over a cluster's network.
         self._headers = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": user_agent}
@@ -143,8 +168,6 @@ class Client:
             auto_decompress=False,
             read_bufsize=_READ_AHEAD,
         )
-
-    # --- requests ---------------------------------------------------------------------------------------------------
 
     async def request(
         self,
@@ -325,8 +348,6 @@ class Client:
         url = URL(self.connection.server + path, encoded=True)  # paths come quoted from kube.paths
         return url.with_query(dict(params)) if params else url
 
-    # --- tokens -----------------------------------------------------------------------------------------------------
-
     async def _present_token(self) -> str | None:
         """Return the token; read it again in a thread when it has expired, since that may run an exec plugin."""
         if self._token_expired():
@@ -358,7 +379,6 @@ class Client:
 
 
 def _authorization(token: str | None) -> dict[str, str]:
-    """The Authorization header for a token."""
     if token is None:
         return {}
     return {"Authorization": token if token.startswith("Basic ") else f"Bearer {token}"}

@@ -10,7 +10,7 @@ import os
 import ssl
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 import msgspec
 
@@ -44,31 +44,17 @@ class Connection(msgspec.Struct, frozen=True):
     server_name: str | None = None
 
 
-class _Configuration(Protocol):
-    """The fields of `kubernetes.client.Configuration` that are read here."""
-
-    host: str
-    ssl_ca_cert: str | None
-    cert_file: str | None
-    key_file: str | None
-    verify_ssl: bool
-    tls_server_name: str | None
-    proxy: str | None
-
-    def get_api_key_with_prefix(self, identifier: str) -> str | None: ...
-
-
 class _Login:
     """The library's configuration, with a function that loads it again."""
 
-    def __init__(self, load: Callable[[], _Configuration]) -> None:
+    def __init__(self, load: Callable[[], Any]) -> None:
         self._load = load
         self.configuration = load()
 
     def token(self) -> str | None:
         # The call runs the library's hook, which reads an old token file again and renews an expired token.
         try:
-            value = self.configuration.get_api_key_with_prefix("BearerToken")
+            value: str | None = self.configuration.get_api_key_with_prefix("BearerToken")
         except Exception as error:  # credential plugins and files raise anything
             raise ConnectionConfigError(f"cannot read the token: {error}") from error
         if not value:
@@ -111,8 +97,8 @@ def in_cluster(folder: Path = SERVICE_ACCOUNT) -> Connection:
     from kubernetes.config import ConfigException
     from kubernetes.config.incluster_config import InClusterConfigLoader
 
-    def load() -> _Configuration:
-        configuration: _Configuration = Configuration(proxy="")
+    def load() -> Any:
+        configuration = Configuration(proxy="")
         try:
             loader = InClusterConfigLoader(  # type: ignore[no-untyped-call]
                 str(folder / "token"), str(folder / "ca.crt"), environ=os.environ
@@ -139,9 +125,9 @@ def _from_kubeconfig(path: str, master: str | None, context: str | None) -> Conn
 
     namespace = ""
 
-    def load() -> _Configuration:
+    def load() -> Any:
         nonlocal namespace
-        configuration: _Configuration = Configuration(proxy="")
+        configuration = Configuration(proxy="")
         try:
             document = KubeConfigMerger(path).config  # type: ignore[no-untyped-call]
             if document is None:

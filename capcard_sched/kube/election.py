@@ -113,8 +113,6 @@ class Election:
         #: The current `error` of requests, `problems` of the Lease and `holder`.
         self._reported: ReportOnce[str, str] = ReportOnce()
 
-    # --- state --------------------------------------------------------------------------------------------------------
-
     def is_leader(self) -> bool:
         """Whether this replica may write now. Called before every write, from any thread."""
         return self._observation.is_leader(self._clock())
@@ -150,8 +148,6 @@ class Election:
     def renewal_age(self) -> float | None:
         """Seconds since the last successful renewal was sent; None for a standby."""
         return self._clock() - self._observation.renewed_at if self._observation.leading else None
-
-    # --- run and release ----------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Acquire, renew, acquire again after a loss. Ends by `release`, or by cancellation: the Lease then expires."""
@@ -210,8 +206,6 @@ class Election:
         while True:
             await self._acquire()
             await self._renew_until_lost()
-
-    # --- acquire ------------------------------------------------------------------------------------------------------
 
     async def _acquire(self) -> None:
         """Return once this replica leads."""
@@ -288,8 +282,6 @@ class Election:
         for holder in self._reported.update("holder", others):
             self._on_report(ElectionEvent.HOLDER, holder)
 
-    # --- renew --------------------------------------------------------------------------------------------------------
-
     async def _renew_until_lost(self) -> None:
         """Renew until the term ends; return as a standby."""
         observation = self._observation
@@ -335,8 +327,6 @@ class Election:
             self._on_report(ElectionEvent.LOST, reason)
             self._on_change(False)
 
-    # --- requests -----------------------------------------------------------------------------------------------------
-
     async def _read(self) -> None:
         """Read and observe the live Lease, or its absence."""
         lease = None
@@ -368,8 +358,6 @@ class Election:
                 return await self._client.request(method, path, body=body, timeout=self._timeout, throttled=False)
         except TimeoutError as error:
             raise Unreachable(f"{method} {path}: no response in {self._timeout:g} s", sent=True) from error
-
-    # --- reports ------------------------------------------------------------------------------------------------------
 
     def _lease_name(self) -> str:
         return f"Lease {self._namespace}/{self._name}"

@@ -1,7 +1,8 @@
-"""Errors of requests: an error response, no response, or a request that was withheld."""
+"""Errors of requests: an error response, no response, or a request that was withheld; and what libraries do to them."""
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
@@ -124,3 +125,13 @@ def forget_frames(error: BaseException) -> None:
     while seen is not None:
         seen.__traceback__ = None
         seen = seen.__cause__ or seen.__context__
+
+
+def cancellations() -> int:
+    """Number of cancellations of the running task so far; growth across a call means that the call swallowed one.
+
+    aiohappyeyeballs (and aiohttp through it) cancels the losing attempts of a connection race. A cancellation of the
+    caller at that moment is swallowed, and the connection is returned: a loop that runs until cancelled would not end.
+    """
+    task = asyncio.current_task()
+    return task.cancelling() if task is not None else 0

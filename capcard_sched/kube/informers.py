@@ -8,21 +8,18 @@ from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from capcard_sched.kube.decode import KindDecoder, UndecodableObject
+from capcard_sched.kube.decode import DEFAULT_SETTINGS, KindDecoder, UndecodableObject, pages
 from capcard_sched.kube.errors import ApiError
-from capcard_sched.kube.instrumentation import NullObserver
+from capcard_sched.kube.instrumentation import Observer
 from capcard_sched.kube.kinds import KINDS
-from capcard_sched.kube.listing import DEFAULT_SETTINGS, pages
 from capcard_sched.kube.reflector import DeltaStore, Reflector
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from capcard_sched.kube.client import Client
-    from capcard_sched.kube.decode import ListPage
-    from capcard_sched.kube.instrumentation import Observer
+    from capcard_sched.kube.decode import ListPage, WatchSettings
     from capcard_sched.kube.kinds import WatchedKind
-    from capcard_sched.kube.listing import WatchSettings
     from capcard_sched.model.deltas import Delta
 
 
@@ -113,7 +110,7 @@ async def list_all(
     Skips optional kinds that are missing or forbidden. Raises ApiError and Unreachable.
     """
     out: list[Delta] = []
-    watch_observer = observer or NullObserver()
+    watch_observer = observer or Observer()
     for kind in kinds:
         store = DeltaStore(kind, watch_observer)
         try:

@@ -42,7 +42,3 @@ class Observer:
 
     def dropped(self, kind: str, count: int) -> None:
         """`count` writes were dropped unsent."""
-
-
-class NullObserver(Observer):
-    """Discards everything: for one-shot commands."""

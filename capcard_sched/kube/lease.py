@@ -141,8 +141,6 @@ class LeaseObservation:
         self.renewed_at = -math.inf
         self.claimed = False
 
-    # --- observation --------------------------------------------------------------------------------------------------
-
     def observe(self, lease: Lease | None, now: float) -> None:
         """Record the Lease of the last response; None when there is none."""
         self._lease = lease
@@ -170,8 +168,6 @@ class LeaseObservation:
         declared = self.record.lease_duration_seconds
         duration = declared if declared is not None and declared > 0 else self._duration
         return max(0.0, self._seen_at + duration - now)
-
-    # --- records to write ---------------------------------------------------------------------------------------------
 
     def claim(self, name: str, namespace: str, now: datetime) -> Lease:
         """The Lease that opens a term of this replica, with a number of its own.
@@ -219,8 +215,6 @@ class LeaseObservation:
             return Lease(self._lease.metadata, spec)
         metadata = {"name": name, "namespace": namespace, "labels": LABELS}
         return Lease(msgspec.Raw(_encoder.encode(metadata)), spec)
-
-    # --- own term -----------------------------------------------------------------------------------------------------
 
     def acquired(self, lease: Lease, started: float, now: float) -> bool:
         """Open the term: the claim sent at `started` was written. False when the term expired before the response."""

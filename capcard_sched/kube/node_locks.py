@@ -70,8 +70,6 @@ class _LockOwner(NamedTuple):
 
 
 class _LockWaiter:
-    """A binding that waits for the lock of its node."""
-
     __slots__ = ("attempts", "seen", "since", "uid")
 
     def __init__(self, uid: str, since: float) -> None:

@@ -17,8 +17,7 @@ from aiohappyeyeballs import start_connection
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from yarl import URL
 
-from capcard_sched.kube.cancellation import cancellations
-from capcard_sched.kube.errors import ApiError, RequestWithheld, Unreachable, forget_frames
+from capcard_sched.kube.errors import ApiError, RequestWithheld, Unreachable, cancellations, forget_frames
 
 if TYPE_CHECKING:
     import ssl
@@ -224,8 +223,6 @@ class _Connection(asyncio.Protocol):
         if self._done is not None and not self._done.done():
             self._done.set_exception(error)
 
-    # --- asyncio.Protocol -------------------------------------------------------------------------------------------
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._registry.add(self)
@@ -255,8 +252,6 @@ class _Connection(asyncio.Protocol):
         # The parser holds its listener: both, and the buffers of TLS, would stay until a full garbage collection.
         del self._parser
         self._transport = None
-
-    # --- callbacks of httptools -------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
         if self._done is None or self._done.done():

@@ -16,30 +16,30 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
 
-from capcard_sched.kube.backoff import RetryBackoff
 from capcard_sched.kube.decode import (
     ADDED,
     BOOKMARK,
+    DEFAULT_SETTINGS,
     DELETED,
     MODIFIED,
     DecodeFailure,
     KindDecoder,
     LineBuffer,
     UndecodableObject,
+    pages,
 )
 from capcard_sched.kube.errors import ApiError, Unreachable
 from capcard_sched.kube.kinds import WatchSpec
-from capcard_sched.kube.listing import DEFAULT_SETTINGS, pages
+from capcard_sched.kube.writes.write_backoff import RetryBackoff
 from capcard_sched.model.objects import ObjectMeta
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from capcard_sched.kube.client import Client, Stream
-    from capcard_sched.kube.decode import AnyEvent
+    from capcard_sched.kube.decode import AnyEvent, WatchSettings
     from capcard_sched.kube.instrumentation import Observer
     from capcard_sched.kube.kinds import WatchedKind
-    from capcard_sched.kube.listing import WatchSettings
     from capcard_sched.model.deltas import Delta
 
 T = TypeVar("T", bound=WatchSpec)
@@ -228,8 +228,6 @@ class Reflector(Generic[T]):
             self._task.cancel()
         await done
 
-    # --- list and watch ---------------------------------------------------------------------------------------------
-
     async def _list_and_watch(self) -> None:
         while True:
             delay = 0.0
@@ -309,8 +307,6 @@ class Reflector(Generic[T]):
         for done in relists:
             if not done.done():
                 done.set_result(None)
-
-    # --- one watch --------------------------------------------------------------------------------------------------
 
     async def _watch(self, *, resumed: bool) -> None:
         """Watch until the stream ends or fails."""

@@ -17,7 +17,7 @@ import msgspec
 from capcard_sched.kube.client import ApiError, Unreachable
 from capcard_sched.kube.paths import claim_path, node_path, volume_path
 from capcard_sched.kube.writes.requests import MERGE, annotation_changes
-from capcard_sched.kube.writes.retry_class import RetryClass, retry_after_of, retry_class
+from capcard_sched.kube.writes.write_call import RetryClass, retry_after_of, retry_class
 from capcard_sched.model.objects import NodeObject
 from capcard_sched.model.selectors import matches_node_selector
 from capcard_sched.model.volumes import (

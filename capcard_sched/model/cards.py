@@ -65,7 +65,6 @@ _decoder = json.JSONDecoder(
 
 
 def _written(value: object) -> str:
-    """A JSON value, formatted for error messages."""
     if isinstance(value, _NotAnInteger):
         return shortened(value.text)
     if isinstance(value, _Members):
@@ -99,7 +98,6 @@ def _members(text: str | None) -> _Members:
 
 
 def _amount(key: str, value: object) -> int:
-    """The milli-cards of one member."""
     if isinstance(value, int) and not isinstance(value, bool):
         if 0 <= value <= MAX_CARDS:
             return value * CARD
@@ -196,8 +194,6 @@ class CardKind(NamedTuple):
 
 
 class NodeCards(NamedTuple):
-    """The cards of a node."""
-
     #: Card to (milli-cards, resource name), sorted by card.
     cards: dict[str, tuple[int, str]]
     #: Labels that are not positive integers, as (key, value), sorted.

@@ -67,8 +67,6 @@ class HyperNodeSpec(ApiStruct, frozen=True):
 
 
 class HyperNodeObject(ApiStruct, frozen=True, tag="HyperNode", tag_field="kind"):
-    """A HyperNode."""
-
     metadata: ObjectMeta = ObjectMeta()
     spec: HyperNodeSpec = HyperNodeSpec()
 

@@ -89,8 +89,6 @@ class WatchRule:
 
 
 class Kind(NamedTuple):
-    """One kind."""
-
     name: str
     #: `v1`, or group and version.
     api_version: str

@@ -41,8 +41,6 @@ class ResourceQuotaStatus(ApiStruct, frozen=True):
 
 
 class ResourceQuotaObject(ApiStruct, frozen=True, tag="ResourceQuota", tag_field="kind"):
-    """A ResourceQuota."""
-
     metadata: ObjectMeta = ObjectMeta()
     spec: ResourceQuotaSpec = ResourceQuotaSpec()
     status: ResourceQuotaStatus = ResourceQuotaStatus()
@@ -63,8 +61,6 @@ class DisruptionBudgetStatus(ApiStruct, frozen=True):
 
 
 class PodDisruptionBudgetObject(ApiStruct, frozen=True, tag="PodDisruptionBudget", tag_field="kind"):
-    """A PodDisruptionBudget."""
-
     metadata: ObjectMeta = ObjectMeta()
     spec: DisruptionBudgetSpec = DisruptionBudgetSpec()
     status: DisruptionBudgetStatus = DisruptionBudgetStatus()

@@ -279,8 +279,6 @@ class PodGroupCondition(ApiStruct, frozen=True):
 
 
 class NetworkTopologySpec(ApiStruct, frozen=True):
-    """Network topology constraint of the pods."""
-
     mode: str | None = None
     highest_tier_allowed: int | None = None
     highest_tier_name: str | None = None
@@ -314,8 +312,6 @@ class Guarantee(ApiStruct, frozen=True):
 
 
 class NodeGroupTerms(ApiStruct, frozen=True):
-    """Names of node groups."""
-
     required: tuple[str, ...] | None = msgspec.field(
         name="requiredDuringSchedulingIgnoredDuringExecution", default=None
     )
@@ -325,8 +321,6 @@ class NodeGroupTerms(ApiStruct, frozen=True):
 
 
 class QueueAffinity(ApiStruct, frozen=True):
-    """Required and preferred node groups of a queue."""
-
     node_group_affinity: NodeGroupTerms | None = None
     node_group_anti_affinity: NodeGroupTerms | None = None
 

@@ -2,6 +2,10 @@
 
 Requests follow the kubelet: overhead is added after the maximum over init containers, a limit is the default of a
 missing request, and pod-level `spec.resources` override the containers for cpu, memory and huge pages.
+
+A pod is Guaranteed when every container limits cpu and memory and requests the same amounts; `spec.resources` replace
+the containers. A static CPU manager assigns exclusive CPUs to each container of a Guaranteed pod that requests whole
+CPUs.
 """
 
 from __future__ import annotations
@@ -9,7 +13,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from capcard_sched.model.objects import Affinity, HostPort, Toleration, TopologySpreadConstraint
-from capcard_sched.model.qos import own_cpus
 from capcard_sched.model.quantity import MAX_POD_AMOUNT, QuantityError, base_amount
 from capcard_sched.model.resources import CPU, MEMORY, PODS
 from capcard_sched.model.task_class import ContainerAmounts
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from capcard_sched.model.in_tree_volumes import AttachmentKey
-    from capcard_sched.model.objects import Container, PodObject, PodSpec, RawAmounts, Volume
+    from capcard_sched.model.objects import Container, PodObject, PodSpec, RawAmounts, ResourceRequirements, Volume
 
 #: milli-CPU and bytes. Defaults of a container without a request in least/most-requested scores.
 DEFAULT_CPU_MILLI = 100
@@ -344,3 +347,51 @@ def _sides(container: Container) -> tuple[RawAmounts, RawAmounts]:
 def _extended(raw: RawAmounts) -> tuple[tuple[str, int], ...]:
     amounts = ((name, base_amount(name, quantity)) for name, quantity in raw.items() if "/" in name)
     return tuple(sorted((name, amount) for name, amount in amounts if amount is not None))
+
+
+_MILLI = 1000
+
+
+def own_cpus(spec: PodSpec) -> tuple[tuple[str, int], ...] | None:
+    """Name and number of CPUs of each container with exclusive CPUs, in the order of the kubelet's admission.
+
+    None when the pod is not Guaranteed. Empty when no container qualifies: fractional requests, or amounts in
+    `spec.resources`, which CPU managers ignore. Sidecars are first; other init containers release their CPUs to later
+    containers and are omitted. Never raises: an invalid amount counts as unset.
+    """
+    if spec.resources is not None and (_has(spec.resources.requests) or _has(spec.resources.limits)):
+        return () if _milli_cpu(spec.resources) is not None else None
+    init = spec.init_containers or ()
+    amounts = [_milli_cpu(container.resources) for container in (*init, *spec.containers)]
+    if not amounts or None in amounts:
+        return None
+    lasting: list[Container] = [each for each in init if each.restart_policy == "Always"]
+    found = []
+    for container in (*lasting, *spec.containers):
+        milli = _milli_cpu(container.resources) or 0
+        if milli and milli % _MILLI == 0:
+            found.append((container.name, milli // _MILLI))
+    return tuple(found)
+
+
+def _has(amounts: RawAmounts | None) -> bool:
+    return amounts is not None and (CPU in amounts or MEMORY in amounts)
+
+
+def _milli_cpu(resources: ResourceRequirements | None) -> int | None:
+    """The cpu request when requests equal limits for cpu and memory, else None."""
+    if resources is None or not resources.limits:
+        return None
+    limits, requests = resources.limits, resources.requests or {}
+    cpu = 0
+    for resource in (CPU, MEMORY):
+        try:
+            limit = base_amount(resource, limits.get(resource, 0))
+            request = limit if resource not in requests else base_amount(resource, requests[resource])
+        except QuantityError:
+            return None
+        if not limit or limit != request:
+            return None
+        if resource == CPU:
+            cpu = limit
+    return cpu

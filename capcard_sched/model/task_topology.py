@@ -37,8 +37,6 @@ class TaskAffinityGroups(NamedTuple):
 
 
 class TopologyProblem(NamedTuple):
-    """The problem of one annotation."""
-
     key: str
     detail: str
     #: A well-formed name without task: its pods may not exist yet.

@@ -53,8 +53,6 @@ class PersistentVolumeClaimObject(ApiStruct, frozen=True, tag="PersistentVolumeC
 
 
 class ClaimReference(ApiStruct, frozen=True):
-    """The claim of a volume."""
-
     namespace: str = ""
     name: str = ""
     uid: str = ""

@@ -20,7 +20,7 @@ from capcard_sched.model.cards import CARD, CardSyntaxError, discover_cards, par
 from capcard_sched.model.quantity import format_amount
 from capcard_sched.model.queue import ROOT
 from capcard_sched.model.resources import VGPU_RESOURCES
-from capcard_sched.reports.pods import (
+from capcard_sched.reports.shared_cards import (
     amounts_of,
     is_charged,
     is_pending,
@@ -29,8 +29,8 @@ from capcard_sched.reports.pods import (
     pod_reason,
     pod_requests,
     scheduled_at,
+    shared_cards,
 )
-from capcard_sched.reports.shared_cards import shared_cards
 from capcard_sched.reports.terminal import format_base_amount
 
 if TYPE_CHECKING:
@@ -161,8 +161,6 @@ class _Cluster:
                 _, total, nodes = self._cards.get(card, (resource, 0, 0))
                 self._cards[card] = (resource, total + amount, nodes + 1)
 
-    # --- jobs ---
-
     def jobs(self, now: float) -> tuple[JobRow, ...]:
         rows = []
         with_group: set[str] = set()
@@ -229,8 +227,6 @@ class _Cluster:
         events = [event for event in events if event.get("reason") not in _ECHOES and event.get("type") == "Warning"]
         last = max(events, key=lambda event: str(event.get("lastTimestamp", "")), default=None)
         return str(last.get("message", "")) if last is not None else ""
-
-    # --- queues and cards ---
 
     def _charges(self) -> dict[str, Counter[str]]:
         """Queue to card or resource to the usage of its scheduled pods: milli-cards, base units of cpu and memory."""

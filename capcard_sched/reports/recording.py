@@ -1,4 +1,4 @@
-"""Records a simulated run: cards in use per pod, waiting times, evictions, jobs blocked by quota.
+"""Records a simulated run: cards and shared cards in use per pod, waiting times, evictions, jobs blocked by quota.
 
 A `Recorder` wraps the core: it reads the deltas that go in and the intents that come out, and changes neither. It does
 not depend on the simulator.
@@ -6,6 +6,7 @@ not depend on the simulator.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import msgspec
@@ -20,18 +21,67 @@ from capcard_sched.model.annotations import (
     SERVICE_TYPE,
     VGPU_IDS,
 )
+from capcard_sched.model.card_registration import decode_registration
 from capcard_sched.model.cards import CARD, CardSyntaxError, NodeCards, discover_cards, parse_card_name
 from capcard_sched.model.deltas import BindFailed, Delta, EvictFailed, ObjectChanged, ObjectGone
 from capcard_sched.model.intents import Bind, Evict
 from capcard_sched.model.objects import NodeObject, PodGroupObject, PodObject
+from capcard_sched.model.pod_devices import decode_devices
 from capcard_sched.model.quantity import QuantityError, amounts, units
-from capcard_sched.reports.shared_use import SharedUse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from capcard_sched.model.intents import Intent, ObjectRef
     from capcard_sched.model.refusal import Refusal
+
+
+class SharedUse:
+    """Counts a card as used while at least one pod has a share of it. Every method returns changes by card type."""
+
+    def __init__(self) -> None:
+        #: Node to registration text and to the type of each card by uuid.
+        self._nodes: dict[str, tuple[str, dict[str, str]]] = {}
+        #: (node, uuid) to shares.
+        self._shares: Counter[tuple[str, str]] = Counter()
+        #: Pod uid to its cards: node, uuid, type.
+        self._held: dict[str, list[tuple[str, str, str]]] = {}
+
+    def see_node(self, name: str, registration: str) -> Mapping[str, int]:
+        """The registration of a node, "" without one: changes of the number of cards."""
+        known = self._nodes.get(name, ("", {}))
+        if known[0] == registration:
+            return {}
+        cards = {card.uuid: card.type for card in decode_registration(registration).cards} if registration else {}
+        self._nodes[name] = registration, cards
+        changes = Counter(cards.values())
+        changes.subtract(known[1].values())
+        return changes
+
+    def take(self, uid: str, node: str, devices: str) -> Mapping[str, int]:
+        """A pod is bound with these devices: cards that were idle before."""
+        types = self._nodes.get(node, ("", {}))[1]
+        changes: Counter[str] = Counter()
+        held = self._held.setdefault(uid, [])
+        for container in decode_devices(devices).containers:
+            for device in container:
+                if device.uuid not in types:
+                    continue
+                held.append((node, device.uuid, types[device.uuid]))
+                self._shares[node, device.uuid] += 1
+                changes[types[device.uuid]] += self._shares[node, device.uuid] == 1
+        return changes
+
+    def release(self, uid: str) -> Mapping[str, int]:
+        """A pod ends: cards that are idle now, as negative numbers."""
+        changes: Counter[str] = Counter()
+        for node, uuid, type in self._held.pop(uid, ()):
+            self._shares[node, uuid] -= 1
+            if not self._shares[node, uuid]:
+                del self._shares[node, uuid]
+                changes[type] -= 1
+        return changes
+
 
 _FINISHED = ("Succeeded", "Failed")
 
@@ -157,8 +207,6 @@ class Recorder(Generic[_R]):
         """End the recording at `end` (Unix seconds): cards in use and pending pods last until then."""
         self.end = max(self.end, end)
 
-    # --- facts ------------------------------------------------------------------------------------------------------
-
     def _facts(self, deltas: Iterable[Delta], now: float) -> None:
         for delta in deltas:
             match delta:
@@ -228,8 +276,6 @@ class Recorder(Generic[_R]):
             if record.bound is None:
                 del self.pods[gone]  # never bound: its wait has no end to measure
                 self._end_waits(record.job, now)
-
-    # --- decisions --------------------------------------------------------------------------------------------------
 
     def _bound(self, uid: str, node: str, now: float, notes: Mapping[str, str]) -> None:
         record, pod = self.pods.get(uid), self._objects.get(uid)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.table import Table
 
 from capcard_sched.model.quantity import is_in_bytes
 from capcard_sched.model.resources import PODS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from rich.table import Table
 
 #: Columns: the width when the output is not a terminal; long reasons stay on few lines.
 _PLAIN_WIDTH = 160
@@ -28,6 +29,8 @@ def console_for(*, stderr: bool = False) -> Console:
 
 def titled_table(title: str, *, footer: bool = False) -> Table:
     """An empty table without lines, below its title."""
+    from rich.table import Table
+
     return Table(
         title=title,
         title_justify="left",

@@ -15,7 +15,7 @@ from capcard_sched.reports.terminal import console_for, format_amount
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from capcard_sched.model.what_if import JobChange, WhatIfReport
+    from capcard_sched.model.trials import JobChange, WhatIfReport
 
 
 def print_what_if(report: WhatIfReport) -> None:

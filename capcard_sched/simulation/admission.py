@@ -78,8 +78,6 @@ class Admission:
             return merged(obj, {"status": {"phase": phase}})
         return obj
 
-    # --- claims ---
-
     def _claim(self, obj: JsonObject) -> JsonObject:
         patch: JsonObject = {"status": {"phase": status(obj).get("phase") or "Pending"}}
         named = CLASS_ANNOTATION in annotations_of(obj) or spec(obj).get("storageClassName") is not None
@@ -93,8 +91,6 @@ class Admission:
             if defaults:
                 patch["spec"] = {"storageClassName": max(defaults)[1]}
         return merged(obj, patch)
-
-    # --- pods ---
 
     def _pod(self, obj: JsonObject) -> JsonObject:
         found = spec(obj)
@@ -136,8 +132,6 @@ class Admission:
             "priorityClassName": meta(chosen)["name"],
             "preemptionPolicy": policy,
         }
-
-    # --- Jobs ---
 
     def _job(self, obj: JsonObject) -> JsonObject:
         """The defaults of the admission webhook, over those of the CRD and of the default queue."""

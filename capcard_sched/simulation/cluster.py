@@ -1,4 +1,4 @@
-"""The simulated cluster: store, kubelets and controllers together, settled after every change."""
+"""The simulated cluster: store, kubelets and controllers together, settled after every change; garbage collection."""
 
 from __future__ import annotations
 
@@ -7,23 +7,21 @@ from typing import TYPE_CHECKING, Protocol
 from capcard_sched.controllers.cronjobs import CronJobController
 from capcard_sched.controllers.jobs.job_controller import JobController
 from capcard_sched.controllers.jobs.plugins.job_plugin import KeyPair
-from capcard_sched.controllers.objects import QUEUE, ROOT_QUEUE, SCHEDULING_API
+from capcard_sched.controllers.objects import QUEUE, ROOT_QUEUE, SCHEDULING_API, key_of, meta
 from capcard_sched.controllers.podgroups import PodGroupController
 from capcard_sched.controllers.queues import QueueController
 from capcard_sched.controllers.ttl import TtlController
 from capcard_sched.model.timestamps import format_span
 from capcard_sched.simulation.admission import Admission
 from capcard_sched.simulation.clock import VirtualClock
-from capcard_sched.simulation.events import EventRecorder
+from capcard_sched.simulation.kinds import NAMESPACE, kind_of
 from capcard_sched.simulation.kubelet import Kubelet
 from capcard_sched.simulation.scenario import InputError
 from capcard_sched.simulation.store import AlreadyExistsError, Store, merged
-from capcard_sched.simulation.workloads.controller_runner import ControllerRunner, JobAdoption, StoreView
+from capcard_sched.simulation.workloads.controller_runner import ControllerRunner, EventRecorder, JobAdoption, StoreView
 from capcard_sched.simulation.workloads.deployments import DeploymentController
-from capcard_sched.simulation.workloads.garbage import GarbageCollector
 from capcard_sched.simulation.workloads.limits import BudgetController, QuotaController
-from capcard_sched.simulation.workloads.replicas import ReplicaSetController
-from capcard_sched.simulation.workloads.statefulsets import StatefulSetController
+from capcard_sched.simulation.workloads.replicas import ReplicaSetController, StatefulSetController
 from capcard_sched.simulation.workloads.volumes import VolumeController
 from capcard_sched.validation.structure import check_object, with_text_quantities
 
@@ -33,6 +31,47 @@ if TYPE_CHECKING:
     from capcard_sched.controllers.objects import JsonObject
     from capcard_sched.simulation.scenario import Operation, Scenario
     from capcard_sched.simulation.store import Change
+
+
+class GarbageCollector:
+    """Background deletion. An object with several owners is deleted with the last of them."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._gone: dict[str, None] = {}
+        self._namespaces: dict[str, None] = {}
+        self._alive: set[str] = set()
+
+    def observe(self, change: Change) -> None:
+        """Queue removed objects."""
+        uid = meta(change.object)["uid"]
+        if change.verb == "removed":
+            self._alive.discard(uid)
+            self._gone[uid] = None
+            if change.kind == NAMESPACE:
+                self._namespaces[change.key[1]] = None
+        else:
+            self._alive.add(uid)
+
+    def reconcile(self) -> bool:
+        """Delete the dependents of removed objects; whether there were any."""
+        worked = bool(self._gone or self._namespaces)
+        while self._gone:
+            uid = next(iter(self._gone))
+            del self._gone[uid]
+            for obj in self._store.owned(uid):
+                owners = [owner.get("uid") for owner in meta(obj).get("ownerReferences") or ()]
+                if not any(owner in self._alive for owner in owners):
+                    self._store.delete(kind_of(obj), *key_of(obj))
+        while self._namespaces:
+            name = next(iter(self._namespaces))
+            del self._namespaces[name]
+            for kind in list(self._store.kinds()):
+                for obj in list(self._store.list(kind)):
+                    if meta(obj).get("namespace") == name and self._store.get(kind, *key_of(obj)) is not None:
+                        self._store.delete(kind, *key_of(obj))
+        return worked
+
 
 #: Rounds of reconciling. Controllers that need more undo each other's work: a bug, not an input.
 _MAX_ROUNDS = 10_000

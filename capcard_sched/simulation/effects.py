@@ -27,9 +27,9 @@ from capcard_sched.simulation.kubelet import with_condition
 from capcard_sched.simulation.workloads.volumes import give_volume, volume_refusal
 
 if TYPE_CHECKING:
-    from capcard_sched.simulation.events import EventRecorder
     from capcard_sched.simulation.store import Store
     from capcard_sched.simulation.watch import StoreWatch
+    from capcard_sched.simulation.workloads.controller_runner import EventRecorder
 
 
 _OfNamespace: TypeAlias = Bind | Evict | UpdatePodCondition | UpdatePodGroup | AnnotatePodGroup

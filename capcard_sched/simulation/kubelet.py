@@ -115,8 +115,6 @@ class Kubelet:
                 self._keep_pod(pod)
         return worked
 
-    # --- pods ---
-
     def _keep_pod(self, pod: JsonObject) -> None:
         uid = meta(pod)["uid"]
         phase = status(pod).get("phase")
@@ -234,8 +232,6 @@ class Kubelet:
             timer.cancel()
         self._terminating.discard(uid)
         self._started.pop(uid, None)
-
-    # --- nodes ---
 
     def _keep_node(self, name: str) -> None:
         node = self._store.get(NODE, "", name)

@@ -1,4 +1,4 @@
-"""Reading manifests: files, folders and standard input; YAML and JSON; several documents in one.
+"""Manifests: files, folders and standard input, YAML and JSON, several documents in one; the final cluster as one List.
 
 `read_yaml` gives the rules of YAML.
 """
@@ -13,10 +13,16 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
+import msgspec
+
+from capcard_sched.controllers.objects import JsonObject, key_of
 from capcard_sched.model.yaml_reader import MAX_DIGITS, YamlError, read_yaml
+from capcard_sched.simulation.kinds import creation_rank
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from capcard_sched.simulation.store import Store
 
 SUFFIXES = (".yaml", ".yml", ".json")
 #: Escapes of half a surrogate pair, alone or not: such text is checked further.
@@ -166,3 +172,30 @@ def _yaml_documents(source: str, text: str) -> Iterator[ManifestDocument]:
     except YamlError as error:
         where = f"line {error.line}, column {error.column}: " if error.line else ""
         raise ManifestError(source, f"{where}{error}", error.document) from None
+
+
+def as_list(store: Store) -> JsonObject:
+    """Every object by kind (in order of the kinds table, others after it), namespace and name."""
+    kinds = sorted(store.kinds(), key=lambda kind: (creation_rank(kind), kind))
+    items = [obj for kind in kinds for obj in sorted(store.list(kind), key=key_of)]
+    return {"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": ""}, "items": items}
+
+
+def to_json(document: JsonObject) -> str:
+    """Indented, keys in order, with a newline at the end."""
+    encoded = msgspec.json.encode(document, order="sorted")
+    return msgspec.json.format(encoded, indent=2).decode() + "\n"
+
+
+def to_yaml(document: JsonObject) -> str:
+    """One document, keys in order."""
+    import yaml
+
+    class Dumper(yaml.CSafeDumper):
+        """No anchors, although objects share parts in memory."""
+
+        def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - the base class names it
+            return True
+
+    text: str = yaml.dump(document, Dumper=Dumper, sort_keys=True, default_flow_style=False, allow_unicode=True)
+    return text

@@ -227,7 +227,6 @@ class SimulationRun:
         return min(known, default=None)
 
     def _horizon(self) -> int:
-        """The time of the last known event."""
         if self._options.until is not None:
             return self._options.until
         return max(self._clock.now, self._last_operation, self._clock.next_due() or 0)

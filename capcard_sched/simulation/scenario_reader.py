@@ -96,8 +96,6 @@ def read_scenario(
 
 
 class _ScenarioReader:
-    """Collects entries, operations and their problems."""
-
     def __init__(self) -> None:
         self.entries: list[Entry] = []
         self.operations: list[Operation] = []
@@ -153,8 +151,6 @@ class _ScenarioReader:
             whole = {**implied, **item} if isinstance(item, dict) else item
             self._add_value(origin.inside(f"items[{index}]"), whole)
 
-    # --- objects ---
-
     def _object(self, origin: Origin, value: JsonObject) -> Entry | None:
         obj = without_nulls(value)
         kind = self._kind(origin, obj)
@@ -200,8 +196,6 @@ class _ScenarioReader:
 
     def _reject(self, origin: Origin, message: str, field: str = "", object: str = "") -> None:
         self.problems.append(InputProblem(origin, message, object, field))
-
-    # --- timelines ---
 
     def _add_scenario(self, origin: Origin, value: JsonObject, api_version: str, kind: str) -> None:
         if kind != SCENARIO or api_version != SIMULATION_API:
@@ -297,8 +291,6 @@ class _ScenarioReader:
             return None
         namespace, name = _address(kind, bare)
         return Operation(at, verb, kind, namespace, name, body, place)
-
-    # --- names over time ---
 
     def check_uids(self) -> frozenset[str]:
         """All uids of the input, each of one object."""

@@ -96,8 +96,6 @@ class Store:
         #: Every object that ever existed: distinguishes a misspelt name from a deleted object.
         self._past: set[Reference] = set()
 
-    # --- reading ---
-
     def get(self, kind: str, namespace: str, name: str) -> JsonObject | None:
         """The object, or None."""
         objects = self._objects.get(kind)
@@ -123,8 +121,6 @@ class Store:
     def observe(self, observer: Callable[[Change], None]) -> None:
         """Call `observer` for every later change, before the write returns; it must not write."""
         self._observers.append(observer)
-
-    # --- writing ---
 
     def reserve_uids(self, uids: frozenset[str]) -> None:
         """Reserve the uids of the input: no other object gets one of them."""
@@ -206,8 +202,6 @@ class Store:
         self._version += 1
         self._unlink(Reference(kind, namespace, name), old)
         self._tell(Change("removed", kind, old, None))
-
-    # --- inside ---
 
     def _fresh_uid(self) -> str:
         while True:

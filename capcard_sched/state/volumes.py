@@ -21,8 +21,10 @@ from capcard_sched.model.storage import (
     Storage,
     StorageCapacity,
     StorageClass,
+    claim_facts,
+    storage_bytes,
+    volume_facts,
 )
-from capcard_sched.model.storage_facts import claim_facts, storage_bytes, volume_facts
 from capcard_sched.model.volumes import (
     IMMEDIATE,
     WAIT_FOR_CONSUMER,

@@ -105,8 +105,6 @@ class Harness(ClusterObjects):
         """Replace the scheduler-conf from the next step on."""
         self.core.reconfigure(self._parse(conf))
 
-    # --- sessions ---------------------------------------------------------------------------------------------------
-
     def step(self, now: float | None = None, cuts: Mapping[str, QueueCut] | None = None) -> StepResult:
         """Run one step of the core at `now` (Unix seconds; default: one second after the last step).
 
@@ -172,8 +170,6 @@ class Harness(ClusterObjects):
             if found.name == name:
                 return found
         raise KeyError(name)
-
-    # --- answers ----------------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> ClusterState:

@@ -19,7 +19,7 @@ from capcard_sched.model.quantity import QuantityError, parse_quantity
 from capcard_sched.model.timestamps import SPAN_FORM, parse_span, parse_timestamp
 from capcard_sched.model.usage import parse_usage
 from capcard_sched.validation.fieldpath import shown
-from capcard_sched.validation.job_policies import ACTIONS, EVENTS
+from capcard_sched.validation.job_structure import ACTIONS, EVENTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,8 +81,6 @@ def _count_or_percent(value: Any) -> str | None:
 
 
 def _with(field: str) -> Check:
-    """Checks that a field of a mapping is present and not empty."""
-
     def check(value: Any) -> str | None:
         return None if value.get(field) else f"{field} is required"
 
@@ -90,8 +88,6 @@ def _with(field: str) -> Check:
 
 
 def _not_both(one: str, other: str) -> Check:
-    """Checks that a mapping does not have both of two fields."""
-
     def check(value: Any) -> str | None:
         both = value.get(one) is not None and value.get(other) is not None
         return f"has both {one} and {other}: accepted is one of them" if both else None

@@ -16,8 +16,8 @@ from capcard_sched.model.cards import (
     parse_card_name,
     parse_card_request,
 )
-from capcard_sched.model.queue_access import ACCEPTED as NAMESPACES_FORM
-from capcard_sched.model.queue_access import namespace_rule
+from capcard_sched.model.queue import ACCEPTED as NAMESPACES_FORM
+from capcard_sched.model.queue import namespace_rule
 from capcard_sched.model.resources import VGPU_RESOURCES
 from capcard_sched.validation.checks import (
     Finding,
@@ -36,6 +36,7 @@ from capcard_sched.validation.hint_checks import (
     check_running_estimate,
     check_scoring,
     check_task_topology,
+    unenforced_limits,
 )
 from capcard_sched.validation.inventory import (
     Inventory,
@@ -48,7 +49,6 @@ from capcard_sched.validation.inventory import (
     texts,
     value_at,
 )
-from capcard_sched.validation.unenforced_limits import unenforced_limits
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -284,7 +284,6 @@ def _template(template: Template, obj: Json, inventory: Inventory) -> Iterator[F
 
 
 def _task_names(obj: Json) -> set[str] | None:
-    """Names of the tasks of a vcjob; None for other kinds."""
     if obj.get("apiVersion") != _VOLCANO_JOB:
         return None
     tasks = as_maps(value_at(obj, "spec", "tasks"))

@@ -14,7 +14,7 @@ import pytest
 
 from capcard_sched.cli.cluster_source import Source, load_input, run_scenario
 from capcard_sched.cli.main import run
-from capcard_sched.simulation.output import as_list, to_json
+from capcard_sched.simulation.manifests import as_list, to_json
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
 from tests.e2e.asking import A10, H200, NO_CONF, LiveCommand, set_the_scene

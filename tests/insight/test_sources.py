@@ -19,7 +19,7 @@ from capcard_sched.insight.recorded_state import read_state
 from capcard_sched.model.deltas import ObjectChanged
 from capcard_sched.model.timestamps import format_timestamp
 from capcard_sched.simulation.clock import EPOCH, SECOND
-from capcard_sched.simulation.output import as_list, to_json
+from capcard_sched.simulation.manifests import as_list, to_json
 from tests.insight.scenes import MIXED_CARDS, WAITING, core_of, recorded_run
 
 

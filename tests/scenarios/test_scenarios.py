@@ -30,8 +30,7 @@ from capcard_sched.framework.conf.registry import Registry
 from capcard_sched.framework.conf.scheduler_conf import default_conf, parse_conf
 from capcard_sched.framework.core import Core
 from capcard_sched.model.timestamps import parse_span
-from capcard_sched.simulation.manifests import parse_manifest
-from capcard_sched.simulation.output import as_list
+from capcard_sched.simulation.manifests import as_list, parse_manifest
 from capcard_sched.simulation.run import DEFAULT_SCHEDULERS, SimulationOptions, simulate
 from capcard_sched.simulation.scenario_reader import load_scenario
 from tests.scenarios.notation import objects_of

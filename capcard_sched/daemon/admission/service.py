@@ -27,22 +27,22 @@ from capcard_sched.admission.pods import AdmissionConfig, AdmissionConfigError, 
 from capcard_sched.admission.review import ClusterView, ReviewError, decode_review, encode_review, finding_text
 from capcard_sched.admission.webhooks import WEBHOOKS, WebhookContext
 from capcard_sched.daemon.admission.certificates import ensure_certificate, publish_authorities
+from capcard_sched.daemon.common_options import StartError
 from capcard_sched.daemon.flag_values import AddressFlag
+from capcard_sched.daemon.observability.health import HealthState
 from capcard_sched.daemon.observability.logs import Logs
 from capcard_sched.daemon.observability.server import (
-    HealthState,
     HttpServer,
     ServeError,
     ServerLimits,
     health_pages,
     metrics_pages,
 )
-from capcard_sched.daemon.service import StartError
 from capcard_sched.gc import settle_memory
 from capcard_sched.kube.client import ApiError, Client, Unreachable
 from capcard_sched.kube.connection import ConnectionConfigError, load_connection
 from capcard_sched.kube.informers import Informers
-from capcard_sched.kube.instrumentation import NullObserver
+from capcard_sched.kube.instrumentation import Observer
 from capcard_sched.kube.kinds import KINDS
 from capcard_sched.kube.paths import queue_path
 from capcard_sched.model.deltas import ObjectChanged, ObjectGone
@@ -177,7 +177,7 @@ class AdmissionService(HealthState):
             )
             self._client = client
             kinds = [kind for kind in KINDS if kind.name in _WATCHED]
-            self._informers = Informers(client, self._deliver, NullObserver(), kinds)
+            self._informers = Informers(client, self._deliver, Observer(), kinds)
             tasks = [asyncio.create_task(self._informers.run()), asyncio.create_task(self._refresh(client))]
             settling = asyncio.create_task(self._settle(self._informers))
             stack.push_async_callback(_cancel, [*tasks, settling])
@@ -205,8 +205,6 @@ class AdmissionService(HealthState):
         await informers.wait_synced()
         settle_memory()
 
-    # --- health -----------------------------------------------------------------------------------------------------
-
     def readiness(self) -> Mapping[str, str]:
         """Condition to the reason why it does not hold, or ""."""
         synced = self._informers is not None and self._informers.synced
@@ -214,8 +212,6 @@ class AdmissionService(HealthState):
             "caches": "" if synced else "queues and namespaces are not listed yet",
             "certificate": "" if self._tls.loaded else self._problem or "no certificate yet",
         }
-
-    # --- reviews ----------------------------------------------------------------------------------------------------
 
     def _page(self, hook: Webhook):  # type: ignore[no-untyped-def]
         async def page(request: web.Request) -> web.Response:
@@ -264,8 +260,6 @@ class AdmissionService(HealthState):
                 )
         return found
 
-    # --- facts ------------------------------------------------------------------------------------------------------
-
     def _deliver(self, deltas: Sequence[Delta]) -> None:
         view = self._view
         for delta in deltas:
@@ -289,8 +283,6 @@ class AdmissionService(HealthState):
             return parse_admission_config(path.read_text("utf-8"))
         except (OSError, UnicodeDecodeError) as error:
             raise AdmissionConfigError(f"--admission-conf {path}: {error}") from None
-
-    # --- certificate ------------------------------------------------------------------------------------------------
 
     async def _refresh(self, client: Client) -> None:
         """Keep the certificate, the caBundle and the admission configuration current. Failures are retried."""

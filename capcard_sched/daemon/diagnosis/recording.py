@@ -216,8 +216,6 @@ class Recording:
             self._ended = isinstance(record, End)
             self._queue.put(record)
 
-    # --- writer thread ----------------------------------------------------------------------------------------------
-
     def _run(self) -> None:
         try:
             reason = self._write_all()

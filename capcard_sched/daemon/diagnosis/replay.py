@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from capcard_sched.daemon.diagnosis.intent_views import bindings, evictions, surplus
 from capcard_sched.daemon.diagnosis.recording import (
     Applied,
     ConfUsed,
@@ -21,7 +20,7 @@ from capcard_sched.daemon.diagnosis.recording import (
     Stepped,
     conf_document,
 )
-from capcard_sched.daemon.diagnosis.replay_state import ReplayState
+from capcard_sched.daemon.diagnosis.replay_state import ReplayState, bindings, evictions, surplus
 from capcard_sched.framework.conf.scheduler_conf import parse_conf
 from capcard_sched.framework.core import Core, StepResult
 from capcard_sched.framework.session.pending_reasons import task_scheduling_reason
@@ -233,8 +232,6 @@ class _Replay:
         self._history.restore(core, record.intents, result.intents, record.now)
         self._diverged = True
 
-    # --- comparisons ------------------------------------------------------------------------------------------------
-
     def _compare(
         self,
         kind: Kind,
@@ -312,8 +309,6 @@ class _Replay:
             and self._history.phase(intent.namespace, intent.name) == "Pending"
         }
 
-    # --- results ----------------------------------------------------------------------------------------------------
-
     def _note(
         self, step: int, now: float, what: str, name: str, queue: str = "", *, recorded: str = "",
         replayed: str = "", reason: str = "",
@@ -337,7 +332,6 @@ class _Replay:
         return "" if job is None else job.queue
 
     def _reason(self, kind: Kind, key: str, result: StepResult) -> str:
-        """The reason why the replay has no decision for a pod or PodGroup."""
         core = self._running
         state, session = core.snapshot().state, core.snapshot().session
         if result.idle or session is None:

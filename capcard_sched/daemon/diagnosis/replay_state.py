@@ -7,12 +7,14 @@ succeeded.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
+from capcard_sched.model.annotations import CARD_ASSIGNED
 from capcard_sched.model.deltas import BindFailed, Delta, EvictFailed, ObjectChanged, ObjectGone, Takeover
-from capcard_sched.model.intents import AnnotatePodGroup, Bind, Evict, Intent, UpdatePodGroup
+from capcard_sched.model.intents import AnnotatePodGroup, Bind, EmitEvent, Evict, Intent, UpdatePodGroup
 from capcard_sched.model.objects import PodGroupObject, PodObject
 from capcard_sched.model.timestamps import format_timestamp
 
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from capcard_sched.state.cluster import ClusterState
 
 _NOT_RECORDED: str = "replay: not in the recording"
+
+_Decision = TypeVar("_Decision", Bind, Evict)
 
 
 class ReplayState:
@@ -78,8 +82,6 @@ class ReplayState:
             yield ObjectGone("Pod", pod.metadata.namespace or "default", pod.metadata.name, uid)
             yield ObjectChanged(pod)
 
-    # --- after a step -----------------------------------------------------------------------------------------------
-
     def record_intents(self, intents: Sequence[Intent]) -> None:
         """Apply the statuses and annotations of the recorded intents to the history."""
         for intent in intents:
@@ -107,8 +109,8 @@ class ReplayState:
     def restore(self, core: Core, recorded: Sequence[Intent], replayed: Sequence[Intent], now: float) -> None:
         """Return the state to that after the recorded decisions. `now`: Unix seconds of the step."""
         for delta in [
-            *self._bindings(_binds(recorded), _binds(replayed)),
-            *self._evictions(_evicts(recorded), _evicts(replayed), now),
+            *self._bindings(_by_uid(recorded, Bind), _by_uid(replayed, Bind)),
+            *self._evictions(_by_uid(recorded, Evict), _by_uid(replayed, Evict), now),
             *self._phases(core.snapshot().state),
         ]:
             core.apply(delta)
@@ -144,9 +146,57 @@ class ReplayState:
                 yield ObjectChanged(group)
 
 
-def _binds(intents: Sequence[Intent]) -> Mapping[str, Bind]:
-    return {intent.uid: intent for intent in intents if isinstance(intent, Bind)}
+def _by_uid(intents: Sequence[Intent], of: type[_Decision]) -> Mapping[str, _Decision]:
+    return {intent.uid: intent for intent in intents if isinstance(intent, of)}
 
 
-def _evicts(intents: Sequence[Intent]) -> Mapping[str, Evict]:
-    return {intent.uid: intent for intent in intents if isinstance(intent, Evict)}
+def bindings(intents: Sequence[Intent]) -> dict[str, tuple[str, str]]:
+    """Uid of each bound pod to (object, node and card)."""
+    return {
+        intent.uid: (f"Pod {intent.namespace}/{intent.name}", _place(intent))
+        for intent in intents
+        if isinstance(intent, Bind)
+    }
+
+
+def _place(bind: Bind) -> str:
+    card = bind.annotations.get(CARD_ASSIGNED)
+    return f"{bind.node} ({card})" if card else bind.node
+
+
+def evictions(intents: Sequence[Intent]) -> dict[str, tuple[str, str]]:
+    """Uid of each evicted pod to (object, reason)."""
+    return {
+        intent.uid: (f"Pod {intent.namespace}/{intent.name}", intent.reason)
+        for intent in intents
+        if isinstance(intent, Evict)
+    }
+
+
+def surplus(ones: Sequence[Intent], others: Sequence[Intent]) -> dict[str, list[str]]:
+    """Intents that occur more often in `ones` than in `others`: object to their texts."""
+    left: dict[bytes, int] = {}
+    for intent in others:
+        encoded = msgspec.json.encode(intent)
+        left[encoded] = left.get(encoded, 0) + 1
+    found: dict[str, list[str]] = {}
+    for intent in ones:
+        encoded = msgspec.json.encode(intent)
+        if left.get(encoded, 0):
+            left[encoded] -= 1
+        else:
+            found.setdefault(_subject(intent), []).append(encoded.decode())
+    return found
+
+
+def _subject(intent: Intent) -> str:
+    if isinstance(intent, EmitEvent):
+        ref = intent.object
+        return f"{ref.kind} {ref.namespace}/{ref.name}" if ref.namespace else f"{ref.kind} {ref.name}"
+    kinds = {
+        "UpdatePodGroup": "PodGroup", "AnnotatePodGroup": "PodGroup",
+        "UpdatePodCondition": "Pod", "Bind": "Pod", "Evict": "Pod",
+    }  # fmt: skip
+    kind = kinds.get(type(intent).__name__, "Queue")
+    namespace = getattr(intent, "namespace", "")
+    return f"{kind} {namespace}/{intent.name}" if namespace else f"{kind} {intent.name}"

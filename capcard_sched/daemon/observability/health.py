@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from capcard_sched.daemon.observability.server import HealthState
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -15,6 +13,22 @@ SLOW_PERIODS: Final = 10
 SLOW_SECONDS: Final = 30.0
 #: Seconds of the same before the initial lists are applied: large lists take long.
 LIST_SECONDS: Final = 300.0
+
+
+class HealthState:
+    """Checks of one process. Without cycles, and with all its work in the event loop, it is alive while it answers."""
+
+    def liveness_error(self) -> str:
+        """Reason for a restart, or ""."""
+        return ""
+
+    def slow_cycle(self) -> str:
+        """Report about a slow scheduling cycle, or ""."""
+        return ""
+
+    def readiness(self) -> Mapping[str, str]:
+        """Steps before the replica can do its work: name to the reason why it is pending, or ""."""
+        raise NotImplementedError
 
 
 class Health(HealthState):

@@ -80,8 +80,6 @@ class LogWriter(logging.Handler):
             self._changed.notify_all()
         self.close()
 
-    # --- the thread -------------------------------------------------------------------------------------------------
-
     def _run(self) -> None:
         while True:
             with self._changed:

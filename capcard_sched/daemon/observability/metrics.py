@@ -71,8 +71,6 @@ class Metrics(MetricSet, Observer):
         for result in ("scheduled", "unschedulable", "error"):
             self._counters["schedule_attempts_total"].labels(result)
 
-    # --- sessions ---------------------------------------------------------------------------------------------------
-
     def session(
         self, report: SessionReport, seconds: float, *, intake: float = 0.0, idle: bool, unplaced: int = 0
     ) -> None:
@@ -158,8 +156,6 @@ class Metrics(MetricSet, Observer):
         """Record a recovered error outside of sessions; `where`: part of the daemon."""
         self._counters["internal_errors_total"].labels("", where).inc()
 
-    # --- samples of the core ----------------------------------------------------------------------------------------
-
     @property
     def wants_sample(self) -> bool:
         """Whether this replica leads and the state may have changed since the last sample."""
@@ -187,8 +183,6 @@ class Metrics(MetricSet, Observer):
                     by_queue.remove(queue)
         for queue in [queue for queue in tuple(self._waits) if queue not in sample.queues]:
             self._waits.pop(queue, None)
-
-    # --- API server: kube.instrumentation.Observer ------------------------------------------------------------------
 
     def request(self, verb: str, resource: str, code: int, seconds: float) -> None:
         series = self._requests.get((verb, resource, code))
@@ -230,8 +224,6 @@ class Metrics(MetricSet, Observer):
 
     def dropped(self, kind: str, count: int) -> None:
         self._counters["api_writes_total"].labels(kind, "dropped").inc(count)
-
-    # --- daemon -----------------------------------------------------------------------------------------------------
 
     def backlog(self, lane: str, waiting: int) -> None:
         """`waiting` writes are queued in this lane."""
@@ -284,8 +276,6 @@ class Metrics(MetricSet, Observer):
         """The hash of the scheduler-conf in use."""
         self._gauges["config_info"].clear()
         self._gauges["config_info"].labels(digest).set(1)
-
-    # --- scrapes ----------------------------------------------------------------------------------------------------
 
     def exposition(self) -> bytes:
         with self._scrape:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.daemon.controller_options import ControllerOptions
     from capcard_sched.daemon.flag_values import AddressFlag
+    from capcard_sched.daemon.observability.health import HealthState
     from capcard_sched.daemon.options import Options
 
 _FAMILY_MISSING: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT)
@@ -99,22 +100,6 @@ class Tls(NamedTuple):
                 raise ServeError(f"TLS certificate authorities {self.authorities}: {_cause(error)}") from None
             context.verify_mode = ssl.CERT_OPTIONAL
         return context
-
-
-class HealthState:
-    """Checks of one process. Without cycles, and with all its work in the event loop, it is alive while it answers."""
-
-    def liveness_error(self) -> str:
-        """Reason for a restart, or ""."""
-        return ""
-
-    def slow_cycle(self) -> str:
-        """Report about a slow scheduling cycle, or ""."""
-        return ""
-
-    def readiness(self) -> Mapping[str, str]:
-        """Steps before the replica can do its work: name to the reason why it is pending, or ""."""
-        raise NotImplementedError
 
 
 class Exposition(Protocol):
@@ -196,8 +181,6 @@ class HttpServer:
             if connection.transport is None:
                 connection.abort()
         await self._runner.cleanup()
-
-    # --- connections ------------------------------------------------------------------------------------------------
 
     async def _accept(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()

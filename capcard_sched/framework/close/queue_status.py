@@ -9,10 +9,9 @@ from capcard_sched.model import reasons
 from capcard_sched.model.annotations import QUEUE_NAMESPACES
 from capcard_sched.model.intents import AnnotateQueue, Intent, ObjectRef, UpdateQueueStatus
 from capcard_sched.model.quantity import format_amount
-from capcard_sched.model.queue import ancestors
-from capcard_sched.model.queue_access import namespace_rule
+from capcard_sched.model.queue import ancestors, namespace_rule
 from capcard_sched.model.report_once import ReportOnce
-from capcard_sched.validation.unenforced_limits import unenforced_limits
+from capcard_sched.validation.hint_checks import unenforced_limits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,7 +12,7 @@ from capcard_sched.model.queue import ancestors
 from capcard_sched.model.resources import CPU, MEMORY, PODS
 from capcard_sched.model.status import PodGroupPhase
 from capcard_sched.validation.checks import check_card_quota
-from capcard_sched.validation.unenforced_limits import unenforced_limits
+from capcard_sched.validation.hint_checks import unenforced_limits
 
 if TYPE_CHECKING:
     from capcard_sched.framework.core import CoreSnapshot

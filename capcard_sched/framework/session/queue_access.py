@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from capcard_sched.model import reasons
 from capcard_sched.model.annotations import CARD_QUOTA, QUEUE_NAMESPACES
 from capcard_sched.model.cards import is_card_quota
-from capcard_sched.model.queue import ROOT, ancestors
-from capcard_sched.model.queue_access import namespace_rule
+from capcard_sched.model.queue import ROOT, ancestors, namespace_rule
 from capcard_sched.model.refusal import Refusal
 
 if TYPE_CHECKING:

@@ -74,8 +74,6 @@ class ObjectCache:
     def __len__(self) -> int:
         return sum(map(len, self._entries.values()))
 
-    # --- the view ---
-
     def get(self, kind: str, namespace: str, name: str) -> JsonObject | None:
         """The object, or None. Raises NotFetchedError for a kind that is read on demand."""
         entry = self._entries.get(kind, {}).get((namespace, name))
@@ -117,8 +115,6 @@ class ObjectCache:
     def kinds(self) -> list[str]:
         """Kinds of which there are objects."""
         return [kind for kind, entries in self._entries.items() if entries]
-
-    # --- changes ---
 
     def apply(self, change: RecordChanged | RecordGone, *, confirmed: bool = True) -> None:
         """A change from a watch, or with `confirmed=False` from an answer."""

@@ -28,6 +28,7 @@ from capcard_sched.kube.kinds import WatchedKind
 from capcard_sched.kube.paths import object_path
 from capcard_sched.model.annotations import GROUP_NAME, GROUP_NAME_ALIAS
 from capcard_sched.model.kinds import KIND_BY_NAME, Kind
+from capcard_sched.model.objects import ApiStruct, ObjectMeta, OwnerReference
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -46,33 +47,16 @@ RESOURCES: Final[Mapping[str, Kind]] = KIND_BY_NAME | {
 FETCHED: Final = frozenset({DEPLOYMENT, OWNER_KINDS["apps/v1", "DaemonSet"], OWNER_KINDS["batch/v1", "Job"]})
 
 
-class _TrimmedObject(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Base: camelCase on the wire; what is at its default is not kept."""
-
-
-class OwnerRecord(_TrimmedObject, frozen=True):
-    api_version: str = ""
-    kind: str = ""
-    name: str = ""
-    uid: str = ""
-    controller: bool | None = None
+class OwnerRecord(OwnerReference, frozen=True):
     block_owner_deletion: bool | None = None
 
 
-class MetaRecord(_TrimmedObject, frozen=True):
-    name: str = ""
-    namespace: str | None = None
-    uid: str = ""
-    resource_version: str = ""
-    creation_timestamp: str | None = None
-    deletion_timestamp: str | None = None
+class MetaRecord(ObjectMeta, frozen=True):
     deletion_grace_period_seconds: int | None = None
-    labels: dict[str, str] | None = None
-    annotations: dict[str, str] | None = None
     owner_references: tuple[OwnerRecord, ...] | None = None
 
 
-class WatchedObject(_TrimmedObject, frozen=True):
+class WatchedObject(ApiStruct, frozen=True):
     """An object with its whole spec and status."""
 
     metadata: MetaRecord = MetaRecord()
@@ -85,27 +69,27 @@ class WatchedObject(_TrimmedObject, frozen=True):
     value: int = 0
 
 
-class OwnerSpec(_TrimmedObject, frozen=True):
+class OwnerSpec(ApiStruct, frozen=True):
     replicas: int | None = None
 
 
-class OwnerStatus(_TrimmedObject, frozen=True):
+class OwnerStatus(ApiStruct, frozen=True):
     update_revision: str = ""
 
 
-class WatchedWorkload(_TrimmedObject, frozen=True):
+class WatchedWorkload(ApiStruct, frozen=True):
     metadata: MetaRecord = MetaRecord()
     spec: OwnerSpec = OwnerSpec()
     status: OwnerStatus = OwnerStatus()
 
 
-class NameRecord(_TrimmedObject, frozen=True):
+class NameRecord(ApiStruct, frozen=True):
     """An object of which only the existence counts."""
 
     metadata: MetaRecord = MetaRecord()
 
 
-class ContainerRecord(_TrimmedObject, frozen=True):
+class ContainerRecord(ApiStruct, frozen=True):
     """A container: its resources, and whether it is a sidecar."""
 
     name: str = ""
@@ -113,7 +97,7 @@ class ContainerRecord(_TrimmedObject, frozen=True):
     restart_policy: str = ""
 
 
-class PodSpecRecord(_TrimmedObject, frozen=True):
+class PodSpecRecord(ApiStruct, frozen=True):
     """The spec of a pod. No controller reads its node: a binding is no change."""
 
     scheduler_name: str = ""
@@ -123,18 +107,18 @@ class PodSpecRecord(_TrimmedObject, frozen=True):
     overhead: msgspec.Raw = msgspec.Raw()
 
 
-class TerminationRecord(_TrimmedObject, frozen=True):
+class TerminationRecord(ApiStruct, frozen=True):
     exit_code: int = 0
     finished_at: str | None = None
 
 
-class ContainerStateRecord(_TrimmedObject, frozen=True):
+class ContainerStateRecord(ApiStruct, frozen=True):
     """The state of a container, as far as it ended."""
 
     terminated: TerminationRecord | None = None
 
 
-class ContainerStatusRecord(_TrimmedObject, frozen=True):
+class ContainerStatusRecord(ApiStruct, frozen=True):
     name: str = ""
     ready: bool = True
     restart_count: int = 0
@@ -142,13 +126,13 @@ class ContainerStatusRecord(_TrimmedObject, frozen=True):
     last_state: ContainerStateRecord = ContainerStateRecord()
 
 
-class PodStatusRecord(_TrimmedObject, frozen=True):
+class PodStatusRecord(ApiStruct, frozen=True):
     phase: str = ""
     container_statuses: tuple[ContainerStatusRecord, ...] | None = None
     init_container_statuses: tuple[ContainerStatusRecord, ...] | None = None
 
 
-class WatchedPod(_TrimmedObject, frozen=True):
+class WatchedPod(ApiStruct, frozen=True):
     metadata: MetaRecord = MetaRecord()
     spec: PodSpecRecord = PodSpecRecord()
     status: PodStatusRecord = PodStatusRecord()

@@ -13,7 +13,7 @@ from capcard_sched.controllers.view import COMPONENT, Create, Delete, Increment,
 from capcard_sched.kube.client import ApiError, Unreachable
 from capcard_sched.kube.controllers.records import RESOURCES, decode_change, path_of
 from capcard_sched.kube.writes.requests import MERGE
-from capcard_sched.kube.writes.retry_class import RetryClass, is_uid_mismatch, retry_class
+from capcard_sched.kube.writes.write_call import RetryClass, is_uid_mismatch, retry_class
 from capcard_sched.model.intents import EmitEvent
 from capcard_sched.model.timestamps import format_timestamp
 
@@ -119,8 +119,6 @@ class WriteExecutor:
             raise
         return decode_change(key.kind, body)
 
-    # --- one write ---
-
     async def _together(self, batch: Sequence[Create | Delete], term: int) -> None:
         if len(batch) == 1:
             await self._one(batch[0], term)
@@ -166,8 +164,7 @@ class WriteExecutor:
 
     async def _patch(self, write: Patch, term: int) -> None:
         body = dict(write.patch)
-        conditions = {"uid": write.uid, "resourceVersion": write.version}
-        given = {field: value for field, value in conditions.items() if value}
+        given = _preconditions(write)
         if given:
             body["metadata"] = {**(body.get("metadata") or {}), **given}
         path = path_of(write.key, write.subresource)
@@ -196,8 +193,7 @@ class WriteExecutor:
 
     async def _delete(self, write: Delete, term: int) -> None:
         options: JsonObject = {"apiVersion": "v1", "kind": "DeleteOptions"}
-        conditions = {"uid": write.uid, "resourceVersion": write.version}
-        given = {field: value for field, value in conditions.items() if value}
+        given = _preconditions(write)
         if given:
             options["preconditions"] = given
         options["propagationPolicy"] = "Foreground" if write.foreground else "Background"
@@ -218,3 +214,8 @@ class WriteExecutor:
         change = decode_change(kind, body)
         if change is not None:
             self._cache.apply(change, confirmed=False)
+
+
+def _preconditions(write: Patch | Delete) -> dict[str, str]:
+    given = {"uid": write.uid, "resourceVersion": write.version}
+    return {field: value for field, value in given.items() if value}

@@ -217,8 +217,6 @@ class ApiWriter:
         """Number of waiting and in-flight writes by queue."""
         return {**self._open, "status": len(self._statuses), "event": len(self._events)}
 
-    # --- queues -----------------------------------------------------------------------------------------------------
-
     def _put_bind(self, bind: Bind, term: int, now: float) -> None:
         self._open["bind"] += 1
         if self._pre_binder is None or not (bind.volumes or bind.node_lock):
@@ -274,8 +272,6 @@ class ApiWriter:
 
         timer = asyncio.get_running_loop().call_later(seconds, fire)
         self._timers.add(timer)
-
-    # --- workers ----------------------------------------------------------------------------------------------------
 
     async def _write_urgent(self) -> None:
         while True:

@@ -15,10 +15,20 @@ from capcard_sched.kube.client import ApiError, Client, Unreachable
 from capcard_sched.kube.paths import pod_path
 from capcard_sched.kube.writes import requests
 from capcard_sched.kube.writes.leadership_gate import GatedClient
-from capcard_sched.kube.writes.live_pod import read_pod
-from capcard_sched.kube.writes.retry_class import RetryClass, code_of, retry_class, text_of
 from capcard_sched.kube.writes.write_backoff import RefusedWrites, WriteBackoff
-from capcard_sched.kube.writes.write_call import DONE, CallWriter, WriteCall, WriteOutcome, WriteResult, outcome_of
+from capcard_sched.kube.writes.write_call import (
+    DONE,
+    CallWriter,
+    RetryClass,
+    WriteCall,
+    WriteOutcome,
+    WriteResult,
+    code_of,
+    outcome_of,
+    read_pod,
+    retry_class,
+    text_of,
+)
 from capcard_sched.model.deltas import BindFailed, BindRetry, ObjectGone
 from capcard_sched.model.intents import EmitEvent, ObjectRef, UpdatePodCondition
 from capcard_sched.model.reasons import FAILED_SCHEDULING
@@ -162,7 +172,6 @@ class Binder(CallWriter[BindCall]):
         self._report(bind, text)
 
     def _return_to_core(self, bind: Bind, message: str, wait: float) -> None:
-        """Return the pod to the core with a backoff of `wait` seconds."""
         self.context.deliver(0.0, BindFailed(bind.namespace, bind.name, bind.uid, message, wait))
         self.context.deliver(wait, BindRetry(bind.namespace, bind.name, bind.uid))
 

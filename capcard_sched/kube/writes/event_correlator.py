@@ -168,7 +168,6 @@ class EventCorrelator:
         return budget is not None and budget.delayed is not None
 
     def _fold(self, event: EmitEvent, component: str, now: float) -> Series:
-        """Count the event in its series and return the series."""
         kind = (component, event.object, event.type, event.reason)
         message = cut(event.message)
         key: SeriesKey = (kind, message)

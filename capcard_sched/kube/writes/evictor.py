@@ -12,10 +12,22 @@ from typing import TYPE_CHECKING, Final
 from capcard_sched.kube.client import ApiError, Unreachable
 from capcard_sched.kube.paths import pod_path
 from capcard_sched.kube.writes import requests
-from capcard_sched.kube.writes.live_pod import decode_pod, read_pod
-from capcard_sched.kube.writes.retry_class import RetryClass, code_of, is_uid_mismatch, retry_class, text_of
 from capcard_sched.kube.writes.write_backoff import RefusedWrites, WriteBackoff
-from capcard_sched.kube.writes.write_call import DONE, CallWriter, WriteCall, WriteOutcome, WriteResult, outcome_of
+from capcard_sched.kube.writes.write_call import (
+    DONE,
+    CallWriter,
+    RetryClass,
+    WriteCall,
+    WriteOutcome,
+    WriteResult,
+    code_of,
+    decode_pod,
+    is_uid_mismatch,
+    outcome_of,
+    read_pod,
+    retry_class,
+    text_of,
+)
 from capcard_sched.model.deltas import EvictFailed, ObjectGone
 from capcard_sched.model.intents import EmitEvent, ObjectRef
 from capcard_sched.model.objects import PodConditionObject

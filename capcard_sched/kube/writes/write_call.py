@@ -3,19 +3,79 @@
 from __future__ import annotations
 
 import enum
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, NamedTuple, TypeVar
 
-from capcard_sched.kube.writes.retry_class import code_of, retry_after_of, text_of
+import msgspec
+
+from capcard_sched.kube.client import ApiError, Client, Unreachable
+from capcard_sched.kube.paths import pod_path
 from capcard_sched.kube.writes.write_backoff import WriteBackoff
+from capcard_sched.model.objects import PodObject
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
-    from capcard_sched.kube.client import ApiError, Client, Unreachable
     from capcard_sched.kube.instrumentation import Observer
     from capcard_sched.kube.writes.leadership_gate import LeadershipGate
     from capcard_sched.model.deltas import Delta
     from capcard_sched.model.intents import Intent
+
+
+class RetryClass(enum.Enum):
+    """State of a failed write, named by the next step."""
+
+    #: Not committed, and the request is valid: send it again later.
+    LATER = "later"
+    #: Possibly committed, now or later: read the live object first.
+    UNKNOWN = "unknown"
+    #: Not committed, because the object differs from the request's assumption: read it.
+    CONFLICT = "conflict"
+    #: Not committed: an object of the request does not exist.
+    ABSENT = "absent"
+    #: Not committed, and the API server rejects the same request until something changes.
+    REFUSED = "refused"
+
+
+#: Status codes that do not reject this request; 401: a token during its renewal; 429: too many requests.
+_LATER = frozenset({401, 425, 429})
+_BY_STATUS = {404: RetryClass.ABSENT, 408: RetryClass.UNKNOWN, 409: RetryClass.CONFLICT}
+
+
+def retry_class(error: ApiError | Unreachable) -> RetryClass:
+    """Classify an error. A server error (5xx) does not show whether the write was committed."""
+    if isinstance(error, Unreachable):
+        return RetryClass.UNKNOWN if error.sent else RetryClass.LATER
+    if error.status in _LATER:
+        return RetryClass.LATER
+    if error.status >= 500 or error.status < 300:  # possibly committed, with an undecodable response
+        return RetryClass.UNKNOWN
+    return _BY_STATUS.get(error.status, RetryClass.REFUSED)
+
+
+def code_of(error: ApiError | Unreachable) -> int:
+    """Status of the response, 0 without one."""
+    return error.status if isinstance(error, ApiError) else 0
+
+
+def text_of(error: ApiError | Unreachable) -> str:
+    """Text for logs and events: the server's message if there is one."""
+    if isinstance(error, ApiError):
+        return error.message or error.reason or f"HTTP {error.status}"
+    return str(error) or "no response"
+
+
+def retry_after_of(error: ApiError | Unreachable) -> float:
+    """`Retry-After` in seconds, 0.0 without it."""
+    return (error.retry_after or 0.0) if isinstance(error, ApiError) else 0.0
+
+
+def is_uid_mismatch(error: ApiError | Unreachable) -> bool:
+    """Whether a patch was rejected because the object was replaced by another one of the same name."""
+    if not isinstance(error, ApiError) or error.status != 422:
+        return False
+    return any(cause.field == "metadata.uid" for cause in error.details.causes or ())
+
 
 #: Seconds; shortest and longest pause of a worker after a 429; the write itself may wait longer.
 _MIN_PAUSE: Final = 0.1
@@ -141,3 +201,29 @@ class CallWriter(Generic[C]):
         else:
             self.observer.write_failed(kind, outcome.code, outcome.message)
         return outcome
+
+
+_POD = msgspec.json.Decoder(PodObject)
+
+
+def decode_pod(body: bytes) -> PodObject:
+    """Decode a pod. Raises Unreachable (sent) for another body: the outcome is then unknown."""
+    try:
+        return _POD.decode(body)
+    except msgspec.DecodeError as error:
+        raise Unreachable(f"the response is not a pod: {error}", sent=True) from error
+
+
+async def read_pod(client: Client, namespace: str, name: str, uid: str) -> PodObject | None:
+    """Read the pod from etcd, not from a cache; None when it is gone or replaced.
+
+    Raises ApiError or Unreachable when it cannot be read.
+    """
+    try:
+        body = await client.request("GET", pod_path(namespace, name))
+    except ApiError as error:
+        if error.status == HTTPStatus.NOT_FOUND:
+            return None
+        raise
+    pod = decode_pod(body)
+    return pod if not uid or pod.metadata.uid == uid else None

@@ -19,25 +19,22 @@ from capcard_sched.controllers.objects import (
     spec,
     status,
 )
-from capcard_sched.simulation.workloads.templates import POD_TEMPLATE_HASH, digest
-from capcard_sched.simulation.workloads.workqueue import Worklist
+from capcard_sched.simulation.workloads.workqueue import POD_TEMPLATE_HASH, WorkloadController, digest
 
 if TYPE_CHECKING:
-    from capcard_sched.simulation.store import Change, Store
+    from capcard_sched.simulation.store import Change
 
 _NOT_COPIED = ("kubectl.kubernetes.io/last-applied-configuration",)
 
 
-class DeploymentController:
+class DeploymentController(WorkloadController):
     """Scales the ReplicaSets of each Deployment: the current one to `spec.replicas`, the others to 0."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._deployments = Worklist(store, DEPLOYMENT, REPLICA_SET)
+    kind, owned = DEPLOYMENT, REPLICA_SET
 
     def observe(self, change: Change) -> None:
         """Queue Deployments that changed, or whose ReplicaSets did."""
-        self._deployments.observe(change)
+        super().observe(change)
         if change.kind == POD and change.verb == "removed":
             self._note_departure(change)
 
@@ -48,17 +45,11 @@ class DeploymentController:
             found = self._store.get(REPLICA_SET, change.key[0], owner["name"])
             above = controller_of(found) if found is not None else None
             if above is not None and above.get("kind") == DEPLOYMENT:
-                self._deployments.note((change.key[0], above["name"]))
-
-    def reconcile(self) -> bool:
-        """Reconcile the queued Deployments; whether there were any."""
-        worked = bool(self._deployments)
-        for found in self._deployments.drain():
-            if not spec(found).get("paused"):
-                self._keep(found)
-        return worked
+                self._queued[change.key[0], above["name"]] = None
 
     def _keep(self, found: JsonObject) -> None:
+        if spec(found).get("paused"):
+            return
         owned = self._store.owned(meta(found)["uid"], REPLICA_SET)
         current = next((one for one in owned if _same_template(one, found)), None)
         old = [one for one in owned if one is not current]

@@ -24,7 +24,7 @@ from capcard_sched.controllers.objects import (
     spec,
     status,
 )
-from capcard_sched.model.storage_facts import claim_facts, volume_facts
+from capcard_sched.model.storage import claim_facts, volume_facts
 from capcard_sched.model.volumes import (
     BIND_COMPLETED,
     BOUND_BY_CONTROLLER,
@@ -98,8 +98,6 @@ class VolumeController:
             if self._store.get(CLAIM, namespace, claim) is None:
                 template = volume["ephemeral"].get("volumeClaimTemplate") or {}
                 self._store.create(CLAIM, claim_from(template, claim, namespace, owner=pod))
-
-    # --- binding ----------------------------------------------------------------------------------------------------
 
     def _bind(self, obj: JsonObject) -> bool:
         """Bind a claim if possible; whether it is bound."""

@@ -1,49 +1,70 @@
-"""The work queue of a stand-in controller: changed objects, and the owners of changed objects."""
+"""The work queue of a stand-in controller: changed objects and the owners of changed objects; generated names."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import hashlib
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
 
 from capcard_sched.controllers.objects import controller_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from capcard_sched.controllers.objects import JsonObject
     from capcard_sched.simulation.store import Change, Store
 
 
-class Worklist:
-    """Keys (namespace, name) in the order in which they were queued, each once."""
+class WorkloadController:
+    """Base: keeps the changed objects of a kind in order, and the owners of changed objects of another kind."""
 
-    def __init__(self, store: Store, kind: str, owned: str) -> None:
-        """`kind` is reconciled, `owned` is the kind of its dependents."""
+    kind: ClassVar[str]
+    #: The kind of the dependents.
+    owned: ClassVar[str]
+
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._kind = kind
-        self._owned = owned
-        self._keys: dict[tuple[str, str], None] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._keys)
-
-    def note(self, key: tuple[str, str]) -> None:
-        """Queue a key."""
-        self._keys[key] = None
+        #: Namespace and name of queued objects, in order, each once.
+        self._queued: dict[tuple[str, str], None] = {}
 
     def observe(self, change: Change) -> None:
         """Queue a changed object, or the owner of a changed dependent."""
-        if change.kind == self._kind and change.new is not None:
-            self.note(change.key)
-        elif change.kind == self._owned:
+        if change.kind == self.kind and change.new is not None:
+            self._queued[change.key] = None
+        elif change.kind == self.owned:
             owner = controller_of(change.object)
-            if owner is not None and owner.get("kind") == self._kind:
-                self.note((change.key[0], owner["name"]))
+            if owner is not None and owner.get("kind") == self.kind:
+                self._queued[change.key[0], owner["name"]] = None
 
-    def drain(self) -> Iterator[JsonObject]:
-        """Yields the queued objects that exist, including those queued meanwhile."""
-        while self._keys:
-            key = next(iter(self._keys))
-            del self._keys[key]
-            found = self._store.get(self._kind, *key)
+    def reconcile(self) -> bool:
+        """Keep the queued objects, including those queued meanwhile; whether there were any."""
+        worked = bool(self._queued)
+        while self._queued:
+            key = next(iter(self._queued))
+            del self._queued[key]
+            found = self._store.get(self.kind, *key)
             if found is not None:
-                yield found
+                self._keep(found)
+        return worked
+
+    def _keep(self, found: JsonObject) -> None:
+        raise NotImplementedError
+
+
+#: The alphabet of generated names: no vowels, so no words; no 0, 1 or 3.
+_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+POD_TEMPLATE_HASH = "pod-template-hash"
+
+
+def spelled(number: int, length: int) -> str:
+    """A number in the alphabet of names, `length` characters, lowest digit last, modulo the range."""
+    letters = []
+    for _ in range(length):
+        number, digit = divmod(number, len(_LETTERS))
+        letters.append(_LETTERS[digit])
+    return "".join(reversed(letters))
+
+
+def digest(value: Any, length: int = 10) -> str:
+    """A digest of a JSON value in the alphabet of names."""
+    encoded = msgspec.json.encode(value, order="deterministic")
+    return spelled(int.from_bytes(hashlib.sha256(encoded).digest()[:8], "big"), length)

@@ -14,8 +14,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from capcard_sched.daemon.diagnosis.log_level import LevelServer
-from capcard_sched.daemon.observability.logs import Logs
+from capcard_sched.daemon.observability.logs import LevelServer, Logs
 
 
 @pytest_asyncio.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from cyclopts import App
 
-from capcard_sched.cli.controllers import controllers
+from capcard_sched.cli.run import controllers
 from capcard_sched.daemon.controller_options import NAMES, ControllerOptions
 
 

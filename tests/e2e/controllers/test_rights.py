@@ -8,7 +8,7 @@ import pytest
 import yaml
 from cyclopts import App
 
-from capcard_sched.cli.controllers import controllers as verb
+from capcard_sched.cli.run import controllers as verb
 from capcard_sched.daemon.controller_options import ControllerOptions
 from tests.controlplane.cluster import Cluster, Manifest
 from tests.controlplane.controlplane import ControlPlane

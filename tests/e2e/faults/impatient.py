@@ -12,8 +12,8 @@ from pathlib import Path
 from capcard_sched.cli.main import main
 from capcard_sched.daemon import wiring
 from capcard_sched.kube.client import Client
+from capcard_sched.kube.decode import WatchSettings
 from capcard_sched.kube.informers import Informers
-from capcard_sched.kube.listing import WatchSettings
 from tests.controlplane.proxy import Proxy
 from tests.e2e.daemons import CARD_CONF, Daemon
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capcard_sched.controllers.objects import Key
-from capcard_sched.kube.controllers.progress_pace import ProgressPace
+from capcard_sched.kube.controllers.controller_loop import ProgressPace
 
 GAP = 1.0
 

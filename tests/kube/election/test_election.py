@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from capcard_sched.kube.election import ElectionEvent
-from capcard_sched.kube.instrumentation import NullObserver
+from capcard_sched.kube.instrumentation import Observer
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.proxy import Proxy
@@ -96,7 +96,7 @@ async def test_the_first_replica_creates_the_lease_and_leads(cluster: Cluster, k
 @pytest.mark.campaign
 @pytest.mark.asyncio
 async def test_a_leader_renews_every_retry_period_with_one_request(cluster: Cluster, kubeconfig: Path) -> None:
-    class Counting(NullObserver):
+    class Counting(Observer):
         def __init__(self) -> None:
             self.counts: Counter[str] = Counter()
 

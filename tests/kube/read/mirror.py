@@ -9,10 +9,10 @@ from typing import Any
 
 from capcard_sched.kube.client import Client
 from capcard_sched.kube.connection import Connection, load_connection
+from capcard_sched.kube.decode import WatchSettings
 from capcard_sched.kube.informers import Informers
-from capcard_sched.kube.instrumentation import NullObserver
+from capcard_sched.kube.instrumentation import Observer
 from capcard_sched.kube.kinds import KINDS, WatchedKind
-from capcard_sched.kube.listing import WatchSettings
 from capcard_sched.model.deltas import Delta, ObjectChanged, ObjectGone
 from capcard_sched.model.objects import NodeObject, PodObject
 from tests.controlplane.cluster import ALL, Cluster
@@ -23,7 +23,7 @@ PODS_AND_NODES = tuple(kind for kind in KINDS if kind.name in {"Pod", "Node"})
 QUICK = WatchSettings(first_delay=0.01, longest_delay=0.2, page=3)
 
 
-class Ears(NullObserver):
+class Ears(Observer):
     """Remembers what happened to watches and requests."""
 
     def __init__(self) -> None:

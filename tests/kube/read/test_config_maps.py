@@ -10,7 +10,7 @@ import pytest
 from capcard_sched.kube.client import Client
 from capcard_sched.kube.connection import load_connection
 from capcard_sched.kube.informers import Informers
-from capcard_sched.kube.instrumentation import NullObserver
+from capcard_sched.kube.instrumentation import Observer
 from capcard_sched.kube.kinds import chosen_kinds
 from capcard_sched.model.deltas import Delta, ObjectChanged, ObjectGone
 from capcard_sched.model.objects import ConfigMapObject
@@ -30,7 +30,7 @@ async def test_only_the_named_config_map_is_watched(cluster: Cluster, proxy: Pro
     namespace = made["devices"]["namespace"]
     kinds = [kind for kind in chosen_kinds(config_maps=[(namespace, "devices")]) if kind.name == "ConfigMap"]
     async with Client(load_connection(str(proxy.kubeconfig_for("scheduler-a"))), connections=4) as client:
-        informers = Informers(client, emitted.extend, NullObserver(), kinds)
+        informers = Informers(client, emitted.extend, Observer(), kinds)
         running = asyncio.create_task(informers.run())
         await informers.wait_synced()
         await cluster.patch("configmaps", "other", {"data": {"device-config.yaml": "a: 2"}})

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capcard_sched.kube.decode import UndecodableObject
-from capcard_sched.kube.instrumentation import NullObserver
+from capcard_sched.kube.instrumentation import Observer
 from capcard_sched.kube.kinds import KINDS, WatchedKind, chosen_kinds
 from capcard_sched.kube.reflector import DeltaStore
 from capcard_sched.model import deltas
@@ -60,7 +60,7 @@ STEPS = st.lists(
 
 @given(STEPS)
 def test_a_listener_matches_the_truth_and_gets_no_delta_twice(steps: list[Any]) -> None:
-    known, reported = DeltaStore(POD, NullObserver()), Reported()
+    known, reported = DeltaStore(POD, Observer()), Reported()
     truth: dict[tuple[str, str], str] = {}
     behind = False
     for step in steps:
@@ -95,7 +95,7 @@ def test_a_listener_matches_the_truth_and_gets_no_delta_twice(steps: list[Any]) 
     ],
 )
 def test_changes_of_fields_that_the_scheduler_does_not_read_are_dropped(change: dict[str, Any]) -> None:
-    known, out = DeltaStore(POD, NullObserver()), list[Delta]()
+    known, out = DeltaStore(POD, Observer()), list[Delta]()
     known.changed(pod("a", "x"), out)
     known.changed(pod("a", "x", **change), out)
     assert len(out) == 1
@@ -115,7 +115,7 @@ def test_changes_of_fields_that_the_scheduler_does_not_read_are_dropped(change: 
     ids=str,
 )
 def test_changes_of_fields_that_the_scheduler_reads_are_emitted(change: dict[str, Any]) -> None:
-    known, out = DeltaStore(POD, NullObserver()), list[Delta]()
+    known, out = DeltaStore(POD, Observer()), list[Delta]()
     known.changed(pod("a", "x"), out)
     known.changed(pod("a", "x", **change), out)
     assert len(out) == 2
@@ -133,7 +133,7 @@ def _node_kind(*selector: tuple[str, str]) -> WatchedKind[Any]:
 
 def test_a_node_that_no_longer_matches_the_selector_is_gone() -> None:
     kind = _node_kind(("zone", "a"), ("pool", "gpu"))
-    known, out = DeltaStore(kind, NullObserver()), list[Delta]()
+    known, out = DeltaStore(kind, Observer()), list[Delta]()
     known.changed(node("n", zone="b"), out)
     assert out == []
     known.changed(node("n", zone="a"), out)
@@ -145,7 +145,7 @@ def test_a_node_that_no_longer_matches_the_selector_is_gone() -> None:
 
 def test_a_listed_node_outside_the_selector_is_gone_too() -> None:
     kind = _node_kind(("zone", "a"))
-    known, out = DeltaStore(kind, NullObserver()), list[Delta]()
+    known, out = DeltaStore(kind, Observer()), list[Delta]()
     known.changed(node("n", zone="a"), out)
     known.begin_list()
     known.items([node("n", zone="b")], out)
@@ -159,7 +159,7 @@ def test_flags_choose_kinds() -> None:
     assert {kind.name for kind in KINDS if kind.required} == {"Node", "Pod", "PodGroup", "Queue"}
 
 
-class Problems(NullObserver):
+class Problems(Observer):
     def __init__(self) -> None:
         self.seen: list[tuple[str, str, str]] = []
 

@@ -13,10 +13,9 @@ import pytest
 
 from capcard_sched.kube.client import ApiError, Client, Unreachable
 from capcard_sched.kube.connection import load_connection
-from capcard_sched.kube.decode import KindDecoder
+from capcard_sched.kube.decode import KindDecoder, ReadAhead, pages
 from capcard_sched.kube.informers import list_all
 from capcard_sched.kube.kinds import KINDS, WatchedKind, chosen_kinds
-from capcard_sched.kube.listing import ReadAhead, pages
 from capcard_sched.model import deltas
 from capcard_sched.model.objects import NamespaceObject, NodeObject, ObjectMeta, PodObject
 from tests import objects

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capcard_sched.kube.backoff import RetryBackoff
-from capcard_sched.kube.throttle import Throttle
+from capcard_sched.kube.client import Throttle
+from capcard_sched.kube.writes.write_backoff import RetryBackoff
 
 
 class Clock:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from capcard_sched.kube.client import Client
 from capcard_sched.kube.connection import load_connection
-from capcard_sched.kube.instrumentation import NullObserver
+from capcard_sched.kube.instrumentation import Observer
 from capcard_sched.kube.paths import pod_path
 from capcard_sched.kube.writes import requests
 from capcard_sched.kube.writes.api_writer import ApiWriter
@@ -26,7 +26,7 @@ from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.manifests import pod
 
 
-class Count(NullObserver):
+class Count(Observer):
     """Counts what is bound and what is written."""
 
     def __init__(self) -> None:

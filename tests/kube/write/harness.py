@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from capcard_sched.kube.client import Client
 from capcard_sched.kube.connection import load_connection
-from capcard_sched.kube.instrumentation import NullObserver
+from capcard_sched.kube.instrumentation import Observer
 from capcard_sched.kube.writes.api_writer import ApiWriter
 from capcard_sched.kube.writes.binder import PreBind
 from capcard_sched.model.deltas import Delta
@@ -22,7 +22,7 @@ from tests.controlplane.proxy import Exchange, Proxy
 Reported = tuple[str, str, int]
 
 
-class Listener(NullObserver):
+class Listener(Observer):
     """Records outcomes: (what, object, code)."""
 
     def __init__(self) -> None:

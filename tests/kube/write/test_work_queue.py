@@ -12,9 +12,9 @@ from capcard_sched.kube.errors import ApiError, StatusCause, StatusDetails, Unre
 from capcard_sched.kube.writes.events import EventNames
 from capcard_sched.kube.writes.leadership_gate import LeadershipGate, LeadershipLost
 from capcard_sched.kube.writes.lru import Lru
-from capcard_sched.kube.writes.retry_class import RetryClass, is_uid_mismatch, retry_class
 from capcard_sched.kube.writes.work_queue import WorkItem, WorkQueue
 from capcard_sched.kube.writes.write_backoff import RefusedWrites, WriteBackoff
+from capcard_sched.kube.writes.write_call import RetryClass, is_uid_mismatch, retry_class
 
 
 def last(old: int, new: int) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from capcard_sched.model.queue_access import NamespaceRule
+from capcard_sched.model.queue import NamespaceRule
 from capcard_sched.testing import Harness
 from tests import objects
 

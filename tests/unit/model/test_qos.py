@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from capcard_sched.model.objects import PodSpec
-from capcard_sched.model.qos import own_cpus
+from capcard_sched.model.pod_template import own_cpus
 
 Json = dict[str, Any]
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from capcard_sched.framework.api.plugin import VictimDecision
 from capcard_sched.framework.conf.scheduler_conf import parse_conf
-from capcard_sched.kube.instrumentation import NullObserver
+from capcard_sched.kube.instrumentation import Observer
 from capcard_sched.kube.kinds import KINDS
 from capcard_sched.kube.reflector import DeltaStore
 from capcard_sched.model.annotations import COOLDOWN_TIME
@@ -208,7 +208,7 @@ def pod(conditions: list[dict[str, str]], **meta: Any) -> PodObject:
 def delta_count(*versions: PodObject) -> int:
     """Number of versions of a pod that the scheduler receives."""
     kind = next(kind for kind in KINDS if kind.name == "Pod")
-    known: DeltaStore[PodObject] = DeltaStore(kind, NullObserver())
+    known: DeltaStore[PodObject] = DeltaStore(kind, Observer())
     out: list[Any] = []
     for version in versions:
         known.changed(version, out)

@@ -10,7 +10,7 @@ import pytest
 from capcard_sched.framework.conf.registry import Registry
 from capcard_sched.framework.conf.scheduler_conf import default_conf
 from capcard_sched.framework.core import Core
-from capcard_sched.simulation.output import as_list, to_json
+from capcard_sched.simulation.manifests import as_list, to_json
 from capcard_sched.simulation.run import DEFAULT_SCHEDULERS, SimulationOptions, SimulationOutcome, simulate
 from capcard_sched.simulation.scenario import InputError
 from capcard_sched.simulation.scenario_reader import load_scenario

@@ -21,7 +21,7 @@ from capcard_sched.model.intents import (
     UpdateQueueStatus,
 )
 from capcard_sched.model.objects import PodGroupCondition, PodObject
-from capcard_sched.simulation.output import as_list, to_json, to_yaml
+from capcard_sched.simulation.manifests import as_list, to_json, to_yaml
 from capcard_sched.simulation.run import SimulationOptions, SimulationOutcome, simulate
 from capcard_sched.simulation.scenario import InputError
 from capcard_sched.simulation.scenario_reader import load_scenario

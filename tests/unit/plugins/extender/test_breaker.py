@@ -10,8 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from capcard_sched.framework.api.webhook import BreakerState
-from capcard_sched.webhook.breaker import Breaker
-from capcard_sched.webhook.client import WebhookClient
+from capcard_sched.webhook.client import Breaker, WebhookClient
 from tests.unit.plugins.extender.webhook import (
     YES,
     Raw,
