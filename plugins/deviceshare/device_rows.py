@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     Numbers = npt.NDArray[np.int64]
 
 _MOST_EMPTY = 16384
+_NEVER_WRITTEN: tuple[float, Mapping[str, str]] = (0.0, {})
 #: One for all nodes: an empty set takes 216 bytes.
 _NO_CARDS: frozenset[str] = frozenset()
 
@@ -77,8 +78,8 @@ class DeviceRows:
         self.node_writes: list[tuple[Node, Mapping[str, str]]] = []
         #: Nodes and pods with something new that is wrong, with one sentence each; emptied by the reader.
         self.news: list[tuple[Node | Task, Reason, str]] = []
-        #: By node: when annotations were written on it last, Unix seconds.
-        self._written: dict[str, float] = {}
+        #: By node: when annotations were written on it last, Unix seconds, and which.
+        self._written: dict[str, tuple[float, Mapping[str, str]]] = {}
         #: Nodes whose offer ends by itself: Unix seconds.
         self._ends: dict[str, float] = {}
         #: Equal cards without pods are one tuple.
@@ -173,9 +174,9 @@ class DeviceRows:
         warnings: list[str] = []
         self._ends.pop(node.name, None)
         for index, kind in enumerate(self.types):
-            notes = kind.node_write(node, now, self._written.get(node.name, 0.0))
+            notes = kind.node_write(node, now, *self._written.get(node.name, _NEVER_WRITTEN))
             if notes is not None:
-                self._written[node.name] = now
+                self._written[node.name] = now, notes
                 self.node_writes.append((node, notes))
             offer = kind.offer_of(node, now)
             if offer is not None:

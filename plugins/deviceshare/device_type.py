@@ -93,8 +93,8 @@ class DeviceType(ABC):
     def offer_of(self, node: Node, now: float) -> NodeOffer | None:
         """The devices of a node at `now` (Unix seconds); None when it has none. Warnings may come without cards."""
 
-    def node_write(self, node: Node, now: float, written: float) -> dict[str, str] | None:
-        """Annotations to write on a node. `written`: when that happened last, Unix seconds."""
+    def node_write(self, node: Node, now: float, written: float, last: Mapping[str, str]) -> dict[str, str] | None:
+        """Annotations to write on a node. `written`: when that happened last, Unix seconds; `last`: those of then."""
         return None
 
     @abstractmethod

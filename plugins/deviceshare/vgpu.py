@@ -196,12 +196,14 @@ class VgpuDevices(DeviceType):
             idle.append(self._states.card(model))
         return NodeOffer(RegisteredUuids(text), tuple(idle), tuple(dict.fromkeys(warnings)), until)
 
-    def node_write(self, node: Node, now: float, written: float) -> dict[str, str] | None:
+    def node_write(self, node: Node, now: float, written: float, last: Mapping[str, str]) -> dict[str, str] | None:
         """Request a report of a device plugin that takes part in handshakes, or note that none came in time."""
         text = node.annotations.get(keys.NODE_VGPU_HANDSHAKE)
-        if text is None or keys.NODE_VGPU_REGISTER not in node.annotations or now - written < HANDSHAKE_PERIOD:
+        if text is None or keys.NODE_VGPU_REGISTER not in node.annotations:
             return None
         state = handshake_state(text, now)
+        if now - written < HANDSHAKE_PERIOD and (state != "overdue" or "Deleted" in last[keys.NODE_VGPU_HANDSHAKE]):
+            return None  # a request of an earlier leader may be overdue already: only a second such note waits
         if state == "overdue":
             return {keys.NODE_VGPU_HANDSHAKE: handshake_text("Deleted", now)}
         return {keys.NODE_VGPU_HANDSHAKE: handshake_text("Requesting", now)} if state in _REPORTED else None

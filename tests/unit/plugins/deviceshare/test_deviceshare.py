@@ -808,6 +808,7 @@ def test_a_device_plugin_that_is_gone_is_written_once_in_thirty_seconds() -> Non
     assert _handshakes(h, overdue, EPOCH + 31) == ["Deleted_2026.01.01 00:00:31"]
     assert _handshakes(h, "Reported 1", EPOCH + 40) == []
     assert _handshakes(h, "Reported 2", EPOCH + 61) == ["Requesting_2026.01.01 00:01:01"]
+    assert _handshakes(h, overdue, EPOCH + 62) == ["Deleted_2026.01.01 00:01:02"]
 
 
 @pytest.mark.parametrize(
