@@ -15,8 +15,7 @@ from benchmarks.e2e.creations import CreateDone, CreateJob
 from benchmarks.e2e.helper import Helper
 from benchmarks.e2e.objects import Document
 from benchmarks.e2e.server import Server
-from capcard_sched.controllers.jobs.job_spec import job_spec
-from capcard_sched.controllers.jobs.pods import job_pod
+from capcard_sched.controllers.jobs.job_spec import job_pod, job_spec
 from capcard_sched.kube.paths import events_path, pod_path
 from capcard_sched.kube.writes import requests
 from capcard_sched.model import annotations as keys

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from capcard_sched.controllers.jobs.job_spec import job_spec
-from capcard_sched.controllers.jobs.pods import job_pod
+from capcard_sched.controllers.jobs.job_spec import job_pod, job_spec
 from capcard_sched.controllers.objects import JOB, POD, annotations_of, key_of, spec
 from capcard_sched.framework.explain.diagnose import diagnose_job
 from capcard_sched.insight.changes import Edits, JobObjects, ProposedChange, apply_change, changed_conf, end_job

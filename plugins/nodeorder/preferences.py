@@ -8,7 +8,7 @@ not watch Services.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from capcard_sched.framework.toolkit.topology_counts import TopologyCounts
 from capcard_sched.model.selectors import term_weight
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from capcard_sched.framework.api.node_view import Mask, NodeView, Scores
     from capcard_sched.framework.session.session import Session
@@ -72,6 +72,20 @@ class _PreferredTerms(NamedTuple):
     required: tuple[tuple[PodSelector, str], ...] = ()
 
 
+_Term = TypeVar("_Term")
+
+
+def _readable(
+    read: Callable[[_Term, str, Mapping[str, str]], PodSelector], terms: Iterable[_Term], task: Task
+) -> Iterator[tuple[PodSelector, _Term]]:
+    """The terms with their selectors. Malformed ones are skipped: predicates rejects those that are required."""
+    for term in terms:
+        try:
+            yield read(term, task.namespace, task.labels), term
+        except SelectorError:
+            continue
+
+
 class PreferenceBook:
     """Makes the preferences of pods; implements `TermReader` for the counts."""
 
@@ -112,27 +126,17 @@ class PreferenceBook:
         return affinity.required or ()
 
     def _resolve(self, task: Task) -> _PreferredTerms:
-        """Skips malformed terms; plugin predicates rejects pods with malformed required terms."""
         terms, constraints = self._of_class(task.cls)
-        affinity: list[tuple[PodSelector, str, int]] = []
-        spread: list[tuple[PodSelector, TopologySpreadConstraint]] = []
-        for term, weight in terms:
-            try:
-                affinity.append((term_selector(term, task.namespace, task.labels), term.topology_key, weight))
-            except SelectorError:
-                continue
-        for constraint in constraints:
-            try:
-                spread.append((spread_selector(constraint, task.namespace, task.labels), constraint))
-            except SelectorError:
-                continue
-        required: list[tuple[PodSelector, str]] = []
-        for term in self._required(task.cls):
-            try:
-                required.append((term_selector(term, task.namespace, task.labels), term.topology_key))
-            except SelectorError:
-                continue
-        return _PreferredTerms(tuple(affinity), tuple(spread), tuple(required))
+        required = _readable(term_selector, self._required(task.cls), task)
+        return _PreferredTerms(
+            tuple(
+                (selector, term.topology_key, weight)
+                for each, weight in terms
+                for selector, term in _readable(term_selector, (each,), task)
+            ),
+            tuple(_readable(spread_selector, constraints, task)),
+            tuple((selector, term.topology_key) for selector, term in required),
+        )
 
     def has_terms(self, cls: TaskClass) -> bool:
         return any(self._of_class(cls)) or bool(self._required(cls))

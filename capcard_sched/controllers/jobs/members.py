@@ -6,9 +6,9 @@ import hashlib
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from capcard_sched.controllers.jobs.group import group_patch, is_of_version, new_group
+from capcard_sched.controllers.jobs.job_spec import job_pod
 from capcard_sched.controllers.jobs.plugins.job_plugin import KeyPair, PluginError
 from capcard_sched.controllers.jobs.plugins.registry import content_digest, job_plugins
-from capcard_sched.controllers.jobs.pods import job_pod
 from capcard_sched.controllers.objects import (
     CLAIM,
     JOB,

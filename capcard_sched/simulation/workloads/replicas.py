@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capcard_sched.controllers.jobs.pods import pod_from
+from capcard_sched.controllers.jobs.job_spec import pod_from
 from capcard_sched.controllers.objects import (
     CLAIM,
     ENDED_PHASES,

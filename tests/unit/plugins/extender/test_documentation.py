@@ -35,7 +35,7 @@ def block(language: str) -> str:
 
 
 def test_the_published_schema_is_the_one_in_use() -> None:
-    assert block("json").rstrip("\n") == schema_text(), "put capcard_sched.plugins.extender.schema.schema_text() there"
+    assert block("json").rstrip("\n") == schema_text(), "put capcard_sched.plugins.extender.wire.schema_text() there"
     assert json.loads(schema_text()) == {
         **schema(), "$defs": {name: _untitled(one) for name, one in schema()["$defs"].items()}
     }  # fmt: skip
