@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from capcard_sched.model.intents import Evict
 from capcard_sched.testing import Harness
 
 _CONF = """
@@ -37,45 +36,9 @@ def uses(*claims: str) -> dict[str, Any]:
     }
 
 
-def exclusive(h: Harness, name: str = "data", *modes: str) -> None:
-    modes = modes or ("ReadWriteOncePod",)
-    h.volume(f"pv-{name}", claim=name, modes=modes)
-    h.claim(name, volume=f"pv-{name}", modes=modes)
-
-
 def pod(h: Harness, name: str, claim: str = "data", priority: int = 1, **more: Any) -> None:
     h.group(f"g-{name}", priority_class=f"p{priority}", phase="Running" if "node" in more else "Inqueue")
     h.pod(name, group=f"g-{name}", requests={"cpu": "1"}, **uses(claim), **more)
-
-
-# --- ReadWriteOncePod -------------------------------------------------------------------------------------------------
-
-
-def test_a_claim_that_becomes_known_later_is_exclusive_from_then_on() -> None:
-    h = cluster("n1")
-    pod(h, "holder", node="n1", phase="Running")
-    h.step()
-    exclusive(h)
-    pod(h, "p")
-    h.step()
-    assert not h.binds
-
-
-@pytest.mark.parametrize(("priority", "evicted"), [(10, ["holder"]), (1, [])])
-def test_a_pod_of_higher_priority_preempts_the_holder(priority: int, evicted: list[str]) -> None:
-    h = cluster("n1", "n2")
-    exclusive(h)
-    pod(h, "holder", node="n1", phase="Running", priority=1)
-    pod(h, "other", claim="other", node="n2", phase="Running", priority=1)
-    h.claim("other", volume="pv-other")
-    h.volume("pv-other", claim="other")
-    pod(h, "p", priority=priority)
-    result = h.step()
-    assert [intent.name for intent in result.intents if isinstance(intent, Evict)] == evicted
-    if evicted:
-        h.delete_pod("holder")
-        h.settle()
-        assert h.binds["p"] == "n1"
 
 
 # --- limits of CSI drivers --------------------------------------------------------------------------------------------
@@ -89,20 +52,6 @@ def free_attachments(h: Harness, driver: str = "csi.test", limit: int = 1, migra
     pod(h, "p", "new")
     h.step()
     return "p" in h.binds
-
-
-def test_a_claim_bound_to_a_missing_volume_counts_by_its_class() -> None:
-    h = cluster("n1")
-    h.claim("data", storage_class="disk", volume="pv-missing")
-    pod(h, "r", node="n1", phase="Running")
-    assert not free_attachments(h)
-
-
-def test_a_claim_bound_to_a_missing_volume_of_no_class_does_not_count() -> None:
-    h = cluster("n1")
-    h.claim("data", volume="pv-missing")
-    pod(h, "r", node="n1", phase="Running")
-    assert free_attachments(h)
 
 
 #: In-tree sources, their plugins, and the CSI drivers that replace them.
