@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -116,6 +117,11 @@ class CoverageMap:
         self._durations: list[float] = found["durations"]
         self._numbers = {test: number for number, test in enumerate(self._tests)}
         self._files: dict[str, dict[str, list[int]]] = found["files"]
+
+    def executed(self, file: str) -> Counter[str]:
+        """The number of lines of a file that each test executes."""
+        counts = Counter(number for numbers in self._lines_of(file).values() for number in numbers)
+        return Counter({self._tests[number]: count for number, count in counts.items()})
 
     def seconds(self, test: str) -> float:
         """CPU seconds of a test; 0 for one that was not recorded."""
