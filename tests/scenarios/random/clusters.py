@@ -10,8 +10,10 @@ from typing import Any, Final
 import msgspec
 
 from capcard_sched.model import annotations as keys
-from capcard_sched.model.deltas import BindFailed, EvictFailed, ObjectChanged, ObjectGone, Takeover
+from capcard_sched.model.deltas import BindFailed, EvictFailed, ObjectChanged, ObjectGone, ObjectUnreadable, Takeover
+from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.limits import PodDisruptionBudgetObject, ResourceQuotaObject
+from capcard_sched.model.objects import ConfigMapObject
 from capcard_sched.testing import Harness
 from capcard_sched.testing.storage import on_nodes
 
@@ -239,7 +241,7 @@ class RandomCluster:
         for _ in range(one(0, 3)):
             alive = sorted({task.name for task in self.h.state.tasks.values()} - gone)
             running = sorted(name for name in alive if name in self.h.binds)
-            match one(0, 22):
+            match one(0, 26):
                 case 0 | 1 | 2 | 10 | 11:
                     self._group()
                 case 3 if running:
@@ -295,8 +297,37 @@ class RandomCluster:
                         "status": {"hard": hard, "used": {"requests.cpu": str(one(1, 6))}},
                     }  # fmt: skip
                     self.h.apply(ObjectChanged(msgspec.convert(quota, ResourceQuotaObject)))
+                case 23:
+                    kind, name = self._any(("Pod", f"j{one(0, self._groups)}-w-0"), ("PodGroup", f"j{one(0, 9)}"))
+                    self.h.apply(ObjectUnreadable(ObjectRef(kind, "default", name, f"default-{name}-uid"), "no"))
+                case 24:
+                    self._malformed()
+                case 25:
+                    data = {"volcano-usage": self._any("cpu: 1", "{")}
+                    config = {"metadata": {"name": "m", "namespace": "default"}, "data": data}
+                    self.h.apply(ObjectChanged(msgspec.convert(config, ConfigMapObject)))
+                case 26 if running:
+                    self.h.terminate(name := self._any(*running))
+                    self.h.apply(EvictFailed("default", name, f"default-{name}-uid", "late"))
                 case _:
                     pass
+
+    def _malformed(self) -> None:
+        """An object with a value that cannot be read."""
+        one, group = self._random.randint, f"j{self._random.randint(0, self._groups - 1)}"
+        match one(0, 5):
+            case 0:
+                self.h.storage_capacity("x", storage_class="made", capacity="many", labels={"zone": "x"})
+            case 1:
+                self.h.group(group, queue="a", min_member=one(1, 3), phase="Pending", min_resources={"cpu": "many"})
+            case 2:
+                self.h.hyper_node("r1", 1, members=[{"type": "Node", "selector": {"regexMatch": {"pattern": "["}}}])
+            case 3:
+                self.h.claim(f"{group}-c", storage_class="made", size="much")
+            case 4:
+                self.h.queue("a", cards=self._any("8", '{"A": "x"}', '{"A": -1}'), capability={"cpu": "many"})
+            case _:
+                self.h.node(self._any(*self._nodes), cpu="many")
 
     def _gone(self) -> ObjectGone:
         """The deletion of an object other than pods and nodes."""
@@ -307,7 +338,7 @@ class RandomCluster:
             ("PersistentVolume", "", f"on-{node}"), ("PersistentVolumeClaim", "default", f"{group}-c"),
             ("PriorityClass", "", "high"), ("HyperNode", "", self._any("r0", "r1", "s")),
             ("Queue", "", self._any(*self._queues)), ("PodDisruptionBudget", "default", "b"),
-            ("ResourceQuota", "default", "r"),
+            ("ResourceQuota", "default", "r"), ("ConfigMap", "default", "m"), ("PodGroup", "default", group),
         )  # fmt: skip
         return ObjectGone(kind, namespace, name)
 
