@@ -302,8 +302,11 @@ class Ledger:
         fixed = self.fixed_card(account, demand)
         if fixed in choices:
             return fixed
-        with_quota = (card for card in choices if self.free(account.queue, card) >= demand.amount)
-        return next(with_quota, choices[0] if choices else "")
+        nominating = self.nominating
+        for card in choices:
+            if account.queue.free(card, nominating=nominating) >= demand.amount:
+                return card
+        return choices[0] if choices else ""
 
     def _book(self, account: JobAccount, cls: TaskClass, charge: Charge, times: int) -> None:
         for book in (account, *account.queue.books):
