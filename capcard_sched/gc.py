@@ -6,13 +6,15 @@ import atexit
 import gc
 import os
 import sys
-from typing import NoReturn
+from typing import Final, NoReturn
 
 #: Objects are looked at for cycles once so many more were made than freed. A session makes a few for every pod it
 #: places and nearly all of them stay: with the interpreter's own threshold a tenth of its time went into looking.
 #: What is made again and again must therefore be in no reference cycle (docs/decisions/0058).
 _YOUNG_OBJECTS = 50_000
 _OLDER_GENERATIONS = (50, 100)
+#: What `keep` holds.
+_KEPT: Final[list[object]] = []
 
 
 def settle_memory() -> None:
@@ -32,6 +34,14 @@ def keep_all() -> None:
     At 50,000 pods, collections were a third of its time. `end_at_once` ends it.
     """
     gc.disable()
+
+
+def keep(found: object) -> None:
+    """Hold an object until the process ends: the return of a function that made it would free it part by part.
+
+    At 50,000 pods that takes as long as the diagnosis of a job.
+    """
+    _KEPT.append(found)
 
 
 def end_at_once(status: int) -> NoReturn:

@@ -23,6 +23,7 @@ from capcard_sched.daemon.diagnosis.saved_state import (
     manifests_of,
     read_saved_state,
 )
+from capcard_sched.gc import keep
 from capcard_sched.insight.object_view import DeltaObjects, StoreObjects, for_core
 from capcard_sched.model.timestamps import format_timestamp
 from capcard_sched.simulation.clock import EPOCH, SECOND
@@ -157,11 +158,16 @@ def load_cluster(source: Source, *, read_only: bool = False, namespace: str = ""
             made.append(core)
             return core.apply_all
 
-        return live_cluster(
-            source, read_live(source, namespace, jobs=jobs, receiver=receive), made[0], read_only=read_only
-        )
-    state = _state_of_file(source) if source.until is None or source.recording is not None else None
-    return _simulated(source, read_only=read_only) if state is None else _of_state(source, state, read_only=read_only)
+        read = read_live(source, namespace, jobs=jobs, receiver=receive)
+        cluster = live_cluster(source, read, made[0], read_only=read_only)
+    else:
+        state = _state_of_file(source) if source.until is None or source.recording is not None else None
+        if state is None:
+            cluster = _simulated(source, read_only=read_only)
+        else:
+            cluster = _of_state(source, state, read_only=read_only)
+    keep(cluster)
+    return cluster
 
 
 def load_input(source: Source, *more: str, state: SourceState | None = None) -> SimulationInput:

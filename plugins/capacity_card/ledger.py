@@ -181,13 +181,18 @@ class Ledger:
         self._close_job(job.key)
         account = self._open_job(job)
         booked: dict[int, tuple[TaskClass, Charge, int]] = {}
+        new: dict[tuple[int, str, str], Charge] = {}  # pods of a class on one node are charged the same
         for uid, task in job.tasks.items() if job.count(CHARGED_STATUSES) else ():
             cls = task.cls
             if task.status in CHARGED_STATUSES and task.node is not None:
                 charge = before.charges.get(uid) if before is not None else None
                 same = cls.id, self._demands.of(cls).claim.shares, True
                 if charge is None or (charge.class_id, charge.shares, charge.complete) != same or uid in relabeled:
-                    charge = self._demands.placed(task, task.node, charge)
+                    kind = cls.id, task.node.name, task.assigned_card
+                    if charge is not None:
+                        charge = self._demands.placed(task, task.node, charge)
+                    elif (charge := new.get(kind)) is None:
+                        charge = new[kind] = self._demands.placed(task, task.node)
                 account.charges[uid] = charge
                 key = id(charge)  # one object for equal pods
                 booked[key] = cls, charge, booked[key][2] + 1 if key in booked else 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from capcard_sched.model.annotations import CARD_REQUEST
 from capcard_sched.model.cards import CardSyntaxError, parse_card_request
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from capcard_sched.plugins.capacity_card.cards import CardDemands, CardInventory
 
 _NO_INDEX = 1 << 62
+#: Quantities of jobs with alike pods that are kept.
+_MAX_KNOWN: Final = 4096
 _ALLOCATED, _PENDING, _LEAVING = range(3)
 #: On their node, but not part of the job any more.
 _GOING = frozenset({TaskStatus.RELEASING, TaskStatus.UNKNOWN})
@@ -69,6 +71,8 @@ class Minimum:
         self._arguments = arguments
         self._inventory = inventory
         self._demands = demands
+        #: Jobs of alike pods, by what their quantities follow from beside `minResources`, to those and the quantities.
+        self._known: dict[tuple[object, ...], tuple[Mapping[str, int] | None, JobQuantities]] = {}
 
     def quantities(self, job: Job, held: Mapping[str, Charge]) -> JobQuantities:
         alike = self._quantities_of_alike(job, held)
@@ -126,8 +130,12 @@ class Minimum:
             charge = self._demands.of(cls).claim
         else:
             return None
-        request = self.request_of(job)
         chosen = count if self._arguments.card_minimum == "allPods" else job.min_available
+        inputs = cls, charge, bool(held), count, chosen, job.annotations.get(CARD_REQUEST)
+        known = self._known.get(inputs)
+        if known is not None and known[0] == job.min_resources:
+            return known[1]
+        request = self.request_of(job)
         total, need, elastic = ChargeSum(), ChargeSum(), ChargeSum()
         total.add(charge, count)
         want = ChargeSum(total)
@@ -137,7 +145,15 @@ class Minimum:
             elastic.post(key, max(0, amount - need[key]))
         error = "" if held or not chosen else self._demands.of(cls).error
         pending = ChargeSum() if held else total
-        return JobQuantities(want, need, ChargeSum(), pending, elastic, True, error, request.problem)
+        found = JobQuantities(want, need, ChargeSum(), pending, elastic, True, error, request.problem)
+        if len(self._known) >= _MAX_KNOWN:
+            self._known.clear()
+        self._known[inputs] = job.min_resources, found
+        return found
+
+    def forget(self) -> None:
+        """Clear the cache: the relation of cards and resources changed."""
+        self._known.clear()
 
     def request_of(self, job: Job) -> CardRequest:
         """The job's `card.request`; invalid when malformed, or when a key mixes cards of different resources."""
