@@ -24,6 +24,12 @@ pytestmark = pytest.mark.campaign
 
 _log = logging.getLogger("figures")
 _SIZE = 8
+#: Long enough to create 128 pods and to hold bindings of all of them: a request ends with the time until renewal.
+_SLOW_ELECTION = (
+    "--leader-elect-lease-duration=15s",
+    "--leader-elect-renew-deadline=12s",
+    "--leader-elect-retry-period=500ms",
+)
 
 
 @asynccontextmanager
@@ -59,8 +65,8 @@ async def test_a_gang_whose_leader_is_killed_at_any_member_is_completed_by_the_s
     positions = range(1, _SIZE + 1)
     gangs = [f"{fate}-{position}" for fate in ("unsent", "committed") for position in positions]
     await furnish(cluster, cards=len(gangs) * _SIZE)
-    leader = _replica(proxy, "scheduler-a", tmp_path, *QUICK_ELECTION, f"--bind-workers={len(gangs) * _SIZE}")
-    standby = _replica(second_proxy, "scheduler-b", tmp_path, *QUICK_ELECTION)
+    leader = _replica(proxy, "scheduler-a", tmp_path, *_SLOW_ELECTION, f"--bind-workers={len(gangs) * _SIZE}")
+    standby = _replica(second_proxy, "scheduler-b", tmp_path, *_SLOW_ELECTION)
     async with _pair(leader, standby):
         holds = []
         for name, position in zip(gangs, [*positions, *positions], strict=True):
@@ -77,7 +83,7 @@ async def test_a_gang_whose_leader_is_killed_at_any_member_is_completed_by_the_s
         )
         assert len(await until_bound(cluster, sent)) == sent
         await leader.kill()
-        await until_bound(cluster, len(gangs) * _SIZE)
+        await until_bound(cluster, len(gangs) * _SIZE, within=60)
         await prove(history, cluster.control_plane, standby)
 
 
