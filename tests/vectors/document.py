@@ -105,7 +105,7 @@ def rewritten(text: str, changes: dict[Span, Any]) -> str:
 
 
 def flow(value: Any, column: int) -> str:
-    """A value in flow style that starts at a column; it goes on in the next line before `WIDTH`."""
+    """A value in flow style that starts at a column; it continues in the next line before `WIDTH`."""
     words = _words(value)
     lines, line = [], ""
     limit = WIDTH - column - 2

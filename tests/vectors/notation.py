@@ -71,11 +71,18 @@ def statements(text: str) -> list[list[str]]:
 
 
 def _split(text: str) -> list[str]:
-    """Statements; separators in brackets and quotes do not count."""
     text = "\n".join(line for line in text.split("\n") if not line.lstrip().startswith("#"))
-    text = re.sub(r"\n[ \t]+", " ", text)
+    return _parts(re.sub(r"\n[ \t]+", " ", text), ";\n")
+
+
+def _tokens(statement: str) -> list[str]:
+    return _parts(statement, " ")
+
+
+def _parts(text: str, separators: str) -> list[str]:
+    """The parts between separators, without empty ones. Separators in brackets and quotes do not count."""
     found, start, depth, quote = [], 0, 0, ""
-    for index, char in enumerate(text + ";"):
+    for index, char in enumerate(text + separators[0]):
         if quote:
             quote = "" if char == quote else quote
         elif char in "'\"":
@@ -84,31 +91,12 @@ def _split(text: str) -> list[str]:
             depth += 1
         elif char in "}]":
             depth -= 1
-        elif char in ";\n" and depth == 0:
+        elif char in separators and depth == 0:
             found.append(text[start:index].strip())
             start = index + 1
     if depth or quote:
         raise ValueError(f"statement <{text[start:].strip()}>: a bracket or quote is not closed")
-    return [statement for statement in found if statement]
-
-
-def _tokens(statement: str) -> list[str]:
-    """Words; one with brackets or quotes reaches to their end."""
-    found, start, depth, quote = [], 0, 0, ""
-    for index, char in enumerate(statement + " "):
-        if quote:
-            quote = "" if char == quote else quote
-        elif char in "'\"":
-            quote = char
-        elif char in "{[":
-            depth += 1
-        elif char in "}]":
-            depth -= 1
-        elif char == " " and depth == 0:
-            if index > start:
-                found.append(statement[start:index])
-            start = index + 1
-    return found
+    return [part for part in found if part]
 
 
 def _calls(tokens: list[str]) -> list[Call]:

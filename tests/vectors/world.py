@@ -64,7 +64,7 @@ class World:
         self._session = None
 
     def step(self, after: float | None, sessions: int | None) -> dict[str, Any]:
-        """Run one session `after` seconds, so many sessions, or with 0 until nothing changes; what it decided."""
+        """The decisions of one session `after` seconds, or of several; 0 runs sessions until nothing changes."""
         self._session = None
         results = []
         for _ in range(20 if sessions == 0 else sessions or 1):
