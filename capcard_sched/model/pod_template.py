@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from capcard_sched.model.objects import Affinity, HostPort, Toleration, TopologySpreadConstraint
+from capcard_sched.model.objects import HostPort
 from capcard_sched.model.quantity import MAX_POD_AMOUNT, QuantityError, base_amount
 from capcard_sched.model.resources import CPU, MEMORY, PODS
-from capcard_sched.model.task_class import ContainerAmounts
+from capcard_sched.model.task_class import ContainerAmounts, PodTemplate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -70,37 +70,6 @@ def _is_infeasible(pod: PodObject) -> bool:
         if condition.type == "PodResizePending":
             return condition.reason == "Infeasible"
     return pod.status.resize == "Infeasible"
-
-
-class PodTemplate(NamedTuple):
-    """The content of a TaskClass, except annotations and owner."""
-
-    #: Effective request in base units, sorted by name, `pods: 1` included; an explicit 0 is kept.
-    requests: dict[str, int]
-    #: The same over limits, only of resources that some container or the pod limits.
-    limits: dict[str, int]
-    nonzero_cpu_milli: int
-    nonzero_memory_bytes: int
-    node_selector: Mapping[str, str]
-    affinity: Affinity | None
-    tolerations: tuple[Toleration, ...]
-    spread: tuple[TopologySpreadConstraint, ...]
-    #: Sorted, without repetition.
-    host_ports: tuple[HostPort, ...]
-    #: Of init and ordinary containers, in order.
-    images: tuple[str, ...]
-    #: Claim names, in order, without repetition.
-    volumes: tuple[str, ...]
-    #: The claims of generic ephemeral volumes among them.
-    own_volumes: tuple[str, ...]
-    #: In-tree volumes of the pod itself, in order, without repetition.
-    inline_volumes: tuple[AttachmentKey, ...]
-    priority_class_name: str
-    preemption_policy: str
-    #: `qos.own_cpus`: None unless the pod is Guaranteed.
-    own_cpus: tuple[tuple[str, int], ...] | None = None
-    #: Every container, init containers last, when one of them names an extended resource.
-    device_containers: tuple[ContainerAmounts, ...] = ()
 
 
 class _Part(NamedTuple):
@@ -307,25 +276,26 @@ def template_of(pod: PodObject) -> PodTemplate:
     requests[PODS] = 1
     init = spec.init_containers or ()
     volumes = spec.volumes
+    names, own_names = _claims(volumes, pod.metadata.name) if volumes else ((), ())
+    has_ports = spec.host_network or any(container.ports for container in (*spec.containers, *init))
     return PodTemplate(
-        _sorted(requests),
-        _sorted(part.limits) if part.limits else {},
-        min(part.cpu_milli, MAX_POD_AMOUNT),
-        min(part.memory_bytes, MAX_POD_AMOUNT),
-        spec.node_selector or {},
-        spec.affinity,
-        spec.tolerations or (),
-        spec.topology_spread_constraints or (),
-        _host_ports(spec)
-        if spec.host_network or any(container.ports for container in (*spec.containers, *init))
-        else (),
-        tuple([container.image for container in (*init, *spec.containers)]),
-        *(_claims(volumes, pod.metadata.name) if volumes else ((), ())),
-        inline_volumes(volumes) if volumes else (),
-        spec.priority_class_name or "",
-        spec.preemption_policy or "",
-        own_cpus(spec) if part.limits else None,
-        _device_containers(spec) if any("/" in name for name in requests) else (),
+        requests=_sorted(requests),
+        limits=_sorted(part.limits) if part.limits else {},
+        nonzero_cpu_milli=min(part.cpu_milli, MAX_POD_AMOUNT),
+        nonzero_memory_bytes=min(part.memory_bytes, MAX_POD_AMOUNT),
+        node_selector=spec.node_selector or {},
+        affinity=spec.affinity,
+        tolerations=spec.tolerations or (),
+        spread=spec.topology_spread_constraints or (),
+        host_ports=_host_ports(spec) if has_ports else (),
+        images=tuple([container.image for container in (*init, *spec.containers)]),
+        volumes=names,
+        own_volumes=own_names,
+        inline_volumes=inline_volumes(volumes) if volumes else (),
+        priority_class_name=spec.priority_class_name or "",
+        preemption_policy=spec.preemption_policy or "",
+        own_cpus=own_cpus(spec) if part.limits else None,
+        device_containers=_device_containers(spec) if any("/" in name for name in requests) else (),
     )
 
 

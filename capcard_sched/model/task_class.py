@@ -24,58 +24,65 @@ class ContainerAmounts(NamedTuple):
 
 
 @dataclass(slots=True, eq=False, repr=False, kw_only=True)
-class TaskClass:
-    """Everything in a pod, except its labels, that decides which nodes fit it. Pods of one template share one class.
+class PodTemplate:
+    """What the spec of a pod contributes to its class."""
 
-    Two pending pods of one class get the same feasibility mask and the same scores. The state interns instances:
-    compare them with `is`, use them as dictionary keys. Immutable after construction, except `request` and `charge`,
-    which the state pads when a resource column is added.
-    """
-
-    id: int
-    #: The namespace when pod (anti-)affinity, topology spread or claims depend on it, else "".
-    namespace: str
-    #: Effective request in base units, `pods: 1` included.
+    #: Effective request in base units, sorted by name, `pods: 1` included; an explicit 0 is kept.
     requests: Mapping[str, int]
-    #: The same as int64 [resource columns].
-    request: Vector
-    #: `request` without the resources that plugins account for themselves: the amounts a node must have free. int64
-    #: [resource columns].
-    fit_request: Vector = field(init=False)
-    #: `request` and the two non-zero amounts below: int64 [resource columns + 2], the amounts one pod adds to its node.
-    charge: Vector = field(init=False)
-    #: Every container, init containers last, when some container names an extended resource; else empty.
-    device_containers: tuple[ContainerAmounts, ...]
-    #: Pod-level limits in base units, only of resources some container limits.
+    #: The same over limits, only of resources that some container or the pod limits.
     limits: Mapping[str, int]
     #: cpu and memory with the scheduler's non-zero defaults per container.
     nonzero_cpu_milli: int
     nonzero_memory_bytes: int
-    #: Requests nothing but its pod slot.
-    best_effort: bool
     node_selector: Mapping[str, str]
     affinity: Affinity | None
     tolerations: tuple[Toleration, ...]
     spread: tuple[TopologySpreadConstraint, ...]
+    #: Sorted, without repetition.
     host_ports: tuple[HostPort, ...]
     #: Image names of init and ordinary containers, in order.
     images: tuple[str, ...]
-    #: Claim names of mounted persistent volumes.
+    #: Claim names of mounted persistent volumes, in order, without repetition.
     volumes: tuple[str, ...]
     #: The claims among them that belong to one pod (generic ephemeral volumes). Their names contain the pod's name, so
     #: the class has that pod alone.
     own_volumes: tuple[str, ...]
     #: In-tree volumes of the pod itself, in order, without repetition.
     inline_volumes: tuple[AttachmentKey, ...]
+    priority_class_name: str
+    preemption_policy: str
+    #: None unless the pod's QoS class is Guaranteed; then name and number of CPUs of each container that requests whole
+    #: CPUs, which a static CPU manager assigns exclusively.
+    own_cpus: tuple[tuple[str, int], ...] | None = None
+    #: Every container, init containers last, when some container names an extended resource; else empty.
+    device_containers: tuple[ContainerAmounts, ...] = ()
+
+
+@dataclass(slots=True, eq=False, repr=False, kw_only=True)
+class TaskClass(PodTemplate):
+    """Everything in a pod, except its labels, that decides which nodes fit it. Pods of one template share one class.
+
+    Two pending pods of one class get the same feasibility mask and the same scores. The state interns instances:
+    compare them with `is`, use them as dictionary keys. Immutable after construction, except for the amounts, which the
+    state sets when a resource column is added or devices are accounted otherwise.
+    """
+
+    id: int
+    #: The namespace when pod (anti-)affinity, topology spread or claims depend on it, else "".
+    namespace: str
+    #: `requests` as int64 [resource columns].
+    request: Vector = field(init=False)
+    #: `request` without the resources that plugins account for themselves: the amounts a node must have free. int64
+    #: [resource columns].
+    fit_request: Vector = field(init=False)
+    #: `request` and the two non-zero amounts: int64 [resource columns + 2], the amounts one pod adds to its node.
+    charge: Vector = field(init=False)
+    #: Requests nothing but its pod slot.
+    best_effort: bool
     #: Template-level annotations that plugins read: `model.annotations.CLASS_ANNOTATIONS`.
     annotations: Mapping[str, str]
     #: Kind of the pod's first owner reference, "" without one.
     owner_kind: str
-    priority_class_name: str
-    preemption_policy: str
-    #: None unless the pod's QoS class is Guaranteed; then name and number of CPUs of each container that requests whole
-    #: CPUs, which a static CPU manager assigns exclusively (`model.qos`).
-    own_cpus: tuple[tuple[str, int], ...] | None
     #: Of pods whose devices fix other amounts than the class: the class before they were placed, and these amounts by
     #: resource, in thousandths.
     unplaced: TaskClass | None = None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
-from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -11,21 +11,21 @@ import msgspec
 import numpy as np
 
 from capcard_sched.model.pod_template import inline_volumes, resizes, template_of
-from capcard_sched.model.task_class import NO_ACCOUNTING, TaskClass
+from capcard_sched.model.task_class import NO_ACCOUNTING, PodTemplate, TaskClass
 from capcard_sched.model.term_limits import DEFAULT_TERM_LIMITS, limit_terms
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from capcard_sched.model.objects import Affinity, LabelSelector, PodAffinityTerm, PodObject
     from capcard_sched.model.pod_facts import PodFacts
-    from capcard_sched.model.pod_template import PodTemplate
     from capcard_sched.model.resources import ResourceColumns
     from capcard_sched.model.task_class import DeviceAccounting
     from capcard_sched.model.term_limits import TermLimits
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 _pack = msgspec.msgpack.Encoder().encode
+_TEMPLATE_FIELDS = tuple(each.name for each in dataclasses.fields(PodTemplate))
 
 #: Entries of the cache from encoded pod spec to class; the pods of one workload have equal specs.
 _MOST_SPECS = 4096
@@ -39,7 +39,7 @@ class ClassTable:
     def __init__(self, columns: ResourceColumns, limits: TermLimits = DEFAULT_TERM_LIMITS) -> None:
         self._columns = columns
         self._limits = limits
-        self._classes: dict[Hashable, TaskClass] = {}
+        self._classes: dict[bytes, TaskClass] = {}
         #: Encoded fields of a pod that determine its class, to the class.
         self._by_spec: dict[bytes, TaskClass] = {}
         #: These fields of the last pod, and its class: the pods of a workload follow one another.
@@ -67,7 +67,7 @@ class ClassTable:
         written = None if fields is None else _encoded(fields)
         found = None if written is None else self._by_spec.get(written)
         if found is None:
-            found = self.intern(template_of(pod), facts.class_annotations, facts.owner_kind, namespace)
+            found = self._intern(pod, facts, namespace)
             if written is not None:
                 if len(self._by_spec) >= _MOST_SPECS:
                     self._by_spec.clear()
@@ -75,64 +75,25 @@ class ClassTable:
         self._last = None if fields is None else (fields, found)
         return found
 
-    def intern(
-        self, template: PodTemplate, annotations: Mapping[str, str], owner_kind: str, namespace: str
-    ) -> TaskClass:
-        """The class of a template. `namespace` is part of it only when affinity, spread or claims depend on it."""
+    def _intern(self, pod: PodObject, facts: PodFacts, namespace: str) -> TaskClass:
+        """The class with the content of a pod. The namespace is part of it only when terms or claims depend on it."""
+        template = template_of(pod)
         affinity, spread, excess = limit_terms(template.affinity, template.spread, self._limits)
-        bound = bool(spread or template.volumes) or (
+        template.affinity, template.spread = affinity, spread
+        is_bound = bool(spread or template.volumes) or (
             affinity is not None and (affinity.pod_affinity is not None or affinity.pod_anti_affinity is not None)
         )
-        namespace = namespace if bound else ""
-        key = (
-            tuple(template.requests.items()),
-            tuple(template.limits.items()),
-            template.nonzero_cpu_milli,
-            template.nonzero_memory_bytes,
-            tuple(sorted(template.node_selector.items())),
-            _encode(affinity) if affinity is not None else None,
-            template.tolerations,
-            _encode(spread) if spread else None,
-            template.host_ports,
-            template.images,
-            template.volumes,
-            template.own_volumes,
-            template.inline_volumes,
-            tuple(sorted(annotations.items())),
-            owner_kind,
-            template.priority_class_name,
-            template.preemption_policy,
-            template.own_cpus,
-            template.device_containers,
-            namespace,
-            excess,
-        )
+        namespace = namespace if is_bound else ""
+        key = _encode((template, facts.class_annotations, facts.owner_kind, namespace, excess))
         found = self._classes.get(key)
         if found is None:
             found = self._classes[key] = TaskClass(
+                **{name: getattr(template, name) for name in _TEMPLATE_FIELDS},
                 id=self._made,
                 namespace=namespace,
-                requests=dict(template.requests),
-                request=self._columns.vector(template.requests),
-                limits=dict(template.limits),
-                nonzero_cpu_milli=template.nonzero_cpu_milli,
-                nonzero_memory_bytes=template.nonzero_memory_bytes,
                 best_effort=not any(amount for name, amount in template.requests.items() if name != "pods"),
-                node_selector=dict(template.node_selector),
-                affinity=affinity,
-                tolerations=template.tolerations,
-                spread=spread,
-                host_ports=template.host_ports,
-                images=template.images,
-                volumes=template.volumes,
-                own_volumes=template.own_volumes,
-                inline_volumes=template.inline_volumes,
-                annotations=dict(annotations),
-                owner_kind=owner_kind,
-                priority_class_name=template.priority_class_name,
-                preemption_policy=template.preemption_policy,
-                own_cpus=template.own_cpus,
-                device_containers=template.device_containers,
+                annotations=facts.class_annotations,
+                owner_kind=facts.owner_kind,
                 term_excess=excess,
             )
             self._count(found)
@@ -153,7 +114,9 @@ class ClassTable:
         found = self._placed.get((base, amounts))
         if found is None:
             requests, limits = self._written.get(base, (base.requests, base.limits))
-            found = replace(base, id=self._made, requests=requests, limits=limits, unplaced=base, placed=amounts)
+            found = dataclasses.replace(
+                base, id=self._made, requests=requests, limits=limits, unplaced=base, placed=amounts
+            )
             self._placed[base, amounts] = found
             self._made += 1
             self._count(found)

@@ -67,7 +67,8 @@ def by_object(texts: Mapping[ObjectRef, str]) -> dict[str, str]:
 
 def _getter(owner: type, *computed: str) -> tuple[tuple[str, ...], Callable[[Any], tuple[object, ...]]]:
     """The fields of a class without those that its row computes, and their getter."""
-    fields = tuple(sorted(set(getattr(owner, "__slots__", ()) or owner.__struct_fields__) - set(computed)))  # type: ignore[attr-defined]
+    present = {name for base in owner.__mro__ for name in getattr(base, "__slots__", ())}
+    fields = tuple(sorted(present - set(computed)))
     return fields, attrgetter(*fields)
 
 
