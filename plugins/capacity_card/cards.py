@@ -230,7 +230,7 @@ class CardDemand:
             return claim
         charge = self._fixed.get((card, amount))
         if charge is None:
-            charge = self._fixed[card, amount] = claim._replace(card=card, amount=amount, complete=True)
+            charge = self._fixed[card, amount] = claim.with_card(card, amount)
         return charge
 
 
@@ -318,8 +318,9 @@ class CardDemands:
             cpu = memory = 0
         known = sorted(self._inventory.shares)
         shares = tuple([(name, cls.requests[name]) for name in known if cls.requests.get(name)])
-        plain = tuple([each for each in ((CPU_KEY, cpu), (MEMORY_KEY, memory), *shares) if each[1]])
-        claim = Charge(plain, "|".join(alternatives), amount, cls.id, not error, shares)
+        card = "|".join(alternatives)
+        amounts = tuple([each for each in ((CPU_KEY, cpu), (MEMORY_KEY, memory), *shares, (card, amount)) if each[1]])
+        claim = Charge(amounts, card, amount, cls.id, not error, shares)
         return CardDemand(claim, names, alternatives, error=error, unnamed=unnamed)
 
     def _resource(self, cls: TaskClass, written: str, names: Collection[str], alternatives: Collection[str]) -> str:

@@ -26,17 +26,24 @@ PLAIN: Final = {CPU_KEY: CPU, MEMORY_KEY: MEMORY}
 class Charge(NamedTuple):
     """The amounts one pod is charged to its queue. Charges of equal pods are one object."""
 
-    #: Key and amount > 0 of cpu, memory and shares of cards, in the order of messages.
-    plain: tuple[tuple[str, int], ...]
-    #: A card; `A|B` for a claim (no node chosen yet); "" without cards.
+    #: Key and amount > 0 of cpu, memory, shares of cards, and last the card.
+    amounts: tuple[tuple[str, int], ...]
+    #: The key of its card; `A|B` for a claim (no node chosen yet); "" without cards.
     card: str
+    #: The amount of that key.
     amount: int
     #: Id of the task class it was computed for.
     class_id: int
     #: False when the card part could not be computed and is missing.
     complete: bool = True
-    #: The part of `plain` that are shares of cards.
+    #: The part of `amounts` that are shares of cards.
     shares: tuple[tuple[str, int], ...] = ()
+
+    def with_card(self, card: str, amount: int) -> Charge:
+        """The same with another card, complete."""
+        others = self.amounts[:-1] if self.amount else self.amounts
+        amounts = (*others, (card, amount)) if amount else others
+        return self._replace(amounts=amounts, card=card, amount=amount, complete=True)
 
 
 class ChargeSum(dict[str, int]):
@@ -52,18 +59,13 @@ class ChargeSum(dict[str, int]):
         """The amounts of cards, claims and shares."""
         return {key: amount for key, amount in self.items() if key not in PLAIN}
 
-    def add(self, charge: Charge, times: int = 1) -> None:
-        for key, amount in charge.plain:
+    def add(self, amounts: Iterable[tuple[str, int]], times: int = 1) -> None:
+        for key, amount in amounts:
             total = self.get(key, 0) + amount * times
             if total:
                 self[key] = total
             else:
                 self.pop(key, None)
-        if charge.card:
-            self.post(charge.card, charge.amount * times)
-
-    def post(self, key: str, amount: int) -> None:
-        self.put(key, self.get(key, 0) + amount)
 
     def put(self, key: str, amount: int) -> None:
         if amount:
@@ -72,13 +74,11 @@ class ChargeSum(dict[str, int]):
             self.pop(key, None)
 
     def __iadd__(self, other: ChargeSum) -> Self:
-        for key, amount in other.items():
-            self.put(key, self.get(key, 0) + amount)
+        self.add(other.items())
         return self
 
     def __isub__(self, other: ChargeSum) -> Self:
-        for key, amount in other.items():
-            self.put(key, self.get(key, 0) - amount)
+        self.add(other.items(), -1)
         return self
 
     def without(self, held: ChargeSum) -> ChargeSum:
@@ -97,16 +97,16 @@ class ChargeSum(dict[str, int]):
                 if taken > 0:
                     left[source] -= taken
                     amount -= taken
-            uncovered.post(key, amount)
+            uncovered.put(key, amount)
         return uncovered
 
 
 def total_of(charges: Iterable[Charge]) -> ChargeSum:
     """The sum of some charges."""
-    tally = ChargeSum()
+    total = ChargeSum()
     for charge in charges:
-        tally.add(charge)
-    return tally
+        total.add(charge.amounts)
+    return total
 
 
 @lru_cache(maxsize=4096)

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from capcard_sched.framework.quota.limits import QuotaBound
 from capcard_sched.framework.quota.queue_sums import SumTree
 from capcard_sched.model.queue import ancestors
-from capcard_sched.model.resources import CPU, CPU_COLUMN, MEMORY, MEMORY_COLUMN
+from capcard_sched.model.resources import CPU_COLUMN, MEMORY_COLUMN
 from capcard_sched.model.status import PLACED_STATUSES, TaskStatus
-from capcard_sched.plugins.capacity_card.charge import ChargeSum
+from capcard_sched.plugins.capacity_card.charge import PLAIN, ChargeSum
 from capcard_sched.plugins.capacity_card.multi_card_admission import QueueUsage
 from capcard_sched.plugins.capacity_card.quota import (
     ChargeBook,
-    ClusterAmounts,
     JobAccount,
     QueueAccount,
     card_quota,
-    guaranteed,
     limit_by_ancestors,
     queue_quota,
     service_type,
@@ -59,7 +58,7 @@ class Ledger:
         self._minimum = minimum
         self._same_card = arguments.multi_card_job_mode == "single"
         self._by_owner_kind: Mapping[str, ServiceType] = dict(arguments.pod_owner_reference_to_service_type)
-        self._session: Session | None = None
+        self._session: Session
         self._tree = SumTree(ChargeBook)
         self.queues: dict[str, QueueAccount] = {}
         self.jobs: dict[str, JobAccount] = {}
@@ -70,8 +69,9 @@ class Ledger:
         self._card_quotas: dict[str, CardQuota] = {}
         #: Queue name to `spec.parent`, as of the tree of accounts.
         self._parents: dict[str, str] = {}
-        #: Of cpu and of memory.
-        self._clusters = [ClusterAmounts(0, 0), ClusterAmounts(0, 0)]
+        #: cpu and memory of the cluster that no queue is guaranteed, by key; and the guarantees of all queues.
+        self._free: dict[str, int] = {}
+        self._guaranteed: dict[str, int] = {}
         #: Keys of jobs whose quantities are recomputed before the next read.
         self._stale: set[str] = set()
         #: Keys of jobs with events in this session: the next session open rebuilds them from their pods.
@@ -131,14 +131,12 @@ class Ledger:
                 self._parents[name] = queue.parent
                 self._card_quotas[name] = card_quota(queue)
                 found.append(queue)
-        old = self._clusters
-        self._clusters = [
-            ClusterAmounts(
-                int(session.total[column]), guaranteed(queues.values(), name) if names else before.guaranteed
-            )
-            for name, column, before in ((CPU, CPU_COLUMN, old[0]), (MEMORY, MEMORY_COLUMN, old[1]))
-        ]
-        resized = found if self._clusters == old else queues.values()
+        if names:
+            guarantees = [queue.guarantee for queue in queues.values() if queue.guarantee]
+            self._guaranteed = {key: sum(one.get(name, 0) for one in guarantees) for key, name in PLAIN.items()}
+        before, total = self._free, zip(PLAIN, session.total[[CPU_COLUMN, MEMORY_COLUMN]].tolist(), strict=True)
+        self._free = {key: max(0, amount - self._guaranteed.get(key, 0)) for key, amount in total}
+        resized = found if self._free == before else queues.values()
         limited = {queue.name for queue in resized if self._update_quota(queue)}
         if moved:
             above = {name: [one.name for one in ancestors(queues[name], queues)] for name in self.queues}
@@ -155,7 +153,7 @@ class Ledger:
         cards = self._card_quotas.get(queue.name)
         if cards is None:
             cards = self._card_quotas[queue.name] = card_quota(queue)
-        quota = queue_quota(queue, cards, self._inventory.shares, *self._clusters)
+        quota = queue_quota(queue, cards, self._inventory.shares, self._free)
         account = self.queues.get(queue.name)
         if account is None:
             account = self.queues[queue.name] = QueueAccount(queue.name, quota, self._tree)
@@ -307,15 +305,14 @@ class Ledger:
         fixed = self.fixed_card(account, demand)
         if fixed in choices:
             return fixed
-        nominating = self.nominating
         for card in choices:
-            if account.queue.free(card, nominating=nominating) >= demand.amount:
+            if self.free(account.queue, card) >= demand.amount:
                 return card
         return choices[0] if choices else ""
 
     def _book(self, account: JobAccount, cls: TaskClass, charge: Charge, times: int) -> None:
         for book in (account, *account.queue.books):
-            book.allocated.add(charge, times)
+            book.allocated.add(charge.amounts, times)
             book.seen.update(account.allocated)
         if charge.amount:
             held = charge.card, service_type(account.job, cls, self._by_owner_kind)
@@ -326,7 +323,7 @@ class Ledger:
     @staticmethod
     def _release(account: JobAccount, charge: Charge, times: int = 1) -> None:
         for book in (account, *account.queue.books):
-            book.releasing.add(charge, times)
+            book.releasing.add(charge.amounts, times)
 
     def _moved(self, account: JobAccount) -> None:
         account.queue.invalidate()
@@ -368,25 +365,26 @@ class Ledger:
         account = self.jobs.get(task.job.key) if task.job is not None else None
         return account.charges.get(task.uid) if account is not None else None
 
-    @property
-    def nominating(self) -> bool:
-        """Whether nominations are planned: released pods hold no quota then."""
-        return self._session is not None and self._session.nominating
+    def free(self, queue: QueueAccount, key: str, *, own: bool = False) -> int:
+        """The unused part of the limits of a key, of a queue and of its ancestors; `own`: of the queue alone.
 
-    def free(self, queue: QueueAccount, card: str, *, own: bool = False) -> int:
-        """The unused part of a card's quota, in the queue and its ancestors; `own`: in the queue alone.
-
-        Negative when a queue holds more than its quota.
+        Negative when a queue holds more than its limit.
         """
-        return queue.free(card, nominating=self.nominating, own=own)
+        nominating = self._session.nominating
+        return min([limit - held for _, held, limit in queue.limits(key, nominating=nominating, own=own)])
 
-    def full_ancestor(self, queue: QueueAccount, card: str, amount: int) -> QueueAccount | None:
-        """The nearest ancestor without `amount` of free quota for a card; None without one."""
-        nominating = self.nominating
-        for one in queue.limiting:
-            if one.quota.subtree_limit(card) - one.subtree.held(card, nominating=nominating) < amount:
-                return one
-        return None
+    def bounds(self, queue: QueueAccount, key: str, amount: int, *, own: bool = False) -> list[QuotaBound]:
+        """The limits on further pods that request an amount > 0 of a key: of a queue, then of its ancestors.
+
+        `own`: of the queue alone.
+        """
+        limits = queue.limits(key, nominating=self._session.nominating, own=own)
+        return [QuotaBound((limit - held) // amount, key, amount, name, held, limit) for name, held, limit in limits]
+
+    def full(self, queue: QueueAccount, key: str, amount: int) -> list[str]:
+        """The names of the queues without `amount` of free quota for a key: of the queue, then of its ancestors."""
+        limits = queue.limits(key, nominating=self._session.nominating)
+        return [name for name, held, limit in limits if limit - held < amount]
 
     def fixed_card(self, account: JobAccount | None, demand: CardDemand) -> str:
         """The alternative that the job's pods use already under `multiCardJobMode: single`, else ""."""

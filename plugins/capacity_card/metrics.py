@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from capcard_sched.framework.api.plugin import Sample
 from capcard_sched.model.annotations import CARD_ALLOCATED
 from capcard_sched.model.cards import CARD
-from capcard_sched.plugins.capacity_card.charge import CPU_KEY, MEMORY_KEY, PLAIN
+from capcard_sched.plugins.capacity_card.charge import PLAIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -98,7 +98,7 @@ def _of_queue(account: QueueAccount) -> Iterator[Sample]:
     queue, quota, sums = {"queue_name": account.name}, account.quota, account.subtree
     allocated, pending = sums.allocated, sums.pending
     yield Sample("queue_share", queue, account.share)
-    for unit, key, dimension in (("milli_cpu", CPU_KEY, quota.cpu), ("memory_bytes", MEMORY_KEY, quota.memory)):
+    for unit, (key, dimension) in zip(("milli_cpu", "memory_bytes"), quota.plain.items(), strict=True):
         yield Sample(f"queue_allocated_{unit}", queue, allocated[key])
         yield Sample(f"queue_request_{unit}", queue, allocated[key] + pending[key])
         yield Sample(f"queue_deserved_{unit}", queue, dimension.deserved)

@@ -90,7 +90,7 @@ class Minimum:
             for name, amount in (job.min_resources or {}).items():
                 if name in self._inventory.shares:
                     counted = sum(task.cls.requests.get(name, 0) for task in created)
-                    short.post(name, max(0, amount - counted))
+                    short.add([(name, max(0, amount - counted))])
             want += short
             need += short
         self._apply_min_resources(job, request.cards, members, want, need)
@@ -98,7 +98,7 @@ class Minimum:
         inside = total_of(member.charge for member in chosen if member.rank == _ALLOCATED)
         elastic = ChargeSum()
         for key, amount in allocated.items():
-            elastic.post(key, max(0, amount - (need if key in PLAIN else inside)[key]))
+            elastic.put(key, max(0, amount - (need if key in PLAIN else inside)[key]))
         return JobQuantities(
             want,
             need,
@@ -137,12 +137,12 @@ class Minimum:
             return known[1]
         request = self.request_of(job)
         total, need, elastic = ChargeSum(), ChargeSum(), ChargeSum()
-        total.add(charge, count)
+        total.add(charge.amounts, count)
         want = ChargeSum(total)
-        need.add(charge, chosen)
+        need.add(charge.amounts, chosen)
         self._apply_min_resources(job, request.cards, (_Member(_PENDING, first, charge),), want, need)
         for key, amount in total.items() if held else ():
-            elastic.post(key, max(0, amount - need[key]))
+            elastic.put(key, max(0, amount - need[key]))
         error = "" if held or not chosen else self._demands.of(cls).error
         pending = ChargeSum() if held else total
         found = JobQuantities(want, need, ChargeSum(), pending, elastic, True, error, request.problem)
@@ -205,7 +205,7 @@ class Minimum:
         short = ChargeSum()
         for key, amount in request.items():
             created = sum(value for keys, value in requested.items() if any(same_set(key, other) for other in keys))
-            short.post(key, max(0, amount - created))
+            short.put(key, max(0, amount - created))
         return short
 
     def _apply_min_resources(

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-from capcard_sched.framework.quota.limits import UNLIMITED, QuotaBound
+from capcard_sched.framework.quota.limits import UNLIMITED
 from capcard_sched.framework.quota.queue_sums import awaits_pods
 from capcard_sched.model.annotations import CARD_QUOTA, SERVICE_TYPE
 from capcard_sched.model.cards import CardSyntaxError, is_card_quota, parse_card_quota
-from capcard_sched.model.resources import CPU, MEMORY
 from capcard_sched.model.status import PodGroupPhase
-from capcard_sched.plugins.capacity_card.charge import CPU_KEY, MEMORY_KEY, PLAIN, ChargeSum
+from capcard_sched.plugins.capacity_card.charge import PLAIN, ChargeSum
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -81,28 +80,18 @@ class Dimension(NamedTuple):
     limit: int
 
 
-class ClusterAmounts(NamedTuple):
-    """Total and guaranteed amounts of the cluster in one dimension."""
+def dimension(queue: Queue, name: str, free: int) -> Dimension:
+    """The limits of one queue in one dimension; device resources in these fields are ignored.
 
-    total: int
-    guaranteed: int
-
-
-def dimension(queue: Queue, name: str, cluster: ClusterAmounts) -> Dimension:
-    """The limits of one queue in one dimension; device resources in these fields are ignored."""
+    `free`: the amount of the cluster that no queue is guaranteed.
+    """
     capability = (queue.capability or {}).get(name)
     guarantee = (queue.guarantee or {}).get(name, 0)
-    real = max(0, cluster.total - cluster.guaranteed) + guarantee
-    limit = real if capability is None else capability
+    real = limit = free + guarantee
     if capability is not None:
-        real = min(real, capability)
+        real, limit = min(real, capability), capability
     deserved = max(min((queue.deserved or {}).get(name, 0), real), guarantee)
     return Dimension(capability, real, deserved, limit)
-
-
-def guaranteed(queues: Iterable[Queue], name: str) -> int:
-    """The sum of `spec.guarantee` of all queues, open or not."""
-    return sum((queue.guarantee or {}).get(name, 0) for queue in queues)
 
 
 class QueueQuota(NamedTuple):
@@ -116,10 +105,12 @@ class QueueQuota(NamedTuple):
     shares: Mapping[str, int]
     #: Resources of all shared devices. Those that nothing names have no limit.
     known_shares: frozenset[str]
-    cpu: Dimension
-    memory: Dimension
+    #: cpu and memory, by key.
+    plain: Mapping[str, Dimension]
     #: Limits of the queue's own jobs: cpu, memory, cards, and the shares named.
     limits: Mapping[str, int]
+    #: Deserved amounts > 0 of cpu, memory and cards.
+    deserved: Mapping[str, int]
 
     def limit(self, key: str) -> int:
         """The limit of the queue's own jobs: 0 for a card that is not listed, none for a share that is not named."""
@@ -144,33 +135,35 @@ class QueueQuota(NamedTuple):
         """The limit of the queue's own jobs in a cluster of any size."""
         if key not in PLAIN:
             return self.limit(key)
-        capability = (self.cpu if key == CPU_KEY else self.memory).capability
+        capability = self.plain[key].capability
         return UNLIMITED if capability is None else capability
 
     @property
     def is_empty(self) -> bool:
         """No cpu or memory capability and no valid card quota entry."""
-        return not (self.cards or self.shares) and self.cpu.capability is None and self.memory.capability is None
+        return not (self.cards or self.shares) and all(one.capability is None for one in self.plain.values())
 
     @property
     def own_limits(self) -> tuple[object, ...]:
         """The limits that do not depend on the cluster."""
-        return self.cards, self.shares, self.limits_subtree, self.cpu.capability, self.memory.capability
+        return self.cards, self.shares, self.limits_subtree, *[one.capability for one in self.plain.values()]
 
     def share(self, allocated: ChargeSum) -> float:
         """The largest allocated/deserved over dimensions that deserve anything; 0 without any."""
-        deserved = {**self.cards, CPU_KEY: self.cpu.deserved, MEMORY_KEY: self.memory.deserved}
-        return max((allocated[key] / amount for key, amount in deserved.items() if amount > 0), default=0.0)
+        return max([allocated.get(key, 0) / amount for key, amount in self.deserved.items()], default=0.0)
 
 
-def queue_quota(
-    queue: Queue, cards: CardQuota, known_shares: frozenset[str], cpu: ClusterAmounts, memory: ClusterAmounts
-) -> QueueQuota:
-    """The quota of a queue in a cluster. `known_shares`: resources of shared devices."""
-    dimensions = dimension(queue, CPU, cpu), dimension(queue, MEMORY, memory)
+def queue_quota(queue: Queue, cards: CardQuota, known_shares: frozenset[str], free: Mapping[str, int]) -> QueueQuota:
+    """The quota of a queue in a cluster.
+
+    `known_shares`: resources of shared devices. `free`: cpu and memory that no queue is guaranteed, by key.
+    """
+    plain = {key: dimension(queue, name, free[key]) for key, name in PLAIN.items()}
     shares = {name: amount for name, amount in (queue.capability or {}).items() if name in known_shares}
-    limits = {**cards.cards, **shares, CPU_KEY: dimensions[0].limit, MEMORY_KEY: dimensions[1].limit}
-    return QueueQuota(cards.cards, cards.problem, cards.present, shares, known_shares, *dimensions, limits)
+    limits = {**cards.cards, **shares, **{key: one.limit for key, one in plain.items()}}
+    deserved = {**cards.cards, **{key: one.deserved for key, one in plain.items()}}
+    deserved = {key: amount for key, amount in deserved.items() if amount > 0}
+    return QueueQuota(cards.cards, cards.problem, cards.present, shares, known_shares, plain, limits, deserved)
 
 
 class ChargeBook:
@@ -197,18 +190,18 @@ class ChargeBook:
     def _sums(self) -> tuple[ChargeSum, ...]:
         return self.allocated, self.releasing, self.pending, self.inqueue, self.elastic
 
-    def __iadd__(self, other: ChargeBook) -> Self:
+    def _add(self, other: ChargeBook, times: int) -> Self:
         for mine, theirs in zip(self._sums(), other._sums(), strict=True):
-            mine += theirs  # noqa: PLW2901 - in place
+            mine.add(theirs.items(), times)
         self.seen |= other.seen
         self.version += 1
         return self
 
+    def __iadd__(self, other: ChargeBook) -> Self:
+        return self._add(other, 1)
+
     def __isub__(self, other: ChargeBook) -> Self:
-        for mine, theirs in zip(self._sums(), other._sums(), strict=True):
-            mine -= theirs  # noqa: PLW2901 - in place
-        self.version += 1
-        return self
+        return self._add(other, -1)
 
     def held(self, key: str, *, nominating: bool) -> int:
         """The usage that limits further pods: all held quota; while nominations are planned, without released pods."""
@@ -243,33 +236,23 @@ class QueueAccount:
         self.books = tree.including(self.name)
         self.own, self.subtree = tree.own(self.name), tree.subtree(self.name)
 
+    def limits(self, key: str, *, nominating: bool, own: bool = False) -> list[tuple[str, int, int]]:
+        """Name, usage and limit of the queue, then of the ancestors that limit its jobs; `own`: of the queue alone.
+
+        `nominating`: nominations are planned, pods that are being released hold no quota then.
+        """
+        found = [(self.name, self.own.held(key, nominating=nominating), self.quota.limit(key))]
+        if self.limiting and not own and key not in PLAIN:
+            for one in self.limiting:
+                held = one.subtree.held(key, nominating=nominating)
+                found.append((one.name, held, one.quota.subtree_limit(key)))
+        return found
+
     def is_limited(self, key: str) -> bool:
         """Whether a card or share has a limit here: a parent without a card quota has none."""
         if key in self.quota.known_shares:
             return self.quota.limit(key) < UNLIMITED
         return self.quota.limits_subtree or self.subtree is self.own
-
-    def free(self, key: str, *, nominating: bool, own: bool = False) -> int:
-        """The unused part of the limits of a key, of the queue and of its ancestors; `own`: of the queue alone.
-
-        Negative when a queue holds more than its limit.
-        """
-        free = self.quota.limit(key) - self.own.held(key, nominating=nominating)
-        for one in () if own or key in PLAIN else self.limiting:
-            free = min(free, one.quota.subtree_limit(key) - one.subtree.held(key, nominating=nominating))
-        return free
-
-    def bounds(self, key: str, amount: int, *, nominating: bool, own: bool = False) -> list[QuotaBound]:
-        """The limits on further pods that request an amount > 0 of a key: of the queue, then of its ancestors.
-
-        `own`: of the queue alone.
-        """
-        held, limit = self.own.held(key, nominating=nominating), self.quota.limit(key)
-        found = [QuotaBound((limit - held) // amount, key, amount, self.name, held, limit)]
-        for one in () if own or key in PLAIN else self.limiting:
-            held, limit = one.subtree.held(key, nominating=nominating), one.quota.subtree_limit(key)
-            found.append(QuotaBound((limit - held) // amount, key, amount, one.name, held, limit))
-        return found
 
     @property
     def share(self) -> float:
@@ -325,7 +308,7 @@ class JobAccount(ChargeBook):
 
     def assess(self, quantities: JobQuantities, impossible: QuotaShortage | None) -> None:
         """Replace the job's quantities and update the sums of its queue. `impossible`: its need exceeds a quota."""
-        pending, inqueue, elastic = self.pending, self.inqueue, self.elastic
+        before = self.pending, self.inqueue, self.elastic
         self.impossible = impossible
         self.quantities = quantities
         job = self.job
@@ -339,15 +322,11 @@ class JobAccount(ChargeBook):
             self.inqueue = quantities.need.without(quantities.gated).without(self.allocated)
         self.pending, self.elastic = quantities.pending, quantities.elastic
         self.seen.update(self.pending, self.inqueue)
+        now = self.pending, self.inqueue, self.elastic
         for book in self.queue.books:
             book.version += 1
-            if pending != self.pending:
-                book.pending -= pending
-                book.pending += self.pending
-            if inqueue != self.inqueue:
-                book.inqueue -= inqueue
-                book.inqueue += self.inqueue
-            if elastic != self.elastic:
-                book.elastic -= elastic
-                book.elastic += self.elastic
             book.seen |= self.seen
+            for total, old, new in zip((book.pending, book.inqueue, book.elastic), before, now, strict=True):
+                if old != new:
+                    total.add(old.items(), -1)
+                    total.add(new.items())

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments
     from capcard_sched.plugins.capacity_card.cards import CardDemands
     from capcard_sched.plugins.capacity_card.ledger import Ledger
-    from capcard_sched.plugins.capacity_card.quota import QueueAccount, ServiceType
+    from capcard_sched.plugins.capacity_card.quota import ServiceType
     from capcard_sched.plugins.capacity_card.selection import Selection
 
 #: Why a pod is no victim, as shown to users.
@@ -32,9 +32,9 @@ NO_USE: Final = "no-use"
 class _Wanted(NamedTuple):
     """The resources of a victim that a reclaimer can use."""
 
-    #: Accepted cards whose quota covers the reclaimer, each with the nearest ancestor of its queue without free quota:
-    #: only pods below that free it. None for a reclaimer without cards.
-    cards: Mapping[str, QueueAccount | None]
+    #: Accepted cards whose quota covers the reclaimer, each with the nearest ancestor of its queue without free quota,
+    #: "" for none: only pods below that free it. Empty for a reclaimer without cards.
+    cards: Mapping[str, str]
     #: The requested ones of cpu and memory, for a reclaimer without cards.
     plain: tuple[str, ...]
 
@@ -126,7 +126,8 @@ class CardReclaim:
         cards = demand.alternatives
         if demand.several:
             cards = self._selection.open_to(queue, demand, reclaimer, own=True).usable
-        return _Wanted({card: self._ledger.full_ancestor(queue, card, demand.amount) for card in cards}, ())
+        full = {card: self._ledger.full(queue, card, demand.amount) for card in cards}
+        return _Wanted({card: next((one for one in full[card] if one != queue.name), "") for card in cards}, ())
 
     def _useless(self, want: _Wanted, candidate: Task) -> str:
         """Why the eviction of the candidate does not help: it must free a card that the reclaimer can use, with quota.
@@ -143,7 +144,7 @@ class CardReclaim:
                 return NO_USE
             full = want.cards[charge.card]
             assert candidate.job is not None
-            return "" if full is None or full in self._ledger.queues[candidate.job.queue].ancestors else QUOTA
+            return "" if not full or full in self.version(candidate.job.queue) else QUOTA
         if not want.plain or self._demands.of(candidate.cls).unnamed:
             return NO_USE
         requests = candidate.cls.requests

@@ -119,13 +119,9 @@ class Selection:
         return CardChoice(alternatives, usable, () if usable == alternatives else self._closing(queue, demand))
 
     def _closing(self, queue: QueueAccount, demand: CardDemand) -> tuple[str, ...]:
-        """For each alternative the queue that has no free quota for it: an ancestor, else the pod's own queue."""
-        closing = []
-        for card in demand.alternatives:
-            own = self._ledger.free(queue, card, own=True) < demand.amount
-            full = None if own else self._ledger.full_ancestor(queue, card, demand.amount)
-            closing.append(f"<{full.name}> (ancestor of <{queue.name}>)" if full is not None else f"<{queue.name}>")
-        return tuple(closing)
+        """For each alternative the queue that has no free quota for it: the pod's own, else the nearest ancestor."""
+        fulls = [next(iter(self._ledger.full(queue, card, demand.amount)), queue.name) for card in demand.alternatives]
+        return tuple([f"<{one}>" if one == queue.name else f"<{one}> (ancestor of <{queue.name}>)" for one in fulls])
 
     def _missing(self, account: JobAccount | None, demand: CardDemand) -> int:
         """The part of the claim the job still needs for its minimum: the card it fixes should cover all of it."""
@@ -221,16 +217,17 @@ class AllocatableCheck:
         demand = self._demands.of(task.cls)
         if demand.error:
             return Grant(0, self._refusals.no_charge(hook, queue.name, demand.error))
-        wanted, own, nominating = len(tasks), hook == "preemptive", self._ledger.nominating
+        wanted, own, ledger = len(tasks), hook == "preemptive", self._ledger
+        several = demand.several and demand.amount > 0
         bounds = [
             bound
-            for key, amount in demand.claim.plain
-            if account.free(key, nominating=nominating, own=own) < amount * wanted
-            for bound in account.bounds(key, amount, nominating=nominating, own=own)
+            for key, amount in (demand.claim.amounts[:-1] if several else demand.claim.amounts)
+            if ledger.free(account, key, own=own) < amount * wanted
+            for bound in ledger.bounds(account, key, amount, own=own)
         ]
         options, indexes = demand.alternatives, None
         limits: tuple[int, ...] = ()
-        if demand.several and demand.amount:
+        if several:
             choice = self._selection.open_to(account, demand, task, own=own)
             indexes, limits = self._selection.alternative_index(choice), self._limits(account, demand, choice, own=own)
             if not self._selection.per_job:
@@ -243,8 +240,6 @@ class AllocatableCheck:
                 else:
                     limits = tuple([min(limit, 1) for limit in limits])
             bounds.append(QuotaBound(fitting, demand.claim.card, demand.amount, queue.name, 0, 0))
-        elif demand.amount and account.free(demand.claim.card, nominating=nominating, own=own) < demand.amount * wanted:
-            bounds += account.bounds(demand.claim.card, demand.amount, nominating=nominating, own=own)
         count, reached = tightest(bounds, wanted)
         if not reached:
             return Grant(wanted, None, indexes, limits)
@@ -268,7 +263,7 @@ class AllocatableCheck:
         """
         options = []
         for card in alternatives:
-            bounds = account.bounds(card, demand.amount, nominating=self._ledger.nominating)
+            bounds = self._ledger.bounds(account, card, demand.amount)
             fitting, reached = tightest(bounds, ahead + 1)
             options.append(shortage_at(reached or bounds, min(ahead, fitting)))
         last = next((option for option in reversed(options) if option.queue != account.name), options[-1])

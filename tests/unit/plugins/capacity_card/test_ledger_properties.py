@@ -252,7 +252,7 @@ def test_no_allocation_goes_over_a_limit(harness: Callable[..., Harness], seed: 
     h.session()
     agree(h)
     for account in h.plugin("capacity-card").ledger.queues.values():
-        assert account.own.allocated[CPU_KEY] <= account.quota.cpu.limit
+        assert account.own.allocated[CPU_KEY] <= account.quota.plain[CPU_KEY].limit
         for card, amount in account.own.allocated.cards.items():
             assert amount <= account.quota.limit(card)
         for card, amount in account.subtree.allocated.cards.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from capcard_sched.plugins.capacity_card.charge import CPU_KEY
 from capcard_sched.testing import Harness
 from tests.unit.plugins.capacity_card.admission import allocated, running, scalar
 
@@ -140,7 +141,7 @@ def test_the_most_used_dimension_is_the_share(harness: Callable[..., Harness]) -
     h.session()
     account = h.plugin("capacity-card").ledger.queues["q"]
     assert account.share == 1
-    account.quota = account.quota._replace(cards={})
+    account.quota = account.quota._replace(deserved={CPU_KEY: account.quota.plain[CPU_KEY].deserved})
     account.invalidate()
     assert account.share == 0.5
 
@@ -162,15 +163,12 @@ def test_guarantees_of_others_are_out_of_reach(harness: Callable[..., Harness]) 
     h.queue("b", guarantee={"cpu": "3"}, deserved={"cpu": "20"})
     h.session()
     queues = h.plugin("capacity-card").ledger.queues
-    assert [(queues[name].quota.cpu.real_capability, queues[name].quota.cpu.limit) for name in "ab"] == [
-        (7000, 7000),
-        (8000, 8000),
-    ]
-    assert [queues[name].quota.cpu.deserved for name in "ab"] == [2000, 8000]
+    cpu = [queues[name].quota.plain[CPU_KEY] for name in "ab"]
+    assert [(one.real_capability, one.limit, one.deserved) for one in cpu] == [(7000, 7000, 2000), (8000, 8000, 8000)]
     h.queue("b", guarantee={"cpu": "20"}, capability={"cpu": "4"})
     h.session()
-    assert queues["a"].quota.cpu.limit == 2000
-    assert queues["b"].quota.cpu == (4000, 4000, 20000, 4000)
+    assert queues["a"].quota.plain[CPU_KEY].limit == 2000
+    assert queues["b"].quota.plain[CPU_KEY] == (4000, 4000, 20000, 4000)
 
 
 def test_cards_may_be_handed_out_twice(harness: Callable[..., Harness]) -> None:
