@@ -53,7 +53,8 @@ class _Recorder:
         if report.failed:
             self._failed.add(report.nodeid)
 
-    def pytest_unconfigure(self) -> None:
+    def pytest_sessionfinish(self) -> None:
+        # Not when pytest is unconfigured: xdist ends a worker 10 seconds later, however large its map is.
         self._coverage.stop()
         self._coverage.save()
         data = self._coverage.get_data()
