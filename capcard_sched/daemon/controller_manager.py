@@ -7,7 +7,6 @@ makes new controllers and replays the cache to them.
 from __future__ import annotations
 
 import asyncio
-import math
 import signal
 import time
 from contextlib import AsyncExitStack
@@ -28,10 +27,11 @@ from capcard_sched.controllers.queues import QueueController
 from capcard_sched.controllers.ttl import TtlController
 from capcard_sched.controllers.view import COMPONENT
 from capcard_sched.daemon.controller_metrics import ControllerMetrics
-from capcard_sched.daemon.leadership import is_expected, new_election
+from capcard_sched.daemon.leadership import Leadership
 from capcard_sched.daemon.observability.health import HealthState
 from capcard_sched.daemon.observability.logs import Logs
 from capcard_sched.daemon.observability.server import open_pages
+from capcard_sched.daemon.wiring import cancel, run_until
 from capcard_sched.kube.client import ApiError, Client, Unreachable
 from capcard_sched.kube.connection import load_connection
 from capcard_sched.kube.controllers.controller_loop import ControllerLoop, NotReadyError
@@ -44,13 +44,12 @@ from capcard_sched.kube.writes.api_writer import LOW_WORKERS, ApiWriter
 from capcard_sched.kube.writes.leadership_gate import LeadershipGate
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Coroutine, Mapping, Sequence
 
     from capcard_sched.controllers.objects import JsonObject, Key
     from capcard_sched.controllers.view import Controller
     from capcard_sched.daemon.controller_options import ControllerOptions
     from capcard_sched.kube.controllers.records import RecordChanged
-    from capcard_sched.kube.election import Election, ElectionEvent
 
 #: Seconds: between looks at objects that the watch did not confirm; for events at the end; for the Lease.
 _CONFIRM_SECONDS: Final = 5.0
@@ -95,7 +94,7 @@ class ControllerObserver(Observer):
 
 
 class ControllerManager(HealthState):
-    """One process. `run` once."""
+    """One process. `run` once. Implements `leadership.LeadershipHandler`."""
 
     def __init__(self, options: ControllerOptions) -> None:
         """Reads the kubeconfig. Raises ConnectionConfigError."""
@@ -107,9 +106,7 @@ class ControllerManager(HealthState):
         self._cache.observed = False
         self._loops: list[ControllerLoop] = []
         self._ended = asyncio.Event()
-        self._term: asyncio.Task[None] | None = None
-        self._election: Election | None = None
-        self._gate = LeadershipGate(self._time_left)
+        self._term: asyncio.Task[Any] | None = None
         self._synced = False
         self._keys = KeyPool()
         #: An error in the loops themselves; it ends the process.
@@ -137,20 +134,19 @@ class ControllerManager(HealthState):
                     observer=observer,
                 )
             )
-            if options.leader_elect:
-                self._election = new_election(
-                    options,
-                    await stack.enter_async_context(Client(self._connection, connections=4)),
-                    options.leader_elect_resource_namespace or self._connection.namespace or "default",
-                    options.leader_elect_resource_name,
-                    self._leadership,
-                    self._election_report,
-                )
+            self._leadership = Leadership(
+                options,
+                await stack.enter_async_context(Client(self._connection, connections=4)),
+                options.leader_elect_resource_namespace or self._connection.namespace or "default",
+                options.leader_elect_resource_name,
+                self,
+            )
+            self._gate = LeadershipGate(self._leadership.time_left)
             self._events = ApiWriter(
                 self._client,
                 lambda _: None,
                 observer,
-                time_left=self._time_left,
+                time_left=self._leadership.time_left,
                 binders=1,
                 scheduler_name=COMPONENT,
             )
@@ -169,10 +165,6 @@ class ControllerManager(HealthState):
             self._informers = Informers(self._client, self._deliver, observer, watched_kinds(kinds))
             await open_pages(stack, self._log, options, self._metrics, self, self._sample)
             await self._work()
-
-    def _time_left(self) -> float:
-        """Seconds until the Lease can change hands, 0.0 for a standby; infinite without leader election."""
-        return math.inf if self._election is None else self._election.time_left()
 
     def _controllers(self) -> list[tuple[str, Controller, int]]:
         """New controllers: name, controller, workers."""
@@ -199,52 +191,49 @@ class ControllerManager(HealthState):
         return [row for row in found if row[0] in options.enabled]
 
     async def _work(self) -> None:
-        parts = [self._informers.run(), self._events.run(), self._confirm(), self._report_sync()]
-        if self._election is not None:
-            parts.append(self._election.run())
+        parts = [
+            self._informers.run(),
+            self._events.run(),
+            self._confirm(),
+            self._report_sync(),
+            *self._leadership.parts(),
+        ]
         tasks = [asyncio.create_task(part) for part in parts]
-        ended = asyncio.create_task(self._ended.wait())
-        if self._election is None:
-            self._leadership(True)
         try:
-            waiting = {ended, *tasks}
-            while waiting and not ended.done():
-                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    task.result()
+            await run_until(self._ended, tasks)
         finally:
             self._log.info("shutting down")
-            await self._stop_controllers()
+            self._leadership.stop()
+            self._loops = []
+            if self._term is not None:
+                await asyncio.wait({self._term})
             await self._events.drain(_DRAIN_SECONDS)
-            if self._election is not None:
-                await self._election.release(_RELEASE_SECONDS)
-            for task in (*tasks, ended):
-                task.cancel()
-            await asyncio.gather(*tasks, ended, return_exceptions=True)
+            await self._leadership.release(_RELEASE_SECONDS, binds_in_flight=0)
+            await cancel(tasks)
             self._log.info("stopped")
         if self._failure is not None:
             raise self._failure
 
-    def _leadership(self, leading: bool) -> None:
+    def leads(self, leading: bool) -> None:
+        """Record the change in the metrics; the loops of the last term are over."""
         self._metrics.leads(leading)
-        if self._term is not None:
-            self._term.cancel()
-            self._term = None
         self._loops = []
         self._cache.observed = False
-        if leading:
-            identity = self._election.identity if self._election is not None else ""
-            self._log.info("became leader", identity=identity)
-            self._term = asyncio.create_task(self._lead(fresh=not self._informers.synced))
-            self._term.add_done_callback(self._term_ended)
-        else:
-            self._gate.revoke()
-            self._events.reset()
-            (self._log.info if self._ended.is_set() else self._log.warning)("standing by")
 
-    async def _lead(self, *, fresh: bool) -> None:
+    def stand_by(self) -> None:
+        """Drop queued writes."""
+        self._gate.revoke()
+        self._events.reset()
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run a term of leadership."""
+        self._term = asyncio.create_task(work)
+        self._term.add_done_callback(self._term_ended)
+        return self._term
+
+    async def take_over(self) -> None:
         """One term: list, replay the cache, reconcile. A failure of a loop itself ends the process."""
-        if not fresh:
+        if self._informers.synced:
             await self._informers.relist()
         await self._informers.wait_synced()
         loops = [
@@ -275,21 +264,10 @@ class ControllerManager(HealthState):
             for each in loops:
                 group.create_task(each.run())
 
-    def _term_ended(self, term: asyncio.Task[None]) -> None:
+    def _term_ended(self, term: asyncio.Task[Any]) -> None:
         if not term.cancelled() and term.exception() is not None:
             self._failure = term.exception()
             self._ended.set()
-
-    async def _stop_controllers(self) -> None:
-        term, self._term = self._term, None
-        self._loops = []
-        if term is not None:
-            term.cancel()
-            await asyncio.wait({term})
-
-    def _election_report(self, happening: ElectionEvent, detail: str) -> None:
-        log = self._log.info if is_expected(happening, detail) else self._log.warning
-        log("election", happening=happening.value, detail=detail)
 
     def _deliver(self, changes: Sequence[Any]) -> None:
         for change in changes:

@@ -14,11 +14,10 @@ from capcard_sched.kube.fence import Fence, FenceState, may_be_fenced
 from capcard_sched.kube.lease import process_identity
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Coroutine
     from typing import Any
 
     from capcard_sched.daemon.common_options import LeaderOptions
-    from capcard_sched.daemon.options import Options
     from capcard_sched.kube.client import Client
 
 #: Seconds: interval of probes of a fencing policy that is not active.
@@ -31,44 +30,17 @@ _EXPECTED: Final = frozenset(
 )
 
 
-def new_election(
-    options: LeaderOptions,
-    client: Client,
-    namespace: str,
-    name: str,
-    on_change: Callable[[bool], None],
-    on_report: Callable[[ElectionEvent, str], None],
-) -> Election:
-    """The election of this process by the Lease of that name, as the flags set it."""
-    return Election(
-        client,
-        namespace=namespace,
-        name=name,
-        identity=process_identity(),
-        lease_duration=options.leader_elect_lease_duration,
-        renew_deadline=options.leader_elect_renew_deadline,
-        retry_period=options.leader_elect_retry_period,
-        on_change=on_change,
-        on_report=on_report,
-    )
-
-
-def is_expected(event: ElectionEvent, detail: str) -> bool:
-    """Whether an event of an election is a matter of course."""
-    return event in _EXPECTED or detail == RELEASED
-
-
 class LeadershipHandler(Protocol):
-    """The part of the daemon that starts and stops sessions."""
+    """The part of a service that works while its replica leads."""
 
     def leads(self, leading: bool) -> None:
         """This replica became or stopped being leader."""
 
     async def take_over(self) -> None:
-        """Relist, apply, and start sessions. Runs as a task; cancelled when leadership is lost."""
+        """Begin to work, from fresh lists. Runs as a task; cancelled when leadership is lost."""
 
     def stand_by(self) -> None:
-        """Drop queued writes and stop sessions."""
+        """Drop queued writes and stop working."""
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run a background task; errors are logged."""
@@ -78,17 +50,36 @@ class Leadership:
     """Runs the election, if enabled, and the takeover of a new leader."""
 
     def __init__(
-        self, options: Options, lease_client: Client, client: Client, namespace: str, handler: LeadershipHandler
+        self,
+        options: LeaderOptions,
+        client: Client,
+        namespace: str,
+        name: str,
+        handler: LeadershipHandler,
+        fenced: Client | None = None,
     ) -> None:
-        """`lease_client` is separate from `client`: renewals must not wait for a free connection."""
+        """`namespace`, `name`: of the Lease; `fenced`: sends bindings, which the fencing policy checks.
+
+        `client` has no other use: renewals must not wait for a free connection.
+        """
         self._handler = handler
         self._log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
         self._election: Election | None = None
         if options.leader_elect:
-            self._election = new_election(
-                options, lease_client, namespace, options.lease_name, self._changed, self._report
+            self._election = Election(
+                client,
+                namespace=namespace,
+                name=name,
+                identity=process_identity(),
+                lease_duration=options.leader_elect_lease_duration,
+                renew_deadline=options.leader_elect_renew_deadline,
+                retry_period=options.leader_elect_retry_period,
+                on_change=self._changed,
+                on_report=self._report,
             )
-        self.fence = Fence(client, namespace=namespace, on_change=self._fence_changed) if options.fence else None
+        self.fence: Fence | None = None
+        if fenced is not None:
+            self.fence = Fence(fenced, namespace=namespace, on_change=self._fence_changed)
         #: Set by a failed bind that the fencing policy may have rejected.
         self._fence_doubt = asyncio.Event()
         self._takeover: asyncio.Task[None] | None = None
@@ -168,7 +159,7 @@ class Leadership:
             (self._log.info if self._stopping else self._log.warning)("standing by")
 
     def _report(self, event: ElectionEvent, detail: str) -> None:
-        log = self._log.info if is_expected(event, detail) else self._log.warning
+        log = self._log.info if event in _EXPECTED or detail == RELEASED else self._log.warning
         log("leader election", event_type=event.value, detail=detail)
 
     async def _watch_fence(self, election: Election) -> None:

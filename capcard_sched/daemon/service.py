@@ -30,7 +30,7 @@ from capcard_sched.daemon.observability.observer import LoggingObserver
 from capcard_sched.daemon.observability.server import ServeError
 from capcard_sched.daemon.scheduler_thread import SchedulerThread
 from capcard_sched.daemon.usage_source import UsageSource
-from capcard_sched.daemon.wiring import Backend, open_backend, open_servers
+from capcard_sched.daemon.wiring import Backend, cancel, open_backend, open_servers, run_until
 from capcard_sched.framework.conf.registry import Registry, RegistryError
 from capcard_sched.framework.conf.scheduler_conf import ConfError
 from capcard_sched.framework.core import Core
@@ -179,14 +179,7 @@ class Service:
             *backend.leadership.parts(),
         ]
         parts += [asyncio.create_task(part) for part in work]
-        stop = asyncio.create_task(self._stop.wait())
-        # Some parts return: ConfFile.run without a file, Election.run after a release.
-        waiting = {stop, *parts}
-        while waiting and not stop.done():
-            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        stop.cancel()
+        await run_until(self._stop, parts)
 
     async def _shut_down(self, parts: Sequence[asyncio.Task[None]]) -> None:
         """Finish the current session and queued writes, release the Lease, close."""
@@ -202,9 +195,7 @@ class Service:
         if unsent:
             self._log.warning("unsent writes at shutdown", queues=unsent)
         await backend.leadership.release(_RELEASE_SECONDS, binds_in_flight=backend.writer.unresolved_binds)
-        for task in [*parts, *self._background]:
-            task.cancel()
-        await asyncio.gather(*parts, *self._background, return_exceptions=True)
+        await cancel([*parts, *self._background])
         if self._recording is not None:
             await asyncio.to_thread(self._recording.close)
         self._log.info("stopped")

@@ -1,9 +1,13 @@
-"""Builds the parts of the daemon that need the event loop: API clients, writer, informers, leadership, HTTP servers."""
+"""Builds the parts of the daemon that need the event loop, and runs those of any service until it is stopped.
+
+API clients, writer, informers, leadership, HTTP servers.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
@@ -18,7 +22,7 @@ from capcard_sched.kube.node_locks import NodeLocks
 from capcard_sched.kube.writes.api_writer import LOW_WORKERS, ApiWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Collection
     from contextlib import AsyncExitStack
 
     from capcard_sched.daemon.leadership import LeadershipHandler
@@ -68,7 +72,8 @@ async def open_backend(
     )
     lease_client = await stack.enter_async_context(Client(connection, connections=_LEASE_CONNECTIONS))
     namespace = options.lease_namespace or connection.namespace or "default"
-    leadership = Leadership(options, lease_client, client, namespace, handler)
+    fenced = client if options.fence else None
+    leadership = Leadership(options, lease_client, namespace, options.lease_name, handler, fenced)
     writer = ApiWriter(
         client,
         thread.deliver,
@@ -119,3 +124,23 @@ async def open_servers(
         level = LevelServer(logs, options.debug_socket_dir)
         await level.start()
         stack.push_async_callback(level.stop)
+
+
+async def run_until(stop: asyncio.Event, parts: Collection[asyncio.Task[None]]) -> None:
+    """Return once `stop` is set. Parts may return earlier; raises the exception of one that fails."""
+    stopped = asyncio.create_task(stop.wait())
+    waiting: set[asyncio.Task[Any]] = {stopped, *parts}
+    try:
+        while not stopped.done():
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+    finally:
+        stopped.cancel()
+
+
+async def cancel(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """Cancel the tasks and wait for their ends."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -38,6 +38,7 @@ from capcard_sched.daemon.observability.server import (
     health_pages,
     metrics_pages,
 )
+from capcard_sched.daemon.wiring import cancel, run_until
 from capcard_sched.gc import settle_memory
 from capcard_sched.kube.client import ApiError, Client, Unreachable
 from capcard_sched.kube.connection import ConnectionConfigError, load_connection
@@ -180,7 +181,7 @@ class AdmissionService(HealthState):
             self._informers = Informers(client, self._deliver, Observer(), kinds)
             tasks = [asyncio.create_task(self._informers.run()), asyncio.create_task(self._refresh(client))]
             settling = asyncio.create_task(self._settle(self._informers))
-            stack.push_async_callback(_cancel, [*tasks, settling])
+            stack.push_async_callback(cancel, [*tasks, settling])
             server = HttpServer(
                 AddressFlag("", options.port),
                 {},
@@ -192,11 +193,7 @@ class AdmissionService(HealthState):
             await server.start()
             stack.push_async_callback(server.stop)
             self._log.info("serving admission webhooks", port=server.port, health_port=health.port)
-            ending = asyncio.create_task(stopped.wait())
-            await asyncio.wait([ending, *tasks], return_when=asyncio.FIRST_COMPLETED)
-            for task in tasks:
-                if task.done():
-                    task.result()
+            await run_until(stopped, tasks)
             self._log.info("shutting down")
 
     @staticmethod
@@ -315,11 +312,3 @@ class AdmissionService(HealthState):
             changed = self._tls.load(known.certificate.encode(), known.key.encode())
         if changed:
             self._log.info("serving certificate loaded")
-
-
-async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    for task in tasks:
-        with contextlib.suppress(asyncio.CancelledError, Exception):
-            await task
