@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from fractions import Fraction
 from functools import lru_cache
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import msgspec
 
 from capcard_sched.framework.api.arguments import LENIENT
+from capcard_sched.model.annotations import SERVICE_TYPE
+
+if TYPE_CHECKING:
+    from capcard_sched.model.job import Job
+    from capcard_sched.model.task_class import TaskClass
+
+ServiceType: TypeAlias = Literal["inference", "training", "unknown"]
 
 
 class CapacityCardArguments(msgspec.Struct, frozen=True, rename="camel"):
@@ -42,6 +49,13 @@ class CapacityCardArguments(msgspec.Struct, frozen=True, rename="camel"):
     gang_eviction: Literal["whole", "policy"] = "whole"
     #: Write `volcano.sh/card.allocated` on queues.
     publish_card_usage: bool = False
+
+    def service_type(self, job: Job, cls: TaskClass) -> ServiceType:
+        """The PodGroup's annotation decides; without one, the kind of the pod's first owner."""
+        value = job.annotations.get(SERVICE_TYPE, "")
+        if value == "inference" or value == "training":  # noqa: PLR1714 - mypy narrows comparisons, not `in`
+            return value  # type: ignore[return-value]
+        return "unknown" if value else self.pod_owner_reference_to_service_type.get(cls.owner_kind, "unknown")
 
     def overcommitted(self, limit: int) -> int:
         """`limit` x `overCommitFactor`, rounded down to the unit; exact for the decimal in the scheduler-conf."""

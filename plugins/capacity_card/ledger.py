@@ -23,11 +23,10 @@ from capcard_sched.plugins.capacity_card.quota import (
     card_quota,
     limit_by_ancestors,
     queue_quota,
-    service_type,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Mapping
+    from collections.abc import Container, Iterable
 
     from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.quota.limits import QuotaShortage
@@ -35,11 +34,11 @@ if TYPE_CHECKING:
     from capcard_sched.model.job import Job, Node, Task
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.task_class import TaskClass
-    from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments
+    from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments, ServiceType
     from capcard_sched.plugins.capacity_card.cards import CardDemand, CardDemands, CardInventory
     from capcard_sched.plugins.capacity_card.charge import Charge
     from capcard_sched.plugins.capacity_card.minimum import JobQuantities, Minimum
-    from capcard_sched.plugins.capacity_card.quota import CardQuota, ServiceType
+    from capcard_sched.plugins.capacity_card.quota import CardQuota
 
 #: Statuses of charged pods: on a node until they are gone, and inside a session the nominated ones.
 CHARGED_STATUSES = PLACED_STATUSES | {TaskStatus.PIPELINED}
@@ -56,8 +55,9 @@ class Ledger:
         self._inventory = inventory
         self._demands = demands
         self._minimum = minimum
-        self._same_card = arguments.multi_card_job_mode == "single"
-        self._by_owner_kind: Mapping[str, ServiceType] = dict(arguments.pod_owner_reference_to_service_type)
+        self._service_type = arguments.service_type
+        #: Whether all pods of a job get the same card.
+        self.same_card = arguments.multi_card_job_mode == "single"
         self._session: Session
         self._tree = SumTree(ChargeBook)
         self.queues: dict[str, QueueAccount] = {}
@@ -315,7 +315,7 @@ class Ledger:
             book.allocated.add(charge.amounts, times)
             book.seen.update(account.allocated)
         if charge.amount:
-            held = charge.card, service_type(account.job, cls, self._by_owner_kind)
+            held = charge.card, self._service_type(account.job, cls)
             amount = charge.amount * times
             account.by_service[held] = account.by_service.get(held, 0) + amount
             self.by_service[held] = self.by_service.get(held, 0) + amount
@@ -347,7 +347,7 @@ class Ledger:
         queue = account.queue
         limits = [(queue.name, queue.quota.ceiling), *((one.name, one.quota.subtree_limit) for one in queue.limiting)]
         for name, limit in limits:
-            exceeded = QueueUsage(name, _NOTHING, limit).shortage(quantities.need, same_card=self._same_card)
+            exceeded = QueueUsage(name, _NOTHING, limit).shortage(quantities.need, same_card=self.same_card)
             if exceeded is not None:
                 break
         account.assess(quantities, exceeded)
@@ -388,6 +388,6 @@ class Ledger:
 
     def fixed_card(self, account: JobAccount | None, demand: CardDemand) -> str:
         """The alternative that the job's pods use already under `multiCardJobMode: single`, else ""."""
-        if account is None or not self._same_card:
+        if account is None or not self.same_card:
             return ""
         return next((card for card in demand.alternatives if card in account.allocated), "")

@@ -1,4 +1,4 @@
-"""Limits of a queue, and the accounts of queues and jobs with their service type.
+"""Limits of a queue, and the accounts of queues and jobs.
 
 For cards, guarantee and capability both equal the quota, hence deserved, real capability and limit do too, whatever
 the cluster has: quotas may exceed the cards of the cluster on purpose.
@@ -6,11 +6,11 @@ the cluster has: quotas may exceed the cards of the cluster on purpose.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 from capcard_sched.framework.quota.limits import UNLIMITED
 from capcard_sched.framework.quota.queue_sums import awaits_pods
-from capcard_sched.model.annotations import CARD_QUOTA, SERVICE_TYPE
+from capcard_sched.model.annotations import CARD_QUOTA
 from capcard_sched.model.cards import CardSyntaxError, is_card_quota, parse_card_quota
 from capcard_sched.model.status import PodGroupPhase
 from capcard_sched.plugins.capacity_card.charge import PLAIN, ChargeSum
@@ -23,30 +23,9 @@ if TYPE_CHECKING:
     from capcard_sched.framework.quota.queue_sums import SumTree
     from capcard_sched.model.job import Job
     from capcard_sched.model.queue import Queue
-    from capcard_sched.model.task_class import TaskClass
+    from capcard_sched.plugins.capacity_card.arguments import ServiceType
     from capcard_sched.plugins.capacity_card.charge import Charge
     from capcard_sched.plugins.capacity_card.minimum import JobQuantities
-
-ServiceType: TypeAlias = Literal["inference", "training", "unknown"]
-
-
-def service_type(job: Job, cls: TaskClass, by_owner_kind: Mapping[str, ServiceType]) -> ServiceType:
-    """The PodGroup's annotation decides; without one, the kind of the pod's first owner."""
-    value = job.annotations.get(SERVICE_TYPE, "")
-    if value == "inference" or value == "training":  # noqa: PLR1714 - mypy narrows comparisons, not `in`
-        return value  # type: ignore[return-value]
-    return "unknown" if value else by_owner_kind.get(cls.owner_kind, "unknown")
-
-
-def has_service_type(job: Job) -> bool:
-    """Whether the PodGroup has the annotation, valid or not: owner kinds do not count then."""
-    return bool(job.annotations.get(SERVICE_TYPE))
-
-
-def invalid_service_type(job: Job) -> str:
-    """The annotation's value when it is neither of the two words, else ""."""
-    value = job.annotations.get(SERVICE_TYPE, "")
-    return "" if value in ("inference", "training") else value
 
 
 class CardQuota(NamedTuple):

@@ -9,18 +9,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from capcard_sched.framework.api.plugin import Protection, VictimDecision
+from capcard_sched.model.annotations import SERVICE_TYPE
 from capcard_sched.model.resources import CPU, MEMORY
-from capcard_sched.plugins.capacity_card.quota import has_service_type, service_type
+from capcard_sched.plugins.capacity_card.quota_checks import QuotaChecks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from capcard_sched.model.job import Job, Task
-    from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments
-    from capcard_sched.plugins.capacity_card.cards import CardDemands
-    from capcard_sched.plugins.capacity_card.ledger import Ledger
-    from capcard_sched.plugins.capacity_card.quota import ServiceType
-    from capcard_sched.plugins.capacity_card.selection import Selection
+    from capcard_sched.model.queue import Queue
+    from capcard_sched.plugins.capacity_card.arguments import ServiceType
 
 #: Why a pod is no victim, as shown to users.
 WRONG_TYPE: Final = "service-type"
@@ -39,17 +37,8 @@ class _Wanted(NamedTuple):
     plain: tuple[str, ...]
 
 
-class CardReclaim:
+class CardReclaim(QuotaChecks):
     """Selects victims of cross-queue reclaim. Stateless: every result follows from the ledger."""
-
-    def __init__(
-        self, arguments: CapacityCardArguments, demands: CardDemands, ledger: Ledger, selection: Selection
-    ) -> None:
-        self._arguments = arguments
-        self._demands = demands
-        self._ledger = ledger
-        self._selection = selection
-        self._by_owner_kind: Mapping[str, ServiceType] = dict(arguments.pod_owner_reference_to_service_type)
 
     def may_reclaim(self, job: Job) -> bool | None:
         """Whether a job may reclaim for every pending pod; None: only while it is below its minimum.
@@ -61,22 +50,22 @@ class CardReclaim:
         for task in job.pending.values():
             service = self._type(job, task)
             if service == "inference":
-                return True if self._arguments.reclaim_elastic else None
+                return True if self.arguments.reclaim_elastic else None
             unknown = unknown or service == "unknown"
-            if has_service_type(job):
-                break  # the annotation covers all pods of the job
-        return None if unknown and not self._arguments.strict_service_type else False
+            if job.annotations.get(SERVICE_TYPE):
+                break  # valid or not, it covers all pods of the job
+        return None if unknown and not self.arguments.strict_service_type else False
 
-    def victims(self, reclaimer: Task, candidates: Sequence[Task]) -> VictimDecision:
+    def reclaimable(self, task: Task, candidates: Sequence[Task]) -> VictimDecision:
         """The victims among `candidates`, in the order given, and why the others are protected. O(candidates).
 
         Unanimous: every other plugin with an enabled `reclaimable` protects too. With gang among them no gang is
         broken, whatever its tier.
         """
-        mine = self._type(reclaimer.job, reclaimer)
-        takes = mine == "inference" or (mine == "unknown" and not self._arguments.strict_service_type)
-        want = self._wanted(reclaimer)
-        below = reclaimer.priority if self._arguments.reclaim_requires_higher_priority else None
+        mine = self._type(task.job, task)
+        takes = mine == "inference" or (mine == "unknown" and not self.arguments.strict_service_type)
+        want = self._wanted(task)
+        below = task.priority if self.arguments.reclaim_requires_higher_priority else None
         victims: list[Task] = []
         protected: dict[str, str] = {}
         job: Job | None = None
@@ -95,29 +84,34 @@ class CardReclaim:
                 victims.append(candidate)
         return VictimDecision(protected, victims, unanimous=True)
 
-    def version(self, queue: str) -> tuple[str, ...]:
-        """The names of the ancestors of a queue, nearest first."""
-        account = self._ledger.queues.get(queue)
-        return () if account is None else tuple([one.name for one in account.ancestors])
+    def eviction_version(self, hook: str, queue: Queue, role: str) -> tuple[str, ...]:
+        """The ancestors, below which evictions free quota; a preemptor's books are its `allocation_version`."""
+        return self._above(queue.name)
 
-    def protects(self, job: Job) -> Protection:
-        """Of jobs without training pods."""
-        trains = any(self._type(job, task) == "training" for task in job.tasks.values())
-        return Protection.NONE if trains else Protection.ALWAYS
+    def protects(self, hook: str, job: Job, priority: int) -> Protection:
+        """Protects jobs without training pods from reclaim."""
+        return Protection.NONE if hook != "reclaimable" or self._trains(job) else Protection.ALWAYS
 
     def evict_scope(self, job: Job) -> Literal["member"] | None:
         """`member` for training under `gangEviction: policy`: the job's own policy applies to the rest; else None."""
-        if self._arguments.gang_eviction == "whole":
-            return None
-        return "member" if any(self._type(job, task) == "training" for task in job.tasks.values()) else None
+        return "member" if self.arguments.gang_eviction == "policy" and self._trains(job) else None
+
+    def _above(self, queue: str) -> tuple[str, ...]:
+        """The names of the ancestors of a queue, nearest first."""
+        account = self.ledger.queues.get(queue)
+        return () if account is None else tuple([one.name for one in account.ancestors])
+
+    def _trains(self, job: Job) -> bool:
+        """Whether the job has training pods."""
+        return any(self._type(job, task) == "training" for task in job.tasks.values())
 
     def _type(self, job: Job | None, task: Task) -> ServiceType:
-        return "unknown" if job is None else service_type(job, task.cls, self._by_owner_kind)
+        return "unknown" if job is None else self.arguments.service_type(job, task.cls)
 
     def _wanted(self, reclaimer: Task) -> _Wanted:
-        demand = self._demands.of(reclaimer.cls)
+        demand = self.demands.of(reclaimer.cls)
         job = reclaimer.job
-        queue = self._ledger.queues.get(job.queue) if job is not None else None
+        queue = self.ledger.queues.get(job.queue) if job is not None else None
         if demand.error or queue is None:
             return _Wanted({}, ())
         if not demand.amount:
@@ -125,8 +119,8 @@ class CardReclaim:
             return _Wanted({}, tuple(name for name in (CPU, MEMORY) if requests.get(name, 0) > 0))
         cards = demand.alternatives
         if demand.several:
-            cards = self._selection.open_to(queue, demand, reclaimer, own=True).usable
-        full = {card: self._ledger.full(queue, card, demand.amount) for card in cards}
+            cards = self._choice(queue, demand, reclaimer, own=True).usable
+        full = {card: self.ledger.full(queue, card, demand.amount) for card in cards}
         return _Wanted({card: next((one for one in full[card] if one != queue.name), "") for card in cards}, ())
 
     def _useless(self, want: _Wanted, candidate: Task) -> str:
@@ -136,7 +130,7 @@ class CardReclaim:
 
         A pod with a card resource but without a card name is charged for no card, so its eviction frees none.
         """
-        charge = self._ledger.charge_of(candidate)
+        charge = self.ledger.charge_of(candidate)
         if charge is None or not charge.complete:
             return NO_USE
         if charge.amount:
@@ -144,8 +138,8 @@ class CardReclaim:
                 return NO_USE
             full = want.cards[charge.card]
             assert candidate.job is not None
-            return "" if not full or full in self.version(candidate.job.queue) else QUOTA
-        if not want.plain or self._demands.of(candidate.cls).unnamed:
+            return "" if not full or full in self._above(candidate.job.queue) else QUOTA
+        if not want.plain or self.demands.of(candidate.cls).unnamed:
             return NO_USE
         requests = candidate.cls.requests
         return "" if any(requests.get(name, 0) > 0 for name in want.plain) else NO_USE

@@ -103,7 +103,7 @@ def test_eviction_series_are_dropped_when_a_queue_of_the_pair_is_gone(
     h.queue("taker")
     h.step()
     plugin = h.plugin("capacity-card")
-    plugin.evictions.counts["lender", "taker", "A"] = 2
+    plugin.evictions["lender", "taker", "A"] = 2
     assert [s.value for s in plugin.metrics() if s.name == "capacity_card_evictions_total"] == [2]
     h.delete_queue(gone)
     h.step()
