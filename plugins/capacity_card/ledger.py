@@ -26,7 +26,7 @@ from capcard_sched.plugins.capacity_card.quota import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable
+    from collections.abc import Container, Iterable, Mapping
 
     from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.quota.limits import QuotaShortage
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 #: Statuses of charged pods: on a node until they are gone, and inside a session the nominated ones.
 CHARGED_STATUSES = PLACED_STATUSES | {TaskStatus.PIPELINED}
 _NOTHING = ChargeSum()
+_NO_CHARGES: Mapping[str, Charge] = {}
 _NEWLY_PLACED = (TaskStatus.ALLOCATED, TaskStatus.PIPELINED)
 
 
@@ -360,10 +361,14 @@ class Ledger:
         self.recompute()
         return account.quantities
 
+    def charges_of(self, job: Job | None) -> Mapping[str, Charge]:
+        """The current charges of the pods of a job that hold quota, by uid."""
+        account = self.jobs.get(job.key) if job is not None else None
+        return account.charges if account is not None else _NO_CHARGES
+
     def charge_of(self, task: Task) -> Charge | None:
         """The current charge of a pod, None when it holds nothing."""
-        account = self.jobs.get(task.job.key) if task.job is not None else None
-        return account.charges.get(task.uid) if account is not None else None
+        return self.charges_of(task.job).get(task.uid)
 
     def free(self, queue: QueueAccount, key: str, *, own: bool = False) -> int:
         """The unused part of the limits of a key, of a queue and of its ancestors; `own`: of the queue alone.

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
     from capcard_sched.model.job import Job, Task
     from capcard_sched.model.queue import Queue
+    from capcard_sched.model.task_class import TaskClass
     from capcard_sched.plugins.capacity_card.arguments import ServiceType
+    from capcard_sched.plugins.capacity_card.charge import Charge
 
 #: Why a pod is no victim, as shown to users.
 WRONG_TYPE: Final = "service-type"
@@ -69,17 +71,24 @@ class CardReclaim(QuotaChecks):
         victims: list[Task] = []
         protected: dict[str, str] = {}
         job: Job | None = None
-        kind, trains = "", False
+        cls: TaskClass | None = None
+        charges: Mapping[str, Charge] = {}
+        held: Charge | None = None
+        cause = ""
         for candidate in candidates:
-            if candidate.job is not job or candidate.cls.owner_kind != kind:  # else the type of the candidate before
-                job, kind = candidate.job, candidate.cls.owner_kind
+            uid = candidate.uid
+            if candidate.job is not job:
+                job, cls = candidate.job, None
+                charges = self.ledger.charges_of(job)
+            charge = charges.get(uid)
+            if candidate.cls is not cls or charge is not held:  # else the cause of the candidate before
+                cls, held = candidate.cls, charge
                 trains = takes and self._type(job, candidate) == "training"
-            if not trains:
-                protected[candidate.uid] = WRONG_TYPE
-            elif below is not None and candidate.priority >= below:
-                protected[candidate.uid] = TOO_HIGH
-            elif cause := self._useless(want, candidate):
-                protected[candidate.uid] = cause
+                cause = self._useless(want, candidate, charge) if trains else WRONG_TYPE
+            if below is not None and candidate.priority >= below and cause != WRONG_TYPE:
+                protected[uid] = TOO_HIGH
+            elif cause:
+                protected[uid] = cause
             else:
                 victims.append(candidate)
         return VictimDecision(protected, victims, unanimous=True)
@@ -123,14 +132,14 @@ class CardReclaim(QuotaChecks):
         full = {card: self.ledger.full(queue, card, demand.amount) for card in cards}
         return _Wanted({card: next((one for one in full[card] if one != queue.name), "") for card in cards}, ())
 
-    def _useless(self, want: _Wanted, candidate: Task) -> str:
+    def _useless(self, want: _Wanted, candidate: Task, charge: Charge | None) -> str:
         """Why the eviction of the candidate does not help: it must free a card that the reclaimer can use, with quota.
 
-        "" when it helps. For a reclaimer without cards the candidate must request the same resources.
+        "" when it helps. For a reclaimer without cards the candidate must request the same resources. `charge`: that of
+        the candidate, None when it holds nothing.
 
         A pod with a card resource but without a card name is charged for no card, so its eviction frees none.
         """
-        charge = self.ledger.charge_of(candidate)
         if charge is None or not charge.complete:
             return NO_USE
         if charge.amount:

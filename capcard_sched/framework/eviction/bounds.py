@@ -8,11 +8,11 @@ protects a pod.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
-from capcard_sched.model.resources import CPU_COLUMN, MEMORY_COLUMN, PODS_COLUMN
+from capcard_sched.model.resources import CPU_COLUMN, PODS_COLUMN
 from capcard_sched.model.status import EVICTABLE_STATUSES, TaskStatus
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from capcard_sched.model.job import Job, Task
     from capcard_sched.model.resources import Matrix, Vector
 
+_T = TypeVar("_T")
 #: The cost of a plan; lower is better. A bound is a prefix of a cost.
 Cost: TypeAlias = tuple[float, ...]
 
@@ -60,66 +61,44 @@ class UnitColumns(NamedTuple):
 class UnitTable:
     """The units of a session, and the selection for a preemptor."""
 
-    def __init__(
-        self, session: Session, tasks: list[Task], rows: Rows, requests: Matrix, scope_of: Callable[[Job], str]
-    ) -> None:
-        """`tasks`: the candidates, with their `rows` (intp) and `requests` (int64 [candidates, resources]).
-
-        `scope_of` returns the `evict_scope` of a job.
-        """
+    def __init__(self, session: Session, tasks: list[Task], rows: Rows, scope_of: Callable[[Job], str]) -> None:
+        """`tasks`: the candidates, with their `rows` (intp). `scope_of` returns the `evict_scope` of a job."""
         self._session = session
-        jobs: list[Job] = []
-        numbers: dict[str, int] = {}
-        of_task = []
-        for task in tasks:
-            job = task.job
-            assert job is not None
-            number = numbers.get(job.key)
-            if number is None:
-                number = numbers[job.key] = len(jobs)
-                jobs.append(job)
-            of_task.append(number)
-        self._numbers = numbers
-        queues = session.queues
-        known = sorted({(queues[job.queue].priority, job.priority) for job in jobs})
+        #: The jobs with candidates, and their queues, each with its number.
+        self._jobs, jobs_of = _numbered([task.job for task in tasks if task.job is not None])
+        jobs, queues = list(self._jobs), session.queues
+        self._queues, queue_of = _numbered([job.queue for job in jobs])
+        known = [(queues[job.queue].priority, job.priority) for job in jobs]
+        ranks = {priorities: rank for rank, priorities in enumerate(sorted(set(known)))}
         #: (queue priority, job priority) by rank.
-        self.priorities: list[tuple[int, int]] = known
-        ranks = {priorities: rank for rank, priorities in enumerate(known)}
-        self._queues = {name: number for number, name in enumerate(dict.fromkeys(job.queue for job in jobs))}
+        self.priorities: list[tuple[int, int]] = list(ranks)
         #: bool [jobs]: whether any pod is left, after the first `_seen` evictions of the session.
         self._left: Mask = np.ones(len(jobs), dtype=bool)
         self._seen = 0
-        scopes = [scope_of(job) for job in jobs]
-        jobs_of = np.array(of_task, dtype=np.intp)
-        job_ranks = np.array([ranks[queues[job.queue].priority, job.priority] for job in jobs], dtype=np.intp)
-        count = len(jobs_of)
-        slack = np.array([job.ready_tasks - job.min_available for job in jobs], dtype=np.intp)
+        job_ranks = np.array([ranks[priorities] for priorities in known], dtype=np.intp)
+        scopes = np.array([scope_of(job) for job in jobs], dtype=str)
+        minimum = np.array([job.min_available for job in jobs], dtype=np.intp)
+        slack = np.array([job.ready_tasks for job in jobs], dtype=np.intp) - minimum
         #: Whether the remaining members can only leave all at once.
-        whole = np.array(
-            [
-                scope == "job" or (scope == "whole" and job.min_available > 1 and job.ready_tasks <= job.min_available)
-                for job, scope in zip(jobs, scopes, strict=True)
-            ],
-            dtype=bool,
-        )
+        whole = (scopes == "job") | ((scopes == "whole") & (minimum > 1) & (slack <= 0))
         live = np.array([job.count(EVICTABLE_STATUSES) for job in jobs], dtype=np.intp)
         breaks = whole | (slack <= 0)
         created = np.array([task.created for task in tasks], dtype=np.float64)
         oldest = np.full(len(jobs), np.inf)
         np.minimum.at(oldest, jobs_of, created)
-        running = np.array([task.status is TaskStatus.RUNNING for task in tasks], dtype=bool)
+        status = TaskStatus.RUNNING
+        running = np.array([task.status is status for task in tasks], dtype=bool)
         gang = whole[jobs_of]
-        own = np.where(gang, 0, np.arange(1, count + 1))
+        own = np.where(gang, 0, np.arange(1, len(tasks) + 1))
         order = np.lexsort((own, jobs_of, job_ranks[jobs_of], rows))
         rows, jobs_of, own, gang = rows[order], jobs_of[order], own[order], gang[order]
-        first = np.ones(count, dtype=bool)
+        first = np.ones(len(tasks), dtype=bool)
         first[1:] = (rows[1:] != rows[:-1]) | (jobs_of[1:] != jobs_of[:-1]) | (own[1:] != own[:-1])
         starts = np.flatnonzero(first)
-        requests = np.ascontiguousarray(requests[order].T)
+        classes, class_of = _numbered([task.cls for task in tasks])
+        requests = self._columns([cls.request for cls in classes])[:, class_of[order]]
         rows, jobs_of, gang = rows[starts], jobs_of[starts], gang[starts]
         gains = np.add.reduceat(requests, starts, axis=1)
-        allocated = np.array([job.allocated for job in jobs], dtype=np.int64).reshape(len(jobs), len(requests)).T
-        queue_of = np.array([self._queues[job.queue] for job in jobs], dtype=np.intp)
         #: The units.
         self.units = UnitColumns(
             rows=rows,
@@ -131,13 +110,18 @@ class UnitTable:
             sizes=np.where(gang, live[jobs_of], 1),
             gains=gains,
             peaks=np.maximum.reduceat(requests, starts, axis=1),
-            totals=np.where(gang, allocated[:, jobs_of], gains),
+            totals=np.where(gang, self._columns([job.allocated for job in jobs])[:, jobs_of], gains),
             created=np.where(gang, oldest[jobs_of], created[order][starts]),
         )
 
+    def _columns(self, amounts: list[Vector]) -> Matrix:
+        """Amounts, int64 [resources] each, as int64 [resources, amounts]."""
+        width = self._session.resources.width
+        return np.ascontiguousarray(np.array(amounts, dtype=np.int64).reshape(len(amounts), width).T)
+
     def of_job(self, job: Job) -> Mask:
         """The units of a job: bool [units]."""
-        found: Mask = self.units.jobs == self._numbers.get(job.key, -1)
+        found: Mask = self.units.jobs == self._jobs.get(job, -1)
         return found
 
     def of_queue(self, queue: str) -> Mask:
@@ -157,7 +141,7 @@ class UnitTable:
         evictions, tasks = self._session.evictions, self._session.tasks_by_uid
         for intent in evictions[self._seen :]:
             job = tasks[intent.uid].job
-            number = self._numbers.get(job.key) if job is not None else None
+            number = self._jobs.get(job) if job is not None else None
             if job is not None and number is not None and not job.count(EVICTABLE_STATUSES):
                 self._left[number] = False
         self._seen = len(evictions)
@@ -174,78 +158,82 @@ class UnitTable:
         if not len(chosen):
             return {}
         rows = units.rows[chosen]
-        starts = np.flatnonzero(np.concatenate(([True], rows[1:] != rows[:-1])))
-        lengths = np.diff(np.append(starts, len(rows)))
+        starts, places = _runs(rows)
         nodes = rows[starts]
-        table = self._session.nodes
-        columns = np.flatnonzero(request)
-        future = table.future_idle(nodes)
+        lacking = np.where(request > 0, np.maximum(request - self._session.nodes.future_idle(nodes), 0), 0)
+        columns = np.flatnonzero(lacking.any(axis=0))
         # Resources by units from here on: operations over all units run along the rows of arrays.
-        shortfall = np.maximum(request[columns, None] - future[:, columns].T, 0)
-        each = np.repeat(shortfall, lengths, axis=1)
-        gains = units.gains[np.ix_(columns, chosen)]
-        ranks = units.ranks[chosen]
-        sums = np.cumsum(gains, axis=1)
-        sums -= np.repeat(sums[:, starts] - gains[:, starts], lengths, axis=1)
+        shortfall = lacking[:, columns].T
+        each = shortfall[:, places]
+        picked = columns[:, None], chosen
+        gains = units.gains[picked]
+        sums = gains.cumsum(axis=1)
+        sums -= (sums[:, starts] - gains[:, starts])[:, places]
         covered = np.where((sums >= each).all(axis=0), np.arange(len(rows)), len(rows))
         reached = np.minimum.reduceat(covered, starts)
         enough = reached < len(rows)
         if not enough.any():
             return {}
+        ranks = units.ranks[chosen]
         lowest = ranks[np.minimum(reached, len(rows) - 1)]
-        within = ranks <= np.repeat(lowest, lengths)
+        within = ranks <= lowest[places]
         spared = np.add.reduceat(np.where(within & ~units.breaks[chosen], gains, 0), starts, axis=1)
-        breaks: Mask = np.any(spared < shortfall, axis=0)
-        peaks = np.where(within, units.peaks[np.ix_(columns, chosen)], 0)
-        largest = np.maximum(np.maximum.reduceat(peaks, starts, axis=1), 1)
-        pods = np.where(shortfall > 0, -(-shortfall // largest), 0).max(axis=0)
-        pods = np.where(pods > 0, np.maximum(pods, _two_smallest(units.sizes[chosen], within, starts)), 0)
-        several = [
-            (*self.priorities[rank], breaking, count, 0, LEAST)
-            for rank, breaking, count in zip(lowest.tolist(), breaks.tolist(), pods.tolist(), strict=True)
-        ]
-        found = {row: cost for row, cost, fits in zip(nodes.tolist(), several, enough.tolist(), strict=True) if fits}
-        self._singles(found, chosen[(gains >= each).all(axis=0)], nodes, shortfall, columns)
+        breaks = (spared < shortfall).any(axis=0)
+        largest = np.maximum.reduceat(np.where(within, units.peaks[picked], 0), starts, axis=1)
+        pods = (-(-shortfall // np.maximum(largest, 1))).max(axis=0, initial=0)
+        sizes = np.where(within, units.sizes[chosen], _MANY)
+        pods = np.where(pods > 0, np.maximum(pods, _two_smallest(sizes, places, starts)), 0)
+        columns_of_rows = (column.tolist() for column in (nodes, lowest, breaks, pods, enough))
+        found: dict[int, Cost] = {
+            row: (*self.priorities[rank], breaking, count, 0, LEAST)
+            for row, rank, breaking, count, fits in zip(*columns_of_rows, strict=True)
+            if fits
+        }
+        alone, devices = (gains >= each).all(axis=0), device_columns(request)
+        self._singles(found, chosen[alone], lacking[:, devices].sum(axis=1)[places[alone]], devices)
         return found
 
-    def _singles(self, found: dict[int, Cost], chosen: Rows, nodes: Rows, shortfall: Matrix, columns: Rows) -> None:
-        """Lowers the bounds of rows on which one unit is enough, and cheaper than several."""
+    def _singles(self, found: dict[int, Cost], chosen: Rows, lacking: Vector, devices: Rows) -> None:
+        """Lowers the bounds of rows on which one unit is enough, and cheaper than several.
+
+        `chosen`: these units; `lacking`: the shortfall of the `devices` (columns) on their rows, int64 [chosen].
+        """
         units = self.units
-        rows = units.rows[chosen]
-        devices = device_columns(columns)
-        lacking = shortfall[np.isin(columns, devices)].sum(axis=0)[np.searchsorted(nodes, rows)]
-        surplus = units.totals[np.ix_(devices, chosen)].sum(axis=0) - lacking
-        ranks, breaks, sizes = units.ranks[chosen], units.breaks[chosen], units.sizes[chosen]
-        created = units.created[chosen]
-        order = np.lexsort((-created, surplus, sizes, breaks, ranks, rows))
-        rows = rows[order]
-        best = order[np.concatenate(([True], rows[1:] != rows[:-1]))[: len(rows)]]
-        for row, rank, breaking, size, beyond, since in zip(
-            units.rows[chosen[best]].tolist(),
-            ranks[best].tolist(),
-            breaks[best].tolist(),
-            sizes[best].tolist(),
-            surplus[best].tolist(),
-            created[best].tolist(),
-            strict=True,
-        ):
-            alone = (*self.priorities[rank], breaking, size, beyond, -since)
+        rows, ranks, breaks, sizes = units.rows[chosen], units.ranks[chosen], units.breaks[chosen], units.sizes[chosen]
+        surplus, ages = units.totals[devices[:, None], chosen].sum(axis=0) - lacking, -units.created[chosen]
+        best = np.lexsort((ages, surplus, sizes, breaks, ranks, rows))[_runs(rows)[0]]
+        columns = (column[best].tolist() for column in (rows, ranks, breaks, sizes, surplus, ages))
+        for row, rank, breaking, size, beyond, age in zip(*columns, strict=True):
+            alone = (*self.priorities[rank], breaking, size, beyond, age)
             several = found[row]
-            found[row] = alone if several[3] and alone < several else several
+            if several[3] and alone < several:
+                found[row] = alone
 
 
-def _two_smallest(sizes: Rows, within: Mask, starts: Rows) -> Rows:
-    """The least number of pods in two units of each run, of those `within`; very large without two."""
-    counted = np.where(within, sizes, _MANY)
-    least = np.minimum.reduceat(counted, starts)
-    same = counted == np.repeat(least, np.diff(np.append(starts, len(sizes))))
-    place = np.where(same, np.arange(len(sizes)), len(sizes))
-    counted[np.minimum.reduceat(place, starts)] = _MANY
-    total: Rows = np.minimum(least + np.minimum.reduceat(counted, starts), _MANY)
+def _numbered(objects: list[_T]) -> tuple[dict[_T, int], Rows]:
+    """The distinct objects with their numbers, in order, and the number of each object."""
+    numbers = {one: number for number, one in enumerate(dict.fromkeys(objects))}
+    return numbers, np.fromiter(map(numbers.__getitem__, objects), np.intp, len(objects))
+
+
+def _runs(rows: Rows) -> tuple[Rows, Rows]:
+    """The starts of the runs of equal values in ascending `rows`, and the number of the run of each."""
+    first = np.ones(len(rows), dtype=bool)
+    np.not_equal(rows[1:], rows[:-1], out=first[1:])
+    return np.flatnonzero(first), first.cumsum() - 1
+
+
+def _two_smallest(sizes: Rows, places: Rows, starts: Rows) -> Rows:
+    """The least number of pods in two units of each run; very large without two. Runs as of `_runs`."""
+    ordered = sizes[np.lexsort((sizes, places))]
+    least = ordered[starts]
+    ordered[starts] = _MANY
+    total: Rows = np.minimum(least + np.minimum.reduceat(ordered, starts), _MANY)
     return total
 
 
-def device_columns(columns: Rows) -> Rows:
-    """Of the requested resource columns those whose surplus counts: devices, else cpu."""
-    ordinary = np.isin(columns, (CPU_COLUMN, MEMORY_COLUMN, PODS_COLUMN))
-    return np.array([CPU_COLUMN], dtype=np.intp) if ordinary.all() else columns[~ordinary]
+def device_columns(request: Vector) -> Rows:
+    """Of the requested resource columns (int64 [resources]) those whose surplus counts: devices, else cpu."""
+    devices: Rows = np.flatnonzero(request)
+    devices = devices[devices > PODS_COLUMN]  # cpu, memory and pods come first
+    return devices if len(devices) else np.array([CPU_COLUMN], dtype=np.intp)

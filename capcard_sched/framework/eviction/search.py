@@ -81,7 +81,7 @@ class VictimSearch:
         self._queue = queue
         self.signature = signature
         #: The resources whose surplus counts, and the amount of them per class.
-        self._counted = device_columns(np.flatnonzero(signature.cls.fit_request))
+        self._counted = device_columns(signature.cls.fit_request)
         self._held: dict[int, int] = {}
         #: The alternative of the pod on each node: intp [nodes]; None without alternatives.
         self._alternatives: Rows | None = session.dispatch.first("alternatives", signature)
@@ -214,8 +214,9 @@ class VictimSearch:
             cause = self._scope.outside(session, task, victim) or SYSTEM_CRITICAL
             kept[cause] = kept.get(cause, 0) + 1
         candidates: list[Task] = []
+        outside, singly = self._scope.outside, self._scope.singly
         for victim in index.by_row.get(row, ()):
-            cause = self._scope.outside(session, task, victim)
+            cause = outside(session, task, victim)
             if cause:
                 kept[cause] = kept.get(cause, 0) + 1
             else:
@@ -223,13 +224,15 @@ class VictimSearch:
         self.kept[row] = kept
         if not candidates:
             return []
-        helps = self._helping(candidates, shortfall)
-        useful = index.by_job([victim for victim in candidates if victim.uid in helps], self._queue)
-        rest = [victim for victim in candidates if victim.uid not in helps]
-        judged = [victim for _, members in useful for victim in members] + rest
-        singly = self._scope.singly
+        helping = {victim.cls for victim in candidates}  # those that hold some of the missing resources
+        if shortfall is not None:
+            lacking = np.flatnonzero(shortfall)
+            helping = {cls for cls in helping if cls.request[lacking].any()}
+        useful = index.by_job([victim for victim in candidates if victim.cls in helping], self._queue)
+        judged = [victim for _, members in useful for victim in members]
+        judged += [victim for victim in candidates if victim.cls not in helping]
         if not singly:
-            judged += self._elsewhere(useful, {victim.uid for victim in judged}, task)
+            judged += self._elsewhere(useful, set(judged), task)
         judgement = session.dispatch.judge(self._scope.hook, task, judged)
         self.by_tiers |= judgement.by_tiers
         allowed = {victim.uid for victim in judgement.victims}
@@ -244,31 +247,14 @@ class VictimSearch:
         for victim in candidates:
             if victim.uid not in allowed or victim.uid in causes:
                 cause = causes.get(victim.uid, self._scope.hook)
-            elif victim.uid not in helps:
+            elif victim.cls not in helping:
                 cause = "no-use"
             else:
                 continue
             kept[cause] = kept.get(cause, 0) + 1
         return units
 
-    @staticmethod
-    def _helping(candidates: list[Task], shortfall: Vector | None) -> set[str]:
-        """Uids of those that hold some of the missing resources."""
-        if shortfall is None:
-            return {victim.uid for victim in candidates}
-        lacking = np.flatnonzero(shortfall)
-        known: dict[int, bool] = {}
-        found: set[str] = set()
-        for victim in candidates:
-            cls = victim.cls
-            helps = known.get(cls.id)
-            if helps is None:
-                helps = known[cls.id] = bool(cls.request[lacking].any())
-            if helps:
-                found.add(victim.uid)
-        return found
-
-    def _elsewhere(self, jobs: list[tuple[Job, list[Task]]], known: set[str], task: Task) -> list[Task]:
+    def _elsewhere(self, jobs: list[tuple[Job, list[Task]]], known: set[Task], task: Task) -> list[Task]:
         """Members on other nodes of gangs that may be evicted whole, as far as they are candidates."""
         statuses, found = self._scope.statuses, []
         asks_little = task.cls.best_effort
@@ -277,9 +263,7 @@ class VictimSearch:
                 found += [
                     member
                     for member in self._index.gang(job).movable
-                    if member.uid not in known
-                    and member.status in statuses
-                    and (not asks_little or member.cls.best_effort)
+                    if member not in known and member.status in statuses and (not asks_little or member.cls.best_effort)
                 ]
         return found
 

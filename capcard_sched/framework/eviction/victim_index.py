@@ -6,7 +6,7 @@ The index is built once per session, on its first use. A unit is one pod that it
 from __future__ import annotations
 
 from collections import Counter
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -18,14 +18,14 @@ from capcard_sched.model.pod_facts import preemptable_of
 from capcard_sched.model.status import EVICTABLE_STATUSES, TaskStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
     from typing import Any
 
     from capcard_sched.framework.api.node_view import Rows
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job, Task
     from capcard_sched.model.queue import Queue
-    from capcard_sched.model.resources import Matrix, Vector
+    from capcard_sched.model.resources import Vector
 
 #: Pods that are never evicted, whatever the conf.
 SYSTEM_NAMESPACE = "kube-system"
@@ -85,13 +85,20 @@ def protection(session: Session, task: Task) -> str:
     return ""
 
 
-def _is_open(session: Session, job: Job) -> bool:
-    """Whether no property of the job protects its pods."""
-    return (
-        job.key in session.jobs
-        and job.namespace != SYSTEM_NAMESPACE
-        and preemptable_of(job.annotations, job.labels) is not False
-    )
+class _OpenJobs(dict["Job | None", bool]):
+    """Whether no property of a job protects its pods."""
+
+    def __init__(self, session: Session) -> None:
+        self._jobs = session.jobs
+
+    def __missing__(self, job: Job | None) -> bool:
+        found = self[job] = (
+            job is not None
+            and job.key in self._jobs
+            and job.namespace != SYSTEM_NAMESPACE
+            and preemptable_of(job.annotations, job.labels) is not False
+        )
+        return found
 
 
 def evict_scope(session: Session, job: Job) -> str:
@@ -114,69 +121,53 @@ class VictimIndex:
         self.kept: dict[int, Counter[str]] = {}
         #: Row to the system pods on it, for which queue and job are checked first.
         self.critical: dict[int, list[Task]] = {}
-        tasks: list[Task] = []
-        rows: list[int] = []
-        refused = session.carry_over.refused_evictions
-        #: Job key to `_is_open`.
-        open_jobs: dict[str, bool] = {}
-        nodes = session.nodes.nodes
+        self.tasks: list[Task] = []
+        counts: list[int] = []
+        self._is_open, nodes = _OpenJobs(session), session.nodes.nodes
         for row in range(len(nodes)) if among is None else among:
-            node = nodes[row]
-            found: list[Task] = []
-            for task in node.tasks.values():
-                job, cause = task.job, ""
-                is_open = False
-                if job is not None:
-                    known = open_jobs.get(job.key)
-                    is_open = known if known is not None else open_jobs.setdefault(job.key, _is_open(session, job))
-                if (
-                    not is_open  # these checks cover most causes of `protection`
-                    or task.status not in EVICTABLE_STATUSES
-                    or task.deleting
-                    or task.preemptable is False
-                    or task.cls.priority_class_name in CRITICAL_CLASSES
-                    or task.uid in refused
-                ):
-                    cause = protection(session, task)
-                if not cause:
-                    found.append(task)
-                elif cause == SYSTEM_CRITICAL:
-                    self.critical.setdefault(row, []).append(task)
-                else:
-                    self.kept.setdefault(row, Counter())[cause] += 1
+            found = self._movable(nodes[row].tasks.values(), partial(self._protect, row))
             if found:
                 self.by_row[row] = found
-                tasks += found
-                rows += [row] * len(found)
-        self.tasks = tasks
+                self.tasks += found
+                counts.append(len(found))
         #: intp [candidates], ascending.
-        self.rows: Rows = np.array(rows, dtype=np.intp)
+        self.rows: Rows = np.repeat(np.array([*self.by_row], dtype=np.intp), counts)
         self._task_keys: dict[str, tuple[Any, ...]] = {}
         self._job_keys: dict[str, tuple[object, int, tuple[Any, ...]]] = {}
         self._scopes: dict[str, str] = {}
         self._gangs: dict[str, tuple[object, int, GangMembers]] = {}
 
-    # --- columns ----------------------------------------------------------------------------------------------------
+    def _movable(self, tasks: Collection[Task], protect: Callable[[Task], str]) -> list[Task]:
+        """Those of some pods without permanent protection. `protect`: `protection`, for pods that may have one."""
+        is_open, refused = self._is_open, self._session.carry_over.refused_evictions
+        found = [
+            task
+            for task in tasks
+            if is_open[task.job]
+            and task.status in EVICTABLE_STATUSES
+            and not task.deleting
+            and task.preemptable is not False
+            and task.cls.priority_class_name not in CRITICAL_CLASSES
+            and task.uid not in refused
+        ]
+        if len(found) == len(tasks):
+            return found
+        free = set(found)
+        return [task for task in tasks if task in free or not protect(task)]
 
-    @cached_property
-    def requests(self) -> Matrix:
-        """int64 [candidates, resources]."""
-        classes: dict[int, int] = {}
-        vectors: list[Vector] = []
-        positions = []
-        for task in self.tasks:
-            position = classes.get(task.cls.id)
-            if position is None:
-                position = classes[task.cls.id] = len(vectors)
-                vectors.append(task.cls.request)
-            positions.append(position)
-        width = self._session.resources.width
-        return np.array(vectors, dtype=np.int64).reshape(len(vectors), width).take(positions, axis=0)
+    def _protect(self, row: int, task: Task) -> str:
+        """Records a pod with a cause of `protection`, which is returned."""
+        cause = protection(self._session, task)
+        if cause == SYSTEM_CRITICAL:
+            self.critical.setdefault(row, []).append(task)
+        elif cause:
+            self.kept.setdefault(row, Counter())[cause] += 1
+        return cause
 
     @cached_property
     def units(self) -> UnitTable:
         """The smallest units that can leave."""
-        return UnitTable(self._session, self.tasks, self.rows, self.requests, self.scope_of)
+        return UnitTable(self._session, self.tasks, self.rows, self.scope_of)
 
     # --- gangs ------------------------------------------------------------------------------------------------------
 
@@ -192,7 +183,7 @@ class VictimIndex:
         known = self._gangs.get(job.key)
         if known is None or known[0] is not job.allocated or known[1] != job.ready_tasks:
             members = [task for task in job.tasks.values() if task.status in EVICTABLE_STATUSES]
-            movable = tuple(task for task in members if not protection(self._session, task))
+            movable = tuple(self._movable(members, partial(protection, self._session)))
             members.sort(key=self.task_key, reverse=True)
             held: dict[int, Vector] = {}
             for task in members:
@@ -219,11 +210,11 @@ class VictimIndex:
 
     def by_job(self, tasks: list[Task], reclaimer: Queue) -> list[tuple[Job, list[Task]]]:
         """Tasks by job in eviction order: queues in victim order, then jobs, then tasks, reversed."""
-        jobs: dict[str, tuple[Job, list[Task]]] = {}
+        jobs: dict[Job, list[Task]] = {}
         for task in tasks:
             assert task.job is not None
-            jobs.setdefault(task.job.key, (task.job, []))[1].append(task)
-        found = list(jobs.values())
+            jobs.setdefault(task.job, []).append(task)
+        found = list(jobs.items())
         for _, members in found:
             if len(members) > 1:
                 members.sort(key=self.task_key, reverse=True)
