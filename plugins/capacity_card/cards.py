@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -56,7 +57,7 @@ class CardInventory:
         #: Nodes whose cards or their resource names changed at the last refresh.
         self.relabeled: list[Node] = []
         self._remembered: dict[str, frozenset[str]] = {}
-        self._cards: dict[str, set[str]] = {}
+        self._cards: defaultdict[str, set[str]] = defaultdict(set)
         self._holders: dict[str, dict[str, Node]] = {}
         self._nodes = 0
         self._generation = -1
@@ -72,7 +73,7 @@ class CardInventory:
         return sorted(self._cards.get(resource, ()))
 
     def is_card_resource(self, resource: str) -> bool:
-        return resource in self._cards
+        return bool(self._cards.get(resource))
 
     def offered_by(self, node: Node) -> Container[str]:
         """The cards of a node; none for a deleted node."""
@@ -120,10 +121,14 @@ class CardInventory:
             if node is not None and old is not None and (old.node, old.generation) == (node, node.generation):
                 continue
             if old is not None:
-                self._remove_node(name, old, before)
+                self._post(self._offers.pop(name), -1, before)
             if node is not None:
-                self._add_node(session, name, node, before)
-                if old is None or _resources(old.cards) != _resources(self._offers[name].cards):
+                found = discover_cards(node.labels, node.allocatable)
+                self._offers[name] = _CardOffer(node, node.generation, found)
+                self._post(self._offers[name], 1, before)
+                for key, value in found.problems:
+                    session.notice(node, INVALID_CARD_LABEL, INVALID_CARD_LABEL.render(key=key, value=value))
+                if old is None or _resources(old.cards) != _resources(found):
                     self.relabeled.append(node)
         if session.nodes.generation != self._generation or len(session.nodes) != self._nodes:
             self._generation, self._nodes = session.nodes.generation, len(session.nodes)
@@ -131,59 +136,43 @@ class CardInventory:
             self._indexes.clear()
         return self._update_relations(before, held)
 
-    def _add_node(self, session: Session, name: str, node: Node, before: dict[str, frozenset[str]]) -> None:
-        found = discover_cards(node.labels, node.allocatable)
-        self._offers[name] = _CardOffer(node, node.generation, found)
-        for card, (amount, resource) in found.cards.items():
-            before.setdefault(card, self.resources_of(card))
-            self.totals[card] = self.totals.get(card, 0) + amount
-            uses = self._uses.setdefault(card, {})
-            uses[resource] = uses.get(resource, 0) + 1
-            self._holders.setdefault(card, {})[name] = node
-        self.invalid_labels += len(found.problems)
-        for key, value in found.problems:
-            session.notice(node, INVALID_CARD_LABEL, INVALID_CARD_LABEL.render(key=key, value=value))
-
-    def _remove_node(self, name: str, offer: _CardOffer, before: dict[str, frozenset[str]]) -> None:
-        del self._offers[name]
+    def _post(self, offer: _CardOffer, sign: int, before: dict[str, frozenset[str]]) -> None:
+        """Add the cards of a node (1), or subtract them (-1). `before`: the resource names of its cards until now."""
+        self.invalid_labels += sign * len(offer.cards.problems)
         for card, (amount, resource) in offer.cards.cards.items():
             before.setdefault(card, self.resources_of(card))
-            self.totals[card] -= amount
-            uses = self._uses[card]
-            uses[resource] -= 1
-            if not uses[resource]:
-                del uses[resource]
-            del self._holders[card][name]
-            if not uses:
-                del self._uses[card], self._holders[card], self.totals[card]
-        self.invalid_labels -= len(offer.cards.problems)
+            self.totals[card] = self.totals.get(card, 0) + sign * amount
+            uses = self._uses.setdefault(card, {})
+            uses[resource] = uses.get(resource, 0) + sign
+            holders = self._holders.setdefault(card, {})
+            if sign > 0:
+                holders[offer.node.name] = offer.node
+            else:
+                del holders[offer.node.name]
+                if not uses[resource]:
+                    del uses[resource]
+                if not uses:
+                    del self._uses[card], self._holders[card], self.totals[card]
 
     def _update_relations(self, before: dict[str, frozenset[str]], held: Container[str]) -> set[str]:
         """Update the cards by resource, and keep the resources of held cards that no node offers any more."""
-        for card in self._remembered.keys() - before.keys():
-            before[card] = self._remembered[card]
         changed: set[str] = set()
-        for card, old in before.items():
-            if card in self._uses:
-                self._remembered.pop(card, None)
-            elif card in held:
+        for card, old in {**self._remembered, **before}.items():
+            if card in held and card not in self._uses:
                 self._remembered[card] = old
             else:
                 self._remembered.pop(card, None)
             new = self.resources_of(card)
-            if new == old:
-                continue
-            changed |= {card, *old, *new}
-            for resource in old - new:
-                self._cards[resource].discard(card)
-                if not self._cards[resource]:
-                    del self._cards[resource]
-            for resource in new - old:
-                self._cards.setdefault(resource, set()).add(card)
+            if new != old:
+                changed |= {card, *old, *new}
+                for resource in old - new:
+                    self._cards[resource].discard(card)
+                for resource in new - old:
+                    self._cards[resource].add(card)
         return changed
 
 
-#: Task classes. The cache of demands is cleared beyond this size.
+#: Task classes, and results derived from them. Both caches are cleared beyond this size.
 _MAX_CLASSES = 4096
 
 
@@ -241,6 +230,8 @@ class CardDemands:
         self._arguments = arguments
         self._inventory = inventory
         self._demands: dict[TaskClass, CardDemand] = {}
+        #: Results that others derive from demands, by their inputs.
+        self.derived: dict[tuple[object, ...], Any] = {}
 
     def of(self, cls: TaskClass) -> CardDemand:
         demand = self._demands.get(cls)
@@ -250,10 +241,11 @@ class CardDemands:
 
     @property
     def over_capacity(self) -> bool:
-        return len(self._demands) > _MAX_CLASSES
+        return max(len(self._demands), len(self.derived)) > _MAX_CLASSES
 
     def forget(self) -> None:
         self._demands.clear()
+        self.derived.clear()
 
     def placed(self, task: Task, node: Node | None, before: Charge | None = None) -> Charge:
         """The charge of a pod on a node; `before`: its charge so far. Never fails.

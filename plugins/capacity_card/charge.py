@@ -61,7 +61,7 @@ class ChargeSum(dict[str, int]):
 
     def add(self, amounts: Iterable[tuple[str, int]], times: int = 1) -> None:
         for key, amount in amounts:
-            total = self.get(key, 0) + amount * times
+            total = self[key] + amount * times
             if total:
                 self[key] = total
             else:
@@ -99,14 +99,6 @@ class ChargeSum(dict[str, int]):
                     amount -= taken
             uncovered.put(key, amount)
         return uncovered
-
-
-def total_of(charges: Iterable[Charge]) -> ChargeSum:
-    """The sum of some charges."""
-    total = ChargeSum()
-    for charge in charges:
-        total.add(charge.amounts)
-    return total
 
 
 @lru_cache(maxsize=4096)

@@ -20,7 +20,6 @@ from capcard_sched.plugins.capacity_card.quota import (
     ChargeBook,
     JobAccount,
     QueueAccount,
-    card_quota,
     limit_by_ancestors,
     queue_quota,
 )
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
     from capcard_sched.plugins.capacity_card.cards import CardDemand, CardDemands, CardInventory
     from capcard_sched.plugins.capacity_card.charge import Charge
     from capcard_sched.plugins.capacity_card.minimum import JobQuantities, Minimum
-    from capcard_sched.plugins.capacity_card.quota import CardQuota
 
 #: Statuses of charged pods: on a node until they are gone, and inside a session the nominated ones.
 CHARGED_STATUSES = PLACED_STATUSES | {TaskStatus.PIPELINED}
@@ -67,7 +65,6 @@ class Ledger:
         self.by_service: dict[tuple[str, ServiceType], int] = {}
         #: Events that contradict the ledger: pods charged twice, or discharged without a charge.
         self.internal_errors = 0
-        self._card_quotas: dict[str, CardQuota] = {}
         #: Queue name to `spec.parent`, as of the tree of accounts.
         self._parents: dict[str, str] = {}
         #: cpu and memory of the cluster that no queue is guaranteed, by key; and the guarantees of all queues.
@@ -119,42 +116,31 @@ class Ledger:
         return queues, jobs
 
     def _refresh_queues(self, session: Session, names: set[str]) -> list[Queue]:
-        queues = session.queues
-        found = []
-        moved = False
-        for name in sorted(names):
-            queue = queues.get(name)
-            if queue is None:
-                moved = self._parents.pop(name, None) is not None or moved
-                self._close_queue(name)
-            else:
-                moved = self._parents.get(name) != queue.parent or moved
-                self._parents[name] = queue.parent
-                self._card_quotas[name] = card_quota(queue)
-                found.append(queue)
+        queues, parents = session.queues, self._parents
+        for name in names - queues.keys():
+            self._close_queue(name)
+        found = [queues[name] for name in sorted(names) if name in queues]
         if names:
+            self._parents = {queue.name: queue.parent for queue in queues.values()}
             guarantees = [queue.guarantee for queue in queues.values() if queue.guarantee]
             self._guaranteed = {key: sum(one.get(name, 0) for one in guarantees) for key, name in PLAIN.items()}
         before, total = self._free, zip(PLAIN, session.total[[CPU_COLUMN, MEMORY_COLUMN]].tolist(), strict=True)
         self._free = {key: max(0, amount - self._guaranteed.get(key, 0)) for key, amount in total}
         resized = found if self._free == before else queues.values()
         limited = {queue.name for queue in resized if self._update_quota(queue)}
-        if moved:
+        if self._parents != parents:
             above = {name: [one.name for one in ancestors(queues[name], queues)] for name in self.queues}
             self._tree.connect(above)
             for name, account in self.queues.items():
                 account.connect(self._tree, [self.queues[one] for one in above[name]])
-        if moved or limited:
+        if self._parents != parents or limited:
             for account in limit_by_ancestors(self.queues.values(), limited):
                 self._stale |= account.jobs
         return found
 
     def _update_quota(self, queue: Queue) -> bool:
         """Recompute the quota of a queue from its object and the cluster total. Whether its own limits changed."""
-        cards = self._card_quotas.get(queue.name)
-        if cards is None:
-            cards = self._card_quotas[queue.name] = card_quota(queue)
-        quota = queue_quota(queue, cards, self._inventory.shares, self._free)
+        quota = queue_quota(queue, self._inventory.shares, self._free)
         account = self.queues.get(queue.name)
         if account is None:
             account = self.queues[queue.name] = QueueAccount(queue.name, quota, self._tree)
@@ -172,7 +158,6 @@ class Ledger:
                 self._close_job(key)
             del self.queues[name]
             self._tree.drop(name)
-        self._card_quotas.pop(name, None)
 
     def _reopen_job(self, job: Job, relabeled: Container[str]) -> None:
         """Rebuild a job from its pods. `relabeled`: uids of the pods on nodes whose cards changed."""

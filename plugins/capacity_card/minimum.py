@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from capcard_sched.model.annotations import CARD_REQUEST
 from capcard_sched.model.cards import CardSyntaxError, parse_card_request
 from capcard_sched.model.status import COMPLETED_STATUSES, PodGroupPhase, TaskStatus
 from capcard_sched.plugins.capacity_card.cards import mixed_resources
-from capcard_sched.plugins.capacity_card.charge import PLAIN, Charge, ChargeSum, alternatives_of, same_set, total_of
+from capcard_sched.plugins.capacity_card.charge import PLAIN, ChargeSum, alternatives_of, same_set
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from capcard_sched.model.job import Job, Task
     from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments
     from capcard_sched.plugins.capacity_card.cards import CardDemands, CardInventory
+    from capcard_sched.plugins.capacity_card.charge import Charge
 
 _NO_INDEX = 1 << 62
-#: Quantities of jobs with alike pods that are kept.
-_MAX_KNOWN: Final = 4096
 _ALLOCATED, _PENDING, _LEAVING = range(3)
 #: On their node, but not part of the job any more.
 _GOING = frozenset({TaskStatus.RELEASING, TaskStatus.UNKNOWN})
@@ -54,9 +53,14 @@ class JobQuantities(NamedTuple):
 
 
 class _Member(NamedTuple):
+    """A pod of a job, or all pods of a job of equal pods."""
+
     rank: int
+    #: The first of them.
     task: Task
     charge: Charge
+    #: Number of pods.
+    size: int = 1
 
     def order(self) -> tuple[int, int, int, float, str]:
         """Allocated first, then pending, then terminating; inside each by priority, index in the name, age, uid."""
@@ -71,18 +75,23 @@ class Minimum:
         self._arguments = arguments
         self._inventory = inventory
         self._demands = demands
-        #: Jobs of alike pods, by what their quantities follow from beside `minResources`, to those and the quantities.
-        self._known: dict[tuple[object, ...], tuple[Mapping[str, int] | None, JobQuantities]] = {}
 
     def quantities(self, job: Job, held: Mapping[str, Charge]) -> JobQuantities:
-        alike = self._quantities_of_alike(job, held)
-        if alike is not None:
-            return alike
-        members = self._members(job, held)
+        """O(pods). Jobs with alike pods share one result."""
+        alike = self._alike(job, held)
+        if alike is None:
+            return self._quantities(job, self._members(job, held))
+        derived, annotation = self._demands.derived, job.annotations.get(CARD_REQUEST)
+        inputs = alike.rank, alike.task.cls, alike.charge, alike.size, job.min_available, annotation
+        known: tuple[Mapping[str, int] | None, JobQuantities] | None = derived.get(inputs)
+        if known is None or known[0] != job.min_resources:
+            known = derived[inputs] = job.min_resources, self._quantities(job, [alike])
+        return known[1]
+
+    def _quantities(self, job: Job, members: Sequence[_Member]) -> JobQuantities:
         chosen = members if self._arguments.card_minimum == "allPods" else minimum_set(job, members)
         request = self.request_of(job)
-        want = total_of(member.charge for member in members)
-        need = total_of(member.charge for member in chosen)
+        want, need = _total(members), _total(chosen)
         if not members or len(job.tasks) < job.min_available:
             # A running job has created its pods, finished or not; before that only live pods count.
             created = job.tasks.values() if members or job.phase is PodGroupPhase.RUNNING else ()
@@ -94,66 +103,37 @@ class Minimum:
             want += short
             need += short
         self._apply_min_resources(job, request.cards, members, want, need)
-        allocated = total_of(member.charge for member in members if member.rank == _ALLOCATED)
-        inside = total_of(member.charge for member in chosen if member.rank == _ALLOCATED)
+        inside = _total(chosen, _ALLOCATED)
         elastic = ChargeSum()
-        for key, amount in allocated.items():
+        for key, amount in _total(members, _ALLOCATED).items():
             elastic.put(key, max(0, amount - (need if key in PLAIN else inside)[key]))
         return JobQuantities(
             want,
             need,
-            total_of(member.charge for member in members if member.task.gated and member.rank == _PENDING),
-            total_of(member.charge for member in members if member.rank == _PENDING),
+            _total([member for member in members if member.task.gated], _PENDING),
+            _total(members, _PENDING),
             elastic,
             bool(members),
             next((self._error(member) for member in chosen if member.rank == _PENDING and self._error(member)), ""),
             request.problem,
         )
 
-    def _quantities_of_alike(self, job: Job, held: Mapping[str, Charge]) -> JobQuantities | None:
-        """Fast path for a job whose pods have one class and one status, by counting. None for other jobs."""
+    def _alike(self, job: Job, held: Mapping[str, Charge]) -> _Member | None:
+        """All pods of a job, if they have one class, one status and one charge, and its minimum is a number of them."""
         tasks = job.tasks
         count = len(tasks)
         if not count or count < job.min_available or job.checks_roles or len(held) not in (0, count):
             return None
         first = next(iter(tasks.values()))
         cls, status = first.cls, first.status
-        for task in tasks.values():
-            if task.cls is not cls or task.status is not status or task.gated:
-                return None
+        gated = status is TaskStatus.PENDING and len(job.pending) < count
+        if gated or job.counts[status] < count or any(task.cls is not cls for task in tasks.values()):
+            return None
         if held and status not in _GOING:
             charges = iter(held.values())
             charge = next(charges)
-            if any(other is not charge for other in charges):
-                return None
-        elif status is TaskStatus.PENDING:
-            charge = self._demands.of(cls).claim
-        else:
-            return None
-        chosen = count if self._arguments.card_minimum == "allPods" else job.min_available
-        inputs = cls, charge, bool(held), count, chosen, job.annotations.get(CARD_REQUEST)
-        known = self._known.get(inputs)
-        if known is not None and known[0] == job.min_resources:
-            return known[1]
-        request = self.request_of(job)
-        total, need, elastic = ChargeSum(), ChargeSum(), ChargeSum()
-        total.add(charge.amounts, count)
-        want = ChargeSum(total)
-        need.add(charge.amounts, chosen)
-        self._apply_min_resources(job, request.cards, (_Member(_PENDING, first, charge),), want, need)
-        for key, amount in total.items() if held else ():
-            elastic.put(key, max(0, amount - need[key]))
-        error = "" if held or not chosen else self._demands.of(cls).error
-        pending = ChargeSum() if held else total
-        found = JobQuantities(want, need, ChargeSum(), pending, elastic, True, error, request.problem)
-        if len(self._known) >= _MAX_KNOWN:
-            self._known.clear()
-        self._known[inputs] = job.min_resources, found
-        return found
-
-    def forget(self) -> None:
-        """Clear the cache: the relation of cards and resources changed."""
-        self._known.clear()
+            return None if any(other is not charge for other in charges) else _Member(_ALLOCATED, first, charge, count)
+        return _Member(_PENDING, first, self._demands.of(cls).claim, count) if status is TaskStatus.PENDING else None
 
     def request_of(self, job: Job) -> CardRequest:
         """The job's `card.request`; invalid when malformed, or when a key mixes cards of different resources."""
@@ -232,13 +212,16 @@ class Minimum:
         )
 
 
-def minimum_set(job: Job, members: list[_Member]) -> list[_Member]:
+def minimum_set(job: Job, members: Sequence[_Member]) -> Sequence[_Member]:
     """The pods of the minimum: per role up to `minTaskMember`, then up to `minMember`.
 
     Per-role minimums whose sum exceeds `minMember` do not apply: a vcjob of 8 pods that starts with one has
     `minMember: 1` beside `minTaskMember: 8`, and 7 elastic pods. Fewer pods than the minimum: all of them.
     O(pods); pods are sorted only when their order matters.
     """
+    if len(members) == 1:
+        size = min(members[0].size, job.min_available)
+        return [members[0]._replace(size=size)] if size > 0 else []
     if len(members) <= job.min_available:
         return members
     if job.checks_roles or len({member.charge for member in members}) > 1:
@@ -254,6 +237,15 @@ def minimum_set(job: Job, members: list[_Member]) -> list[_Member]:
         else:
             others.append(member)
     return chosen + others[: max(0, job.min_available - len(chosen))]
+
+
+def _total(members: Iterable[_Member], rank: int | None = None) -> ChargeSum:
+    """The charges of some pods; of one rank only if it is given."""
+    total = ChargeSum()
+    for member in members:
+        if rank is None or member.rank == rank:
+            total.add(member.charge.amounts, member.size)
+    return total
 
 
 _NO_REQUEST = CardRequest({}, "")

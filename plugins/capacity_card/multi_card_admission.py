@@ -51,23 +51,16 @@ class MultiCardAdmission:
         self._cuts: list[Cards] | None = None
 
     @classmethod
-    def of(cls, used: Mapping[str, int], limit: Callable[[str], int]) -> MultiCardAdmission:
-        keys = {key: alternatives_of(key) for key in used}
-        return cls(
-            {key: amount for key, amount in used.items() if len(keys[key]) == 1},
-            [(alternatives, used[key]) for key, alternatives in keys.items() if len(alternatives) > 1],
-            limit,
-        )
-
-    def with_more(self, requested: Mapping[str, int]) -> MultiCardAdmission:
-        used, claims = dict(self._used), list(self._claims.items())
-        for key, amount in requested.items():
+    def of(cls, amounts: Iterable[tuple[str, int]], limit: Callable[[str], int]) -> MultiCardAdmission:
+        """`amounts` by key, of single cards and of claims; a key may repeat."""
+        used, claims = dict[str, int](), []
+        for key, amount in amounts:
             alternatives = alternatives_of(key)
             if len(alternatives) == 1:
                 used[key] = used.get(key, 0) + amount
             else:
-                claims.append((frozenset(alternatives), amount))
-        return MultiCardAdmission(used, claims, self._limit)
+                claims.append((alternatives, amount))
+        return cls(used, claims, limit)
 
     def overdraft(self, touching: Iterable[str]) -> Overdraft | None:
         """A set of cards touching one of `touching` whose requests exceed its quota, or None: itself, or a minimum cut.
@@ -152,7 +145,6 @@ class QueueUsage:
         self.used = used
         self.limit = limit
         self._has_claims = "|" in " ".join(used)
-        self._admission: MultiCardAdmission | None = None
 
     @cached_property
     def content(self) -> tuple[object, ...]:
@@ -189,9 +181,7 @@ class QueueUsage:
                 if all(option.total > option.limit for option in options):  # reported with the figures of the last one
                     return self._short(Figures(key, requested, options[-1].total, options[-1].limit), options)
             if admission is None:
-                if self._admission is None:
-                    self._admission = MultiCardAdmission.of(used, limit)
-                admission = self._admission.with_more(requests)
+                admission = MultiCardAdmission.of((*used.items(), *requests.items()), limit)
             found = admission.overdraft(alternatives)
             if found is not None:
                 options = tuple(

@@ -50,7 +50,6 @@ class CapacityCard(CardReclaim):
         # A change of everything includes a new accounting of shared devices.
         if renamed or session.changed.everything or self.demands.over_capacity:
             self.demands.forget()
-            self.minimum.forget()
         queues, jobs = self.ledger.refresh(session, renamed)
         self.warnings.report(session, queues, jobs)
 

@@ -6,6 +6,7 @@ the cluster has: quotas may exceed the cards of the cluster on purpose.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from capcard_sched.framework.quota.limits import UNLIMITED
@@ -39,9 +40,9 @@ class CardQuota(NamedTuple):
     present: bool
 
 
-def card_quota(queue: Queue) -> CardQuota:
-    """The card quota of a queue; empty when any part of it is malformed."""
-    text = queue.annotations.get(CARD_QUOTA)
+@lru_cache(maxsize=1024)
+def card_quota(text: str | None) -> CardQuota:
+    """The card quota of an annotation; empty when any part of it is malformed."""
     try:
         return CardQuota(parse_card_quota(text), "", is_card_quota(text))
     except CardSyntaxError as problem:
@@ -132,11 +133,12 @@ class QueueQuota(NamedTuple):
         return max([allocated.get(key, 0) / amount for key, amount in self.deserved.items()], default=0.0)
 
 
-def queue_quota(queue: Queue, cards: CardQuota, known_shares: frozenset[str], free: Mapping[str, int]) -> QueueQuota:
+def queue_quota(queue: Queue, known_shares: frozenset[str], free: Mapping[str, int]) -> QueueQuota:
     """The quota of a queue in a cluster.
 
     `known_shares`: resources of shared devices. `free`: cpu and memory that no queue is guaranteed, by key.
     """
+    cards = card_quota(queue.annotations.get(CARD_QUOTA))
     plain = {key: dimension(queue, name, free[key]) for key, name in PLAIN.items()}
     shares = {name: amount for name, amount in (queue.capability or {}).items() if name in known_shares}
     limits = {**cards.cards, **shares, **{key: one.limit for key, one in plain.items()}}

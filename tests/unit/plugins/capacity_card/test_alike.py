@@ -59,7 +59,7 @@ def test_a_job_of_equal_pods_is_counted_as_if_gone_through(
     counted = plugin.minimum.quantities(h.job("g"), held)
 
     class OneByOne(Minimum):
-        def _quantities_of_alike(self, job: object, held: object) -> None:
+        def _alike(self, job: object, held: object) -> None:
             return None
 
     slow = OneByOne(plugin.arguments, plugin.inventory, plugin.demands)
