@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from capcard_sched.daemon.diagnosis.saved_state import as_manifest
-from capcard_sched.model.deltas import ObjectChanged, ObjectGone
+from capcard_sched.model.deltas import AlikePods, ObjectChanged, ObjectGone
 from capcard_sched.model.kinds import KIND_BY_NAME, kind_of_object
 
 if TYPE_CHECKING:
@@ -128,6 +128,8 @@ def _kind_of(delta: Delta) -> str:
     """The kind of a delta about an object; "" for others."""
     if isinstance(delta, ObjectChanged):
         return kind_of_object(delta.object)
+    if isinstance(delta, AlikePods):
+        return "Pod"
     return delta.kind if isinstance(delta, ObjectGone) else ""
 
 
@@ -138,6 +140,9 @@ def _keep(kept: dict[tuple[str, str], msgspec.Struct], delta: Delta) -> None:
             meta = obj.metadata
             is_namespaced = KIND_BY_NAME[kind_of_object(obj)].namespaced
             kept[meta.namespace or "default" if is_namespaced else "", meta.name] = obj
+        case AlikePods():
+            for pod in delta.objects():
+                kept[pod.metadata.namespace or "default", pod.metadata.name] = pod
         case ObjectGone(_, namespace, name):
             kept.pop((namespace, name), None)
 

@@ -11,6 +11,7 @@ from capcard_sched.model import deltas
 from capcard_sched.model.annotations import DEVICE_ANNOTATIONS, FIXED_DEVICE_ANNOTATIONS
 from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.job import Job, Node, Task
+from capcard_sched.model.listed_pods import decode_pod
 from capcard_sched.model.objects import PodObject
 from capcard_sched.model.pod_facts import FactsReader
 from capcard_sched.model.quantity import QuantityError
@@ -21,6 +22,8 @@ from capcard_sched.state.pod_runs import PodRun
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from capcard_sched.model.listed_pods import AlikePod
+    from capcard_sched.model.objects import ObjectMeta
     from capcard_sched.model.pod_facts import PodFacts
     from capcard_sched.model.task_class import TaskClass
     from capcard_sched.state.accounting import Accounting
@@ -96,6 +99,8 @@ class PodTable:
                 try:
                     if isinstance(delta, deltas.ObjectChanged) and isinstance(delta.object, PodObject):
                         self._apply_next(delta.object)
+                    elif isinstance(delta, deltas.AlikePods):
+                        self._apply_alike(delta)
                     else:
                         self._end_run()
                         other(delta)
@@ -113,19 +118,37 @@ class PodTable:
 
     def _apply_next(self, pod: PodObject) -> None:
         """Apply the next pod: of a run of alike ones only the first by itself."""
-        run, meta, uid = self._run, pod.metadata, pod.metadata.uid
-        if run is not None and uid not in self.tasks and run.has_next(pod):
+        run, meta = self._run, pod.metadata
+        if run is not None and meta.uid not in self.tasks and run.has_next(pod):
             named = self._by_name[run.task.namespace]
             if meta.name not in named:
-                if self._invalid.problems or self._nodes.has_closed:
-                    self._reopen(ObjectRef("Pod", run.task.namespace, meta.name, uid))
-                node = self._nodes.get(pod.spec.node_name or "") if run.task.node is not None else None
-                self.tasks[uid] = named[meta.name] = run.add(meta, node)
-                if run.requested_queue is not None:
-                    self._jobs.set_requested_queue(self.tasks[uid], run.requested_queue)
+                self._add_to(run, named, meta, pod.spec.node_name)
                 return
         self._end_run()
         self._apply(pod)
+
+    def _apply_alike(self, delta: deltas.AlikePods) -> None:
+        """Apply pods after the first one."""
+        run, tasks = self._run, self.tasks
+        if run is None or not run.starts_with(delta.first):
+            for pod in delta.objects():
+                self._apply_next(pod)
+            return
+        named = self._by_name[run.task.namespace]
+        for other in delta.others:
+            if self._run is run and other.uid not in tasks and other.name not in named:
+                self._add_to(run, named, other, other.node_name)
+            else:
+                self._apply_next(decode_pod(other.text))
+
+    def _add_to(self, run: PodRun, named: dict[str, Task], meta: ObjectMeta | AlikePod, node_name: str | None) -> None:
+        """Add a new pod to a run. `named`: the pods of its namespace."""
+        if self._invalid.problems or self._nodes.has_closed:
+            self._reopen(ObjectRef("Pod", run.task.namespace, meta.name, meta.uid))
+        node = self._nodes.get(node_name or "") if run.task.node is not None else None
+        task = self.tasks[meta.uid] = named[meta.name] = run.add(meta, node)
+        if run.requested_queue is not None:
+            self._jobs.set_requested_queue(task, run.requested_queue)
 
     def _end_run(self) -> None:
         """Add what the pods of a run contribute."""

@@ -6,12 +6,14 @@ a further field, `savedState`: whatever reads manifests reads it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, Union
 
 import msgspec
 
-from capcard_sched.model.deltas import ObjectChanged, ObjectGone
-from capcard_sched.model.kinds import KIND_BY_NAME, KubernetesObject, kind_of_object
+from capcard_sched.model.deltas import AlikePods, ObjectChanged, ObjectGone
+from capcard_sched.model.kinds import KIND_BY_NAME, kind_of_object
+from capcard_sched.model.listed_pods import AlikePod, ListedPod, ListedPodReader
+from capcard_sched.model.objects import PodObject
 from capcard_sched.model.timestamps import parse_time
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from capcard_sched.model.deltas import Delta
+    from capcard_sched.model.kinds import Kind
 
 Json: TypeAlias = dict[str, Any]
 #: What a file of manifests that is no saved state begins with: JSON is an object.
@@ -65,24 +68,29 @@ class _Head(msgspec.Struct, rename="camel"):
     saved_state: msgspec.Raw = msgspec.Raw()
 
 
-class _TypeMeta(msgspec.Struct, rename="camel", frozen=True):
-    api_version: str = ""
-    kind: str = ""
+def _with_version(kind: Kind, read: type[Any]) -> type[msgspec.Struct]:
+    """The type of an object with its API version as last field, which the decoder checks."""
+    field = ("api_version", Literal[kind.api_version])
+    return msgspec.defstruct(
+        kind.name, [field], bases=(read,), tag=kind.name, rename="camel", kw_only=True, frozen=True, gc=False
+    )
 
 
-class _TypeMetas(msgspec.Struct, rename="camel"):
-    saved_state: msgspec.Raw = msgspec.Raw()
-    items: list[_TypeMeta] = []
+_READ: Final = [kind for kind in KIND_BY_NAME.values() if kind.watch is not None]
+_LISTED_POD: Final = _with_version(KIND_BY_NAME["Pod"], ListedPod)
+#: Type in a document to type of the object.
+_PLAIN: Final = {
+    _with_version(kind, kind.watch.type): kind.watch.type
+    for kind in _READ
+    if kind.watch is not None and kind.watch.type is not PodObject
+}
+_decode_item: Final = msgspec.json.Decoder(Union[_LISTED_POD, *_PLAIN]).decode
 
 
 class _ReadObjects(msgspec.Struct, rename="camel"):
     saved_state: SavedSettings
     kind: str = ""
-    items: list[KubernetesObject] = []
-
-
-#: Kind and API version of the objects that the scheduler reads.
-_READ: Final = frozenset((kind.name, kind.api_version) for kind in KIND_BY_NAME.values() if kind.watch is not None)
+    items: list[msgspec.Raw] = []
 
 
 def document_of(settings: SavedSettings, items: Iterable[Json]) -> Json:
@@ -154,15 +162,34 @@ def _decoded_at_once(text: bytes) -> SavedState | None:
     if _FIELD not in text:
         return None
     try:
-        found = msgspec.json.decode(text, type=_TypeMetas)
-        if not bytes(found.saved_state) or not _READ.issuperset((one.kind, one.api_version) for one in found.items):
-            return None
         document = msgspec.json.decode(text, type=_ReadObjects)
+        found = _changes(document.items)
     except (msgspec.DecodeError, RecursionError):
         return None  # the slow way names the object
-    if not document.saved_state.now:
-        return None
-    return SavedState(document.saved_state, list(map(ObjectChanged, document.items)))
+    return SavedState(document.saved_state, found) if document.saved_state.now else None
+
+
+def _changes(items: Iterable[msgspec.Raw]) -> list[Delta]:
+    """The objects as changes. Raises msgspec.ValidationError."""
+    found: list[Delta] = []
+    reader, first = ListedPodReader(), PodObject()
+    others: list[AlikePod] | None = None
+    for text in items:
+        item = _decode_item(text)
+        if not isinstance(item, ListedPod):
+            found.append(ObjectChanged(_PLAIN[type(item)](*msgspec.structs.astuple(item)[:-1])))
+            others = None
+            continue
+        pod = reader.read(item, text)
+        if isinstance(pod, PodObject):
+            found.append(ObjectChanged(pod))
+            first, others = pod, None
+        elif others is None:
+            others = [pod]
+            found.append(AlikePods(first, others))
+        else:
+            others.append(pod)
+    return found
 
 
 def _decoded(path: Path, text: bytes) -> _Document:
@@ -184,6 +211,10 @@ def manifests_of(found: Iterable[Delta]) -> list[Json]:
                 kind = kind_of_object(obj)
                 namespace = obj.metadata.namespace or "default" if KIND_BY_NAME[kind].namespaced else ""
                 kept[kind, namespace, obj.metadata.name] = obj
+            case AlikePods():
+                kept |= {
+                    ("Pod", pod.metadata.namespace or "default", pod.metadata.name): pod for pod in delta.objects()
+                }
             case ObjectGone(kind, namespace, name):
                 kept.pop((kind, namespace, name), None)
             case _:
