@@ -27,7 +27,7 @@ from benchmarks.e2e.server import Server
 from capcard_sched.daemon.diagnosis.saved_state import SavedSettings, as_manifest, document_text
 from capcard_sched.kube.decode import PAGE
 from capcard_sched.kube.kinds import KINDS
-from capcard_sched.kube.paths import pod_path
+from capcard_sched.kube.paths import object_path
 from capcard_sched.model import annotations as keys
 from capcard_sched.model.kinds import KIND_BY_NAME
 
@@ -160,7 +160,7 @@ async def fill(server: Server, nodes: int, pods: int) -> None:
     await server.request("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", urgent)
     await server.create_gangs([*running, *waiting])
     names = (pod["metadata"]["name"] for gang in running for pod in gang.pods)
-    await server.merge_all((pod_path(objects.NAMESPACE, name, "status"), _RUNS) for name in names)
+    await server.merge_all((object_path("Pod", objects.NAMESPACE, name, "status"), _RUNS) for name in names)
 
 
 def saved(nodes: int, pods: int) -> bytes:

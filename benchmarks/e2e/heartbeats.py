@@ -10,7 +10,7 @@ import msgspec
 
 from benchmarks.e2e.helper import Target, read_job, say
 from benchmarks.e2e.objects import conditions
-from capcard_sched.kube.paths import node_path
+from capcard_sched.kube.paths import object_path
 from capcard_sched.kube.writes.requests import STRATEGIC
 
 _CONNECTIONS = 16
@@ -43,7 +43,7 @@ async def beat(job: HeartbeatJob) -> None:
                 number, due = number + 1, due + step
                 await asyncio.sleep(max(0.0, at - time.monotonic()))
                 body = {"status": {"conditions": conditions(datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))}}
-                path, headers = node_path(f"node-{node:05d}", "status"), {"Content-Type": STRATEGIC}
+                path, headers = object_path("Node", "", f"node-{node:05d}", "status"), {"Content-Type": STRATEGIC}
                 async with session.patch(path, data=msgspec.json.encode(body), headers=headers) as answer:
                     content = await answer.read()
                     if answer.status != 200:

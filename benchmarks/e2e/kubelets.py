@@ -14,7 +14,7 @@ import aiohttp
 import msgspec
 
 from benchmarks.e2e.helper import Target, read_job, say
-from capcard_sched.kube.paths import pod_path
+from capcard_sched.kube.paths import object_path
 from capcard_sched.kube.writes.requests import STRATEGIC
 
 _CONNECTIONS = 16
@@ -149,7 +149,7 @@ class Kubelets:
             ready = "True" if phase == "Running" else "False"
             now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             status = {"phase": phase, "conditions": [{"type": "Ready", "status": ready, "lastTransitionTime": now}]}
-            path, headers = pod_path(self._job.namespace, name, "status"), {"Content-Type": STRATEGIC}
+            path, headers = object_path("Pod", self._job.namespace, name, "status"), {"Content-Type": STRATEGIC}
             async with session.patch(path, data=msgspec.json.encode({"status": status}), headers=headers) as answer:
                 content = await answer.read()
                 if answer.status != 200:

@@ -16,7 +16,7 @@ from benchmarks.e2e.helper import Helper
 from benchmarks.e2e.objects import Document
 from benchmarks.e2e.server import Server
 from capcard_sched.controllers.jobs.job_spec import job_pod, job_spec
-from capcard_sched.kube.paths import events_path, pod_path
+from capcard_sched.kube.paths import collection_path, object_path
 from capcard_sched.kube.writes import requests
 from capcard_sched.model import annotations as keys
 from capcard_sched.model.intents import Bind
@@ -51,10 +51,12 @@ async def raw_pods(server: Server, vcjobs: Iterable[Document], nodes: int, conne
     await measure("bind", list(_bindings(pods, nodes)))
     started = {"phase": "Running", "conditions": objects.READY}
     status = msgspec.json.encode({"status": started}).decode()
-    await measure("status", [(pod_path(objects.RAW_NAMESPACE, name, "status"), status) for name, _ in pods], patch=True)
-    await measure("event", [(events_path(objects.RAW_NAMESPACE), _event(name, uid)) for name, uid in pods])
+    await measure(
+        "status", [(object_path("Pod", objects.RAW_NAMESPACE, name, "status"), status) for name, _ in pods], patch=True
+    )
+    await measure("event", [(collection_path("Event", objects.RAW_NAMESPACE), _event(name, uid)) for name, uid in pods])
     await server.delete_all(path)
-    await server.delete_all(events_path(objects.RAW_NAMESPACE))
+    await server.delete_all(collection_path("Event", objects.RAW_NAMESPACE))
     return RawPods(rate, found)
 
 
@@ -82,7 +84,7 @@ def _bindings(pods: Iterable[tuple[str, str]], nodes: int) -> Iterator[tuple[str
     for number, (name, uid) in enumerate(pods):
         chosen = {keys.CARD_NAME: objects.card_of(number)}
         bind = Bind(objects.RAW_NAMESPACE, name, uid, f"node-{number % nodes:05d}", chosen)
-        yield pod_path(objects.RAW_NAMESPACE, name, "binding"), requests.binding(bind, None).decode()
+        yield object_path("Pod", objects.RAW_NAMESPACE, name, "binding"), requests.binding(bind, None).decode()
 
 
 def _event(pod: str, uid: str) -> str:

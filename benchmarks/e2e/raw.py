@@ -8,7 +8,7 @@ import msgspec
 
 from benchmarks.e2e.creations import send_all
 from benchmarks.e2e.helper import Target, read_job, say
-from capcard_sched.kube.paths import pod_path
+from capcard_sched.kube.paths import object_path
 from capcard_sched.kube.writes import requests
 from capcard_sched.model.intents import Bind
 
@@ -33,7 +33,10 @@ class RawDone(msgspec.Struct, frozen=True):
 async def flood(job: RawJob) -> None:
     """Bind all pods and report."""
     bindings = (
-        (pod_path(namespace, pod, "binding"), requests.binding(Bind(namespace, pod, uid, node, job.annotations), None))
+        (
+            object_path("Pod", namespace, pod, "binding"),
+            requests.binding(Bind(namespace, pod, uid, node, job.annotations), None),
+        )
         for namespace, pod, uid, node in job.pods
     )
     say(RawDone(*await send_all(job.target, job.connections, bindings)))

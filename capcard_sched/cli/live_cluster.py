@@ -126,7 +126,7 @@ async def _read(
 
 async def _installed_conf(client: Client, name: str) -> str | None:
     from capcard_sched.kube.client import ApiError
-    from capcard_sched.kube.paths import CORE, object_path
+    from capcard_sched.kube.paths import object_path
 
     class ConfigMap(msgspec.Struct):
         data: dict[str, str] = {}
@@ -135,7 +135,7 @@ async def _installed_conf(client: Client, name: str) -> str | None:
     if not namespace or not plain:
         raise BadInputError(f"--installed-conf: {name!r}: expected NAMESPACE/NAME")
     try:
-        body = await client.request("GET", object_path(CORE, "configmaps", plain, namespace=namespace))
+        body = await client.request("GET", object_path("ConfigMap", namespace, plain))
     except ApiError as error:
         if error.status not in {_NOT_FOUND, _FORBIDDEN}:
             raise

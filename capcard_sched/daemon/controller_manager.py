@@ -30,6 +30,7 @@ from capcard_sched.daemon.controller_metrics import ControllerMetrics
 from capcard_sched.daemon.leadership import Leadership
 from capcard_sched.daemon.observability.health import HealthState
 from capcard_sched.daemon.observability.logs import Logs
+from capcard_sched.daemon.observability.observer import LoggingObserver
 from capcard_sched.daemon.observability.server import open_pages
 from capcard_sched.daemon.wiring import cancel, run_until
 from capcard_sched.kube.client import ApiError, Client, Unreachable
@@ -39,7 +40,6 @@ from capcard_sched.kube.controllers.object_cache import ObjectCache
 from capcard_sched.kube.controllers.records import RecordGone, watched_kinds
 from capcard_sched.kube.controllers.write_executor import WriteExecutor
 from capcard_sched.kube.informers import Informers
-from capcard_sched.kube.instrumentation import Observer
 from capcard_sched.kube.writes.api_writer import LOW_WORKERS, ApiWriter
 from capcard_sched.kube.writes.leadership_gate import LeadershipGate
 
@@ -58,8 +58,6 @@ _RELEASE_SECONDS: Final = 1.0
 #: Seconds between two writes that only show progress, per object.
 _JOB_PROGRESS, _QUEUE_PROGRESS = 1.0, 5.0
 _READERS: Final = 8
-#: Kinds of trouble with a watch that need attention.
-_TROUBLE: Final = frozenset({"missing", "forbidden", "refused", "undecodable", "unexpected"})
 
 
 def run(options: ControllerOptions) -> None:
@@ -69,28 +67,6 @@ def run(options: ControllerOptions) -> None:
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
         runner.run(ControllerManager(options).run())
-
-
-class ControllerObserver(Observer):
-    """Counts requests and logs trouble with watches, once per change."""
-
-    def __init__(self, metrics: ControllerMetrics) -> None:
-        self._metrics = metrics
-        self._last: dict[str, tuple[str, str]] = {}
-        self._log: structlog.stdlib.BoundLogger = structlog.get_logger("capcard_sched.kube")
-
-    def request(self, verb: str, resource: str, code: int, seconds: float) -> None:
-        _ = seconds
-        self._metrics.request(verb, resource, code)
-
-    def watch(self, resource: str, event: str, detail: str = "") -> None:
-        news = self._last.get(resource) != (event, detail)
-        self._last[resource] = (event, detail)
-        trouble = event in _TROUBLE and news
-        (self._log.warning if trouble else self._log.debug)("watch", resource=resource, event_type=event, detail=detail)
-
-    def write_failed(self, kind: str, code: int, message: str) -> None:
-        self._log.debug("write refused", kind=kind, code=code, why=message)
 
 
 class ControllerManager(HealthState):
@@ -121,7 +97,7 @@ class ControllerManager(HealthState):
             self._log.warning("flag without effect", flag=flag, reason=reason)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._ended.set)
-        observer = ControllerObserver(self._metrics)
+        observer = LoggingObserver(self._metrics)
         workers = options.worker_threads + options.worker_threads_for_podgroup + options.worker_threads_for_queue
         async with AsyncExitStack() as stack:
             self._client = await stack.enter_async_context(

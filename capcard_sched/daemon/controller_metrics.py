@@ -12,6 +12,7 @@ from capcard_sched.controllers.queues import PHASES
 from capcard_sched.controllers.view import Observe
 from capcard_sched.daemon.observability.metric_set import MetricSet
 from capcard_sched.daemon.observability.metric_table import LATENCY, PREFIX, MetricRow
+from capcard_sched.kube.instrumentation import Observer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -52,8 +53,8 @@ CONTROLLER_METRICS: Final = (
 )
 
 
-class ControllerMetrics(MetricSet):
-    """The metrics of the controllers."""
+class ControllerMetrics(MetricSet, Observer):
+    """The metrics of the controllers; a `kube.instrumentation.Observer`."""
 
     def __init__(self) -> None:
         super().__init__(CONTROLLER_METRICS, ProcessCollector, PlatformCollector)
@@ -79,7 +80,7 @@ class ControllerMetrics(MetricSet):
         for metric, values in self._of_jobs.pop(job, ()):
             self._counters[metric].remove(*values)
 
-    def request(self, verb: str, resource: str, code: int) -> None:
+    def request(self, verb: str, resource: str, code: int, seconds: float) -> None:  # noqa: ARG002 - not measured
         """A request ended."""
         self._counters["controller_requests_total"].labels(verb, resource, str(code)).inc()
 

@@ -16,7 +16,7 @@ from capcard_sched.kube.controllers.records import RESOURCES, path_of
 from capcard_sched.kube.decode import PAGE, ReadAhead
 from capcard_sched.kube.informers import initial_deltas, list_all
 from capcard_sched.kube.kinds import KINDS, WatchedKind
-from capcard_sched.kube.paths import events_path
+from capcard_sched.kube.paths import collection_path
 from capcard_sched.kube.reflector import DeltaStore
 from capcard_sched.model.deltas import ObjectChanged, ObjectGone
 from capcard_sched.model.kinds import KIND_BY_NAME
@@ -136,7 +136,7 @@ def fetch_events(connection: Connection, kind: str, namespace: str, name: str) -
     """
     about = f"involvedObject.kind={kind},involvedObject.name={name}"
     try:
-        body = asyncio.run(_get(connection, events_path(namespace or "default"), {"fieldSelector": about}))
+        body = asyncio.run(_get(connection, collection_path("Event", namespace or "default"), {"fieldSelector": about}))
     except (ApiError, Unreachable, ValueError):
         return []
     found = msgspec.json.decode(body, type=_Listed).items

@@ -19,7 +19,7 @@ import msgspec
 from capcard_sched.kube import lease as record
 from capcard_sched.kube.client import ApiError, Client, Unreachable
 from capcard_sched.kube.lease import Lease, LeaseObservation, LeaseSpec
-from capcard_sched.kube.paths import lease_path, leases_path
+from capcard_sched.kube.paths import collection_path, object_path
 from capcard_sched.model.report_once import ReportOnce
 
 #: Seconds for which the server keeps a standby's watch open.
@@ -256,7 +256,7 @@ class Election:
 
     async def _watch(self, changed: asyncio.Event) -> None:
         """Set `changed` at every change of the Lease, so that a release takes effect at once. Polling continues."""
-        path = leases_path(self._namespace)
+        path = collection_path("Lease", self._namespace)
         params = {
             "watch": "true",
             "fieldSelector": f"metadata.name={self._name}",
@@ -331,7 +331,7 @@ class Election:
         """Read and observe the live Lease, or its absence."""
         lease = None
         try:
-            lease = record.decode(await self._request("GET", lease_path(self._namespace, self._name)))
+            lease = record.decode(await self._request("GET", object_path("Lease", self._namespace, self._name)))
         except ApiError as error:
             if error.status != 404:
                 raise
@@ -344,11 +344,11 @@ class Election:
 
     async def _write(self, lease: Lease) -> Lease:
         """Update the last observed Lease, or create it. 409 when another client wrote or created it since."""
-        path = lease_path(self._namespace, self._name)
+        path = object_path("Lease", self._namespace, self._name)
         if self._observation.exists:
             response = await self._request("PUT", path, lease)
         else:
-            response = await self._request("POST", leases_path(self._namespace), lease)
+            response = await self._request("POST", collection_path("Lease", self._namespace), lease)
         return record.decode(response)
 
     async def _request(self, method: str, path: str, lease: Lease | None = None) -> bytes:

@@ -13,7 +13,7 @@ from typing import Final
 
 from capcard_sched.kube.client import ApiError, Client, Unreachable
 from capcard_sched.kube.election import Election
-from capcard_sched.kube.paths import pod_path
+from capcard_sched.kube.paths import object_path
 from capcard_sched.kube.writes import requests
 from capcard_sched.model.intents import Bind
 
@@ -113,7 +113,7 @@ class Fence:
     async def _dry_run(self, token: str) -> tuple[bool | None, str]:
         """Whether a binding with this token is accepted, None when inconclusive; and the server's message."""
         body = requests.binding(Bind(self._namespace, PROBE_POD, uid="", node=PROBE_POD), token)
-        path = pod_path(self._namespace, PROBE_POD, "binding")
+        path = object_path("Pod", self._namespace, PROBE_POD, "binding")
         try:
             await self._client.request("POST", path, params={"dryRun": "All"}, body=body, throttled=False)
         except Unreachable as error:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
-from capcard_sched.kube.paths import config_maps as config_maps_path
+from capcard_sched.kube.paths import collection_path
 from capcard_sched.model import deltas
 from capcard_sched.model import kinds as model_kinds
 from capcard_sched.model.intents import ObjectRef
@@ -118,6 +118,6 @@ def chosen_kinds(
 def config_map_kinds(config_maps: Iterable[tuple[str, str]]) -> tuple[WatchedKind[Any], ...]:
     """One kind for each ConfigMap, by namespace and name."""
     return tuple(
-        _watched(_CONFIG_MAP, config_maps_path(namespace), f"metadata.name={name}")
+        _watched(_CONFIG_MAP, collection_path("ConfigMap", namespace), f"metadata.name={name}")
         for namespace, name in sorted(set(config_maps))
     )

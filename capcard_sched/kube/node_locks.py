@@ -17,7 +17,7 @@ import msgspec
 
 from capcard_sched.kube.client import ApiError, Unreachable
 from capcard_sched.kube.errors import RequestWithheld
-from capcard_sched.kube.paths import PODS, node_path, pod_path
+from capcard_sched.kube.paths import collection_path, object_path
 from capcard_sched.kube.writes.requests import MERGE, annotation_changes
 from capcard_sched.model.annotations import BIND_PHASE
 from capcard_sched.model.objects import NodeObject, PodObject
@@ -112,7 +112,7 @@ class NodeLocks:
         self._leave(bind, own)
 
     async def _take(self, client: Client, bind: Bind, own: _LockWaiter) -> None:
-        node = _nodes.decode(await client.request("GET", node_path(bind.node)))
+        node = _nodes.decode(await client.request("GET", object_path("Node", "", bind.node)))
         text = (node.metadata.annotations or {}).get(bind.node_lock)
         holder = await self._holder(client, bind, text)
         if holder:
@@ -141,7 +141,7 @@ class NodeLocks:
             pause = min(2 * pause, _LONGEST_PAUSE)
             try:
                 if not await self._is_waiting(client, owner):
-                    node = _nodes.decode(await client.request("GET", node_path(bind.node)))
+                    node = _nodes.decode(await client.request("GET", object_path("Node", "", bind.node)))
                     if (node.metadata.annotations or {}).get(bind.node_lock) == owner.value:
                         await _annotate(client, node, bind.node_lock, None)
                     return
@@ -164,7 +164,7 @@ class NodeLocks:
             return f"pod {owner.namespace}/{owner.name}" if await self._is_waiting(client, owner) else ""
         if locked < self._started:  # of an earlier run of this scheduler, if some pod still waits for its devices
             query = {"fieldSelector": f"spec.nodeName={bind.node}"}
-            found = _pod_lists.decode(await client.request("GET", PODS, params=query)).items
+            found = _pod_lists.decode(await client.request("GET", collection_path("Pod"), params=query)).items
             waiting = sorted(
                 (pod for pod in found if _waits(pod)), key=lambda pod: pod.metadata.creation_timestamp or ""
             )
@@ -188,7 +188,7 @@ class NodeLocks:
     async def _is_waiting(self, client: Client, owner: _LockOwner) -> bool:
         """Whether a pod that took the lock has not got its devices yet; its binding may still be under way."""
         try:
-            pod = _pods.decode(await client.request("GET", pod_path(owner.namespace, owner.name)))
+            pod = _pods.decode(await client.request("GET", object_path("Pod", owner.namespace, owner.name)))
         except ApiError as error:
             if error.status == HTTPStatus.NOT_FOUND:
                 return False
@@ -220,7 +220,7 @@ class NodeLocks:
 async def _annotate(client: Client, node: NodeObject, key: str, value: str | None) -> None:
     """Set or remove an annotation of a node that has not changed since it was read."""
     body = annotation_changes({key: value}, version=node.metadata.resource_version)
-    await client.request("PATCH", node_path(node.metadata.name), body=body, content_type=MERGE)
+    await client.request("PATCH", object_path("Node", "", node.metadata.name), body=body, content_type=MERGE)
 
 
 def _waits(pod: PodObject) -> bool:

@@ -6,78 +6,27 @@ import re
 from typing import Final
 from urllib.parse import quote
 
-CORE: Final = "/api/v1"
-SCHEDULING: Final = "/apis/scheduling.volcano.sh/v1beta1"
-COORDINATION: Final = "/apis/coordination.k8s.io/v1"
+from capcard_sched.model.kinds import KIND_BY_NAME, Kind
 
-PODS: Final = f"{CORE}/pods"
-NODES: Final = f"{CORE}/nodes"
-NAMESPACES: Final = f"{CORE}/namespaces"
-QUEUES: Final = f"{SCHEDULING}/queues"
-
+_LEASE: Final = Kind("Lease", "coordination.k8s.io/v1", "leases")
 #: Names that need no quoting: nearly all; quoting takes ten times as long as this check.
 _PLAIN: Final = re.compile(r"[A-Za-z0-9.-]+")
 _VERBS: Final = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 
-def object_path(api: str, resource: str, name: str, *, namespace: str = "", sub: str = "") -> str:
-    """Path of an object, from such as `/api/v1`, `pods`, a name, a namespace and a subresource.
+def collection_path(kind: Kind | str, namespace: str = "") -> str:
+    """Path of the objects of a kind, or of the name of one, in a namespace or in all."""
+    found = kind if isinstance(kind, Kind) else _LEASE if kind == _LEASE.name else KIND_BY_NAME[kind]
+    return found.collection(_segment(namespace) if namespace else "")
+
+
+def object_path(kind: Kind | str, namespace: str, name: str, sub: str = "") -> str:
+    """Path of an object, or of its subresource `sub`; `namespace` is "" for cluster-scoped kinds.
 
     Raises ValueError for invalid names ("", "." and ".."): they would address another resource.
     """
-    path = f"{api}/namespaces/{_segment(namespace)}/{resource}" if namespace else f"{api}/{resource}"
-    return f"{path}/{_segment(name)}/{sub}" if sub else f"{path}/{_segment(name)}"
-
-
-def pod_path(namespace: str, name: str, sub: str = "") -> str:
-    """A pod, or its `binding`, `eviction` or `status`."""
-    return object_path(CORE, "pods", name, namespace=namespace, sub=sub)
-
-
-def node_path(name: str, sub: str = "") -> str:
-    """A node."""
-    return object_path(CORE, "nodes", name, sub=sub)
-
-
-def podgroup_path(namespace: str, name: str, sub: str = "") -> str:
-    """A PodGroup of scheduling.volcano.sh."""
-    return object_path(SCHEDULING, "podgroups", name, namespace=namespace, sub=sub)
-
-
-def queue_path(name: str, sub: str = "") -> str:
-    """A Queue of scheduling.volcano.sh, or its `status`."""
-    return object_path(SCHEDULING, "queues", name, sub=sub)
-
-
-def config_maps(namespace: str) -> str:
-    """The ConfigMaps of a namespace."""
-    return f"{CORE}/namespaces/{_segment(namespace)}/configmaps"
-
-
-def claim_path(namespace: str, name: str) -> str:
-    """A PersistentVolumeClaim."""
-    return object_path(CORE, "persistentvolumeclaims", name, namespace=namespace)
-
-
-def volume_path(name: str) -> str:
-    """A PersistentVolume."""
-    return object_path(CORE, "persistentvolumes", name)
-
-
-def events_path(namespace: str, name: str = "") -> str:
-    """The events of a namespace, or a single event."""
-    collection = f"{CORE}/namespaces/{_segment(namespace)}/events"
-    return f"{collection}/{_segment(name)}" if name else collection
-
-
-def leases_path(namespace: str) -> str:
-    """The Leases of a namespace."""
-    return f"{COORDINATION}/namespaces/{_segment(namespace)}/leases"
-
-
-def lease_path(namespace: str, name: str) -> str:
-    """A Lease."""
-    return object_path(COORDINATION, "leases", name, namespace=namespace)
+    path = f"{collection_path(kind, namespace)}/{_segment(name)}"
+    return f"{path}/{sub}" if sub else path
 
 
 def _segment(name: str) -> str:

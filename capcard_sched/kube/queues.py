@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from capcard_sched.kube.client import ApiError, Client, RequestWithheld, Unreachable
-from capcard_sched.kube.paths import QUEUES
+from capcard_sched.kube.paths import collection_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,7 +47,9 @@ async def _ensure(
     reported, pause = "", _FIRST_PAUSE
     while wanted():
         try:
-            await client.request("POST", QUEUES, body=body, time_left=lambda: math.inf if wanted() else 0.0)
+            await client.request(
+                "POST", collection_path("Queue"), body=body, time_left=lambda: math.inf if wanted() else 0.0
+            )
         except ApiError as error:
             if error.status == HTTPStatus.CONFLICT:
                 return

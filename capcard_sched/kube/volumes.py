@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from capcard_sched.kube.client import ApiError, Unreachable
-from capcard_sched.kube.paths import claim_path, node_path, volume_path
+from capcard_sched.kube.paths import object_path
 from capcard_sched.kube.writes.requests import MERGE, annotation_changes
 from capcard_sched.kube.writes.write_call import RetryClass, retry_after_of, retry_class
 from capcard_sched.model.objects import NodeObject
@@ -135,7 +135,9 @@ async def _advance(client: Client, bind: Bind, binding: ClaimBinding, progress: 
 
 
 async def _claim(client: Client, bind: Bind, binding: ClaimBinding) -> PersistentVolumeClaimObject:
-    claim = _claims.decode(await client.request("GET", claim_path(bind.namespace, binding.claim)))
+    claim = _claims.decode(
+        await client.request("GET", object_path("PersistentVolumeClaim", bind.namespace, binding.claim))
+    )
     if binding.uid and claim.metadata.uid != binding.uid:
         raise VolumeBindingError(
             f"claim {bind.namespace}/{binding.claim} was replaced by another claim of the same name"
@@ -145,7 +147,7 @@ async def _claim(client: Client, bind: Bind, binding: ClaimBinding) -> Persisten
 
 async def _prebind_volume(client: Client, bind: Bind, binding: ClaimBinding, progress: _Progress) -> None:
     """Write the claim into the volume, unless it is there already."""
-    volume = _volumes.decode(await client.request("GET", volume_path(binding.volume)))
+    volume = _volumes.decode(await client.request("GET", object_path("PersistentVolume", "", binding.volume)))
     owner = volume.spec.claim_ref
     if owner is None:
         reference = {
@@ -163,11 +165,11 @@ async def _prebind_volume(client: Client, bind: Bind, binding: ClaimBinding, pro
 
 async def _check_reach(client: Client, bind: Bind, binding: ClaimBinding, name: str) -> None:
     """Check the node affinity of a volume that the filters have not checked against the node."""
-    volume = _volumes.decode(await client.request("GET", volume_path(name)))
+    volume = _volumes.decode(await client.request("GET", object_path("PersistentVolume", "", name)))
     affinity = volume.spec.node_affinity
     if affinity is None or affinity.required is None:
         return
-    node = _nodes.decode(await client.request("GET", node_path(bind.node)))
+    node = _nodes.decode(await client.request("GET", object_path("Node", "", bind.node)))
     if not matches_node_selector(affinity.required, node.metadata.labels or {}, bind.node):
         raise VolumeBindingError(
             f"claim {bind.namespace}/{binding.claim} is bound to volume {name}, which node {bind.node} cannot use"
@@ -200,7 +202,7 @@ async def _roll_back(client: Client, bind: Bind, binding: ClaimBinding) -> None:
         if (claim.metadata.annotations or {}).get(SELECTED_NODE) == bind.node:
             await _patch_claim(client, bind, binding, claim.metadata.resource_version, None)
         return
-    volume = _volumes.decode(await client.request("GET", volume_path(binding.volume)))
+    volume = _volumes.decode(await client.request("GET", object_path("PersistentVolume", "", binding.volume)))
     owner = volume.spec.claim_ref
     if owner is not None and owner.uid == binding.uid:
         await _patch_volume(client, binding, volume.metadata.resource_version, None, None)
@@ -208,7 +210,9 @@ async def _roll_back(client: Client, bind: Bind, binding: ClaimBinding) -> None:
 
 async def _patch_claim(client: Client, bind: Bind, binding: ClaimBinding, version: str, node: str | None) -> None:
     body = annotation_changes({SELECTED_NODE: node}, version=version)
-    await client.request("PATCH", claim_path(bind.namespace, binding.claim), body=body, content_type=MERGE)
+    await client.request(
+        "PATCH", object_path("PersistentVolumeClaim", bind.namespace, binding.claim), body=body, content_type=MERGE
+    )
 
 
 async def _patch_volume(
@@ -219,4 +223,4 @@ async def _patch_volume(
         "spec": {"claimRef": owner},
     }
     body = msgspec.json.encode(patch)
-    await client.request("PATCH", volume_path(binding.volume), body=body, content_type=MERGE)
+    await client.request("PATCH", object_path("PersistentVolume", "", binding.volume), body=body, content_type=MERGE)

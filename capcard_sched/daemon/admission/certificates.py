@@ -20,7 +20,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from capcard_sched.kube.client import ApiError, Client
-from capcard_sched.kube.paths import CORE, object_path
+from capcard_sched.kube.paths import collection_path, object_path
+from capcard_sched.model.kinds import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,8 +31,10 @@ AUTHORITY_DAYS: Final = 3650
 SERVING_DAYS: Final = 365
 #: Clocks of API servers and replicas may differ by this much.
 _SKEW: Final = dt.timedelta(hours=1)
-_REGISTRATION: Final = "/apis/admissionregistration.k8s.io/v1"
-_CONFIGURATIONS: Final = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
+_CONFIGURATIONS: Final = tuple(
+    Kind(f"{name}WebhookConfiguration", "admissionregistration.k8s.io/v1", f"{name.lower()}webhookconfigurations")
+    for name in ("Mutating", "Validating")
+)
 #: Attempts of one update before the next period: others write the same objects.
 _ATTEMPTS: Final = 5
 
@@ -162,7 +165,7 @@ async def ensure_certificate(
     client: Client, namespace: str, name: str, hosts: Sequence[str], now: dt.datetime
 ) -> ServingCertificate:
     """The certificate of the Secret, renewed and written when it is due. Raises ApiError and Unreachable."""
-    path = object_path(CORE, "secrets", name, namespace=namespace)
+    path = object_path("Secret", namespace, name)
     for attempt in range(_ATTEMPTS):
         secret = await _get(client, path)
         known = None if secret is None else _decode(secret)
@@ -172,7 +175,7 @@ async def ensure_certificate(
         body = msgspec.json.encode(_encode(namespace, name, wanted, secret))
         try:
             if secret is None:
-                await client.request("POST", object_path(CORE, "namespaces", namespace, sub="secrets"), body=body)
+                await client.request("POST", collection_path("Secret", namespace), body=body)
             else:
                 await client.request("PUT", path, body=body)
         except ApiError as error:
@@ -190,8 +193,8 @@ async def publish_authorities(client: Client, name: str, authorities: str) -> in
     """
     bundle = base64.b64encode(authorities.encode()).decode()
     changed = 0
-    for resource in _CONFIGURATIONS:
-        path = object_path(_REGISTRATION, resource, name)
+    for kind in _CONFIGURATIONS:
+        path = object_path(kind, "", name)
         found = await _get(client, path)
         webhooks = (found or {}).get("webhooks") or []
         stale = [index for index, hook in enumerate(webhooks) if hook["clientConfig"].get("caBundle") != bundle]

@@ -45,7 +45,7 @@ from capcard_sched.kube.connection import ConnectionConfigError, load_connection
 from capcard_sched.kube.informers import Informers
 from capcard_sched.kube.instrumentation import Observer
 from capcard_sched.kube.kinds import KINDS
-from capcard_sched.kube.paths import queue_path
+from capcard_sched.kube.paths import object_path
 from capcard_sched.model.deltas import ObjectChanged, ObjectGone
 from capcard_sched.model.objects import NamespaceObject, QueueObject
 
@@ -253,7 +253,9 @@ class AdmissionService(HealthState):
                 break
             with contextlib.suppress(ApiError, Unreachable, ValueError, msgspec.DecodeError):
                 found.append(
-                    _QUEUE.decode(await self._client.request("GET", queue_path(name), timeout=_LOOKUP_SECONDS))
+                    _QUEUE.decode(
+                        await self._client.request("GET", object_path("Queue", "", name), timeout=_LOOKUP_SECONDS)
+                    )
                 )
         return found
 

@@ -15,7 +15,6 @@ from capcard_sched.model.report_once import ReportOnce
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from capcard_sched.daemon.observability.metrics import Metrics
     from capcard_sched.kube.fence import Fence
     from capcard_sched.kube.informers import Informers
     from capcard_sched.model.intents import Bind, Evict
@@ -38,9 +37,15 @@ class LoggingObserver(Observer):
     """Updates metrics and logs."""
 
     def __init__(
-        self, metrics: Metrics, on_refused: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+        self,
+        metrics: Observer,
+        on_refused: Callable[[str], None] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`on_refused` receives the server's message of each failed bind; `clock` in seconds, from any start."""
+        """`metrics` receives every call, too; `on_refused` the server's message of each failed bind.
+
+        `clock` in seconds, from any start.
+        """
         self._metrics = metrics
         self._on_refused = on_refused
         #: Resource to the logged error of its watch: retries do not log it again.

@@ -280,5 +280,4 @@ def decode_change(kind: str, body: bytes) -> RecordChanged | None:
 
 def path_of(key: Key, sub: str = "") -> str:
     """The path of an object."""
-    kind = RESOURCES[key.kind]
-    return object_path(kind.api, kind.resource, key.name, namespace=key.namespace, sub=sub)
+    return object_path(RESOURCES[key.kind], key.namespace, key.name, sub)

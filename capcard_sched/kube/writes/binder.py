@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 import msgspec
 
 from capcard_sched.kube.client import ApiError, Client, Unreachable
-from capcard_sched.kube.paths import pod_path
+from capcard_sched.kube.paths import object_path
 from capcard_sched.kube.writes import requests
 from capcard_sched.kube.writes.leadership_gate import GatedClient
 from capcard_sched.kube.writes.write_backoff import RefusedWrites, WriteBackoff
@@ -142,7 +142,7 @@ class Binder(CallWriter[BindCall]):
         await self._quiesce(bind.uid)
         await self.gate.wait(call.term)  # before the token is read
         body = requests.binding(bind, self._fence())
-        path = pod_path(bind.namespace, bind.name, "binding")
+        path = object_path("Pod", bind.namespace, bind.name, "binding")
         try:
             await self.gate.send(self.client, call.term, "POST", path, params=self._params, body=body)
         except (ApiError, Unreachable) as error:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from http import HTTPStatus
-from posixpath import dirname
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from capcard_sched.kube.client import ApiError, Client, Unreachable
 from capcard_sched.kube.decode import METADATA_LIST
-from capcard_sched.kube.paths import QUEUES, events_path, pod_path, podgroup_path
+from capcard_sched.kube.paths import collection_path, object_path
 from capcard_sched.kube.writes import requests
 from capcard_sched.kube.writes.lru import Lru
 from capcard_sched.kube.writes.write_backoff import WriteBackoff
@@ -70,11 +69,7 @@ class UidCache:
         return uid
 
     async def _fetch(self, ref: ObjectRef) -> str | None:
-        if ref.kind == "Queue":
-            path = QUEUES
-        else:
-            of_kind = pod_path if ref.kind == "Pod" else podgroup_path
-            path = dirname(of_kind(ref.namespace, ref.name))
+        path = collection_path(ref.kind, ref.namespace)
         try:
             response = await self._client.request("GET", path, params={"fieldSelector": f"metadata.name={ref.name}"})
             items = METADATA_LIST.decode(response).items or ()
@@ -160,7 +155,7 @@ class EventWriter(CallWriter[EventCall]):
     async def _create(self, call: EventCall, uid: str) -> None:
         series = call.series
         body = requests.event(series, uid, format_timestamp(series.first), format_timestamp(series.last))
-        path = events_path(requests.event_namespace(series))
+        path = collection_path("Event", requests.event_namespace(series))
         try:
             await self.gate.send(self.client, call.term, "POST", path, body=body)
         except ApiError as error:
@@ -177,7 +172,7 @@ class EventWriter(CallWriter[EventCall]):
                 self.client,
                 call.term,
                 "PATCH",
-                events_path(requests.event_namespace(series), series.name),
+                object_path("Event", requests.event_namespace(series), series.name),
                 body=requests.repeat(series, format_timestamp(series.last)),
                 content_type=requests.MERGE,
             )

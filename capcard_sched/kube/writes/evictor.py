@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from capcard_sched.kube.client import ApiError, Unreachable
-from capcard_sched.kube.paths import pod_path
+from capcard_sched.kube.paths import object_path
 from capcard_sched.kube.writes import requests
 from capcard_sched.kube.writes.write_backoff import RefusedWrites, WriteBackoff
 from capcard_sched.kube.writes.write_call import (
@@ -177,7 +177,7 @@ class PodEvictor(CallWriter[EvictionCall]):
                     return gone
             if call.live_pod is None or call.live_pod.metadata.deletion_timestamp is None:
                 evict = call.evict
-                path, body = pod_path(evict.namespace, evict.name), requests.deletion(evict.uid)
+                path, body = object_path("Pod", evict.namespace, evict.name), requests.deletion(evict.uid)
                 await self.gate.send(self.client, call.term, "DELETE", path, body=body)
         except (ApiError, Unreachable) as error:
             return await self._classify(call, error)
@@ -186,7 +186,7 @@ class PodEvictor(CallWriter[EvictionCall]):
     async def _post_eviction(self, call: EvictionCall, params: Mapping[str, str] | None = None) -> None:
         evict = call.evict
         body = requests.eviction(evict.namespace, evict.name, evict.uid)
-        path = pod_path(evict.namespace, evict.name, "eviction")
+        path = object_path("Pod", evict.namespace, evict.name, "eviction")
         await self.gate.send(self.client, call.term, "POST", path, params=params, body=body)
 
     async def _write_conditions(self, call: EvictionCall) -> WriteOutcome | None:
@@ -202,7 +202,7 @@ class PodEvictor(CallWriter[EvictionCall]):
                 self.client,
                 call.term,
                 "PATCH",
-                pod_path(evict.namespace, evict.name, "status"),
+                object_path("Pod", evict.namespace, evict.name, "status"),
                 body=requests.pod_conditions(evict.uid, conditions),
                 content_type=requests.STRATEGIC,
             )

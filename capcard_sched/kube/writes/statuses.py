@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import msgspec
 
 from capcard_sched.kube.client import ApiError, Client, Unreachable
-from capcard_sched.kube.paths import SCHEDULING, node_path, pod_path, podgroup_path, queue_path
+from capcard_sched.kube.paths import object_path
 from capcard_sched.kube.writes import requests
 from capcard_sched.kube.writes.lru import Lru
 from capcard_sched.kube.writes.write_backoff import WriteBackoff
@@ -32,6 +32,7 @@ from capcard_sched.model.intents import (
     UpdatePodGroup,
     UpdateQueueStatus,
 )
+from capcard_sched.model.kinds import KIND_BY_NAME
 from capcard_sched.model.objects import PodConditionObject
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from capcard_sched.kube.writes.status_rate_limiter import StatusRateLimiter
     from capcard_sched.kube.writes.write_call import WriterContext
 
+#: Path of the API group.
+_GROUP: Final = KIND_BY_NAME["Queue"].api
 #: Seconds between two discovery requests after writes that contradict the result.
 _REFRESH_SECONDS = 30.0
 #: Resources assumed where discovery is forbidden: those of Volcano's CRDs.
@@ -83,9 +86,9 @@ class StatusDiscovery:
     async def _fetch(self) -> frozenset[str]:
         self._fetched_at = self._clock()
         try:
-            found = msgspec.json.decode(await self._client.request("GET", SCHEDULING), type=_ResourceList)
+            found = msgspec.json.decode(await self._client.request("GET", _GROUP), type=_ResourceList)
         except msgspec.DecodeError as error:
-            raise Unreachable(f"the response of {SCHEDULING} is not a list of resources: {error}", sent=True) from error
+            raise Unreachable(f"the response of {_GROUP} is not a list of resources: {error}", sent=True) from error
         except ApiError as error:
             if retry_class(error) is not RetryClass.REFUSED:
                 raise
@@ -221,9 +224,13 @@ class Statuses(CallWriter[StatusCall]):
                 return await self._write_queue(intent, call.term)
             if isinstance(intent, AnnotatePodGroup):
                 body = requests.annotation_changes(intent.annotations, intent.uid)
-                await self._patch(podgroup_path(intent.namespace, intent.name), body, call.term)
+                await self._patch(object_path("PodGroup", intent.namespace, intent.name), body, call.term)
                 return DONE
-            path = node_path(intent.name) if isinstance(intent, AnnotateNode) else queue_path(intent.name)
+            path = (
+                object_path("Node", "", intent.name)
+                if isinstance(intent, AnnotateNode)
+                else object_path("Queue", "", intent.name)
+            )
             await self._patch(path, requests.annotation_changes(intent.annotations), call.term)
         except (ApiError, Unreachable) as error:
             return self._classify(intent, error, age)
@@ -245,7 +252,7 @@ class Statuses(CallWriter[StatusCall]):
             "PodScheduled", "False", intent.reason, intent.message, None if known else self._stamp()
         )
         await self._patch(
-            pod_path(intent.namespace, intent.name, "status"),
+            object_path("Pod", intent.namespace, intent.name, "status"),
             requests.pod_conditions(intent.uid, (condition,), intent.nominated_node),
             term,
             requests.STRATEGIC,
@@ -257,7 +264,7 @@ class Statuses(CallWriter[StatusCall]):
     async def _write_group(self, intent: UpdatePodGroup, term: int) -> WriteOutcome:
         sub = "status" if await self._discovery.has_status("podgroups") else ""
         response = await self._patch(
-            podgroup_path(intent.namespace, intent.name, sub), requests.group_status(intent), term
+            object_path("PodGroup", intent.namespace, intent.name, sub), requests.group_status(intent), term
         )
         if _decode(response).phase != intent.phase and self._discovery.invalidate():
             # The API server ignored the status: the kind now has a subresource.
@@ -266,7 +273,7 @@ class Statuses(CallWriter[StatusCall]):
 
     async def _write_queue(self, intent: UpdateQueueStatus, term: int) -> WriteOutcome:
         sub = "status" if await self._discovery.has_status("queues") else ""
-        path = queue_path(intent.name, sub)
+        path = object_path("Queue", "", intent.name, sub)
         response = _decode(await self._patch(path, requests.queue_status(intent.allocated), term))
         # A merge patch keeps resources that it does not name, such as unused ones.
         stale = (response.allocated or {}).keys() - intent.allocated.keys()

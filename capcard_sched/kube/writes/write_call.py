@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, NamedT
 import msgspec
 
 from capcard_sched.kube.client import ApiError, Client, Unreachable
-from capcard_sched.kube.paths import pod_path
+from capcard_sched.kube.paths import object_path
 from capcard_sched.kube.writes.write_backoff import WriteBackoff
 from capcard_sched.model.objects import PodObject
 
@@ -220,7 +220,7 @@ async def read_pod(client: Client, namespace: str, name: str, uid: str) -> PodOb
     Raises ApiError or Unreachable when it cannot be read.
     """
     try:
-        body = await client.request("GET", pod_path(namespace, name))
+        body = await client.request("GET", object_path("Pod", namespace, name))
     except ApiError as error:
         if error.status == HTTPStatus.NOT_FOUND:
             return None

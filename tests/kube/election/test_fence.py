@@ -15,7 +15,7 @@ import yaml
 from capcard_sched.kube.client import ApiError, Client
 from capcard_sched.kube.connection import load_connection
 from capcard_sched.kube.fence import PROBE_POD, Fence, FenceState, may_be_fenced
-from capcard_sched.kube.paths import pod_path
+from capcard_sched.kube.paths import object_path
 from capcard_sched.model.annotations import FENCE
 from tests.controlplane.build import require
 from tests.controlplane.cluster import Cluster
@@ -102,7 +102,7 @@ async def bind(client: Client, name: str, token: str | None) -> None:
         "metadata": {"name": name, "namespace": NAMESPACE, "annotations": annotations},
         "target": {"apiVersion": "v1", "kind": "Node", "name": "n"},
     }
-    await client.request("POST", pod_path(NAMESPACE, name, "binding"), body=json.dumps(body).encode())
+    await client.request("POST", object_path("Pod", NAMESPACE, name, "binding"), body=json.dumps(body).encode())
 
 
 async def refused(client: Client, name: str, token: str | None) -> str:

@@ -20,7 +20,7 @@ from aiohttp.client_proto import ResponseHandler
 from capcard_sched.kube.client import ApiError, Client, RequestWithheld, Unreachable
 from capcard_sched.kube.connection import Connection, load_connection, ssl_context
 from capcard_sched.kube.errors import api_error, parse_retry_after
-from capcard_sched.kube.paths import PODS, node_path, pod_path
+from capcard_sched.kube.paths import collection_path, object_path
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.manifests import node, pod
 from tests.controlplane.proxy import Proxy
@@ -41,12 +41,17 @@ async def test_objects_are_made_read_and_deleted(cluster: Cluster) -> None:
     ears = Ears()
     async with Client(connection_of(cluster), observer=ears) as client:
         made = json.loads(await client.request("POST", "/api/v1/nodes", body=json.dumps(node("n")).encode()))
-        assert json.loads(await client.request("GET", node_path("n")))["metadata"]["uid"] == made["metadata"]["uid"]
+        assert (
+            json.loads(await client.request("GET", object_path("Node", "", "n")))["metadata"]["uid"]
+            == made["metadata"]["uid"]
+        )
         patch = b'{"metadata":{"labels":{"a":"b"}}}'
-        await client.request("PATCH", node_path("n"), body=patch, content_type="application/merge-patch+json")
+        await client.request(
+            "PATCH", object_path("Node", "", "n"), body=patch, content_type="application/merge-patch+json"
+        )
         found = json.loads(await client.request("GET", "/api/v1/nodes", params={"labelSelector": "a=b"}))
         assert [item["metadata"]["name"] for item in found["items"]] == ["n"]
-        await client.request("DELETE", node_path("n"))
+        await client.request("DELETE", object_path("Node", "", "n"))
     assert ears.requests == [
         ("create", "nodes", 201),
         ("get", "nodes", 200),
@@ -70,7 +75,7 @@ async def test_an_error_carries_status_reason_and_object(cluster: Cluster) -> No
     ears = Ears()
     async with Client(connection_of(cluster), observer=ears) as client:
         with pytest.raises(ApiError, match='404 NotFound: pods "none" not found') as refused:
-            await client.request("GET", pod_path("default", "none"))
+            await client.request("GET", object_path("Pod", "default", "none"))
         bad = json.dumps({**pod("p"), "spec": {"containers": []}}).encode()
         with pytest.raises(ApiError) as invalid:
             await client.request("POST", "/api/v1/namespaces/default/pods", body=bad)
@@ -87,7 +92,7 @@ async def test_retry_after_of_a_response_is_passed_on(cluster: Cluster, proxy: P
     proxy.answer("GET", "/nodes/n", 429, retry_after=7)
     async with Client(load_connection(str(proxy.kubeconfig_for()))) as client:
         with pytest.raises(ApiError) as refused:
-            await client.request("GET", node_path("n"))
+            await client.request("GET", object_path("Node", "", "n"))
     assert (refused.value.status, refused.value.reason, refused.value.retry_after) == (429, "TooManyRequests", 7.0)
 
 
@@ -136,7 +141,7 @@ async def test_a_redirect_is_an_error_not_followed(cluster: Cluster, proxy: Prox
     proxy.answer("GET", "/nodes/n", 307)
     async with Client(load_connection(str(proxy.kubeconfig_for()))) as client:
         with pytest.raises(ApiError) as refused:
-            await client.request("GET", node_path("n"))
+            await client.request("GET", object_path("Node", "", "n"))
     assert refused.value.status == 307
 
 
@@ -145,8 +150,8 @@ async def test_a_response_beyond_all_measure_is_refused(cluster: Cluster) -> Non
     await cluster.create(node("n"))
     async with Client(connection_of(cluster)) as client:
         with pytest.raises(ApiError, match="more than 10 bytes"):
-            await client.request("GET", node_path("n"), limit=10)
-        assert await client.request("GET", node_path("n"))
+            await client.request("GET", object_path("Node", "", "n"), limit=10)
+        assert await client.request("GET", object_path("Node", "", "n"))
 
 
 # --- no response ------------------------------------------------------------------------------------------------------
@@ -157,9 +162,9 @@ async def test_a_refused_connection_was_never_sent() -> None:
     ears = Ears()
     async with Client(CONNECTION, observer=ears) as client:
         with pytest.raises(Unreachable, match="GET /api/v1/pods") as lost:
-            await client.request("GET", PODS)
+            await client.request("GET", collection_path("Pod"))
         with pytest.raises(Unreachable) as stream:
-            async with client.stream(PODS, {"watch": "1"}):
+            async with client.stream(collection_path("Pod"), {"watch": "1"}):
                 pass
     assert not lost.value.sent
     assert not stream.value.sent
@@ -170,7 +175,7 @@ async def test_a_refused_connection_was_never_sent() -> None:
 async def test_a_name_that_does_not_resolve_was_never_sent() -> None:
     async with Client(msgspec.structs.replace(CONNECTION, server="http://nowhere.invalid")) as client:
         with pytest.raises(Unreachable, match=r"nowhere\.invalid") as lost:
-            await client.request("POST", PODS, body=b"{}")
+            await client.request("POST", collection_path("Pod"), body=b"{}")
     assert not lost.value.sent
 
 
@@ -195,7 +200,7 @@ async def test_a_handshake_that_does_not_end_was_never_sent() -> None:
         connection = msgspec.structs.replace(CONNECTION, server=f"https://127.0.0.1:{port}", ssl=ssl_context())
         async with Client(connection, timeout=0.4) as client:
             with pytest.raises(Unreachable) as lost:
-                await client.request("POST", PODS, body=b"{}")
+                await client.request("POST", collection_path("Pod"), body=b"{}")
     assert not lost.value.sent
 
 
@@ -205,11 +210,11 @@ async def test_silence_after_the_request_may_mean_that_it_was_done() -> None:
         connection = msgspec.structs.replace(CONNECTION, server=f"http://127.0.0.1:{port}")
         async with Client(connection, timeout=0.3) as client:
             with pytest.raises(Unreachable, match=r"POST /api/v1/pods: no response within 0\.3 s") as lost:
-                await client.request("POST", PODS, body=b"{}")
+                await client.request("POST", collection_path("Pod"), body=b"{}")
             with pytest.raises(Unreachable, match=r"no response within 0\.1 s"):
-                await client.request("GET", PODS, timeout=0.1)
+                await client.request("GET", collection_path("Pod"), timeout=0.1)
             with pytest.raises(Unreachable, match=r"no response within 0\.2 s"):
-                async with client.stream(PODS, {"watch": "1"}, timeout=0.2):
+                async with client.stream(collection_path("Pod"), {"watch": "1"}, timeout=0.2):
                     pass
     assert lost.value.sent
 
@@ -231,7 +236,7 @@ async def test_no_connection_outlives_the_client(
 
     async def cancel_a_watch(server: str) -> None:
         async def watch() -> None:
-            async with client.stream(PODS, {"watch": "1"}, timeout=1):
+            async with client.stream(collection_path("Pod"), {"watch": "1"}, timeout=1):
                 pass
 
         def connection_made(self: ResponseHandler, transport: asyncio.BaseTransport) -> None:
@@ -289,7 +294,7 @@ async def test_the_name_in_the_certificate_may_be_another(cluster: Cluster) -> N
 @pytest.mark.asyncio
 async def test_a_client_that_is_not_open_raises() -> None:
     with pytest.raises(RuntimeError, match="async with"):
-        await Client(CONNECTION).request("GET", PODS)
+        await Client(CONNECTION).request("GET", collection_path("Pod"))
 
 
 # --- tokens -----------------------------------------------------------------------------------------------------------
@@ -434,7 +439,7 @@ async def test_requests_keep_to_the_rate_and_urgent_ones_go_past_it(cluster: Clu
 async def test_urgent_requests_wait_for_no_connection(cluster: Cluster, proxy: Proxy) -> None:
     slow = proxy.delay("GET", "/nodes/n", 2.0)
     async with Client(load_connection(str(proxy.kubeconfig_for())), connections=1) as client:
-        waiting = asyncio.create_task(client.request("GET", node_path("n")))
+        waiting = asyncio.create_task(client.request("GET", object_path("Node", "", "n")))
         await slow.struck()
         async with asyncio.timeout(1.0):
             await client.request("GET", "/version", throttled=False)

@@ -18,7 +18,7 @@ import pytest
 
 from capcard_sched.kube.client import Client, Stream, Unreachable
 from capcard_sched.kube.connection import load_connection
-from capcard_sched.kube.paths import node_path
+from capcard_sched.kube.paths import object_path
 from capcard_sched.kube.pool import _Connection
 from capcard_sched.kube.stream import _RecordedProtocol
 from tests.controlplane.cluster import Cluster
@@ -69,13 +69,13 @@ async def refuse_a_watch(client: Client, proxy: Proxy) -> None:
 async def lose_a_response(client: Client, proxy: Proxy) -> None:
     proxy.reset("PATCH", "nodes")
     with pytest.raises(Unreachable):
-        await client.request("PATCH", node_path("n"), body=b"{}")
+        await client.request("PATCH", object_path("Node", "", "n"), body=b"{}")
 
 
 async def time_out_a_request(client: Client, proxy: Proxy) -> None:
     proxy.delay("PATCH", "nodes", 0.2)
     with pytest.raises(Unreachable):
-        await client.request("PATCH", node_path("n"), body=b"{}", timeout=0.05)
+        await client.request("PATCH", object_path("Node", "", "n"), body=b"{}", timeout=0.05)
 
 
 async def refuse_a_request(client: Client, _: Proxy) -> None:
@@ -83,7 +83,7 @@ async def refuse_a_request(client: Client, _: Proxy) -> None:
         server = f"https://127.0.0.1:{listener.getsockname()[1]}"
     async with Client(msgspec.structs.replace(client.connection, server=server)) as other:
         with pytest.raises(Unreachable):
-            await other.request("GET", node_path("n"))
+            await other.request("GET", object_path("Node", "", "n"))
 
 
 @pytest.mark.asyncio

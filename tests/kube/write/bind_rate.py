@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from capcard_sched.kube.client import Client
 from capcard_sched.kube.connection import load_connection
 from capcard_sched.kube.instrumentation import Observer
-from capcard_sched.kube.paths import pod_path
+from capcard_sched.kube.paths import object_path
 from capcard_sched.kube.writes import requests
 from capcard_sched.kube.writes.api_writer import ApiWriter
 from capcard_sched.model.intents import Bind, EmitEvent, Intent, ObjectRef
@@ -78,7 +78,9 @@ async def raw(client: Client, binds: Sequence[Bind], connections: int) -> tuple[
     async def work() -> None:
         for bind in left:
             body = requests.binding(bind, None)
-            await client.request("POST", pod_path(bind.namespace, bind.name, "binding"), body=body, throttled=False)
+            await client.request(
+                "POST", object_path("Pod", bind.namespace, bind.name, "binding"), body=body, throttled=False
+            )
 
     started, cpu = time.perf_counter(), time.process_time()
     await asyncio.gather(*(work() for _ in range(connections)))

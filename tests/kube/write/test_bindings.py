@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from capcard_sched.kube.client import ApiError, Client
-from capcard_sched.kube.paths import pod_path
+from capcard_sched.kube.paths import object_path
 from capcard_sched.model.annotations import BOUND_QUEUE, CARD_ASSIGNED, FENCE
 from capcard_sched.model.deltas import BindFailed, BindRetry, ObjectGone
 from capcard_sched.model.intents import Bind, ClaimBinding, UpdatePodCondition
@@ -507,7 +507,7 @@ async def test_settling_volumes_ends_with_the_lease(cluster: Cluster, proxy: Pro
     async def settle(client: Client, bind: Bind) -> None:
         try:
             while True:
-                await client.request("GET", pod_path(bind.namespace, bind.name))
+                await client.request("GET", object_path("Pod", bind.namespace, bind.name))
                 await asyncio.sleep(0.05)
         finally:
             ended.set()

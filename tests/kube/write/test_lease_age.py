@@ -10,7 +10,7 @@ import pytest
 
 from capcard_sched.kube.client import Client
 from capcard_sched.kube.connection import load_connection
-from capcard_sched.kube.paths import pod_path
+from capcard_sched.kube.paths import object_path
 from capcard_sched.kube.queues import ensure_queues
 from capcard_sched.model.intents import (
     AnnotatePodGroup,
@@ -82,7 +82,7 @@ async def _event(cluster: Cluster) -> Intent:
 async def _settle(client: Client, bind: Bind) -> None:
     """Stands for the volumes of a pod: one write."""
     body = b'{"metadata": {"annotations": {"settled": "yes"}}}'
-    path, kind = pod_path(bind.namespace, bind.name), "application/merge-patch+json"
+    path, kind = object_path("Pod", bind.namespace, bind.name), "application/merge-patch+json"
     await client.request("PATCH", path, body=body, content_type=kind)
 
 
