@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from capcard_sched.model import deltas
 from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.objects import NodeObject, PodGroupObject, PriorityClassObject, QueueObject
+from capcard_sched.model.queue import Queue
 from capcard_sched.model.resources import ResourceColumns
 from capcard_sched.model.status import PodGroupPhase
 from capcard_sched.model.task_class import NO_ACCOUNTING
@@ -20,7 +21,7 @@ from capcard_sched.state.accounting import Accounting
 from capcard_sched.state.changes import Changes
 from capcard_sched.state.classes import ClassTable
 from capcard_sched.state.columns import NodeTable
-from capcard_sched.state.decode import group_facts, queue_facts
+from capcard_sched.state.decode import assign, differs, group_facts, queue_facts
 from capcard_sched.state.hyper_nodes import HyperNodeTable
 from capcard_sched.state.invalid_objects import IgnoredEdits, InvalidObjects
 from capcard_sched.state.jobs import JobTable
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
     from capcard_sched.model.hyper_nodes import HyperNodeTree
     from capcard_sched.model.job import Job
-    from capcard_sched.model.queue import Queue
     from capcard_sched.model.task_class import DeviceAccounting
     from capcard_sched.model.term_limits import TermLimits
 
@@ -288,23 +288,16 @@ class ClusterState:
 
     def _apply_queue(self, obj: QueueObject) -> None:
         name = obj.metadata.name
-        fresh, problem = queue_facts(obj, self.columns)
-        ref = ObjectRef("Queue", "", name)
-        self._invalid.note(ref, problem)
+        facts, problem = queue_facts(obj)
+        self._invalid.note(ObjectRef("Queue", "", name), problem)
         known = self.queues.get(name)
-        if known is not None:
-            fresh.jobs, fresh.allocated, fresh.releasing = known.jobs, known.allocated, known.releasing
-            if all(
-                getattr(fresh, slot) == getattr(known, slot)
-                for slot in type(fresh).__slots__
-                if slot not in ("jobs", "allocated", "releasing")
-            ):
-                return
-            for slot in type(fresh).__slots__:
-                setattr(known, slot, getattr(fresh, slot))
-        else:
-            self.queues[name] = fresh
+        if known is None:
+            self.queues[name] = Queue(name, self.columns.zeros(), self.columns.zeros(), **facts)
             self._job_table.adopt(name)
+        elif differs(known, facts):
+            assign(known, facts)
+        else:
+            return
         self.changes.queues.add(name)
 
     def _drop_queue(self, name: str) -> None:

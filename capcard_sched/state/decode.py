@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from operator import attrgetter
 from sys import intern
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from capcard_sched.model.annotations import OVERSUBSCRIPTION_CPU, OVERSUBSCRIPTION_MEMORY
 from capcard_sched.model.hyper_nodes import network_topology
 from capcard_sched.model.limits import quota_amounts
 from capcard_sched.model.quantity import MAX_AMOUNT, QuantityError, base_amount
-from capcard_sched.model.queue import Queue
 from capcard_sched.model.resources import CPU, MEMORY
 from capcard_sched.model.status import PodGroupPhase
 from capcard_sched.model.timestamps import parse_time
@@ -27,9 +26,7 @@ if TYPE_CHECKING:
         PodGroupObject,
         QueueObject,
         RawAmounts,
-        Taint,
     )
-    from capcard_sched.model.resources import ResourceColumns
 
 #: Shared by objects without annotations or labels: most PodGroups have none.
 NOTHING: Mapping[str, Any] = {}
@@ -37,16 +34,19 @@ _TRAVERSE, _IN_TURN = "traverse", "fifo"
 NO_COUNTS = (0, 0, 0)
 _AMOUNT = re.compile(r"[0-9]{1,18}(\.[0-9]{0,18})?")
 
-NodeFacts = tuple[
-    str,
-    "Mapping[str, str]",
-    "Mapping[str, str]",
-    "Mapping[str, int]",
-    "Mapping[str, int]",
-    "tuple[Taint, ...]",
-    bool,
-    "Mapping[str, int]",
-]
+#: Fields of a node, a queue or a task, by name.
+Facts: TypeAlias = dict[str, Any]
+
+
+def differs(known: object, facts: Facts) -> bool:
+    """Whether a node, queue or task has other facts than these."""
+    return any(getattr(known, name) != value for name, value in facts.items())
+
+
+def assign(known: object, facts: Facts) -> None:
+    """Give a node, queue or task these facts."""
+    for name, value in facts.items():
+        setattr(known, name, value)
 
 
 def parse_amounts(raw: RawAmounts | None, field: str, problems: list[str], *, bad: int | None = 0) -> dict[str, int]:
@@ -70,7 +70,7 @@ def parse_amounts(raw: RawAmounts | None, field: str, problems: list[str], *, ba
     return amounts
 
 
-def node_facts(obj: NodeObject) -> tuple[NodeFacts, str]:
+def node_facts(obj: NodeObject) -> tuple[Facts, str]:
     """The facts of a Node, and the problems of its fields ("" for none). Invalid amounts count as not offered."""
     problems: list[str] = []
     allocatable = parse_amounts(obj.status.allocatable, "status.allocatable", problems, bad=None)
@@ -84,16 +84,16 @@ def node_facts(obj: NodeObject) -> tuple[NodeFacts, str]:
         for image in obj.status.images or ()
         for name in image.names or ()
     }
-    facts = (
-        obj.metadata.uid,
-        obj.metadata.labels or {},
-        obj.metadata.annotations or {},
-        allocatable,
-        capacity,
-        tuple(obj.spec.taints or ()),
-        bool(obj.spec.unschedulable),
-        images,
-    )
+    facts: Facts = {
+        "uid": obj.metadata.uid,
+        "labels": obj.metadata.labels or {},
+        "annotations": obj.metadata.annotations or {},
+        "allocatable": allocatable,
+        "capacity": capacity,
+        "taints": tuple(obj.spec.taints or ()),
+        "unschedulable": bool(obj.spec.unschedulable),
+        "images": images,
+    }
     return facts, "; ".join(problems)
 
 
@@ -191,34 +191,38 @@ def group_facts(obj: PodGroupObject, default_queue: str) -> tuple[GroupFacts, st
     return facts, "; ".join(problems)
 
 
-def queue_facts(obj: QueueObject, columns: ResourceColumns) -> tuple[Queue, str]:
-    """A Queue without jobs, and the problems of its fields.
+def queue_facts(obj: QueueObject) -> tuple[Facts, str]:
+    """The facts of a Queue, and the problems of its fields.
 
     An invalid limit counts as 0, not as unlimited.
     """
     problems: list[str] = []
-    meta, spec = obj.metadata, obj.spec
-    queue = Queue(meta.name, columns.zeros(), columns.zeros())
-    queue.uid = meta.uid or meta.name
-    queue.weight = spec.weight if spec.weight is not None else 1
-    queue.priority = spec.priority or 0
-    queue.reclaimable = spec.reclaimable is not False
-    queue.parent = spec.parent or ""
-    if spec.capability is not None:
-        queue.capability = parse_amounts(spec.capability, "spec.capability", problems)
-    if spec.deserved is not None:
-        queue.deserved = parse_amounts(spec.deserved, "spec.deserved", problems)
-    if spec.guarantee is not None and spec.guarantee.resource is not None:
-        queue.guarantee = parse_amounts(spec.guarantee.resource, "spec.guarantee.resource", problems)
-    queue.affinity = spec.affinity
-    queue.strict_fifo = spec.dequeue_strategy == _IN_TURN
+    meta, spec, status = obj.metadata, obj.spec, obj.status
+
+    def limit(raw: RawAmounts | None, field: str) -> dict[str, int] | None:
+        return None if raw is None else parse_amounts(raw, field, problems)
+
+    allocated = None
+    if status.allocated is not None:
+        parsed = parse_amounts(status.allocated, "status.allocated", [])
+        allocated = {resource: amount for resource, amount in parsed.items() if amount}
+    facts: Facts = {
+        "uid": meta.uid or meta.name,
+        "weight": spec.weight if spec.weight is not None else 1,
+        "priority": spec.priority or 0,
+        "reclaimable": spec.reclaimable is not False,
+        "parent": spec.parent or "",
+        "strict_fifo": spec.dequeue_strategy == _IN_TURN,
+        "capability": limit(spec.capability, "spec.capability"),
+        "deserved": limit(spec.deserved, "spec.deserved"),
+        "guarantee": limit(spec.guarantee.resource if spec.guarantee is not None else None, "spec.guarantee.resource"),
+        "affinity": spec.affinity,
+        "annotations": meta.annotations or {},
+        "labels": meta.labels or {},
+        "state": status.state or "",
+        "status_allocated": allocated,
+        "created": parse_time(meta.creation_timestamp),
+    }
     if spec.dequeue_strategy not in (None, "", _TRAVERSE, _IN_TURN):
         problems.append(f"spec.dequeueStrategy: {spec.dequeue_strategy!r} is neither {_IN_TURN!r} nor {_TRAVERSE!r}")
-    queue.annotations = meta.annotations or {}
-    queue.labels = meta.labels or {}
-    queue.state = obj.status.state or ""
-    if obj.status.allocated is not None:
-        allocated = parse_amounts(obj.status.allocated, "status.allocated", [])
-        queue.status_allocated = {resource: amount for resource, amount in allocated.items() if amount}
-    queue.created = parse_time(meta.creation_timestamp)
-    return queue, "; ".join(problems)
+    return facts, "; ".join(problems)

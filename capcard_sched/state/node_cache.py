@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.job import Node
-from capcard_sched.state.decode import node_facts
+from capcard_sched.state.decode import assign, differs, node_facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,15 +60,9 @@ class NodeCache:
         facts, problem = node_facts(obj)
         ref = ObjectRef("Node", "", name)
         self._invalid.note(ref, problem)
-        if node.known and facts == (
-            node.uid, node.labels, node.annotations, node.allocatable, node.capacity, node.taints, node.unschedulable,
-            node.images,
-        ):  # fmt: skip
+        if node.known and not differs(node, facts):
             return
-        (
-            node.uid, node.labels, node.annotations, node.allocatable, node.capacity, node.taints, node.unschedulable,
-            node.images,
-        ) = facts  # fmt: skip
+        assign(node, facts)
         for resource in node.allocatable:
             self._columns.column(resource)
         self._match_width()

@@ -16,6 +16,7 @@ from capcard_sched.model.objects import PodObject
 from capcard_sched.model.pod_facts import FactsReader
 from capcard_sched.model.quantity import QuantityError
 from capcard_sched.model.status import ALLOCATED_STATUSES, COMPLETED_STATUSES, TaskStatus
+from capcard_sched.state.decode import assign, differs
 from capcard_sched.state.invalid_objects import describe_edits
 from capcard_sched.state.pod_runs import PodRun
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from capcard_sched.state.accounting import Accounting
     from capcard_sched.state.changes import Changes
     from capcard_sched.state.classes import ClassTable
+    from capcard_sched.state.decode import Facts
     from capcard_sched.state.invalid_objects import IgnoredEdits, InvalidObjects
     from capcard_sched.state.jobs import JobTable
     from capcard_sched.state.node_cache import NodeCache
@@ -189,58 +191,46 @@ class PodTable:
         status, node_name = _resolve_status(known, facts, pod.spec.node_name or "")
         cls = self._classes.placed(cls, facts.device_notes if pod.spec.node_name else {})
         self._match_width()
-        labels = self._share(meta.labels or {})
         bound_queue = facts.bound_queue if ours and not (known is not None and known.bound) else ""
+        fields: Facts = {
+            "cls": cls,
+            "status": status,
+            "node": self._nodes.get(node_name) if node_name else None,
+            "job": self._jobs.get_or_create(job_key) if job_key else None,
+            "role": facts.role,
+            "priority": facts.priority,
+            "preemptable": facts.preemptable,
+            "gated": facts.gated,
+            "deleting": facts.deleting,
+            "ours": ours,
+            "nominated_node": facts.nominated_node,
+            "assigned_card": facts.assigned_card,
+            "labels": self._share(meta.labels or {}),
+            "cooldown": facts.cooldown,
+            "device_notes": facts.device_notes,
+        }
         former_job: Job | None = None
         former_node: Node | None = None
         if known is not None:
-            former_job, former_node = known.job, known.node
-            after = (
-                cls, status, node_name, job_key, facts.role, facts.priority, facts.preemptable, facts.gated,
-                facts.deleting, ours, facts.nominated_node, facts.assigned_card, labels, requested_queue,
-                facts.cooldown, facts.device_notes,
-            )  # fmt: skip
-            before = (
-                known.cls, known.status, known.node.name if known.node is not None else "",
-                known.job.key if known.job is not None else "", known.role, known.priority, known.preemptable,
-                known.gated, known.deleting, known.ours, known.nominated_node, known.assigned_card, known.labels,
-                self._jobs.requested_queue(known), known.cooldown, known.device_notes,
-            )  # fmt: skip
-            if before == after:
+            if self._jobs.requested_queue(known) == requested_queue and not differs(known, fields):
                 return
-            if (
-                known.status is TaskStatus.BINDING
-                and status in (TaskStatus.BOUND, TaskStatus.RUNNING)
-                and known.node is not None
-                and known.node.name == node_name  # else another scheduler bound it
-            ):
-                self.confirmed.append(known)
+            former_job, former_node = known.job, known.node
+            if known.status is TaskStatus.BINDING:
+                if status is TaskStatus.BINDING:  # a pod in binding has the annotations that its binding writes
+                    fields["device_notes"] = known.device_notes
+                elif status in (TaskStatus.BOUND, TaskStatus.RUNNING) and fields["node"] is former_node:
+                    self.confirmed.append(known)  # else another scheduler bound it
             self._accounting.subtract(known)
             task = known
         else:
             task = Task(uid, namespace, name, cls)
             self.tasks[uid] = task
             self._by_name.setdefault(namespace, {})[name] = task
-        task.cls = cls
-        task.status = status
-        task.node = self._nodes.get(node_name) if node_name else None
-        task.role = facts.role
-        task.priority = facts.priority
-        task.preemptable = facts.preemptable
-        task.gated = facts.gated
+        assign(task, fields)
         task.bound = bool(pod.spec.node_name)
-        task.deleting = facts.deleting
-        task.cooldown = facts.cooldown
         task.grace = facts.grace
-        task.ours = ours
         task.created = facts.created
         task.index = facts.index
-        task.nominated_node = facts.nominated_node
-        task.assigned_card = facts.assigned_card
-        if status is not TaskStatus.BINDING:  # a pod in binding has the annotations that its binding writes
-            task.device_notes = facts.device_notes
-        task.labels = labels
-        task.job = self._jobs.get_or_create(job_key) if job_key else None
         self._jobs.set_requested_queue(task, requested_queue)
         self._accounting.add(task)
         self._nodes.drop_placeholder(former_node)
