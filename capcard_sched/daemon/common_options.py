@@ -1,5 +1,6 @@
 """The flags that several services share: connection, leader election, metrics, health and logs; and ignored ones."""
 
+import re
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
@@ -88,6 +89,11 @@ ELECTION: Final = Group("Leader election", sort_key=3)
 SERVING: Final = Group("Metrics and health", sort_key=4)
 DIAGNOSIS: Final = Group("Logs and diagnosis", sort_key=5)
 
+#: A Kubernetes object name.
+_OBJECT_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_LONGEST_NAME: Final = 253
+#: Flags with names of the Lease and its namespace.
+_LEASE_FLAGS: Final = ("leader_elect_resource_name", "leader_elect_resource_namespace", "lock_object_namespace")
 #: Minimum ratio of renew deadline to retry period: retries have this much jitter.
 _JITTER: Final = 1.2
 
@@ -120,6 +126,11 @@ def names(group: Group) -> Parameter:
 def address(group: Group) -> Parameter:
     """A flag with a listen address."""
     return flag(group, values.address, show_default=str, metavar="HOST:PORT")
+
+
+def is_object_name(text: str) -> bool:
+    """Whether an object, such as a Lease, may have this name."""
+    return len(text) <= _LONGEST_NAME and _OBJECT_NAME.fullmatch(text) is not None
 
 
 class StartError(Exception):
@@ -189,6 +200,15 @@ class LeaderOptions(ConnectionOptions):
             self.leader_elect_retry_period,
         )
         show = format_duration
+        for name in _LEASE_FLAGS:
+            given = getattr(self, name, "")
+            if given and not is_object_name(given):
+                found.append(
+                    f"--{name.replace('_', '-')}: {given!r} is not an object name; accepted: lower-case letters, "
+                    f"digits, '-' and '.', at most {_LONGEST_NAME}; a letter or digit first, last and beside every '.'"
+                )
+        if lease < 1.0:
+            found.append(f"--leader-elect-lease-duration: {show(lease)} must be at least 1s")
         if lease <= deadline:
             found.append(
                 f"--leader-elect-lease-duration: {show(lease)} must be longer than --leader-elect-renew-deadline "

@@ -22,6 +22,7 @@ from capcard_sched.daemon.common_options import (
     LeaderOptions,
     address,
     flag,
+    is_object_name,
     names,
     path,
     period,
@@ -40,11 +41,6 @@ ENVIRONMENT: Final = {
     "SCHEDULER_POD_NAME": "ignored, as MULTI_SCHEDULER_ENABLE",
     "SCHEDULER_NUM": "ignored, as MULTI_SCHEDULER_ENABLE",
 }
-
-#: A Kubernetes object name, for the Lease.
-_OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-_LONGEST_NAME: Final = 253
-
 
 _METRICS_ADDRESS: Final = AddressFlag("", 8080)
 _HEALTH_ADDRESS: Final = AddressFlag("", 11251)
@@ -162,7 +158,7 @@ class Options(LeaderOptions):
         The Helm chart, which grants access to this Lease only, uses the same rule.
         """
         given = self.leader_elect_resource_name or "-".join(sorted(self.scheduler_name))
-        if len(given) <= _LONGEST_NAME and _OBJECT_NAME.fullmatch(given):
+        if is_object_name(given):
             return given
         # Scheduler names that differ only in invalid characters must not share a Lease.
         digest = hashlib.sha256(given.encode()).hexdigest()[:8]
@@ -182,12 +178,6 @@ class Options(LeaderOptions):
     def problems(self) -> list[str]:
         """Invalid combinations of flags, one line each."""
         found = super().problems()
-        given = self.leader_elect_resource_name
-        if given and self.lease_name != given:
-            found.append(
-                f"--leader-elect-resource-name: {given!r} is not an object name; accepted: lower-case letters, digits, "
-                f"'-' and '.', at most {_LONGEST_NAME}; a letter or digit first, last and beside every '.'"
-            )
         if (self.tls_cert_file is None) != (self.tls_private_key_file is None):
             found.append("--tls-cert-file and --tls-private-key-file: set both or neither")
         if self.ca_cert_file is not None and self.tls_cert_file is None:

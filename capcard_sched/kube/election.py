@@ -66,16 +66,14 @@ class Election:
         client: a dedicated one: requests bypass the rate limit, but wait for free connections.
         namespace, name: of the Lease; it is created when it does not exist.
         identity: unique to this process, see `process_identity`.
-        lease_duration: seconds that others wait after the last observed renewal of a leader.
-        renew_deadline: seconds after sending the last successful renewal at which this replica stops leading.
-        retry_period: seconds between renewals, and between reads of a standby.
+        lease_duration: seconds that others wait after the last observed renewal of a leader; 1 or more.
+        renew_deadline: seconds after sending the last successful renewal at which this replica stops leading; less than
+            the lease duration.
+        retry_period: seconds between renewals, and between reads of a standby; 1.2 of them are less than the deadline.
         on_change: called on the event loop when leadership begins and ends; its exceptions end `run`.
         on_report: called with each event worth a log line, once per change.
         clock: monotonic seconds.
         calendar: UTC time written into the record for display only.
-
-    Raises:
-        ValueError: invalid durations or names, with the field.
     """
 
     def __init__(
@@ -93,7 +91,6 @@ class Election:
         clock: Callable[[], float] = boot_clock,
         calendar: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        record.check_settings(namespace, name, identity, lease_duration, renew_deadline, retry_period)
         self._client = client
         self._namespace = namespace
         self._name = name

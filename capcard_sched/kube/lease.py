@@ -6,7 +6,6 @@ record, which is later, on a clock of its own. Timestamps of other machines are 
 """
 
 import math
-import re
 import socket
 import uuid
 from datetime import datetime
@@ -19,43 +18,15 @@ MAX_TRANSITIONS: Final = 2**31 - 1
 #: Labels of a Lease created here; an existing one keeps its metadata.
 LABELS: Final = {"app": "capcard-sched"}
 
-#: Factor: the renew deadline exceeds this many retry periods.
-_RETRY_MARGIN: Final = 1.2
 #: Seconds of the longest server-side timeout of bindings: a failover waits for it.
 _SERVER_SECONDS: Final = 3.0
 #: Share of the time between renew deadline and lease duration in which no write is in flight.
 _MARGIN: Final = 0.1
-_MAX_NAME: Final = 253
-_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 
 
 def process_identity() -> str:
     """`<hostname>_<uuid>`: unique per process, never reused."""
     return f"{socket.gethostname()}_{uuid.uuid4()}"
-
-
-def check_settings(
-    namespace: str, name: str, identity: str, lease_duration: float, renew_deadline: float, retry_period: float
-) -> None:
-    """Raise `ValueError` with the setting for an invalid name of a Lease or an invalid duration (seconds)."""
-    for setting, value in (("namespace", namespace), ("name", name)):
-        if len(value) > _MAX_NAME or not _NAME.fullmatch(value):
-            raise ValueError(
-                f"{setting} of the Lease {value!r}: expected 1 to {_MAX_NAME} lower-case letters, digits, '-' and '.'"
-            )
-    if not identity:
-        raise ValueError("identity is empty: expected a text unique to this process")
-    if not (math.isfinite(lease_duration) and lease_duration >= 1.0):
-        raise ValueError(f"lease duration {lease_duration:g} s: expected 1 s or more")
-    if not renew_deadline < lease_duration:
-        raise ValueError(
-            f"renew deadline {renew_deadline:g} s: expected less than the lease duration, {lease_duration:g} s"
-        )
-    if not 0.0 < retry_period * _RETRY_MARGIN < renew_deadline:
-        raise ValueError(
-            f"retry period {retry_period:g} s: expected more than 0 s, and less than the renew deadline, "
-            f"{renew_deadline:g} s, divided by {_RETRY_MARGIN:g}"
-        )
 
 
 class LeaseSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):

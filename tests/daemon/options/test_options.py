@@ -239,12 +239,18 @@ def test_a_wrong_command_line_is_one_line_and_exit_status_2(capsys: pytest.Captu
 
 
 TOGETHER = [
+    (
+        ["--leader-elect-lease-duration=500ms", "--leader-elect-renew-deadline=1ms", "--leader-elect-retry-period=1us"],
+        "--leader-elect-lease-duration: 500ms must be at least 1s",
+    ),
     (["--leader-elect-lease-duration=10s"], "--leader-elect-lease-duration: 10s must be longer than "),
     (["--leader-elect-renew-deadline=2400ms"], "--leader-elect-renew-deadline: 2.4s must be longer than 1.2 times "),
     (
         ["--leader-elect-resource-name=My_Lock"],
         "--leader-elect-resource-name: 'My_Lock' is not an object name; ",
     ),
+    (["--leader-elect-resource-namespace=a/b"], "--leader-elect-resource-namespace: 'a/b' is not an object name; "),
+    (["--lock-object-namespace=N"], "--lock-object-namespace: 'N' is not an object name; "),
     (["--leader-elect-resource-name=a..b"], "--leader-elect-resource-name: 'a..b' is not an object name; accepted: "),
     (["--tls-cert-file=/c"], "--tls-cert-file and --tls-private-key-file: set both or neither"),
     (["--tls-private-key-file=/k"], "--tls-cert-file and --tls-private-key-file: set both or neither"),

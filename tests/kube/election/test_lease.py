@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -18,7 +17,6 @@ from capcard_sched.kube.lease import (
     Lease,
     LeaseObservation,
     LeaseSpec,
-    check_settings,
     decode,
     encode,
     problems,
@@ -273,39 +271,6 @@ def test_malformed_records_are_reported(spec: dict[str, Any], output: list[str])
 def test_an_object_that_is_no_lease_is_refused(body: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
         decode(body)
-
-
-@pytest.mark.parametrize(
-    "wrong, output",
-    [
-        ({"namespace": ""}, "namespace of the Lease ''"),
-        ({"name": "Über"}, "name of the Lease 'Über'"),
-        ({"name": "a/b"}, "name of the Lease 'a/b'"),
-        ({"name": "a" * 254}, "1 to 253"),
-        ({"identity": ""}, "identity is empty"),
-        ({"lease_duration": 0.5}, "lease duration 0.5 s"),
-        ({"lease_duration": math.inf}, "lease duration inf s"),
-        ({"lease_duration": math.nan}, "lease duration nan s"),
-        ({"renew_deadline": 15.0}, "renew deadline 15 s"),
-        ({"renew_deadline": math.nan}, "renew deadline nan s"),
-        ({"retry_period": 9.0}, "retry period 9 s"),
-        ({"retry_period": 0.0}, "retry period 0 s"),
-        ({"retry_period": -1.0}, "retry period -1 s"),
-    ],
-)
-def test_settings_that_cannot_work_are_refused_by_name(wrong: dict[str, Any], output: str) -> None:
-    good: dict[str, Any] = {
-        "namespace": "n",
-        "name": "l",
-        "identity": "a",
-        "lease_duration": 15.0,
-        "renew_deadline": 10.0,
-        "retry_period": 2.0,
-    }
-    check_settings(**good)
-    with pytest.raises(ValueError) as refused:
-        check_settings(**{**good, **wrong})
-    assert output in str(refused.value)
 
 
 def test_no_two_processes_have_one_identity() -> None:
