@@ -7,6 +7,7 @@ the result equals a full rebuild.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from capcard_sched.framework.quota.limits import QuotaBound
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping
 
     from capcard_sched.framework.api.plugin import Placement
-    from capcard_sched.framework.quota.limits import QuotaShortage
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job, Node, Task
     from capcard_sched.model.queue import Queue
@@ -70,8 +70,8 @@ class Ledger:
         #: cpu and memory of the cluster that no queue is guaranteed, by key; and the guarantees of all queues.
         self._free: dict[str, int] = {}
         self._guaranteed: dict[str, int] = {}
-        #: Keys of jobs whose quantities are recomputed before the next read.
-        self._stale: set[str] = set()
+        #: Keys of jobs whose quantities are recomputed before the next read, by queue.
+        self._stale: defaultdict[str, set[str]] = defaultdict(set)
         #: Keys of jobs with events in this session: the next session open rebuilds them from their pods.
         self._touched: set[str] = set()
         #: Keys of jobs whose phase may have changed when the last session closed.
@@ -111,7 +111,7 @@ class Ledger:
         for key in self._closing:
             account = self.jobs.get(key)
             if account is not None and account.phase is not account.job.phase:
-                self._stale.add(key)
+                self._stale[account.queue.name].add(key)
         self._closing = session.touched_jobs
         return queues, jobs
 
@@ -135,7 +135,7 @@ class Ledger:
                 account.connect(self._tree, [self.queues[one] for one in above[name]])
         if self._parents != parents or limited:
             for account in limit_by_ancestors(self.queues.values(), limited):
-                self._stale |= account.jobs
+                self._stale[account.name] |= account.jobs
         return found
 
     def _update_quota(self, queue: Queue) -> bool:
@@ -190,15 +190,15 @@ class Ledger:
         queue = self.queues[job.queue]
         account = self.jobs[job.key] = JobAccount(job, queue)
         queue.jobs.add(job.key)
-        self._stale.add(job.key)
+        self._stale[queue.name].add(job.key)
         return account
 
     def _close_job(self, key: str) -> None:
         account = self.jobs.pop(key, None)
-        self._stale.discard(key)
         if account is None:
             return
         queue = account.queue
+        self._stale[queue.name].discard(key)
         queue.jobs.discard(key)
         self._tree.subtract(queue.name, account)
         queue.invalidate()
@@ -267,10 +267,11 @@ class Ledger:
             return
         account.admitted = True
         self._touched.add(job.key)
-        if account.quantities is not None and job.key not in self._stale:
+        stale = self._stale[account.queue.name]
+        if account.quantities is not None and job.key not in stale:
             account.assess(account.quantities, account.impossible)  # only the reservation follows from being admitted
         else:
-            self._stale.add(job.key)
+            stale.add(job.key)
 
     def _account_for(self, job: Job) -> JobAccount | None:
         account = self.jobs.get(job.key)
@@ -313,20 +314,26 @@ class Ledger:
 
     def _moved(self, account: JobAccount) -> None:
         account.queue.invalidate()
-        self._stale.add(account.job.key)
+        self._stale[account.queue.name].add(account.job.key)
         self._touched.add(account.job.key)
 
-    def recompute(self) -> None:
-        """Recompute pending, inqueue and elastic amounts of the jobs that changed. O(pods of these jobs)."""
-        while self._stale:
-            self._assess(self.jobs[self._stale.pop()])
+    def recompute(self, queue: QueueAccount | None = None) -> None:
+        """Recompute pending, inqueue and elastic amounts of the jobs that changed. O(pods of these jobs).
 
-    def impossible(self, account: JobAccount) -> QuotaShortage | None:
-        """The limit of its queue or an ancestor that the minimum of a job exceeds, up to date. O(pods of the job)."""
-        if account.job.key in self._stale:
-            self._stale.discard(account.job.key)
+        `queue`: only those of a queue without limits above it.
+        """
+        for name in [*self._stale] if queue is None or queue.limiting else [queue.name]:
+            while keys := self._stale[name]:
+                self._assess(self.jobs[keys.pop()])
+            del self._stale[name]
+
+    def current(self, account: JobAccount) -> JobAccount:
+        """The account of a job, with up-to-date quantities. O(pods of the job)."""
+        stale = self._stale[account.queue.name]
+        if account.job.key in stale:
+            stale.discard(account.job.key)
             self._assess(account)
-        return account.impossible
+        return account
 
     def _assess(self, account: JobAccount) -> None:
         quantities = self._minimum.quantities(account.job, account.charges)
@@ -343,7 +350,7 @@ class Ledger:
         account = self._account_for(job)
         if account is None:
             return None
-        self.recompute()
+        self.recompute(account.queue)
         return account.quantities
 
     def charges_of(self, job: Job | None) -> Mapping[str, Charge]:

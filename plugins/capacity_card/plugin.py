@@ -65,7 +65,7 @@ class CapacityCard(CardReclaim):
         account = self.ledger.jobs.get(job.key)
         if account is None:
             return None
-        self.ledger.recompute()
+        self.ledger.current(account)
         return JobCards(account.allocated.cards, account.inqueue.cards)
 
     def pod_cards(self, cls: TaskClass) -> PodCards | None:

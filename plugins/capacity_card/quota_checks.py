@@ -124,7 +124,7 @@ class QuotaChecks(CardSelection):
 
     def exceeded_limit(self, job: Job) -> ExceededLimit | None:
         account = self.ledger.jobs.get(job.key)
-        found = None if account is None else self.ledger.impossible(account)
+        found = None if account is None else self.ledger.current(account).impossible
         return None if found is None else ExceededLimit(_figures_of(found), found.queue)
 
     def _usage(self, account: JobAccount, queue: QueueAccount) -> QueueUsage:

@@ -138,6 +138,5 @@ class CardSelection(Plugin):
         """The part of the claim the job still needs for its minimum: the card it fixes should cover all of it."""
         if account is None or account.job.min_available <= 1:
             return demand.amount
-        self.ledger.recompute()
-        quantities = account.quantities
+        quantities = self.ledger.current(account).quantities
         return quantities.need[demand.claim.card] if quantities is not None else demand.amount
