@@ -34,13 +34,15 @@ def usage_error(text: str) -> int:
 
 
 class FailureWatch:
-    """Steps the core and counts plugin errors by (plugin, hook, error)."""
+    """Steps the core, counts plugin errors by (plugin, hook, error), and keeps the warnings about queues."""
 
     def __init__(self, core: Core | Recorder[StepResult]) -> None:
         self._core = core
         self.failures: dict[tuple[str, str, str], int] = {}
         #: Errors of external systems, by the same key: reported, without effect on the exit status.
         self.outside: dict[tuple[str, str, str], int] = {}
+        #: Warnings about queues, each once, in order.
+        self.warnings: dict[str, None] = {}
 
     def step(self, deltas: Sequence[Delta], now: float) -> StepResult:
         """Step the core; exceptions pass through."""
@@ -49,6 +51,8 @@ class FailureWatch:
             key = (failure.plugin, failure.hook, failure.error)
             counts = self.outside if failure.outside else self.failures
             counts[key] = counts.get(key, 0) + 1
+        for ref, message in result.report.warnings:
+            self.warnings[f"{ref.kind} {ref.name}: {message}"] = None
         return result
 
     def report(self) -> int:

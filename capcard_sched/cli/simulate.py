@@ -85,7 +85,7 @@ def simulate(
             outcome = run(scenario, watched, options, progress)
     except InputError as error:
         return usage_error(str(error))
-    for warning in outcome.warnings:
+    for warning in (*outcome.warnings, *watched.warnings):
         print(f"warning: {warning}", file=sys.stderr)
     _show(outcome, output, scheduler.snapshot().state.shares)
     if recorder is not None:

@@ -28,6 +28,7 @@ from capcard_sched.simulation.manifests import ManifestDocument, ManifestError, 
 from capcard_sched.simulation.scenario import Origin
 from capcard_sched.simulation.scenario_reader import read_scenario
 from capcard_sched.validation.checks import Severity
+from capcard_sched.validation.hint_checks import QuotaPlugins
 from capcard_sched.validation.object_checks import BUILT_IN_PLUGINS, BUILT_IN_QUEUES, check_objects
 
 if TYPE_CHECKING:
@@ -136,9 +137,8 @@ class _Checker:
         self.confs = 0
         #: The last valid ConfigMap of a device plugin.
         self._device_config = DEFAULT_CONFIG
-        #: The valid scheduler-confs of the input, and the names of their plugins.
+        #: The valid scheduler-confs of the input.
         self._valid_confs: list[Conf] = []
-        self._plugins: set[str] = set()
         self._registry = registry
         #: Files for the simulator's loader, and the bytes of standard input if it is one of them.
         self._manifests: list[str] = []
@@ -183,7 +183,7 @@ class _Checker:
         values = [obj.value for obj in self.objects]
         names = self._device_config.resources
         shares = (names.number, names.memory, names.cores)
-        findings = check_objects(values, self._plugins or BUILT_IN_PLUGINS, shares)
+        findings = check_objects(values, self._quota_plugins(), shares)
         for index, finding in (*findings, *check_devices(values, self._device_config)):
             if index >= 0:
                 row = self.objects[index].row(finding.severity, finding.field, finding.message, finding.accepted)
@@ -191,6 +191,12 @@ class _Checker:
                 row = FindingRow(finding.severity, finding.message, field=finding.field, accepted=finding.accepted)
             self.rows.append(row)
         self._impossible(scenario)
+
+    def _quota_plugins(self) -> QuotaPlugins:
+        """Those of all valid scheduler-confs of the input, else those of the built-in one."""
+        found = [conf.quota_plugins for conf in self._valid_confs] or [BUILT_IN_PLUGINS]
+        names = frozenset(name for one in found for name in one.names)
+        return QuotaPlugins(names, any(one.is_tree for one in found))
 
     def _impossible(self, scenario: Scenario) -> None:
         """Errors for workloads whose minimum exceeds a limit of their queue under a scheduler-conf of the input."""
@@ -247,7 +253,6 @@ class _Checker:
         self.confs += 1
         result = parse_conf(text, registry=self._registry)
         if result.conf is not None:
-            self._plugins.update(option.name for tier in result.conf.tiers for option in tier)
             self._valid_confs.append(result.conf)
         for option in (option for tier in result.conf.tiers for option in tier) if result.conf is not None else ():
             plugin = self._registry.plugin(option.name)

@@ -80,11 +80,6 @@ class CoreSnapshot(NamedTuple):
     #: The last session with its refusals and outcomes, None before the first.
     session: Session | None
 
-    @property
-    def plugin_names(self) -> frozenset[str]:
-        """Names of the configured plugins."""
-        return frozenset(option.name for tier in self.conf.tiers for option in tier)
-
 
 class Core:
     """The scheduler without its environment. The same deltas, conf and times give the same intents, byte for byte."""
@@ -154,7 +149,7 @@ class Core:
                 resolved.append((plugin, dict(option.switches)))
             tiers.append(resolved)
         self._dispatch = Dispatch(tiers)
-        self._queue_warnings = QueueWarnings({plugin.name for plugin in self._dispatch.plugins})
+        self._queue_warnings = QueueWarnings(conf.quota_plugins)
         self._signatures = SignatureCache(self._dispatch)
         self._quota_hooks = quota_hooks(self._dispatch)
         if not self._dispatch.has("prepare"):

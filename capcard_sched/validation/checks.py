@@ -68,16 +68,22 @@ def annotation_field(key: str, at: str = "metadata") -> str:
 
 def check_spelling(annotations: Iterable[str], *, at: str = "metadata") -> list[Finding]:
     """Unsupported keys under our prefixes that resemble a supported one."""
+    return [
+        Finding("warning", annotation_field(key, at), f'unknown annotation; did you mean "{meant}"?')
+        for key, meant in misspelt(annotations).items()
+    ]
+
+
+def misspelt(annotations: Iterable[str]) -> dict[str, str]:
+    """Unsupported keys under our prefixes to the supported key that they resemble, in order."""
     known = keys.known_keys()
-    findings = []
+    found = {}
     for key in sorted(annotations):
-        if key in known or not key.startswith(keys.OWN_PREFIXES):
-            continue
-        close = difflib.get_close_matches(key, known, n=1, cutoff=0.85) if len(key) < _LONG_KEY else []
-        if close:
-            message = f'unknown annotation; did you mean "{close[0]}"?'
-            findings.append(Finding("warning", annotation_field(key, at), message))
-    return findings
+        if key not in known and key.startswith(keys.OWN_PREFIXES) and len(key) < _LONG_KEY:
+            close = difflib.get_close_matches(key, known, n=1, cutoff=0.85)
+            if close:
+                found[key] = close[0]
+    return found
 
 
 def check_card_quota(text: str) -> list[Finding]:

@@ -5,7 +5,7 @@ The plugins that read them emit the same problems as events.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from capcard_sched.model.annotations import (
     CARD_QUOTA,
@@ -14,7 +14,7 @@ from capcard_sched.model.annotations import (
     RESOURCE_STRATEGY_WEIGHT,
 )
 from capcard_sched.model.cooldown import COOLDOWN_FORM, cooldown_of
-from capcard_sched.model.resources import VGPU_RESOURCES
+from capcard_sched.model.resources import CPU, MEMORY, PODS, VGPU_RESOURCES
 from capcard_sched.model.strategies import STRATEGIES, WEIGHTS_FORM, StrategyError, parse_weights
 from capcard_sched.model.task_topology import FORMS, topology_of
 from capcard_sched.model.timestamps import DurationError, parse_duration
@@ -24,13 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
     from collections.abc import Set as AbstractSet
 
+    from capcard_sched.validation.checks import Severity
+
 #: The accepted form of a declared duration.
 RUNNING_ESTIMATE_FORM: Final = "a Go duration above 0, such as 90m or 2h30m"
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from capcard_sched.validation.checks import Severity
 
 
 def check_task_topology(
@@ -95,40 +92,72 @@ def check_cooldown(labels: Mapping[str, str], annotations: Mapping[str, str], *,
     return [Finding("error", field, f"{cooldown.problem}; the pods are not protected", COOLDOWN_FORM)]
 
 
-#: The plugin of card quotas; plugins that enforce all resources of `capability`, `deserved` and `guarantee`.
+#: The plugin of card quotas; plugins that enforce all resources of a field.
 _CARD_PLUGIN: Final = "capacity-card"
-_RESOURCE_PLUGINS: Final = frozenset({"capacity", "proportion"})
+_RESOURCE_PLUGINS: Final[Mapping[str, frozenset[str]]] = {
+    "capability": frozenset({"capacity", "proportion"}),
+    "deserved": frozenset({"capacity"}),
+    "guarantee": frozenset({"capacity", "proportion"}),
+}
 #: Field of a Queue's spec to its path.
 _PATHS: Final = {"capability": "spec.capability", "deserved": "spec.deserved", "guarantee": "spec.guarantee.resource"}
+_TREE: Final = "the plugin capacity with enableHierarchy: true"
+
+
+class QuotaPlugins(NamedTuple):
+    """The plugins of a scheduler-conf, as far as they decide which limits of queues have an effect."""
+
+    names: AbstractSet[str]
+    #: Whether `capacity` has `enableHierarchy: true`: the limits of a queue cover the queues below it.
+    is_tree: bool = False
 
 
 def unenforced_limits(
+    queue: str,
     limits: Mapping[str, Iterable[str]],
     annotations: Mapping[str, str],
-    plugins: AbstractSet[str],
+    plugins: QuotaPlugins,
+    *,
+    is_parent: bool,
     shares: Collection[str] = (),
 ) -> list[Finding]:
-    """Warnings about limits of one queue without effect.
+    """Warnings about limits of one queue without effect, on its own jobs or on those of the queues below it.
 
-    `limits`: `capability`, `deserved` and `guarantee` to their resources; `plugins`: names in the scheduler-conf;
+    `limits`: `capability`, `deserved` and `guarantee` to their resources; `is_parent`: other queues name it as parent;
     `shares`: resources of shared devices, VGPU_RESOURCES when empty.
     """
     found = []
-    if not plugins & _RESOURCE_PLUGINS:
-        for field, path in _PATHS.items():
-            for resource in sorted(limits.get(field) or ()):
-                share = resource in (shares or VGPU_RESOURCES)
-                if share and field == "capability" and _CARD_PLUGIN in plugins:
-                    continue
-                if "/" in resource:  # an extended resource: a device, or shares of cards under any name
-                    message = f"not enforced: no plugin of the scheduler-conf limits {resource} by {field}"
-                    accepted = f"the annotation {CARD_QUOTA}, or the plugin capacity or proportion"
-                    if share:
-                        accepted = (
-                            f"the field capability with the plugin {_CARD_PLUGIN}, or the plugin capacity or proportion"
-                        )
-                    found.append(Finding("warning", f'{path}["{resource}"]', message, accepted))
-    if CARD_QUOTA in annotations and _CARD_PLUGIN not in plugins:
+    names = plugins.names
+    for field, path in _PATHS.items():
+        for resource in sorted(limits.get(field) or ()):
+            share = resource in (shares or VGPU_RESOURCES)
+            in_tree = share and field == "capability" and _CARD_PLUGIN in names
+            if not (in_tree or _is_limited(field, resource, names)):
+                message = f"not enforced: no plugin of the scheduler-conf limits {resource} by {field}"
+                found.append(Finding("warning", f'{path}["{resource}"]', message, _accepted(field, resource, share)))
+            elif is_parent and not in_tree and not (plugins.is_tree and "capacity" in names):
+                message = f"not enforced for the queues below {queue}: only {_TREE} enforces it there"
+                found.append(Finding("warning", f'{path}["{resource}"]', message, f"{_TREE}, or {field} in each queue"))
+    if CARD_QUOTA in annotations and _CARD_PLUGIN not in names:
         message = f"not enforced: the scheduler-conf has no plugin {_CARD_PLUGIN}"
         found.append(Finding("warning", annotation_field(CARD_QUOTA), message, f"the plugin {_CARD_PLUGIN}"))
     return found
+
+
+def _is_limited(field: str, resource: str, plugins: AbstractSet[str]) -> bool:
+    """Whether a plugin limits the jobs of a queue by this resource of the field; none counts pods."""
+    if resource in (CPU, MEMORY) and _CARD_PLUGIN in plugins:
+        return True
+    return resource != PODS and bool(plugins & _RESOURCE_PLUGINS[field])
+
+
+def _accepted(field: str, resource: str, share: bool) -> str:
+    plugins = f"the plugin {' or '.join(sorted(_RESOURCE_PLUGINS[field]))}"
+    if resource == PODS:
+        return "a ResourceQuota with the plugin resourcequota"
+    if resource in (CPU, MEMORY):
+        return f"{plugins} or {_CARD_PLUGIN}"
+    if share:
+        return f"the field capability with the plugin {_CARD_PLUGIN}, or {plugins}"
+    # An extended resource: a device, or shares of cards under any name.
+    return f"the annotation {CARD_QUOTA}, or {plugins}" if "/" in resource else plugins

@@ -5,6 +5,7 @@ Objects may be malformed; nothing here raises.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from capcard_sched.model import annotations as keys
@@ -27,6 +28,7 @@ class Inventory:
         self.quotas: dict[str, dict[str, int] | None] = {}
         #: Queue name to `spec.parent`, and the queues with a card quota: parents among them limit their subtree.
         self._parents: dict[str, str] = {}
+        self._children: Counter[str] = Counter()
         self._limiting: set[str] = set()
         #: Card to thousandths over all nodes.
         self.cards: dict[str, int] = {}
@@ -48,17 +50,24 @@ class Inventory:
 
     def set_queue(self, name: str, quota: str, parent: str) -> None:
         """Add or replace a queue; `quota`: the text of its annotation, "" without one."""
+        self.drop_queue(name)
         self.quotas[name] = _quota(quota)
-        self._parents[name] = parent
-        self._limiting.discard(name)
+        if name != ROOT:
+            self._parents[name] = parent
+            self._children[parent] += 1
         if is_card_quota(quota):
             self._limiting.add(name)
 
     def drop_queue(self, name: str) -> None:
         """Remove a queue; one that is unknown is ignored."""
         self.quotas.pop(name, None)
-        self._parents.pop(name, None)
+        if name in self._parents:
+            self._children[self._parents.pop(name)] -= 1
         self._limiting.discard(name)
+
+    def is_parent(self, name: str) -> bool:
+        """Whether other queues name this one as their parent."""
+        return self._children[name] > 0
 
     def limits_above(self, queue: str) -> Iterator[tuple[str, dict[str, int]]]:
         """The ancestors of a queue that have a card quota, nearest first, each with its quota in thousandths."""

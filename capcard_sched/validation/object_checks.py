@@ -30,8 +30,10 @@ from capcard_sched.validation.checks import (
     check_node,
     check_spelling,
     is_card_resource,
+    misspelt,
 )
 from capcard_sched.validation.hint_checks import (
+    QuotaPlugins,
     check_cooldown,
     check_running_estimate,
     check_scoring,
@@ -51,13 +53,12 @@ from capcard_sched.validation.inventory import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
-    from collections.abc import Set as AbstractSet
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
 SERVICE_TYPES: Final = ("inference", "training")
 BOOLEANS: Final = ("true", "false")
 #: Quota plugins of the built-in scheduler-conf.
-BUILT_IN_PLUGINS: Final = frozenset({"capacity-card"})
+BUILT_IN_PLUGINS: Final = QuotaPlugins(frozenset({"capacity-card"}))
 #: Queues that always exist.
 BUILT_IN_QUEUES: Final = frozenset({"default", "root"})
 OUR_SCHEDULERS: Final = frozenset({"capcard-sched", "volcano"})
@@ -95,11 +96,11 @@ class Template(NamedTuple):
 
 
 def check_objects(
-    objects: Sequence[Json], plugins: AbstractSet[str] = BUILT_IN_PLUGINS, shares: Collection[str] = VGPU_RESOURCES
+    objects: Sequence[Json], plugins: QuotaPlugins = BUILT_IN_PLUGINS, shares: Collection[str] = VGPU_RESOURCES
 ) -> list[tuple[int, Finding]]:
     """All findings in order, each with the index of its object; -1 for findings across objects.
 
-    `plugins`: names in the scheduler-conf; those of the built-in one by default. `shares`: resources of shared devices.
+    `plugins`: those of the scheduler-conf, of the built-in one by default. `shares`: resources of shared devices.
     """
     inventory = Inventory(objects)
     found = [
@@ -113,11 +114,13 @@ def check_objects(
 def check_object(
     obj: Json,
     inventory: Inventory,
-    plugins: AbstractSet[str] = BUILT_IN_PLUGINS,
+    plugins: QuotaPlugins = BUILT_IN_PLUGINS,
     shares: Collection[str] = VGPU_RESOURCES,
 ) -> list[Finding]:
     """Findings of one object, given the inventory of all."""
     kind = obj.get("kind")
+    # First the causes of what the other checks find.
+    causes = [*misspelt_annotations(obj), *misplaced_annotations(obj)]
     if kind == "Queue":
         annotations = texts(obj, "metadata", "annotations")
         quota = annotations.get(keys.CARD_QUOTA)
@@ -128,7 +131,10 @@ def check_object(
             "deserved": as_map(value_at(obj, "spec", "deserved")),
             "guarantee": as_map(value_at(obj, "spec", "guarantee", "resource")),
         }
-        findings += unenforced_limits(limits, annotations, plugins, shares)
+        name = object_name(obj)
+        findings += unenforced_limits(
+            name, limits, annotations, plugins, is_parent=inventory.is_parent(name), shares=shares
+        )
         namespaces = annotations.get(keys.QUEUE_NAMESPACES)
         if namespaces is not None and namespace_rule(namespaces).problem:
             message = f"{namespace_rule(namespaces).problem}; the queue accepts no namespace"
@@ -141,7 +147,7 @@ def check_object(
         findings = [*_workload(obj, templates, inventory)]
         for template in templates:
             findings += _template(template, obj, inventory)
-    return [*findings, *misspelt_annotations(obj), *misplaced_annotations(obj)]
+    return [*causes, *findings]
 
 
 def _registration(text: str | None) -> list[Finding]:
@@ -223,7 +229,7 @@ def _workload(obj: Json, templates: list[Template], inventory: Inventory) -> Ite
         yield Finding("warning", queue_field, f'queue "{queue}" is not among the queues in the input', known)
     if keys.CARD_REQUEST in annotations:
         yield from check_card_request(annotations[keys.CARD_REQUEST], severity=severity)
-        yield from _request_against(annotations[keys.CARD_REQUEST], templates, queue, inventory)
+        yield from _request_against(annotations[keys.CARD_REQUEST], obj, templates, queue, inventory)
 
 
 def _below_ancestors(queue: str, inventory: Inventory) -> Iterator[Finding]:
@@ -236,14 +242,16 @@ def _below_ancestors(queue: str, inventory: Inventory) -> Iterator[Finding]:
                 break
 
 
-def _request_against(text: str, templates: list[Template], queue: str, inventory: Inventory) -> Iterator[Finding]:
+def _request_against(
+    text: str, obj: Json, templates: list[Template], queue: str, inventory: Inventory
+) -> Iterator[Finding]:
     """Check a valid card request against the pods of the workload and the quota of the queue."""
     try:
         request = parse_card_request(text)
     except CardSyntaxError:
         return
     field = annotation_field(keys.CARD_REQUEST)
-    named = [_cards(template, inventory) for template in templates]
+    named = [_cards(template, obj, inventory) for template in templates]
     used: dict[str, int] = {}
     for template, (cards, amount) in zip(templates, named, strict=True):
         if cards:
@@ -274,10 +282,10 @@ def _template(template: Template, obj: Json, inventory: Inventory) -> Iterator[F
         at = annotation_field(keys.RUNNING_ESTIMATE, template.metadata_path)
         yield from check_running_estimate(annotations[keys.RUNNING_ESTIMATE], at)
     yield from check_cooldown(texts(template.body, "metadata", "labels"), annotations, at=template.metadata_path)
-    if keys.CARD_NAME in annotations or keys.CARD_NAME_ALIAS in annotations or not inventory.charges_unnamed:
+    if not (_is_unnamed(annotations) and (inventory.charges_unnamed or _has_hidden_card(template, obj))):
         at, requests = template.metadata_path, template.requests()
         yield from check_card_name(annotations, requests, known=inventory.resources, at=at)
-    cards, _ = _cards(template, inventory)
+    cards, _ = _cards(template, obj, inventory)
     if cards:
         queue, _ = _queue(obj, [template])
         yield from _check_feasible(cards, queue, inventory, annotation_field(keys.CARD_NAME, template.metadata_path))
@@ -304,9 +312,21 @@ def _check_feasible(cards: Sequence[str], queue: str, inventory: Inventory, fiel
         yield Finding("warning", field, message, ", ".join(sorted(inventory.cards)))
 
 
-def _cards(template: Template, inventory: Inventory) -> tuple[tuple[str, ...] | None, int]:
-    """The alternatives a pod accepts (None: malformed) and the cards of one pod, in thousandths."""
+def _is_unnamed(annotations: Mapping[str, str]) -> bool:
+    return keys.CARD_NAME not in annotations and keys.CARD_NAME_ALIAS not in annotations
+
+
+def _has_hidden_card(template: Template, obj: Json) -> bool:
+    """Whether a card name has no effect on a template: its annotation is misspelt, or on the workload."""
+    hidden = {*misspelt(template.annotations).values(), *texts(obj, "metadata", "annotations")}
+    return _is_unnamed(template.annotations) and not hidden.isdisjoint((keys.CARD_NAME, keys.CARD_NAME_ALIAS))
+
+
+def _cards(template: Template, obj: Json, inventory: Inventory) -> tuple[tuple[str, ...] | None, int]:
+    """The alternatives a pod accepts (None: malformed or hidden) and the cards of one pod, in thousandths."""
     annotations = template.annotations
+    if _has_hidden_card(template, obj):
+        return None, 0
     try:
         cards = parse_card_name(annotations.get(keys.CARD_NAME, annotations.get(keys.CARD_NAME_ALIAS)))
     except CardSyntaxError:

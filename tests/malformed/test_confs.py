@@ -281,7 +281,8 @@ def test_an_error_stops_the_simulation_and_a_warning_does_not(
         assert captured.out == ""
         assert captured.err.splitlines() == [*expected, f"error: {conf}: invalid scheduler-conf"]
         return
-    assert captured.err.splitlines() == expected
+    # Without capacity-card the card quota of the manifests is one more warning.
+    assert [line for line in captured.err.splitlines() if "card.quota" not in line] == expected
     pods = [item for item in json.loads(captured.out)["items"] if item["kind"] == "Pod"]
     assert [pod["spec"].get("nodeName") for pod in pods] == ["good", "good"]
 

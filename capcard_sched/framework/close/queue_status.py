@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from capcard_sched.framework.close.write_conflict_backoff import WriteConflictBackoff
+from capcard_sched.framework.quota.limits import unenforced
 from capcard_sched.model import reasons
 from capcard_sched.model.annotations import QUEUE_NAMESPACES
 from capcard_sched.model.intents import AnnotateQueue, Intent, ObjectRef, UpdateQueueStatus
 from capcard_sched.model.quantity import format_amount
-from capcard_sched.model.queue import ancestors, namespace_rule
+from capcard_sched.model.queue import ROOT, ancestors, namespace_rule
 from capcard_sched.model.report_once import ReportOnce
-from capcard_sched.validation.hint_checks import unenforced_limits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.resources import Vector
+    from capcard_sched.validation.hint_checks import QuotaPlugins
 
 
 class QueueStatuses:
@@ -104,17 +106,20 @@ def _subtree_totals(queues: Mapping[str, Queue]) -> dict[str, Vector]:
 class QueueWarnings:
     """Emits an event per warning of a queue, and reports each warning once for the log."""
 
-    def __init__(self, plugins: AbstractSet[str]) -> None:
-        """`plugins`: names of the plugins in the scheduler-conf."""
+    def __init__(self, plugins: QuotaPlugins) -> None:
+        """`plugins`: those of the scheduler-conf."""
         self._plugins = plugins
+        #: Queue to its parent, and parent to the number of queues right below it.
+        self._parents: dict[str, str] = {}
+        self._children: Counter[str] = Counter()
         #: Warnings by queue.
         self._reported: ReportOnce[str, str] = ReportOnce()
 
     def report(self, session: Session) -> None:
         """Checks the changed queues. O(changed and deleted queues)."""
         changed = session.changed
-        names = {*session.queues, *self._reported} if changed.everything else changed.queues
-        for name in sorted(names | session.state.deleted_queues.keys()):
+        names = {*session.queues, *self._reported, *self._parents} if changed.everything else changed.queues
+        for name in sorted(names | session.state.deleted_queues.keys() | self._count_children(session, names)):
             queue = session.queues.get(name)
             warnings: list[str] = []
             if queue is not None:
@@ -126,16 +131,26 @@ class QueueWarnings:
             ref = ObjectRef("Queue", "", name)
             session.report.add_warnings(ref, self._reported.update(name, warnings))
 
+    def _count_children(self, session: Session, names: AbstractSet[str]) -> set[str]:
+        """Notes the parents of changed queues; the queues that became parents or stopped being parents."""
+        before: Counter[str] = Counter()
+        for name in names:
+            queue = session.queues.get(name)
+            parent = "" if queue is None or name == ROOT else queue.parent or ROOT
+            known = self._parents.pop(name, "")
+            if parent:
+                self._parents[name] = parent
+            for one, change in ((known, -1), (parent, 1)):
+                before.setdefault(one, self._children[one])
+                self._children[one] += change
+        return {one for one, count in before.items() if one and (count > 0) != (self._children[one] > 0)}
+
     def _warnings(self, queue: Queue, shares: AbstractSet[str]) -> list[tuple[reasons.Reason, str]]:
         found: list[tuple[reasons.Reason, str]] = []
-        limits = {
-            "capability": queue.capability or {},
-            "deserved": queue.deserved or {},
-            "guarantee": queue.guarantee or {},
-        }
-        unenforced = unenforced_limits(limits, queue.annotations, self._plugins, shares)
-        if unenforced:
-            detail = "; ".join(f"{finding.field}: {finding.message}" for finding in unenforced)
+        is_parent = self._children[queue.name] > 0
+        findings = unenforced(queue, self._plugins, is_parent=is_parent, shares=shares)
+        if findings:
+            detail = "; ".join(f"{finding.field}: {finding.message}" for finding in findings)
             row = reasons.LIMIT_NOT_ENFORCED
             found.append((row, row.render(detail=detail)))
         text = queue.annotations.get(QUEUE_NAMESPACES)

@@ -18,6 +18,7 @@ from capcard_sched.framework.api.problems import ConfProblem, ConfProblems, Path
 from capcard_sched.framework.conf.metrics_section import read_metrics
 from capcard_sched.framework.conf.registry import RegistryError
 from capcard_sched.model.yaml_reader import YamlError, read_document
+from capcard_sched.validation.hint_checks import QuotaPlugins
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -59,6 +60,13 @@ class Conf(msgspec.Struct, frozen=True):
     def option(self, plugin: str) -> PluginOption | None:
         """The entry of a plugin."""
         return next((option for tier in self.tiers for option in tier if option.name == plugin), None)
+
+    @property
+    def quota_plugins(self) -> QuotaPlugins:
+        """What decides which limits of queues have an effect."""
+        capacity = self.option("capacity")
+        names = frozenset(option.name for tier in self.tiers for option in tier)
+        return QuotaPlugins(names, capacity is not None and capacity.switches["enableHierarchy"])
 
 
 class ConfResult(NamedTuple):

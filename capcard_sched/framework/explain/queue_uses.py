@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from capcard_sched.framework.explain.limits import quota_samples, share_totals
+from capcard_sched.framework.quota.limits import unenforced
 from capcard_sched.model.annotations import CARD_QUOTA
 from capcard_sched.model.cards import is_card_quota
 from capcard_sched.model.explanation import CardUse, QueueUse
-from capcard_sched.model.queue import ancestors
+from capcard_sched.model.queue import ROOT, ancestors
 from capcard_sched.model.resources import CPU, MEMORY, PODS
 from capcard_sched.model.status import PodGroupPhase
 from capcard_sched.validation.checks import check_card_quota
-from capcard_sched.validation.hint_checks import unenforced_limits
 
 if TYPE_CHECKING:
     from capcard_sched.framework.core import CoreSnapshot
@@ -26,6 +26,7 @@ def queue_uses(snapshot: CoreSnapshot) -> tuple[QueueUse, ...]:
     for queue in queues.values():
         for above in ancestors(queue, queues):
             usage[above.name] += queue.allocated
+    plugins, parents = snapshot.conf.quota_plugins, {queue.parent or ROOT for queue in queues.values()}
     found: list[QueueUse] = []
     # A deleted queue with live pods stays visible.
     for name, queue in sorted(queues.items()):
@@ -40,18 +41,13 @@ def queue_uses(snapshot: CoreSnapshot) -> tuple[QueueUse, ...]:
         }
         jobs = queue.jobs.values()
         waiting = sum(1 for job in jobs if job.pending or job.phase is PodGroupPhase.PENDING)
-        fields = {
-            "capability": limits,
-            "deserved": queue.deserved or {},
-            "guarantee": queue.guarantee or {},
-        }
         findings = [
             *(
                 finding
                 for finding in check_card_quota(queue.annotations.get(CARD_QUOTA, ""))
                 if finding.severity == "error"
             ),
-            *unenforced_limits(fields, queue.annotations, snapshot.plugin_names, snapshot.state.shares),
+            *unenforced(queue, plugins, is_parent=name in parents, shares=snapshot.state.shares),
         ]
         warnings = tuple(f"{finding.field}: {finding.message}" for finding in findings)
         state = queue.state or "Open"

@@ -8,13 +8,18 @@ import numpy as np
 
 from capcard_sched.model.refusal import Figures, Refusal
 from capcard_sched.model.resources import CPU, MEMORY, PODS
+from capcard_sched.validation.hint_checks import unenforced_limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from collections.abc import Set as AbstractSet
 
     from capcard_sched.framework.api.node_view import Rows
+    from capcard_sched.model.queue import Queue
     from capcard_sched.model.reasons import Reason
     from capcard_sched.model.resources import Amounts, ResourceColumns, Vector
+    from capcard_sched.validation.checks import Finding
+    from capcard_sched.validation.hint_checks import QuotaPlugins
 
 #: Base units. No limit: above any amount, small enough to add amounts to.
 UNLIMITED: Final = 2**62
@@ -67,6 +72,16 @@ def limiting_total(total: Vector, guaranteed: Vector, shares: Rows) -> Vector:
     found = total.copy()
     found[shares[guaranteed[shares] == 0]] = UNLIMITED
     return found
+
+
+def unenforced(queue: Queue, plugins: QuotaPlugins, *, is_parent: bool, shares: AbstractSet[str]) -> list[Finding]:
+    """Warnings about limits of a queue without effect. `shares`: resources of shared devices."""
+    limits = {
+        "capability": queue.capability or {},
+        "deserved": queue.deserved or {},
+        "guarantee": queue.guarantee or {},
+    }
+    return unenforced_limits(queue.name, limits, queue.annotations, plugins, is_parent=is_parent, shares=shares)
 
 
 def tightest(bounds: Iterable[QuotaBound], wanted: int) -> tuple[int, Sequence[QuotaBound]]:

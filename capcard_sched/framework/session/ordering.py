@@ -50,8 +50,8 @@ class KeyHeap(Generic[Item]):
         heappush(self._entries, (self.key(item) if key is None else key, self._pushes, item))
 
     def __iter__(self) -> Iterator[Item]:
-        """The items, in no particular order."""
-        return (entry[2] for entry in self._entries)
+        """The items in their order, whatever the order of their pushes. O(n log n)."""
+        return (entry[2] for entry in sorted(self._entries))
 
     def pop(self) -> Item:
         """Removes and returns the first item. O(log n). IndexError when empty."""

@@ -50,8 +50,7 @@ def text(h: Harness, result: StepResult) -> str:
     """All that a session decided and reported, one fact per line."""
     report = result.report
     lines = [_json(intent) for intent in result.intents]
-    lines += sorted(_json(entry) for entry in report.refusals)
-    lines += [_json(entry) for entry in (*report.warnings, *report.placed, *report.errors)]
+    lines += [_json(entry) for entry in (*report.refusals, *report.warnings, *report.placed, *report.errors)]
     lines.append(_json([sorted(report.bound), sorted(report.cuts), report.unfinished]))
     lines.append(_json([report.enqueued, report.evicted, report.requeued, report.evictions_tried, report.visited_jobs]))
     lines.append(_json([report.examined_nodes, result.idle, result.next_wakeup, result.only_retries]))

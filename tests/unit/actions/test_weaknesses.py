@@ -134,6 +134,19 @@ def test_w36_a_queue_with_dequeue_strategy_fifo_is_strict_fifo(dequeue: str | No
     assert h.binds.keys() == bound
 
 
+def test_w36_the_jobs_behind_the_head_are_refused_in_their_order() -> None:
+    h = Harness(_IN_TURN_CONF, run=True)
+    h.queue("q", dequeue="fifo")
+    h.node("n0", cpu="4")
+    for name in "0xhgadfkbelmc":
+        h.priority_class(f"p{name}", 1000 - ord(name))
+        h.group(name, queue="q", phase="Pending", priority_class=f"p{name}")
+        h.pod(f"{name}-w-0", group=name, requests={"cpu": "5"})
+    refusals = h.step().report.refusals
+    behind = [ref.name for ref, refusal in refusals if "Waiting behind <default/0>" in refusal.message]
+    assert behind == [*"abcdefghklmx"]
+
+
 @pytest.mark.parametrize("actions", ["allocate, {}", "{}, allocate"], ids=["after allocate", "before allocate"])
 @pytest.mark.parametrize("action, owner", [("preempt", "qi"), ("reclaim", "qt")])
 @pytest.mark.parametrize("dequeue, gone", [("traverse", ["low-w-0"]), ("fifo", [])])

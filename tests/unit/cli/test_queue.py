@@ -200,7 +200,12 @@ def test_a_limit_that_no_plugin_enforces_is_a_warning(tmp_path: Path, capsys: py
     conf = tmp_path / "gang.conf"
     conf.write_text("actions: enqueue\ntiers: [{plugins: [{name: gang}]}]\n")
     assert run(["queue", "list", "team", "-f", str(path), "--scheduler-conf", str(conf)]) == 0
-    (warning,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning")]
+    *others, warning = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning")]
+    assert others == [
+        f'warning: queue team: spec.capability["{name}"]: not enforced: no plugin of the scheduler-conf limits {name} '
+        "by capability"
+        for name in ("cpu", "memory")
+    ]
     assert warning == (
         'warning: queue team: metadata.annotations["volcano.sh/card.quota"]: not enforced: the scheduler-conf has no '
         "plugin capacity-card"

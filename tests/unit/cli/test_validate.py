@@ -372,7 +372,8 @@ CARD_FIELD = 'metadata.annotations["volcano.sh/card.quota"]'
         pytest.param("", DEVICE_FIELDS, id="built-in scheduler-conf"),
         pytest.param("capacity-card", DEVICE_FIELDS, id="capacity-card"),
         pytest.param("capacity", [CARD_FIELD], id="capacity"),
-        pytest.param("gang", [*DEVICE_FIELDS, CARD_FIELD], id="no quota plugin"),
+        pytest.param("gang", ['spec.capability["cpu"]', *DEVICE_FIELDS, CARD_FIELD], id="no quota plugin"),
+        pytest.param("proportion", ['spec.deserved["nvidia.com/gpu"]', CARD_FIELD], id="proportion"),
     ],
 )
 def test_limits_that_no_plugin_enforces_are_warnings(

@@ -47,6 +47,47 @@ def test_a_limit_without_effect_is_an_event_on_the_queue(
     assert reported == ([] if detail is None else [detail])
 
 
+CAPACITY_TREE = "capacity\n    enableHierarchy: true"
+
+
+def below(path: str, resource: str) -> str:
+    return (
+        f'{path}["{resource}"]: not enforced for the queues below dept: '
+        "only the plugin capacity with enableHierarchy: true enforces it there"
+    )
+
+
+@pytest.mark.parametrize(
+    ("plugin", "fields", "details"),
+    [
+        ("capacity-card", {"capability": {"cpu": 8}}, [below("spec.capability", "cpu")]),
+        ("capacity-card", {"guarantee": {"cpu": 8}}, [below("spec.guarantee.resource", "cpu")]),
+        ("capacity-card", {"capability": {"volcano.sh/vgpu-number": 8}, "cards": {"A": 1}}, []),
+        ("capacity", {"capability": {"memory": "1Gi"}}, [below("spec.capability", "memory")]),
+        ("proportion", {"capability": {GPU: 8}}, [below("spec.capability", GPU)]),
+        (CAPACITY_TREE, {"capability": {"cpu": 8, GPU: 8}}, []),
+    ],
+)
+def test_a_limit_of_a_parent_without_effect_below_it_is_reported(
+    plugin: str, fields: Mapping[str, Any], details: list[str]
+) -> None:
+    h = Harness(CONF % plugin)
+    h.queue("dept", **fields)
+    assert h.step().report.warnings == []
+    h.queue("team", parent="dept")
+    h.queue("other", parent="dept")
+    expected = "; ".join(details)
+    assert [message for _, message in h.step().report.warnings] == ([expected] if details else [])
+    assert h.event_messages("Queue", "dept") == ([("LimitNotEnforced", expected)] if details else [])
+    h.queue("team", parent="root")
+    h.queue("dept", **fields)
+    h.step()
+    h.delete_queue("other")
+    h.step()
+    h.queue("third", parent="dept")
+    assert [message for _, message in h.step().report.warnings] == ([expected] if details else [])
+
+
 def test_the_log_gets_each_warning_once() -> None:
     h = Harness(CONF % "proportion")
     h.queue("q", cards={"A": 1})

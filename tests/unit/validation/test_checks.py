@@ -325,3 +325,34 @@ def test_a_registration_of_shared_cards_is_checked(text: str, expected: list[str
     assert severities(findings) == expected
     assert {finding.accepted for finding in findings} <= {"uuid,count,memory,type,health,mode:"}
     assert all(finding.field == 'metadata.annotations["volcano.sh/node-vgpu-register"]' for finding in findings)
+
+
+def _workload(own: dict[str, str], template: dict[str, str]) -> dict[str, Any]:
+    spec = {"containers": [{"name": "c", "resources": {"limits": {"nvidia.com/gpu": 1}}}]}
+    return {
+        "apiVersion": "batch.volcano.sh/v1alpha1",
+        "kind": "Job",
+        "metadata": {"name": "j", "annotations": {"volcano.sh/card.request": '{"H200": 2}', **own}},
+        "spec": {
+            "tasks": [{"name": "w", "replicas": 2, "template": {"metadata": {"annotations": template}, "spec": spec}}]
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    "own, template, messages",
+    [
+        ({}, {"volcano.sh/card.nmae": "H200"}, ['unknown annotation; did you mean "volcano.sh/card.name"?']),
+        ({"volcano.sh/card.name": "H200"}, {}, ["has no effect here: it is read from the pod template"]),
+        (
+            {},
+            {"volcano.sh/card.nmae": "H100", "volcano.sh/card.name": "H200", "volcano.sh/preemptable": "yes"},
+            ['unknown annotation; did you mean "volcano.sh/card.name"?', '"yes" is not accepted'],
+        ),
+    ],
+)
+def test_a_misspelt_or_misplaced_annotation_comes_first_and_without_its_consequences(
+    own: dict[str, str], template: dict[str, str], messages: list[str]
+) -> None:
+    found = [finding.message for _, finding in check_objects([_workload(own, template)])]
+    assert [message[: len(start)] for message, start in zip(found, messages, strict=True)] == messages
