@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -180,40 +181,30 @@ class ChargeError(ValueError):
     """A charge cannot be computed; the message is the `error` of GetTaskRequestResourceFailed."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class CardDemand:
     """The demand of one task class."""
 
-    __slots__ = ("_fixed", "alternatives", "amount", "claim", "error", "names", "positions", "several", "unnamed")
+    #: The charge while no node is chosen.
+    claim: Charge
+    #: Cards the pod accepts, in the order of its annotation, preferred first.
+    names: tuple[str, ...]
+    #: Those of them that some node offers.
+    alternatives: tuple[str, ...]
+    #: Why the card part of the charge cannot be computed, "" when it can.
+    error: str
+    #: The card resource requested without a card name and without a charge.
+    unnamed: str
+    amount: int = field(init=False)
+    several: bool = field(init=False)
+    _fixed: dict[tuple[str, int], Charge] = field(init=False, default_factory=dict)
 
-    def __init__(
-        self,
-        claim: Charge,
-        names: tuple[str, ...] = (),
-        alternatives: tuple[str, ...] = (),
-        *,
-        error: str = "",
-        unnamed: str = "",
-    ) -> None:
-        #: The charge while no node is chosen.
-        self.claim = claim
-        self.amount = claim.amount
-        #: Cards the pod accepts, in the order of its annotation, preferred first.
-        self.names = names
-        #: Those of them that some node offers.
-        self.alternatives = alternatives
-        #: 0-based place of each alternative among `names`.
-        self.positions = tuple(names.index(card) for card in alternatives)
-        self.several = len(alternatives) > 1
-        #: Why the card part of the charge cannot be computed, "" when it can.
-        self.error = error
-        #: The card resource requested without a card name and without a charge.
-        self.unnamed = unnamed
-        self._fixed: dict[tuple[str, int], Charge] = {}
+    def __post_init__(self) -> None:
+        self.amount = self.claim.amount
+        self.several = len(self.alternatives) > 1
 
-    def on(self, card: str) -> Charge:
-        return self.claim if not card else self.fixed(card, self.amount)
-
-    def fixed(self, card: str, amount: int) -> Charge:
+    def on(self, card: str, amount: int) -> Charge:
+        """The charge of a pod that holds an amount of one card."""
         claim = self.claim
         if (card, amount) == (claim.card, claim.amount) and claim.complete:
             return claim
@@ -261,12 +252,12 @@ class CardDemands:
             return demand.claim
         found = self._held_on(task.cls, node) if node is not None else None
         if found is not None:
-            return demand.fixed(*found)
+            return demand.on(*found)
         if before is not None and charged:
-            return demand.fixed(before.card, before.amount)
+            return demand.on(before.card, before.amount)
         if demand.alternatives and task.assigned_card in demand.names:
-            return demand.on(task.assigned_card)  # also one that no node offers any more
-        return demand.on(demand.alternatives[0]) if demand.several else demand.claim
+            return demand.on(task.assigned_card, demand.amount)  # also one that no node offers any more
+        return demand.on(demand.alternatives[0], demand.amount) if demand.several else demand.claim
 
     def _held_on(self, cls: TaskClass, node: Node) -> tuple[str, int] | None:
         """The card of a node that pods of the class hold there, and its amount; the largest amount of several."""
@@ -313,7 +304,7 @@ class CardDemands:
         card = "|".join(alternatives)
         amounts = tuple([each for each in ((CPU_KEY, cpu), (MEMORY_KEY, memory), *shares, (card, amount)) if each[1]])
         claim = Charge(amounts, card, amount, cls.id, not error, shares)
-        return CardDemand(claim, names, alternatives, error=error, unnamed=unnamed)
+        return CardDemand(claim, names, alternatives, error, unnamed)
 
     def _resource(self, cls: TaskClass, written: str, names: Collection[str], alternatives: Collection[str]) -> str:
         """The one resource name of the pod's cards. Raises ChargeError."""

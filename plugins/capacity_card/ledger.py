@@ -188,7 +188,7 @@ class Ledger:
 
     def _open_job(self, job: Job) -> JobAccount:
         queue = self.queues[job.queue]
-        account = self.jobs[job.key] = JobAccount(job, queue)
+        account = self.jobs[job.key] = JobAccount(job, queue, job.phase)
         queue.jobs.add(job.key)
         self._stale[queue.name].add(job.key)
         return account
@@ -280,22 +280,16 @@ class Ledger:
         return account
 
     def _charge_on(self, account: JobAccount, demand: CardDemand, task: Task, node: Node) -> Charge:
-        if task.status in _NEWLY_PLACED and demand.several:
-            card = self._card_on(account, demand, task.cls, node)
-            if card:
-                return demand.on(card)
-        return self._demands.placed(task, node)
-
-    def _card_on(self, account: JobAccount, demand: CardDemand, cls: TaskClass, node: Node) -> str:
-        """The alternative a new pod gets on a node: the first offered with quota, else the first offered, else ""."""
-        choices = self._demands.choices_on(demand, cls, node)
-        fixed = self.fixed_card(account, demand)
-        if fixed in choices:
-            return fixed
-        for card in choices:
-            if self.free(account.queue, card) >= demand.amount:
-                return card
-        return choices[0] if choices else ""
+        """A new pod with alternatives gets the first that the node offers with quota, else the first it offers."""
+        several = demand.several and task.status in _NEWLY_PLACED
+        choices = self._demands.choices_on(demand, task.cls, node) if several else []
+        if not choices:
+            return self._demands.placed(task, node)
+        card = self.fixed_card(account, demand)
+        if card not in choices:
+            fitting = (card for card in choices if self.free(account.queue, card) >= demand.amount)
+            card = next(fitting, choices[0])
+        return demand.on(card, demand.amount)
 
     def _book(self, account: JobAccount, cls: TaskClass, charge: Charge, times: int) -> None:
         for book in (account, *account.queue.books):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from capcard_sched.model.annotations import CARD_REQUEST
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from capcard_sched.plugins.capacity_card.charge import Charge
 
 _NO_INDEX = 1 << 62
+_class_of = attrgetter("cls")
 _ALLOCATED, _PENDING, _LEAVING = range(3)
 #: On their node, but not part of the job any more.
 _GOING = frozenset({TaskStatus.RELEASING, TaskStatus.UNKNOWN})
@@ -127,12 +129,11 @@ class Minimum:
         first = next(iter(tasks.values()))
         cls, status = first.cls, first.status
         gated = status is TaskStatus.PENDING and len(job.pending) < count
-        if gated or job.counts[status] < count or any(task.cls is not cls for task in tasks.values()):
+        if gated or job.counts[status] < count or len(set(map(_class_of, tasks.values()))) > 1:
             return None
         if held and status not in _GOING:
-            charges = iter(held.values())
-            charge = next(charges)
-            return None if any(other is not charge for other in charges) else _Member(_ALLOCATED, first, charge, count)
+            charge = next(iter(held.values()))
+            return _Member(_ALLOCATED, first, charge, count) if len(set(map(id, held.values()))) == 1 else None
         return _Member(_PENDING, first, self._demands.of(cls).claim, count) if status is TaskStatus.PENDING else None
 
     def request_of(self, job: Job) -> CardRequest:

@@ -6,6 +6,7 @@ the cluster has: quotas may exceed the cards of the cluster on purpose.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -94,10 +95,7 @@ class QueueQuota(NamedTuple):
 
     def limit(self, key: str) -> int:
         """The limit of the queue's own jobs: 0 for a card that is not listed, none for a share that is not named."""
-        limit = self.limits.get(key)
-        if limit is not None:
-            return limit
-        return UNLIMITED if key in PLAIN or key in self.known_shares else 0
+        return self.limits.get(key, UNLIMITED if key in self.known_shares else 0)
 
     @property
     def limits_below(self) -> bool:
@@ -147,26 +145,24 @@ def queue_quota(queue: Queue, known_shares: frozenset[str], free: Mapping[str, i
     return QueueQuota(cards.cards, cards.problem, cards.present, shares, known_shares, plain, limits, deserved)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ChargeBook:
     """The amounts of one job, or their sums over the jobs of a queue, or of a queue and all queues below it."""
 
-    __slots__ = ("allocated", "elastic", "inqueue", "pending", "releasing", "seen", "version")
-
-    def __init__(self) -> None:
-        #: Charges of pods on nodes until they are gone, and of pods nominated in this session.
-        self.allocated = ChargeSum()
-        #: Those of them that are being released.
-        self.releasing = ChargeSum()
-        #: Charges of Pending pods.
-        self.pending = ChargeSum()
-        #: Reservations of admitted jobs: their requests that are not allocated yet.
-        self.inqueue = ChargeSum()
-        #: Amounts that jobs hold beyond their minimum.
-        self.elastic = ChargeSum()
-        #: Keys that ever had an amount here: their series stay, at 0.
-        self.seen: set[str] = set()
-        #: Incremented with every change of the quota and of the sums that admission reads.
-        self.version = 0
+    #: Charges of pods on nodes until they are gone, and of pods nominated in this session.
+    allocated: ChargeSum = field(init=False, default_factory=ChargeSum)
+    #: Those of them that are being released.
+    releasing: ChargeSum = field(init=False, default_factory=ChargeSum)
+    #: Charges of Pending pods.
+    pending: ChargeSum = field(init=False, default_factory=ChargeSum)
+    #: Reservations of admitted jobs: their requests that are not allocated yet.
+    inqueue: ChargeSum = field(init=False, default_factory=ChargeSum)
+    #: Amounts that jobs hold beyond their minimum.
+    elastic: ChargeSum = field(init=False, default_factory=ChargeSum)
+    #: Keys that ever had an amount here: their series stay, at 0.
+    seen: set[str] = field(init=False, default_factory=set)
+    #: Incremented with every change of the quota and of the sums that admission reads.
+    version: int = field(init=False, default=0)
 
     def _sums(self) -> tuple[ChargeSum, ...]:
         return self.allocated, self.releasing, self.pending, self.inqueue, self.elastic
@@ -263,29 +259,26 @@ def limit_by_ancestors(accounts: Iterable[QueueAccount], limited: set[str]) -> I
             yield account
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class JobAccount(ChargeBook):
     """The amounts one job adds to its queue."""
 
-    __slots__ = ("admitted", "by_service", "charges", "impossible", "job", "leaving", "phase", "quantities", "queue")
-
-    def __init__(self, job: Job, queue: QueueAccount) -> None:
-        super().__init__()
-        self.job = job
-        self.queue = queue
-        #: Charges of the pods that hold quota, by uid.
-        self.charges: dict[str, Charge] = {}
-        #: Uids of those of them that are being released.
-        self.leaving: set[str] = set()
-        #: Thousandths of cards held, by (card, service type).
-        self.by_service: dict[tuple[str, ServiceType], int] = {}
-        #: Admitted in this session; the phase may still be Pending.
-        self.admitted = False
-        #: The phase that `inqueue` was computed for.
-        self.phase = job.phase
-        #: None until computed.
-        self.quantities: JobQuantities | None = None
-        #: The limit of its queue or of an ancestor that the minimum of the job exceeds, whatever the usage; or None.
-        self.impossible: QuotaShortage | None = None
+    job: Job
+    queue: QueueAccount
+    #: The phase that `inqueue` was computed for.
+    phase: PodGroupPhase
+    #: Charges of the pods that hold quota, by uid.
+    charges: dict[str, Charge] = field(init=False, default_factory=dict)
+    #: Uids of those of them that are being released.
+    leaving: set[str] = field(init=False, default_factory=set)
+    #: Thousandths of cards held, by (card, service type).
+    by_service: dict[tuple[str, ServiceType], int] = field(init=False, default_factory=dict)
+    #: Admitted in this session; the phase may still be Pending.
+    admitted: bool = field(init=False, default=False)
+    #: None until computed.
+    quantities: JobQuantities | None = field(init=False, default=None)
+    #: The limit of its queue or of an ancestor that the minimum of the job exceeds, whatever the usage; or None.
+    impossible: QuotaShortage | None = field(init=False, default=None)
 
     def assess(self, quantities: JobQuantities, impossible: QuotaShortage | None) -> None:
         """Replace the job's quantities and update the sums of its queue. `impossible`: its need exceeds a quota."""

@@ -82,7 +82,8 @@ class CardSelection(Plugin):
             return None
         weight = self.arguments.node_order_weight
         # index -1 (no usable alternative) picks the last entry
-        by_alternative = np.array([100 * 0.5**position * weight for position in demand.positions] + [0.0])
+        positions = [demand.names.index(card) for card in choice.alternatives]
+        by_alternative = np.array([100 * 0.5**position * weight for position in positions] + [0.0])
         found: Scores = by_alternative[rows.take(self.inventory.alternative_index(choice.alternatives, choice.usable))]
         return found
 
