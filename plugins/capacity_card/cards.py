@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ from capcard_sched.model.resources import CPU, MEMORY, VGPU_RESOURCES
 from capcard_sched.plugins.capacity_card.charge import CPU_KEY, MEMORY_KEY, Charge
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Container, Iterable, Mapping
+    from collections.abc import Callable, Collection, Container, Iterable, Mapping
 
     from capcard_sched.framework.api.node_view import Mask, Rows
     from capcard_sched.framework.session.session import Session
@@ -30,6 +31,24 @@ _DEFAULT_SHARES = frozenset(VGPU_RESOURCES)
 
 def _resources(cards: NodeCards) -> list[tuple[str, str]]:
     return [(card, resource) for card, (_, resource) in cards.cards.items()]
+
+
+class CardAmounts(NamedTuple):
+    """A parsed annotation that gives amounts to cards: all of it or nothing."""
+
+    #: Card, or `A|B`, to thousandths.
+    cards: Mapping[str, int]
+    #: The syntax error, "" for a valid annotation.
+    problem: str
+
+
+@lru_cache(maxsize=4096)
+def parsed(parse: Callable[[str | None], Mapping[str, int]], text: str | None) -> CardAmounts:
+    """The amounts of an annotation, read by `parse_card_quota` or `parse_card_request`."""
+    try:
+        return CardAmounts(parse(text), "")
+    except CardSyntaxError as problem:
+        return CardAmounts({}, str(problem))
 
 
 class _CardOffer(NamedTuple):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from capcard_sched.model.annotations import CARD_REQUEST
-from capcard_sched.model.cards import CardSyntaxError, parse_card_request
+from capcard_sched.model.cards import parse_card_request
 from capcard_sched.model.status import COMPLETED_STATUSES, PodGroupPhase, TaskStatus
-from capcard_sched.plugins.capacity_card.cards import mixed_resources
+from capcard_sched.plugins.capacity_card.cards import CardAmounts, mixed_resources, parsed
 from capcard_sched.plugins.capacity_card.charge import PLAIN, ChargeSum, alternatives_of, same_set
 
 if TYPE_CHECKING:
@@ -25,14 +24,6 @@ _class_of = attrgetter("cls")
 _ALLOCATED, _PENDING, _LEAVING = range(3)
 #: On their node, but not part of the job any more.
 _GOING = frozenset({TaskStatus.RELEASING, TaskStatus.UNKNOWN})
-
-
-class CardRequest(NamedTuple):
-    """The parsed annotation `volcano.sh/card.request`."""
-
-    cards: Mapping[str, int]
-    #: The syntax error, "" for a valid annotation; `cards` is empty with an error.
-    problem: str
 
 
 class JobQuantities(NamedTuple):
@@ -136,16 +127,13 @@ class Minimum:
             return _Member(_ALLOCATED, first, charge, count) if len(set(map(id, held.values()))) == 1 else None
         return _Member(_PENDING, first, self._demands.of(cls).claim, count) if status is TaskStatus.PENDING else None
 
-    def request_of(self, job: Job) -> CardRequest:
+    def request_of(self, job: Job) -> CardAmounts:
         """The job's `card.request`; invalid when malformed, or when a key mixes cards of different resources."""
-        text = job.annotations.get(CARD_REQUEST, "")
-        if not text:
-            return _NO_REQUEST
-        request = _parse(text)
+        request = parsed(parse_card_request, job.annotations.get(CARD_REQUEST))
         for key in request.cards:
             sets = [self._inventory.resources_of(card) for card in alternatives_of(key)]
             if len(sets) > 1 and all(sets) and not frozenset.intersection(*sets):
-                return CardRequest({}, mixed_resources(key, frozenset.union(*sets)))
+                return CardAmounts({}, mixed_resources(key, frozenset.union(*sets)))
         return request
 
     def names_in(self, job: Job) -> set[str]:
@@ -225,10 +213,8 @@ def minimum_set(job: Job, members: Sequence[_Member]) -> Sequence[_Member]:
         return [members[0]._replace(size=size)] if size > 0 else []
     if len(members) <= job.min_available:
         return members
-    if job.checks_roles or len({member.charge for member in members}) > 1:
-        ordered = sorted(members, key=_Member.order)
-    else:
-        ordered = sorted(members, key=lambda member: member.rank)
+    matters = job.checks_roles or len({member.charge for member in members}) > 1
+    ordered = sorted(members, key=_Member.order if matters else attrgetter("rank"))
     left = dict(job.min_task_member) if job.checks_roles else {}
     chosen, others = [], []
     for member in ordered:
@@ -247,14 +233,3 @@ def _total(members: Iterable[_Member], rank: int | None = None) -> ChargeSum:
         if rank is None or member.rank == rank:
             total.add(member.charge.amounts, member.size)
     return total
-
-
-_NO_REQUEST = CardRequest({}, "")
-
-
-@lru_cache(maxsize=4096)
-def _parse(text: str) -> CardRequest:
-    try:
-        return CardRequest(parse_card_request(text), "")
-    except CardSyntaxError as problem:
-        return CardRequest({}, str(problem))

@@ -2,7 +2,7 @@
 
 Sums by queue and bounds on further pods come from `framework/quota`. Inputs: `cards` (of nodes and pods), `minimum`
 (request of a job), `quota` (limits and accounts of a queue). Usage: `charge`, `ledger`. Hooks by subject, each a class
-above the one before: `selection`, `quota_checks` with `multi_card_admission`, `reclaim`. Output: `reporting`.
+above the one before: `selection`, `quota_checks` with `multi_card_admission`, `reclaim`, `reporting`.
 """
 
 from __future__ import annotations
@@ -11,37 +11,23 @@ from typing import TYPE_CHECKING
 
 from capcard_sched.model.annotations import CARD_ASSIGNED
 from capcard_sched.model.explanation import JobCards, PodCards
-from capcard_sched.plugins.capacity_card.reclaim import CardReclaim
-from capcard_sched.plugins.capacity_card.reporting import (
-    ValidationWarnings,
-    count_evictions,
-    publish_card_usage,
-    samples,
-)
+from capcard_sched.plugins.capacity_card.reporting import CardReports
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from capcard_sched.framework.api.plugin import Placement, Sample
+    from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.task_class import TaskClass
 
 
-class CapacityCard(CardReclaim):
+class CapacityCard(CardReports):
     """Limits queues and subtrees by card model at enqueue, allocate and preempt, and reclaims cards from training jobs.
 
-    Keeps the accounts of jobs and queues, and reports them.
+    Keeps the accounts of jobs and queues.
     """
 
     name = "capacity-card"
-
-    def setup(self) -> None:
-        super().setup()
-        #: (victim's queue, reclaimer's queue, card of the victim or "") to pods evicted by reclaim.
-        self.evictions: dict[tuple[str, str, str], int] = {}
-        self.warnings = ValidationWarnings(self.inventory, self.demands, self.minimum, self.ledger)
 
     def open(self, session: Session) -> None:
         super().open(session)
@@ -51,15 +37,7 @@ class CapacityCard(CardReclaim):
         if renamed or session.changed.everything or self.demands.over_capacity:
             self.demands.forget()
         queues, jobs = self.ledger.refresh(session, renamed)
-        self.warnings.report(session, queues, jobs)
-
-    def close(self, session: Session) -> None:
-        count_evictions(session, self.ledger, self.evictions)
-        if self.arguments.publish_card_usage:
-            publish_card_usage(session, self.ledger)
-
-    def metrics(self) -> Iterator[Sample]:
-        return samples(self.ledger, self.inventory, self.refusals, self.warnings, self.evictions)
+        self._report_invalid(session, queues, jobs)
 
     def job_cards(self, job: Job) -> JobCards | None:
         account = self.ledger.jobs.get(job.key)

@@ -7,14 +7,14 @@ the cluster has: quotas may exceed the cards of the cluster on purpose.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from capcard_sched.framework.quota.limits import UNLIMITED
 from capcard_sched.framework.quota.queue_sums import awaits_pods
 from capcard_sched.model.annotations import CARD_QUOTA
-from capcard_sched.model.cards import CardSyntaxError, is_card_quota, parse_card_quota
+from capcard_sched.model.cards import is_card_quota, parse_card_quota
 from capcard_sched.model.status import PodGroupPhase
+from capcard_sched.plugins.capacity_card.cards import parsed
 from capcard_sched.plugins.capacity_card.charge import PLAIN, ChargeSum
 
 if TYPE_CHECKING:
@@ -28,26 +28,6 @@ if TYPE_CHECKING:
     from capcard_sched.plugins.capacity_card.arguments import ServiceType
     from capcard_sched.plugins.capacity_card.charge import Charge
     from capcard_sched.plugins.capacity_card.minimum import JobQuantities
-
-
-class CardQuota(NamedTuple):
-    """The parsed annotation `volcano.sh/card.quota`: all of it or nothing."""
-
-    #: Card to thousandths. A card that is not listed has quota 0.
-    cards: Mapping[str, int]
-    #: The syntax error, "" for a valid annotation.
-    problem: str
-    #: Whether the queue has the annotation. Without it a parent limits nothing.
-    present: bool
-
-
-@lru_cache(maxsize=1024)
-def card_quota(text: str | None) -> CardQuota:
-    """The card quota of an annotation; empty when any part of it is malformed."""
-    try:
-        return CardQuota(parse_card_quota(text), "", is_card_quota(text))
-    except CardSyntaxError as problem:
-        return CardQuota({}, str(problem), present=True)
 
 
 class Dimension(NamedTuple):
@@ -78,9 +58,11 @@ def dimension(queue: Queue, name: str, free: int) -> Dimension:
 class QueueQuota(NamedTuple):
     """All limits of a queue."""
 
+    #: Card to thousandths. A card that is not listed has quota 0.
     cards: Mapping[str, int]
+    #: The syntax error of the card quota, "" for a valid one.
     problem: str
-    #: Whether the cards of queues below it are limited too.
+    #: Whether the cards of queues below it are limited too: the queue has a card quota.
     limits_subtree: bool
     #: Limits of the shared devices that `spec.capability` names.
     shares: Mapping[str, int]
@@ -136,13 +118,14 @@ def queue_quota(queue: Queue, known_shares: frozenset[str], free: Mapping[str, i
 
     `known_shares`: resources of shared devices. `free`: cpu and memory that no queue is guaranteed, by key.
     """
-    cards = card_quota(queue.annotations.get(CARD_QUOTA))
+    text = queue.annotations.get(CARD_QUOTA)
+    cards, problem = parsed(parse_card_quota, text)
     plain = {key: dimension(queue, name, free[key]) for key, name in PLAIN.items()}
     shares = {name: amount for name, amount in (queue.capability or {}).items() if name in known_shares}
-    limits = {**cards.cards, **shares, **{key: one.limit for key, one in plain.items()}}
-    deserved = {**cards.cards, **{key: one.deserved for key, one in plain.items()}}
+    limits = {**cards, **shares, **{key: one.limit for key, one in plain.items()}}
+    deserved = {**cards, **{key: one.deserved for key, one in plain.items()}}
     deserved = {key: amount for key, amount in deserved.items() if amount > 0}
-    return QueueQuota(cards.cards, cards.problem, cards.present, shares, known_shares, plain, limits, deserved)
+    return QueueQuota(cards, problem, is_card_quota(text), shares, known_shares, plain, limits, deserved)
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -277,7 +277,8 @@ class QuotaChecks(CardSelection):
         elif account.quota.is_empty:
             text = EMPTY_QUEUE_CAPABILITY.render(queue=queue, capability=_EMPTY, verb=_VERBS[hook])
             also = ((EMPTY_QUEUE_CAPABILITY.code, text),)
-        return self._refusal(hook, queue, row, message, figures, found.alternatives, also=also, pods_too=pods_too)
+        refusal = self._refusal(hook, queue, row, message, pods_too=pods_too)
+        return msgspec.structs.replace(refusal, figures=figures, alternatives=found.alternatives, also=also)
 
     def _no_charge(self, hook: _Hook, queue: str, error: str, *, pods_too: bool = False) -> Refusal:
         row = GET_TASK_REQUEST_RESOURCE_FAILED
@@ -294,32 +295,13 @@ class QuotaChecks(CardSelection):
         return self._refusal(hook, queue, QUEUE_NOT_FOUND, QUEUE_NOT_FOUND.render(queue=queue))
 
     def _refusal(
-        self,
-        hook: _Hook,
-        queue: str,
-        row: Reason,
-        message: str,
-        figures: Figures | None = None,
-        alternatives: tuple[Figures, ...] = (),
-        *,
-        also: tuple[tuple[str, str], ...] = (),
-        event: bool = True,
-        pods_too: bool = False,
+        self, hook: _Hook, queue: str, row: Reason, message: str, *, event: bool = True, pods_too: bool = False
     ) -> Refusal:
         key = queue, hook, row.code
         self.refusals[key] = self.refusals.get(key, 0) + 1
+        component = "" if hook == "job_enqueueable" else POD_COMPONENT
         return Refusal(
-            hook,
-            self.name,
-            row.code,
-            message,
-            queue=queue,
-            figures=figures,
-            alternatives=alternatives,
-            also=also,
-            event=event,
-            component="" if hook == "job_enqueueable" else POD_COMPONENT,
-            pods_too=pods_too,
+            hook, self.name, row.code, message, queue=queue, event=event, component=component, pods_too=pods_too
         )
 
 

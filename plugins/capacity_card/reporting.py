@@ -21,92 +21,151 @@ from capcard_sched.model.status import COMPLETED_STATUSES, TaskStatus
 from capcard_sched.plugins.capacity_card.charge import PLAIN
 from capcard_sched.plugins.capacity_card.ledger import CHARGED_STATUSES
 from capcard_sched.plugins.capacity_card.quota_checks import POD_COMPONENT
+from capcard_sched.plugins.capacity_card.reclaim import CardReclaim
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job, Task
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.reasons import Reason
     from capcard_sched.model.task_class import TaskClass
-    from capcard_sched.plugins.capacity_card.cards import CardDemands, CardInventory
-    from capcard_sched.plugins.capacity_card.ledger import Ledger
-    from capcard_sched.plugins.capacity_card.minimum import Minimum
     from capcard_sched.plugins.capacity_card.quota import QueueAccount
 
 #: The action that evicts across queues.
 _RECLAIM: Final = "reclaim"
 
 
-def count_evictions(session: Session, ledger: Ledger, counts: dict[tuple[str, str, str], int]) -> None:
-    """Count the pods that reclaim evicted in a session, at its close.
+class CardReports(CardReclaim):
+    """Exports the accounts, publishes the usage of queues, and emits one event per malformed object."""
 
-    `counts`: (victim's queue, reclaimer's queue, card of the victim or "") to pods.
-    """
-    for intent in session.evictions:
-        victim = session.tasks_by_uid.get(intent.uid)
-        if intent.reason != _RECLAIM or victim is None or victim.job is None:
-            continue
-        charge = ledger.charge_of(victim)
-        key = victim.job.queue, intent.queue, charge.card if charge is not None else ""
-        counts[key] = counts.get(key, 0) + 1
+    def setup(self) -> None:
+        super().setup()
+        #: (victim's queue, reclaimer's queue, card of the victim or "") to pods evicted by reclaim.
+        self.evictions: dict[tuple[str, str, str], int] = {}
+        #: Per reason, the malformed jobs by key and whether their event was emitted.
+        self._invalid_jobs: dict[Reason, dict[str, bool]] = {INVALID_CARD_REQUEST: {}, INVALID_SERVICE_TYPE: {}}
+        #: Job key to the uids of the pods with an event.
+        self._reported_pods: ReportOnce[str, str] = ReportOnce()
+
+    def close(self, session: Session) -> None:
+        for intent in session.evictions:
+            victim = session.tasks_by_uid.get(intent.uid)
+            if intent.reason != _RECLAIM or victim is None or victim.job is None:
+                continue
+            charge = self.ledger.charge_of(victim)
+            key = victim.job.queue, intent.queue, charge.card if charge is not None else ""
+            self.evictions[key] = self.evictions.get(key, 0) + 1
+        if self.arguments.publish_card_usage:
+            self._publish_card_usage(session)
+
+    def _publish_card_usage(self, session: Session) -> None:
+        """Annotate the queues whose annotation differs from the usage of their subtree. O(queues)."""
+        for name, account in self.ledger.queues.items():
+            queue, usage = session.queues[name], _card_usage(account.subtree.allocated.cards)
+            if queue.annotations.get(CARD_ALLOCATED) != usage:
+                session.annotate_queue(queue, {CARD_ALLOCATED: usage})
+
+    def metrics(self) -> Iterator[Sample]:
+        """All current series. Sums of a parent include the queues below it. O(queues x their cards)."""
+        ledger, inventory = self.ledger, self.inventory
+        queues = ledger.queues
+        ledger.recompute()
+        for name in sorted(queues):
+            yield from _of_queue(queues[name])
+        # Cards in quotas or in use, also those no node offers: their total is exported as 0.
+        limited = {card for account in queues.values() for card in account.quota.cards if account.quota.limit(card)}
+        for card in sorted(inventory.totals.keys() | limited | ledger.held_cards()):
+            yield Sample("card_total", {"card": card}, inventory.totals.get(card, 0) / CARD)
+        for card, service in sorted(ledger.by_service):
+            amount = ledger.by_service[card, service] / CARD
+            yield Sample("card_allocated", {"card": card, "service_type": service}, amount)
+        for (name, hook, code), count in sorted(self.refusals.items()):
+            if name in queues:
+                labels = {"queue_name": name, "hook": hook, "reason": code}
+                yield Sample("capacity_card_refusals_total", labels, count)
+        for (victim, reclaimer, card), count in sorted(self.evictions.items()):
+            if victim in queues and reclaimer in queues:
+                labels = {"victim_queue": victim, "reclaimer_queue": reclaimer, "card": card}
+                yield Sample("capacity_card_evictions_total", labels, count)
+        invalid = [
+            ("Node", INVALID_CARD_LABEL, inventory.invalid_labels),
+            *(("PodGroup", reason, len(jobs)) for reason, jobs in self._invalid_jobs.items()),
+            ("Queue", INVALID_CARD_QUOTA, sum(1 for account in queues.values() if account.quota.problem)),
+        ]
+        for kind, reason, count in invalid:
+            yield Sample("capacity_card_invalid_objects", {"kind": kind, "reason": reason.code}, count)
+        yield Sample("capacity_card_internal_errors_total", {}, ledger.internal_errors)
+
+    def _report_invalid(self, session: Session, queues: Iterable[Queue], jobs: Iterable[Job]) -> None:
+        """Emit one event per malformed object, of the queues and jobs that were rebuilt. O(their pods)."""
+        for queue in queues:
+            problem = self.ledger.queues[queue.name].quota.problem
+            if problem:
+                message = INVALID_CARD_QUOTA.render(detail=problem, queue=queue.name)
+                session.notice(queue, INVALID_CARD_QUOTA, message)
+        for job in jobs:
+            self._report_job(session, job)
+            self._report_pods(session, job)
+        alive = self.ledger.jobs
+        self._reported_pods.keep(alive)
+        for reason, invalid in self._invalid_jobs.items():
+            self._invalid_jobs[reason] = {key: reported for key, reported in invalid.items() if key in alive}
+
+    def _report_job(self, session: Session, job: Job) -> None:
+        problem = self.minimum.request_of(job).problem
+        text = INVALID_CARD_REQUEST.render(detail=problem) if problem else ""
+        # Without pods the refusal at enqueue reports it; with pods the annotation is ignored, which needs an event.
+        has_pods = bool(problem) and any(task.status not in COMPLETED_STATUSES for task in job.tasks.values())
+        self._report_once(session, job, INVALID_CARD_REQUEST, text, now=has_pods)
+        value = job.annotations.get(SERVICE_TYPE, "")
+        text = INVALID_SERVICE_TYPE.render(value=value) if value not in ("", "inference", "training") else ""
+        self._report_once(session, job, INVALID_SERVICE_TYPE, text, now=True)
+
+    def _report_once(self, session: Session, job: Job, reason: Reason, message: str, *, now: bool) -> None:
+        invalid = self._invalid_jobs[reason]
+        if not message:
+            invalid.pop(job.key, None)
+            return
+        reported = invalid.setdefault(job.key, False)
+        if now and not reported:
+            session.notice(job, reason, message)
+            invalid[job.key] = True
+
+    def _report_pods(self, session: Session, job: Job) -> None:
+        """Emit events for pending pods without a card name, and for placed pods whose charge cannot be computed."""
+        if not any(self._needs_report(cls) for cls in {task.cls for task in job.tasks.values()}):
+            self._reported_pods.forget(job.key)
+            return
+        found: dict[str, tuple[Task, Reason, str]] = {}
+        for uid, task in job.tasks.items():
+            demand = self.demands.of(task.cls)
+            if demand.unnamed and not demand.error and task.status is TaskStatus.PENDING:
+                row = CARD_NAME_MISSING
+                message = row.render(resource=demand.unnamed, queue=job.queue)
+            elif demand.error and task.status in CHARGED_STATUSES and not self._is_charged(job, uid):
+                row = GET_TASK_REQUEST_RESOURCE_FAILED
+                message = row.render(queue=job.queue, error=demand.error)
+            else:
+                continue
+            found[uid] = task, row, message
+        for uid in self._reported_pods.update(job.key, found):
+            session.notice(*found[uid], POD_COMPONENT)
+
+    def _needs_report(self, cls: TaskClass) -> bool:
+        demand = self.demands.of(cls)
+        return bool(demand.unnamed or demand.error)
+
+    def _is_charged(self, job: Job, uid: str) -> bool:
+        charge = self.ledger.jobs[job.key].charges.get(uid)
+        return charge is not None and charge.complete
 
 
-def card_usage(cards: dict[str, int]) -> str | None:
+def _card_usage(cards: dict[str, int]) -> str | None:
     """JSON of card to whole cards, sorted, without zeros; None when nothing is held."""
     held = {card: -(-amount // CARD) for card, amount in sorted(cards.items()) if amount > 0}
     return json.dumps(held, separators=(",", ":")) if held else None
-
-
-def publish_card_usage(session: Session, ledger: Ledger) -> None:
-    """Annotate the queues whose annotation differs from the usage of their subtree. O(queues)."""
-    for name, account in ledger.queues.items():
-        queue = session.queues[name]
-        usage = card_usage(account.subtree.allocated.cards)
-        if queue.annotations.get(CARD_ALLOCATED) != usage:
-            session.annotate_queue(queue, {CARD_ALLOCATED: usage})
-
-
-def samples(
-    ledger: Ledger,
-    inventory: CardInventory,
-    refusals: Mapping[tuple[str, str, str], int],
-    warnings: ValidationWarnings,
-    evictions: Mapping[tuple[str, str, str], int],
-) -> Iterator[Sample]:
-    """All current series. `refusals`: by queue, hook and reason; `evictions`: as `count_evictions` counts them.
-
-    Sums of a parent include the queues below it. O(queues x their cards).
-    """
-    ledger.recompute()
-    for name in sorted(ledger.queues):
-        yield from _of_queue(ledger.queues[name])
-    for card in sorted(inventory.totals.keys() | _limited_or_held(ledger)):
-        yield Sample("card_total", {"card": card}, inventory.totals.get(card, 0) / CARD)
-    for card, service in sorted(ledger.by_service):
-        amount = ledger.by_service[card, service] / CARD
-        yield Sample("card_allocated", {"card": card, "service_type": service}, amount)
-    for (queue, hook, reason), count in sorted(refusals.items()):
-        if queue not in ledger.queues:
-            continue
-        labels = {"queue_name": queue, "hook": hook, "reason": reason}
-        yield Sample("capacity_card_refusals_total", labels, count)
-    for (victim, reclaimer, card), count in sorted(evictions.items()):
-        if victim not in ledger.queues or reclaimer not in ledger.queues:
-            continue
-        labels = {"victim_queue": victim, "reclaimer_queue": reclaimer, "card": card}
-        yield Sample("capacity_card_evictions_total", labels, count)
-    for kind, reason, count in warnings.counts():
-        yield Sample("capacity_card_invalid_objects", {"kind": kind, "reason": reason}, count)
-
-    yield Sample("capacity_card_internal_errors_total", {}, ledger.internal_errors)
-
-
-def _limited_or_held(ledger: Ledger) -> set[str]:
-    """Cards in quotas or in use, also those no node offers: their total is exported as 0."""
-    limited = {card for account in ledger.queues.values() for card in account.quota.cards if account.quota.limit(card)}
-    return limited | {card for (card, _), amount in ledger.by_service.items() if amount}
 
 
 def _of_queue(account: QueueAccount) -> Iterator[Sample]:
@@ -138,88 +197,3 @@ def _of_queue(account: QueueAccount) -> Iterator[Sample]:
             yield Sample("queue_deserved_scalar_resources", by_resource, limit)
             yield Sample("queue_capacity_scalar_resources", by_resource, limit)
             yield Sample("queue_real_capacity_scalar_resources", by_resource, limit)
-
-
-class ValidationWarnings:
-    """Emits one event per malformed object and counts the malformed objects."""
-
-    def __init__(self, inventory: CardInventory, demands: CardDemands, minimum: Minimum, ledger: Ledger) -> None:
-        self._inventory = inventory
-        self._demands = demands
-        self._minimum = minimum
-        self._ledger = ledger
-        #: Per reason, the malformed jobs by key and whether their event was emitted.
-        self._invalid_jobs: dict[Reason, dict[str, bool]] = {INVALID_CARD_REQUEST: {}, INVALID_SERVICE_TYPE: {}}
-        #: Job key to the uids of the pods with an event.
-        self._reported_pods: ReportOnce[str, str] = ReportOnce()
-
-    def report(self, session: Session, queues: Iterable[Queue], jobs: Iterable[Job]) -> None:
-        """Check the queues and jobs that were rebuilt. O(their pods)."""
-        for queue in queues:
-            problem = self._ledger.queues[queue.name].quota.problem
-            if problem:
-                message = INVALID_CARD_QUOTA.render(detail=problem, queue=queue.name)
-                session.notice(queue, INVALID_CARD_QUOTA, message)
-        for job in jobs:
-            self._report_job(session, job)
-            self._report_pods(session, job)
-        alive = self._ledger.jobs
-        self._reported_pods.keep(alive)
-        for reason, invalid in self._invalid_jobs.items():
-            self._invalid_jobs[reason] = {key: reported for key, reported in invalid.items() if key in alive}
-
-    def _report_job(self, session: Session, job: Job) -> None:
-        problem = self._minimum.request_of(job).problem
-        text = INVALID_CARD_REQUEST.render(detail=problem) if problem else ""
-        # Without pods the refusal at enqueue reports it; with pods the annotation is ignored, which needs an event.
-        has_pods = bool(problem) and any(task.status not in COMPLETED_STATUSES for task in job.tasks.values())
-        self._report_once(session, job, INVALID_CARD_REQUEST, text, now=has_pods)
-        value = job.annotations.get(SERVICE_TYPE, "")
-        text = INVALID_SERVICE_TYPE.render(value=value) if value not in ("", "inference", "training") else ""
-        self._report_once(session, job, INVALID_SERVICE_TYPE, text, now=True)
-
-    def _report_once(self, session: Session, job: Job, reason: Reason, message: str, *, now: bool) -> None:
-        invalid = self._invalid_jobs[reason]
-        if not message:
-            invalid.pop(job.key, None)
-            return
-        reported = invalid.setdefault(job.key, False)
-        if now and not reported:
-            session.notice(job, reason, message)
-            invalid[job.key] = True
-
-    def _report_pods(self, session: Session, job: Job) -> None:
-        """Emit events for pending pods without a card name, and for placed pods whose charge cannot be computed."""
-        if not any(self._needs_report(cls) for cls in {task.cls for task in job.tasks.values()}):
-            self._reported_pods.forget(job.key)
-            return
-        found: dict[str, tuple[Task, Reason, str]] = {}
-        for uid, task in job.tasks.items():
-            demand = self._demands.of(task.cls)
-            if demand.unnamed and not demand.error and task.status is TaskStatus.PENDING:
-                row = CARD_NAME_MISSING
-                message = row.render(resource=demand.unnamed, queue=job.queue)
-            elif demand.error and task.status in CHARGED_STATUSES and not self._is_charged(job, uid):
-                row = GET_TASK_REQUEST_RESOURCE_FAILED
-                message = row.render(queue=job.queue, error=demand.error)
-            else:
-                continue
-            found[uid] = task, row, message
-        for uid in self._reported_pods.update(job.key, found):
-            session.notice(*found[uid], POD_COMPONENT)
-
-    def _needs_report(self, cls: TaskClass) -> bool:
-        demand = self._demands.of(cls)
-        return bool(demand.unnamed or demand.error)
-
-    def _is_charged(self, job: Job, uid: str) -> bool:
-        charge = self._ledger.jobs[job.key].charges.get(uid)
-        return charge is not None and charge.complete
-
-    def counts(self) -> Iterator[tuple[str, str, int]]:
-        """(kind, reason, number of malformed objects)."""
-        queues = sum(1 for account in self._ledger.queues.values() if account.quota.problem)
-        yield "Node", INVALID_CARD_LABEL.code, self._inventory.invalid_labels
-        for reason, keys in self._invalid_jobs.items():
-            yield "PodGroup", reason.code, len(keys)
-        yield "Queue", INVALID_CARD_QUOTA.code, queues
