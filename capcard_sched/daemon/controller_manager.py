@@ -37,11 +37,12 @@ from capcard_sched.kube.client import ApiError, Client, Unreachable
 from capcard_sched.kube.connection import load_connection
 from capcard_sched.kube.controllers.controller_loop import ControllerLoop, NotReadyError
 from capcard_sched.kube.controllers.object_cache import ObjectCache
-from capcard_sched.kube.controllers.records import RecordGone, watched_kinds
+from capcard_sched.kube.controllers.records import watched_kinds
 from capcard_sched.kube.controllers.write_executor import WriteExecutor
 from capcard_sched.kube.informers import Informers
 from capcard_sched.kube.writes.api_writer import LOW_WORKERS, ApiWriter
 from capcard_sched.kube.writes.leadership_gate import LeadershipGate
+from capcard_sched.model.deltas import ObjectGone
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping, Sequence
@@ -247,9 +248,9 @@ class ControllerManager(HealthState):
 
     def _deliver(self, changes: Sequence[Any]) -> None:
         for change in changes:
-            applied: RecordChanged | RecordGone = change
+            applied: RecordChanged | ObjectGone = change
             self._cache.apply(applied)
-            if isinstance(applied, RecordGone) and applied.kind == JOB:
+            if isinstance(applied, ObjectGone) and applied.kind == JOB:
                 self._metrics.forget_job(f"{applied.namespace}/{applied.name}")
 
     def _changed(self, kind: str, old: JsonObject | None, new: JsonObject | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote
 
 import msgspec
@@ -18,7 +18,6 @@ from capcard_sched.kube.informers import initial_deltas, list_all
 from capcard_sched.kube.kinds import KINDS, WatchedKind
 from capcard_sched.kube.paths import collection_path
 from capcard_sched.kube.reflector import DeltaStore
-from capcard_sched.model.deltas import ObjectChanged, ObjectGone
 from capcard_sched.model.kinds import KIND_BY_NAME
 from capcard_sched.model.objects import ObjectMeta
 
@@ -70,18 +69,12 @@ class ListedJob(_ListedPart, frozen=True, tag="Job", tag_field="kind"):
     status: _ListedJobStatus = _ListedJobStatus()
 
 
-def _job_gone(meta: ObjectMeta) -> Delta:
-    return ObjectGone(JOB, meta.namespace or "", meta.name, meta.uid)
-
-
 #: Jobs, for lists; their deltas are not for a core.
-JOBS: Final = WatchedKind(
+JOBS: Final[WatchedKind[Any]] = WatchedKind(
     ListedJob,
     explained=False,
     name=JOB,
     path=KIND_BY_NAME[JOB].collection(),
-    changed=cast("Any", ObjectChanged),
-    gone=_job_gone,
 )
 
 

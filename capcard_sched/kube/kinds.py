@@ -38,9 +38,8 @@ class WatchedKind(WatchRule, Generic[T]):
     name: str
     #: Path of the collection over all namespaces.
     path: str
-    changed: Callable[[T], deltas.Delta]
-    #: Builds the delta from metadata with namespace and name, and the uid where it is known.
-    gone: Callable[[ObjectMeta], deltas.Delta]
+    #: Builds the delta of an added or updated object.
+    changed: Callable[[Any], Any] = deltas.ObjectChanged
     #: Whether an object is delivered at all; one that is no longer selected counts as gone. None: all are.
     selects: Callable[[T], bool] | None = None
     #: Field selector of lists and watches, "" for all objects of the path.
@@ -50,6 +49,10 @@ class WatchedKind(WatchRule, Generic[T]):
     def resource(self) -> str:
         """As in RBAC and metrics: `pods`."""
         return self.path.rpartition("/")[2]
+
+    def gone(self, meta: ObjectMeta) -> deltas.Delta:
+        """The delta of an object that is gone, from its namespace and name, and the uid where it is known."""
+        return deltas.ObjectGone(self.name, meta.namespace or "", meta.name, meta.uid)
 
     def read_fields(self) -> Callable[[T], object]:
         """Reads the compared parts of an object: its identity, and the attributes in `reads`."""
@@ -71,15 +74,10 @@ def _watched(kind: Kind, path: str = "", field_selector: str = "") -> WatchedKin
     if rule is None:
         raise ValueError(f"the scheduler does not watch kind {kind.name}")
 
-    def gone(meta: ObjectMeta) -> deltas.Delta:
-        return deltas.ObjectGone(kind.name, meta.namespace or "", meta.name, meta.uid)
-
     return WatchedKind(
         **vars(rule),
         name=kind.name,
         path=path or kind.collection(),
-        changed=deltas.ObjectChanged,
-        gone=gone,
         field_selector=field_selector,
     )
 

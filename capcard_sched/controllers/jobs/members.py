@@ -42,44 +42,6 @@ def claim_name(job: JobSpec, index: int) -> str:
     return f"{job.name}-pvc-{hashlib.sha256(f'{job.uid}/{index}'.encode()).hexdigest()[:_SUFFIX_LETTERS]}"
 
 
-def unnamed_volumes(job: JobSpec) -> list[int]:
-    """Indices of the volumes whose claim is still to be created."""
-    return [
-        index
-        for index, volume in enumerate(job.volumes)
-        if not volume.get("volumeClaimName") and volume.get("volumeClaim") is not None
-    ]
-
-
-def create_claims(job: JsonObject, desired: JobSpec) -> list[Create]:
-    """The claims to create."""
-    return [
-        Create(
-            {
-                "apiVersion": "v1",
-                "kind": CLAIM,
-                "metadata": {
-                    "name": claim_name(desired, index),
-                    "namespace": desired.namespace,
-                    "ownerReferences": [owner_reference(job)],
-                },
-                "spec": desired.volumes[index]["volumeClaim"],
-            },
-            adopt=True,
-        )
-        for index in unnamed_volumes(desired)
-    ]
-
-
-def named_volumes(job: JobSpec) -> list[JsonObject]:
-    """`spec.volumes` with the names of the created claims."""
-    unnamed = set(unnamed_volumes(job))
-    return [
-        {**volume, "volumeClaimName": claim_name(job, index)} if index in unnamed else volume
-        for index, volume in enumerate(job.volumes)
-    ]
-
-
 def created_claims(job: JobSpec) -> list[str]:
     """Names of the claims that were created for the Job."""
     names = (claim_name(job, index) for index in range(len(job.volumes)))
@@ -127,15 +89,20 @@ class MemberSync:
 
     def rename_volumes(self) -> list[Write]:
         """Create the claims of volumes that have none, and write their names into the spec."""
-        if not unnamed_volumes(self._spec):
-            return []
-        named = Patch(
-            Key(JOB, self._spec.namespace, self._spec.name),
-            {"spec": {"volumes": named_volumes(self._spec)}},
-            uid=self._spec.uid,
-            version=meta(self._job).get("resourceVersion", ""),
-        )
-        return [*create_claims(self._job, self._spec), named]
+        namespace, writes, volumes = self._spec.namespace, list[Write](), list[JsonObject]()
+        for index, volume in enumerate(self._spec.volumes):
+            if volume.get("volumeClaimName") or volume.get("volumeClaim") is None:
+                volumes.append(volume)
+                continue
+            name = claim_name(self._spec, index)
+            volumes.append({**volume, "volumeClaimName": name})
+            metadata = {"name": name, "namespace": namespace, "ownerReferences": [owner_reference(self._job)]}
+            claim = {"apiVersion": "v1", "kind": CLAIM, "metadata": metadata, "spec": volume["volumeClaim"]}
+            writes.append(Create(claim, adopt=True))
+        if writes:
+            key, version = Key(JOB, namespace, self._spec.name), meta(self._job).get("resourceVersion", "")
+            writes.append(Patch(key, {"spec": {"volumes": volumes}}, uid=self._spec.uid, version=version))
+        return writes
 
     def prepare(self, make_keys: Callable[[], KeyPair]) -> bool:
         """What must exist before the PodGroup; False when something is missing or wrong."""

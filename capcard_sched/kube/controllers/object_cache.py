@@ -13,7 +13,8 @@ import msgspec
 
 from capcard_sched.controllers.objects import COMMAND, POD_GROUP, QUEUE, JsonObject, Key, key_of, meta
 from capcard_sched.controllers.queues import queue_and_phase
-from capcard_sched.kube.controllers.records import FETCHED, RESOURCES, RecordChanged, RecordGone
+from capcard_sched.kube.controllers.records import FETCHED, RESOURCES, RecordChanged
+from capcard_sched.model.deltas import ObjectGone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -116,9 +117,9 @@ class ObjectCache:
         """Kinds of which there are objects."""
         return [kind for kind, entries in self._entries.items() if entries]
 
-    def apply(self, change: RecordChanged | RecordGone, *, confirmed: bool = True) -> None:
+    def apply(self, change: RecordChanged | ObjectGone, *, confirmed: bool = True) -> None:
         """A change from a watch, or with `confirmed=False` from an answer."""
-        if isinstance(change, RecordGone):
+        if isinstance(change, ObjectGone):
             self._remove(change)
             return
         key = Key(change.kind, change.namespace, change.name)
@@ -171,13 +172,13 @@ class ObjectCache:
         entry = self._entries.get(key.kind, {}).get(key[1:])
         if change is None:
             if known is not None and entry is not None and entry.uid == known[0]:
-                self._remove(RecordGone(*key, entry.uid))
+                self._remove(ObjectGone(*key, entry.uid))
             return
         if entry is not None and entry.uid == change.uid:
             entry.deleted = ""
         self.apply(change)
 
-    def _remove(self, gone: RecordGone) -> None:
+    def _remove(self, gone: ObjectGone) -> None:
         key = Key(gone.kind, gone.namespace, gone.name)
         if gone.uid:
             self._bury(gone.uid)

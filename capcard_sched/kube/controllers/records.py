@@ -153,15 +153,6 @@ class RecordChanged(NamedTuple):
     data: bytes
 
 
-class RecordGone(NamedTuple):
-    """An object was deleted; `uid` is "" when a list did not have it any more."""
-
-    kind: str
-    namespace: str
-    name: str
-    uid: str
-
-
 _encode = msgspec.json.Encoder().encode
 #: Owners whose PodGroup changes with them.
 _FOLLOWED: Final = frozenset({REPLICA_SET, STATEFUL_SET})
@@ -243,21 +234,17 @@ _OPTIONAL: Final = frozenset({PRIORITY_CLASS, CLAIM, CRON_JOB})
 
 
 def watched_kinds(kinds: Iterable[str]) -> tuple[WatchedKind[Any], ...]:
-    """The rows for the reflectors. They deliver RecordChanged and RecordGone."""
+    """The rows for the reflectors. They deliver RecordChanged and ObjectGone."""
     return tuple(_watched(kind) for kind in _ROWS if kind in set(kinds))
 
 
 def _watched(kind: str) -> WatchedKind[Any]:
-    def gone(meta: Any) -> Any:
-        return RecordGone(kind, meta.namespace or "", meta.name, meta.uid)
-
     row = _ROWS[kind]
     return WatchedKind(
         row.type,
         name=kind,
         path=RESOURCES[kind].collection(),
         changed=_change(kind, row.trim),
-        gone=gone,
         required=kind not in _OPTIONAL,
         reads=row.reads,
         written=True,

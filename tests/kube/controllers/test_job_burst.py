@@ -19,9 +19,10 @@ from capcard_sched.controllers.jobs.job_controller import JobController
 from capcard_sched.controllers.objects import JOB, POD, POD_GROUP, JsonObject, meta, status
 from capcard_sched.kube.controllers.controller_loop import ControllerLoop
 from capcard_sched.kube.controllers.object_cache import ObjectCache
-from capcard_sched.kube.controllers.records import RecordGone, decode_change
+from capcard_sched.kube.controllers.records import decode_change
 from capcard_sched.kube.controllers.write_executor import WriteExecutor
 from capcard_sched.kube.writes.leadership_gate import LeadershipGate
+from capcard_sched.model.deltas import ObjectGone
 from capcard_sched.model.kinds import KIND_BY_NAME
 from capcard_sched.simulation.clock import SECOND, VirtualClock
 from capcard_sched.simulation.store import Change, Store
@@ -99,7 +100,7 @@ class SlowServer:
     def _deliver(self) -> None:
         change = self._deliveries.popleft()
         if change.new is None:
-            self.cache.apply(RecordGone(change.kind, *change.key, meta(change.object)["uid"]))
+            self.cache.apply(ObjectGone(change.kind, *change.key, meta(change.object)["uid"]))
             return
         decoded = decode_change(change.kind, json.dumps(change.new).encode())
         assert decoded is not None

@@ -9,7 +9,8 @@ import pytest
 
 from capcard_sched.controllers.objects import JsonObject, Key
 from capcard_sched.kube.controllers.object_cache import NotFetchedError, ObjectCache
-from capcard_sched.kube.controllers.records import RecordChanged, RecordGone, decode_change
+from capcard_sched.kube.controllers.records import RecordChanged, decode_change
+from capcard_sched.model.deltas import ObjectGone
 
 POD = Key("Pod", "default", "p")
 
@@ -36,7 +37,7 @@ class CacheBench:
         before, after = (obj["metadata"]["resourceVersion"] if obj is not None else "" for obj in (old, new))
         self.changes.append((kind, before, after))
 
-    def watch(self, change: RecordChanged | RecordGone) -> None:
+    def watch(self, change: RecordChanged | ObjectGone) -> None:
         self.cache.apply(change)
 
     def answer(self, change: RecordChanged) -> None:
@@ -60,8 +61,8 @@ def changed(version: int, *, uid: str = "u", kind: str = "Pod", name: str = "p",
     return found
 
 
-def gone(uid: str = "u", kind: str = "Pod", name: str = "p") -> RecordGone:
-    return RecordGone(kind, "default", name, uid)
+def gone(uid: str = "u", kind: str = "Pod", name: str = "p") -> ObjectGone:
+    return ObjectGone(kind, "default", name, uid)
 
 
 def test_a_response_is_visible_at_once_and_its_watch_event_changes_nothing() -> None:

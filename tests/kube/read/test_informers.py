@@ -504,7 +504,6 @@ CONFIG_MAP: WatchedKind[Any] = WatchedKind(
     changed=lambda obj: objects.namespace(
         obj.metadata.name, {str(key): str(len(value)) for key, value in (obj.data or {}).items()}
     ),
-    gone=lambda meta: deltas.ObjectGone("Namespace", "", meta.name),
     explained=False,
 )
 CONFIG = {"apiVersion": "v1", "kind": "ConfigMap"}
