@@ -13,28 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.controlplane.build import UnavailableError, locate, pinned
-from tests.controlplane.cluster import ALL, Cluster, RequestError, prepare
+from tests.controlplane.build import UnavailableError, locate
+from tests.controlplane.cluster import ALL, Cluster, prepare
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.manifests import node, pod
 from tests.controlplane.processes import end, spawn
 
 pytestmark = pytest.mark.campaign
-
-
-@pytest.mark.asyncio
-async def test_it_is_the_pinned_version_with_rbac(cluster: Cluster) -> None:
-    version = await cluster.request("GET", "/version")
-    if "KUBEBUILDER_ASSETS" not in os.environ:
-        assert version["gitVersion"] == pinned("k8s.io/kubernetes")
-    groups = await cluster.request("GET", "/apis")
-    assert "rbac.authorization.k8s.io" in {group["name"] for group in groups["groups"]}
-
-
-@pytest.mark.asyncio
-async def test_new_nodes_are_not_tainted_and_pods_need_no_service_account(cluster: Cluster) -> None:
-    assert "taints" not in (await cluster.create(node("n")))["spec"]
-    assert "serviceAccountName" not in (await cluster.create(pod("p")))["spec"]
 
 
 @pytest.mark.asyncio
@@ -56,49 +41,6 @@ async def test_no_watch_is_refused_by_a_server_that_was_prepared_after_its_resta
     for kind in ("pods", "queues", "podgroups", "jobs.batch.volcano.sh", "hypernodes", "numatopologies"):
         async with cluster.session.get(await cluster.path(kind, namespace=ALL), params={"watch": "true"}) as answer:
             assert answer.status == HTTPStatus.OK, kind
-
-
-@pytest.mark.asyncio
-async def test_a_list_in_pages_expires_when_the_history_is_forgotten(cluster: Cluster) -> None:
-    await cluster.create_all(pod(f"p{number}") for number in range(4))
-    path = await cluster.path("pods")
-    page = await cluster.request("GET", path, params={"limit": "2"})
-    assert len(page["items"]) == 2
-    await cluster.create(pod("later"))
-    await asyncio.to_thread(cluster.control_plane.compact)
-    await asyncio.to_thread(cluster.control_plane.restart_apiserver)
-    rest = {"limit": "2", "continue": page["metadata"]["continue"]}
-    with pytest.raises(RequestError) as expired:
-        await cluster.request("GET", path, params=rest)
-    assert (expired.value.status, expired.value.reason) == (410, "Expired")
-
-
-@pytest.mark.asyncio
-async def test_a_watch_from_before_the_compaction_expires(cluster: Cluster) -> None:
-    old = str(cluster.control_plane.revision())
-    await cluster.create(pod("p"))
-    await asyncio.to_thread(cluster.control_plane.compact)
-    await asyncio.to_thread(cluster.control_plane.restart_apiserver)
-    events = [event async for event in cluster.watch("pods", resourceVersion=old)]
-    assert [(event["type"], event["object"]["code"]) for event in events] == [("ERROR", 410)]
-
-
-@pytest.mark.asyncio
-async def test_the_controller_manager_makes_pods_of_deployments(cluster: Cluster) -> None:
-    control_plane = cluster.control_plane
-    if not (control_plane.programs / "kube-controller-manager").exists():
-        pytest.skip("KUBEBUILDER_ASSETS has no kube-controller-manager")
-    containers = [{"name": "main", "image": "registry.example/main:1"}]
-    labels = {"app": "web"}
-    template = {"metadata": {"labels": labels}, "spec": {"schedulerName": "capcard-sched", "containers": containers}}
-    spec = {"replicas": 2, "selector": {"matchLabels": labels}, "template": template}
-    await cluster.create({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}, "spec": spec})
-    control_plane.start_controller_manager("deployment-controller,replicaset-controller")
-    try:
-        pods = await cluster.wait_until(lambda: cluster.list("pods", labelSelector="app=web"), "pods", within=30)
-        assert {each["spec"]["schedulerName"] for each in pods} == {"capcard-sched"}
-    finally:
-        control_plane.stop_controller_manager()
 
 
 def _alive(pid: int) -> bool:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import resource
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,7 +12,7 @@ from capcard_sched.cli.main import run
 from tests.controlplane.cluster import Cluster, Manifest
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.kubelet import Kubelet
-from tests.controlplane.manifests import gang, gpu_node, pod, pod_group, queue
+from tests.controlplane.manifests import gang, gpu_node, pod, queue
 from tests.e2e.asking import A10, CARD, H200, NO_CONF, LiveCommand, set_the_scene
 from tests.e2e.daemons import CARD_CONF, Daemon
 
@@ -68,22 +64,6 @@ async def test_explain_shows_why_a_job_is_pending_with_figures(cluster: Cluster,
 
 
 @pytest.mark.asyncio
-async def test_explain_as_json_is_the_record(cluster: Cluster, run_live: LiveCommand) -> None:
-    await set_the_scene(cluster)
-    found = (await run_live.explain("waits-1", "-o", "json")).document
-    assert (found["podGroup"], found["queue"]["name"], found["phase"]) == ("waits", "q", "Pending")
-    assert (found["stage"], found["refusals"][0]["message"]) == ("NotAdmitted", _SHORT)
-    refusal = found["refusals"][0]
-    assert (refusal["plugin"], refusal["hook"], refusal["reason"]) == (
-        "capacity-card",
-        "job_enqueueable",
-        "InsufficientScalarQuota",
-    )
-    assert refusal["checks"] == [{"resource": A10, "requested": 2, "total": 6, "limit": 4}]
-    assert [item["names"] for item in found["pending"]] == [["waits-1"]], "of one pod only"
-
-
-@pytest.mark.asyncio
 async def test_explain_shows_scheduled_jobs_and_jobs_the_next_session_binds(
     cluster: Cluster, run_live: LiveCommand
 ) -> None:
@@ -113,20 +93,6 @@ async def test_explain_finds_a_deployment_by_its_name(cluster: Cluster, run_live
     assert "has deployment/chat, deployment/chat-v2, early, fits, runs, waits\n" in missing.err
 
 
-@pytest.mark.asyncio
-async def test_an_unknown_name_lists_the_existing_ones(cluster: Cluster, run_live: LiveCommand) -> None:
-    await set_the_scene(cluster)
-    await cluster.create_all([pod_group(f"more-{number}", queue="q") for number in range(9)])
-    where = cluster.control_plane.server
-    answer = await run_live.explain("wait")
-    assert (answer.status, answer.out) == (2, "")
-    shown = "waits, early, fits, more-0, more-1, more-2, more-3, more-4 and 5 more"
-    there = f"{cluster.namespace}/wait: no such job or pod at {where}; namespace {cluster.namespace} has {shown}"
-    assert answer.err == f"{NO_CONF}error: {there}\n"
-    elsewhere = await run_live("explain", "waits", "-n", "elsewhere")
-    assert f"namespace elsewhere has no jobs; namespaces with jobs: {cluster.namespace}\n" in elsewhere.err
-
-
 # --- queue list -----------------------------------------------------------------------------------------------------
 
 
@@ -144,22 +110,6 @@ async def test_queue_list_shows_held_nominated_and_free_quota(cluster: Cluster, 
     assert ["q", "Open", "1", "2", "A10", "4", "4", "0", "0", "8"] in rows
     assert ["X", "1", "0", "0", "1", "none"] in rows, "a quota of what is not in the cluster"
     assert ["cpu", "32", "4", "28"] in rows
-
-
-@pytest.mark.asyncio
-async def test_queue_list_as_json_of_one_queue(cluster: Cluster, run_live: LiveCommand) -> None:
-    await set_the_scene(cluster)
-    answer = await run_live("queue", "list", "q", "-o", "json")
-    (only,) = answer.document["items"]
-    assert (only["name"], only["state"], only["jobs"], only["waiting"]) == ("q", "Open", 2, 1)
-    assert only["cards"] == [
-        {"card": A10, "quota": 4, "allocated": 4, "inqueue": 0, "total": 8, "queue": "q", "free": 0},
-        {"card": "X", "quota": 1, "allocated": 0, "inqueue": 0, "total": 0, "queue": "q", "free": 1},
-    ]
-    assert only["resources"]["cpu"] == [32000, 4000]
-    unknown = await run_live("queue", "list", "q", "nope")
-    assert (unknown.status, unknown.out) == (2, "")
-    assert unknown.err == f"{NO_CONF}error: no such queue: nope; existing queues: other, q\n"
 
 
 @pytest.mark.asyncio
@@ -265,36 +215,3 @@ def test_without_a_kubeconfig_files_are_offered(
     assert err.endswith("; or pass manifests with -f\n")
     assert err.startswith("error: no kubeconfig is given, KUBECONFIG is not set")
     assert err.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    "words, message",
-    [
-        (["--kubeconfig=/nowhere"], "error: kubeconfig /nowhere: no such file\n"),
-        (["--installed-conf=conf"], "error: --installed-conf: 'conf': expected NAMESPACE/NAME\n"),
-    ],
-)
-def test_useless_flags_are_reported(
-    words: list[str],
-    message: str,
-    control_plane: ControlPlane,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setenv("KUBECONFIG", str(control_plane.kubeconfig_for("scheduler-b")))
-    assert run(["queue", "list", *words]) == 2
-    assert capsys.readouterr() == ("", message)
-
-
-@pytest.mark.asyncio
-async def test_an_answer_takes_little_time(cluster: Cluster, control_plane: ControlPlane) -> None:
-    await set_the_scene(cluster)
-    program = Path(sys.executable).with_name("capcard-sched")
-    config = control_plane.kubeconfig_for("scheduler-b")
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    command = [str(program), "explain", "waits", "-n", cluster.namespace, f"--kubeconfig={config}"]
-    out = await asyncio.to_thread(subprocess.check_output, command, stderr=subprocess.DEVNULL, text=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert _SHORT in out
-    # Of the processor: the machine may have other things to do meanwhile. Alone it answers in about as long.
-    assert (after.ru_utime + after.ru_stime) - (before.ru_utime + before.ru_stime) < 3.0

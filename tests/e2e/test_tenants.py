@@ -12,9 +12,9 @@ from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.kubelet import Kubelet
 from tests.controlplane.manifests import gang, gpu_node, pod, queue
+from tests.e2e.card.expectations import wants
 from tests.e2e.card.stage import eventually
 from tests.e2e.daemons import CARD_CONF, Daemon
-from tests.scenarios.cards.card_scene import wants
 
 H200 = "NVIDIA-H200"
 #: The daemon runs with its built-in scheduler-conf, as installed; in the tests of preemption with this one.

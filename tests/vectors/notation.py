@@ -5,9 +5,13 @@ that is indented continues the one before.
 
 * Names: `a,b` or `p0..3`, which is p0,p1,p2,p3; one call each, in this order.
 * `pod a/x`: pod x of group a (`pod x`: group g; `pod -/x`: of no group). `group b/a`: group a of queue b (default: q).
-* `@n1`: the node of a pod. A bare word is the phase of a pod or group, the state of a queue, the card of a gpu_node.
+* `@n1`: the node of a pod. `cards n1 A:10000`: a node with shared cards, `share p 1000 cores=10`: a
+  pod that requests a share. A bare word is the phase of a pod or group, the state of a queue, the card of a gpu_node.
 * `2*NVIDIA-H200` on a pod: two cards, and the name of the card. On a gpu_node: a card and its count.
 * `cpu=2`, `memory=1Gi`, `gpu=2` on a pod: its requests; `+` and `-`: a switch on or off (`-reclaimable`).
+* `object x kind=ResourceQuota spec={...}`: an object as the API server sends it. `usage n1 cpu=40`: a measured load.
+* In `affinity` and spread constraints: `required` and `preferred` (DuringSchedulingIgnoredDuringExecution), `per: zone`
+  for a topologyKey, `of: {app: web}` for a labelSelector of matchLabels.
 * A mapping is `key:value,key:value` or YAML in braces; lists are YAML in brackets.
 """
 
@@ -15,11 +19,16 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+import msgspec
 import yaml
 
-from capcard_sched.testing import Harness
+from capcard_sched.model import deltas
+from capcard_sched.model.kinds import KINDS
+from capcard_sched.model.usage import NodeUsage
+from tests.unit.plugins.deviceshare.cluster import SharedCardObjects
 
 #: Short names of arguments.
 ALIASES: Final = {
@@ -30,7 +39,42 @@ ALIASES: Final = {
 }
 #: Requests of pods that may be arguments of their own.
 REQUESTS: Final = {"cpu": "cpu", "memory": "memory", "gpu": "nvidia.com/gpu"}
+#: Short names of fields of affinity and spread constraints.
+FIELDS: Final = {
+    "required": "requiredDuringSchedulingIgnoredDuringExecution",
+    "preferred": "preferredDuringSchedulingIgnoredDuringExecution",
+    "per": "topologyKey",
+}
 _RANGE: Final = re.compile(r"^(.*?)(\d+)\.\.(\d+)$")
+
+
+class VectorHarness(SharedCardObjects):
+    """The harness with statements for what has no method of its own."""
+
+    def object(self, name: str, *, kind: str, **body: Any) -> None:
+        """Add or replace an object of a kind that the scheduler reads; `metadata` may add to its name."""
+        [watch] = [one.watch for one in KINDS if one.name == kind and one.watch is not None]
+        body["metadata"] = {"name": name, **body.get("metadata", {})}
+        self.apply(deltas.ObjectChanged(msgspec.convert(body, watch.type)))
+
+    def delete_object(self, name: str, *, kind: str, namespace: str = "") -> None:
+        """Delete an object."""
+        self.apply(deltas.ObjectGone(kind, namespace, name))
+
+    def resource_quota(self, name: str, *, hard: Mapping[str, str], used: Mapping[str, str] | None = None) -> None:
+        """Add or replace a ResourceQuota; without `used` its controller has not seen it."""
+        status = {} if used is None else {"hard": hard, "used": used}
+        self.object(name, kind="ResourceQuota", metadata={"namespace": "default"}, spec={"hard": hard}, status=status)
+
+    def usage(
+        self, node: str, *, cpu: float | None = None, memory: float | None = None, at: float | None = None
+    ) -> None:
+        """Measure the load of a node in percent; `at`: Unix seconds."""
+        self.apply(deltas.NodeUsageChanged({node: NodeUsage(cpu, memory, at)}))
+
+    def delete_usage(self, node: str) -> None:
+        """End the measurement of a node."""
+        self.apply(deltas.NodeUsageGone(node))
 
 
 class Call(NamedTuple):
@@ -101,7 +145,7 @@ def _parts(text: str, separators: str) -> list[str]:
 
 def _calls(tokens: list[str]) -> list[Call]:
     verb, *rest = tokens
-    signature = inspect.signature(getattr(Harness, verb))
+    signature = inspect.signature(getattr(VectorHarness, verb))
     kwargs: dict[str, Any] = {}
     args: list[Any] = []
     subject = ""
@@ -110,9 +154,9 @@ def _calls(tokens: list[str]) -> list[Call]:
     if not subject:
         raise ValueError("no name")
     owner = ""
-    if verb in ("pod", "group") and "/" in subject:
+    if verb in ("pod", "share", "group") and "/" in subject:
         owner, _, subject = subject.partition("/")
-        kwargs["group" if verb == "pod" else "queue"] = None if owner == "-" else owner
+        kwargs["queue" if verb == "group" else "group"] = None if owner == "-" else owner
     for token in rest:
         key, equals, text = token.partition("=")
         if equals and re.fullmatch(r"[A-Za-z_]+", key):
@@ -131,7 +175,18 @@ def _argument(verb: str, signature: inspect.Signature, key: str, text: str, kwar
         kwargs.setdefault("requests", {})[REQUESTS[key]] = text
         return
     declared = signature.parameters.get(key)
-    kwargs[key] = value(text, str(declared.annotation) if declared is not None else "Any")
+    found = value(text, str(declared.annotation) if declared is not None else "Any")
+    kwargs[key] = _with_fields(found) if key in ("affinity", "topologySpreadConstraints") else found
+
+
+def _with_fields(found: Any) -> Any:
+    """The value with the whole names of fields."""
+    if isinstance(found, list):
+        return [_with_fields(item) for item in found]
+    if not isinstance(found, dict):
+        return found
+    whole = {FIELDS.get(key, key): _with_fields(item) for key, item in found.items() if key != "of"}
+    return whole if "of" not in found else {**whole, "labelSelector": {"matchLabels": found["of"]}}
 
 
 def _bare(verb: str, token: str, kwargs: dict[str, Any], args: list[Any]) -> None:
@@ -141,7 +196,7 @@ def _bare(verb: str, token: str, kwargs: dict[str, Any], args: list[Any]) -> Non
     if verb in ("pod", "gpu_node") and star:
         kwargs["cards" if verb == "pod" else "count"] = int(count)
         kwargs["card"] = card
-    elif verb in ("pod", "group"):
+    elif verb in ("pod", "group") or (verb == "share" and not token.isdigit()):
         kwargs["phase"] = token
     elif verb == "queue":
         kwargs["state"] = token

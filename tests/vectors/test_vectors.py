@@ -50,6 +50,8 @@ def _outcome(world: World, step: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if "do" in step:
         world.do(step["do"])
+    if "after" in step and "expect" not in step:
+        world.wait(step["after"])
     if "try" in step:
         world.try_out(step["try"])
     if "ask" in step:
@@ -58,8 +60,10 @@ def _outcome(world: World, step: dict[str, Any]) -> dict[str, Any]:
         decided = world.step(step.get("after"), step.get("sessions"))
         wanted = step["expect"]
         keys = ("nominate", "phase", "refuse") if wanted is None else tuple(wanted)
-        if isinstance(wanted, dict) and "texts" in wanted:
-            decided["texts"] = {reason: decided["texts"].get(reason, "") for reason in wanted["texts"]}
+        for key in {"texts", "annotations"} & set(wanted or ()):
+            decided[key] = {one: decided[key].get(one, "") for one in wanted[key]}
+        if "uses" in (wanted or ()):
+            decided["uses"] = {node: world.uses(node) for node in wanted["uses"]}
         kept = {key: decided[key] for key in keys if key not in DECISIONS and (decided[key] or wanted is not None)}
         found["expect"] = {**{key: decided[key] for key in DECISIONS if decided[key]}, **kept}
         if "errors" not in keys:

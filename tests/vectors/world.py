@@ -8,18 +8,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final
 
+import numpy as np
+
 from capcard_sched.framework.api.hooks import BY_METHOD
-from capcard_sched.framework.api.node_view import PodSignature
-from capcard_sched.framework.api.plugin import Grant, VictimDecision
+from capcard_sched.framework.api.node_view import Diagnosis, FilterResult, NodeView, PodSignature
+from capcard_sched.framework.api.plugin import Grant, Plugin, VictimDecision
 from capcard_sched.framework.core import StepResult
 from capcard_sched.framework.session.session import Session
 from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.intents import Bind, EmitEvent, Evict, ObjectRef, UpdatePodCondition, UpdatePodGroup
 from capcard_sched.model.job import Task
-from capcard_sched.model.refusal import Figures, Refusal
-from capcard_sched.testing import Harness
+from capcard_sched.model.refusal import Code, Figures, Refusal
+from capcard_sched.testing import hooks_of
 from tests.accounting import rebuilt, recorded
-from tests.vectors.notation import calls, names
+from tests.vectors.notation import VectorHarness, calls, names
 from tests.vectors.plugins import PLUGINS
 
 #: What a session decides; absent in an expectation: nothing is decided.
@@ -53,7 +55,7 @@ class World:
     """A harness that executes statements, sessions and questions of a vector."""
 
     def __init__(self, conf: Any, *, run: bool) -> None:
-        self.harness = Harness(None if conf is None else conf_text(conf), run=run, plugins=PLUGINS)
+        self.harness = VectorHarness(None if conf is None else conf_text(conf), run=run, plugins=PLUGINS)
         self._session: Session | None = None
         self._statement: Statement | None = None
 
@@ -61,6 +63,11 @@ class World:
         """Execute statements of the notation."""
         for verb, args, kwargs in calls(text):
             getattr(self.harness, verb)(*args, **kwargs)
+        self._session = None
+
+    def wait(self, seconds: float) -> None:
+        """Let the next session open this much later than by default, one second after the last."""
+        self.harness.now += seconds
         self._session = None
 
     def step(self, after: float | None, sessions: int | None) -> dict[str, Any]:
@@ -72,16 +79,24 @@ class World:
             if sessions == 0 and results[-1].idle:
                 break
         assert recorded(self.harness.state) == rebuilt(self.harness.state)
-        return decided(results)
+        wakeup = results[-1].next_wakeup
+        return {**decided(results), "wakeup": None if wakeup is None else round(wakeup - self.harness.now)}
 
     def ask(self, question: str) -> Any:
-        """The answer of a plugin in an open session (`gang.preemptable p0 [p1 p2]`), or of all tiers (`session.`)."""
+        """The answer of a plugin in an open session (`gang.preemptable p0 [p1 p2]`), or of all tiers (`session.`).
+
+        `predicates.filter p`: the nodes that the plugin rejects by reason. `nodeorder.score p [n1 n2]`: the sum of its
+        scores by node, of all nodes or of candidates.
+        """
         session = self._open()
         called, *words = question.replace("[", " [ ").replace("]", " ] ").split()
         plugin, _, hook = called.partition(".")
         if plugin == "session":
             task, candidates = self._arguments(session, ("task", "candidates"), words)
             return listed(session.dispatch.victims(hook, task, candidates))
+        if hook in ("filter", "score"):
+            signature: PodSignature = self._argument(session, "signature", words.pop(0))
+            return getattr(self, f"_{hook}")(session, self.harness.plugin(plugin), signature, words[1:-1])
         found = getattr(self.harness.plugin(plugin), hook)
         if hook in _ORDER:
             return self._in_order(found, hook, words)
@@ -90,22 +105,32 @@ class World:
         answer = found(*self._arguments(session, [one.strip() for one in asked.group(1).split(",")], words))
         return self._shown(answer)
 
+    def uses(self, node: str) -> str:
+        """Number/memory/cores in use of each shared card of a node."""
+        return " ".join("/".join(map(str, used)) for used in self.harness.uses(node))
+
     def try_out(self, text: str) -> None:
-        """Operations on a statement of the open session: `evict p0`, `pipeline p1 n1`, `allocate p1 n1`, `discard`."""
+        """Operations on a statement of the open session.
+
+        `evict p0`, `pipeline p1 n1`, `allocate p1 n1`, `discard`, `commit`.
+        """
         session = self._open()
-        if self._statement is None:
-            self._statement = Statement(session)
+        statement = Statement(session) if self._statement is None else self._statement
         for operation in text.split(";"):
             verb, *words = operation.split()
             if verb == "discard":
-                self._statement.discard()
+                statement.discard()
+            elif verb == "commit":
+                statement.commit()
+                statement = Statement(session)
             elif verb == "evict":
-                self._statement.evict(self.harness.task(words[0]), "test")
+                statement.evict(self.harness.task(words[0]), "test")
             else:
                 tasks = [self.harness.task(name) for name in names(words[0])]
                 assert tasks[0].job is not None
                 nodes = [session.nodes.by_name[words[1]]] * len(tasks)
-                getattr(self._statement, verb)(tasks[0].job, tasks, nodes)
+                getattr(statement, verb)(tasks[0].job, tasks, nodes)
+        self._statement = statement
 
     def _open(self) -> Session:
         if self._session is None:
@@ -136,10 +161,38 @@ class World:
             return task.cls
         if kind == "signature":
             assert task.job is not None
-            signature: PodSignature = session.engine.signature(session.queues[task.job.queue], task)
-            return signature
+            return session.engine.signature(session.queues[task.job.queue], task)
         assert kind == "task", kind
         return task
+
+    def _filter(self, session: Session, plugin: Plugin, signature: PodSignature, _: Sequence[str]) -> dict[str, str]:
+        """Nodes by the reasons against them; `may help`: a reason that evictions may remove."""
+        hooks, rows = hooks_of(plugin, signature), session.all_rows()
+        found: dict[str, list[str]] = {}
+        at_once = FilterResult(len(rows))
+        hooks.filter_static(rows, at_once)
+        hooks.filter_rows(rows, at_once)
+        hooks.filter_by_others(rows, at_once)
+        for row, name in enumerate(session.nodes.names):
+            diagnosis = Diagnosis(1)
+            hooks.diagnose(session.rows(np.array([row])), diagnosis)
+            # That a pod slot is left is part of the resource fit: filters only name it.
+            full = rows.future_idle[row, 2] < 1
+            assert (at_once.ok[row] and not full) == (not diagnosis.reasons and not full), name
+            if diagnosis.reasons:
+                mark = " (may help)" if diagnosis.codes[0] == Code.UNSCHEDULABLE else ""
+                found.setdefault("; ".join(diagnosis.reasons) + mark, []).append(name)
+        return {reason: packed(alike) for reason, alike in found.items()}
+
+    def _score(self, session: Session, plugin: Plugin, signature: PodSignature, nodes: Sequence[str]) -> str:
+        """Scores by node."""
+        hooks, everything = hooks_of(plugin, signature), session.nodes.names
+        candidates = list(nodes) or everything
+        rows = NodeView(session.nodes, np.array([everything.index(name) for name in candidates], dtype=np.intp))
+        total = hooks.row_scores(rows)
+        for part in (hooks.static_scores(rows), hooks.comparing_scores(rows)):
+            total = total if part is None else total + part
+        return _pairs({name: f"{score:.10g}" for name, score in zip(candidates, total.tolist(), strict=True)}, ":")
 
     def _in_order(self, order: Any, hook: str, words: list[str]) -> Any:
         """Names in the order of a hook, `=` between equal ones; for a single name its key."""
@@ -191,7 +244,7 @@ def _figures(figures: Figures) -> str:
 def decided(results: Sequence[StepResult]) -> dict[str, Any]:
     """What sessions decided, by the keys of an expectation."""
     intents = [intent for result in results for intent in result.intents]
-    binds = [(intent.name, intent.node) for intent in intents if isinstance(intent, Bind)]
+    binds = [intent for intent in intents if isinstance(intent, Bind)]
     victims: dict[str, list[str]] = {}
     for intent in intents:
         if isinstance(intent, Evict):
@@ -200,7 +253,7 @@ def decided(results: Sequence[StepResult]) -> dict[str, Any]:
     pods = [intent for intent in intents if isinstance(intent, UpdatePodCondition)]
     groups = [intent for intent in intents if isinstance(intent, UpdatePodGroup)]
     return {
-        "bind": _pairs(dict(sorted(binds))),
+        "bind": _pairs({bind.name: bind.node for bind in binds}),
         "evict": _lines(f"{packed(sorted(found))}{f' for {by}' * bool(by)}" for by, found in sorted(victims.items())),
         "why": _lines(
             f"{intent.name} {intent.reason}: {intent.message}" for intent in intents if isinstance(intent, Evict)
@@ -225,8 +278,21 @@ def decided(results: Sequence[StepResult]) -> dict[str, Any]:
         "errors": _lines(
             f"{error.plugin}.{error.hook} {error.error}" for result in results for error in result.report.errors
         ),
+        "annotations": _annotations(binds),
+        "volumes": _lines(
+            f"{bind.name} {one.claim}: {one.volume or 'to be provisioned'}" for bind in binds for one in bind.volumes
+        ),
         "idle": results[-1].idle,
     }
+
+
+def _annotations(binds: Iterable[Bind]) -> dict[str, dict[str, str]]:
+    """By key: pods and values."""
+    found: dict[str, dict[str, str]] = {}
+    for bind in sorted(binds, key=lambda bind: bind.name):
+        for key, text in bind.annotations.items():
+            found.setdefault(key, {})[bind.name] = text
+    return found
 
 
 def _texts(events: Iterable[EmitEvent]) -> dict[str, Any]:

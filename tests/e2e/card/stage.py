@@ -17,10 +17,7 @@ from typing import Any, Final, Self
 from tests.controlplane.cluster import ALL, Cluster, Manifest
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.kubelet import Kubelet
-from tests.e2e.checker import Replay, ViolationError, bound_too_often, differences
-from tests.e2e.daemons import Daemon
-from tests.e2e.history import History, Moment
-from tests.scenarios.cards.card_scene import (
+from tests.e2e.card.expectations import (
     ObjectEvent,
     condition,
     conf_with,
@@ -29,6 +26,9 @@ from tests.scenarios.cards.card_scene import (
     differing_events,
     flattened,
 )
+from tests.e2e.checker import Replay, ViolationError, bound_too_often, differences
+from tests.e2e.daemons import Daemon
+from tests.e2e.history import History, Moment
 
 _PATIENCE: Final = 15.0
 

@@ -1,4 +1,4 @@
-"""Cards given back, nodes that shrink or turn into others, quotas that change: on a running daemon."""
+"""Quotas of cards on a running daemon: pods that terminate, statuses of queues, mistakes that are fixed, usage."""
 
 from __future__ import annotations
 
@@ -10,40 +10,20 @@ import pytest
 
 from capcard_sched.model import annotations as keys
 from tests.controlplane.manifests import gang, gpu_node, pod, queue
-from tests.e2e.card.stage import Scene, eventually
-from tests.e2e.checker import amounts
-from tests.scenarios.cards.card_scene import (
+from tests.e2e.card.expectations import (
     ObjectEvent,
-    bound_pods,
     elastic,
     h200_gang,
-    h200_refusals,
     request,
     short_of,
     unreadable,
     wants,
 )
+from tests.e2e.card.stage import Scene, eventually
+from tests.e2e.checker import amounts
 
 H200, H100, A100, MIG = "NVIDIA-H200", "NVIDIA-H100", "NVIDIA-A100-80GB", "NVIDIA-H200/mig-1g.18gb-mixed"
 _SLICE = "nvidia.com/mig-1g.18gb"
-_NO_ROOM = "0/1 nodes are unavailable: 1 Insufficient nvidia.com/gpu."
-
-
-async def _offer(scene: Scene, name: str, devices: Mapping[str, int]) -> None:
-    """Change what a node has to offer, as its kubelet does; the daemon has seen it."""
-    amounts = {device: str(count) for device, count in devices.items()}
-    status = {"status": {"allocatable": amounts, "capacity": amounts}}
-    await scene.cluster.patch("nodes", name, status, subresource="status")
-    wanted = {device: 1000 * count for device, count in devices.items()}
-    await scene.stage.sees(
-        "Node",
-        name,
-        lambda node: {device: node.get("allocatable", {}).get(device, 0) for device in devices} == wanted,
-    )
-
-
-async def _total(scene: Scene, card: str) -> float:
-    return await scene.stage.daemon.metric("volcano_card_total", card=card)
 
 
 async def _status_is(scene: Scene, name: str, allocated: Mapping[str, str]) -> None:
@@ -54,23 +34,6 @@ async def _status_is(scene: Scene, name: str, allocated: Mapping[str, str]) -> N
         return +amounts(status.get("allocated", {}))
 
     await eventually(emitted, f"queue {name} to show {allocated}", lambda found: found == amounts(allocated))
-
-
-@pytest.mark.asyncio
-async def test_a_job_that_ends_gives_its_cards_to_the_next(scene: Scene) -> None:
-    first = gang("first", 1, queue="q", cards=H200, requests=wants(4))
-    await scene.make(gpu_node("h", H200, 8), queue("q", cards={H200: 4}), first)
-    await scene.expect(bound=bound_pods(("first", 1)), cards={H200: 4}, phases={"first": "Running"})
-    await scene.make(h200_gang("second", 2))
-    await scene.expect(
-        bound=bound_pods(("first", 1)), emitted=h200_refusals("second", 2, 2, 6, 4), phases={"second": "Pending"}
-    )
-    await scene.kubelet.finish("first-0", namespace=scene.cluster.namespace)
-    await scene.expect(
-        bound=bound_pods(("first", 1), ("second", 2)),
-        cards={H200: 2},
-        phases={"first": "Completed", "second": "Running"},
-    )
 
 
 @pytest.mark.asyncio
@@ -85,56 +48,6 @@ async def test_a_terminating_pod_holds_its_quota_until_it_is_gone(scene: Scene) 
     await scene.expect(bound=2, emitted=emitted, cards={H200: 2}, phases={"second": "Pending"})
     await scene.cluster.delete("pods", "first-1")
     await scene.expect(bound=2, cards={H200: 2}, phases={"second": "Running"})
-
-
-@pytest.mark.asyncio
-async def test_a_node_that_goes_takes_its_cards_along(scene: Scene) -> None:
-    nodes = [gpu_node("h", H200, 4), gpu_node("i", H200, 4)]
-    await scene.make(nodes, queue("q", cards={H200: 8}), elastic("job", 8, cards=H200, requests=wants()))
-    await scene.expect(bound=8, cards={H200: 8})
-    assert await _total(scene, H200) == 8
-    await scene.cluster.delete("nodes", "i")
-    await scene.make([pod("job-8", group="job", cards=H200, requests=wants())])
-    # Until the pods of the node that is gone are deleted, they count.
-    await scene.expect(bound=8, emitted=[short_of("Pod", "job-8", H200, 1, 9, 8)], cards={H200: 8})
-    assert await _total(scene, H200) == 4
-    lost = [name for name, node in (await scene.cluster.bound()).items() if node == "i"]
-    for name in lost:
-        await scene.cluster.delete("pods", name)
-    await scene.expect(bound=4, cards={H200: 4})
-    await scene.expect_shown("job-8", _NO_ROOM)
-    await scene.make(gpu_node("j", H200, 1))
-    await scene.expect(bound=5, cards={H200: 5})
-
-
-@pytest.mark.asyncio
-async def test_a_node_that_is_sliced_anew_offers_other_cards(scene: Scene) -> None:
-    nodes = [gpu_node("sliced", H200, 0, devices={_SLICE: 2}), gpu_node("whole", H200, 2)]
-    job = elastic("small", 2, cards=MIG, requests=wants(1, _SLICE))
-    await scene.make(nodes, queue("q", cards={H200: 2, MIG: 4}), job)
-    await scene.expect(bound=2, cards={MIG: 2})
-    await _offer(scene, "sliced", {_SLICE: 0})
-    await scene.make([pod("small-2", group="small", cards=MIG, requests=wants(1, _SLICE))], h200_gang("job", 2))
-    await scene.expect(bound=bound_pods(("small", 2), ("job", 2)), cards={MIG: 2, H200: 2})
-    assert await _total(scene, MIG) == 0
-    quota = await scene.stage.daemon.metric("volcano_queue_card_capacity", queue_name="q", card=MIG)
-    assert quota == 4, "a quota is no inventory"
-    await scene.expect_shown("small-2", f"0/2 nodes are unavailable: 2 Insufficient {_SLICE}.")
-    await _offer(scene, "sliced", {_SLICE: 3})
-    await scene.expect(bound=5, cards={MIG: 3})
-
-
-@pytest.mark.asyncio
-async def test_a_closed_queue_admits_nothing_and_runs_on(scene: Scene) -> None:
-    await scene.make(gpu_node("h", H200, 8), queue("q", cards={H200: 8}), h200_gang("first", 1))
-    await scene.expect(bound=1)
-    await scene.cluster.patch("queues", "q", {"status": {"state": "Closed"}}, subresource="status")
-    await scene.stage.sees("Queue", "q", lambda row: row["state"] == "Closed")
-    await scene.make(request("second", {H200: 1}))
-    emitted = ObjectEvent("PodGroup", "second", "QueueNotOpen", "Queue <q> is <Closed>, cannot enqueue")
-    await scene.expect(bound=1, emitted=[emitted], phases={"second": "Pending"})
-    await scene.cluster.patch("queues", "q", {"status": {"state": "Open"}}, subresource="status")
-    await scene.expect(bound=1, phases={"second": "Inqueue"})
 
 
 @pytest.mark.asyncio

@@ -6,8 +6,8 @@ import pytest
 
 from capcard_sched.model import annotations as keys
 from tests.controlplane.manifests import gang, gpu_node, queue
+from tests.e2e.card.expectations import elastic, request, short_of, wants
 from tests.e2e.card.stage import Scene, eventually
-from tests.scenarios.cards.card_scene import elastic, request, short_of, wants
 
 H200, A100, H100 = "NVIDIA-H200", "NVIDIA-A100-80GB", "NVIDIA-H100"
 EITHER = f"{A100}|{H100}"

@@ -101,64 +101,6 @@ async def test_the_tide_comes_in_and_goes_out(
 
 
 @pytest.mark.campaign
-@pytest.mark.asyncio
-async def test_of_an_elastic_gang_the_spare_members_go_first_and_then_the_rest_at_once(
-    cluster: Cluster, control_plane: ControlPlane, history: History, slow_kubelet: Kubelet, tmp_path: Path
-) -> None:
-    await furnish(cluster)
-    async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, conf=conf()) as daemon:
-        await make(cluster, work("e", 2, "", "", "", "", minimum=2))
-        await until_running(cluster, [f"e-w-{index}" for index in range(4)])
-        await make(cluster, service("r", 3, ""))
-        await until_running(cluster, {"e-w-0", "e-w-1", "r-w-0"})
-        lacking = f"{H200}: 3"
-        first = [
-            *evicted(cluster, ["e-w-2", "e-w-3"], lacking, "n1", "r-w-0"),
-            group_evicted(cluster, "e", 2, "r-w-0"),
-            *given(cluster, "r-w-0", "r", 2, "n1", ["e"], lacking),
-        ]
-        await until_emitted(cluster, first)
-        # One card is free. What is left of the gang is its minimum: it cannot lose one and keep the other.
-        await make(cluster, service("s", 2, ""))
-        await until_running(cluster, {"r-w-0", "s-w-0"})
-        lacking = f"{H200}: 1"
-        await until_emitted(
-            cluster,
-            [
-                *first,
-                *evicted(cluster, ["e-w-0", "e-w-1"], lacking, "n1", "s-w-0"),
-                group_evicted(cluster, "e", 2, "s-w-0"),
-                *given(cluster, "s-w-0", "s", 2, "n1", ["e"], lacking),
-            ],
-        )
-        await prove(history, control_plane, daemon)
-        assert broken_gangs(history.moments) == []
-        assert await daemon.stop() == 0
-
-
-@pytest.mark.campaign
-@pytest.mark.asyncio
-async def test_a_gang_of_inference_takes_all_it_needs_or_nothing(
-    cluster: Cluster, control_plane: ControlPlane, history: History, slow_kubelet: Kubelet, tmp_path: Path
-) -> None:
-    """Half of the capacity could be reclaimed: no pod is evicted for a gang that could not start."""
-    await furnish(cluster, nodes=2)
-    protected = {"volcano.sh/preemptable": "false"}
-    async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, conf=conf()) as daemon:
-        await make(cluster, work("a", 8, "n1"), work("b", 8, "n2", notes=protected))
-        await until_running(cluster, {"a-w-0", "b-w-0"})
-        await make(cluster, service("r", 8, "", "", minimum=2))
-        await settled(daemon)
-        assert set(await running(cluster)) == {"a-w-0", "b-w-0"}
-        assert leavers(history.moments) == {}
-        await cluster.patch("podgroups", "b", {"metadata": {"annotations": {"volcano.sh/preemptable": "true"}}})
-        await until_running(cluster, {"r-w-0", "r-w-1"})
-        assert sorted(leavers(history.moments)) == ["a-w-0", "b-w-0"]
-        await prove(history, control_plane, daemon)
-        assert await daemon.stop() == 0
-
-
-@pytest.mark.campaign
 @pytest.mark.parametrize("late", ["executed", "refused"])
 @pytest.mark.asyncio
 async def test_quota_is_free_when_a_victim_is_gone_and_not_when_its_eviction_is_decided(

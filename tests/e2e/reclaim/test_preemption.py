@@ -1,4 +1,4 @@
-"""Preemption by priority inside a queue, on a real API server, and pods that are never victims."""
+"""Preemption by priority inside a queue, on a real API server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from tests.e2e.daemons import Daemon
 from tests.e2e.history import History
 from tests.e2e.reclaim.tide import (
     H200,
-    ObjectEvent,
     conf,
     evicted,
     furnish,
@@ -23,7 +22,6 @@ from tests.e2e.reclaim.tide import (
     leavers,
     make,
     running,
-    service,
     settled,
     until_emitted,
     until_running,
@@ -66,38 +64,5 @@ async def test_within_a_queue_the_lowest_priority_is_preempted_and_an_equal_one_
         await until_emitted(cluster, emitted)
         assert list(leavers(history.moments)) == ["low-w-0"]
         assert await daemon.metric("volcano_evictions_total", reason="preempt") == 1
-        await prove(history, control_plane, daemon)
-        assert await daemon.stop() == 0
-
-
-@pytest.mark.campaign
-@pytest.mark.parametrize("where", ["pod", "PodGroup"])
-@pytest.mark.asyncio
-async def test_a_pod_with_preemptable_false_is_never_a_victim(
-    cluster: Cluster, control_plane: ControlPlane, history: History, slow_kubelet: Kubelet, tmp_path: Path, where: str
-) -> None:
-    """Neither of another queue nor of the own one, whatever its priority; not even a part of its gang."""
-    await furnish(cluster)
-    rules = conf(actions="enqueue, allocate, preempt, backfill, reclaim", gang="enableReclaimable: false")
-    async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, conf=rules) as daemon:
-        safe = work("safe", 3, "", "")
-        protected_member = safe[0 if where == "PodGroup" else 2]  # the annotation of one member counts for the gang
-        protected_member["metadata"]["annotations"].update(PROTECTED)
-        await make(cluster, safe, work("other", 2, ""))
-        await until_running(cluster, {"safe-w-0", "safe-w-1", "other-w-0"})
-        # It would have to be three cards: the other pod is not enough.
-        taker = service("r", 3, "")
-        await make(cluster, taker, work("own", 3, "", priority=80000))
-        causes = {"PodGroup": "2 not-preemptable, 1 not enough", "pod": "1 gang, 1 not enough, 1 not-preemptable"}
-        why = f"0/1 nodes can be reclaimed: {causes[where]}"
-        await until_emitted(cluster, [ObjectEvent("Pod", "r-w-0", "Warning", "ReclaimFailed", why)])
-        await settled(daemon)
-        assert set(await running(cluster)) == {"safe-w-0", "safe-w-1", "other-w-0"}
-        assert leavers(history.moments) == {}
-        # With less it is content, and the other pod is enough.
-        await cluster.delete("pods", "r-w-0")
-        await cluster.delete("pods", "own-w-0")
-        await make(cluster, service("s", 2, ""))
-        await until_running(cluster, {"safe-w-0", "safe-w-1", "s-w-0"})
         await prove(history, control_plane, daemon)
         assert await daemon.stop() == 0

@@ -118,15 +118,6 @@ def test_the_best_nodes_count_by_the_pods_there(
     assert {name: found[name] for name in expected} == expected
 
 
-def test_a_spread_job_counts_by_the_common_hyper_node_and_where_its_pods_are() -> None:
-    h = world()
-    job_on(h, "n0a", "n0b", "n1a", pending=1)
-    found = scores(h)
-    assert found is not None
-    # The anchor is t0: nodes below join it at tier 2; among these s0 holds two of four pods, s1 one.
-    assert {name: found[name] for name in ("n0a", "n1b", "n2a")} == {"n0a": 100.0, "n1b": 75.0, "n2a": 0.0}
-
-
 @pytest.mark.parametrize("weight", ["0", "1"])
 def test_the_first_pod_and_jobs_without_topology_are_not_scored(weight: str) -> None:
     h = world(f", arguments: {{weight: {weight}}}")
@@ -136,14 +127,6 @@ def test_the_first_pod_and_jobs_without_topology_are_not_scored(weight: str) -> 
     h.group("plain")
     h.pod("on", group="plain", node="n0a", phase="Running")
     h.pod("next", group="plain")
-    assert scores(h) is None
-
-
-def test_without_hyper_nodes_nothing_is_scored() -> None:
-    h = Harness(CONF % "")
-    h.queue("q")
-    h.node("n")
-    job_on(h, "n")
     assert scores(h) is None
 
 
@@ -173,21 +156,6 @@ def only_cpu(more: str = "") -> str:
     return f", arguments: {{hypernode.binpack.memory: 0{more}}}"
 
 
-def test_normal_pods_prefer_nodes_in_fuller_hyper_nodes_and_most_of_all_nodes_in_none() -> None:
-    h = world(only_cpu(), cpu="8")
-    h.node("outside", cpu="8")
-    h.pod("old", group=None, node="n0a", requests={"cpu": "4"})
-    normal(h)
-    found = scores(h)
-    assert found is not None
-    # s0 would be 6/16 full, t0 6/32, u 6/64; s1 2/16 in the same t0; s2 2/16 in t1 with 2/32.
-    total = 1 + 0.8 + 0.64
-    assert found["n0b"] == pytest.approx(100 * (6 / 16 + 0.8 * 6 / 32 + 0.64 * 6 / 64) / total)
-    assert found["n1a"] == pytest.approx(100 * (2 / 16 + 0.8 * 6 / 32 + 0.64 * 6 / 64) / total)
-    assert found["n2a"] == pytest.approx(100 * (2 / 16 + 0.8 * 2 / 32 + 0.64 * 6 / 64) / total)
-    assert found["outside"] == 100.0
-
-
 @pytest.mark.parametrize(("fading", "second"), [("0", 0.0), ("0.5", 0.5), ("1", 1.0)])
 def test_fading_is_the_factor_of_each_further_tier(fading: str, second: float) -> None:
     h = world(only_cpu(f", hypernode.binpack.normal-pod.fading: {fading}"), tiers=2)
@@ -196,22 +164,6 @@ def test_fading_is_the_factor_of_each_further_tier(fading: str, second: float) -
     found = scores(h)
     assert found is not None
     assert found["n1a"] == pytest.approx(100 * (2 / 16 + second * 6 / 32) / (1 + second))
-
-
-def test_resources_count_by_their_weights_and_a_request_that_does_not_fit_scores_0() -> None:
-    arguments = (
-        ", arguments: {weight: 2, hypernode.binpack.cpu: 3, hypernode.binpack.memory: 0,"
-        " hypernode.binpack.resources: 'nvidia.com/gpu, x.com/none', hypernode.binpack.resources.nvidia.com/gpu: 5}"
-    )
-    h = world(arguments, tiers=1)
-    for side in "ab":
-        h.node(f"n0{side}", cpu="8", resources={"nvidia.com/gpu": 4})
-    h.node("n1a", cpu="8", resources={"nvidia.com/gpu": 1})
-    normal(h, cpu="2", memory="1Gi", **{"nvidia.com/gpu": "2"})
-    found = scores(h)
-    assert found is not None
-    assert found["n0a"] == pytest.approx(2 * 100 * (3 * 2 / 16 + 5 * 2 / 8) / 8)
-    assert (found["n1a"], found["n2a"]) == (0.0, 0.0)
 
 
 def test_usage_is_counted_incrementally() -> None:
@@ -277,28 +229,9 @@ def test_w47_a_change_of_the_annotation_alone_is_saved() -> None:
     assert written(h) == [{JOB_ALLOCATED_HYPERNODE: "s1"}]
 
 
-def test_a_job_outside_all_hypernodes_reports_no_hypernode() -> None:
-    h = world(tiers=1)
-    h.group("g", min_member=1, topology=SOFT, annotations={JOB_ALLOCATED_HYPERNODE: "s0"})
-    h.pod("p", node="n0a", phase="Running")
-    h.pod("far", node="n1a", phase="Running")
-    assert written(h) == [{JOB_ALLOCATED_HYPERNODE: None}]
-
-
 def test_nothing_is_written_on_groups_without_topology_or_placed_pods() -> None:
     h = world()
     h.group("g", min_member=1)
     h.pod("p", node="n1a", phase="Running")
     h.group("empty", min_member=1, topology=SOFT, annotations={JOB_ALLOCATED_HYPERNODE: "s3"})
     assert written(h) == []
-
-
-def test_pods_on_a_deleted_node_count_for_the_hypernode_that_was_written() -> None:
-    h = world()
-    h.group("g", min_member=1, topology=SOFT, annotations={JOB_ALLOCATED_HYPERNODE: "s2"})
-    h.pod("p", node="n2a", phase="Running")
-    h.step()
-    h.delete_node("n2a")
-    h.pod("q")
-    assert written(h) == []
-    assert h.binds["q"] == "n2b"

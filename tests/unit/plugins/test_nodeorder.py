@@ -106,15 +106,6 @@ def test_least_and_most_requested(cpu: str | None, memory: str | None, least: in
         assert scores(h, "score_utilization") == [expected]
 
 
-def test_existing_pods_count_with_their_defaults() -> None:
-    h = cluster(least=1)
-    h.node("n", cpu="4", memory="16Gi")
-    h.pod("resident", group=None, node="n", requests={"cpu": "1900m"})
-    h.pod("p", requests={"cpu": "2", "memory": "1Gi"})
-    # cpu: 100m of 4000m left is 2; memory: 16384 - 1024 - 200 MiB of 16384 MiB is 92.
-    assert scores(h, "score_utilization") == [(2 + 92) // 2]
-
-
 @pytest.mark.parametrize(("cpu", "memory", "expected"), [("0", "16Gi", 75), ("4", "0", 25), ("0", "0", 0)])
 def test_a_node_without_cpu_or_memory_is_scored_by_the_other(cpu: str, memory: str, expected: int) -> None:
     h = cluster(least=1)
@@ -162,13 +153,6 @@ def test_balanced_allocation_scores_by_allocatable(cpu: str, memory: str, gpus: 
     assert found[0] == expected
 
 
-def test_scores_add_up_with_their_weights() -> None:
-    h = cluster(least=2, most=3, balanced=5)
-    h.node("n", cpu="4", memory="16Gi")
-    h.pod("p", requests={"cpu": "3", "memory": "4Gi"})
-    assert scores(h, "score_utilization") == [2 * 50 + 3 * 50 + 5 * 75]
-
-
 def test_planned_pods_are_seen() -> None:
     h = cluster(least=1, balanced=1)
     h.node("n", cpu="4", memory="16Gi")
@@ -190,13 +174,6 @@ def test_planned_pods_are_seen() -> None:
     assert answer.tolist() == [84 + 90, 68 + 81, 53 + 71]
 
 
-def test_without_weights_utilisation_is_no_score() -> None:
-    h = cluster()
-    h.node("n")
-    h.pod("p")
-    assert scores(h, "score_utilization") is None
-
-
 # --- node affinity and images ---------------------------------------------------------------------------------------
 
 
@@ -210,19 +187,6 @@ def preferring(*terms: tuple[int, dict[str, Any]]) -> dict[str, Any]:
             }
         }
     }
-
-
-def test_preferred_node_affinity_adds_the_weights_of_matching_terms() -> None:
-    h = cluster(node_affinity=2)
-    h.node("a", labels={"disk": "ssd", "zone": "x"})
-    h.node("b", labels={"disk": "ssd"})
-    h.node("c")
-    ssd = {"matchExpressions": [{"key": "disk", "operator": "In", "values": ["ssd"]}]}
-    zone = {"matchExpressions": [{"key": "zone", "operator": "Exists"}]}
-    by_name = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["c"]}]}
-    h.pod("p", **preferring((80, ssd), (70, zone), (5, by_name), (100, {})))
-    assert scores(h, "score_spec") == [300, 160, 10]
-    assert scores(h, "score_spec", nodes="c a") == [10, 300]
 
 
 @pytest.mark.parametrize("scale", [1, 20])
@@ -240,29 +204,9 @@ def test_kube_scheduler_normalizes_preferred_node_affinity_over_the_candidates(s
     assert scores(h, "compare", nodes="b") is None
 
 
-def test_kube_scheduler_counts_required_pod_affinity_of_existing_pods() -> None:
-    for scoring, expected in (("volcano", None), ("kube-scheduler", [100, 0, 50])):
-        h = harness(OFF | {"podaffinity.weight": 1}, scoring=scoring)
-        zones(h, a="a", b="b", c="c")
-        required: dict[str, Any] = {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
-            {"labelSelector": WEB, "topologyKey": "zone"}
-        ]}}}  # fmt: skip
-        for name, node in (("r1", "a"), ("r2", "a"), ("r3", "c")):
-            h.pod(name, group=None, node=node, **required)
-        h.pod("p", labels={"app": "web"})
-        assert scores(h, "compare") == expected
-
-
 def test_an_unknown_scoring_keeps_the_default() -> None:
     h = harness(OFF, scoring="k8s")
     assert h.plugin("nodeorder").arguments.scoring == "volcano"
-
-
-def test_no_preference_is_no_score() -> None:
-    h = cluster(node_affinity=2, image=1)
-    h.node("a")
-    h.pod("p")
-    assert scores(h, "score_spec") is None
 
 
 @pytest.mark.parametrize(
@@ -302,16 +246,6 @@ def prefer_not(*keys: str) -> list[dict[str, str]]:
     return [{"key": key, "value": "1", "effect": "PreferNoSchedule"} for key in keys]
 
 
-def test_taint_toleration_is_relative_to_the_worst_candidate() -> None:
-    h = cluster(taint=3)
-    h.node("a")
-    h.node("b", taints=prefer_not("x"))
-    h.node("c", taints=[*prefer_not("x", "y", "z"), {"key": "n", "value": "", "effect": "NoSchedule"}])
-    h.pod("p")
-    assert scores(h, "compare") == [300, 201, 0]
-    assert scores(h, "compare", nodes="b a") == [0, 300]
-
-
 @pytest.mark.parametrize("effect", ["", "PreferNoSchedule"])
 def test_tolerated_preferences_do_not_count(effect: str) -> None:
     h = cluster(taint=1)
@@ -321,16 +255,6 @@ def test_tolerated_preferences_do_not_count(effect: str) -> None:
     h.pod("other", tolerations=[{"key": "x", "operator": "Exists", "effect": "NoSchedule"}])
     assert scores(h, "compare") == [100, 0]
     assert scores(h, "compare", pod="other") is None
-
-
-def test_taints_that_are_the_same_everywhere_do_not_slow_placement_down() -> None:
-    h = cluster(taint=3)
-    h.node("a", taints=prefer_not("x"))
-    h.node("b", taints=prefer_not("x"))
-    h.node("c")
-    h.pod("p")
-    assert scores(h, "compare", nodes="a b") is None
-    assert scores(h, "compare", nodes="c") is None
 
 
 # --- pod affinity ---------------------------------------------------------------------------------------------------
@@ -348,41 +272,6 @@ def preferred(*, near: tuple[dict[str, Any], ...] = (), apart: tuple[dict[str, A
 def zones(h: Harness, **by_node: str | None) -> None:
     for name, zone in by_node.items():
         h.node(name, labels={} if zone is None else {"zone": zone})
-
-
-def test_inter_pod_affinity_is_stretched_over_the_candidates() -> None:
-    h = cluster(pod_affinity=2)
-    zones(h, a="a", b="b", c="c", d=None)
-    h.pod("web", group=None, node="a", labels={"app": "web"})
-    h.pod("db", group=None, node="c", labels={"app": "db"})
-    h.pod("p", **preferred(near=(weighted(10, WEB),), apart=(weighted(5, {"matchLabels": {"app": "db"}}),)))
-    assert scores(h, "compare", nodes="a b c") == [200, 66, 0]
-    assert scores(h, "compare", nodes="b d") is None
-
-
-def test_preferred_terms_of_existing_pods_count() -> None:
-    h = cluster(pod_affinity=1)
-    zones(h, a="a", b="b", c="c")
-    h.pod("friend", group=None, node="a", **preferred(near=(weighted(30, WEB),)))
-    h.pod("foe", group=None, node="c", **preferred(apart=(weighted(10, WEB),)))
-    h.pod("p", labels={"app": "web"})
-    h.pod("other", labels={"app": "db"})
-    assert scores(h, "compare") == [100, 25, 0]
-    assert scores(h, "compare", pod="other") is None
-
-
-def test_required_terms_of_existing_pods_do_not_score() -> None:
-    h = cluster(pod_affinity=1)
-    zones(h, a="a", b="b")
-    required = [{"topologyKey": "zone", "labelSelector": WEB}]
-    h.pod(
-        "friend",
-        group=None,
-        node="a",
-        affinity={"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}},
-    )
-    h.pod("p", labels={"app": "web"})
-    assert scores(h, "compare") is None
 
 
 def test_without_weight_preferences_of_pods_make_no_profile() -> None:
@@ -429,25 +318,6 @@ def test_soft_spread_over_zones(
     assert scores(h, "compare") == expected
 
 
-def test_soft_spread_over_hosts_sees_the_pods_of_each_host() -> None:
-    h = cluster(spread=2)
-    zones(h, a=None, b=None, c=None)
-    web_pods(h, a=2, b=1)
-    h.pod("p", labels={"app": "web"}, **soft("kubernetes.io/hostname"))
-    # raw: round(2 ln 5) = 3, round(ln 5) = 2, 0
-    assert scores(h, "compare") == [0, 2 * 33, 200]
-
-
-def test_the_number_of_domains_is_that_of_the_candidates() -> None:
-    h = cluster(spread=1)
-    zones(h, a="a", b="b", c="c", d="d", e="e")
-    web_pods(h, a=5, b=2)
-    h.pod("p", labels={"app": "web"}, **soft(skew=3))
-    # All five: raw round(5 ln 7 + 2) = 12, round(2 ln 7 + 2) = 6, 2. Two: round(5 ln 4 + 2) = 9, round(2 ln 4 + 2) = 5.
-    assert scores(h, "compare") == [16, 66, 100, 100, 100]
-    assert scores(h, "compare", nodes="a b") == [55, 100]
-
-
 def test_defaults_are_those_of_volcano() -> None:
     h = Harness(CONF.format(arguments=""))
     arguments = h.plugin("nodeorder").arguments
@@ -486,3 +356,13 @@ def test_a_handful_of_rows_and_many_are_scored_alike_to_the_last_bit() -> None:
                 [plugin.score_utilization(pod_signature, session.rows(part)) for part in np.split(everything, 8)]
             )
             assert many.tolist() == few.tolist()
+
+
+def test_taints_that_are_the_same_everywhere_do_not_slow_placement_down() -> None:
+    h = cluster(taint=3)
+    h.node("a", taints=prefer_not("x"))
+    h.node("b", taints=prefer_not("x"))
+    h.node("c")
+    h.pod("p")
+    assert scores(h, "compare", nodes="a b") is None
+    assert scores(h, "compare", nodes="c") is None

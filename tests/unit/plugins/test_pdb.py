@@ -92,59 +92,7 @@ def test_selectors(selector: dict[str, Any], labels: dict[str, str], kept: bool)
     assert victims(h, "p") == (["p"] if kept else [])
 
 
-def test_13_2_a_disruption_that_was_granted_already_is_not_charged() -> None:
-    h = two_webs()
-    budget(h, 0, disruptedPods={"p1": "2026-01-01T00:00:00Z"})
-    h.session()
-    assert victims(h, "p1", "p2") == ["p1"]
-
-
-def test_13_5_a_pod_that_stays_is_charged_to_no_budget() -> None:
-    h = cluster(("p1", {"app": "web", "tier": "front"}), ("p2", {"app": "web"}))
-    budget(h, 0, {"matchLabels": {"tier": "front"}}, name="p")
-    budget(h, 1, name="q")
-    h.session()
-    assert victims(h, "p1", "p2") == ["p2"]
-
-
-def test_a_budget_is_of_its_namespace() -> None:
-    h = two_webs()
-    budget(h, 0, namespace="other")
-    h.session()
-    assert victims(h, "p1", "p2") == ["p1", "p2"]
-
-
-def test_a_budget_without_observed_status_allows_nothing() -> None:
-    h = two_webs()
-    obj = {"metadata": {"name": "fresh", "namespace": "default"}, "spec": {"selector": WEB}}
-    h.apply(ObjectChanged(msgspec.convert(obj, PodDisruptionBudgetObject)))
-    h.session()
-    assert victims(h, "p1", "p2") == []
-
-
 # --- earlier evictions ----------------------------------------------------------------------------------------------
-
-
-def test_an_eviction_of_this_session_is_remembered_and_forgotten_when_it_is_undone() -> None:
-    h = two_webs()
-    budget(h, 1)
-    session = h.session()
-    statement = Statement(session)
-    statement.evict(h.task("p1"), "test")
-    assert victims(h, "p2") == []
-    statement.discard()
-    assert victims(h, "p2") == ["p2"]
-
-
-def test_placements_are_not_charged() -> None:
-    h = two_webs()
-    h.pod("web", group="wants", labels={"app": "web"})
-    budget(h, 1)
-    session = h.session()
-    statement = Statement(session)
-    statement.allocate(h.job("wants"), [h.task("web")], [session.nodes.by_name["n"]])
-    statement.discard()
-    assert victims(h, "p2") == ["p2"]
 
 
 def evicted(h: Harness) -> None:
@@ -153,29 +101,6 @@ def evicted(h: Harness) -> None:
     statement.evict(h.task("p1"), "test")
     statement.commit()
     assert h.task("p1").status is TaskStatus.RELEASING
-
-
-def test_an_eviction_is_charged_until_the_budget_shows_it() -> None:
-    h = two_webs()
-    budget(h, 2)
-    evicted(h)
-    h.pod("p3", node="n", labels={"app": "web"})
-    h.session()
-    assert victims(h, "p2", "p3") == ["p2"]
-    budget(h, 1)
-    h.session()
-    assert victims(h, "p2", "p3") == ["p2"], "the budget allows one now"
-
-
-def test_an_eviction_is_charged_no_longer_than_the_pod_is_there() -> None:
-    h = two_webs()
-    budget(h, 1)
-    evicted(h)
-    h.session()
-    assert victims(h, "p2") == []
-    h.delete_pod("p1")
-    h.session()
-    assert victims(h, "p2") == ["p2"]
 
 
 def test_a_refused_eviction_is_not_charged() -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from capcard_sched.framework.api.node_view import Diagnosis, FilterResult, NodeView, PodSignature
 from capcard_sched.framework.conf.scheduler_conf import parse_conf
-from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.refusal import Code
 from capcard_sched.testing import Harness, hooks_of, registry
 
@@ -21,15 +20,11 @@ tiers:
   - name: predicates
     arguments: {{{arguments}}}
 """
-FULL = "node(s) pod number exceeded"
 CORDONED = "node(s) were unschedulable"
 SELECTOR = "node(s) didn't match Pod's node affinity/selector"
 PORTS = "node(s) didn't have free ports for the requested pod ports"
-AFFINITY = "node(s) didn't match pod affinity rules"
 ANTI_AFFINITY = "node(s) didn't match pod anti-affinity rules"
 REPELLED = "node(s) didn't satisfy existing pods anti-affinity rules"
-SKEWED = "node(s) didn't match pod topology spread constraints"
-NO_KEY = "node(s) didn't match pod topology spread constraints (missing required label)"
 
 WEB = {"matchLabels": {"app": "web"}}
 DB = {"matchLabels": {"app": "db"}}
@@ -129,32 +124,6 @@ def ports(*wanted: tuple[int, str, str]) -> dict[str, Any]:
 # --- the node alone -------------------------------------------------------------------------------------------------
 
 
-def test_a_full_cordoned_node_gives_both_reasons_and_cannot_be_helped() -> None:
-    h = cluster()
-    h.node("n", pods=2, unschedulable=True)
-    h.pod("a", group=None, node="n")
-    h.pod("b", group=None, node="n")
-    h.pod("p")
-    assert judged(h, "p") == {"n": ([FULL, CORDONED], Code.UNRESOLVABLE)}
-
-
-def test_a_full_node_alone_may_be_helped_by_eviction() -> None:
-    h = cluster()
-    h.node("n", pods=1)
-    h.pod("a", group=None, node="n")
-    h.pod("p")
-    assert judged(h, "p") == {"n": ([FULL], Code.UNSCHEDULABLE)}
-
-
-def test_leaving_pods_do_not_fill_a_node() -> None:
-    h = cluster()
-    h.node("n", pods=1)
-    h.pod("a", group=None, node="n")
-    h.terminate("a")
-    h.pod("p")
-    assert rejections(h, "p") == {"n": []}
-
-
 @pytest.mark.parametrize(
     ("tolerations", "reasons"),
     [
@@ -199,22 +168,6 @@ def test_the_first_untolerated_taint_in_list_order_is_named(
     h.node("plain")
     h.pod("p", tolerations=tolerations)
     assert rejections(h, "p") == {"n": reasons, "plain": []}
-
-
-def test_taints_and_selectors_are_not_checked_when_switched_off() -> None:
-    h = cluster("predicate.TaintTolerationEnable: false, predicate.NodeAffinityEnable: false")
-    h.node("n", taints=TAINTS)
-    h.pod("p", nodeSelector={"disk": "ssd"})
-    assert rejections(h, "p") == {"n": []}
-
-
-def test_a_refusal_by_taint_keeps_its_reason_for_the_next_pod_of_the_template() -> None:
-    h = cluster("predicate.CacheEnable: true")
-    h.node("n", taints=TAINTS)
-    for name in ("p", "p2"):
-        h.pod(name, annotations={"volcano.sh/template-uid": "t"})
-    for name in ("p", "p2"):
-        assert judged(h, name) == {"n": (["node(s) had untolerated taint {b: 2}"], Code.UNRESOLVABLE)}
 
 
 def test_reasons_of_many_nodes_are_counted_by_text() -> None:
@@ -298,17 +251,6 @@ def test_node_selector_and_affinity(spec: dict[str, Any], passing: str) -> None:
     }
 
 
-def test_static_results_follow_labels_and_taints() -> None:
-    h = cluster()
-    h.node("n")
-    h.pod("p", nodeSelector={"disk": "ssd"})
-    assert rejections(h, "p") == {"n": [SELECTOR]}
-    h.node("n", labels={"disk": "ssd"})
-    assert rejections(h, "p") == {"n": []}
-    h.node("n", labels={"disk": "ssd"}, taints=TAINTS)
-    assert rejections(h, "p") == {"n": ["node(s) had untolerated taint {b: 2}"]}
-
-
 # --- host ports -----------------------------------------------------------------------------------------------------
 
 
@@ -336,14 +278,6 @@ def test_host_ports_conflict_by_address_protocol_and_port(
         assert codes(h, "p")["n"] is Code.UNSCHEDULABLE
 
 
-def test_host_ports_are_not_checked_when_switched_off() -> None:
-    h = cluster("predicate.NodePortsEnable: false")
-    h.node("n")
-    h.pod("holder", group=None, node="n", **ports((80, "TCP", "")))
-    h.pod("p", **ports((80, "TCP", "")))
-    assert rejections(h, "p") == {"n": []}
-
-
 def test_a_pod_with_host_ports_conflicts_with_its_own_sibling_planned_ahead() -> None:
     h = cluster()
     h.node("n")
@@ -361,91 +295,7 @@ def test_a_pod_with_host_ports_conflicts_with_its_own_sibling_planned_ahead() ->
         assert verdict.ok.tolist() == expected
 
 
-def test_a_port_is_free_again_once_its_pod_is_evicted_and_taken_when_that_is_undone() -> None:
-    h = cluster()
-    h.node("n")
-    h.group("old")
-    h.pod("holder", group="old", node="n", **ports((80, "TCP", "")))
-    h.pod("p", **ports((80, "TCP", "")))
-    session = h.session()
-    statement = Statement(session)
-    statement.evict(h.task("holder"), "test")
-    assert rejections(h, "p", fresh=False) == {"n": []}
-    statement.discard()
-    assert rejections(h, "p", fresh=False) == {"n": [PORTS]}
-
-
 # --- pod affinity ---------------------------------------------------------------------------------------------------
-
-
-def test_required_affinity_wants_a_matching_pod_in_the_domain() -> None:
-    h = cluster()
-    zones(h, a1="a", a2="a", b1="b", nowhere=None)
-    h.pod("web", group=None, node="a1", labels={"app": "web"})
-    h.pod("p", **near(term(WEB)))
-    assert rejections(h, "p") == {"a1": [], "a2": [], "b1": [AFFINITY], "nowhere": [AFFINITY]}
-    assert codes(h, "p")["b1"] is Code.UNRESOLVABLE
-
-
-def test_the_first_pod_of_a_series_may_go_anywhere_the_key_exists() -> None:
-    h = cluster()
-    zones(h, a="a", nowhere=None)
-    h.pod("p", labels={"app": "web"}, **near(term(WEB)))
-    h.pod("stranger", labels={"app": "db"}, **near(term(WEB)))
-    assert rejections(h, "p") == {"a": [], "nowhere": [AFFINITY]}
-    assert rejections(h, "stranger") == {"a": [AFFINITY], "nowhere": [AFFINITY]}
-
-
-def test_the_second_pod_of_a_series_follows_the_first() -> None:
-    h = cluster()
-    zones(h, a="a", b="b")
-    h.pod("first", group=None, node="b", labels={"app": "web"})
-    h.pod("p", labels={"app": "web"}, **near(term(WEB)))
-    assert rejections(h, "p") == {"a": [AFFINITY], "b": []}
-
-
-def test_a_pod_counts_only_when_it_matches_all_affinity_terms() -> None:
-    h = cluster()
-    zones(h, a="a", b="b")
-    red = {"matchLabels": {"color": "red"}}
-    h.pod("web", group=None, node="a", labels={"app": "web"})
-    h.pod("red", group=None, node="a", labels={"color": "red"})
-    h.pod("both", group=None, node="b", labels={"app": "web", "color": "red"})
-    h.pod("p", **near(term(WEB), term(red)))
-    assert rejections(h, "p") == {"a": [AFFINITY], "b": []}
-
-
-def test_required_anti_affinity_stays_away_from_the_domain() -> None:
-    h = cluster()
-    zones(h, a1="a", a2="a", b="b", nowhere=None)
-    h.pod("web", group=None, node="a1", labels={"app": "web"})
-    h.pod("p", **apart(term(WEB)))
-    assert rejections(h, "p") == {"a1": [ANTI_AFFINITY], "a2": [ANTI_AFFINITY], "b": [], "nowhere": []}
-    assert codes(h, "p")["a1"] is Code.UNSCHEDULABLE
-
-
-def test_existing_pods_keep_others_away_by_their_anti_affinity() -> None:
-    h = cluster()
-    zones(h, a1="a", a2="a", b="b", nowhere=None)
-    h.pod("loner", group=None, node="a1", **apart(term(WEB)))
-    h.pod("p", labels={"app": "web"})
-    h.pod("db", labels={"app": "db"})
-    assert rejections(h, "p") == {"a1": [REPELLED], "a2": [REPELLED], "b": [], "nowhere": []}
-    assert codes(h, "p")["a1"] is Code.UNSCHEDULABLE
-    assert rejections(h, "db") == {"a1": [], "a2": [], "b": [], "nowhere": []}
-
-
-def test_a_node_gives_only_the_first_of_the_three_affinity_reasons() -> None:
-    h = cluster()
-    zones(h, a="a", b="b", c="c")
-    h.pod("db", group=None, node="a", labels={"app": "db"})
-    h.pod("db2", group=None, node="b", labels={"app": "db"})
-    h.pod("loner", group=None, node="a", labels={"app": "red"}, **apart(term(WEB)))
-    h.pod("loner2", group=None, node="c", **apart(term(WEB)))
-    spec = near(term(DB))
-    spec["affinity"] |= apart(term({"matchLabels": {"app": "red"}}))["affinity"]
-    h.pod("p", labels={"app": "web"}, **spec)
-    assert rejections(h, "p") == {"a": [ANTI_AFFINITY], "b": [], "c": [AFFINITY]}
 
 
 @pytest.mark.parametrize(
@@ -472,34 +322,6 @@ def test_namespaces_of_a_term(more: dict[str, Any], matching: str) -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("selector", "reasons"),
-    [(None, []), ({}, [ANTI_AFFINITY])],
-    ids=["no selector selects nothing", "an empty selector selects every pod"],
-)
-def test_missing_and_empty_selectors(selector: dict[str, Any] | None, reasons: list[str]) -> None:
-    h = cluster()
-    zones(h, a="a")
-    h.pod("any", group=None, node="a")
-    h.pod("p", **apart(term(selector)))
-    assert rejections(h, "p") == {"a": reasons}
-
-
-def test_match_label_keys_narrow_a_term_to_pods_of_the_same_revision() -> None:
-    h = cluster()
-    zones(h, a="a", b="b", c="c")
-    h.pod("old", group=None, node="a", labels={"app": "web", "rev": "1"})
-    h.pod("new", group=None, node="b", labels={"app": "web", "rev": "2"})
-    h.pod("p", labels={"rev": "2"}, **apart(term(WEB, matchLabelKeys=["rev"])))
-    h.pod("p1", labels={"rev": "1"}, **apart(term(WEB, matchLabelKeys=["rev"])))
-    h.pod("plain", **apart(term(WEB, matchLabelKeys=["rev"])))
-    h.pod("other", labels={"rev": "1"}, **apart(term(WEB, mismatchLabelKeys=["rev"])))
-    assert rejections(h, "p") == {"a": [], "b": [ANTI_AFFINITY], "c": []}
-    assert rejections(h, "p1") == {"a": [ANTI_AFFINITY], "b": [], "c": []}
-    assert rejections(h, "plain") == {"a": [ANTI_AFFINITY], "b": [ANTI_AFFINITY], "c": []}
-    assert rejections(h, "other") == {"a": [], "b": [ANTI_AFFINITY], "c": []}
-
-
 def test_malformed_terms_reject_the_pod_before_any_node_is_filtered() -> None:
     h = cluster()
     zones(h, a="a")
@@ -518,127 +340,6 @@ def test_pod_affinity_is_not_checked_when_switched_off() -> None:
     h.pod("p", labels={"app": "web"}, **near(term(DB)))
     assert rejections(h, "p") == {"a": []}
     assert signature(h, "p").context("predicates") is None
-
-
-# --- topology spread ------------------------------------------------------------------------------------------------
-
-
-def three_zones(h: Harness, **counts: int) -> None:
-    """A node per zone with so many `app: web` pods on it."""
-    for zone, count in counts.items():
-        h.node(zone, labels={"zone": zone})
-        for index in range(count):
-            h.pod(f"{zone}{index}", group=None, node=zone, labels={"app": "web"})
-
-
-@pytest.mark.parametrize(
-    ("constraint", "labels", "expected"),
-    [
-        pytest.param(spread(), {"app": "web"}, {"a": [SKEWED], "b": [], "c": []}, id="one more than the least"),
-        pytest.param(
-            spread(minDomains=4), {"app": "web"}, {"a": [SKEWED], "b": [SKEWED], "c": [SKEWED]}, id="too few domains"
-        ),
-        pytest.param(spread(minDomains=3), {"app": "web"}, {"a": [SKEWED], "b": [], "c": []}, id="just enough domains"),
-        pytest.param(spread(), {"app": "db"}, {"a": [], "b": [], "c": []}, id="the pod itself does not count"),
-        pytest.param(spread(skew=2), {"app": "web"}, {"a": [], "b": [], "c": []}, id="wider skew"),
-        pytest.param(spread({}), {"app": "web"}, {"a": [], "b": [], "c": []}, id="an empty selector counts no pods"),
-        pytest.param(spread(None), {"app": "web"}, {"a": [], "b": [], "c": []}, id="no selector counts no pods"),
-        pytest.param(
-            spread(whenUnsatisfiable="ScheduleAnyway"), {"app": "web"}, {"a": [], "b": [], "c": []}, id="soft"
-        ),
-    ],
-)
-def test_spread_over_zones(constraint: dict[str, Any], labels: dict[str, str], expected: dict[str, list[str]]) -> None:
-    h = cluster()
-    three_zones(h, a=2, b=1, c=1)
-    h.pod("p", labels=labels, topologySpreadConstraints=[constraint])
-    assert rejections(h, "p") == expected
-
-
-def test_spread_refuses_nodes_without_the_key_for_good() -> None:
-    h = cluster()
-    three_zones(h, a=2, b=1)
-    h.node("nowhere")
-    h.pod("p", labels={"app": "web"}, topologySpreadConstraints=[spread()])
-    assert judged(h, "p") == {
-        "a": ([SKEWED], Code.UNSCHEDULABLE),
-        "b": ([], Code.SUCCESS),
-        "nowhere": ([NO_KEY], Code.UNRESOLVABLE),
-    }
-
-
-def test_spread_counts_only_live_pods_of_the_own_namespace() -> None:
-    h = cluster()
-    three_zones(h, a=1, b=0)
-    h.pod("leaving", group=None, node="b", labels={"app": "web"})
-    h.terminate("leaving")
-    h.pod("foreign", group=None, node="b", namespace="other", labels={"app": "web"})
-    h.pod("p", labels={"app": "web"}, topologySpreadConstraints=[spread()])
-    assert rejections(h, "p") == {"a": [SKEWED], "b": []}
-
-
-@pytest.mark.parametrize(
-    ("policies", "spec", "expected"),
-    [
-        pytest.param({}, {"nodeSelector": {"kind": "x"}}, {"a": []}, id="affinity is honoured by default"),
-        pytest.param(
-            {"nodeAffinityPolicy": "Ignore"}, {"nodeSelector": {"kind": "x"}}, {"a": [SKEWED]}, id="affinity ignored"
-        ),
-        pytest.param({}, {}, {"a": [SKEWED]}, id="taints are ignored by default"),
-        pytest.param({"nodeTaintsPolicy": "Honor"}, {}, {"a": []}, id="taints honoured"),
-    ],
-)
-def test_node_inclusion_policies(policies: dict[str, Any], spec: dict[str, Any], expected: dict[str, Any]) -> None:
-    h = cluster()
-    h.node("a", labels={"zone": "a", "kind": "x"})
-    h.node("b", labels={"zone": "b"}, taints=[{"key": "t", "value": "", "effect": "NoSchedule"}])
-    h.pod("web", group=None, node="a", labels={"app": "web"})
-    h.pod("p", labels={"app": "web"}, topologySpreadConstraints=[spread(**policies)], **spec)
-    assert {"a": rejections(h, "p")["a"]} == expected
-
-
-def test_a_node_must_have_the_keys_of_all_constraints_to_make_a_domain() -> None:
-    h = cluster()
-    h.node("a", labels={"zone": "a", "rack": "1"})
-    h.node("b", labels={"zone": "b"})
-    h.pod("web", group=None, node="a", labels={"app": "web"})
-    h.pod("p", labels={"app": "web"}, topologySpreadConstraints=[spread(skew=1), spread(key="rack", skew=9)])
-    assert rejections(h, "p") == {"a": [], "b": [NO_KEY]}
-
-
-def test_a_merged_selector_is_used_as_stored_after_the_pod_is_relabeled() -> None:
-    """The API server adds matchLabelKeys to the selector when it creates a pod; later labels do not change it."""
-    h = cluster()
-    zones(h, a="a", b="b")
-    merged = {"matchLabels": {"app": "web"}, "matchExpressions": [{"key": "rev", "operator": "In", "values": ["1"]}]}
-    h.pod("r1", group=None, node="a", labels={"app": "web", "rev": "1"})
-    h.pod("r2", group=None, node="b", labels={"app": "web", "rev": "2"})
-    h.pod("p", labels={"rev": "2"}, **apart(term(merged, matchLabelKeys=["rev"])))
-    assert rejections(h, "p") == {"a": [ANTI_AFFINITY], "b": []}
-    excluded = {
-        "matchLabels": {"app": "web"},
-        "matchExpressions": [{"key": "rev", "operator": "NotIn", "values": ["1"]}],
-    }
-    h.pod("q", labels={"rev": "2"}, **apart(term(excluded, mismatchLabelKeys=["rev"])))
-    assert rejections(h, "q") == {"a": [], "b": [ANTI_AFFINITY]}
-
-
-def test_match_label_keys_of_a_spread_constraint() -> None:
-    h = cluster()
-    three_zones(h, a=1, b=0)
-    h.pod("new", group=None, node="b", labels={"app": "web", "rev": "2"})
-    constraint = spread(matchLabelKeys=["rev"])
-    h.pod("p", labels={"app": "web", "rev": "2"}, topologySpreadConstraints=[constraint])
-    h.pod("q", labels={"app": "web"}, topologySpreadConstraints=[constraint])
-    assert rejections(h, "p") == {"a": [], "b": [SKEWED]}
-    assert rejections(h, "q") == {"a": [], "b": []}
-
-
-def test_spread_is_not_checked_when_switched_off() -> None:
-    h = cluster("predicate.PodTopologySpreadEnable: false")
-    three_zones(h, a=2, b=0)
-    h.pod("p", labels={"app": "web"}, topologySpreadConstraints=[spread()])
-    assert rejections(h, "p") == {"a": [], "b": []}
 
 
 # --- profiles -------------------------------------------------------------------------------------------------------

@@ -31,7 +31,6 @@ NO_ZONE = "node(s) had no available volume zone"
 UNREACHABLE = "node(s) didn't match PersistentVolume's node affinity"
 UNAVAILABLE = "node(s) didn't find available persistent volumes to bind"
 NO_CAPACITY = "node(s) did not have enough free storage"
-GONE = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"
 OVER_LIMIT = "node(s) exceed max volume count"
 FAILED = "plugin VolumeBinding pre-predicates failed "
 
@@ -53,10 +52,6 @@ def cluster(*nodes: str, arguments: str = "", **labels: dict[str, str]) -> Harne
 def uses(*claims: str) -> dict[str, Any]:
     return {"volumes": [{"name": f"v{index}", "persistentVolumeClaim": {"claimName": name}}
                         for index, name in enumerate(claims)]}  # fmt: skip
-
-
-def scratch(*names: str) -> dict[str, Any]:
-    return {"volumes": [{"name": name, "ephemeral": {"volumeClaimTemplate": {"spec": {}}}} for name in names]}
 
 
 def signature(h: Harness, pod: str) -> PodSignature:
@@ -130,35 +125,6 @@ def test_a_claim_that_allows_no_node(claim: dict[str, Any] | None, message: str)
     h.step()
     assert h.pod_message("p").startswith(FAILED + message)
     assert not h.binds
-
-
-def test_an_ephemeral_volume_waits_for_a_claim_of_its_own() -> None:
-    h = cluster("n1")
-    h.pod("p", **scratch("tmp"))
-    h.step()
-    assert h.pod_message("p") == (
-        f'{FAILED}waiting for ephemeral volume controller to create the persistentvolumeclaim "p-tmp"'
-    )
-    h.claim("p-tmp", storage_class="disk", owner="somebody-else")
-    h.step()
-    assert h.pod_message("p") == (f"{FAILED}PVC default/p-tmp was not created for pod default/p (pod is not owner)")
-    h.claim("p-tmp", storage_class="disk", owner="default-p-uid")
-    h.step()
-    assert h.binds == {"p": "n1"}
-    assert [each.claim for each in h.bind_volumes["p"]] == ["p-tmp"]
-
-
-def test_a_claim_that_is_bound_wakes_the_pods_that_wait_for_it() -> None:
-    h = cluster("n1", "n2")
-    h.claim("data", storage_class="now")
-    h.pod("p", **uses("data"))
-    h.settle()
-    assert not h.binds
-    h.volume("pv", claim="data", affinity=on_nodes("n2"))
-    h.claim("data", storage_class="now", volume="pv")
-    assert not h.step().idle
-    assert h.binds == {"p": "n2"}
-    assert h.bind_volumes["p"] == ()
 
 
 def test_claims_of_one_name_in_two_namespaces_are_two() -> None:
@@ -241,15 +207,6 @@ def test_node_affinity_of_a_bound_volume(affinity: dict[str, Any] | None, expect
     assert {reason for reasons in found.values() for reason in reasons} <= {UNREACHABLE}
 
 
-def test_a_claim_bound_to_a_volume_that_does_not_exist() -> None:
-    h = cluster("n1")
-    h.claim("data", volume="pv")
-    h.pod("p", **uses("data"))
-    assert rejections(h, "p") == {"n1": [GONE]}
-    h.volume("pv", claim="data")
-    assert rejections(h, "p") == {"n1": []}
-
-
 def test_pods_with_bound_claims_are_placed_like_others() -> None:
     h = cluster("n1", "n2")
     h.volume("pv", claim="data", affinity=on_nodes("n2"))
@@ -305,27 +262,6 @@ def test_which_volume_a_claim_may_have(volume: dict[str, Any], claim: dict[str, 
         assert [(each.claim, each.volume) for each in h.bind_volumes["p"]] == [("data", "pv")]
     else:
         assert h.pod_message("p") == f"0/1 nodes are unavailable: 1 {UNAVAILABLE}."
-
-
-def test_a_claim_takes_the_smallest_volume_that_will_do_then_the_first_by_name() -> None:
-    h = cluster("n1")
-    for name, size in (("a", "8Gi"), ("d", "4Gi"), ("c", "4Gi"), ("b", "1Gi")):
-        h.volume(name, storage_class="local", size=size)
-    h.claim("data", storage_class="local", size="2Gi")
-    h.pod("p", **uses("data"))
-    h.step()
-    assert h.bind_volumes["p"][0].volume == "c"
-
-
-def test_the_smallest_claim_of_a_pod_chooses_first() -> None:
-    h = cluster("n1")
-    h.volume("small", storage_class="local", size="1Gi")
-    h.volume("large", storage_class="local", size="10Gi")
-    h.claim("a", storage_class="local", size="500Mi")
-    h.claim("b", storage_class="local", size="1Mi")
-    h.pod("p", **uses("a", "b"))
-    h.step()
-    assert {each.claim: each.volume for each in h.bind_volumes["p"]} == {"a": "large", "b": "small"}
 
 
 def test_two_claims_of_a_pod_never_get_one_volume() -> None:
@@ -407,16 +343,6 @@ def test_topologies_of_a_class_restrict_provisioning(topologies: tuple[Any, ...]
     assert {reason for reasons in found.values() for reason in reasons} <= {UNAVAILABLE}
 
 
-def test_a_volume_is_made_only_where_there_is_none() -> None:
-    h = cluster("n1", "n2")
-    h.volume("pv", storage_class="disk", affinity=on_nodes("n1"))
-    for name, node in (("a", "n1"), ("b", "n2")):
-        h.claim(name, storage_class="disk")
-        h.pod(f"p-{name}", **uses(name), nodeSelector={"kubernetes.io/hostname": node})
-    h.step()
-    assert {name: bindings[0].volume for name, bindings in h.bind_volumes.items()} == {"p-a": "pv", "p-b": ""}
-
-
 def test_free_storage_that_a_driver_reports() -> None:
     h = cluster(a={"rack": "a"}, b={"rack": "b"}, c={"rack": "c"}, d={"rack": "d"})
     h.csi_driver("csi.test", storage_capacity=True)
@@ -442,18 +368,6 @@ def test_a_volume_being_made_ties_its_claim_to_the_node() -> None:
     h.pod("other", **uses("stale"))
     assert rejections(h, "p") == {"n1": [UNAVAILABLE], "n2": []}
     assert allowed(h, "other") == "n1 n2"
-
-
-def test_pods_that_share_a_claim_follow_the_first_of_them() -> None:
-    h = cluster("n1", "n2")
-    h.group("g", min_member=2)
-    h.volume("pv", storage_class="local", affinity=on_nodes("n2"))
-    h.claim("data", storage_class="local")
-    h.pod("p-0", **uses("data"))
-    h.pod("p-1", **uses("data"))
-    h.step()
-    assert h.binds == {"p-0": "n2", "p-1": "n2"}
-    assert {bindings[0].volume for bindings in h.bind_volumes.values()} == {"pv"}
 
 
 @pytest.mark.parametrize(("modes", "placed"), [(("ReadWriteMany",), 2), (("ReadWriteOnce",), 0)])
@@ -518,15 +432,6 @@ def test_a_volume_still_listed_as_attached_counts_once() -> None:
     assert allowed(h, "p") == "n1"
 
 
-def test_volumes_with_one_handle_are_one() -> None:
-    h = cluster("n1")
-    h.csi_node("n1", csi_test=1)
-    bound(h, "a", "b", handle="shared")
-    h.pod("r", node="n1", **uses("a"))
-    h.pod("p", **uses("b"))
-    assert allowed(h, "p") == "n1"
-
-
 @pytest.mark.parametrize(("limit", "expected"), [(0, 0), (1, 1), (3, 3), (None, 4)])
 def test_pods_of_one_session_share_the_limit(limit: int | None, expected: int) -> None:
     h = cluster("n1")
@@ -576,16 +481,6 @@ def test_each_check_has_its_switch(arguments: str, expected: str) -> None:
     assert allowed(h, "p") == expected
 
 
-def test_without_volume_binding_claims_are_left_to_others() -> None:
-    h = cluster("n1", arguments="predicate.VolumeBindingEnable: false")
-    h.claim("data", storage_class="disk")
-    h.pod("p", **uses("data"))
-    h.pod("q", **uses("nowhere"))
-    h.step()
-    assert h.binds == {"p": "n1", "q": "n1"}
-    assert h.bind_volumes == {"p": (), "q": ()}
-
-
 SHAPE = "volumebinding.shape: [{utilization: 0, score: 0}, {utilization: 100, score: 10}], volumebinding.weight: 2"
 
 
@@ -593,16 +488,6 @@ def scores(h: Harness, pod: str) -> list[float] | None:
     session = h.session()
     found = hooks_of(h.plugin("predicates"), signature(h, pod)).comparing_scores(session.all_rows())
     return None if found is None else found.tolist()
-
-
-def test_volumes_are_scored_by_how_much_of_them_is_used() -> None:
-    h = cluster("n1", "n2", "n3", arguments=SHAPE)
-    h.volume("pv1", storage_class="disk", size="10Gi", affinity=on_nodes("n1"))
-    h.volume("pv2", storage_class="disk", size="4Gi", affinity=on_nodes("n2"))
-    h.claim("data", storage_class="disk", size="2Gi")
-    h.pod("p", **uses("data"))
-    h.step()
-    assert h.binds == {"p": "n2"}
 
 
 def test_a_score_is_the_share_of_the_volumes_that_is_used() -> None:
@@ -617,23 +502,6 @@ def test_a_score_is_the_share_of_the_volumes_that_is_used() -> None:
     h.pod("both", **uses("data", "log"))
     assert scores(h, "p") == [40.0, 100.0, 0.0]
     assert scores(h, "both") == [40.0, 150.0, 0.0]
-
-
-def test_volumes_to_be_provisioned_are_scored_by_the_reported_capacity() -> None:
-    h = cluster(n1={"rack": "a"}, n2={"rack": "b"}, arguments=SHAPE)
-    h.csi_driver("csi.test", storage_capacity=True)
-    h.storage_capacity("a", storage_class="disk", capacity="40Gi", labels={"rack": "a"})
-    h.storage_capacity("b", storage_class="disk", capacity="20Gi", labels={"rack": "b"})
-    h.claim("data", storage_class="disk", size="10Gi")
-    h.pod("p", **uses("data"))
-    assert scores(h, "p") == [50.0, 100.0]
-
-
-def test_without_a_shape_volumes_are_not_scored() -> None:
-    h = cluster("n1")
-    h.claim("data", storage_class="disk")
-    h.pod("p", **uses("data"))
-    assert scores(h, "p") is None
 
 
 def test_a_shape_in_the_spelling_of_volcano_is_accepted() -> None:
@@ -670,21 +538,6 @@ def test_a_node_without_the_chosen_volume_fails_that_placement_only() -> None:
         statement.allocate(h.job("g"), [task], [session.nodes.by_name["n2"]])
     assert task.status is TaskStatus.PENDING
     assert allowed(h, "p") == "n1"
-
-
-def test_an_eviction_frees_volumes_and_its_undoing_takes_them_back() -> None:
-    h = cluster("n1")
-    h.csi_node("n1", csi_test=1)
-    bound(h, "a", "b")
-    h.pod("r", node="n1", **uses("a"))
-    h.pod("p", **uses("b"))
-    session = h.session()
-    statement = Statement(session)
-    assert rejections(h, "p", fresh=False) == {"n1": [OVER_LIMIT]}
-    statement.evict(h.task("r"), "test")
-    assert rejections(h, "p", fresh=False) == {"n1": []}
-    statement.discard()
-    assert rejections(h, "p", fresh=False) == {"n1": [OVER_LIMIT]}
 
 
 def test_a_placement_without_claims_changes_nothing() -> None:

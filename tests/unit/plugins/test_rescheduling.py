@@ -20,7 +20,6 @@ from capcard_sched.plugins.rescheduling import (
     Strategy,
     budget,
     node_loads,
-    quality,
     sides,
 )
 from capcard_sched.testing import EPOCH, Harness, registry
@@ -86,21 +85,6 @@ def test_21_2_the_budget_is_the_distance_of_low_nodes_to_their_target() -> None:
     assert budget(low, PARAMS.targets) == (4_000, 40 * 2**30)
 
 
-def test_21_3_pods_go_while_their_node_is_at_the_target_or_above() -> None:
-    h = cluster(n1=(20, 20), n2=(80, 50))
-    pods(h, "n2", 6)
-    result = h.step()
-    assert len(evicted(result)) == 3, "80, 70, 60, and then 50"
-    assert {intent.reason for intent in result.intents if isinstance(intent, Evict)} == {"shuffle"}
-
-
-def test_21_4_there_are_no_victims_when_all_nodes_are_below_the_thresholds() -> None:
-    h = cluster(n1=(20, 20), n2=(29, 29))
-    pods(h, "n2", 3)
-    assert evicted(h.step()) == []
-    assert sides_of(h) == (["n1", "n2"], [])
-
-
 # --- sides ------------------------------------------------------------------------------------------------------------
 
 
@@ -128,45 +112,7 @@ def test_a_cordoned_node_takes_no_pods_but_may_lose_some() -> None:
     assert sides_of(h) == (["a"], ["c"])
 
 
-def test_expired_measurements_do_not_count() -> None:
-    h = cluster(n1=(20, 20), n2=(80, 50))
-    measured(h, EPOCH - 5 * MINUTE, n2=(80, 50))
-    pods(h, "n2", 3)
-    assert evicted(h.step()) == []
-
-
 # --- victims ----------------------------------------------------------------------------------------------------------
-
-
-def test_better_a_budget_that_is_spent_ends_it_even_when_it_is_below_zero() -> None:
-    """Volcano stops at exactly 0: a pod larger than the rest of the budget would unlock all others."""
-    h = cluster(n1=(29, 0), n2=(90, 50))
-    pods(h, "n2", 3, requests={"cpu": "2"})
-    assert len(evicted(h.step())) == 2, "3.1 cores, then 1.1, then -0.9"
-
-
-def test_a_budget_of_memory_ends_it_too() -> None:
-    h = cluster(n1=(0, 29), n2=(99, 50))
-    pods(h, "n2", 8, requests={"cpu": "100m", "memory": "20Gi"})
-    assert len(evicted(h.step())) == 2
-
-
-def test_pods_of_least_priority_go_first_then_of_least_quality_then_the_youngest() -> None:
-    h = cluster(n1=(0, 0), n2=(100, 100))
-    amounts = {"cpu": "1", "memory": "10Gi"}
-    h.pod("guaranteed", node="n2", requests=amounts, limits=amounts, priority=5)
-    h.pod("best-effort", node="n2", requests={}, priority=5)
-    h.pod("old", node="n2", requests=amounts, priority=5)
-    h.pod("young", node="n2", requests=amounts, priority=5)
-    h.pod("low", node="n2", requests=amounts, limits=amounts, priority=1)
-    assert _named(h) == ["low", "best-effort", "young", "old", "guaranteed"]
-    assert [quality(h.task(name).cls) for name in ("best-effort", "old", "guaranteed")] == [0, 1, 2]
-
-
-def _named(h: Harness) -> list[str]:
-    session = h.session()
-    running = [task for job in session.jobs.values() for task in job.tasks.values() if task.node is not None]
-    return [task.name for task in h.plugin("rescheduling").victim_tasks(running)]
 
 
 @pytest.mark.parametrize(
@@ -187,24 +133,6 @@ def test_pods_that_may_not_go_are_passed_over_and_cost_no_budget(more: dict[str,
     gone = evicted(h.step())
     assert len(gone) == 3
     assert all(name.startswith("n2-") for name in gone)
-
-
-def test_better_pods_are_identified_by_uid() -> None:
-    h = cluster(n1=(20, 20), n2=(80, 50), n3=(45, 45))
-    h.group("g", namespace="other")
-    h.pod("same", node="n3", namespace="other", requests={"cpu": "1"})
-    h.pod("same", node="n2", requests={"cpu": "1"})
-    (victim,) = [intent for intent in h.step().intents if isinstance(intent, Evict)]
-    assert (victim.namespace, victim.name) == ("default", "same")
-
-
-def test_a_gang_loses_only_pods_beyond_its_minimum() -> None:
-    h = cluster(n1=(0, 0), n2=(95, 50))
-    h.group("g", min_member=4)
-    pods(h, "n2", 6)
-    assert len(_named(h)) == 4
-    measured(h, n2=(95, 50))
-    assert len(evicted(h.step(EPOCH + 10 * MINUTE))) == 2
 
 
 # --- when -------------------------------------------------------------------------------------------------------------
@@ -228,22 +156,6 @@ def test_a_node_gives_once_per_measurement() -> None:
         assert evicted(h.step(EPOCH + minutes * MINUTE)) == [], "nothing is known of what came of it"
     measured(h, n2=(70, 40))
     assert len(evicted(h.step(EPOCH + 24 * MINUTE))) == 2
-
-
-def test_only_a_new_measurement_triggers_a_session() -> None:
-    h = cluster(n1=(20, 20), n2=(50, 50))
-    pods(h, "n2", 4)
-    h.settle()
-    assert h.step(EPOCH + 10 * MINUTE).idle
-    measured(h, n2=(80, 50))
-    assert len(evicted(h.step(EPOCH + 20 * MINUTE))) == 3
-
-
-def test_without_measurements_nothing_happens_and_nothing_is_due() -> None:
-    h = cluster()
-    h.node("n1")
-    result = h.step()
-    assert (evicted(result), result.next_wakeup) == ([], None)
 
 
 def test_better_the_default_period_is_the_one_that_is_measured() -> None:
@@ -356,3 +268,19 @@ def test_strategies_of_another_form_reject_the_file(arguments: str) -> None:
     assert found is None
     assert problems[0].startswith(f"{_PLACE}strategies")
     assert "accepted" in problems[0]
+
+
+def test_21_4_there_are_no_victims_when_all_nodes_are_below_the_thresholds() -> None:
+    h = cluster(n1=(20, 20), n2=(29, 29))
+    pods(h, "n2", 3)
+    assert evicted(h.step()) == []
+    assert sides_of(h) == (["n1", "n2"], [])
+
+
+def test_better_pods_are_identified_by_uid() -> None:
+    h = cluster(n1=(20, 20), n2=(80, 50), n3=(45, 45))
+    h.group("g", namespace="other")
+    h.pod("same", node="n3", namespace="other", requests={"cpu": "1"})
+    h.pod("same", node="n2", requests={"cpu": "1"})
+    (victim,) = [intent for intent in h.step().intents if isinstance(intent, Evict)]
+    assert (victim.namespace, victim.name) == ("default", "same")

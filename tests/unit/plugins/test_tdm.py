@@ -13,11 +13,9 @@ from hypothesis import strategies as st
 from capcard_sched.framework.api.node_view import Diagnosis
 from capcard_sched.framework.conf.scheduler_conf import parse_conf
 from capcard_sched.framework.session.session import Session
-from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.intents import Evict
 from capcard_sched.model.refusal import Code
-from capcard_sched.model.status import Vote
-from capcard_sched.plugins.tdm import Tdm, TdmArguments, Window, most_evictions, parse_window
+from capcard_sched.plugins.tdm import TdmArguments, Window, most_evictions, parse_window
 from capcard_sched.testing import Harness, registry
 
 ZONE = "volcano.sh/revocable-zone"
@@ -168,44 +166,6 @@ def test_zones_that_take_no_pods(arguments: str, reason: str) -> None:
     assert scored(h, "p") == [0.0, 0.0]
 
 
-def test_a_pod_waits_for_the_hours_and_is_woken_by_them() -> None:
-    h = cluster("21:00:00")
-    h.group("g", annotations={ZONE: "*"})
-    h.pod("p")
-    h.delete_node("own")
-    h.step(at("21:00:00"))
-    result = h.step(at("21:30:00"))
-    assert (h.binds, result.idle, result.next_wakeup) == ({}, True, at("22:00:00"))
-    h.step(at("22:00:00"))
-    assert h.binds == {"p": "lent"}
-
-
-def test_hours_that_concern_no_pod_trigger_no_session() -> None:
-    h = Harness(_conf())
-    h.queue("q")
-    h.node("own")
-    h.group("g")
-    h.pod("running", node="own")
-    h.pod("waits", requests={"cpu": "999"})
-    assert h.step(at("21:00:00")).next_wakeup is None, "no node of the zone"
-    h.node("lent", labels={ZONE: "night"})
-    assert h.step(at("21:00:01")).next_wakeup is None, "the pending pod may not go there"
-    h.pod("may-go", annotations={ZONE: "*"}, requests={"cpu": "999"})
-    assert h.step(at("21:00:02")).next_wakeup == at("22:00:00")
-    h.delete_pod("may-go")
-    assert h.step(at("21:00:03")).next_wakeup is None, "no pod is pending"
-    h.pod("there", node="lent")
-    assert h.step(at("21:00:04")).next_wakeup == at("22:00:00"), "a pod is there"
-
-
-def test_a_revocable_pod_prefers_lent_nodes() -> None:
-    h = cluster("23:00:00")
-    h.group("g", annotations={ZONE: "*"})
-    h.pod("p")
-    h.step(at("23:00:00"))
-    assert h.binds == {"p": "lent"}
-
-
 def test_without_labelled_nodes_pods_of_one_class_share_a_profile() -> None:
     h = Harness(_conf())
     h.queue("q")
@@ -236,22 +196,6 @@ def test_jobs_that_are_not_preemptable_go_first() -> None:
     assert [job.name for job in sorted(session.jobs.values(), key=session.job_key)] == [
         "plain", "firm", "lender", "labelled",
     ]  # fmt: skip
-
-
-def test_pipelined_and_starving() -> None:
-    h = cluster("12:00:00")
-    h.group("g", min_member=2)
-    h.group("lender", annotations={PREEMPTABLE: "true"})
-    h.pod("p0", node="own")
-    h.pod("p1")
-    h.pod("l0", group="lender")
-    session = h.session()
-    plugin: Tdm = h.plugin("tdm")
-    assert (plugin.job_pipelined(h.job("g")), plugin.job_starving(h.job("g"))) == (Vote.REJECT, True)
-    statement = Statement(session)
-    statement.pipeline(h.job("g"), [h.task("p1")], [session.nodes.by_name["own"]])
-    assert (plugin.job_pipelined(h.job("g")), plugin.job_starving(h.job("g"))) == (Vote.PERMIT, False)
-    assert plugin.job_starving(h.job("lender")) is False
 
 
 # --- budgets --------------------------------------------------------------------------------------------------------
@@ -290,25 +234,6 @@ def test_most_evictions(budget: dict[str, str], running: int, succeeded: int, ot
 def victims(h: Harness, preemptor: str, *candidates: str) -> list[str]:
     found = h.plugin("tdm").preemptable(h.task(preemptor), [h.task(name) for name in candidates])
     return [task.name for task in found]
-
-
-def test_firm_pods_take_preemptable_ones_off_ordinary_nodes() -> None:
-    h = cluster("23:00:00")
-    h.group("g", annotations=NO)
-    h.group("a", annotations={"volcano.sh/jdb-max-unavailable": "2"})
-    h.group("b")
-    h.pod("firm")
-    for index in range(3):
-        h.pod(f"a{index}", group="a", node="own")
-    h.pod("b0", group="b", node="own")
-    h.pod("b1", group="b", node="own")
-    h.pod("lent", group="b", node="lent")
-    h.pod("starting", group="b", node="own", phase="Pending")
-    h.pod("kept", group="b", node="own", annotations=NO)
-    h.pod("mate", group="g", node="own")
-    h.session()
-    all_pods = ("starting", "kept", "lent", "mate", "a0", "b0", "a1", "b1", "a2")
-    assert victims(h, "firm", *all_pods) == ["a0", "b0", "a1"]
 
 
 @pytest.mark.parametrize(
@@ -352,35 +277,6 @@ def test_after_the_hours_preemptable_pods_on_revocable_nodes_are_evicted() -> No
     assert overdue(h, h.session()) == ["a0", "a1", "b0"]
 
 
-def test_not_more_often_than_the_period() -> None:
-    h = evening("10m")
-    h.now = at("07:00:00") - 1
-    assert overdue(h, h.session()) == ["a0", "a1", "b0"]
-    plugin: Tdm = h.plugin("tdm")
-    assert plugin.next_wakeup() == at("07:10:00")
-    h.now = at("07:09:58")
-    assert overdue(h, h.session()) == []
-    assert plugin.next_wakeup() == at("07:10:00")
-    h.now = at("07:10:00") - 1
-    assert overdue(h, h.session()) == ["a0", "a1", "b0"]
-    for name in ("a0", "a1", "a2", "b0"):
-        h.delete_pod(name)
-        h.pod(name, group="a", node="own")
-    h.now = at("07:20:00") - 1
-    assert overdue(h, h.session()) == []
-    assert plugin.next_wakeup() == at("22:00:00"), "no victims are left: the next change is the evening"
-
-
-def test_a_job_on_several_zones_is_cut_once() -> None:
-    h = cluster("12:00:00", _conf("tdm.revocable-zone.night: 22:00-06:00, tdm.revocable-zone.dawn: 05:00-07:00"))
-    h.node("dawn", labels={ZONE: "dawn"})
-    h.group("a")
-    h.pod("a0", group="a", node="lent")
-    h.pod("a1", group="a", node="dawn")
-    h.session()
-    assert [task.name for task in h.plugin("tdm").victim_tasks([h.task("a0"), h.task("a1")])] == ["a0"]
-
-
 def test_shuffle_empties_lent_nodes_in_the_morning() -> None:
     h = cluster("05:59:00", _conf(actions="allocate, shuffle"))
     h.group("a", min_member=1, annotations={"volcano.sh/jdb-max-unavailable": "100%"})
@@ -413,16 +309,6 @@ def test_shuffle_neither_breaks_a_gang_nor_leaves_it_on_lent_nodes(
     h.step(at("05:59:00"))
     result = h.step(at("06:00:01"))
     assert sorted(intent.name for intent in result.intents if isinstance(intent, Evict)) == gone
-
-
-def test_a_gang_with_members_on_nodes_of_its_own_stays_together() -> None:
-    h = cluster("05:59:00", _conf(actions="allocate, shuffle"))
-    h.group("a", min_member=2)
-    h.pod("a0", group="a", node="lent")
-    h.pod("a1", group="a", node="own")
-    h.step(at("05:59:00"))
-    result = h.step(at("06:00:01"))
-    assert [intent for intent in result.intents if isinstance(intent, Evict)] == []
 
 
 # --- arguments ------------------------------------------------------------------------------------------------------

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from capcard_sched.framework.api.node_view import Diagnosis, FilterResult, NodeView, PodSignature
 from capcard_sched.framework.session.statement import Statement
-from capcard_sched.model.deltas import NodeUsageChanged, NodeUsageGone
-from capcard_sched.model.intents import Evict
+from capcard_sched.model.deltas import NodeUsageChanged
 from capcard_sched.model.refusal import Code
 from capcard_sched.model.usage import NodeUsage
 from capcard_sched.plugins.usage import CPU_EXCEEDS, MEMORY_EXCEEDS
@@ -142,33 +141,6 @@ def test_expired_measurements_do_not_count(minutes: float, passes: bool) -> None
 # --- sessions ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_pod_goes_to_the_idle_node_and_none_to_a_loaded_one() -> None:
-    h = cluster((90, 10), (70, 70), (20, 20), arguments="estimator: {enable: false}")
-    h.pod("p")
-    h.step()
-    assert h.binds == {"p": "n2"}
-    measured(h, n1=(90, 90), n2=(10, 81))
-    h.pod("waits")
-    h.step()
-    assert "waits" not in h.binds
-    assert h.pod_message("waits") == (f"0/3 nodes are unavailable: 1 {MEMORY_EXCEEDS}, 2 {CPU_EXCEEDS}.")
-    measured(h, n1=(10, 10))
-    assert not h.step().idle, "a measurement is a reason for a session"
-    assert h.binds["waits"] == "n1"
-
-
-def test_a_waiting_pod_is_tried_again_when_the_measurement_grows_stale() -> None:
-    h = cluster((90, 10), at=float(EPOCH))
-    h.pod("p")
-    result = h.step()
-    assert "p" not in h.binds
-    assert result.next_wakeup == EPOCH + 5 * MINUTE
-    assert h.step(EPOCH + 4 * MINUTE).idle
-    h.step(EPOCH + 5 * MINUTE)
-    assert h.binds == {"p": "n0"}
-    assert h.step(EPOCH + 5 * MINUTE + 1).next_wakeup is None, "no pod is pending"
-
-
 def test_without_a_measurement_the_plugin_has_no_effect() -> None:
     h = Harness(conf())
     h.queue("q")
@@ -206,22 +178,6 @@ def test_the_cache_per_class_is_kept_until_its_value_changes(
     assert profile_of(h)[0].contexts.keys() == {"usage"}
 
 
-def test_a_node_of_which_nothing_is_known_any_more_passes() -> None:
-    h = cluster((99, 99))
-    assert verdict(h)[0] == [_UU]
-    h.apply(NodeUsageGone("n0"), NodeUsageGone("never"))
-    assert verdict(h)[0] == [0]
-
-
-def test_a_measurement_of_an_unknown_node_counts_once_the_node_exists() -> None:
-    h = cluster((10, 10))
-    measured(h, n1=(99, 10))
-    h.pod("p")
-    h.step()
-    h.node("n1", cpu="10", memory="100Gi")
-    assert verdict(h)[0] == [0, _UU]
-
-
 def test_the_series_count_nodes_by_state_of_their_measurement() -> None:
     h = cluster((99, 10), (10, 10))
     measured(h, EPOCH - 600, n2=(1, 1))
@@ -229,23 +185,6 @@ def test_the_series_count_nodes_by_state_of_their_measurement() -> None:
     h.session()
     found = {sample.labels["state"]: sample.value for sample in h.plugin("usage").metrics()}
     assert found == {"measured": 2, "over_threshold": 1, "stale": 1}
-
-
-def test_no_pod_is_evicted_from_a_loaded_node() -> None:
-    """Unresolvable: the load would not fall before the preemptor were there."""
-    gang = "{name: gang, enablePreemptable: false, enableJobStarving: false}"
-    text = conf(plugins=", {name: priority}, " + gang).replace('"allocate"', '"allocate, preempt"')
-    for load, gone in ((95, []), (10, ["small"])):
-        h = Harness(text)
-        h.queue("q")
-        h.node("n0", cpu="1")
-        measured(h, n0=(load, 10))
-        h.priority_class("high", 100)
-        h.group("g")
-        h.group("urgent", priority_class="high")
-        h.pod("small", node="n0", priority=1)
-        h.pod("big", group="urgent", priority=100)
-        assert [intent.name for intent in h.step().intents if isinstance(intent, Evict)] == gone
 
 
 # --- estimates --------------------------------------------------------------------------------------------------------
@@ -291,14 +230,6 @@ def test_a_burst_spreads_by_its_expected_usage() -> None:
     assert counts == ["n0"] * 4 + ["n1"] * 4
 
 
-def test_without_estimates_a_burst_goes_to_the_node_that_was_idlest() -> None:
-    h = cluster((30, 30), (31, 31), (60, 60), arguments="estimator: {enable: false}")
-    for index in range(8):
-        h.pod(f"p{index}", requests={"cpu": "1", "memory": "10Gi"})
-    h.settle()
-    assert set(h.binds.values()) == {"n0"}
-
-
 def _placed_one(**pod: Any) -> Harness:
     """A pod of 1 core on n0 of 10, measured a second before it came."""
     h = cluster((40, 40), arguments="memory.weight: 0", at=float(EPOCH))
@@ -310,36 +241,6 @@ def _placed_one(**pod: Any) -> Harness:
 
 def test_the_estimate_counts_in_the_sessions_that_follow() -> None:
     assert scores(_placed_one()) == [500 - 5 * (40 + 7)]
-
-
-def test_the_risk_factor_applies_from_its_threshold_on() -> None:
-    h = cluster((60, 60), (59, 59), arguments="memory.weight: 0")
-    h.group("two", min_member=1)
-    h.pod("first", group="two")
-    h.step()
-    assert h.binds == {"first": "n1"}
-    h.pod("second", group="two")
-    h.step()
-    assert h.binds["second"] == "n0", "59 % and the 7 % of the first are more than 60 %"
-    assert scores(h) == [pytest.approx(500 - 5 * 68.4), pytest.approx(500 - 5 * 66)]
-
-
-def test_the_estimate_fades_as_the_average_takes_the_pod_in() -> None:
-    h = _placed_one()
-    measured(h, EPOCH + 1 + 150, n0=(40, 40))
-    h.now = EPOCH + 160.0
-    assert scores(h) == [500 - 5 * (40 + 5.25)], "a quarter of ten minutes"
-    measured(h, EPOCH + 1 + 600, n0=(40, 40))
-    h.now = EPOCH + 601.0
-    assert scores(h) == [500 - 5 * 40]
-
-
-def test_the_estimate_fades_beside_a_load_that_holds_too() -> None:
-    h = cluster((40, 40), arguments="memory.weight: 0")
-    h.pod("placed")
-    h.step()
-    h.now = EPOCH + 300.0
-    assert scores(h) == [500 - 5 * (40 + 3.5)]
 
 
 def test_an_evicted_pod_uses_its_node_until_it_is_gone() -> None:

@@ -91,51 +91,6 @@ def test_a_gang_never_overdraws_an_alternative(harness: Callable[..., Harness]) 
     assert scalar("A|B", 2000, 6000, 4000) in h.event_messages("Pod", "g-p-7")
 
 
-def test_preference_halves_with_every_alternative(harness: Callable[..., Harness]) -> None:
-    h = harness({"nodeOrderWeight": 2})
-    nodes(h, "A", "B", "V")
-    h.node("plain")
-    h.queue("q", cards={"A": 2, "B": 3, "V": 1})
-    h.group("g")
-    h.pod("p", card="A|B|V", cards=1)
-    assert scores(h) == [200.0, 100.0, 50.0, 0.0]
-
-
-def test_a_single_card_pod_has_no_preference_but_needs_its_card(harness: Callable[..., Harness]) -> None:
-    h = harness()
-    nodes(h, "A", "B")
-    h.queue("q", cards={"A": 2})
-    h.group("g")
-    h.pod("p", card="A", cards=1)
-    assert scores(h) is None
-    found = diagnosis(h)
-    assert found.reasons == {"node(s) didn't have card <A>": 1}
-    assert found.codes.tolist() == [Code.SUCCESS, Code.UNRESOLVABLE]
-
-
-def test_the_filter_of_single_card_pods_can_be_left_to_affinity(harness: Callable[..., Harness]) -> None:
-    h = harness({"cardNodeFilter": False})
-    nodes(h, "A", "B")
-    h.queue("q", cards={"A": 2})
-    h.group("g")
-    h.pod("p", card="A", cards=1)
-    assert diagnosis(h).reasons == {}
-
-
-def test_nodes_without_any_alternative_are_out_for_good(harness: Callable[..., Harness]) -> None:
-    h = harness({"cardNodeFilter": False})
-    nodes(h, "A", "B", "V")
-    h.queue("q", cards={"A": 2})
-    h.group("g")
-    h.pod("p", card="A|B", cards=1)
-    found = diagnosis(h)
-    assert found.reasons == {
-        "node(s) didn't have card <A|B>": 1,
-        "node(s) had card <B> without quota left in queue <q>": 1,
-    }
-    assert found.codes.tolist() == [Code.SUCCESS, Code.UNSCHEDULABLE, Code.UNRESOLVABLE]
-
-
 def test_unknown_alternatives_do_not_stop_a_pod(harness: Callable[..., Harness]) -> None:
     """Vector 63, end to end."""
     h = harness()
@@ -163,25 +118,6 @@ def test_a_gang_beyond_the_plain_limit_is_undone_whole(harness: Callable[..., Ha
     refused = [i for i in range(4) if scalar("A", 1000, 4000, 3000) in h.event_messages("Pod", f"g-p-{i}")]
     assert refused == [3]
     assert h.pod_message("g-p-3") == scalar("A", 1000, 4000, 3000)[1]
-
-
-def test_scale_in_of_one_deployment_frees_quota_for_another(harness: Callable[..., Harness]) -> None:
-    h = harness()
-    nodes(h, "A")
-    h.queue("q", cards={"A": 8})
-    h.group("d1", phase="Running", min_member=1)
-    for i in range(8):
-        h.pod(f"d1-p-{i}", group="d1", card="A", cards=1, node="n-a")
-    h.group("d2", phase="Running", min_member=1)
-    for i in range(2):
-        h.pod(f"d2-p-{i}", group="d2", card="A", cards=1)
-    h.step()
-    assert h.binds == {}
-    assert scalar("A", 1000, 9000, 8000) in h.event_messages("Pod", "d2-p-0")
-    h.delete_pod("d1-p-6")
-    h.delete_pod("d1-p-7")
-    h.step()
-    assert h.binds == {"d2-p-0": "n-a", "d2-p-1": "n-a"}
 
 
 def test_a_run_of_pods_is_allowed_as_one_by_one(harness: Callable[..., Harness]) -> None:

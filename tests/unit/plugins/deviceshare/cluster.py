@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -35,12 +36,8 @@ tiers:
 {plugins}"""
 
 
-class VgpuHarness(Harness):
-    """See the module docstring."""
-
-    def __init__(self, text: str | None = None, **more: Any) -> None:
-        super().__init__(conf() if text is None else text, **more)
-        super().queue("q")
+class SharedCardObjects(Harness):
+    """Statements for shared cards."""
 
     def cards(
         self,
@@ -67,21 +64,33 @@ class VgpuHarness(Harness):
         self.node(node, annotations={**notes, **(annotations or {})}, resources=resources, **more)
 
     def share(
-        self, name: str, memory: int | None = None, *, number: int = 1, cores: int | None = None, **more: Any
+        self,
+        name: str,
+        memory: int | None = None,
+        *,
+        number: int = 1,
+        cores: int | None = None,
+        limits: Mapping[str, Any] | None = None,
+        **more: Any,
     ) -> None:
         """A pod of one container that requests shares."""
-        limits: dict[str, Any] = {NUMBER: number}
-        if memory is not None:
-            limits[MEMORY] = memory
-        if cores is not None:
-            limits[CORES] = cores
-        self.pod(name, limits={**limits, **more.pop("limits", {})}, **more)
-
-    def pod_changed(self, key: str) -> ObjectChanged:
-        """The delta of a pod as it is, by `namespace/name`."""
-        return ObjectChanged(msgspec.convert(self._pods[key], PodObject))
+        amounts = {NUMBER: number, MEMORY: memory, CORES: cores}
+        wanted = {name: amount for name, amount in amounts.items() if amount is not None}
+        self.pod(name, limits={**wanted, **(limits or {})}, **more)
 
     def uses(self, node: str) -> list[tuple[int, int, int]]:
         """Number, memory and cores in use of each card."""
         ledger = self.plugin("deviceshare").rows.by_node[node].ledgers[0]
         return [(card.use.number, card.use.memory, card.use.cores) for card in ledger.cards]
+
+
+class VgpuHarness(SharedCardObjects):
+    """A harness with deviceshare and queue q."""
+
+    def __init__(self, text: str | None = None, **more: Any) -> None:
+        super().__init__(conf() if text is None else text, **more)
+        super().queue("q")
+
+    def pod_changed(self, key: str) -> ObjectChanged:
+        """The delta of a pod as it is, by `namespace/name`."""
+        return ObjectChanged(msgspec.convert(self._pods[key], PodObject))

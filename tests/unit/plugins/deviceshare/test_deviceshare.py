@@ -15,123 +15,7 @@ BINPACK = conf(SchedulePolicy="binpack", ScheduleWeight=10)
 SPREAD = conf(SchedulePolicy="spread", ScheduleWeight=10)
 
 
-# --- the writes -------------------------------------------------------------------------------------------------------
-
-
-def test_a_bound_pod_carries_the_six_annotations() -> None:
-    h = VgpuHarness()
-    h.cards("n1", "A:10000", "B:10000")
-    h.group("g")
-    h.share("p", 1000, cores=10)
-
-    h.step()
-
-    assert h.binds == {"p": "n1"}
-    assert h.bind_annotations["p"] == {
-        keys.VGPU_NODE: "n1",
-        keys.VGPU_TIME: str(EPOCH + 1),
-        keys.VGPU_IDS: "B,NVIDIA,1000,10:",
-        keys.VGPU_DEVICES_TO_ALLOCATE: "B,NVIDIA,1000,10:",
-        keys.BIND_PHASE: "allocating",
-        keys.BIND_TIME: str(EPOCH + 1),
-    }
-
-
-def test_vgpu_time_rises_with_every_pod_of_a_node() -> None:
-    h = VgpuHarness()
-    h.cards("n1", "A:10000")
-    h.cards("n2", "B:10")
-    h.group("g", min_member=5)
-    for index in range(5):
-        h.share(f"p-{index}", 1000)
-
-    h.step()
-    times = [int(h.bind_annotations[f"p-{index}"][keys.VGPU_TIME]) for index in range(5)]
-    h.group("g2")
-    h.share("q", 1000, group="g2")
-    h.step()
-
-    assert times == [EPOCH + 1 + index for index in range(5)]
-    assert int(h.bind_annotations["q"][keys.VGPU_TIME]) == EPOCH + 6
-
-
-def test_vgpu_time_rises_over_a_restart() -> None:
-    h = VgpuHarness()
-    h.cards("n1", "A:10000")
-    h.pod("old", node="n1", annotations={keys.VGPU_IDS: "A,NVIDIA,1,0:", keys.VGPU_TIME: str(EPOCH + 100)})
-    h.pod("done", node="n1", annotations={keys.VGPU_IDS: "A,NVIDIA,1,0:", keys.VGPU_TIME: str(2**64 - 1)})
-    h.group("g")
-    h.share("p", 1000)
-
-    h.step()
-
-    assert int(h.bind_annotations["p"][keys.VGPU_TIME]) == EPOCH + 101
-
-
-def test_a_pod_without_a_request_gets_no_annotations() -> None:
-    h = VgpuHarness()
-    h.cards("n1", "A:10000")
-    h.group("g")
-    h.pod("p")
-
-    h.step()
-
-    assert h.bind_annotations == {"p": {}}
-
-
 # --- gangs and the ledger ---------------------------------------------------------------------------------------------
-
-
-def test_a_gang_that_does_not_fit_holds_no_card() -> None:
-    h = VgpuHarness()
-    h.cards("n1", "A:10000", "B:10000")
-    h.group("g", min_member=3)
-    for index in range(3):
-        h.share(f"p{index}", 1000, cores=100)
-
-    h.step()
-
-    assert h.binds == {}
-    assert h.uses("n1") == [(0, 0, 0), (0, 0, 0)]
-    assert "0/1 nodes are unavailable: 1 hami-vgpuDeviceSharing error (cores)." in h.pod_message("p2")
-
-
-def test_a_gang_shares_the_cards_of_a_node() -> None:
-    h = VgpuHarness(BINPACK)
-    h.cards("n1", *(f"G{index}:4914" for index in range(8)))
-    h.group("g", min_member=5)
-    for index in range(5):
-        h.share(f"p{index}", 128, cores=10)
-
-    h.step()
-
-    assert {notes[keys.VGPU_IDS] for notes in h.bind_annotations.values()} == {"G7,NVIDIA,128,10:"}
-    assert h.uses("n1")[7] == (5, 640, 50)
-
-
-def test_a_bound_pod_that_comes_back_from_the_watch_is_counted_once() -> None:
-    h = VgpuHarness(run=True)
-    h.cards("n1", "A:10000")
-    h.group("g")
-    h.share("p", 1000, cores=10)
-
-    h.settle()
-
-    assert h.uses("n1") == [(1, 1000, 10)]
-
-
-def test_two_shares_of_a_pod_on_one_card_count_twice() -> None:
-    h = VgpuHarness()
-    h.cards("n1", "A:10000")
-    h.group("g")
-    limits = {NUMBER: 1, MEMORY: 2000}
-    containers = [{"name": name, "resources": {"limits": limits}} for name in ("a", "b")]
-    h.pod("p", containers=containers)
-
-    h.settle()
-
-    assert h.bind_annotations["p"][keys.VGPU_IDS] == "A,NVIDIA,2000,0:;A,NVIDIA,2000,0:"
-    assert h.uses("n1") == [(2, 4000, 0)]
 
 
 @pytest.mark.parametrize("phase, held", [("Running", True), ("Pending", True), ("Succeeded", False), ("Failed", False)])
@@ -162,48 +46,6 @@ def test_the_devices_of_a_bound_pod_cannot_be_edited(edited: str) -> None:
     assert _charged(h) == charged
     assert h.task("p").device_notes[keys.BIND_PHASE] == "success"
     assert [reason for reason, _ in h.event_messages("Pod", "p")].count("QuotaEvasionIgnored") == 1
-
-
-def test_pods_of_one_name_in_two_namespaces_both_count() -> None:
-    h = VgpuHarness(run=True)
-    h.cards("n1", "A:10000")
-    for namespace in ("default", "other"):
-        h.group("g", namespace=namespace)
-        h.share("p", 1000, cores=60, namespace=namespace)
-
-    h.settle()
-
-    assert h.uses("n1") == [(1, 1000, 60)]
-
-
-def test_a_pod_that_is_gone_gives_its_cards_back() -> None:
-    h = VgpuHarness()
-    h.cards("n1", "A:10000")
-    h.pod("p", node="n1", annotations={keys.VGPU_IDS: "A,NVIDIA,1000,10:"})
-    h.step()
-    h.terminate("p")
-    h.step()
-    assert h.uses("n1") == [(1, 1000, 10)]
-
-    h.delete_pod("p")
-    h.step()
-
-    assert h.uses("n1") == [(0, 0, 0)]
-
-
-def test_stale_annotations_of_a_pod_that_waits_hold_nothing_and_are_overwritten() -> None:
-    h = VgpuHarness()
-    h.cards("n1", "A:10000")
-    h.group("g", min_member=2)
-    h.share("p", 1000, annotations={keys.VGPU_IDS: "A,NVIDIA,9000,0:", keys.VGPU_NODE: "n1"})
-    h.step()
-    assert h.uses("n1") == [(0, 0, 0)]
-
-    h.share("q", 1000)
-    h.step()
-
-    assert h.uses("n1") == [(2, 2000, 0)]
-    assert h.bind_annotations["p"][keys.VGPU_IDS] == "A,NVIDIA,1000,0:"
 
 
 def test_another_conf_finds_pods_that_are_being_bound() -> None:
@@ -240,70 +82,6 @@ def test_a_binding_that_fails_gives_the_card_back() -> None:
     assert [h.uses("n1")[0][1], len(h.binds)] in ([7000, 1], [9000, 1])
 
 
-def test_a_card_that_is_pulled_takes_its_pods_with_it_and_brings_them_back() -> None:
-    h = VgpuHarness()
-    h.cards("n1", "A:10000", "B:10000")
-    h.pod("p", node="n1", annotations={keys.VGPU_IDS: "A,NVIDIA,1000,10:B,NVIDIA,2000,20:"})
-    h.step()
-
-    h.cards("n1", "B:10000")
-    h.step()
-    assert h.uses("n1") == [(1, 2000, 20)]
-    assert ("InvalidDeviceAnnotation", "card A is not on the node of the pod") in h.event_messages("Pod", "p")
-
-    h.cards("n1", "A:10000", "B:10000")
-    h.step()
-    assert h.uses("n1") == [(1, 1000, 10), (1, 2000, 20)]
-
-
-def test_a_pod_whose_annotations_name_another_node_is_booked_where_it_is() -> None:
-    h = VgpuHarness()
-    h.cards("n1", "A:10000")
-    h.cards("n2", "B:10000")
-    notes = {keys.VGPU_IDS: "A,NVIDIA,1000,10:", keys.VGPU_NODE: "n2"}
-    h.pod("p", node="n1", annotations=notes)
-    h.settle()
-
-    assert h.uses("n1") == [(1, 1000, 10)]
-    assert h.event_messages("Pod", "p") == [
-        ("InvalidDeviceAnnotation", "volcano.sh/vgpu-node is n2, but the pod is on n1"),
-    ]
-
-
-def test_a_bound_pod_without_its_annotation_is_named_once() -> None:
-    h = VgpuHarness()
-    h.cards("n1", "A:10000")
-    h.pod("foreign", node="n1", limits={NUMBER: 1, MEMORY: 9000})
-    h.pod("nothing", node="n1", limits={NUMBER: 0})
-    h.pod("plain", node="n1")
-    h.settle()
-    h.cards("n1", "A:10000", "B:10000")
-    h.settle()
-
-    text = "volcano.sh/vgpu-ids-new is missing: the devices of the pod are not counted"
-    assert h.event_messages("Pod", "foreign") == [("InvalidDeviceAnnotation", text)]
-    assert [h.event_messages("Pod", name) for name in ("nothing", "plain")] == [[], []]
-    assert h.uses("n1") == [(0, 0, 0)] * 2
-
-
-def test_a_card_that_holds_more_than_it_has_is_named_once() -> None:
-    h = VgpuHarness()
-    h.cards("n1", "A:10000", "B:10000")
-    for index in range(3):
-        h.pod(f"p{index}", node="n1", annotations={keys.VGPU_IDS: "A,NVIDIA,4000,50:"})
-    h.settle()
-    h.cards("n1", "A:10000", "B:10000", labels={"changed": "yes"})
-    h.settle()
-
-    text = "card A holds more than it has: 3 of 10 slots, 12,000 of 10,000 memory, 150 of 100 cores"
-    assert h.event_messages("Node", "n1") == [("DevicesOverbooked", text)]
-    h.delete_pod("p0")
-    h.settle()
-    h.pod("p4", node="n1", annotations={keys.VGPU_IDS: "A,NVIDIA,1,50:"})
-    h.settle()
-    assert len(h.event_messages("Node", "n1")) == 2
-
-
 # --- choosing nodes ---------------------------------------------------------------------------------------------------
 
 
@@ -324,94 +102,6 @@ def _one_of_two(text: str, used: str) -> str:
 )
 def test_the_policy_ranks_nodes_when_it_has_a_weight(text: str, used: str, node: str) -> None:
     assert _one_of_two(text, used) == node
-
-
-def test_without_a_weight_the_policy_ranks_cards_only() -> None:
-    text = conf(SchedulePolicy="binpack")
-
-    assert _one_of_two(text, "B") == "n1"
-
-
-def test_nodes_of_equal_cards_are_filled_one_after_the_other() -> None:
-    h = VgpuHarness(BINPACK)
-    for index in range(4):
-        h.cards(f"n{index}", f"A{index}:100", f"B{index}:100")
-    h.group("g", min_member=10)
-    for index in range(10):
-        h.share(f"p{index}", 40)
-
-    h.step()
-
-    nodes = sorted(h.binds.values())
-    assert nodes == ["n0"] * 4 + ["n1"] * 4 + ["n2"] * 2
-
-
-def test_memory_and_cores_of_the_node_do_not_count() -> None:
-    h = VgpuHarness()
-    h.cards("n1", "A:10000", resources={MEMORY: 0, "volcano.sh/vgpu-cores": 0})
-    h.group("g")
-    h.share("p", 1000, cores=50, limits={PERCENTAGE: 20})
-
-    h.step()
-
-    assert h.binds == {"p": "n1"}
-
-
-def test_a_node_that_offers_no_shares_takes_none() -> None:
-    h = VgpuHarness()
-    h.cards("n1", "A:10000", offered=0, annotations={keys.NODE_VGPU_HANDSHAKE: "Reported now"})
-    h.group("g")
-    h.share("p", 1000)
-
-    h.step()
-
-    assert h.binds == {}
-    assert "Insufficient volcano.sh/vgpu-number" in h.pod_message("p")
-
-
-def test_without_the_switch_vgpu_resources_are_ordinary_amounts() -> None:
-    h = VgpuHarness(conf(VGPUEnable=False))
-    h.cards("n1", "A:10000")
-    h.group("g", min_member=2)
-    h.share("p", 9000)
-    h.share("q", 9000)
-
-    h.step()
-
-    assert h.binds == {}
-    assert "Insufficient volcano.sh/vgpu-memory" in h.pod_message("q")
-
-
-def test_uuids_close_cards() -> None:
-    h = VgpuHarness()
-    h.cards("n1", "A:10000", "B:10000")
-    h.cards("n2", "C:10000", "D:10000")
-    for name, key, value in (("p", keys.VGPU_USE_UUID, "C"), ("q", keys.VGPU_NOUSE_UUID, "A, B, D")):
-        h.group(name)
-        h.share(name, 1000, group=name, annotations={key: value})
-    h.group("r")
-    h.share("r", 1000, group="r", annotations={keys.VGPU_USE_UUID: "Z"})
-
-    h.step()
-
-    assert [h.bind_annotations[name][keys.VGPU_IDS] for name in "pq"] == ["C,NVIDIA,1000,0:"] * 2
-    assert "2 hami-vgpuDeviceSharing error (type)" in h.pod_message("r")
-
-
-def test_pods_of_a_group_take_different_cards() -> None:
-    h = VgpuHarness(BINPACK)
-    h.cards("n1", "A:10000", "B:10000")
-    h.cards("n2", "C:10000")
-    for group in ("g", "h"):
-        h.group(group, min_member=3)
-        for index in range(3):
-            notes = {keys.VGPU_PODGROUP_POLICY: "spread"}
-            h.share(f"{group}{index}", 1000, group=group, annotations=notes)
-    h.step()
-
-    for group in ("g", "h"):
-        taken = [h.bind_annotations[f"{group}{index}"][keys.VGPU_IDS] for index in range(3)]
-        assert len(set(taken)) == 3
 
 
 @pytest.mark.parametrize(
@@ -438,69 +128,7 @@ def test_a_node_whose_device_plugin_is_gone_takes_no_share(handshake: str | None
         assert "1 node not initialized with devicehamivgpu" in h.pod_message("p")
 
 
-def test_a_handshake_ages_without_any_event() -> None:
-    h = VgpuHarness()
-    h.cards("n1", "A:10000", annotations={keys.NODE_VGPU_HANDSHAKE: "Requesting_2026.01.01 00:00:10"})
-    h.group("g", min_member=2)
-    h.share("p", 9000)
-    h.share("q", 9000)
-    assert h.step().next_wakeup == EPOCH + 71
-
-    h.step(EPOCH + 71)
-
-    assert "1 node not initialized with devicehamivgpu" in h.pod_message("p")
-
-
-def test_losing_the_device_plugin_frees_nothing() -> None:
-    h = VgpuHarness()
-    h.cards("n1", "A:10000")
-    h.pod("old", node="n1", annotations={keys.VGPU_IDS: "A,NVIDIA,9000,0:"})
-    h.step()
-    h.cards("n1", "A:10000", annotations={keys.NODE_VGPU_HANDSHAKE: "Deleted_2026.01.01 00:00:00"})
-    h.step()
-    h.cards("n1", "A:10000")
-    h.step()
-
-    assert h.uses("n1") == [(1, 9000, 0)]
-
-
-# --- pods that wait for others to leave -------------------------------------------------------------------------------
-
-
-def test_a_pod_waits_for_a_card_that_is_being_left() -> None:
-    h = VgpuHarness()
-    h.cards("n1", "A:10000", offered=1)
-    h.pod("old", node="n1", limits={NUMBER: 1}, annotations={keys.VGPU_IDS: "A,NVIDIA,9000,0:"})
-    h.group("g")
-    h.share("p", 9000)
-    h.step()
-    h.terminate("old")
-    h.step()
-    assert "once resource is released" in h.pod_message("p")
-    assert h.uses("n1") == [(1, 9000, 0)]
-
-    h.delete_pod("old")
-    h.step()
-
-    assert h.binds == {"p": "n1"}
-    assert h.uses("n1") == [(1, 9000, 0)]
-
-
 # --- messages ---------------------------------------------------------------------------------------------------------
-
-
-def test_equal_causes_add_up_in_the_message() -> None:
-    h = VgpuHarness()
-    h.cards("n1", "A:10000")
-    h.cards("n2", "B:10000")
-    h.node("n3", resources={NUMBER: 10})
-    h.group("g")
-    h.share("p", 20000)
-
-    h.step()
-
-    reasons = "1 node not initialized with devicehamivgpu, 2 hami-vgpuDeviceSharing error (memory)"
-    assert h.pod_message("p").endswith(f"0/3 nodes are unavailable: {reasons}.")
 
 
 @pytest.mark.parametrize(
@@ -556,21 +184,6 @@ def test_a_request_without_meaning_fits_nowhere_and_names_the_reason(limits: dic
     assert "hami-vgpuDeviceSharing error (request)" in h.pod_message("p")
     texts = [message for reason, message in h.event_messages("Pod", "p") if reason == "InvalidDeviceRequest"]
     assert [words in text for text in texts] == [True]
-
-
-def test_an_init_container_gets_no_share() -> None:
-    h = VgpuHarness()
-    h.cards("n1", "A:10000")
-    h.group("g")
-    init = {"name": "setup", "resources": {"limits": {NUMBER: 1, MEMORY: 9000}}}
-    h.share("p", 1000, initContainers=[init])
-
-    h.settle()
-
-    assert h.bind_annotations["p"][keys.VGPU_IDS] == "A,NVIDIA,1000,0:"
-    assert ("InvalidDeviceRequest", "init container setup asks for vGPUs: it gets none, only other containers do") in (
-        h.event_messages("Pod", "p")
-    )
 
 
 # --- arguments --------------------------------------------------------------------------------------------------------
@@ -645,30 +258,6 @@ def _charged(h: VgpuHarness) -> dict[str, int]:
     return {name: amount // 1000 for name, amount in h.state.columns.amounts(h.state.queues["q"].allocated).items()}
 
 
-def test_a_queue_is_charged_for_all_shares_of_a_pod() -> None:
-    h = VgpuHarness()
-    h.cards("n1", "A:10000", "B:10000")
-    h.group("g")
-    h.share("p", 3000, number=2, cores=30)
-
-    h.settle()
-
-    charged = _charged(h)
-    assert (charged[NUMBER], charged[MEMORY], charged["volcano.sh/vgpu-cores"]) == (2, 6000, 60)
-
-
-def test_a_part_of_a_card_is_charged_without_its_percentage() -> None:
-    h = VgpuHarness()
-    h.cards("n1", "A:10000")
-    h.group("g")
-    h.share("p", limits={PERCENTAGE: 50})
-
-    h.settle()
-
-    assert _charged(h)[MEMORY] == 5000
-    assert PERCENTAGE not in _charged(h)
-
-
 def test_a_placed_part_is_charged_as_that_of_its_card() -> None:
     h = VgpuHarness(run=True)
     h.cards("n1", "A:4000")
@@ -696,19 +285,6 @@ def test_a_placed_part_is_charged_as_that_of_its_card() -> None:
     assert _charged(h)[MEMORY] == 2000
 
 
-def test_a_request_beyond_every_cluster_is_charged_at_most_the_largest_amount() -> None:
-    h = VgpuHarness(conf(plugins="  - name: proportion\n"))
-    h.cards("n1", "A:10000")
-    h.group("huge")
-    h.share("huge", 1 << 40, number=1 << 40, group="huge")
-    h.group("g")
-    h.share("p", 1000)
-
-    h.settle()
-
-    assert h.binds == {"p": "n1"}
-
-
 @pytest.mark.parametrize("plugin", ["proportion", "capacity"])
 @pytest.mark.parametrize("offered", [0, 39312])
 def test_queues_that_do_not_name_shares_do_not_limit_them(plugin: str, offered: int) -> None:
@@ -720,19 +296,6 @@ def test_queues_that_do_not_name_shares_do_not_limit_them(plugin: str, offered: 
     h.settle()
 
     assert h.binds == {"p": "n1"}
-
-
-def test_a_node_with_more_units_than_the_kubelet_accepts_is_named_once() -> None:
-    h = VgpuHarness()
-    h.cards("n1", "A:10000", resources={MEMORY: 0})
-    h.settle()
-    h.cards("n1", "A:10000", resources={MEMORY: 0}, offered=9)
-    h.settle()
-
-    ((reason, text),) = h.event_messages("Node", "n1")
-    assert reason == "InvalidDeviceRegistration"
-    assert "volcano.sh/vgpu-memory is 0 in allocatable" in text
-    assert "--gpu-memory-factor" in text
 
 
 def test_without_the_plugin_amounts_are_charged_as_they_are_written() -> None:
@@ -842,3 +405,27 @@ def test_bindings_of_shares_take_the_lock_of_their_node_when_it_is_on(enabled: b
     binds = {each.name: each.node_lock for each in h.step().intents if isinstance(each, Bind)}
 
     assert binds == {"p": lock, "plain": ""}
+
+
+def test_a_part_of_a_card_is_charged_without_its_percentage() -> None:
+    h = VgpuHarness()
+    h.cards("n1", "A:10000")
+    h.group("g")
+    h.share("p", limits={PERCENTAGE: 50})
+
+    h.settle()
+
+    assert _charged(h)[MEMORY] == 5000
+    assert PERCENTAGE not in _charged(h)
+
+
+def test_a_queue_is_charged_for_all_shares_of_a_pod() -> None:
+    h = VgpuHarness()
+    h.cards("n1", "A:10000", "B:10000")
+    h.group("g")
+    h.share("p", 3000, number=2, cores=30)
+
+    h.settle()
+
+    charged = _charged(h)
+    assert (charged[NUMBER], charged[MEMORY], charged["volcano.sh/vgpu-cores"]) == (2, 6000, 60)

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from capcard_sched.model import annotations as keys
-from capcard_sched.testing import EPOCH
-from tests.unit.plugins.deviceshare.cluster import NUMBER, VgpuHarness, conf
+from tests.unit.plugins.deviceshare.cluster import VgpuHarness, conf
 
 GPU_MEMORY, GPU_NUMBER, NPU = "volcano.sh/gpu-memory", "volcano.sh/gpu-number", "huawei.com/npu-core"
 BY_MEMORY = conf(VGPUEnable=False, GPUSharingEnable=True)
@@ -30,15 +29,6 @@ def _pods(h: VgpuHarness, limits: dict[str, Any], count: int, **more: Any) -> li
     return [notes.get(keys.GPU_INDEX) or notes.get(keys.NPU_CORE) or "" for notes in found]
 
 
-def test_memory_is_shared_on_the_lowest_card_that_has_enough() -> None:
-    h = VgpuHarness(BY_MEMORY)
-    _gpus(h, "n1", 2, 1000)
-
-    assert _pods(h, {GPU_MEMORY: 600}, 3) == ["0", "1", ""]
-    assert h.bind_annotations["p0"][keys.PREDICATE_TIME] == str((EPOCH + 1) * 10**9)
-    assert "GpuShare no enough gpu memory" in h.pod_message("p2")
-
-
 def test_memory_left_over_on_a_card_is_used() -> None:
     h = VgpuHarness(BY_MEMORY)
     _gpus(h, "n1", 2, 1000)
@@ -52,38 +42,6 @@ def test_cards_without_a_unit_of_memory_share_none(memory: int, taken: str) -> N
     h.node("n1", resources={GPU_NUMBER: 2, GPU_MEMORY: memory})
 
     assert _pods(h, {GPU_MEMORY: 1}, 1) == [taken]
-
-
-def test_whole_cards_are_given_by_number() -> None:
-    h = VgpuHarness(BY_NUMBER)
-    _gpus(h, "n1", 4, 1000, **{keys.GPU_UNHEALTHY_IDS: "1, x"})
-
-    assert _pods(h, {GPU_NUMBER: 2}, 2) == ["0,2", ""]
-    assert "GpuNumber no enough gpu number" in h.pod_message("p1")
-    events = h.event_messages("Node", "n1")
-    assert events == [("InvalidDeviceRegistration", 'volcano.sh/gpu-unhealthy-ids: "x" is no index of a card')]
-
-
-def test_cards_by_index_are_found_again_after_a_restart() -> None:
-    h = VgpuHarness(BY_MEMORY)
-    _gpus(h, "n1", 2, 1000)
-    h.pod("old", node="n1", limits={GPU_MEMORY: 700}, annotations={keys.GPU_INDEX: "0"})
-    h.pod("done", node="n1", phase="Succeeded", limits={GPU_MEMORY: 700}, annotations={keys.GPU_INDEX: "1"})
-    h.pod("odd", node="n1", limits={GPU_MEMORY: 10}, annotations={keys.GPU_INDEX: "7,abc"})
-
-    assert _pods(h, {GPU_MEMORY: 400}, 1) == ["1"]
-    assert [message for _, message in h.event_messages("Pod", "odd")] == [
-        'volcano.sh/gpu-index: "7" is no usable card of the node',
-        'volcano.sh/gpu-index: "abc" is no usable card of the node',
-    ]
-
-
-def test_a_node_without_cards_takes_no_request() -> None:
-    h = VgpuHarness(BY_MEMORY)
-    h.node("n1", resources={GPU_MEMORY: 1000})
-
-    assert _pods(h, {GPU_MEMORY: 400}, 1) == [""]
-    assert "node not initialized with deviceGpuShare" in h.pod_message("p0")
 
 
 def test_init_containers_count_when_they_want_more() -> None:
@@ -170,14 +128,6 @@ def test_a_chip_is_cut_by_templates(cores: int, count: int, labels: dict[str, st
     assert _pods(h, {NPU: cores}, count, labels=labels) == notes
 
 
-def test_several_chips_are_given_whole() -> None:
-    h = VgpuHarness(ASCEND)
-    h.node("n1", resources={NPU: 24})
-    h.pod("old", node="n1", limits={NPU: 1}, annotations={keys.NPU_CORE: "0-vir01"})
-
-    assert _pods(h, {NPU: 16}, 1) == ["1,2"]
-
-
 @pytest.mark.parametrize("cores", [3, 5, 12])
 def test_cores_that_no_template_has_fit_nowhere(cores: int) -> None:
     h = VgpuHarness(ASCEND)
@@ -187,28 +137,3 @@ def test_cores_that_no_template_has_fit_nowhere(cores: int) -> None:
     assert "ascend310p-vNPU no enough npu (request)" in h.pod_message("p0")
     texts = [text for reason, text in h.event_messages("Pod", "p0") if reason == "InvalidDeviceRequest"]
     assert texts == [f"{NPU} is {cores}: expected 1, 2, 4 or a multiple of 8"]
-
-
-def test_kinds_work_side_by_side() -> None:
-    h = VgpuHarness(conf(ASCEND310PVNPUEnable=True))
-    h.cards("n1", "A:1000", resources={NPU: 8})
-    h.cards("n2", "B:1000")
-    h.node("n3", resources={NPU: 8})
-    h.group("g")
-    h.share("p", 100, limits={NPU: 1})
-    h.settle()
-
-    assert h.binds == {"p": "n1"}
-    assert h.bind_annotations["p"][keys.VGPU_IDS] == "A,NVIDIA,100,0:"
-    assert h.bind_annotations["p"][keys.NPU_CORE] == "0-vir01"
-
-
-def test_a_kind_that_is_off_leaves_its_resource_to_the_others() -> None:
-    h = VgpuHarness(BY_MEMORY)
-    h.cards("n1", "A:1000")
-    h.group("g")
-    h.share("p", 100)
-    h.settle()
-
-    assert h.bind_annotations["p"] == {}
-    assert h.task("p").cls.requests[NUMBER] == 1000

@@ -1,4 +1,4 @@
-"""A cluster with card quotas in the simulator, and the expectations of a scenario: bindings, events, phases, cards."""
+"""Objects of scenarios with card quotas, and how bindings, events and conditions differ from expected ones."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import Any, Final, NamedTuple
 
 import yaml
 
-from capcard_sched.daemon.observability.metric_samples import sample_core
 from capcard_sched.model import annotations as keys
+from tests.controlplane.cluster import Manifest
 from tests.controlplane.manifests import gang, pod, pod_group
-from tests.scenarios.stepped import Manifest, SteppedCluster
 
 H200: Final = "NVIDIA-H200"
 #: For `bound`: on whichever node.
@@ -79,17 +78,6 @@ def wants(count: int = 1, resource: str = "nvidia.com/gpu", cpu: str = "100m") -
 def h200_gang(name: str, size: int, **rest: Any) -> list[Manifest]:
     """A gang in the queue `q`; each pod requests one H200."""
     return gang(name, size, queue="q", cards=H200, requests=wants(), **rest)
-
-
-def bound_pods(*gangs: tuple[str, int]) -> dict[str, str]:
-    """The `bound` of gangs with these names and sizes, on whichever nodes."""
-    return {f"{name}-{index}": SOMEWHERE for name, size in gangs for index in range(size)}
-
-
-def h200_refusals(name: str, size: int, requested: int, total: int, limit: int) -> list[ObjectEvent]:
-    """Events on a gang and its pods; amounts in cards."""
-    pods = [short_of("Pod", f"{name}-{index}", H200, requested, total, limit) for index in range(size)]
-    return [short_of("PodGroup", name, H200, requested, total, limit), *pods]
 
 
 def request(name: str, cards: Mapping[str, int] | str, *, queue: str = "q", **spec: Any) -> Manifest:
@@ -172,76 +160,3 @@ def condition(item: Manifest, kind: str) -> dict[str, Any]:
     """The condition of a type, {} when there is none."""
     rows = item.get("status", {}).get("conditions") or []
     return next((row for row in rows if row["type"] == kind), {})
-
-
-class CardScene:
-    """A cluster whose scheduler has capacity-card."""
-
-    def __init__(self) -> None:
-        self.cluster = SteppedCluster(conf_with({}))
-        self.cluster.load()
-        #: Every event that may exist so far.
-        self._emitted: list[ObjectEvent] = []
-
-    def make(self, *manifests: Manifest | Sequence[Manifest]) -> None:
-        """Create objects between two sessions: nodes and queues, then pods, then groups."""
-        flat = flattened(manifests)
-        for kinds in ({"Node", "Queue"}, {"Pod"}, {"PodGroup"}):
-            for item in flat:
-                if item["kind"] in kinds and not self._is_built_in(item):
-                    self.cluster.create(item)
-
-    def _is_built_in(self, item: Manifest) -> bool:
-        return item["kind"] == "Queue" and self.cluster.store.get("Queue", "", item["metadata"]["name"]) is not None
-
-    def expect(
-        self,
-        *,
-        bound: Mapping[str, str] | int | None = None,
-        emitted: Iterable[ObjectEvent] = (),
-        noted: Iterable[ObjectEvent] = (),
-        phases: Mapping[str, str] | None = None,
-        cards: Mapping[str, int] | None = None,
-    ) -> None:
-        """Run some sessions; then it is so.
-
-        Args:
-            bound: Pod to node, of all pods that are bound; or how many are.
-            emitted: Events besides those of former calls; no others of their reasons exist. Pending objects
-                have the same text in their condition.
-            noted: Such events of objects that are not pending.
-            phases: PodGroup to phase.
-            cards: Cards that pods of the queue `q` hold, by the plugin's metrics.
-        """
-        emitted, noted = list(emitted), list(noted)
-        self._emitted += emitted + noted
-        for _ in range(5):
-            self.cluster.advance()
-        pods, groups = self.objects("Pod"), self.objects("PodGroup")
-        found = differing_events([*emitted, *noted], self._emitted, self._events())
-        if bound is not None:
-            nodes = {name: item["spec"].get("nodeName") for name, item in pods.items()}
-            found += differing_bindings(bound, {name: node for name, node in nodes.items() if node})
-        for one in emitted:
-            found += differing_condition(one, (pods if one.kind == "Pod" else groups).values())
-        seen = {name: groups[name].get("status", {}).get("phase", "") for name in phases or {}}
-        held = {card: self.metric("queue_card_allocated", queue_name="q", card=card) for card in cards or {}}
-        assert (found, seen, held) == ([], phases or {}, cards or {})
-
-    def _events(self) -> list[Manifest]:
-        """Events but those of the PodGroups that the controller makes for pods without one: they repeat the pod's."""
-        events = self.cluster.store.list("Event")
-        return [event for event in events if not event["involvedObject"]["name"].startswith("podgroup-")]
-
-    def objects(self, kind: str) -> dict[str, Manifest]:
-        """Name to object."""
-        return {item["metadata"]["name"]: item for item in self.cluster.store.list(kind)}
-
-    def shown(self, pod: str) -> str:
-        """The text in the condition of a pending pod."""
-        return str(condition(self.objects("Pod")[pod], "PodScheduled").get("message", ""))
-
-    def metric(self, name: str, **labels: str) -> float:
-        """The sum of the samples of plugins with these labels."""
-        samples = [one for _, found in sample_core(self.cluster.core.snapshot()).plugins for one in found]
-        return sum(one.value for one in samples if one.name == name and labels.items() <= one.labels.items())
