@@ -39,75 +39,49 @@ def in_tree_key(plugin: str, handle: str) -> AttachmentKey:
     return AttachmentKey(CSI_DRIVERS[plugin], handle, "" if plugin in MIGRATED_EVERYWHERE else plugin)
 
 
-class _Source(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True, gc=False):
-    """Base: camelCase on the wire, immutable here."""
+class InTreeSource(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True, gc=False):
+    """A source of any plugin: the fields that identify its volume."""
 
-
-class AwsElasticBlockStore(_Source, frozen=True):
+    #: Of AWS, Cinder and Portworx; of AWS also in the form `aws://zone/id`.
     volume_id: str = msgspec.field(name="volumeID", default="")
-
-    @property
-    def handle(self) -> str:
-        """The id, without the zone of the form `aws://zone/id`."""
-        return self.volume_id.rpartition("/")[2]
-
-
-class GcePersistentDisk(_Source, frozen=True):
-    handle: str = msgspec.field(name="pdName", default="")
-
-
-class AzureDisk(_Source, frozen=True):
-    handle: str = msgspec.field(name="diskURI", default="")
-
-
-class AzureFile(_Source, frozen=True):
-    handle: str = msgspec.field(name="shareName", default="")
-
-
-class VolumeIdentifier(_Source, frozen=True):
-    """A Cinder or Portworx volume."""
-
-    handle: str = msgspec.field(name="volumeID", default="")
-
-
-class VsphereVolume(_Source, frozen=True):
-    handle: str = msgspec.field(name="volumePath", default="")
-
-
-class Rbd(_Source, frozen=True):
-    image: str = ""
+    #: Of GCE, Azure disks, Azure file shares, vSphere.
+    pd_name: str = ""
+    disk_uri: str = msgspec.field(name="diskURI", default="")
+    share_name: str = ""
+    volume_path: str = ""
+    #: Of RBD.
     pool: str = ""
+    image: str = ""
 
     @property
     def handle(self) -> str:
-        """Identifies the image."""
-        return f"{self.pool}/{self.image}"
+        """Identifies the volume."""
+        if self.image:
+            return f"{self.pool}/{self.image}"
+        disk = self.volume_id.rpartition("/")[2] or self.pd_name or self.disk_uri
+        return disk or self.share_name or self.volume_path
 
 
 class InTreeSources(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True, gc=False):
     """The in-tree sources of a volume, at most one of which is set."""
 
-    aws_elastic_block_store: AwsElasticBlockStore | None = None
-    gce_persistent_disk: GcePersistentDisk | None = None
-    azure_disk: AzureDisk | None = None
-    azure_file: AzureFile | None = None
-    cinder: VolumeIdentifier | None = None
-    vsphere_volume: VsphereVolume | None = None
-    portworx_volume: VolumeIdentifier | None = None
-    rbd: Rbd | None = None
+    aws_elastic_block_store: InTreeSource | None = None
+    gce_persistent_disk: InTreeSource | None = None
+    azure_disk: InTreeSource | None = None
+    azure_file: InTreeSource | None = None
+    cinder: InTreeSource | None = None
+    vsphere_volume: InTreeSource | None = None
+    portworx_volume: InTreeSource | None = None
+    rbd: InTreeSource | None = None
 
     def in_tree(self) -> AttachmentKey | None:
         """The key of an in-tree volume; None for a volume of another kind."""
-        for plugin, source in (
-            ("aws-ebs", self.aws_elastic_block_store),
-            ("gce-pd", self.gce_persistent_disk),
-            ("azure-disk", self.azure_disk),
-            ("azure-file", self.azure_file),
-            ("cinder", self.cinder),
-            ("vsphere-volume", self.vsphere_volume),
-            ("portworx-volume", self.portworx_volume),
-            ("rbd", self.rbd),
-        ):
+        for plugin, attribute in zip(CSI_DRIVERS, _SOURCES, strict=True):
+            source: InTreeSource | None = getattr(self, attribute)
             if source is not None:
-                return in_tree_key(f"kubernetes.io/{plugin}", source.handle)
+                return in_tree_key(plugin, source.handle)
         return None
+
+
+#: Attributes, in the order of CSI_DRIVERS.
+_SOURCES: Final = InTreeSources.__struct_fields__
