@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from operator import attrgetter
 from sys import intern
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
         PodGroupObject,
         QueueObject,
         RawAmounts,
+        RawQuantity,
     )
 
 #: Shared by objects without annotations or labels: most PodGroups have none.
@@ -70,15 +72,32 @@ def parse_amounts(raw: RawAmounts | None, field: str, problems: list[str], *, ba
     return amounts
 
 
+@lru_cache(maxsize=1024)
+def _valid_amounts(raw: tuple[tuple[str, RawQuantity], ...]) -> Mapping[str, int] | None:
+    """The amounts of valid quantities, else None. Nodes of one model share them."""
+    problems: list[str] = []
+    amounts = parse_amounts(dict(raw), "", problems)
+    return None if problems else amounts
+
+
+def _node_amounts(raw: RawAmounts | None, field: str, problems: list[str]) -> Mapping[str, int]:
+    """The amounts of a node. Invalid ones are not offered."""
+    found = _valid_amounts(tuple(raw.items()) if raw else ())
+    return parse_amounts(raw, field, problems, bad=None) if found is None else found
+
+
 def node_facts(obj: NodeObject) -> tuple[Facts, str]:
     """The facts of a Node, and the problems of its fields ("" for none). Invalid amounts count as not offered."""
     problems: list[str] = []
-    allocatable = parse_amounts(obj.status.allocatable, "status.allocatable", problems, bad=None)
-    capacity = parse_amounts(obj.status.capacity, "status.capacity", problems, bad=None)
+    allocatable = _node_amounts(obj.status.allocatable, "status.allocatable", problems)
+    capacity = _node_amounts(obj.status.capacity, "status.capacity", problems)
     for resource, key in ((CPU, OVERSUBSCRIPTION_CPU), (MEMORY, OVERSUBSCRIPTION_MEMORY)):
         more = _oversubscribed(obj.metadata.annotations or {}, key, problems)
-        for amounts in (allocatable, capacity) if more else ():
-            amounts[resource] = min(amounts.get(resource, 0) + more, MAX_AMOUNT)
+        if more:
+            allocatable, capacity = (
+                {**amounts, resource: min(amounts.get(resource, 0) + more, MAX_AMOUNT)}
+                for amounts in (allocatable, capacity)
+            )
     images = {
         name: min(max(image.size_bytes, 0), MAX_AMOUNT)
         for image in obj.status.images or ()

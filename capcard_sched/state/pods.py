@@ -137,11 +137,16 @@ class PodTable:
                 self._apply_next(pod)
             return
         named = self._by_name[run.task.namespace]
+        node_of = self._nodes.get if run.task.node is not None else None
+        plain = run.requested_queue is None and not (self._invalid.problems or self._nodes.has_closed)
         for other in delta.others:
-            if self._run is run and other.uid not in tasks and other.name not in named:
-                self._add_to(run, named, other, other.node_name)
-            else:
+            uid, name = other.uid, other.name
+            if self._run is not run or uid in tasks or name in named:
                 self._apply_next(decode_pod(other.text))
+            elif plain:
+                tasks[uid] = named[name] = run.add(other, node_of(other.node_name or "") if node_of else None)
+            else:
+                self._add_to(run, named, other, other.node_name)
 
     def _add_to(self, run: PodRun, named: dict[str, Task], meta: ObjectMeta | AlikePod, node_name: str | None) -> None:
         """Add a new pod to a run. `named`: the pods of its namespace."""

@@ -166,12 +166,17 @@ class Ledger:
         account = self._open_job(job)
         booked: dict[int, tuple[TaskClass, Charge, int]] = {}
         new: dict[tuple[int, str, str], Charge] = {}  # pods of a class on one node are charged the same
+        charges = before.charges if before is not None else _NO_CHARGES
         for uid, task in job.tasks.items() if job.count(CHARGED_STATUSES) else ():
             cls = task.cls
             if task.status in CHARGED_STATUSES and task.node is not None:
-                charge = before.charges.get(uid) if before is not None else None
-                same = cls.id, self._demands.of(cls).claim.shares, True
-                if charge is None or (charge.class_id, charge.shares, charge.complete) != same or uid in relabeled:
+                charge = charges.get(uid)
+                if (
+                    charge is None
+                    or uid in relabeled
+                    or (charge.class_id, charge.shares, charge.complete)
+                    != (cls.id, self._demands.of(cls).claim.shares, True)
+                ):
                     kind = cls.id, task.node.name, task.assigned_card
                     if charge is not None:
                         charge = self._demands.placed(task, task.node, charge)

@@ -165,8 +165,9 @@ class TopologyCounts:
                 self._grouped = True  # the loop below groups all nodes
             else:
                 self._group_all()
-        for name in stale:
-            self._refresh_node(name, table.by_name.get(name))
+        if self._grouped or self._present or any(map(self.has_terms, session.classes)):  # else no node has a sum
+            for name in stale:
+                self._refresh_node(name, table.by_name.get(name))
         self._touched.clear()
         self._drop_unused()
 
