@@ -114,11 +114,6 @@ class NodeCache:
             node.undecodable_pods.add(key)
             self._offer(node)
 
-    @property
-    def has_closed(self) -> bool:
-        """Whether a pod closes any node."""
-        return bool(self._closed_by)
-
     def is_closed_by(self, namespace: str, name: str) -> bool:
         """Whether a pod closes a node."""
         return bool(self._closed_by) and f"{namespace}/{name}" in self._closed_by

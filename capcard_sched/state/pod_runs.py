@@ -22,7 +22,7 @@ _status = attrgetter(*(field for field in PodStatus.__struct_fields__ if field n
 
 
 class PodRun:
-    """The first pod of a run, its new task, and tasks of the pods after it whose contributions are not added yet."""
+    """The first pod of a run, its new task, and the tasks of the run, whose contributions are not added yet."""
 
     __slots__ = ("_compared", "_first", "bound_queue", "requested_queue", "task", "tasks")
 
@@ -31,7 +31,7 @@ class PodRun:
         self.task = task
         self.requested_queue = requested_queue
         self.bound_queue = bound_queue
-        self.tasks: list[Task] = []
+        self.tasks = [task]
         self._first = first
         #: Of the first pod: the fields of status and spec that are compared; its volumes. Set when a pod resembles it.
         self._compared: tuple[object, object, object] | None = None

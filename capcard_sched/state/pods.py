@@ -121,46 +121,46 @@ class PodTable:
     def _apply_next(self, pod: PodObject) -> None:
         """Apply the next pod: of a run of alike ones only the first by itself."""
         run, meta = self._run, pod.metadata
-        if run is not None and meta.uid not in self.tasks and run.has_next(pod):
-            named = self._by_name[run.task.namespace]
-            if meta.name not in named:
-                self._add_to(run, named, meta, pod.spec.node_name)
-                return
-        self._end_run()
-        self._apply(pod)
+        if run is not None and self._may_add(run, meta) and run.has_next(pod):
+            self._add_to(run, meta, pod.spec.node_name)
+        else:
+            self._end_run()
+            self._apply(pod)
 
     def _apply_alike(self, delta: deltas.AlikePods) -> None:
         """Apply pods after the first one."""
-        run, tasks = self._run, self.tasks
-        if run is None or not run.starts_with(delta.first):
-            for pod in delta.objects():
-                self._apply_next(pod)
-            return
-        named = self._by_name[run.task.namespace]
-        node_of = self._nodes.get if run.task.node is not None else None
-        plain = run.requested_queue is None and not (self._invalid.problems or self._nodes.has_closed)
-        for other in delta.others:
-            uid, name = other.uid, other.name
-            if self._run is not run or uid in tasks or name in named:
-                self._apply_next(decode_pod(other.text))
-            elif plain:
-                tasks[uid] = named[name] = run.add(other, node_of(other.node_name or "") if node_of else None)
+        run = self._run
+        if run is not None and not run.starts_with(delta.first):
+            run = None
+        for pod in delta.others:
+            if run is not None and self._run is run and self._may_add(run, pod):
+                self._add_to(run, pod, pod.node_name)
             else:
-                self._add_to(run, named, other, other.node_name)
+                self._apply_next(decode_pod(pod.text))
 
-    def _add_to(self, run: PodRun, named: dict[str, Task], meta: ObjectMeta | AlikePod, node_name: str | None) -> None:
-        """Add a new pod to a run. `named`: the pods of its namespace."""
-        if self._invalid.problems or self._nodes.has_closed:
-            self._reopen(ObjectRef("Pod", run.task.namespace, meta.name, meta.uid))
-        node = self._nodes.get(node_name or "") if run.task.node is not None else None
-        task = self.tasks[meta.uid] = named[meta.name] = run.add(meta, node)
+    def _may_add(self, run: PodRun, pod: ObjectMeta | AlikePod) -> bool:
+        """Whether a pod is new, and no earlier version of it closes a node: to open one may remove it."""
+        namespace = run.task.namespace
+        return (
+            pod.uid not in self.tasks
+            and pod.name not in self._by_name[namespace]
+            and not self._nodes.is_closed_by(namespace, pod.name)
+        )
+
+    def _add_to(self, run: PodRun, pod: ObjectMeta | AlikePod, node_name: str | None) -> None:
+        """Add a new pod to a run."""
+        namespace = run.task.namespace
+        if self._invalid.problems:
+            self._invalid.note(ObjectRef("Pod", namespace, pod.name, pod.uid), "")
+        task = run.add(pod, self._nodes.get(node_name or "") if run.task.node is not None else None)
+        self.tasks[pod.uid] = self._by_name[namespace][pod.name] = task
         if run.requested_queue is not None:
             self._jobs.set_requested_queue(task, run.requested_queue)
 
     def _end_run(self) -> None:
         """Add what the pods of a run contribute."""
         run, self._run = self._run, None
-        if run is None or not run.tasks:
+        if run is None:
             return
         self._accounting.add_alike(run.tasks)
         if run.task.job is not None:
@@ -169,9 +169,10 @@ class PodTable:
     def apply(self, pod: PodObject) -> None:
         """Apply an added or updated pod."""
         self._apply(pod)
-        self._run = None
+        self._end_run()
 
     def _apply(self, pod: PodObject) -> None:
+        """Apply a pod, or begin a run with it."""
         meta = pod.metadata
         namespace, name, uid = intern(meta.namespace or "default"), meta.name, meta.uid
         known = self._by_name.get(namespace, {}).get(name)
@@ -237,16 +238,17 @@ class PodTable:
         task.created = facts.created
         task.index = facts.index
         self._jobs.set_requested_queue(task, requested_queue)
-        self._accounting.add(task)
-        self._nodes.drop_placeholder(former_node)
         if task.bound:
             self._deferred.pop(uid, None)
+        if known is None and task.cooldown is None and group != f"{_AUTOMATIC_GROUP}{uid}":
+            self._run = PodRun(pod, task, requested_queue, bound_queue)
+            return
+        self._accounting.add(task)
+        self._nodes.drop_placeholder(former_node)
         if former_job is not None and former_job is not task.job:
             self._jobs.task_removed(former_job, task)
         if task.job is not None:
             self._jobs.tasks_added(task.job, (task,), bound_queue)
-        if known is None and task.cooldown is None and group != f"{_AUTOMATIC_GROUP}{uid}":
-            self._run = PodRun(pod, task, requested_queue, bound_queue)
 
     def _class_of(self, pod: PodObject, facts: PodFacts, known: Task | None, ref: ObjectRef) -> TaskClass | None:
         """The class of a pod; the last known one of a bound pod with an invalid quantity. None: not a task."""

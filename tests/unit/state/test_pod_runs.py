@@ -197,6 +197,19 @@ def test_a_pod_that_ends_an_invalid_one_in_a_run_opens_its_node() -> None:
     assert recorded(state) == rebuilt(state)
 
 
+def test_a_node_without_object_keeps_the_pods_of_a_run_when_a_later_one_opens_it() -> None:
+    state = ClusterState(("capcard-sched",), "default")
+    state.apply_all([group("g", queue="q"), pod("c", group="g", node="x", requests={"cpu": "?"})])
+    state.apply_all([pod("a", group="g", node="y"), pod("b", group="g", node="x"), pod("c", group="g", node="x")])
+    state.apply(node("x"))
+    assert {name: task.node for name, task in state.tasks.items()} == {
+        "a-uid": state.node_named("y"),
+        "b-uid": state.node_named("x"),
+        "c-uid": state.node_named("x"),
+    }
+    assert recorded(state) == rebuilt(state)
+
+
 def test_a_failing_delta_ends_the_list_or_is_reported() -> None:
     state = ClusterState(("capcard-sched",), "default")
     failed: list[tuple[deltas.Delta, type[Exception]]] = []
