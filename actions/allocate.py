@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from capcard_sched.framework.session.action import Action, PlacingArguments
@@ -13,7 +14,7 @@ from capcard_sched.model import reasons
 from capcard_sched.model.refusal import Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Sequence
 
     from capcard_sched.framework.api.node_view import PodSignature
     from capcard_sched.framework.placement.engine import PlacementEngine
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job, Node, Task
     from capcard_sched.model.queue import Queue
+
+_CLASS, _LABELS = attrgetter("cls"), attrgetter("labels")
 
 
 class Allocate(Action):
@@ -105,7 +108,9 @@ class Allocate(Action):
         session.touch(job.key)
         statement = Statement(session)
         try:
-            pending = tasks or [task for task in session.pending_tasks(job) if not task.cls.best_effort]
+            pending = tasks or session.pending_tasks(job)
+            if job.pending_best_effort:
+                pending = [task for task in pending if not task.cls.best_effort]
             if not pending:
                 return ()
             shortages = None
@@ -177,7 +182,6 @@ class GangAllocator:
         self._reachable = self._needed
         #: Rows of this visit while it used a single signature; None once it used several.
         self._rows: list[int] | None = []
-        self._row_signature: PodSignature | None = None
 
     def run(self, *, alone: bool) -> int:
         """Places tasks. `alone`: no other job waits, so that an elastic job may place all its tasks in one visit.
@@ -219,13 +223,14 @@ class GangAllocator:
         end, most, cls = position + 1, min(len(tasks), position + limit), signature.cls
         if end == most:
             return end
+        run = tasks[position:most]
+        if {*map(_CLASS, run)} == {cls} and len({*map(id, map(_LABELS, run))}) == 1:
+            return most
         contexts, queue, first = self._engine.contexts, self._queue, tasks[position]
-        own: dict[str, Hashable] | None = None
+        own = contexts(queue, first)  # with the same labels they are equal, by contract
         while end < most and tasks[end].cls is cls:
-            if tasks[end].labels is not first.labels:  # otherwise the contexts are equal, by contract
-                own = contexts(queue, first) if own is None else own
-                if contexts(queue, tasks[end]) != own:
-                    break
+            if tasks[end].labels is not first.labels and contexts(queue, tasks[end]) != own:
+                break
             end += 1
         return end
 
@@ -246,10 +251,8 @@ class GangAllocator:
         task = run[0]
         if task.nominated_node and self._place_nominated(signature, task):
             return True
-        if engine.reads_other_nodes(signature) or self._is_idle_capacity_nominated():
-            return self._place_one(signature, task)
         ranking = engine.ranking(signature)
-        if ranking.is_per_node:
+        if ranking.is_per_node or self._is_idle_capacity_nominated():
             return self._place_one(signature, task)
         if not ready and self._is_known_unschedulable(signature, ranking, run, grant.count):
             return False
@@ -268,12 +271,10 @@ class GangAllocator:
         self._position += len(rows)
         self._placed += len(rows)
         self._placed_signatures.add(signature)
-        if self._rows is not None:
-            if self._row_signature not in (None, signature):
-                self._rows = None
-            else:
-                self._row_signature = signature
-                self._rows.extend(rows)
+        if len(self._placed_signatures) > 1:
+            self._rows = None
+        elif self._rows is not None:
+            self._rows += rows
 
     def _put(self, place: Callable[[Job, list[Task], list[Node]], None], task: Task, row: int) -> bool:
         """Places one task by a method of the statement. True."""
@@ -330,7 +331,7 @@ class GangAllocator:
                 return self._put(self._statement.pipeline, task, row)
         text = engine.diagnose(signature)[0] if self._explains else ""
         self._note_shortage(signature)
-        if ranking is not None and self._rows is not None and self._row_signature in (None, signature):
+        if ranking is not None and self._rows is not None and self._placed_signatures <= {signature}:
             ranking.known_limit = (self._rows, engine.releases, text)
         return self._fail(signature, TaskOutcome("unfit", text))
 

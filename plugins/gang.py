@@ -72,7 +72,7 @@ class Gang(Plugin):
         return 0 if counts[TaskStatus.RUNNING] or counts[TaskStatus.BOUND] or counts[TaskStatus.BINDING] else 1
 
     def job_ready(self, job: Job) -> bool:
-        return job.is_ready() and job.roles_ready()
+        return job.is_ready() and (not job.min_task_member or job.roles_ready())
 
     def job_pipelined(self, job: Job) -> Vote:
         return Vote.PERMIT if job.is_pipelined() and job.roles_pipelined() else Vote.REJECT

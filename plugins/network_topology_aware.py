@@ -100,13 +100,13 @@ def faded(tree: HyperNodeTree, fullness: Floats, fading: float) -> Floats:
     The mean fullness of all HyperNodes that contain the node; tier `t` has the weight `fading` to the power of t - 1.
     """
     weights = float(fading) ** np.maximum(tree.tiers - 1, 0).astype(np.float64)
-    sums, total = weights * fullness, weights.copy()
-    for number in range(len(tree) - 1, -1, -1):  # parents precede their members here
-        above = int(tree.parents[number])
-        if above >= 0:
-            sums[number] += sums[above]
-            total[number] += total[above]
-    return sums / np.where(total > 0, total, 1.0)
+    sums, total = np.append(weights * fullness, 0.0), np.append(weights, 0.0)  # the last entry is the parent of roots
+    for numbers in reversed(tree.by_tier.values()):  # parents are of higher tiers
+        above = tree.parents[numbers]
+        sums[numbers] += sums[above]
+        total[numbers] += total[above]
+    found: Floats = sums[:-1] / np.where(total[:-1] > 0, total[:-1], 1.0)
+    return found
 
 
 MAX_SCORE: Final = 100.0

@@ -61,7 +61,7 @@ class Priority(Plugin):
         return -task.priority
 
     def job_order(self, job: Job) -> int:
-        return -self._job_priority(job)
+        return -(self._job_priority(job) if self.arguments.bound_by_pods else job.priority)
 
     def job_starving(self, job: Job) -> bool:
         """Whether some member is not placed, also beyond the gang minimum."""

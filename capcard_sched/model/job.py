@@ -190,11 +190,7 @@ class Job:
 
     def count(self, statuses: Iterable[TaskStatus]) -> int:
         """The number of tasks in one of `statuses`."""
-        counts = self.counts
-        total = 0
-        for status in statuses:
-            total += counts[status]
-        return total
+        return sum(map(self.counts.__getitem__, statuses))
 
     @property
     def ready_tasks(self) -> int:
@@ -235,7 +231,7 @@ class Job:
         return bool(self.min_task_member) and self.min_available >= sum(self.min_task_member.values())
 
     def _roles_reach(self, statuses: tuple[TaskStatus, ...], best_effort: bool) -> bool:
-        if not self.checks_roles:
+        if not (self.min_task_member and self.checks_roles):
             return True
         for role, minimum in self.min_task_member.items():
             if minimum <= 0:

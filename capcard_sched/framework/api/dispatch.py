@@ -84,12 +84,17 @@ class Dispatch:
         self.reads = reduce(or_, (plugin.reads for plugin in self.plugins), Reads(0))
         self._tiers: dict[str, list[list[Entry]]] = {}
         self._flat: dict[str, list[Entry]] = {}
+        #: The same with the plain methods, for the combinations that are evaluated per job and per pod: a guard around
+        #: each call costs more than most of these hooks.
+        self._plain: dict[str, list[Entry]] = {}
         #: Filters and scores in conf order, and in order of definition within a plugin.
         self.filters, self.scores = ([*self._node_hooks(kind, tiers)] for kind in ("filter", "score"))
         for hook in HOOKS:
-            resolved = [self._resolve(hook, tier) for tier in tiers]
-            self._tiers[hook.method] = [entries for entries in resolved if entries]
-            self._flat[hook.method] = [entry for entries in resolved for entry in entries]
+            method, plain = hook.method, [self._resolve(hook, tier) for tier in tiers]
+            tiers_of = [[(name, guarded(name, method, call)) for name, call in tier] for tier in plain if tier]
+            self._tiers[method] = tiers_of
+            self._flat[method] = [entry for tier in tiers_of for entry in tier]
+            self._plain[method] = [entry for tier in plain for entry in tier]
         voters = {name for name, _ in self._flat["job_enqueueable"]}
         #: Whether every plugin that votes on admission also declares an `admission_version`.
         self.has_admission_versions = voters == {name for name, _ in self._flat["admission_version"]}
@@ -126,7 +131,7 @@ class Dispatch:
     @staticmethod
     def _resolve(hook: Hook, tier: Sequence[tuple[Plugin, dict[str, bool]]]) -> list[Entry]:
         return [
-            (plugin.name, guarded(plugin.name, hook.method, getattr(plugin, hook.method)))
+            (plugin.name, getattr(plugin, hook.method))
             for plugin, switches in tier
             if hook.method not in DECORATED
             and getattr(plugin, hook.method, None) is not None
@@ -145,33 +150,57 @@ class Dispatch:
 
     def keys(self, method: str, *subjects: object) -> tuple[Any, ...]:
         """Combine.KEYS."""
-        found = []
-        for _, call in self._flat[method]:
-            found.append(call(*subjects))
+        plugin, found = "", []
+        try:
+            for plugin, call in self._plain[method]:  # noqa: B007 - read by the handler
+                found.append(call(*subjects))
+        except Exception as error:
+            raise HookFailed(plugin, method, error) from error
         return tuple(found)
+
+    def keys_of(self, method: str, subjects: Sequence[object]) -> list[list[Any]]:
+        """Combine.KEYS for many subjects: per plugin the keys of all."""
+        plugin, found = "", []
+        try:
+            for plugin, call in self._plain[method]:  # noqa: B007 - read by the handler
+                found.append(list(map(call, subjects)))
+        except Exception as error:
+            raise HookFailed(plugin, method, error) from error
+        return found
 
     def notify(self, method: str, *arguments: object) -> None:
         """Combine.NOTIFY: calls every plugin even when one fails; raises the first failure at the end."""
         failed: HookFailed | None = None
-        for _, call in self._flat[method]:
+        for plugin, call in self._plain[method]:
             try:
                 call(*arguments)
-            except HookFailed as error:
-                failed = failed or error
+            except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+                failed = failed or HookFailed(plugin, method, error)
         if failed is not None:
             raise failed
 
     def refusal(self, method: str, *arguments: object) -> Refusal | None:
         """Combine.FIRST_REFUSAL."""
-        for _, call in self._flat[method]:
-            result = call(*arguments)
-            if result is not None:
-                return result  # type: ignore[no-any-return]
-        return None
+        plugin, result = "", None
+        try:
+            for plugin, call in self._plain[method]:  # noqa: B007 - read by the handler
+                result = call(*arguments)
+                if result is not None:
+                    break
+        except Exception as error:
+            raise HookFailed(plugin, method, error) from error
+        return result
 
     def all(self, method: str, subject: object) -> bool:
         """Combine.ALL."""
-        return all(call(subject) for _, call in self._flat[method])
+        plugin = ""
+        try:
+            for plugin, call in self._plain[method]:  # noqa: B007 - read by the handler
+                if not call(subject):
+                    return False
+        except Exception as error:
+            raise HookFailed(plugin, method, error) from error
+        return True
 
     def any(self, method: str, subject: object) -> bool:
         """Combine.ANY."""
@@ -200,11 +229,7 @@ class Dispatch:
 
     def first(self, method: str, subject: object) -> Any:
         """Combine.FIRST: the first result that is not None, else None."""
-        for _, call in self._flat[method]:
-            result = call(subject)
-            if result is not None:
-                return result
-        return None
+        return self.refusal(method, subject)
 
     def victims(self, method: str, task: object, candidates: list[Any]) -> list[Any]:
         """Combine.VICTIMS: the victims, in the order of the plugin that decided."""

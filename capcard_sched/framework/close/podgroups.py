@@ -87,10 +87,10 @@ def _wants_nothing(job: Job) -> bool:
 
 def report_never_starting(session: Session) -> None:
     """Event and condition of each touched job whose minimum exceeds a limit of its queue or of an ancestor."""
-    row = CAN_NEVER_START
+    row, jobs = CAN_NEVER_START, session.jobs
     for key in sorted(session.touched_jobs):
-        job = session.jobs.get(key)
-        found = None if job is None else session.guarded(job, session.exceeded_limit)
+        job = jobs.get(key)
+        found = None if job is None or job.is_ready() else session.guarded(job, session.exceeded_limit)
         if job is not None and found is not None:
             message = found.text(job.queue)
             session.notice(job, row, message)

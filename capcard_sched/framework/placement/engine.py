@@ -49,7 +49,7 @@ class PlacementEngine:
         restricted: bool = False,
         by_tree: bool = True,
     ) -> None:
-        """`restricted` and `by_tree`: see `SignatureCache.signature`."""
+        """`restricted` and `by_tree`: see `SignatureCache.contexts`."""
         self._cache = cache
         self._hooks = cache.hooks
         self._columns = columns
@@ -98,7 +98,9 @@ class PlacementEngine:
 
     def signature(self, queue: Queue, task: Task) -> PodSignature:
         """The signature of a task now: contexts may change with every placement."""
-        return self._cache.signature(queue, task, restricted=self._is_restricted, by_tree=self._by_tree)
+        cache = self._cache
+        contexts = cache.contexts(queue, task, restricted=self._is_restricted, by_tree=self._by_tree)
+        return cache.intern(task.cls, contexts)
 
     def contexts(self, queue: Queue, task: Task) -> dict[str, Hashable]:
         """The contexts of one pod beside its class, by plugin; usually few."""

@@ -58,10 +58,6 @@ class SignatureCache:
             self._static = {key: value for key, value in self._static.items() if value[1] > old}
         return self.nodes
 
-    def signature(self, queue: Queue, task: Task, *, restricted: bool = False, by_tree: bool = True) -> PodSignature:
-        """The signature of a task now: contexts may change with every placement. Options as of `contexts`."""
-        return self.intern(task.cls, self.contexts(queue, task, restricted=restricted, by_tree=by_tree))
-
     def contexts(
         self, queue: Queue, task: Task, *, restricted: bool = False, by_tree: bool = True
     ) -> dict[str, Hashable]:

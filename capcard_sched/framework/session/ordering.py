@@ -89,9 +89,9 @@ class Rounds:
         #: Jobs that take part once the session evicts; None when they do, or when there are none.
         self._later: _Later | None = None
 
-    def __len__(self) -> int:
-        """The number of queues to be popped."""
-        return len(self._queues)
+    def __bool__(self) -> bool:
+        """Whether there are queues to be popped."""
+        return len(self._queues) > 0
 
     def add(self, job: Job) -> None:
         """Adds a job, and its queue with it."""
@@ -176,11 +176,13 @@ class Rounds:
         IndexError when no job is left.
         """
         waiting = self._jobs[queue.name]
-        if not self._session.deadline.allows_attempt(queue.name):
+        deadline = self._session.deadline
+        if deadline.may_defer and not deadline.allows_attempt(queue.name):
             self._defer(queue, waiting)
             return None
         job = waiting.pop()
-        self._attempted.setdefault(queue.name, []).append(job.key)
+        if deadline.may_defer:
+            self._attempted.setdefault(queue.name, []).append(job.key)
         return job
 
     def _defer(self, queue: Queue, waiting: KeyHeap[Job]) -> None:

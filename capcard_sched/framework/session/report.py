@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import msgspec
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from capcard_sched.model.intents import ObjectRef
 
 
+_UID = attrgetter("uid")
 _NO_CUTS: Mapping[str, QueueCut] = {}
 
 
@@ -146,7 +148,7 @@ class SessionReport:
 
     def add_placement(self, placement: Placement) -> None:
         """Records the bindings of one placement."""
-        self._bound += [task.uid for task in placement.tasks]
+        self._bound += map(_UID, placement.tasks)
         self._placements.append(placement)
 
     def add_timing(self, timing: Timing) -> None:

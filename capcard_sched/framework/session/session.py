@@ -9,6 +9,7 @@ from collections import ChainMap
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from capcard_sched.framework.api.node_view import NodeView
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _NO_INDEX = 1 << 62
+_CREATED, _UID, _LAST = attrgetter("created"), attrgetter("uid"), itemgetter(-1)
 
 
 class Session(SessionResults):
@@ -123,19 +125,12 @@ class Session(SessionResults):
 
     def pending_tasks(self, job: Job) -> list[Task]:
         """Pending tasks that are neither gated nor held, in task order."""
-        pending = job.pending
-        if len(pending) == 1:
-            return list(pending.values())
-        orders = [call for _, call in self.dispatch.entries("task_order")]
-        if len(orders) == 1:
-            order = orders[0]
-            decorated = [
-                (order(task), task.index if task.index >= 0 else _NO_INDEX, task.created, task.uid, task)
-                for task in pending.values()
-            ]
-            decorated.sort()
-            return [entry[4] for entry in decorated]
-        return sorted(pending.values(), key=self.task_key)
+        tasks = list(job.pending.values())
+        if len(tasks) > 1:
+            index = [task.index if task.index >= 0 else _NO_INDEX for task in tasks]
+            orders = (*self.dispatch.keys_of("task_order", tasks), index, map(_CREATED, tasks), map(_UID, tasks))
+            tasks = list(map(_LAST, sorted(zip(*orders, tasks, strict=True))))
+        return tasks
 
     def victim_queue_ranks(self, names: Iterable[str], reclaimer: Queue) -> dict[str, int]:
         """The order in which queues lose pods to a reclaimer's: plugins, then the reverse of the queue order."""

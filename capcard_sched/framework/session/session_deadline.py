@@ -63,6 +63,8 @@ class SessionDeadline:
         self._is_enabled = self._timer is not None or bool(self._recorded)
         self._queues, self._waiting = max(1, queues), waiting
         self._ended = ended
+        #: Whether `allows_attempt` may ever be false.
+        self.may_defer = self._is_enabled or ended is not None
         self._share: float | None = None
         #: The queue whose attempt runs, and when it began by the timer.
         self._running, self._since = "", 0.0

@@ -15,7 +15,7 @@ from capcard_sched.model.intents import Bind, Evict
 from capcard_sched.model.status import TaskStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.intents import ClaimBinding
@@ -159,9 +159,13 @@ class Statement:
         before anything is committed when a plugin fails to provide annotations or volumes.
         """
         session = self._session
-        annotations = self._annotations()
-        volumes = self._volumes()
-        locks = {uid: lock for wanted in self._wanted("node_lock") for uid, lock in wanted.items()}
+        bound = [
+            record
+            for record in self._records
+            if isinstance(record, Placement) and record.tasks[0].status is TaskStatus.ALLOCATED
+        ]
+        annotations, volumes = self._annotations(bound), self._volumes(bound)
+        locks = {uid: lock for wanted in self._wanted("node_lock", bound) for uid, lock in wanted.items()}
         binds: list[Bind] = []
         for record in self._records:
             if isinstance(record, _EvictionRecord):
@@ -201,32 +205,26 @@ class Statement:
         self._records.clear()
         session.add_binds(binds)
 
-    def _annotations(self) -> dict[str, dict[str, str]]:
+    def _annotations(self, bound: Sequence[Placement]) -> dict[str, dict[str, str]]:
         """The annotations that plugins add to each binding, by uid; pods without any are absent."""
         found: dict[str, dict[str, str]] = {}
-        for wanted in self._wanted("bind_annotations"):
+        for wanted in self._wanted("bind_annotations", bound):
             for uid, notes in wanted.items():
                 found.setdefault(uid, {}).update(notes)
         return found
 
-    def _volumes(self) -> dict[str, tuple[ClaimBinding, ...]]:
+    def _volumes(self, bound: Sequence[Placement]) -> dict[str, tuple[ClaimBinding, ...]]:
         """The volume bindings of each pod before its own, by uid; pods without any are absent."""
         found: dict[str, tuple[ClaimBinding, ...]] = {}
-        for wanted in self._wanted("bind_volumes"):
+        for wanted in self._wanted("bind_volumes", bound):
             for uid, bindings in wanted.items():
                 found[uid] = (*found.get(uid, ()), *bindings)
         return found
 
-    def _wanted(self, hook: str) -> list[Mapping[str, Any]]:
-        """The results of a hook, by task uid, that runs for every placement to be bound."""
-        found: list[Mapping[str, Any]] = []
-        for _, call in self._session.dispatch.entries(hook):
-            for record in self._records:
-                if isinstance(record, Placement) and record.tasks[0].status is TaskStatus.ALLOCATED:
-                    wanted = call(record)
-                    if wanted:
-                        found.append(wanted)
-        return found
+    def _wanted(self, hook: str, bound: Sequence[Placement]) -> list[Mapping[str, Any]]:
+        """The results of a hook, by task uid, for the placements to be bound."""
+        entries = self._session.dispatch.entries(hook)
+        return [wanted for _, call in entries for record in bound if (wanted := call(record))]
 
     def keep(self) -> None:
         """Keeps the operations until the session closes, which undoes them: a pipelined gang."""
