@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import numpy as np
 
-from capcard_sched.framework.quota.limits import UNLIMITED
+from capcard_sched.framework.quota.limits import UNLIMITED, scaled
 from capcard_sched.framework.quota.quota_plugin import AdmissionPlugin
 from capcard_sched.model.reasons import CLUSTER_OVERUSED
 
@@ -40,10 +39,9 @@ class Overcommit(AdmissionPlugin):
 
     def open(self, session: Session) -> None:
         super().open(session)
-        factor, resources = Fraction(str(self.arguments.factor)), session.resources
-        total = resources.fit(session.total).tolist()
-        scaled = [min(amount * factor.numerator // factor.denominator, UNLIMITED) for amount in total]
-        self._free = np.array(scaled, dtype=np.int64) - resources.fit(session.nodes.total_used)
+        factor, resources = self.arguments.factor, session.resources
+        total = [min(scaled(amount, factor), UNLIMITED) for amount in resources.fit(session.total).tolist()]
+        self._free = np.array(total, dtype=np.int64) - resources.fit(session.nodes.total_used)
 
     def _admission_limits(self, queue: Queue) -> list[tuple[str, Vector, Vector]]:
         return [(queue.name, self._inqueue.total, self._free)]

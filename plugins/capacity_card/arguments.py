@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import msgspec
@@ -56,15 +54,3 @@ class CapacityCardArguments(msgspec.Struct, frozen=True, rename="camel"):
         if value == "inference" or value == "training":  # noqa: PLR1714 - mypy narrows comparisons, not `in`
             return value  # type: ignore[return-value]
         return "unknown" if value else self.pod_owner_reference_to_service_type.get(cls.owner_kind, "unknown")
-
-    def overcommitted(self, limit: int) -> int:
-        """`limit` x `overCommitFactor`, rounded down to the unit; exact for the decimal in the scheduler-conf."""
-        if self.over_commit_factor == 1:
-            return limit
-        numerator, denominator = _ratio(self.over_commit_factor)
-        return limit * numerator // denominator
-
-
-@lru_cache(maxsize=8)
-def _ratio(factor: float) -> tuple[int, int]:
-    return Fraction(str(factor)).as_integer_ratio()

@@ -95,11 +95,6 @@ class CardInventory:
     def is_card_resource(self, resource: str) -> bool:
         return bool(self._cards.get(resource))
 
-    def offered_by(self, node: Node) -> Container[str]:
-        """The cards of a node; none for a deleted node."""
-        offer = self._offers.get(node.name)
-        return offer.cards.cards if offer is not None else _NOTHING
-
     def cards_on(self, node: Node) -> Mapping[str, tuple[int, str]]:
         """Card of a node to (thousandths, resource name), sorted; empty for a deleted node."""
         offer = self._offers.get(node.name)

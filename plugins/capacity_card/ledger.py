@@ -219,12 +219,12 @@ class Ledger:
             return
         demand = self._demands.of(cls)
         charges = account.charges
-        card, offered_by = demand.claim.card, self._inventory.offered_by
+        card, cards_on = demand.claim.card, self._inventory.cards_on
         if (
             tasks[0].status in _NEWLY_PLACED
             and not demand.several
             and not demand.error
-            and (not card or all(card in offered_by(node) for node in placement.nodes))
+            and (not card or all(card in cards_on(node) for node in placement.nodes))
         ):
             before = len(charges)
             charges.update({task.uid: demand.claim for task in tasks if task.uid not in charges})
@@ -290,11 +290,13 @@ class Ledger:
         choices = self._demands.choices_on(demand, task.cls, node) if several else []
         if not choices:
             return self._demands.placed(task, node)
-        card = self.fixed_card(account, demand)
-        if card not in choices:
-            fitting = (card for card in choices if self.free(account.queue, card) >= demand.amount)
-            card = next(fitting, choices[0])
-        return demand.on(card, demand.amount)
+        fixed = self.fixed_card(account, demand)
+        if fixed in choices:
+            return demand.on(fixed, demand.amount)
+        for card in choices:
+            if self.free(account.queue, card) >= demand.amount:
+                return demand.on(card, demand.amount)
+        return demand.on(choices[0], demand.amount)
 
     def _book(self, account: JobAccount, cls: TaskClass, charge: Charge, times: int) -> None:
         for book in (account, *account.queue.books):

@@ -92,48 +92,42 @@ class MultiCardAdmission:
         for claim, amount in self._claims.items():
             left = amount
             while left:
-                path, reached = _augmenting_path(claim, given, free)
-                if not path:
+                reached = _reach(claim, given, free)
+                last = next(reversed(reached))
+                if not free[last]:
                     cuts.append(frozenset(reached))  # later flows never leave it
                     break
-                step = min(left, free[path[-1][1]], *(given[card][claim] for card, claim in _moved_along(path)))
-                for owner, card in path:
+                path = [(last, *reached[last])]
+                while (before := path[-1][2]) is not None:
+                    path.append((before, *reached[before]))
+                step = min(left, free[last], *(given[before][owner] for _, owner, before in path if before is not None))
+                for card, owner, before in path:
                     given[card][owner] = given[card].get(owner, 0) + step
-                for card, owner in _moved_along(path):
-                    given[card][owner] -= step
-                    if not given[card][owner]:
-                        del given[card][owner]
-                free[path[-1][1]] -= step
+                    if before is not None:
+                        given[before][owner] -= step
+                        if not given[before][owner]:
+                            del given[before][owner]
+                free[last] -= step
                 left -= step
         return cuts
 
 
-def _moved_along(path: list[tuple[Cards, str]]) -> list[tuple[str, Cards]]:
-    """The amounts that move along a path: each later claim releases the card that the one before it gets."""
-    return [(path[i][1], path[i + 1][0]) for i in range(len(path) - 1)]
-
-
-def _augmenting_path(
+def _reach(
     start: Cards, given: Mapping[str, Mapping[Cards, int]], free: Mapping[str, int]
-) -> tuple[list[tuple[Cards, str]], set[str]]:
-    """(claim, card) steps from `start` to a card with free quota, or none; and the cards reached."""
+) -> dict[str, tuple[Cards, str | None]]:
+    """The cards to which amounts of a claim can move, up to the first with free quota, in order of distance.
+
+    To each the claim that gets it, and the card that this claim releases for it: None for `start`.
+    """
     reached: dict[str, tuple[Cards, str | None]] = {}
     frontier: list[tuple[Cards, str | None]] = [(start, None)]
-    seen = {start}
     for claim, through in frontier:  # grows while it is read
         for card in sorted(claim - reached.keys()):
             reached[card] = claim, through
             if free[card]:
-                path = []
-                step: str | None = card
-                while step is not None:
-                    owner, previous = reached[step]
-                    path.append((owner, step))
-                    step = previous
-                return path[::-1], set(reached)
-            frontier += [(other, card) for other in given[card] if other not in seen]
-            seen |= given[card].keys()
-    return [], set(reached)
+                return reached
+            frontier += [(other, card) for other in given[card]]
+    return reached
 
 
 class QueueUsage:

@@ -2,32 +2,65 @@
 
 Sums by queue and bounds on further pods come from `framework/quota`. Inputs: `cards` (of nodes and pods), `minimum`
 (request of a job), `quota` (limits and accounts of a queue). Usage: `charge`, `ledger`. Hooks by subject, each a class
-above the one before: `selection`, `quota_checks` with `multi_card_admission`, `reclaim`, `reporting`.
+above the one before: `selection`, `quota_checks` with `multi_card_admission`, `reclaim`, and here the accounts and
+reports.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, Final
 
-from capcard_sched.model.annotations import CARD_ASSIGNED
+from capcard_sched.framework.api.plugin import Sample
+from capcard_sched.model.annotations import CARD_ALLOCATED, CARD_ASSIGNED, SERVICE_TYPE
+from capcard_sched.model.cards import CARD
 from capcard_sched.model.explanation import JobCards, PodCards
-from capcard_sched.plugins.capacity_card.reporting import CardReports
+from capcard_sched.model.reasons import (
+    CARD_NAME_MISSING,
+    GET_TASK_REQUEST_RESOURCE_FAILED,
+    INVALID_CARD_LABEL,
+    INVALID_CARD_QUOTA,
+    INVALID_CARD_REQUEST,
+    INVALID_SERVICE_TYPE,
+)
+from capcard_sched.model.report_once import ReportOnce
+from capcard_sched.model.status import COMPLETED_STATUSES, TaskStatus
+from capcard_sched.plugins.capacity_card.charge import PLAIN
+from capcard_sched.plugins.capacity_card.ledger import CHARGED_STATUSES
+from capcard_sched.plugins.capacity_card.quota_checks import POD_COMPONENT
+from capcard_sched.plugins.capacity_card.reclaim import CardReclaim
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.session.session import Session
-    from capcard_sched.model.job import Job
+    from capcard_sched.model.job import Job, Task
     from capcard_sched.model.queue import Queue
+    from capcard_sched.model.reasons import Reason
     from capcard_sched.model.task_class import TaskClass
+    from capcard_sched.plugins.capacity_card.quota import QueueAccount
+
+#: The action that evicts across queues.
+_RECLAIM: Final = "reclaim"
 
 
-class CapacityCard(CardReports):
+class CapacityCard(CardReclaim):
     """Limits queues and subtrees by card model at enqueue, allocate and preempt, and reclaims cards from training jobs.
 
-    Keeps the accounts of jobs and queues.
+    Keeps and exports the accounts of jobs and queues, and emits one event per malformed object.
     """
 
     name = "capacity-card"
+
+    def setup(self) -> None:
+        super().setup()
+        #: (victim's queue, reclaimer's queue, card of the victim or "") to pods evicted by reclaim.
+        self.evictions: dict[tuple[str, str, str], int] = {}
+        #: Per reason, the malformed jobs by key and whether their event was emitted.
+        self._invalid_jobs: dict[Reason, dict[str, bool]] = {INVALID_CARD_REQUEST: {}, INVALID_SERVICE_TYPE: {}}
+        #: Job key to the uids of the pods with an event.
+        self._reported_pods: ReportOnce[str, str] = ReportOnce()
 
     def open(self, session: Session) -> None:
         super().open(session)
@@ -38,6 +71,17 @@ class CapacityCard(CardReports):
             self.demands.forget()
         queues, jobs = self.ledger.refresh(session, renamed)
         self._report_invalid(session, queues, jobs)
+
+    def close(self, session: Session) -> None:
+        for intent in session.evictions:
+            victim = session.tasks_by_uid.get(intent.uid)
+            if intent.reason != _RECLAIM or victim is None or victim.job is None:
+                continue
+            charge = self.ledger.charge_of(victim)
+            key = victim.job.queue, intent.queue, charge.card if charge is not None else ""
+            self.evictions[key] = self.evictions.get(key, 0) + 1
+        if self.arguments.publish_card_usage:
+            self._publish_card_usage(session)
 
     def job_cards(self, job: Job) -> JobCards | None:
         account = self.ledger.jobs.get(job.key)
@@ -67,3 +111,141 @@ class CapacityCard(CardReports):
             return None
         charges = ((task.uid, self.ledger.charge_of(task)) for task in placement.tasks)
         return {uid: {CARD_ASSIGNED: charge.card} for uid, charge in charges if charge is not None and charge.card}
+
+    def _publish_card_usage(self, session: Session) -> None:
+        """Annotate the queues whose annotation differs from the usage of their subtree. O(queues)."""
+        for name, account in self.ledger.queues.items():
+            queue, usage = session.queues[name], _card_usage(account.subtree.allocated.cards)
+            if queue.annotations.get(CARD_ALLOCATED) != usage:
+                session.annotate_queue(queue, {CARD_ALLOCATED: usage})
+
+    def metrics(self) -> Iterator[Sample]:
+        """All current series. Sums of a parent include the queues below it. O(queues x their cards)."""
+        ledger, inventory = self.ledger, self.inventory
+        queues = ledger.queues
+        ledger.recompute()
+        for name in sorted(queues):
+            yield from _of_queue(queues[name])
+        # Cards in quotas or in use, also those no node offers: their total is exported as 0.
+        limited = {card for account in queues.values() for card in account.quota.cards if account.quota.limit(card)}
+        for card in sorted(inventory.totals.keys() | limited | ledger.held_cards()):
+            yield Sample("card_total", {"card": card}, inventory.totals.get(card, 0) / CARD)
+        for card, service in sorted(ledger.by_service):
+            amount = ledger.by_service[card, service] / CARD
+            yield Sample("card_allocated", {"card": card, "service_type": service}, amount)
+        for (name, hook, code), count in sorted(self.refusals.items()):
+            if name in queues:
+                labels = {"queue_name": name, "hook": hook, "reason": code}
+                yield Sample("capacity_card_refusals_total", labels, count)
+        for (victim, reclaimer, card), count in sorted(self.evictions.items()):
+            if victim in queues and reclaimer in queues:
+                labels = {"victim_queue": victim, "reclaimer_queue": reclaimer, "card": card}
+                yield Sample("capacity_card_evictions_total", labels, count)
+        invalid = [
+            ("Node", INVALID_CARD_LABEL, inventory.invalid_labels),
+            *(("PodGroup", reason, len(jobs)) for reason, jobs in self._invalid_jobs.items()),
+            ("Queue", INVALID_CARD_QUOTA, sum(1 for account in queues.values() if account.quota.problem)),
+        ]
+        for kind, reason, count in invalid:
+            yield Sample("capacity_card_invalid_objects", {"kind": kind, "reason": reason.code}, count)
+        yield Sample("capacity_card_internal_errors_total", {}, ledger.internal_errors)
+
+    def _report_invalid(self, session: Session, queues: Iterable[Queue], jobs: Iterable[Job]) -> None:
+        """Emit one event per malformed object, of the queues and jobs that were rebuilt. O(their pods)."""
+        for queue in queues:
+            problem = self.ledger.queues[queue.name].quota.problem
+            if problem:
+                message = INVALID_CARD_QUOTA.render(detail=problem, queue=queue.name)
+                session.notice(queue, INVALID_CARD_QUOTA, message)
+        for job in jobs:
+            self._report_job(session, job)
+            self._report_pods(session, job)
+        alive = self.ledger.jobs
+        self._reported_pods.keep(alive)
+        for reason, invalid in self._invalid_jobs.items():
+            self._invalid_jobs[reason] = {key: reported for key, reported in invalid.items() if key in alive}
+
+    def _report_job(self, session: Session, job: Job) -> None:
+        problem = self.minimum.request_of(job).problem
+        text = INVALID_CARD_REQUEST.render(detail=problem) if problem else ""
+        # Without pods the refusal at enqueue reports it; with pods the annotation is ignored, which needs an event.
+        has_pods = bool(problem) and any(task.status not in COMPLETED_STATUSES for task in job.tasks.values())
+        self._report_once(session, job, INVALID_CARD_REQUEST, text, now=has_pods)
+        value = job.annotations.get(SERVICE_TYPE, "")
+        text = INVALID_SERVICE_TYPE.render(value=value) if value not in ("", "inference", "training") else ""
+        self._report_once(session, job, INVALID_SERVICE_TYPE, text, now=True)
+
+    def _report_once(self, session: Session, job: Job, reason: Reason, message: str, *, now: bool) -> None:
+        invalid = self._invalid_jobs[reason]
+        if not message:
+            invalid.pop(job.key, None)
+            return
+        reported = invalid.setdefault(job.key, False)
+        if now and not reported:
+            session.notice(job, reason, message)
+            invalid[job.key] = True
+
+    def _report_pods(self, session: Session, job: Job) -> None:
+        """Emit events for pending pods without a card name, and for placed pods whose charge cannot be computed."""
+        if not any(self._needs_report(cls) for cls in {task.cls for task in job.tasks.values()}):
+            self._reported_pods.forget(job.key)
+            return
+        found: dict[str, tuple[Task, Reason, str]] = {}
+        for uid, task in job.tasks.items():
+            demand = self.demands.of(task.cls)
+            if demand.unnamed and not demand.error and task.status is TaskStatus.PENDING:
+                row = CARD_NAME_MISSING
+                message = row.render(resource=demand.unnamed, queue=job.queue)
+            elif demand.error and task.status in CHARGED_STATUSES and not self._is_charged(job, uid):
+                row = GET_TASK_REQUEST_RESOURCE_FAILED
+                message = row.render(queue=job.queue, error=demand.error)
+            else:
+                continue
+            found[uid] = task, row, message
+        for uid in self._reported_pods.update(job.key, found):
+            session.notice(*found[uid], POD_COMPONENT)
+
+    def _needs_report(self, cls: TaskClass) -> bool:
+        demand = self.demands.of(cls)
+        return bool(demand.unnamed or demand.error)
+
+    def _is_charged(self, job: Job, uid: str) -> bool:
+        charge = self.ledger.jobs[job.key].charges.get(uid)
+        return charge is not None and charge.complete
+
+
+def _card_usage(cards: dict[str, int]) -> str | None:
+    """JSON of card to whole cards, sorted, without zeros; None when nothing is held."""
+    held = {card: -(-amount // CARD) for card, amount in sorted(cards.items()) if amount > 0}
+    return json.dumps(held, separators=(",", ":")) if held else None
+
+
+def _of_queue(account: QueueAccount) -> Iterator[Sample]:
+    queue, quota, sums = {"queue_name": account.name}, account.quota, account.subtree
+    allocated, pending = sums.allocated, sums.pending
+    yield Sample("queue_share", queue, account.share)
+    for unit, (key, dimension) in zip(("milli_cpu", "memory_bytes"), quota.plain.items(), strict=True):
+        yield Sample(f"queue_allocated_{unit}", queue, allocated[key])
+        yield Sample(f"queue_request_{unit}", queue, allocated[key] + pending[key])
+        yield Sample(f"queue_deserved_{unit}", queue, dimension.deserved)
+        yield Sample(f"queue_real_capacity_{unit}", queue, dimension.real_capability)
+        if dimension.capability is not None:  # unset is absent, not 0
+            yield Sample(f"queue_capacity_{unit}", queue, dimension.capability)
+    for card in sorted(sums.seen - PLAIN.keys()):
+        limit, held = quota.limit(card), allocated[card]
+        request = held + pending[card]
+        by_card = {**queue, "card": card}
+        if account.is_limited(card):  # a parent without a card quota has no limit, which is not 0
+            yield Sample("queue_card_capacity", by_card, limit / CARD)
+            yield Sample("queue_card_deserved", by_card, limit / CARD)
+        yield Sample("queue_card_allocated", by_card, held / CARD)
+        yield Sample("queue_card_request", by_card, request / CARD)
+        yield Sample("queue_card_inqueue", by_card, sums.inqueue[card] / CARD)
+        yield Sample("queue_card_elastic", by_card, sums.elastic[card] / CARD)
+        by_resource = {**queue, "resource": card}
+        yield Sample("queue_allocated_scalar_resources", by_resource, held)
+        yield Sample("queue_request_scalar_resources", by_resource, request)
+        if account.is_limited(card):
+            yield Sample("queue_deserved_scalar_resources", by_resource, limit)
+            yield Sample("queue_capacity_scalar_resources", by_resource, limit)
+            yield Sample("queue_real_capacity_scalar_resources", by_resource, limit)

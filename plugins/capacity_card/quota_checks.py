@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 import msgspec
 
 from capcard_sched.framework.api.plugin import Grant
-from capcard_sched.framework.quota.limits import QuotaBound, shortage_at, tightest
+from capcard_sched.framework.quota.limits import QuotaBound, scaled, shortage_at, tightest
 from capcard_sched.model.reasons import (
     EMPTY_QUEUE_CAPABILITY,
     GET_TASK_REQUEST_RESOURCE_FAILED,
@@ -61,7 +61,6 @@ _NOT_OPEN: Final[dict[_Hook, tuple[Reason, bool]]] = {
 #: Reasons by key, of keys that are no card.
 _ROWS: Final = {CPU_KEY: INSUFFICIENT_CPU_QUOTA, MEMORY_KEY: INSUFFICIENT_MEMORY_QUOTA}
 _EMPTY: Final = "cpu 0.00, memory 0.00"
-_MEBIBYTE: Final = Decimal(1048576)
 
 
 class QuotaChecks(CardSelection):
@@ -147,12 +146,12 @@ class QuotaChecks(CardSelection):
         book = queue.own if own else queue.subtree
         kept = self._usages.get((queue.name, own))
         if kept is None or kept[:2] != (book, book.version):
-            limit, overcommitted = queue.quota.limit if own else queue.quota.subtree_limit, self.arguments.overcommitted
+            limit, factor = queue.quota.limit if own else queue.quota.subtree_limit, self.arguments.over_commit_factor
             used = ChargeSum(book.allocated)
             for key, amount in book.elastic.items():
                 used.put(key, max(0, used[key] - amount))
             used += book.inqueue
-            usage = QueueUsage(queue.name, used, lambda key: overcommitted(limit(key)))
+            usage = QueueUsage(queue.name, used, lambda key: scaled(limit(key), factor))
             kept = self._usages[queue.name, own] = book, book.version, usage
         return kept[2]
 
@@ -308,9 +307,7 @@ class QuotaChecks(CardSelection):
 def _mebibytes(amount: int) -> str:
     """Bytes as Mi: a plain decimal in its shortest form, never with an exponent."""
     whole, rest = divmod(amount, 1048576)
-    if not rest:
-        return str(whole)
-    return f"{Decimal(repr(float(Decimal(amount) / _MEBIBYTE))):f}"
+    return f"{Decimal(repr(amount / 1048576)):f}" if rest else str(whole)
 
 
 def _figures_of(found: QuotaShortage) -> Figures:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -61,6 +63,19 @@ def capability_vector(capability: Amounts | None, resources: ResourceColumns) ->
         if column is not None and (amount > 0 or name not in (CPU, MEMORY)):
             vector[column] = amount
     return vector
+
+
+def scaled(amount: int, factor: float) -> int:
+    """`amount` x `factor`, rounded down to the unit; exact for the decimal in the scheduler-conf."""
+    if factor == 1:
+        return amount
+    numerator, denominator = _ratio(factor)
+    return amount * numerator // denominator
+
+
+@lru_cache(maxsize=8)
+def _ratio(factor: float) -> tuple[int, int]:
+    return Fraction(str(factor)).as_integer_ratio()
 
 
 def limiting_total(total: Vector, guaranteed: Vector, shares: Rows) -> Vector:

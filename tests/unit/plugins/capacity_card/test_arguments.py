@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from capcard_sched.framework.conf.scheduler_conf import parse_conf
+from capcard_sched.framework.quota.limits import scaled
 from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments
 from capcard_sched.testing import registry
 
@@ -102,4 +103,4 @@ def test_an_unknown_key_names_the_nearest_known_one() -> None:
     [(1.0, 7, 7), (2.0, 8000, 16000), (1.15, 100, 115), (1.1, 9, 9), (1.0, 2**60 + 1, 2**60 + 1)],
 )
 def test_the_factor_is_exact_and_rounds_down(factor: float, limit: int, promised: int) -> None:
-    assert CapacityCardArguments(over_commit_factor=factor).overcommitted(limit) == promised
+    assert scaled(limit, factor) == promised
