@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from cyclopts import Group
 
-from capcard_sched.cli.main import app
+from capcard_sched.cli.commands import app
 from capcard_sched.daemon.common_options import GROUP, NO_EFFECT
 from capcard_sched.daemon.observability.metric_samples import MOST_SERIES
 from capcard_sched.daemon.observability.metric_table import METRICS

@@ -1,4 +1,4 @@
-"""CPU time of `explain` on a full cluster: live, and from a file of `snapshot`.
+"""CPU time of `explain` on a full cluster: live, from a file of `snapshot`, and from a cache.
 
 Running gangs of eight, one card per pod, hold every card; a fifth of the pods waits in the same queues. U1: a gang of a
 higher priority than the running ones, under a scheduler-conf without `preempt`. N1: a gang without victims. Q1: a gang
@@ -14,7 +14,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -81,10 +82,13 @@ class _FullCluster(NamedTuple):
 
 
 class Explained(msgspec.Struct, frozen=True):
-    """One answer: CPU seconds of the process with the copies it makes, and of the API server meanwhile."""
+    """One answer: CPU seconds of the process with the copies it makes, and of the API server meanwhile.
+
+    From a cache: of the program that asks, without the copy of the cache that answers.
+    """
 
     scene: str
-    #: `live` or `file`.
+    #: `live`, `file` or `cache`.
     source: str
     fix: bool
     seconds: float
@@ -225,6 +229,13 @@ async def explaining(
         taken = await _run(server, [*command, "snapshot", "-o", str(file), *live])
         result.snapshot_cpu_seconds, result.snapshot_bytes = taken.cpu_seconds, await asyncio.to_thread(_size, file)
         for _ in range(repeats):
+            say("the cache")
+            async with _cache([*command, "cache", *live], Path(folder, "cache.sock")) as cached:
+                for scene in SCENES:
+                    for fix in (False, True):
+                        flags = [f"{scene.lower()}-00000", *live, *cached, *(["--fix"] if fix else [])]
+                        run = await _run(server, [*command, "explain", *flags])
+                        result.answers.append(Explained(scene, "cache", fix, *run))
             say("the lists")
             before = server.cpu_seconds()
             async with Helper("benchmarks.e2e.explaining", _list_job(server.target)) as helper:
@@ -238,6 +249,22 @@ async def explaining(
                         run = await _run(server, [*command, "explain", name, *(["--fix"] if fix else []), *flags])
                         result.answers.append(Explained(scene, source, fix, *run))
     return result
+
+
+@asynccontextmanager
+async def _cache(command: list[str], path: Path) -> AsyncIterator[list[str]]:
+    """A cache in sync; the flags of a verb that asks it."""
+    process = await asyncio.create_subprocess_exec(
+        *command, "--socket", path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=_as_installed()
+    )
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(_LIMIT):
+            await process.stdout.readline()
+        yield ["--cache", str(path)]
+    finally:
+        process.terminate()
+        await process.wait()
 
 
 class _Run(NamedTuple):

@@ -29,7 +29,9 @@ _NAMED: Final[dict[tuple[str, ...], str]] = {
 #: A flag to the list that has its values.
 _NAMED_BY_FLAG: Final = {"--queue": "queue", "-q": "queue", "--drain": "node", "--job": "job", "-j": "job"}
 #: Flags of the line that the list gets, too: the source, and the namespace.
-_SOURCE: Final = frozenset({"-f", "--file", "--until", "--scheduler-conf", "--recording", "--kubeconfig", "--context"})
+_SOURCE: Final = frozenset(
+    {"-f", "--file", "--until", "--scheduler-conf", "--recording", "--kubeconfig", "--context", "--cache"}
+)
 _NAMESPACE: Final = frozenset({"-n", "--namespace"})
 
 

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, TypeAlias
 
 import msgspec
 from cyclopts import Group, Parameter
 
 from capcard_sched.cli.exit_codes import FailureWatch, Files
-from capcard_sched.cli.live_cluster import LiveCluster, Receiver, read_cluster
+from capcard_sched.cli.live_cluster import LiveCluster, Receiver, leave_cache, reader
 from capcard_sched.cli.simulate import BadInputError, build_core, core_with_conf, options_of, settings_of
 from capcard_sched.controllers.objects import ROOT_QUEUE
 from capcard_sched.daemon.diagnosis.saved_state import (
@@ -44,6 +44,9 @@ _CONF_IN_FILE: Final = "savedState.schedulerConf"
 
 _SIMULATED: Final = Group("With -f", sort_key=2)
 _LIVE: Final = Group("Without -f: a live cluster", sort_key=3)
+
+
+CacheFlag: TypeAlias = Annotated[str | None, Parameter(group=_LIVE, show_default=False, metavar="PATH")]
 
 
 @Parameter(name="*")
@@ -86,6 +89,9 @@ class Source:
     installed_conf: Annotated[str, Parameter(group=_LIVE, metavar="NAMESPACE/NAME")] = INSTALLED_CONF
     """ConfigMap that holds the installed scheduler-conf; ignored with --scheduler-conf."""
 
+    cache: CacheFlag = None
+    """Socket of `capcard-sched cache`: it answers from memory. Default: $CAPCARD_SCHED_CACHE."""
+
     @property
     def is_live(self) -> bool:
         """Neither manifests nor a file of a daemon."""
@@ -126,7 +132,7 @@ class SourceState(NamedTuple):
     """The state of a recording, of a saved state, or of a live cluster."""
 
     settings: SavedSettings
-    deltas: list[Delta]
+    deltas: Sequence[Delta]
     #: Unix seconds.
     now: float
     #: For messages: of the scheduler-conf, and "at the end of the recording".
@@ -159,8 +165,10 @@ def load_cluster(source: Source, *, read_only: bool = False, namespace: str = ""
             return core.apply_all
 
         read = read_live(source, namespace, jobs=jobs, receiver=receive)
-        cluster = live_cluster(source, read, made[0], read_only=read_only)
+        core = made[0] if read.core is None else _core_of_cache(source, read, read.core, made[0])
+        cluster = live_cluster(source, read, core, read_only=read_only)
     else:
+        leave_cache(source.cache, "-f and --recording read files")
         state = _state_of_file(source) if source.until is None or source.recording is not None else None
         if state is None:
             cluster = _simulated(source, read_only=read_only)
@@ -195,6 +203,8 @@ def load_input(source: Source, *more: str, state: SourceState | None = None) -> 
 
 def load_state(source: Source) -> SourceState | None:
     """The state of a recording or a live cluster; None for files of -f. Raises BadInputError."""
+    if not source.is_live:
+        leave_cache(source.cache, "-f and --recording read files")
     if source.recording is not None:
         return _recorded(source.recording, source)
     if source.file:
@@ -302,9 +312,21 @@ def _full_session(core: Core, watched: FailureWatch, found: Sequence[Delta], now
 def read_live(
     source: Source, namespace: str = "", *, jobs: bool = False, receiver: Receiver | None = None
 ) -> LiveCluster:
-    """Read a live cluster. Raises BadInputError."""
+    """Read a live cluster, or what a cache holds of it. Raises BadInputError."""
     installed = source.installed_conf if source.scheduler_conf is None else ""
-    return read_cluster(source.kubeconfig, source.context, installed, namespace, jobs=jobs, receiver=receiver)
+    read = reader(source.cache)
+    return read(source.kubeconfig, source.context, installed, namespace, jobs=jobs, receiver=receiver)
+
+
+def _core_of_cache(source: Source, read: LiveCluster, held: Core, made: Core) -> Core:
+    """The core of a cache under the scheduler-conf of a new one; with other parameters the new one, loaded."""
+    wanted, known = made.snapshot(), held.snapshot()
+    parameters = ("scheduler_names", "default_queue")
+    if source.plugins_dir is None and all(getattr(wanted.state, n) == getattr(known.state, n) for n in parameters):
+        held.reconfigure(wanted.conf)
+        return held
+    made.apply_all(for_core(read.deltas))
+    return made
 
 
 def live_cluster(source: Source, read: LiveCluster, core: Core | None = None, *, read_only: bool) -> ClusterSource:
@@ -321,7 +343,8 @@ def live_cluster(source: Source, read: LiveCluster, core: Core | None = None, *,
         found = for_core(state.deltas)
     watched, conf = FailureWatch(core), core.snapshot().conf
     _full_session(core, watched, found, state.now, read_only=read_only)
-    objects = DeltaObjects(state.deltas, partial(fetch_object, connection), partial(fetch_events, connection))
+    objects = DeltaObjects(state.deltas) if read.objects is None else read.objects
+    objects.fetch_with(partial(fetch_object, connection), partial(fetch_events, connection))
     namespace = connection.namespace or "default"
 
     def known_state() -> KnownState:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Final, Literal
 
-from capcard_sched.cli.candidates import print_candidates
-from capcard_sched.cli.main import app
+from capcard_sched.cli.main import main
 
 #: bash splits words at `=`; the script joins them, and bash replaces the part after the `=`.
 _BASH: Final = r"""
@@ -87,4 +86,5 @@ def completion(shell: Literal["bash", "zsh", "fish"], /) -> None:
 
 def complete_for_kubectl() -> None:
     """The entry point `kubectl_complete-capcard`: prints a candidate per line, and a directive last."""
-    print_candidates(app, sys.argv[1:])
+    sys.argv[1:1] = ["__complete"]
+    main()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -13,6 +13,7 @@ from cyclopts import Parameter
 
 from capcard_sched.cli.cluster_source import load_cluster
 from capcard_sched.cli.exit_codes import usage_error
+from capcard_sched.cli.live_cluster import leave_cache
 from capcard_sched.cli.simulate import BadInputError
 from capcard_sched.model.trials import API_VERSION
 
@@ -115,6 +116,9 @@ def show_list(
     try:
         if flags.watch and not source.is_live:
             raise BadInputError("--watch: follows a live cluster; -f and --recording read files")
+        if flags.watch:
+            leave_cache(source.cache, "--watch follows it")
+            source = replace(source, cache="")
         given = flags.namespace if isinstance(flags, NamespacedListFlags) else ""
         found = load_cluster(source, read_only=True, namespace=given, jobs=listing.kind == "Job")
         unread = [name for name in found.unreadable if name in listing.needs]

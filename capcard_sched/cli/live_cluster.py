@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
+from capcard_sched.cli.cache_client import FLAG, VARIABLE, CacheError, connect
 from capcard_sched.cli.simulate import BadInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from capcard_sched.framework.core import Core
+    from capcard_sched.insight.object_view import DeltaObjects
     from capcard_sched.kube.client import Client
     from capcard_sched.kube.connection import Connection
     from capcard_sched.kube.kinds import WatchedKind
@@ -22,6 +27,8 @@ if TYPE_CHECKING:
 #: its result takes in the objects, page by page.
 Receiver: TypeAlias = "Callable[[str | None], Callable[[Sequence[Delta]], None]]"
 
+#: In a cache: what reads the cluster that it holds.
+_HELD: Final[list[Reader]] = []
 _CONF_KEY: Final = "scheduler.yaml"
 _NOT_FOUND: Final = 404
 _FORBIDDEN: Final = 403
@@ -36,17 +43,20 @@ class LiveCluster(NamedTuple):
     #: Text of the installed scheduler-conf; None when it is missing, not readable, or replaced by a flag.
     conf: str | None
     #: Every object that the scheduler watches, and Jobs when they are asked for.
-    deltas: list[Delta]
+    deltas: Sequence[Delta]
     #: Required resources that are not readable.
     unreadable: tuple[str, ...]
     #: The kinds that are readable.
     kinds: tuple[WatchedKind[Any], ...]
+    #: Set by a cache: a core that has taken in the objects, and the view of them.
+    core: Core | None = None
+    objects: DeltaObjects | None = None
 
 
 def read_cluster(
     kubeconfig: Path | None,
     context: str,
-    installed_conf: str,
+    conf_name: str,
     namespace: str = "",
     *,
     jobs: bool = False,
@@ -54,42 +64,122 @@ def read_cluster(
 ) -> LiveCluster:
     """Read a cluster. Raises BadInputError, and what `receiver` raises.
 
-    `installed_conf`: the ConfigMap, `namespace/name`; "" for none. `namespace`: the one to read where the objects of
-    all namespaces are not readable; "" for that of the kubeconfig's context. `jobs`: read the Jobs, too.
+    `conf_name`: the ConfigMap of the scheduler-conf, `namespace/name`; "" for none. `namespace`: the one to read where
+    the objects of all namespaces are not readable; "" for that of the kubeconfig's context. `jobs`: read the Jobs, too.
     """
     import asyncio
 
     import uvloop
 
-    from capcard_sched.insight.live_objects import MissingKindError
-    from capcard_sched.kube.client import ApiError, Unreachable
-    from capcard_sched.kube.connection import ConnectionConfigError, load_connection
+    connection = connection_of(kubeconfig, context)
+    found: list[LiveCluster] = []  # not the result of the task: asyncio formats results as text
+
+    async def read() -> None:
+        own = namespace or connection.namespace or "default"
+        found.append(await read_lists(connection, conf_name, own, jobs=jobs, receiver=receiver))
+
+    # uvloop decrypts a list in three quarters of the time.
+    with api_errors(connection), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(read())
+    return found[0]
+
+
+class Reader(Protocol):
+    """`read_cluster`, or the same from memory."""
+
+    def __call__(
+        self,
+        kubeconfig: Path | None,
+        context: str,
+        conf_name: str,
+        namespace: str = "",
+        *,
+        jobs: bool = False,
+        receiver: Receiver | None = None,
+    ) -> LiveCluster:
+        """Read a cluster."""
+
+
+class DeclinedError(BaseException):
+    """The program that asks a cache is to answer itself. No error of a verb: each would print it."""
+
+
+def hold(read: Reader) -> None:
+    """Let every verb read live clusters with a function from now on: in a cache."""
+    _HELD.append(read)
+
+
+def reader(cache: str | None) -> Reader:
+    """The function that reads live clusters. `cache`: the flag of the verb. Raises BadInputError with a cache.
+
+    A verb that a cache answers gets here in that cache only.
+    """
+    if _HELD:
+        return _HELD[0]
+    path = os.environ.get(VARIABLE, "") if cache is None else cache
+    if not path:
+        return read_cluster
+    name = FLAG if cache else VARIABLE
+    try:
+        connect(path).close()
+    except CacheError as error:
+        raise BadInputError(f"{name}: {error}") from None
+    raise BadInputError(f"{name}: {path}: the cache took no request of this program; repeat the command")
+
+
+def leave_cache(cache: str | None, reason: str) -> None:
+    """Of a verb that no cache answers: raises BadInputError with the flag, and DeclinedError in a cache."""
+    if cache:
+        raise BadInputError(f"{FLAG}: answers about a live cluster as it is; {reason}")
+    if _HELD:
+        raise DeclinedError
+
+
+def connection_of(kubeconfig: Path | None, context: str) -> Connection:
+    """The connection of a kubeconfig. Raises BadInputError."""
+    from capcard_sched.kube.connection import load_connection
+
+    with _config_errors(kubeconfig):
+        return load_connection(kubeconfig, None, context or None)
+
+
+def address_of(kubeconfig: Path | None, context: str) -> tuple[str, str]:
+    """Server and namespace of the connection of a kubeconfig. Raises BadInputError."""
+    from capcard_sched.kube.connection import load_address
+
+    with _config_errors(kubeconfig):
+        return load_address(kubeconfig, context or None)
+
+
+@contextmanager
+def _config_errors(kubeconfig: Path | None) -> Iterator[None]:
+    from capcard_sched.kube.connection import ConnectionConfigError
 
     try:
-        connection = load_connection(kubeconfig, None, context or None)
+        yield
     except ConnectionConfigError as error:
         text = str(error)
         if kubeconfig is None:
             text = f"{text.rstrip('.')}; or pass manifests with -f"
         raise BadInputError(text) from None
-    found: list[LiveCluster] = []  # not the result of the task: asyncio formats results as text
 
-    async def read() -> None:
-        own = namespace or connection.namespace or "default"
-        found.append(await _read(connection, installed_conf, own, jobs=jobs, receiver=receiver))
+
+@contextmanager
+def api_errors(connection: Connection) -> Iterator[None]:
+    """Raise the errors of an API server as BadInputError."""
+    from capcard_sched.insight.live_objects import MissingKindError
+    from capcard_sched.kube.client import ApiError, Unreachable
 
     try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # decrypts a list in three quarters the time
-            runner.run(read())
+        yield
     except (ApiError, MissingKindError, Unreachable) as error:
         raise BadInputError(f"{connection.server}: {error}") from None
-    return found[0]
 
 
-async def _read(
-    connection: Connection, installed_conf: str, namespace: str, *, jobs: bool, receiver: Receiver | None
+async def read_lists(
+    connection: Connection, conf_name: str, namespace: str, *, jobs: bool, receiver: Receiver | None
 ) -> LiveCluster:
-    """Read the installed scheduler-conf and every object the daemon watches."""
+    """As `read_cluster`. Raises ApiError, MissingKindError and Unreachable, too."""
     import asyncio
 
     from capcard_sched.insight.live_objects import JOBS, list_readable
@@ -112,19 +202,28 @@ async def _read(
 
         async def begin() -> Callable[[Sequence[Delta]], None] | None:
             nonlocal conf
-            conf = await _installed_conf(client, installed_conf) if installed_conf else None
+            conf = await installed_conf(client, conf_name) if conf_name else None
             return None if receiver is None else await asyncio.to_thread(receiver, conf)
 
         found = await list_readable(client, namespace, Notes(), [JOBS] if jobs else (), begin)
-    for event, resources in unread.items():
-        print(f"note: {_UNREAD[event]}, assumed empty: {', '.join(resources)}", file=sys.stderr)
-    if found.unreadable:
-        consequence = "; no quota and no node is shown" if {"nodes", "queues"} <= set(found.unreadable) else ""
-        print(f"note: access denied: {', '.join(found.unreadable)}{consequence}", file=sys.stderr)
+    print_notes(unread, found.unreadable)
     return LiveCluster(connection, conf, found.deltas, found.unreadable, found.kinds)
 
 
-async def _installed_conf(client: Client, name: str) -> str | None:
+def print_notes(unread: Mapping[str, Sequence[str]], unreadable: Sequence[str]) -> None:
+    """Print what is not read. `unread`: event of a watch to optional resources."""
+    for event, resources in unread.items():
+        print(f"note: {_UNREAD[event]}, assumed empty: {', '.join(resources)}", file=sys.stderr)
+    if unreadable:
+        consequence = "; no quota and no node is shown" if {"nodes", "queues"} <= set(unreadable) else ""
+        print(f"note: access denied: {', '.join(unreadable)}{consequence}", file=sys.stderr)
+
+
+async def installed_conf(client: Client, name: str) -> str | None:
+    """The text of the installed scheduler-conf, a ConfigMap `namespace/name`; None when it is missing or not readable.
+
+    Raises ApiError and Unreachable.
+    """
     from capcard_sched.kube.client import ApiError
     from capcard_sched.kube.paths import object_path
 

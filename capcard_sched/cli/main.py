@@ -1,71 +1,16 @@
-"""The command `capcard-sched` and its subcommands. The module of a subcommand is imported on first use."""
+"""The command `capcard-sched`: runs a command line, by a cache where one is named."""
 
 from __future__ import annotations
 
 import io
 import os
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 # The scheduler multiplies no matrices: the thread pool that OpenBLAS starts at import only costs time.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-import cyclopts
-
-from capcard_sched import __version__
-from capcard_sched.cli.candidates import print_candidates
-from capcard_sched.cli.exit_codes import BAD_INPUT, INTERNAL_ERROR
+from capcard_sched.cli.cache_client import answer_by_cache
 from capcard_sched.gc import end_at_once, keep_all
-
-if TYPE_CHECKING:
-    from cyclopts.help import HelpEntry, HelpPanel
-    from cyclopts.help.specs import ColumnSpec
-    from rich.console import Console, ConsoleOptions
-
-
-def whole_flags(console: Console, options: ConsoleOptions, panel: HelpPanel) -> None:
-    """Print a panel of flags without wrapping them: a wrapped flag reads like another and cannot be searched for."""
-    from cyclopts.help import DefaultFormatter
-
-    DefaultFormatter(column_specs=_columns)(console, options, panel)
-
-
-def _columns(console: Console, options: ConsoleOptions, entries: list[HelpEntry]) -> tuple[ColumnSpec, ...]:
-    from cyclopts.help.specs import NameRenderer, get_default_parameter_columns
-
-    words = " ".join(label for entry in entries for label in entry.display_labels_with_metavar).split()
-    longest = max(map(len, words), default=0)
-    *marks, name, description = get_default_parameter_columns(console, options, entries)
-    width = max(longest, name.max_width or 0)
-    return (*marks, name.copy(renderer=NameRenderer(max_width=width), max_width=width, no_wrap=True), description)
-
-
-#: The name in usages: kubectl runs a program called kubectl-capcard as `kubectl capcard`.
-PROGRAM = "kubectl capcard" if Path(sys.argv[0]).name == "kubectl-capcard" else "capcard-sched"
-
-app = cyclopts.App(
-    name=PROGRAM,
-    help="A batch scheduler for Kubernetes GPU clusters with quotas per card model.",
-    version=__version__,
-    result_action="return_value",
-)
-app.command("capcard_sched.cli.run:run", name="run", help_formatter=whole_flags)
-app.command("capcard_sched.cli.run:controllers", name="controllers", help_formatter=whole_flags)
-app.command("capcard_sched.cli.admission:admission", name="admission", help_formatter=whole_flags)
-app.command("capcard_sched.cli.simulate:simulate", name="simulate")
-app.command("capcard_sched.cli.replay:replay", name="replay")
-app.command("capcard_sched.cli.explain:explain", name="explain")
-app.command("capcard_sched.cli.snapshot:snapshot", name="snapshot")
-app.command("capcard_sched.cli.what_if:what_if", name="what-if")
-app.command("capcard_sched.cli.queue:app", name="queue")
-app.command("capcard_sched.cli.capacity:card_app", name="card")
-app.command("capcard_sched.cli.capacity:node_app", name="node")
-app.command("capcard_sched.cli.job:app", name="job")
-app.command("capcard_sched.cli.pod:app", name="pod")
-app.command("capcard_sched.cli.validate:validate", name="validate")
-app.command("capcard_sched.cli.trace:app", name="trace")
-app.command("capcard_sched.cli.completion:completion", name="completion")
 
 _HELP = ("-h", "--help")
 #: Subcommands that read a cluster once; with --watch they go on.
@@ -76,6 +21,11 @@ _POSITIONAL = {"explain": "explain takes one NAME", "replay": "replay takes one 
 
 def run(arguments: list[str]) -> int:
     """Run one command line. Returns 0, 2 for invalid input, 1 for an internal error."""
+    import cyclopts  # not before: a cache answers sooner than the import takes
+
+    from capcard_sched.cli.commands import app
+    from capcard_sched.cli.exit_codes import BAD_INPUT, INTERNAL_ERROR
+
     if not arguments or arguments[0] in _HELP:
         for verb in app:
             app[verb]  # imported now: the list of commands shows a summary of each
@@ -108,15 +58,27 @@ def run(arguments: list[str]) -> int:
     return status if isinstance(status, int) else 0
 
 
+def complete(words: list[str]) -> None:
+    """Print the candidates for the last word: for the completion scripts, no command of users."""
+    from capcard_sched.cli.candidates import print_candidates
+    from capcard_sched.cli.commands import app
+
+    print_candidates(app, words)
+
+
 def main() -> None:
     """The entry point. Output is UTF-8 in every locale: the same input gives the same bytes everywhere."""
+    arguments = sys.argv[1:]
+    status = answer_by_cache(arguments)
+    if status is not None:
+        sys.exit(status)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
-    if sys.argv[1:2] == ["__complete"]:  # of the completion scripts; no command of users
-        print_candidates(app, sys.argv[2:])
+    if arguments[:1] == ["__complete"]:
+        complete(arguments[1:])
         return
-    if not sys.argv[1:2] or sys.argv[1] not in _READING:
-        sys.exit(run(sys.argv[1:]))
+    if not arguments or arguments[0] not in _READING:
+        sys.exit(run(arguments))
     keep_all()
-    end_at_once(run(sys.argv[1:]))
+    end_at_once(run(arguments))

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from capcard_sched.cli.cluster_source import INSTALLED_CONF, Source, live_state, read_live
+from capcard_sched.cli.cluster_source import INSTALLED_CONF, CacheFlag, Source, live_state, read_live
 from capcard_sched.cli.exit_codes import usage_error
 from capcard_sched.cli.simulate import BadInputError
 from capcard_sched.daemon.diagnosis.saved_state import document_text, manifests_of
@@ -21,6 +21,7 @@ def snapshot(
     kubeconfig: Path | None = None,
     context: Annotated[str, Parameter(show_default=False, metavar="NAME")] = "",
     installed_conf: Annotated[str, Parameter(metavar="NAMESPACE/NAME")] = INSTALLED_CONF,
+    cache: CacheFlag = None,
 ) -> int:
     """Save a live cluster as one List of manifests that `-f` of every command reads. Writes nothing to the cluster.
 
@@ -35,8 +36,9 @@ def snapshot(
         kubeconfig: Kubeconfig file. Default: the one kubectl uses.
         context: Context of the kubeconfig. Default: its current context.
         installed_conf: ConfigMap that holds the installed scheduler-conf.
+        cache: Socket of `capcard-sched cache`: it reads from memory. Default: $CAPCARD_SCHED_CACHE.
     """
-    source = Source(kubeconfig=kubeconfig, context=context, installed_conf=installed_conf)
+    source = Source(kubeconfig=kubeconfig, context=context, installed_conf=installed_conf, cache=cache)
     try:
         state = live_state(source, read_live(source, namespace))
         items = manifests_of(state.deltas)

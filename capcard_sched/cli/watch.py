@@ -1,24 +1,29 @@
-"""Follows a live cluster for `--watch`: prints each item of a list that changes, until it is interrupted."""
+"""Follows a live cluster; for `--watch`, prints each item of a list that changes, until it is interrupted."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import time
+from concurrent.futures import Future
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from capcard_sched.cli.cluster_source import live_cluster
 from capcard_sched.cli.simulate import BadInputError
 from capcard_sched.gc import settle_memory
 from capcard_sched.insight.object_view import DeltaObjects, for_core
+from capcard_sched.kube.instrumentation import Observer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Sequence
 
     from capcard_sched.cli.cluster_source import ClusterSource, Source
     from capcard_sched.cli.live_cluster import LiveCluster
     from capcard_sched.insight.object_view import Json
+    from capcard_sched.kube.connection import Connection
+    from capcard_sched.kube.informers import Informers
+    from capcard_sched.kube.kinds import WatchedKind
     from capcard_sched.model.deltas import Delta
 
 #: Share of the time that is spent on computing lists: further changes wait for it.
@@ -85,41 +90,64 @@ def follow(
     select: Callable[[ClusterSource], list[Json]],
 ) -> None:
     """Show the list, then for ever the items that change. Raises BadInputError without the right to watch."""
+    follower, refusals = _Follower(show, select), _Refusals()
+
+    def begin(_: Informers) -> None:
+        follower.begin(live_cluster(source, read._replace(deltas=follower.initial), read_only=True))
+
+    run_followed(follow_objects(read.connection, read.kinds, follower.deliver, refusals, refusals.denied, begin))
+
+
+class _Refusals(Observer):
+    """Ends the watch at a refusal."""
+
+    def __init__(self) -> None:
+        self.denied: Future[None] = Future()
+
+    def watch(self, resource: str, event: str, detail: str = "") -> None:
+        if event == "forbidden" and not self.denied.done():
+            self.denied.set_exception(BadInputError(f"--watch: access denied: {detail or resource}"))
+
+
+def run_followed(work: Coroutine[Any, Any, None]) -> None:
+    """Run what follows objects. Raises the BadInputError that ends it."""
     try:
-        asyncio.run(_follow(source, read, _Follower(show, select)))
+        asyncio.run(work)
     except BaseExceptionGroup as group:
-        denied = group.subgroup(BadInputError)
+        denied: BaseException | None = group.subgroup(BadInputError)
+        while isinstance(denied, BaseExceptionGroup):
+            denied = denied.exceptions[0]
         if denied is None:
             raise
-        raise BadInputError(str(denied.exceptions[0])) from None
+        raise BadInputError(str(denied)) from None
 
 
-async def _follow(source: Source, read: LiveCluster, follower: _Follower) -> None:
+async def follow_objects(
+    connection: Connection,
+    kinds: Iterable[WatchedKind[Any]],
+    deliver: Callable[[Sequence[Delta]], None],
+    observer: Observer,
+    denied: Future[None],
+    begin: Callable[[Informers], None],
+) -> None:
+    """Deliver the objects of kinds and their changes for ever; `begin` is called once all are delivered.
+
+    Changes of fields that the scheduler does not read are delivered, too: lists show some. Raises the exception that
+    is set in `denied`.
+    """
     from capcard_sched.kube.client import Client
     from capcard_sched.kube.informers import Informers
-    from capcard_sched.kube.instrumentation import Observer
 
-    denied: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    class Refusals(Observer):
-        """Ends the watch at a refusal."""
-
-        def watch(self, resource: str, event: str, detail: str = "") -> None:
-            if event == "forbidden" and not denied.done():
-                denied.set_exception(BadInputError(f"--watch: access denied: {detail or resource}"))
-
-    # `pod list` shows more of a pod than the scheduler reads: its containers.
-    kinds = [replace(kind, reads=None, derives=None) if kind.name == "Pod" else kind for kind in read.kinds]
-    async with Client(read.connection) as client:
-        informers = Informers(client, follower.deliver, Refusals(), kinds)
-        async with asyncio.TaskGroup() as group:
-            group.create_task(informers.run())
-            group.create_task(_raised(denied))
-            await informers.wait_synced()
-            gc.enable()  # from here on, what is replaced becomes garbage
-            follower.begin(live_cluster(source, read._replace(deltas=follower.initial), read_only=True))
-            settle_memory()
+    whole = [replace(kind, reads=None, derives=None) for kind in kinds]
+    async with Client(connection) as client, asyncio.TaskGroup() as group:
+        informers = Informers(client, deliver, observer, whole)
+        group.create_task(informers.run())
+        group.create_task(_raised(denied))
+        await informers.wait_synced()
+        gc.enable()  # from here on, what is replaced becomes garbage
+        begin(informers)
+        settle_memory()
 
 
-async def _raised(denied: asyncio.Future[None]) -> None:
-    await denied
+async def _raised(denied: Future[None]) -> None:
+    await asyncio.wrap_future(denied)

@@ -27,18 +27,28 @@ class ForkedCopyError(RuntimeError):
     """The function raised an exception in the copy, or the copy ended without a result."""
 
 
+def fork(answer: Callable[[], int]) -> int:
+    """Run `answer` in a copy of this process, which ends with its status and without exit handlers. Returns its id."""
+    with warnings.catch_warnings():
+        # Other threads do not exist in the copy; it takes no lock of theirs: the core has none.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid:
+        return pid
+    status = 1
+    try:
+        status = answer()
+    finally:
+        os._exit(status)
+
+
 class RunningCopy(Generic[T]):
     """A copy of this process that computes a `kind` with `function`. Ends with `result` or `stop`."""
 
     def __init__(self, function: Callable[[], T], kind: type[T]) -> None:
         self._kind = kind
         reader, writer = os.pipe()
-        with warnings.catch_warnings():
-            # Other threads do not exist in the copy; it takes no lock of theirs: the core has none.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            self.pid = os.fork()
-        if not self.pid:
-            _reply(function, writer)
+        self.pid = fork(lambda: _reply(function, writer))
         os.close(writer)
         self._reader = reader
 
@@ -69,18 +79,16 @@ def cpu_seconds() -> float:
     return process_time() + copies.ru_utime + copies.ru_stime
 
 
-def _reply(function: Callable[[], msgspec.Struct], writer: int) -> None:
-    """Write the result and end this process, without the exit handlers of its parent."""
+def _reply(function: Callable[[], msgspec.Struct], writer: int) -> int:
+    """Write the result. Returns the exit status."""
     status = 1
     try:
-        try:
-            reply = _RESULT + msgspec.msgpack.encode(function())
-            status = 0
-        except ForkedCopyError as error:  # of a copy of the copy
-            reply = _ERROR + str(error).encode()
-        except Exception as error:  # noqa: BLE001 - a plugin may raise anything; the parent reports it
-            reply = _ERROR + f"{type(error).__name__}: {error}".encode()
-        with os.fdopen(writer, "wb") as stream:
-            stream.write(reply)
-    finally:
-        os._exit(status)
+        reply = _RESULT + msgspec.msgpack.encode(function())
+        status = 0
+    except ForkedCopyError as error:  # of a copy of the copy
+        reply = _ERROR + str(error).encode()
+    except Exception as error:  # noqa: BLE001 - a plugin may raise anything; the parent reports it
+        reply = _ERROR + f"{type(error).__name__}: {error}".encode()
+    with os.fdopen(writer, "wb") as stream:
+        stream.write(reply)
+    return status

@@ -84,6 +84,8 @@ class DeltaObjects:
         self._found: dict[str, list[Delta]] = {kind: [] for kind in _KEPT}
         #: Kind to namespace and name to the object.
         self._kept: dict[str, dict[tuple[str, str], msgspec.Struct]] = {}
+        #: Kinds with objects that are no longer in the order of a list.
+        self._disordered: set[str] = set()
         for delta in found:
             if (kind := _kind_of(delta)) in _KEPT:
                 self._found[kind].append(delta)
@@ -91,9 +93,24 @@ class DeltaObjects:
     def apply(self, delta: Delta) -> None:
         """Keep the last version of an object."""
         if (kind := _kind_of(delta)) in _KEPT:
-            _keep(self._of(kind), delta)
+            _keep(self._index(kind), delta)
+            self._disordered.add(kind)
+
+    def fetch_with(
+        self, fetch: Callable[[str, str, str], Json | None], fetch_events: Callable[[str, str, str], list[Json]]
+    ) -> None:
+        """Read what deltas do not have with these functions from now on."""
+        self._fetch, self._fetch_events = fetch, fetch_events
 
     def _of(self, kind: str) -> dict[tuple[str, str], msgspec.Struct]:
+        """The objects of a kind, in the order of a list."""
+        kept = self._index(kind)
+        if kind in self._disordered:
+            self._disordered.remove(kind)
+            kept = self._kept[kind] = {key: kept[key] for key in sorted(kept, key="/".join)}
+        return kept
+
+    def _index(self, kind: str) -> dict[tuple[str, str], msgspec.Struct]:
         kept = self._kept.get(kind)
         if kept is None:
             kept = self._kept[kind] = {}

@@ -78,9 +78,7 @@ def load_connection(
         raise ConnectionConfigError(
             f"master {master!r} is not an address; accepted: http://host:port, https://host:port"
         )
-    path = str(kubeconfig or "") or os.environ.get("KUBECONFIG") or ""
-    if not path and Path(_DEFAULT_KUBECONFIG).expanduser().is_file():
-        path = _DEFAULT_KUBECONFIG
+    path = _kubeconfig_path(kubeconfig)
     if path:
         return _from_kubeconfig(path, master, context)
     if context:
@@ -89,6 +87,32 @@ def load_connection(
         context_of_master = ssl_context() if master.startswith("https://") else None
         return Connection(master.rstrip("/"), context_of_master, lambda: None, "default")
     return in_cluster()
+
+
+def _kubeconfig_path(kubeconfig: Path | str | None) -> str:
+    path = str(kubeconfig or "") or os.environ.get("KUBECONFIG") or ""
+    return _DEFAULT_KUBECONFIG if not path and Path(_DEFAULT_KUBECONFIG).expanduser().is_file() else path
+
+
+def load_address(kubeconfig: Path | str | None = None, context: str | None = None) -> tuple[str, str]:
+    """Server and namespace of the connection that `load_connection` loads, without its credentials.
+
+    Runs no exec plugin. Raises ConnectionConfigError.
+    """
+    path = _kubeconfig_path(kubeconfig)
+    if not path:
+        found = load_connection(None, None, context)
+        return found.server, found.namespace
+    from kubernetes.config.kube_config import KubeConfigMerger
+
+    try:
+        document = KubeConfigMerger(path).config  # type: ignore[no-untyped-call]
+        chosen = document["contexts"].get_with_name(context or document["current-context"])["context"]
+        cluster = document["clusters"].get_with_name(chosen["cluster"])["cluster"]
+        return str(cluster["server"]).rstrip("/"), chosen.safe_get("namespace") or "default"
+    except Exception:  # noqa: BLE001 - malformed YAML makes the library raise anything
+        found = _from_kubeconfig(path, None, context)  # raises the error of the same file
+        return found.server, found.namespace
 
 
 def in_cluster(folder: Path = SERVICE_ACCOUNT) -> Connection:

@@ -15,7 +15,7 @@ from capcard_sched.kube.kinds import KINDS
 from capcard_sched.kube.reflector import DeltaStore, Reflector
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from capcard_sched.kube.client import Client
     from capcard_sched.kube.decode import ListPage, WatchSettings
@@ -76,6 +76,11 @@ class Informers:
     def pending(self) -> dict[str, bool]:
         """Resource to whether its first list, or one requested by `relist`, is pending."""
         return {reflector.kind.resource: reflector.pending for reflector in self._reflectors}
+
+    def problems(self, leave_out: Collection[str] = ()) -> list[str]:
+        """The objects that cannot be decoded, in the order of the kinds without those of these names."""
+        kept = (reflector.problems for reflector in self._reflectors if reflector.kind.name not in leave_out)
+        return [problems[key] for problems in kept for key in sorted(problems, key="/".join)]
 
     async def wait_synced(self) -> None:
         """Return once `synced`."""

@@ -69,6 +69,8 @@ class DeltaStore(Generic[T]):
         #: object occurs once in 10^19 updates.
         self._fingerprints: dict[str, dict[str, int]] = {}
         self._listed: dict[str, set[str]] | None = None
+        #: Namespace and name of an object that cannot be decoded, to its problem.
+        self.problems: dict[tuple[str, str], str] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._fingerprints.values()))
@@ -115,7 +117,9 @@ class DeltaStore(Generic[T]):
         meta, kind = item.metadata, self._kind
         if self._differs(meta, hash((meta.uid, item.problem, item.node))):
             shown = f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
-            self._observer.watch(kind.resource, "undecodable", f"{kind.name} {shown}: {item.problem}")
+            problem = f"{kind.name} {shown}: {item.problem}"
+            self.problems[meta.namespace or "", meta.name] = problem
+            self._observer.watch(kind.resource, "undecodable", problem)
             delta = kind.undecodable(meta, item.problem, item.node)
             if delta is not None:
                 out.append(delta)
@@ -128,6 +132,7 @@ class DeltaStore(Generic[T]):
             return
         if not names:
             del self._fingerprints[namespace]
+        self.problems.pop((namespace, meta.name), None)
         out.append(self._kind.gone(meta))
 
     def _differs(self, meta: ObjectMeta, fingerprint: int) -> bool:
@@ -141,6 +146,7 @@ class DeltaStore(Generic[T]):
         if names.get(name) == fingerprint:
             return False
         names[name] = fingerprint
+        self.problems.pop((namespace, name), None)
         return True
 
 
@@ -178,6 +184,7 @@ class Reflector(Generic[T]):
         self._backoff = RetryBackoff(settings.first_delay, settings.longest_delay, self._rng)
         self._decoder = KindDecoder(kind)
         self._store = DeltaStore(kind, observer)
+        self.problems = self._store.problems
         self._page_size = settings.page
         #: Version to watch from; "" when a list must come first.
         self._version = ""

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from capcard_sched.cli.main import app
+from capcard_sched.cli.commands import app
 from capcard_sched.framework.api.hooks import HOOKS, SWITCHES, UNUSED
 from capcard_sched.framework.conf.registry import Registry
 from capcard_sched.model import reasons

@@ -13,7 +13,8 @@ from pathlib import Path
 import cyclopts
 import pytest
 
-from capcard_sched.cli.main import app, run
+from capcard_sched.cli.commands import app
+from capcard_sched.cli.main import run
 from capcard_sched.daemon.flag_values import AddressFlag, LabelMatch
 from capcard_sched.daemon.options import ENVIRONMENT, Options
 

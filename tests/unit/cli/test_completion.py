@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from capcard_sched.cli.candidates import candidates
-from capcard_sched.cli.main import app, run
+from capcard_sched.cli.commands import app
+from capcard_sched.cli.main import run
 from tests.insight.scenes import WAITING
 
 COMMANDS = [name for name in app if not name.startswith("-")]

@@ -1,0 +1,198 @@
+"""A live cluster that a cache holds: its objects, kept current, and a core that has taken them in."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, overload
+
+import msgspec
+
+from capcard_sched.cli.live_cluster import LiveCluster, address_of, api_errors, installed_conf, print_notes
+from capcard_sched.cli.simulate import BadInputError
+from capcard_sched.cli.watch import follow_objects
+from capcard_sched.controllers.objects import JOB
+from capcard_sched.insight.live_objects import JOBS
+from capcard_sched.insight.object_view import DeltaObjects, for_core
+from capcard_sched.kube.instrumentation import Observer
+from capcard_sched.kube.kinds import KINDS
+from capcard_sched.model.deltas import ObjectChanged, ObjectGone, ObjectUnreadable
+from capcard_sched.model.kinds import kind_of_object
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from pathlib import Path
+
+    from capcard_sched.cli.live_cluster import Receiver
+    from capcard_sched.framework.core import Core
+    from capcard_sched.kube.connection import Connection
+    from capcard_sched.kube.informers import Informers
+    from capcard_sched.kube.kinds import WatchedKind
+    from capcard_sched.model.deltas import Delta
+
+#: Kind and key of an object: namespace and name.
+_Key = tuple[str, tuple[str, str]]
+#: Events of a kind that is not read.
+_UNREAD: Final = frozenset({"missing", "forbidden"})
+#: Seconds of a request of the installed scheduler-conf.
+_CONF_SECONDS: Final = 10.0
+
+
+class HeldCluster(Observer):
+    """The objects of a live cluster as of its watches. Reads as `read_cluster`, from memory."""
+
+    def __init__(self, core: Core, connection: Connection, namespace: str) -> None:
+        """`core`: without objects; no session runs on it. `namespace`: that to read where others are not readable."""
+        self.core, self.connection, self.namespace = core, connection, namespace
+        self.objects = DeltaObjects(())
+        #: Required resources that are not readable.
+        self.unreadable: tuple[str, ...] = ()
+        #: Set to a BadInputError at a refusal to watch a kind that is readable.
+        self.denied: Future[None] = Future()
+        #: Set once every list is complete.
+        self.informers: Informers | None = None
+        self._readable: frozenset[str] = frozenset()
+        self._kept: dict[str, dict[tuple[str, str], Delta]] = {}
+        #: Resource to the last event of its watch other than success, with its text.
+        self._troubles: dict[str, tuple[str, str]] = {}
+
+    def follow(self, read: LiveCluster) -> Coroutine[Any, Any, None]:
+        """What keeps the cluster current for ever: the kinds that are readable, and optional ones once they are."""
+        self.unreadable, self._readable = read.unreadable, frozenset(kind.resource for kind in read.kinds)
+        kinds = [replace(kind, required=True) for kind in read.kinds]
+        kinds += [kind for kind in (*KINDS, JOBS) if not kind.required and kind.resource not in self._readable]
+
+        def begin(informers: Informers) -> None:
+            self.informers = informers
+            state = self.core.snapshot().state
+            count = f"{len(state.nodes)} nodes and {len(self._kept.get('Pod', ()))} pods"
+            print(f"in sync with {self.connection.server}: {count}", flush=True)
+
+        return follow_objects(self.connection, kinds, self.deliver, self, self.denied, begin)
+
+    def watch(self, resource: str, event: str, detail: str = "") -> None:
+        """Note the state of the watch of a kind."""
+        if event in {"listed", "restarted"}:
+            self._troubles.pop(resource, None)
+        elif event == "undecodable":
+            print(f"warning: {detail}; skipped", file=sys.stderr, flush=True)
+        else:
+            self._troubles[resource] = event, detail
+        if event == "forbidden" and resource in self._readable and self.informers is None and not self.denied.done():
+            self.denied.set_exception(BadInputError(f"access denied: {detail or resource}"))
+
+    def deliver(self, deltas: Sequence[Delta]) -> None:
+        """Take in changes."""
+        found: list[Delta] = []
+        for delta in deltas:
+            if isinstance(delta, ObjectUnreadable):
+                ref = delta.object
+                # A read of the cluster has no former version of it.
+                found.append(ObjectGone(ref.kind, ref.namespace, ref.name, ref.uid))
+            found.append(delta)
+        for delta in found:
+            kind, key = _key_of(delta)
+            kept = self._kept.setdefault(kind, {})
+            if isinstance(delta, ObjectGone):
+                kept.pop(key, None)
+            else:
+                kept[key] = delta
+            self.objects.apply(delta)
+        self.core.apply_all(for_core(found))
+
+    def stale_for(self) -> float | None:
+        """Seconds for which the watch of a readable kind has not been open; None before the lists are complete."""
+        return None if self.informers is None else self.informers.stale_for()
+
+    def check(self) -> None:
+        """Raises BadInputError while some watch of a readable kind is not open."""
+        seconds = self.stale_for()
+        if seconds == 0.0:
+            return
+        troubles = (f"{resource}: {detail or event}" for resource, (event, detail) in sorted(self._troubles.items()))
+        text = "; ".join(one for one in troubles if one.partition(":")[0] in self._readable) or "no answer yet"
+        since = "reads the cluster for the first time" if seconds is None else f"is not in sync for {seconds:.0f} s"
+        raise BadInputError(f"--cache: the cache of {self.connection.server} {since}: {text}")
+
+    def read(
+        self,
+        kubeconfig: Path | None,
+        context: str,
+        conf_name: str,
+        namespace: str = "",
+        *,
+        jobs: bool = False,
+        receiver: Receiver | None = None,
+    ) -> LiveCluster:
+        """As `read_cluster`. Raises BadInputError for another cluster, too, and while the cache is not in sync."""
+        server, own = address_of(kubeconfig, context)
+        if server != self.connection.server:
+            text = f"the cache holds the cluster at {self.connection.server}, and the kubeconfig names {server}"
+            raise BadInputError(f"--cache: {text}")
+        self.check()
+        wanted = namespace or own
+        if wanted != self.namespace and any(" of other " in resource for resource in self.unreadable):
+            text = f"the cache may read namespace {self.namespace} only, and {wanted} is asked for"
+            raise BadInputError(f"--cache: {text}; `capcard-sched cache -n {wanted}` reads it")
+        connection = msgspec.structs.replace(self.connection, namespace=own)
+        with api_errors(connection):
+            conf = asyncio.run(_conf(connection, conf_name)) if conf_name else None
+        if receiver is not None:
+            receiver(conf)
+        assert self.informers is not None
+        left_out = () if jobs else (JOB,)
+        for problem in self.informers.problems(left_out):
+            print(f"warning: {problem}; skipped", file=sys.stderr)
+        kinds = [kind for kind in self.informers.kinds if kind.name not in left_out]
+        unread: dict[str, list[str]] = {}
+        for kind in kinds:
+            event = self._troubles.get(kind.resource, ("", ""))[0]
+            if event in _UNREAD and kind.resource not in self._readable:
+                unread.setdefault(event, []).append(kind.resource)
+        print_notes(unread, self.unreadable)
+        deltas = _SortedDeltas(self._kept, kinds)
+        return LiveCluster(connection, conf, deltas, self.unreadable, tuple(kinds), self.core, self.objects)
+
+
+class _SortedDeltas(Sequence["Delta"]):
+    """The objects in the order of the lists of an API server. Sorted with the first use: few answers need all."""
+
+    def __init__(self, kept: dict[str, dict[tuple[str, str], Delta]], kinds: Sequence[WatchedKind[Any]]) -> None:
+        self._kept, self._kinds = kept, kinds
+
+    @cached_property
+    def _all(self) -> list[Delta]:
+        found = (self._kept.get(kind.name, {}) for kind in self._kinds)
+        return [kept[key] for kept in found for key in sorted(kept, key="/".join)]
+
+    @overload
+    def __getitem__(self, index: int) -> Delta: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Delta]: ...
+    def __getitem__(self, index: int | slice) -> Delta | Sequence[Delta]:
+        return self._all[index]
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+
+async def _conf(connection: Connection, name: str) -> str | None:
+    from capcard_sched.kube.client import Client
+
+    async with Client(connection, timeout=_CONF_SECONDS) as client:
+        return await installed_conf(client, name)
+
+
+def _key_of(delta: Delta) -> _Key:
+    """Kind, namespace and name of the object of a delta."""
+    if isinstance(delta, ObjectChanged):
+        meta = delta.object.metadata
+        return kind_of_object(delta.object), (meta.namespace or "", meta.name)
+    if isinstance(delta, ObjectGone):
+        return delta.kind, (delta.namespace, delta.name)
+    assert isinstance(delta, ObjectUnreadable)
+    return delta.object.kind, (delta.object.namespace, delta.object.name)
