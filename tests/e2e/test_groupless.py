@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from capcard_sched.framework.close.podgroups import GRACE_SECONDS
 from capcard_sched.model.annotations import GROUP_NAME, POD_QUEUE_NAME
 from tests.controlplane.cluster import Cluster, Manifest
 from tests.controlplane.controlplane import ControlPlane
-from tests.controlplane.manifests import gang, node, pod, pod_group, queue
+from tests.controlplane.manifests import node, pod, pod_group, queue
 from tests.e2e.checker import prove
 from tests.e2e.daemons import CARD_CONF, Daemon
 from tests.e2e.history import History
@@ -88,37 +87,6 @@ async def _allocated(cluster: Cluster, name: str, pods: int) -> None:
     await cluster.wait_until(as_many, f"{pods} pods in queue {name}", within=20)
 
 
-async def _event_on(cluster: Cluster, name: str, reason: str) -> Manifest:
-    async def there() -> Manifest | None:
-        events = await cluster.list("events")
-        found = [event for event in events if event["reason"] == reason and event["involvedObject"]["name"] == name]
-        return found[0] if found else None
-
-    found = await cluster.wait_until(there, f"event {reason} on {name}", within=20)
-    assert found is not None
-    return found
-
-
-async def test_pods_go_to_the_queue_they_name_else_to_the_default_one(
-    cluster: Cluster, control_plane: ControlPlane, daemon: Daemon, history: History
-) -> None:
-    """A queue without a written state (our CRD defaults it to Open, others do not) is open."""
-    await cluster.create_all([node("n1", cpu=16), queue("q", capability=_ROOM), queue("shut", capability=_ROOM)])
-    for name, state in (("q", ""), ("shut", "Closed")):
-        await cluster.patch("queues", name, {"status": {"state": state}}, subresource="status")
-    await cluster.create_all([replica(f"web-{index}", "web-uid", queue="q") for index in range(3)])
-    await cluster.create_all([pod("bare"), pod("bare-q", queue="q"), replica("api-0", "api-uid")])
-    await cluster.create(pod("stopped", queue="shut"))
-    assert set(await _bound(cluster, 6)) == {"web-0", "web-1", "web-2", "bare", "bare-q", "api-0"}
-    await _allocated(cluster, "q", 4)
-    await _allocated(cluster, "default", 2)
-    assert (await _event_on(cluster, "stopped", "QueueNotOpen"))[
-        "message"
-    ] == "Queue <shut> is <Closed>, cannot enqueue"
-    assert await cluster.list("podgroups") == [], "no PodGroup was made"
-    await prove(history, control_plane, daemon)
-
-
 async def test_a_podgroup_takes_over_pods_that_are_bound_and_pods_that_wait(
     cluster: Cluster, control_plane: ControlPlane, daemon: Daemon, history: History
 ) -> None:
@@ -173,32 +141,3 @@ async def test_a_controller_that_races_the_scheduler_costs_no_second_decision(
     assert len(await cluster.list("podgroups")) == 24
     figures = await prove(history, control_plane, daemon)
     assert figures.bound == 40
-
-
-async def test_a_pod_with_a_missing_group_gets_an_event_and_waits_for_the_group(
-    cluster: Cluster, control_plane: ControlPlane, daemon: Daemon, history: History
-) -> None:
-    await cluster.create(node("n1", cpu=8))
-    (group, *members) = gang("slow", 2)
-    await cluster.create_all([pod("lost", group="mistyped"), *members])
-    await asyncio.sleep(GRACE_SECONDS / 3)
-    await cluster.create(group)
-    assert set(await _bound(cluster, 2)) == {"slow-0", "slow-1"}
-    event = await _event_on(cluster, "lost", "PodGroupNotFound")
-    text = f"PodGroup <{cluster.namespace}/mistyped> does not exist"
-    assert (event["type"], event["message"], event["count"]) == ("Warning", text, 1)
-
-    async def condition() -> Any:
-        found = await cluster.get("pods", "lost")
-        rows = [row for row in found["status"].get("conditions", []) if row["type"] == "PodScheduled"]
-        return rows[0] if rows else None
-
-    row = await cluster.wait_until(condition, "the condition", within=10)
-    assert (row["status"], row["reason"], row["message"]) == ("False", "Unschedulable", text)
-    emitted = {
-        one["involvedObject"]["name"] for one in await cluster.list("events") if one["reason"] == "PodGroupNotFound"
-    }
-    assert emitted == {"lost"}, "a pod that came a moment before its group gets no event"
-    await cluster.create(pod_group("mistyped"))
-    assert "lost" in await _bound(cluster, 3)
-    await prove(history, control_plane, daemon)

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import logging
-import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from benchmarks.e2e.server import cpu_seconds, peak_mib
 from tests.controlplane.cluster import Cluster, Manifest
 from tests.controlplane.controlplane import ControlPlane
-from tests.controlplane.manifests import gang, node, pod, queue
+from tests.controlplane.manifests import node, pod, queue
 from tests.e2e.card.stage import eventually
-from tests.e2e.daemons import CARD_CONF, Daemon
+from tests.e2e.daemons import Daemon
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.campaign]
 
 PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
-_log: Final = logging.getLogger("figures")
 _PODS: Final = 150
 #: Attempts for the pods of queue `hostile` take some seconds each, and are counted in a file.
 _PLUGIN: Final = """
@@ -101,63 +95,6 @@ async def test_a_long_session_is_reported_and_delays_no_probe_and_no_shutdown(
 # --- many affinity terms ----------------------------------------------------------------------------------------------
 
 
-def _costly_pod(number: int) -> Manifest:
-    """A pod of 400 kB that fits no node: 2,000 preferred terms, each with a selector of its own."""
-    terms = [
-        {
-            "weight": 1,
-            "podAffinityTerm": {
-                "labelSelector": {"matchExpressions": [_selector(f"{number}-{term}")]},
-                "topologyKey": "kubernetes.io/hostname",
-            },
-        }
-        for term in range(2000)
-    ]
-    affinity = {"podAffinity": {PREFERRED: terms}}
-    made = pod(
-        f"costly-{number}", queue="hostile", requests={"cpu": "1"}, labels={"app": f"{number}"}, affinity=affinity
-    )
-    assert 390_000 < len(json.dumps(made, separators=(",", ":"))) < 410_000
-    return made
-
-
-def _selector(value: str) -> dict[str, Any]:
-    return {"key": "app", "operator": "In", "values": [value.ljust(45, "x")]}
-
-
-@pytest.mark.timeout(600)
-async def test_a_healthy_job_is_bound_in_bounded_memory_beside_30_pods_of_2000_affinity_terms(
-    cluster: Cluster, control_plane: ControlPlane, tmp_path: Path
-) -> None:
-    await cluster.create_all([queue("hostile"), queue("healthy"), *(node(f"n{number}") for number in range(1000))])
-    daemons = [
-        Daemon(control_plane.kubeconfig_for(user), tmp_path, "--leader-elect", conf=CARD_CONF, name=user)
-        for user in ("scheduler-a", "scheduler-b")
-    ]
-    async with daemons[0] as leader, daemons[1] as standby:
-        for each in daemons:
-            await each.logged("caches synced", within=60)
-        pids = [each.process.pid for each in daemons]
-        idle, spent_before = [peak_mib(pid) for pid in pids], cpu_seconds(pids[0])
-        await cluster.create_all([_costly_pod(number) for number in range(30)])
-        await cluster.create_all(gang("healthy", 4, queue="healthy"))
-        began = time.monotonic()
-        for number in range(4):  # by name: a list has 12 MB, which costs the API server seconds
-            await _until(cluster, f"healthy-{number}", lambda pod: bool(pod["spec"].get("nodeName")))
-        seconds, spent = time.monotonic() - began, cpu_seconds(pids[0]) - spent_before
-        for number in range(30):
-            await _until(cluster, f"costly-{number}", _is_refused)
-        peaks = [peak_mib(pid) for pid in pids]
-        _log.info(
-            "bound after %.2f s and %.2f CPU seconds, load %.1f; MiB at most: %.0f and %.0f, before: %.0f and %.0f",
-            *(seconds, spent, os.getloadavg()[0], *peaks, *idle),
-        )
-        assert spent <= 5.0  # of CPU: independent of what else runs on the machine
-        assert max(peaks) < 600
-        assert await leader.stop() == 0
-        assert await standby.stop() == 0
-
-
 async def test_flags_limit_the_affinity_terms_and_spread_constraints_of_a_pod(
     cluster: Cluster, control_plane: ControlPlane, tmp_path: Path
 ) -> None:
@@ -188,10 +125,6 @@ async def _until(cluster: Cluster, name: str, check: Callable[[Manifest], bool])
         return check(await cluster.get("pods", name))
 
     await cluster.wait_until(checked, f"pod {name}", within=120)
-
-
-def _is_refused(pod: Manifest) -> bool:
-    return _has_reason(pod, "pod has 2000 affinity terms, the limit is 64")
 
 
 def _has_reason(pod: Manifest, text: str) -> bool:
