@@ -72,27 +72,17 @@ class _Identity(msgspec.Struct, frozen=True, rename="camel"):
     resource_version: str = ""
 
 
-class _NodeNameSpec(msgspec.Struct, frozen=True, rename="camel"):
-    node_name: str | None = None
-
-
-class _PhaseStatus(msgspec.Struct, frozen=True):
-    phase: str | None = None
-
-
 class _Anonymous(msgspec.Struct, frozen=True):
     metadata: _Identity = _Identity()
-    spec: msgspec.Raw = msgspec.Raw(b"{}")
-    status: msgspec.Raw = msgspec.Raw(b"{}")
+    spec: Any = None
+    status: Any = None
 
     @property
     def node(self) -> str:
         """`spec.nodeName` of an unfinished pod, "" when unset or undecodable."""
-        try:
-            phase = _PHASE.decode(self.status).phase
-            return "" if phase in {"Succeeded", "Failed"} else _NODE_NAME.decode(self.spec).node_name or ""
-        except msgspec.DecodeError:
-            return ""
+        spec, status = (part if isinstance(part, dict) else {} for part in (self.spec, self.status))
+        name = "" if status.get("phase") in ("Succeeded", "Failed") else spec.get("nodeName")
+        return name if isinstance(name, str) else ""
 
 
 class _Metadata(msgspec.Struct, frozen=True):
@@ -115,8 +105,6 @@ _METADATA = msgspec.json.Decoder(_Metadata)
 #: A list of objects of any kind.
 METADATA_LIST = msgspec.json.Decoder(_List[_Metadata])
 _ANONYMOUS = msgspec.json.Decoder(_Anonymous)
-_NODE_NAME = msgspec.json.Decoder(_NodeNameSpec)
-_PHASE = msgspec.json.Decoder(_PhaseStatus)
 
 
 class LineBuffer:

@@ -109,6 +109,14 @@ StatusIntent: TypeAlias = (
     UpdatePodGroup | AnnotatePodGroup | UpdateQueueStatus | AnnotateQueue | AnnotateNode | UpdatePodCondition
 )
 _ANNOTATIONS: Final = (AnnotatePodGroup, AnnotateQueue, AnnotateNode)
+#: Intent to the kind of write; of annotations that of the object comes before `Annotations`.
+_WRITES: Final[dict[type, str]] = {
+    UpdatePodGroup: "PodGroup",
+    AnnotatePodGroup: "PodGroupAnnotations",
+    UpdateQueueStatus: "QueueStatus",
+    AnnotateQueue: "QueueAnnotations",
+    AnnotateNode: "NodeAnnotations",
+}
 #: Kind of write, then namespace and name, or uid, of the object.
 StatusKey: TypeAlias = tuple[str, str, str]
 
@@ -134,17 +142,9 @@ _RESPONSE = msgspec.json.Decoder(_StatusResponse)
 
 def key_of(intent: StatusIntent) -> StatusKey:
     """Key of a write: a later write with the same key replaces it. The first part is the kind in metrics."""
-    if isinstance(intent, UpdatePodGroup):
-        return ("PodGroup", intent.namespace, intent.name)
-    if isinstance(intent, AnnotatePodGroup):
-        return ("PodGroupAnnotations", intent.namespace, intent.name)
     if isinstance(intent, UpdatePodCondition):
         return condition_key(intent.uid)
-    if isinstance(intent, UpdateQueueStatus):
-        return ("QueueStatus", "", intent.name)
-    if isinstance(intent, AnnotateNode):
-        return ("NodeAnnotations", "", intent.name)
-    return ("QueueAnnotations", "", intent.name)
+    return _WRITES[type(intent)], getattr(intent, "namespace", ""), intent.name
 
 
 def condition_key(uid: str) -> StatusKey:
@@ -222,16 +222,9 @@ class Statuses(CallWriter[StatusCall]):
                 return await self._write_group(intent, call.term)
             if isinstance(intent, UpdateQueueStatus):
                 return await self._write_queue(intent, call.term)
-            if isinstance(intent, AnnotatePodGroup):
-                body = requests.annotation_changes(intent.annotations, intent.uid)
-                await self._patch(object_path("PodGroup", intent.namespace, intent.name), body, call.term)
-                return DONE
-            path = (
-                object_path("Node", "", intent.name)
-                if isinstance(intent, AnnotateNode)
-                else object_path("Queue", "", intent.name)
-            )
-            await self._patch(path, requests.annotation_changes(intent.annotations), call.term)
+            kind, namespace, name = call.key
+            body = requests.annotation_changes(intent.annotations, getattr(intent, "uid", ""))
+            await self._patch(object_path(kind.removesuffix("Annotations"), namespace, name), body, call.term)
         except (ApiError, Unreachable) as error:
             return self._classify(intent, error, age)
         return DONE
@@ -288,7 +281,7 @@ class Statuses(CallWriter[StatusCall]):
         retry = True
         if found is RetryClass.ABSENT:
             # The object is gone, or only its subresource.
-            plain = isinstance(intent, UpdatePodCondition | AnnotateQueue | AnnotateNode | AnnotatePodGroup)
+            plain = isinstance(intent, (UpdatePodCondition, *_ANNOTATIONS))
             retry = not plain and self._discovery.invalidate()
         elif found is RetryClass.REFUSED:
             retry = not is_uid_mismatch(error)
