@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from capcard_sched.framework.quota.limits import QuotaBound
 from capcard_sched.framework.quota.queue_sums import SumTree
+from capcard_sched.model.annotations import SERVICE_TYPE
 from capcard_sched.model.queue import ancestors
 from capcard_sched.model.resources import CPU_COLUMN, MEMORY_COLUMN
 from capcard_sched.model.status import PLACED_STATUSES, TaskStatus
@@ -160,40 +161,49 @@ class Ledger:
             self._tree.drop(name)
 
     def _reopen_job(self, job: Job, relabeled: Container[str]) -> None:
-        """Rebuild a job from its pods. `relabeled`: uids of the pods on nodes whose cards changed."""
+        """Rebuild a job from its pods, unless their charges stay.
+
+        `relabeled`: uids of the pods on nodes whose cards changed.
+        """
         before = self.jobs.get(job.key)
-        self._close_job(job.key)
-        account = self._open_job(job)
-        booked: dict[int, tuple[TaskClass, Charge, int]] = {}
+        known = _NO_CHARGES if before is None else before.charges
+        charges: dict[str, Charge] = {}
         new: dict[tuple[int, str, str], Charge] = {}  # pods of a class on one node are charged the same
-        charges = before.charges if before is not None else _NO_CHARGES
-        for uid, task in job.tasks.items() if job.count(CHARGED_STATUSES) else ():
-            cls = task.cls
-            if task.status in CHARGED_STATUSES and task.node is not None:
-                charge = charges.get(uid)
-                if (
-                    charge is None
-                    or uid in relabeled
-                    or (charge.class_id, charge.shares, charge.complete)
-                    != (cls.id, self._demands.of(cls).claim.shares, True)
-                ):
-                    kind = cls.id, task.node.name, task.assigned_card
-                    if charge is not None:
-                        charge = self._demands.placed(task, task.node, charge)
-                    elif (charge := new.get(kind)) is None:
-                        charge = new[kind] = self._demands.placed(task, task.node)
-                account.charges[uid] = charge
-                key = id(charge)  # one object for equal pods
-                booked[key] = cls, charge, booked[key][2] + 1 if key in booked else 1
-                if task.status is TaskStatus.RELEASING:
-                    account.leaving.add(uid)
-                    self._release(account, charge)
+        for uid, task in job.tasks.items() if len(job.pending) < len(job.tasks) else ():
+            if task.status not in CHARGED_STATUSES or task.node is None:
+                continue
+            cls, charge = task.cls, known.get(uid)
+            same = cls.id, self._demands.of(cls).claim.shares, True
+            if charge is None or (charge.class_id, charge.shares, charge.complete) != same or uid in relabeled:
+                kind = cls.id, task.node.name, task.assigned_card
+                if charge is not None:
+                    charge = self._demands.placed(task, task.node, charge)
+                elif (charge := new.get(kind)) is None:
+                    charge = new[kind] = self._demands.placed(task, task.node)
+            charges[uid] = charge
+        releasing = TaskStatus.RELEASING
+        leaving = {uid for uid in charges if job.tasks[uid].status is releasing} if job.counts[releasing] else set()
+        if before is not None:
+            place = job, self.queues[job.queue], job.annotations.get(SERVICE_TYPE), charges, leaving
+            if place == (before.job, before.queue, before.service, before.charges, before.leaving):
+                before.admitted = False
+                self._stale[job.queue].add(job.key)
+                return
+            self._close_job(job.key)
+        account = self._open_job(job)
+        account.charges, account.leaving = charges, leaving
+        booked: dict[int, tuple[TaskClass, Charge, int]] = {}
+        for uid, charge in charges.items():
+            key = id(charge)  # one object for equal pods
+            booked[key] = job.tasks[uid].cls, charge, booked[key][2] + 1 if key in booked else 1
         for cls, charge, count in booked.values():
             self._book(account, cls, charge, count)
+        for uid in leaving:
+            self._release(account, charges[uid])
 
     def _open_job(self, job: Job) -> JobAccount:
         queue = self.queues[job.queue]
-        account = self.jobs[job.key] = JobAccount(job, queue, job.phase)
+        account = self.jobs[job.key] = JobAccount(job, queue, job.annotations.get(SERVICE_TYPE), job.phase)
         queue.jobs.add(job.key)
         self._stale[queue.name].add(job.key)
         return account

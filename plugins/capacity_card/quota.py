@@ -248,6 +248,8 @@ class JobAccount(ChargeBook):
 
     job: Job
     queue: QueueAccount
+    #: The annotation from which the service type of its pods follows.
+    service: str | None
     #: The phase that `inqueue` was computed for.
     phase: PodGroupPhase
     #: Charges of the pods that hold quota, by uid.

@@ -52,7 +52,9 @@ def test_an_overcommitted_gang_above_the_quota_reserves_nothing(harness: Callabl
     assert h.job("dead").phase == "Inqueue"
     add(h, "small", 2, 4, declared=8)
     h.settle()
-    assert not h.plugin("capacity-card").ledger.queues["q"].own.inqueue
+    ledger = h.plugin("capacity-card").ledger
+    ledger.recompute()
+    assert not ledger.queues["q"].own.inqueue
     assert h.binds.keys() == {"small-p-0", "small-p-1"}
 
 
