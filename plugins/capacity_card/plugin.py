@@ -166,37 +166,37 @@ class CapacityCard(CardReclaim):
             self._invalid_jobs[reason] = {key: reported for key, reported in invalid.items() if key in alive}
 
     def _report_job(self, session: Session, job: Job) -> None:
-        problem = self.minimum.request_of(job).problem
-        text = INVALID_CARD_REQUEST.render(detail=problem) if problem else ""
-        # Without pods the refusal at enqueue reports it; with pods the annotation is ignored, which needs an event.
-        has_pods = bool(problem) and any(task.status not in COMPLETED_STATUSES for task in job.tasks.values())
-        self._report_once(session, job, INVALID_CARD_REQUEST, text, now=has_pods)
-        value = job.annotations.get(SERVICE_TYPE, "")
-        text = INVALID_SERVICE_TYPE.render(value=value) if value not in ("", "inference", "training") else ""
-        self._report_once(session, job, INVALID_SERVICE_TYPE, text, now=True)
-
-    def _report_once(self, session: Session, job: Job, reason: Reason, message: str, *, now: bool) -> None:
-        invalid = self._invalid_jobs[reason]
-        if not message:
-            invalid.pop(job.key, None)
-            return
-        reported = invalid.setdefault(job.key, False)
-        if now and not reported:
-            session.notice(job, reason, message)
-            invalid[job.key] = True
+        problem, service = self.minimum.request_of(job).problem, job.annotations.get(SERVICE_TYPE, "")
+        known = service in ("", "inference", "training")
+        texts = {
+            INVALID_CARD_REQUEST: INVALID_CARD_REQUEST.render(detail=problem) if problem else "",
+            INVALID_SERVICE_TYPE: "" if known else INVALID_SERVICE_TYPE.render(value=service),
+        }
+        for reason, text in texts.items():
+            invalid = self._invalid_jobs[reason]
+            if not text:
+                invalid.pop(job.key, None)
+            elif not invalid.get(job.key):
+                # Without pods the refusal at enqueue reports a request; with pods it is ignored, which needs an event.
+                has_pods = any(task.status not in COMPLETED_STATUSES for task in job.tasks.values())
+                invalid[job.key] = has_pods or reason is INVALID_SERVICE_TYPE
+                if invalid[job.key]:
+                    session.notice(job, reason, text)
 
     def _report_pods(self, session: Session, job: Job) -> None:
         """Emit events for pending pods without a card name, and for placed pods whose charge cannot be computed."""
-        if not any(self._needs_report(cls) for cls in {task.cls for task in job.tasks.values()}):
+        demands = [self.demands.of(cls) for cls in {task.cls for task in job.tasks.values()}]
+        if not any(demand.unnamed or demand.error for demand in demands):
             self._reported_pods.forget(job.key)
             return
+        charges = self.ledger.jobs[job.key].charges
         found: dict[str, tuple[Task, Reason, str]] = {}
         for uid, task in job.tasks.items():
-            demand = self.demands.of(task.cls)
+            demand, charge = self.demands.of(task.cls), charges.get(uid)
             if demand.unnamed and not demand.error and task.status is TaskStatus.PENDING:
                 row = CARD_NAME_MISSING
                 message = row.render(resource=demand.unnamed, queue=job.queue)
-            elif demand.error and task.status in CHARGED_STATUSES and not self._is_charged(job, uid):
+            elif demand.error and task.status in CHARGED_STATUSES and (charge is None or not charge.complete):
                 row = GET_TASK_REQUEST_RESOURCE_FAILED
                 message = row.render(queue=job.queue, error=demand.error)
             else:
@@ -204,14 +204,6 @@ class CapacityCard(CardReclaim):
             found[uid] = task, row, message
         for uid in self._reported_pods.update(job.key, found):
             session.notice(*found[uid], POD_COMPONENT)
-
-    def _needs_report(self, cls: TaskClass) -> bool:
-        demand = self.demands.of(cls)
-        return bool(demand.unnamed or demand.error)
-
-    def _is_charged(self, job: Job, uid: str) -> bool:
-        charge = self.ledger.jobs[job.key].charges.get(uid)
-        return charge is not None and charge.complete
 
 
 def _card_usage(cards: dict[str, int]) -> str | None:

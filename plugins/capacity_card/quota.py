@@ -267,7 +267,7 @@ class JobAccount(ChargeBook):
 
     def assess(self, quantities: JobQuantities, impossible: QuotaShortage | None) -> None:
         """Replace the job's quantities and update the sums of its queue. `impossible`: its need exceeds a quota."""
-        before = self.pending, self.inqueue, self.elastic
+        pending, inqueue, elastic = self.pending, self.inqueue, self.elastic
         self.impossible = impossible
         self.quantities = quantities
         job = self.job
@@ -281,11 +281,15 @@ class JobAccount(ChargeBook):
             self.inqueue = quantities.need.without(quantities.gated).without(self.allocated)
         self.pending, self.elastic = quantities.pending, quantities.elastic
         self.seen.update(self.pending, self.inqueue)
-        now = self.pending, self.inqueue, self.elastic
         for book in self.queue.books:
             book.version += 1
             book.seen |= self.seen
-            for total, old, new in zip((book.pending, book.inqueue, book.elastic), before, now, strict=True):
-                if old != new:
-                    total.add(old.items(), -1)
-                    total.add(new.items())
+            if pending != self.pending:
+                book.pending -= pending
+                book.pending += self.pending
+            if inqueue != self.inqueue:
+                book.inqueue -= inqueue
+                book.inqueue += self.inqueue
+            if elastic != self.elastic:
+                book.elastic -= elastic
+                book.elastic += self.elastic

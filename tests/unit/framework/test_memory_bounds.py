@@ -63,6 +63,7 @@ def test_caches_of_classes_are_bounded_and_placements_stay_correct() -> None:
             "tolerated taints": predicates._index._tolerated,
             "preferred nodes": nodeorder._index._preferences,
             "demands": h.plugin("capacity-card").demands._demands,
+            "quantities of alike jobs": h.plugin("capacity-card").demands.derived,
         }
         for what, cache in kept.items():
             most[what] = max(most.get(what, 0), len(cache))
