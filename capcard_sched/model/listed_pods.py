@@ -1,4 +1,4 @@
-"""Pods of a list, told apart by their texts: the pods of a workload follow one another and differ in few fields."""
+"""Pods of a list, distinguished by their texts: the pods of a workload follow one another and differ in few fields."""
 
 from __future__ import annotations
 

@@ -104,6 +104,10 @@ def example(kind: type[Any]) -> Any:
             values[field.name] = {"key": held() if nested else "value"}
         elif str(field.type).startswith("tuple"):
             values[field.name] = ()
+        elif str(field.type).startswith("list"):
+            values[field.name] = [example(get_args(field.type)[0])]
+        elif field.type is msgspec.Raw:
+            values[field.name] = msgspec.Raw(b'{"kind":"Pod"}')
         else:
             values[field.name] = "text"
     return kind(**values)
