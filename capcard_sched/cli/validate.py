@@ -196,7 +196,9 @@ class _Checker:
         """Those of all valid scheduler-confs of the input, else those of the built-in one."""
         found = [conf.quota_plugins for conf in self._valid_confs] or [BUILT_IN_PLUGINS]
         names = frozenset(name for one in found for name in one.names)
-        return QuotaPlugins(names, any(one.is_tree for one in found))
+        return QuotaPlugins(
+            names, any(one.is_tree for one in found), charges_unnamed=all(one.charges_unnamed for one in found)
+        )
 
     def _impossible(self, scenario: Scenario) -> None:
         """Errors for workloads whose minimum exceeds a limit of their queue under a scheduler-conf of the input."""

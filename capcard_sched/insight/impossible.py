@@ -46,7 +46,10 @@ class ImpossibleWorkload(NamedTuple):
 
 
 class AdmittedWorkloads:
-    """The cluster of a scenario, objects of its timeline included, with every PodGroup admitted and no pod placed."""
+    """The cluster of a scenario, objects of its timeline included, with no pod placed.
+
+    First no PodGroup is admitted: `card.request` counts for jobs without pods. Then all are.
+    """
 
     def __init__(self, scenario: Scenario) -> None:
         options = SimulationOptions()
@@ -55,6 +58,7 @@ class AdmittedWorkloads:
         cluster.store.observe(watch.observe)
         entries = _all_entries(scenario)
         cluster.load(scenario._replace(entries=(*_nodes_of_cards(entries), *entries), operations=()))
+        self._unadmitted: list[Delta] = watch.drain()
         while waiting := [group for group in cluster.store.list(POD_GROUP) if status(group).get("phase") == "Pending"]:
             for group in waiting:
                 cluster.store.patch(POD_GROUP, *key_of(group), {"status": {"phase": "Inqueue"}})
@@ -63,17 +67,20 @@ class AdmittedWorkloads:
         self._store: Store = cluster.store
         self._deltas: list[Delta] = watch.drain()
 
-    def impossible(self, conf: Conf, registry: Registry) -> Iterator[ImpossibleWorkload]:
+    def impossible(self, conf: Conf, registry: Registry) -> list[ImpossibleWorkload]:
         """The workloads whose minimum exceeds a limit under a scheduler-conf, in order of their PodGroups."""
         core = Core(conf, registry, self._options.scheduler_names, self._options.default_queue)
-        core.apply_all(self._deltas)
-        session = core.open_session(self._store.clock.unix)
-        for key in sorted(session.jobs):
-            job = session.jobs[key]
-            exceeded = session.exceeded_limit(job)
-            group = self._store.get(POD_GROUP, job.namespace, job.name)
-            if exceeded is not None and group is not None:
-                yield ImpossibleWorkload(*self._owner(group), job.queue, exceeded)
+        found: dict[str, ImpossibleWorkload] = {}
+        for deltas in (self._unadmitted, self._deltas):
+            core.apply_all(deltas)
+            session = core.open_session(self._store.clock.unix)
+            for key in sorted(session.jobs.keys() - found.keys()):
+                job = session.jobs[key]
+                exceeded = session.exceeded_limit(job)
+                group = self._store.get(POD_GROUP, job.namespace, job.name)
+                if exceeded is not None and group is not None:
+                    found[key] = ImpossibleWorkload(*self._owner(group), job.queue, exceeded)
+        return [found[key] for key in sorted(found)]
 
     def _owner(self, obj: JsonObject) -> tuple[str, str, str]:
         """Kind, namespace and name of the topmost controller of an object, or of the owner of a bare pod's group."""

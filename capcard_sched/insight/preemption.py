@@ -31,6 +31,8 @@ _CAUSES: Final = {
     "priority": "of no lower priority",
     "same-queue": "of the same queue",
     "service-type": "protected by service type",
+    "no-job": "of pods without a job",
+    "queue-not-reclaimable": "of queues with reclaimable: false",
 }
 
 

@@ -29,7 +29,7 @@ def problems_of(
     for node in snapshot.state.nodes.by_name.values():
         cards = discover_cards(node.labels, node.allocatable).cards
         inventory.resources.update(resource for _, resource in cards.values())
-    inventory.charges_unnamed = _charges_unnamed(snapshot, job)
+    inventory.charges_unnamed = snapshot.conf.quota_plugins.charges_unnamed
     checked = [objects.get("Queue", "", job.queue)] if job is not None and job.queue else []
     if workload is not None:
         checked.append(workload)
@@ -45,11 +45,12 @@ def problems_of(
     ]
     if job is not None and job.queue in snapshot.state.queues:
         queues = snapshot.state.queues
-        own, parents = queues[job.queue], {queue.parent or ROOT for queue in queues.values()}
+        own, parents = queues[job.queue], {name: queue.parent for name, queue in queues.items()}
+        above = {parent or ROOT for parent in parents.values()}
         found += [
             _problem(f"Queue {queue.name}", finding)
             for queue in (own, *ancestors(own, queues))
-            for finding in unenforced(queue, plugins, is_parent=queue.name in parents, shares=shares)
+            for finding in unenforced(queue, parents, plugins, is_parent=queue.name in above, shares=shares)
         ]
     return tuple(dict.fromkeys(found))
 
@@ -62,13 +63,6 @@ def _problem(name: str, finding: Finding) -> ObjectProblem:
         message=finding.message,
         accepted=finding.accepted,
     )
-
-
-def _charges_unnamed(snapshot: CoreSnapshot, job: Job | None) -> bool:
-    """Whether pods without a card name are charged all the same."""
-    classes = {task.cls for task in job.tasks.values()} if job is not None else set()
-    found = [snapshot.dispatch.first("pod_cards", cls) for cls in classes]
-    return any(cards is not None and cards.amount for cards in found)
 
 
 def _name(obj: Json | None) -> str:

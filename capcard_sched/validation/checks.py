@@ -155,7 +155,8 @@ def check_card_name(
     text = annotations.get(keys.CARD_NAME, annotations.get(keys.CARD_NAME_ALIAS, ""))
     key = keys.CARD_NAME if keys.CARD_NAME in annotations or not text else keys.CARD_NAME_ALIAS
     field = annotation_field(key, at)
-    requested = sorted(name for name, amount in requests.items() if amount > 0 and is_card_resource(name, known))
+    named = sorted(name for name in requests if is_card_resource(name, known))
+    requested = [name for name in named if requests[name] > 0]
     try:
         cards = parse_card_name(text)
     except CardSyntaxError as error:
@@ -170,7 +171,8 @@ def check_card_name(
         findings.append(Finding("warning", field, f"<{text}> names a card twice", NAME_FORM))
     if key == keys.CARD_NAME_ALIAS:
         findings.append(Finding("warning", field, f"an old spelling, read as {keys.CARD_NAME}", keys.CARD_NAME))
-    return findings + _match_resources(cards, requested, field)
+    # A request of 0 cards is one: the pod is charged nothing and fits.
+    return findings + _match_resources(cards, requested or named, field)
 
 
 def _match_resources(cards: tuple[str, ...], requested: list[str], field: str) -> list[Finding]:

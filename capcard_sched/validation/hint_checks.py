@@ -5,6 +5,7 @@ The plugins that read them emit the same problems as events.
 
 from __future__ import annotations
 
+import difflib
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from capcard_sched.model.annotations import (
@@ -14,6 +15,7 @@ from capcard_sched.model.annotations import (
     RESOURCE_STRATEGY_WEIGHT,
 )
 from capcard_sched.model.cooldown import COOLDOWN_FORM, cooldown_of
+from capcard_sched.model.queue import ROOT
 from capcard_sched.model.resources import CPU, MEMORY, PODS, VGPU_RESOURCES
 from capcard_sched.model.strategies import STRATEGIES, WEIGHTS_FORM, StrategyError, parse_weights
 from capcard_sched.model.task_topology import FORMS, topology_of
@@ -110,6 +112,8 @@ class QuotaPlugins(NamedTuple):
     names: AbstractSet[str]
     #: Whether `capacity` has `enableHierarchy: true`: the limits of a queue cover the queues below it.
     is_tree: bool = False
+    #: Whether `capacity-card` charges pods without a card name by the resource that they request.
+    charges_unnamed: bool = False
 
 
 def unenforced_limits(
@@ -142,6 +146,27 @@ def unenforced_limits(
         message = f"not enforced: the scheduler-conf has no plugin {_CARD_PLUGIN}"
         found.append(Finding("warning", annotation_field(CARD_QUOTA), message, f"the plugin {_CARD_PLUGIN}"))
     return found
+
+
+def parent_problem(queue: str, parents: Mapping[str, str], missing: str) -> Finding | None:
+    """A warning about a parent that is missing or part of a cycle. `parents`: each queue to its parent, "" for root.
+
+    `missing`: the text that follows the name of a missing queue.
+    """
+    parent = parents.get(queue) or ROOT
+    if parent != ROOT and parent not in parents:
+        known = sorted(parents.keys() - {queue})
+        close = difflib.get_close_matches(parent, known, n=1)
+        meant = f'; did you mean "{close[0]}"?' if close else ""
+        return Finding("warning", "spec.parent", f"queue {parent} {missing}{meant}", ", ".join(known[:10]))
+    chain = [queue]
+    while parent != ROOT and parent in parents and parent not in chain:
+        chain.append(parent)
+        parent = parents[parent] or ROOT
+    if parent != queue or parent == ROOT:
+        return None
+    message = f"the parents form a cycle: {', '.join((*chain, queue))}"
+    return Finding("warning", "spec.parent", message, "parents that lead to root")
 
 
 def _is_limited(field: str, resource: str, plugins: AbstractSet[str]) -> bool:

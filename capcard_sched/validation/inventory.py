@@ -13,6 +13,7 @@ from capcard_sched.model.cards import CARD, CardSyntaxError, discover_cards, is_
 from capcard_sched.model.quantity import QuantityError, base_amount
 from capcard_sched.model.queue import ROOT
 from capcard_sched.validation.checks import Finding, annotation_field
+from capcard_sched.validation.hint_checks import parent_problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -68,6 +69,10 @@ class Inventory:
     def is_parent(self, name: str) -> bool:
         """Whether other queues name this one as their parent."""
         return self._children[name] > 0
+
+    def parent_problem(self, name: str) -> Finding | None:
+        """A warning about the parent of a queue."""
+        return parent_problem(name, self._parents, "is not among the queues in the input")
 
     def limits_above(self, queue: str) -> Iterator[tuple[str, dict[str, int]]]:
         """The ancestors of a queue that have a card quota, nearest first, each with its quota in thousandths."""

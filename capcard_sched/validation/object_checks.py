@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 SERVICE_TYPES: Final = ("inference", "training")
 BOOLEANS: Final = ("true", "false")
 #: Quota plugins of the built-in scheduler-conf.
-BUILT_IN_PLUGINS: Final = QuotaPlugins(frozenset({"capacity-card"}))
+BUILT_IN_PLUGINS: Final = QuotaPlugins(frozenset({"capacity-card"}), charges_unnamed=True)
 #: Queues that always exist.
 BUILT_IN_QUEUES: Final = frozenset({"default", "root"})
 OUR_SCHEDULERS: Final = frozenset({"capcard-sched", "volcano"})
@@ -103,6 +103,7 @@ def check_objects(
     `plugins`: those of the scheduler-conf, of the built-in one by default. `shares`: resources of shared devices.
     """
     inventory = Inventory(objects)
+    inventory.charges_unnamed = plugins.charges_unnamed
     found = [
         (index, finding)
         for index, obj in enumerate(objects)
@@ -135,6 +136,8 @@ def check_object(
         findings += unenforced_limits(
             name, limits, annotations, plugins, is_parent=inventory.is_parent(name), shares=shares
         )
+        problem = inventory.parent_problem(name)
+        findings += [problem] if problem is not None else []
         namespaces = annotations.get(keys.QUEUE_NAMESPACES)
         if namespaces is not None and namespace_rule(namespaces).problem:
             message = f"{namespace_rule(namespaces).problem}; the queue accepts no namespace"
@@ -255,7 +258,7 @@ def _request_against(
     used: dict[str, int] = {}
     for template, (cards, amount) in zip(templates, named, strict=True):
         if cards:
-            key = "|".join(cards)
+            key = _order_of(request, cards)
             used[key] = used.get(key, 0) + amount * template.replicas
     for key in sorted(request.keys() - used.keys()):  # the pod templates cover the others
         yield from _check_feasible(key.split("|"), queue, inventory, field)
@@ -265,6 +268,11 @@ def _request_against(
         if request.get(key, 0) != used.get(key, 0):
             requested, needed = request.get(key, 0) / CARD, used.get(key, 0) / CARD
             yield Finding("warning", field, f"requests {requested:g} x {key}, but the pods use {needed:g}")
+
+
+def _order_of(request: Mapping[str, int], cards: Sequence[str]) -> str:
+    """The key of a request for the same alternatives, whatever their order; else that of the pods."""
+    return next((key for key in request if set(key.split("|")) == set(cards)), "|".join(cards))
 
 
 def _template(template: Template, obj: Json, inventory: Inventory) -> Iterator[Finding]:
@@ -285,8 +293,8 @@ def _template(template: Template, obj: Json, inventory: Inventory) -> Iterator[F
     if not (_is_unnamed(annotations) and (inventory.charges_unnamed or _has_hidden_card(template, obj))):
         at, requests = template.metadata_path, template.requests()
         yield from check_card_name(annotations, requests, known=inventory.resources, at=at)
-    cards, _ = _cards(template, obj, inventory)
-    if cards:
+    cards, amount = _cards(template, obj, inventory)
+    if cards and amount:
         queue, _ = _queue(obj, [template])
         yield from _check_feasible(cards, queue, inventory, annotation_field(keys.CARD_NAME, template.metadata_path))
 

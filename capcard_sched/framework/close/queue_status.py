@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
 
 from capcard_sched.framework.close.write_conflict_backoff import WriteConflictBackoff
@@ -109,9 +108,9 @@ class QueueWarnings:
     def __init__(self, plugins: QuotaPlugins) -> None:
         """`plugins`: those of the scheduler-conf."""
         self._plugins = plugins
-        #: Queue to its parent, and parent to the number of queues right below it.
+        #: Queue to its parent, and parent to the queues right below it.
         self._parents: dict[str, str] = {}
-        self._children: Counter[str] = Counter()
+        self._children: dict[str, set[str]] = {}
         #: Warnings by queue.
         self._reported: ReportOnce[str, str] = ReportOnce()
 
@@ -119,7 +118,7 @@ class QueueWarnings:
         """Checks the changed queues. O(changed and deleted queues)."""
         changed = session.changed
         names = {*session.queues, *self._reported, *self._parents} if changed.everything else changed.queues
-        for name in sorted(names | session.state.deleted_queues.keys() | self._count_children(session, names)):
+        for name in sorted(names | session.state.deleted_queues.keys() | self._affected(session, names)):
             queue = session.queues.get(name)
             warnings: list[str] = []
             if queue is not None:
@@ -131,24 +130,31 @@ class QueueWarnings:
             ref = ObjectRef("Queue", "", name)
             session.report.add_warnings(ref, self._reported.update(name, warnings))
 
-    def _count_children(self, session: Session, names: AbstractSet[str]) -> set[str]:
-        """Notes the parents of changed queues; the queues that became parents or stopped being parents."""
-        before: Counter[str] = Counter()
+    def _affected(self, session: Session, names: AbstractSet[str]) -> set[str]:
+        """Notes the parents of changed queues.
+
+        Returns their parents, before and now, and the children of queues that came or went.
+        """
+        found: set[str] = set()
         for name in names:
-            queue = session.queues.get(name)
-            parent = "" if queue is None or name == ROOT else queue.parent or ROOT
-            known = self._parents.pop(name, "")
-            if parent:
-                self._parents[name] = parent
-            for one, change in ((known, -1), (parent, 1)):
-                before.setdefault(one, self._children[one])
-                self._children[one] += change
-        return {one for one, count in before.items() if one and (count > 0) != (self._children[one] > 0)}
+            queue, known = session.queues.get(name), self._parents.pop(name, None)
+            if known is not None:
+                self._children[known].discard(name)
+                if not self._children[known]:
+                    del self._children[known]
+                found.add(known)
+            if queue is not None and name != ROOT:
+                parent = self._parents[name] = queue.parent or ROOT
+                self._children.setdefault(parent, set()).add(name)
+                found.add(parent)
+            if (queue is None) != (known is None):
+                found |= self._children.get(name, set())
+        return found
 
     def _warnings(self, queue: Queue, shares: AbstractSet[str]) -> list[tuple[reasons.Reason, str]]:
         found: list[tuple[reasons.Reason, str]] = []
-        is_parent = self._children[queue.name] > 0
-        findings = unenforced(queue, self._plugins, is_parent=is_parent, shares=shares)
+        is_parent = queue.name in self._children
+        findings = unenforced(queue, self._parents, self._plugins, is_parent=is_parent, shares=shares)
         if findings:
             detail = "; ".join(f"{finding.field}: {finding.message}" for finding in findings)
             row = reasons.LIMIT_NOT_ENFORCED

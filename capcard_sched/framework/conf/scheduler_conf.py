@@ -66,7 +66,12 @@ class Conf(msgspec.Struct, frozen=True):
         """What decides which limits of queues have an effect."""
         capacity = self.option("capacity")
         names = frozenset(option.name for tier in self.tiers for option in tier)
-        return QuotaPlugins(names, capacity is not None and capacity.switches["enableHierarchy"])
+        cards = self.option("capacity-card")
+        return QuotaPlugins(
+            names,
+            is_tree=capacity is not None and capacity.switches["enableHierarchy"],
+            charges_unnamed=cards is not None and cards.raw_arguments.get("unnamedCards") == "infer",
+        )
 
 
 class ConfResult(NamedTuple):

@@ -111,6 +111,7 @@ class _Diagnoser:
             exceeded=session.exceeded_limit(job),
             quota=self._limits.quota(queue),
             quota_problem=self._limits.quota_problem(queue),
+            guaranteed=any(one.guarantee for name, one in self._snapshot.state.queues.items() if name != job.queue),
             declared=self._declared(),
             counted=self._counted(),
         )

@@ -41,6 +41,8 @@ class DiagnosisInput(NamedTuple):
     #: The card quota of the queue in thousandths, and why the annotation is invalid.
     quota: Mapping[str, int]
     quota_problem: str
+    #: Whether other queues have guarantees.
+    guaranteed: bool
     #: Cards that `card.request` declares, and those that the pods request; in thousandths.
     declared: Mapping[str, int]
     counted: Mapping[str, int]

@@ -26,7 +26,8 @@ def queue_uses(snapshot: CoreSnapshot) -> tuple[QueueUse, ...]:
     for queue in queues.values():
         for above in ancestors(queue, queues):
             usage[above.name] += queue.allocated
-    plugins, parents = snapshot.conf.quota_plugins, {queue.parent or ROOT for queue in queues.values()}
+    plugins, parents = snapshot.conf.quota_plugins, {name: queue.parent for name, queue in queues.items()}
+    with_children = {parent or ROOT for parent in parents.values()}
     found: list[QueueUse] = []
     # A deleted queue with live pods stays visible.
     for name, queue in sorted(queues.items()):
@@ -47,7 +48,7 @@ def queue_uses(snapshot: CoreSnapshot) -> tuple[QueueUse, ...]:
                 for finding in check_card_quota(queue.annotations.get(CARD_QUOTA, ""))
                 if finding.severity == "error"
             ),
-            *unenforced(queue, plugins, is_parent=name in parents, shares=snapshot.state.shares),
+            *unenforced(queue, parents, plugins, is_parent=name in with_children, shares=snapshot.state.shares),
         ]
         warnings = tuple(f"{finding.field}: {finding.message}" for finding in findings)
         state = queue.state or "Open"

@@ -1,4 +1,4 @@
-"""Sentences of a diagnosis: amounts, lists of names, and the reasons why no node fits."""
+"""Sentences of a diagnosis: amounts, lists of names, the reasons why no node fits, and quotas."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from capcard_sched.model.diagnosis import MOST_LISTED, LimitUse
-from capcard_sched.model.quantity import is_in_bytes
+from capcard_sched.model.quantity import in_units, is_in_bytes
 from capcard_sched.model.quoting import plural
 from capcard_sched.model.selectors import BLOCKING_EFFECTS
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _MOST_NAMES: Final = 4
 #: Nodes that get a sentence each.
 _MOST_NODES: Final = 3
+#: Taints that the node controller sets: a node that is not ready needs repair, not a toleration.
+_CONDITIONS: Final = "node.kubernetes.io/"
 #: Similarity above which a name is suggested.
 _CLOSE: Final = 0.6
 _MEBI, _GIBI = 2**20, 2**30
@@ -157,7 +159,8 @@ def nodes(data: DiagnosisInput) -> list[str]:
             facts.append(
                 f"{node.name} is {how} ({amount_of(row.card, node.free)} of {amount_of(row.card, node.total)} free)"
             )
-        facts += [f"Toleration for {node.name}: {_toleration(node.excluded)}" for node in row.tainted[:1]]
+        chosen = [node for node in row.tainted if not node.excluded.startswith(_CONDITIONS)]
+        facts += [f"Toleration for {node.name}: {_toleration(node.excluded)}" for node in chosen[:1]]
     return facts
 
 
@@ -188,4 +191,104 @@ def _quota_is_free(data: DiagnosisInput) -> list[str]:
             facts.append(f"Quota is not the reason: {free}")
         else:
             facts.append(f"Quota is too small as well: {free}, and {amount_of(row.resource, needed)} are needed")
+    return facts
+
+
+# --- quotas ---------------------------------------------------------------------------------------------------------
+
+
+def over_quota(data: DiagnosisInput, *, gang: bool = False) -> tuple[str, list[str]]:
+    """Summary and facts of pods for which the queue or an ancestor lacks quota.
+
+    `gang`: other pods of the gang fit, and none starts alone.
+    """
+    assert data.quota_refusal is not None
+    figures = data.quota_refusal.figures
+    assert figures is not None
+    keys = figures.resource.split("|")
+    rows = [row for key in keys if (row := _tightest(data, key)) is not None]
+    if not rows:
+        return plain(data.quota_refusal.message), []
+    queues = list(dict.fromkeys(row.queue for row in rows))
+    above = f", {form(len(queues), 'an ancestor', 'with ancestors')} of {data.queue.name},"
+    of = f"{form(len(queues), 'Queue', 'Queues')} {' and '.join(queues)}{above if queues != [data.queue.name] else ''}"
+    has = form(len(queues), "has", "have")
+    pods = sum(len(pods.names) for pods in data.pending if pods.outcome == "refused")
+    per_pod = rows[0].requested_per_pod or in_units(figures.resource, figures.requested)
+    names = " or ".join(row.resource for row in rows)
+    verb, each = ("needs", "") if pods == 1 else ("need", " each")
+    needs, starts = f"{plural(pods, 'pending pod')} {verb} {quantity(names, per_pod)}{each}", pods
+    if gang and len(data.pod_cards) == 1:
+        starts = max(1, data.job.min_available - data.job.ready_tasks)
+        needs = f"the gang needs {quantity(names, starts * per_pod)}"
+    used = " and ".join(
+        amounts(row.resource, row.used, row.quota) + (f" of queue {row.queue}" if len(queues) > 1 else "")
+        for row in rows
+    )
+    if any(row.over for row in rows):
+        over = sum(row.over for row in rows)
+        summary = f"{of} {form(len(queues), 'is', 'are')} over {form(len(queues), 'its', 'their')} quota by "
+        summary += f"{amount_of(names, over)}: {used} used; {needs}"
+    elif not any(row.free for row in rows):
+        left = f"left: {used} used" if any(row.quota for row in rows) else f"for {names}"
+        summary = f"{of} {has} no quota {left}; {needs}"
+    else:
+        summary = f"{of} {has} too little quota left: {used} used; {needs}"
+    facts = _remedies(data, rows, per_pod, starts, gang=gang)
+    for row in rows:
+        facts += users(row)
+    return summary, facts
+
+
+def _tightest(data: DiagnosisInput, resource: str) -> LimitUse | None:
+    """The limit that refuses one pod: that of the queue, else of its nearest ancestor; that of the queue for none."""
+    rows = [row for row in data.limits if row.resource == resource]
+    short = [row for row in rows if row.free is not None and row.free < row.requested_per_pod]
+    return next(iter((*short, *rows)), None)
+
+
+def _remedies(data: DiagnosisInput, rows: Sequence[LimitUse], per_pod: float, starts: int, *, gang: bool) -> list[str]:
+    """What has to become free, or which quota is needed. `rows`: the limit of each alternative; `starts`: pods."""
+    if any(row.quota is None for row in rows):
+        return []
+    if len(rows) == 1:
+        row = rows[0]
+        pods = starts if gang and len(data.pod_cards) == 1 else 1
+        missing = row.used + pods * per_pod - (row.quota or 0.0)
+        if missing <= 0:  # pods of other templates take the rest
+            return []
+        released = f"{quantity(row.resource, missing)} of queue {row.queue} {form(missing, 'becomes', 'become')} free"
+        quota = amount_of(row.resource, row.used + pods * per_pod)
+        return [f"The {'gang' if gang else 'next pod'} starts when {released}, or with a quota of {quota}"]
+    # A quota of one queue helps where the other queues of the chain have enough left.
+    rest = [
+        other.free
+        for row in rows
+        for other in data.limits
+        if other.resource == row.resource and other.queue != row.queue and other.free is not None
+    ]
+    if len({row.queue for row in rows}) > 1 or min(rest, default=per_pod) < per_pod:
+        return []
+    if min(rest, default=starts * per_pod) < starts * per_pod:
+        if gang:
+            return []
+        starts = 1
+    who = "The gang starts" if gang else "The next pod starts" if starts == 1 else f"All {starts} start"
+    more = max(starts * per_pod + row.used - (row.quota or 0.0) for row in rows)
+    names = " or ".join(row.resource for row in rows)
+    where = "" if rows[0].queue == data.queue.name else f" in queue {rows[0].queue}"
+    return [f"{who} with a quota of {amount_of(names, more)} more of either card{where}"]
+
+
+def users(row: LimitUse | None) -> list[str]:
+    """The users of a limit, and the reservations."""
+    if row is None:
+        return []
+    facts = []
+    if row.users:
+        facts.append(f"{row.resource} used in queue {row.queue}: {holders(row, row.users)}")
+    if row.reservations:
+        facts.append(
+            f"{row.resource} reserved in queue {row.queue} (limits admission only): {holders(row, row.reservations)}"
+        )
     return facts

@@ -8,6 +8,7 @@ from capcard_sched.framework.close.podgroups import refusal_of
 from capcard_sched.framework.explain import sentences
 from capcard_sched.framework.explain.sentences import amount_of, amounts, form, nearest, quantity
 from capcard_sched.model import reasons
+from capcard_sched.model.annotations import CARD_REQUEST
 from capcard_sched.model.quantity import in_units
 from capcard_sched.model.quoting import plural
 from capcard_sched.model.resources import CPU, MEMORY
@@ -155,6 +156,8 @@ def _over_every_limit(data: DiagnosisInput) -> list[str]:
     minimum = (
         f"the minimum of {plural(data.job.min_available, 'pod')} needs" if data.job.min_available > 1 else "it needs"
     )
+    if not data.tasks and found.resource in data.declared:
+        minimum = f"by {CARD_REQUEST} it needs"
     if not limit and queue == data.queue.name and (cause := _without_quota(data, found.resource)):
         return [f"queue {queue} has no quota for {resource}: {cause}"]
     return [f"{minimum} {quantity(resource, needed)}, and the quota of queue {queue} is {amount_of(resource, limit)}"]
@@ -210,6 +213,8 @@ def _larger_than_cluster(data: DiagnosisInput) -> list[str]:
     resource = figures.resource
     needed, most = in_units(resource, figures.requested), in_units(resource, figures.limit)
     has = f"the cluster has {amount_of(resource, most)} for queue {data.queue.name}"
+    if data.guaranteed:
+        has += " beside the guarantees of other queues"
     return [f"it needs {quantity(resource.replace('|', ' or '), needed)}, and {has}"]
 
 
@@ -255,7 +260,7 @@ def _admission_shortage(data: DiagnosisInput, figures: Figures) -> tuple[str, li
     missing = quantity(resource, needed - max(0.0, limit - taken))
     quota = amount_of(resource, taken + needed)
     facts = [f"It is admitted when {missing} of {where} become free, or with a quota of {quota}"]
-    facts += _users(row)
+    facts += sentences.users(row)
     if resource in (CPU, MEMORY):
         facts += [
             f"Cards are not the reason: queue {other.queue} has {amount_of(other.resource, other.free)} of "
@@ -269,20 +274,6 @@ def _admission_shortage(data: DiagnosisInput, figures: Figures) -> tuple[str, li
 def _limiting_row(data: DiagnosisInput, resource: str, limit: float) -> LimitUse | None:
     rows = [row for row in data.limits if row.resource in (resource, *resource.split("|"))]
     return next((row for row in rows if row.resource == resource and row.quota == limit), rows[0] if rows else None)
-
-
-def _users(row: LimitUse | None) -> list[str]:
-    if row is None:
-        return []
-    facts = []
-    if row.users:
-        facts.append(f"{row.resource} used in queue {row.queue}: {sentences.holders(row, row.users)}")
-    if row.reservations:
-        facts.append(
-            f"{row.resource} reserved in queue {row.queue} (limits admission only): "
-            f"{sentences.holders(row, row.reservations)}"
-        )
-    return facts
 
 
 # --- placement ------------------------------------------------------------------------------------------------------
@@ -304,7 +295,7 @@ def _not_placed(data: DiagnosisInput) -> StageResult:
         return StageResult("GangWaiting", *_gang(data, counts["schedulable"]))
     if counts["refused"]:
         if data.quota_refusal is not None:
-            return StageResult("OverQuota", *_over_quota(data))
+            return StageResult("OverQuota", *sentences.over_quota(data))
         found = next(pods for pods in data.pending if pods.outcome == "refused")
         own = found.refusal is not None and not found.refusal.plugin  # of the framework: FIFO queues, deadlines
         return StageResult("NotTried" if own else "OverQuota", sentences.capital(sentences.plain(found.message)))
@@ -325,7 +316,7 @@ def _gang(data: DiagnosisInput, fitting: int) -> tuple[str, list[str]]:
     summary += f", and the gang starts with {job.min_available}"
     facts = []
     if any(pods.outcome == "refused" for pods in data.pending) and data.quota_refusal is not None:
-        over, more = _over_quota(data)
+        over, more = sentences.over_quota(data, gang=True)
         return f"{summary}: {sentences.lower(over)}", more
     for row in data.capacity:
         enough = [node for node in row.candidates if node.free >= row.per_pod]
@@ -336,47 +327,3 @@ def _gang(data: DiagnosisInput, fitting: int) -> tuple[str, list[str]]:
     if facts:
         summary += f": {sentences.lower(facts.pop(0))}"
     return summary, [*facts, *sentences.nodes(data)]
-
-
-def _over_quota(data: DiagnosisInput) -> tuple[str, list[str]]:
-    assert data.quota_refusal is not None
-    figures = data.quota_refusal.figures
-    assert figures is not None
-    keys = figures.resource.split("|")
-    own = [row for row in data.limits if row.resource in keys and row.queue == data.queue.name]
-    above = [row for row in data.limits if row.resource in keys and row.queue != data.queue.name]
-    short = [row for row in above if row.free is not None and row.free < row.requested_per_pod]
-    rows = own
-    if len(keys) == 1 and short and not (own and (own[0].free or 0) < own[0].requested_per_pod):
-        rows = short[:1]
-    if not rows:
-        return sentences.plain(data.quota_refusal.message), []
-    queue = rows[0].queue
-    of = f"Queue {queue}" if queue == data.queue.name else f"Queue {queue}, an ancestor of {data.queue.name},"
-    pods = sum(len(pods.names) for pods in data.pending if pods.outcome == "refused")
-    per_pod = rows[0].requested_per_pod or in_units(figures.resource, figures.requested)
-    names = " or ".join(row.resource for row in rows)
-    verb, each = ("needs", "") if pods == 1 else ("need", " each")
-    needs = f"{plural(pods, 'pending pod')} {verb} {quantity(names, per_pod)}{each}"
-    used = " and ".join(amounts(row.resource, row.used, row.quota) for row in rows)
-    if any(row.over for row in rows):
-        over = sum(row.over for row in rows)
-        summary = f"{of} is over its quota by {amount_of(names, over)}: {used} used; {needs}"
-    elif not any(row.free for row in rows):
-        left = f"left: {used} used" if any(row.quota for row in rows) else f"for {names}"
-        summary = f"{of} has no quota {left}; {needs}"
-    else:
-        summary = f"{of} has too little quota left: {used} used; {needs}"
-    facts = []
-    if len(rows) == 1 and rows[0].quota is not None:
-        row = rows[0]
-        missing = row.used + per_pod - (row.quota or 0.0)
-        released = f"{quantity(row.resource, missing)} of queue {row.queue} {form(missing, 'becomes', 'become')} free"
-        quota = amount_of(row.resource, row.used + per_pod)
-        facts.append(f"The next pod starts when {released}, or with a quota of {quota}")
-    elif len(rows) > 1:
-        start = "The next pod starts" if pods == 1 else f"All {pods} start"
-        facts.append(f"{start} with a quota of {amount_of(names, pods * per_pod)} more of either card")
-    for row in rows:
-        facts += _users(row)
-    return summary, facts

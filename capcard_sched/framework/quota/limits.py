@@ -10,10 +10,10 @@ import numpy as np
 
 from capcard_sched.model.refusal import Figures, Refusal
 from capcard_sched.model.resources import CPU, MEMORY, PODS
-from capcard_sched.validation.hint_checks import unenforced_limits
+from capcard_sched.validation.hint_checks import parent_problem, unenforced_limits
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from capcard_sched.framework.api.node_view import Rows
@@ -89,14 +89,23 @@ def limiting_total(total: Vector, guaranteed: Vector, shares: Rows) -> Vector:
     return found
 
 
-def unenforced(queue: Queue, plugins: QuotaPlugins, *, is_parent: bool, shares: AbstractSet[str]) -> list[Finding]:
-    """Warnings about limits of a queue without effect. `shares`: resources of shared devices."""
+def unenforced(
+    queue: Queue, parents: Mapping[str, str], plugins: QuotaPlugins, *, is_parent: bool, shares: AbstractSet[str]
+) -> list[Finding]:
+    """Warnings about limits without effect: of the queue, and of a parent that is missing or part of a cycle.
+
+    `parents`: each queue to its parent, "" for root; `shares`: resources of shared devices.
+    """
     limits = {
         "capability": queue.capability or {},
         "deserved": queue.deserved or {},
         "guarantee": queue.guarantee or {},
     }
-    return unenforced_limits(queue.name, limits, queue.annotations, plugins, is_parent=is_parent, shares=shares)
+    found = unenforced_limits(queue.name, limits, queue.annotations, plugins, is_parent=is_parent, shares=shares)
+    if not plugins.is_tree:  # the tree of capacity reports its own faults
+        problem = parent_problem(queue.name, parents, "does not exist: limits of a parent do not apply")
+        found += [problem] if problem is not None else []
+    return found
 
 
 def tightest(bounds: Iterable[QuotaBound], wanted: int) -> tuple[int, Sequence[QuotaBound]]:

@@ -171,10 +171,13 @@ def test_a_minimum_above_the_quota_of_its_queue_is_an_error(tmp_path: Path, caps
     job = "apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nmetadata: {name: %s}\nspec:\n  queue: q\n"
     write(tmp_path, "2.yaml", job % "dead" + f"  tasks:{task}")
     write(tmp_path, "3.yaml", job % "elastic" + f"  minAvailable: 1\n  tasks:{task}")
+    declares = "declares, annotations: {volcano.sh/card.request: '{\"A\": 16}'}"
+    write(tmp_path, "4.yaml", job % declares + f"  minAvailable: 1\n  tasks:{task}")
     status, found = report(capsys, str(tmp_path))
     assert status == 2
     errors = [(row["object"], row["message"]) for row in found["findings"] if row["severity"] == "error"]
-    assert errors == [("Job dead", "can never start: needs 16, quota is 8 (A of queue q)")]
+    message = "can never start: needs 16, quota is 8 (A of queue q)"
+    assert errors == [("Job dead", message), ("Job declares", message)]
 
 
 def test_a_card_that_an_ancestor_does_not_list_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -88,6 +88,26 @@ def test_a_limit_of_a_parent_without_effect_below_it_is_reported(
     assert [message for _, message in h.step().report.warnings] == ([expected] if details else [])
 
 
+def test_a_parent_that_is_missing_or_part_of_a_cycle_is_reported() -> None:
+    h = Harness(CONF % "capacity-card")
+    h.queue("team", parent="dpt")
+    h.queue("dept")
+    missing = "spec.parent: queue dpt does not exist: limits of a parent do not apply"
+    assert [(ref.name, message) for ref, message in h.step().report.warnings] == [
+        ("team", f'{missing}; did you mean "dept"?')
+    ]
+    h.queue("dpt")
+    h.step()
+    h.delete_queue("dpt")
+    assert [ref.name for ref, _ in h.step().report.warnings] == ["team"]
+    h.queue("dept", parent="team")
+    h.queue("team", parent="dept")
+    assert {(ref.name, message) for ref, message in h.step().report.warnings} == {
+        ("dept", "spec.parent: the parents form a cycle: dept, team, dept"),
+        ("team", "spec.parent: the parents form a cycle: team, dept, team"),
+    }
+
+
 def test_the_log_gets_each_warning_once() -> None:
     h = Harness(CONF % "proportion")
     h.queue("q", cards={"A": 1})

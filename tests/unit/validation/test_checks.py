@@ -82,7 +82,7 @@ POD_CASES = [
     PodCase("a card twice", "A|A", {"nvidia.com/gpu": 1000}, [("warning", "names a card twice")]),
     PodCase("a card without a name", None, {"nvidia.com/gpu": 1000}, [("warning", "without volcano.sh/card.name")]),
     PodCase("a name without a card", "H200", {"cpu": 1000}, [("warning", "no container requests a resource")]),
-    PodCase("a request of none", "H200", {"nvidia.com/gpu": 0}, [("warning", "no container requests a resource")]),
+    PodCase("a request of none, which fits", "H200", {"nvidia.com/gpu": 0}, []),
     PodCase(
         "a whole name on a share", "A", {"nvidia.com/gpu.shared": 1000}, [("error", "is counted by nvidia.com/gpu")]
     ),
@@ -356,3 +356,26 @@ def test_a_misspelt_or_misplaced_annotation_comes_first_and_without_its_conseque
 ) -> None:
     found = [finding.message for _, finding in check_objects([_workload(own, template)])]
     assert [message[: len(start)] for message, start in zip(found, messages, strict=True)] == messages
+
+
+@pytest.mark.parametrize(
+    "own, template, queues, message",
+    [
+        ({"volcano.sh/card.request": '{"B|A": 2}'}, {"volcano.sh/card.name": "A|B"}, [], None),
+        ({"volcano.sh/card.request": '{"B|A": 3}'}, {"volcano.sh/card.name": "A|B"}, [],
+         "requests 3 x B|A, but the pods use 2"),
+        ({"volcano.sh/card.request": ""}, {}, [], None),
+        ({"volcano.sh/card.request": ""}, {}, [{"name": "q", "parent": "dpt"}, {"name": "dept", "parent": ""}],
+         'queue dpt is not among the queues in the input; did you mean "dept"?'),
+        ({"volcano.sh/card.request": ""}, {}, [{"name": "q", "parent": "q"}], "the parents form a cycle: q, q"),
+    ],
+)  # fmt: skip
+def test_objects_are_compared_with_each_other(
+    own: dict[str, str], template: dict[str, str], queues: list[dict[str, str]], message: str | None
+) -> None:
+    """Pods without a card name are charged by their resource under the built-in scheduler-conf: no finding."""
+    objects = [
+        {"kind": "Queue", "metadata": {"name": queue["name"]}, "spec": {"parent": queue["parent"]}} for queue in queues
+    ]
+    found = [finding.message for _, finding in check_objects([*objects, _workload(own, template)])]
+    assert found == ([] if message is None else [message])
