@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -118,45 +117,6 @@ def test_overcommit_admits_pods_that_the_plain_limit_then_holds(harness: Callabl
     h.step()
     assert h.binds == {}
     assert scalar("H200", 1000, 5000, 4000) in h.event_messages("Pod", "p0")
-
-
-def test_shares_of_cards_are_cards_of_their_own(harness: Callable[..., Harness]) -> None:
-    card = "NVIDIA-A100-80GB/mps-80g*1/8"
-    h = harness()
-    h.node(
-        "n1",
-        labels={
-            "nvidia.com/gpu.product": "NVIDIA-A100-80GB",
-            "nvidia.com/gpu.memory": "81920",
-            "nvidia.com/gpu.replicas": "8",
-        },
-        resources={"nvidia.com/gpu.shared": 32},
-    )
-    h.queue("q", cards={card: 32})
-    h.group("g", phase="Pending", min_member=16, annotations={"volcano.sh/card.request": json.dumps({card: 16})})
-    h.step()
-    assert h.phases["g"] == "Inqueue"
-    for i in range(16):
-        h.pod(f"p{i}", card=card, requests={"cpu": 1, "nvidia.com/gpu.shared": 1})
-    h.step()
-    assert len(h.binds) == 16
-    assert h.plugin("capacity-card").ledger.queues["q"].own.allocated.cards == {card: 16000}
-
-
-def test_a_whole_gang_is_admitted_and_bound(harness: Callable[..., Harness]) -> None:
-    h = harness()
-    h.gpu_node("n1", card="A100", count=8)
-    h.queue("q", cards={"A100": 5}, capability={"cpu": "100", "memory": "500Gi"})
-    h.group("g", phase="Pending", min_member=4, annotations={"volcano.sh/card.request": '{"A100":4}'})
-    h.session()
-    assert verdict(h) is None
-    h.plugin("capacity-card").job_enqueued(h.job("g"))
-    h.plugin("capacity-card").ledger.recompute()
-    assert h.plugin("capacity-card").ledger.queues["q"].own.inqueue.cards == {"A100": 4000}
-    for i in range(4):
-        h.pod(f"p{i}", card="A100", cards=1)
-    h.step()
-    assert len(h.binds) == 4
 
 
 @pytest.mark.parametrize(

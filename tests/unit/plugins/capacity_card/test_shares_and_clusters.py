@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from capcard_sched.plugins.capacity_card.charge import CPU_KEY
 from capcard_sched.testing import Harness
-from tests.unit.plugins.capacity_card.admission import allocated, running, scalar
+from tests.unit.plugins.capacity_card.admission import allocated, running
 
 GPU = "nvidia.com/gpu"
 
@@ -14,29 +14,6 @@ GPU = "nvidia.com/gpu"
 def order(h: Harness) -> list[str]:
     session = h.session()
     return sorted(session.queues, key=lambda name: (h.plugin("capacity-card").queue_order(session.queues[name]), name))
-
-
-def test_a_lost_node_leaves_running_pods_charged(harness: Callable[..., Harness]) -> None:
-    h = harness()
-    h.gpu_node("n1", card="H200", count=4)
-    h.gpu_node("n2", card="H200", count=4)
-    h.queue("q", cards={"H200": 8})
-    running(h, 4, node="n1", group="one")
-    running(h, 4, node="n2", group="two")
-    h.step()
-    h.delete_node("n2")
-    h.group("g")
-    h.pod("p", card="H200", cards=1)
-    h.step()
-    plugin = h.plugin("capacity-card")
-    assert plugin.inventory.totals == {"H200": 4000}
-    assert allocated(h) == {"H200": 8000}
-    assert scalar("H200", 1000, 9000, 8000) in h.event_messages("Pod", "p")
-    for i in range(4):
-        h.delete_pod(f"two-p-{i}")
-    h.step()
-    assert allocated(h) == {"H200": 4000}
-    assert h.pod_message("p") == "0/1 nodes are unavailable: 1 Insufficient nvidia.com/gpu."
 
 
 def test_a_card_is_known_as_long_as_a_pod_holds_it(harness: Callable[..., Harness]) -> None:
@@ -100,21 +77,6 @@ def test_a_resliced_node_leaves_the_quota_alone(harness: Callable[..., Harness])
     assert plugin.ledger.queues["q"].quota.limit("H200/mig-1g.18gb-mixed") == 3000
     assert h.binds == {"other": "n1"}
     assert "no resource name found for card <H200/mig-1g.18gb-mixed>" in h.pod_message("p")
-
-
-def test_a_lowered_quota_blocks_only_new_pods(harness: Callable[..., Harness]) -> None:
-    h = harness()
-    h.gpu_node("n1", card="H200", count=16)
-    h.queue("q", cards={"H200": 8})
-    running(h, 8)
-    h.step()
-    h.queue("q", cards={"H200": 4})
-    h.group("g")
-    h.pod("p", card="H200", cards=1)
-    result = h.step()
-    assert allocated(h) == {"H200": 8000}
-    assert result.report.evicted == []
-    assert scalar("H200", 1000, 9000, 4000) in h.event_messages("Pod", "p")
 
 
 def test_the_lower_share_is_served_first(harness: Callable[..., Harness]) -> None:
