@@ -52,21 +52,6 @@ def test_a_pod_that_is_not_known_gives_nothing_back() -> None:
     assert _uses(node) == [CardUsage(1, 1000, 0)]
 
 
-def test_a_gang_that_does_not_fit_leaves_nothing_behind() -> None:
-    node = ledger("A:10000", "B:10000")
-    wanted = request("1x1000 c100")
-
-    for uid in ("one", "two"):
-        found = choose_cards(node.cards, wanted, BINPACK)
-        assert isinstance(found, DeviceChoice)
-        node.book(uid, found.shares)
-    assert isinstance(choose_cards(node.cards, wanted, BINPACK), NoChoice)
-    for uid in ("two", "one"):
-        node.release(uid)
-
-    assert node.cards == node.idle
-
-
 def test_a_slice_takes_its_own_memory_and_its_group() -> None:
     node = ledger("M:40536 mig type=NVIDIA-NVIDIA A100-SXM4-40GB")
 

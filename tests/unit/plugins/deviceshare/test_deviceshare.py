@@ -109,6 +109,7 @@ def test_the_policy_ranks_nodes_when_it_has_a_weight(text: str, used: str, node:
     [
         ("Requesting_2026.01.01 00:00:00", True),
         ("Requesting_2025.12.31 23:59:00", False),
+        ("Requesting_2025.12.31 23:59:01", True),
         ("Reported 2026-01-01", True),
         ("Deleted_2026.01.01 00:00:00", False),
         ("Requesting_", True),
