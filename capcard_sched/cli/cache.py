@@ -98,6 +98,7 @@ def cache(
                 app[verb]  # imported now
             for module in _USED:
                 importlib.import_module(module)
+            keep_all()  # until the lists are complete
             run_followed(_serve(held, listener))
     except BadInputError as error:
         return usage_error(str(error))

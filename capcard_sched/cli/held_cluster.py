@@ -56,7 +56,8 @@ class HeldCluster(Observer):
         #: Set once every list is complete.
         self.informers: Informers | None = None
         self._readable: frozenset[str] = frozenset()
-        self._kept: dict[str, dict[tuple[str, str], Delta]] = {}
+        #: Kind, then namespace and name, to the last version of an object.
+        self.kept: dict[str, dict[tuple[str, str], Delta]] = {}
         #: Resource to the last event of its watch other than success, with its text.
         self._troubles: dict[str, tuple[str, str]] = {}
 
@@ -69,7 +70,7 @@ class HeldCluster(Observer):
         def begin(informers: Informers) -> None:
             self.informers = informers
             state = self.core.snapshot().state
-            count = f"{len(state.nodes)} nodes and {len(self._kept.get('Pod', ()))} pods"
+            count = f"{len(state.nodes)} nodes and {len(self.kept.get('Pod', ()))} pods"
             print(f"in sync with {self.connection.server}: {count}", flush=True)
 
         return follow_objects(self.connection, kinds, self.deliver, self, self.denied, begin)
@@ -96,7 +97,7 @@ class HeldCluster(Observer):
             found.append(delta)
         for delta in found:
             kind, key = _key_of(delta)
-            kept = self._kept.setdefault(kind, {})
+            kept = self.kept.setdefault(kind, {})
             if isinstance(delta, ObjectGone):
                 kept.pop(key, None)
             else:
@@ -153,12 +154,13 @@ class HeldCluster(Observer):
             event = self._troubles.get(kind.resource, ("", ""))[0]
             if event in _UNREAD and kind.resource not in self._readable:
                 unread.setdefault(event, []).append(kind.resource)
-        print_notes(unread, self.unreadable)
-        deltas = _SortedDeltas(self._kept, kinds)
-        return LiveCluster(connection, conf, deltas, self.unreadable, tuple(kinds), self.core, self.objects)
+        unreadable = tuple(one for one in self.unreadable if jobs or one.partition(" ")[0] != JOBS.resource)
+        print_notes(unread, unreadable)
+        deltas = SortedDeltas(self.kept, kinds)
+        return LiveCluster(connection, conf, deltas, unreadable, tuple(kinds), self.core, self.objects)
 
 
-class _SortedDeltas(Sequence["Delta"]):
+class SortedDeltas(Sequence["Delta"]):
     """The objects in the order of the lists of an API server. Sorted with the first use: few answers need all."""
 
     def __init__(self, kept: dict[str, dict[tuple[str, str], Delta]], kinds: Sequence[WatchedKind[Any]]) -> None:

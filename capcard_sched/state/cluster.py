@@ -180,6 +180,7 @@ class ClusterState:
         `failed` gets each delta that raises; None: the exception ends the loop.
         """
         self._match_width()
+        self._forget_classes()  # a state without sessions must not grow, either
         self._pod_table.apply_all(found, self.apply, failed)
 
     def _apply_undecodable(self, delta: deltas.ObjectUnreadable) -> None:
@@ -209,8 +210,7 @@ class ClusterState:
         """Sort the rows, refresh the tree, and drain the changes."""
         self._match_width()
         self.fix_accounts()
-        if len(self.classes) > 2 * len(self.tasks) + _SPARE:
-            self.classes.prune({task.cls for task in self.tasks.values()})
+        self._forget_classes()
         self.nodes.sort_rows()
         self._volume_table.release_unused(self.tasks)
         changed = self.changes.drain()
@@ -224,6 +224,11 @@ class ClusterState:
             else:
                 self.active.pop(key, None)
         return changed
+
+    def _forget_classes(self) -> None:
+        """Drop the classes of pods that are gone, once they are many."""
+        if len(self.classes) > 2 * len(self.tasks) + _SPARE:
+            self.classes.prune({task.cls for task in self.tasks.values()})
 
     @property
     def tree(self) -> HyperNodeTree:

@@ -146,6 +146,44 @@ async def test_the_next_answer_shows_a_change(cluster: Cluster, shell: Shell) ->
     assert "surplus" in plain.err or "surplus" in (await shell.ask_cache("queue list")).err
 
 
+@pytest.mark.asyncio
+async def test_a_cache_holds_what_its_kubeconfig_may_read(
+    cluster: Cluster, control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    await set_the_scene(cluster)
+    groups = {"": "pods", "scheduling.volcano.sh": "podgroups", "batch.volcano.sh": "jobs"}
+    rules = [{"apiGroups": [group], "resources": [name], "verbs": ["get", "list"]} for group, name in groups.items()]
+    api = "rbac.authorization.k8s.io"
+    role = {"apiVersion": f"{api}/v1", "kind": "Role", "metadata": {"name": "reader"}, "rules": rules}
+    binding = {
+        "apiVersion": f"{api}/v1",
+        "kind": "RoleBinding",
+        "metadata": {"name": "reader"},
+        "roleRef": {"apiGroup": api, "kind": "Role", "name": "reader"},
+        "subjects": [{"apiGroup": api, "kind": "User", "name": "somebody"}],
+    }
+    await cluster.create_all([role, binding])
+    config = control_plane.kubeconfig_for("somebody", namespace=cluster.namespace, name="cached-in-part")
+    shell = Shell(config, cluster.namespace, tmp_path)
+    status, _, err = await shell("cache --socket {socket}")
+    assert status == 2
+    assert err.splitlines()[-1].startswith("error: access denied: ")
+    assert "cannot watch resource" in err
+    await cluster.patch("roles", "reader", {"rules": [{**rule, "verbs": ["get", "list", "watch"]} for rule in rules]})
+    process = await shell.begin()
+    try:
+        for line in ("explain waits", "job list", "card list"):
+            plain, cached = await shell.both(line)
+            assert cached == plain, line
+            assert "nodes, podgroups of other namespaces" in cached.err
+        text = f"the cache may read namespace {cluster.namespace} only, and elsewhere is asked for"
+        expected = f"error: --cache: {text}; `capcard-sched cache -n elsewhere` reads it\n"
+        assert await shell.ask_cache("job list -n elsewhere") == (2, "", expected)
+    finally:
+        process.terminate()
+        await process.wait()
+
+
 # --- processes ------------------------------------------------------------------------------------------------------
 
 
