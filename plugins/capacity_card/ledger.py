@@ -89,10 +89,9 @@ class Ledger:
         self._session, changed = session, session.changed
         names = self.queues.keys() | session.queues.keys() if changed.everything else set(changed.queues)
         keys = self.jobs.keys() | session.jobs.keys() if changed.everything else changed.jobs | self._touched
-        if renamed:
-            keys |= {
-                key for key, account in self.jobs.items() if not renamed.isdisjoint(self._minimum.names_in(account.job))
-            }
+        for one in self.jobs.values() if renamed else ():
+            if not renamed.isdisjoint(self._minimum.names_in(one.job)):
+                keys.add(one.job.key)
         self._touched = set()
         nodes = self._inventory.relabeled if self.jobs else ()  # at first, all of them: no pod has a charge yet
         relabeled = {task.uid: task for node in nodes for task in node.tasks.values()}
@@ -153,11 +152,10 @@ class Ledger:
         return changed
 
     def _close_queue(self, name: str) -> None:
-        account = self.queues.get(name)
+        account = self.queues.pop(name, None)
         if account is not None:
             for key in sorted(account.jobs):
                 self._close_job(key)
-            del self.queues[name]
             self._tree.drop(name)
 
     def _reopen_job(self, job: Job, relabeled: Container[str]) -> None:
