@@ -8,6 +8,7 @@ the result equals a full rebuild.
 from __future__ import annotations
 
 from collections import defaultdict
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from capcard_sched.framework.quota.limits import QuotaBound
@@ -17,19 +18,20 @@ from capcard_sched.model.queue import ancestors
 from capcard_sched.model.resources import CPU_COLUMN, MEMORY_COLUMN
 from capcard_sched.model.status import PLACED_STATUSES, TaskStatus
 from capcard_sched.plugins.capacity_card.charge import PLAIN, ChargeSum
-from capcard_sched.plugins.capacity_card.multi_card_admission import QueueUsage
 from capcard_sched.plugins.capacity_card.quota import (
     ChargeBook,
     JobAccount,
     QueueAccount,
     limit_by_ancestors,
     queue_quota,
+    used_card,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping
 
     from capcard_sched.framework.api.plugin import Placement
+    from capcard_sched.framework.quota.limits import QuotaShortage
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job, Node, Task
     from capcard_sched.model.queue import Queue
@@ -41,8 +43,8 @@ if TYPE_CHECKING:
 
 #: Statuses of charged pods: on a node until they are gone, and inside a session the nominated ones.
 CHARGED_STATUSES = PLACED_STATUSES | {TaskStatus.PIPELINED}
-_NOTHING = ChargeSum()
 _NO_CHARGES: Mapping[str, Charge] = {}
+_uid_of = attrgetter("uid")
 _NEWLY_PLACED = (TaskStatus.ALLOCATED, TaskStatus.PIPELINED)
 
 
@@ -64,6 +66,8 @@ class Ledger:
         self.jobs: dict[str, JobAccount] = {}
         #: Thousandths of cards that charged pods hold, by (card, service type); entries stay at 0.
         self.by_service: dict[tuple[str, ServiceType], int] = {}
+        #: The limit that quantities, which alike jobs share, exceed in a queue: by its name and their id, per session.
+        self._exceeded: dict[tuple[str, int], tuple[JobQuantities, QuotaShortage | None]] = {}
         #: Events that contradict the ledger: pods charged twice, or discharged without a charge.
         self.internal_errors = 0
         #: Queue name to `spec.parent`, as of the tree of accounts.
@@ -117,6 +121,7 @@ class Ledger:
 
     def _refresh_queues(self, session: Session, names: set[str]) -> list[Queue]:
         queues, parents = session.queues, self._parents
+        self._exceeded.clear()
         for name in names - queues.keys():
             self._close_queue(name)
         found = [queues[name] for name in sorted(names) if name in queues]
@@ -227,30 +232,29 @@ class Ledger:
             return
         demand = self._demands.of(cls)
         charges = account.charges
-        card, cards_on = demand.claim.card, self._inventory.cards_on
-        if (
-            tasks[0].status in _NEWLY_PLACED
-            and not demand.several
-            and not demand.error
-            and (not card or all(card in cards_on(node) for node in placement.nodes))
-        ):
-            before = len(charges)
-            charges.update({task.uid: demand.claim for task in tasks if task.uid not in charges})
-            count = len(charges) - before
-            self.internal_errors += len(tasks) - count
-            self._book(account, cls, demand.claim, count)
+        card, fixed = demand.claim.card, not demand.several and not demand.error
+        if fixed and tasks[0].status in _NEWLY_PLACED and self._inventory.is_on_each(card, placement.nodes):
+            new = dict.fromkeys(map(_uid_of, tasks), demand.claim)
+            for uid in new.keys() & charges.keys():
+                del new[uid]
+            charges.update(new)
+            self.internal_errors += len(tasks) - len(new)
+            self._book(account, cls, demand.claim, len(new))
         else:
+            given: dict[Charge, int] = {}
+            taken = ChargeSum()
             for task, node in zip(tasks, placement.nodes, strict=True):
                 if task.uid in account.leaving:
                     account.leaving.discard(task.uid)
                     self._release(account, charges[task.uid], -1)
-                    continue
-                if task.uid in charges:
+                elif task.uid in charges:
                     self.internal_errors += 1
-                    continue
-                charge = self._charge_on(account, demand, task, node)
-                charges[task.uid] = charge
-                self._book(account, cls, charge, 1)
+                else:
+                    charge = charges[task.uid] = self._charge_on(account, demand, task, node, taken)
+                    given[charge] = given.get(charge, 0) + 1
+                    taken.put(charge.card, taken[charge.card] + charge.amount)
+            for charge, count in given.items():
+                self._book(account, cls, charge, count)
         self._moved(account)
 
     def discharge(self, placement: Placement) -> None:
@@ -292,19 +296,21 @@ class Ledger:
             account = self._open_job(job)
         return account
 
-    def _charge_on(self, account: JobAccount, demand: CardDemand, task: Task, node: Node) -> Charge:
-        """A new pod with alternatives gets the first that the node offers with quota, else the first it offers."""
+    def _charge_on(self, account: JobAccount, demand: CardDemand, task: Task, node: Node, taken: ChargeSum) -> Charge:
+        """A new pod with alternatives gets the first that the node offers with quota, else the first it offers.
+
+        `taken`: the cards of the pods before it, which are not booked yet.
+        """
         several = demand.several and task.status in _NEWLY_PLACED
         choices = self._demands.choices_on(demand, task.cls, node) if several else []
         if not choices:
             return self._demands.placed(task, node)
-        fixed = self.fixed_card(account, demand)
-        if fixed in choices:
-            return demand.on(fixed, demand.amount)
-        for card in choices:
-            if self.free(account.queue, card) >= demand.amount:
-                return demand.on(card, demand.amount)
-        return demand.on(choices[0], demand.amount)
+        card = choices[0]
+        if len(choices) > 1:
+            fixed = used_card(account, demand.alternatives, taken) if self.same_card else ""
+            fitting = (one for one in choices if self.free(account.queue, one) - taken[one] >= demand.amount)
+            card = fixed if fixed in choices else next(fitting, card)
+        return demand.on(card, demand.amount)
 
     def _book(self, account: JobAccount, cls: TaskClass, charge: Charge, times: int) -> None:
         for book in (account, *account.queue.books):
@@ -345,14 +351,12 @@ class Ledger:
         return account
 
     def _assess(self, account: JobAccount) -> None:
-        quantities = self._minimum.quantities(account.job, account.charges)
-        queue = account.queue
-        limits = [(queue.name, queue.quota.ceiling), *((one.name, one.quota.subtree_limit) for one in queue.limiting)]
-        for name, limit in limits:
-            exceeded = QueueUsage(name, _NOTHING, limit).shortage(quantities.need, same_card=self.same_card)
-            if exceeded is not None:
-                break
-        account.assess(quantities, exceeded)
+        quantities, queue = self._minimum.quantities(account.job, account.charges), account.queue
+        key = queue.name, id(quantities)
+        known = self._exceeded.get(key)
+        if known is None:
+            known = self._exceeded[key] = quantities, queue.exceeded(quantities.need, same_card=self.same_card)
+        account.assess(quantities, known[1])
 
     def quantities_of(self, job: Job) -> JobQuantities | None:
         """Current quantities of a job; None for a job without a queue."""
@@ -391,9 +395,3 @@ class Ledger:
         """The names of the queues without `amount` of free quota for a key: of the queue, then of its ancestors."""
         limits = queue.limits(key, nominating=self._session.nominating)
         return [name for name, held, limit in limits if limit - held < amount]
-
-    def fixed_card(self, account: JobAccount | None, demand: CardDemand) -> str:
-        """The alternative that the job's pods use already under `multiCardJobMode: single`, else ""."""
-        if account is None or not self.same_card:
-            return ""
-        return next((card for card in demand.alternatives if card in account.allocated), "")

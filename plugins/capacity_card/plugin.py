@@ -12,7 +12,7 @@ import json
 from typing import TYPE_CHECKING, Final
 
 from capcard_sched.framework.api.plugin import Sample
-from capcard_sched.model.annotations import CARD_ALLOCATED, CARD_ASSIGNED, SERVICE_TYPE
+from capcard_sched.model.annotations import CARD_ALLOCATED, CARD_ASSIGNED, CARD_REQUEST, SERVICE_TYPE
 from capcard_sched.model.cards import CARD
 from capcard_sched.model.explanation import JobCards, PodCards
 from capcard_sched.model.reasons import (
@@ -109,8 +109,12 @@ class CapacityCard(CardReclaim):
         """The alternative a pod is bound with: the charge survives restarts."""
         if len(self.demands.of(placement.cls).names) < 2:
             return None
-        charges = ((task.uid, self.ledger.charge_of(task)) for task in placement.tasks)
-        return {uid: {CARD_ASSIGNED: charge.card} for uid, charge in charges if charge is not None and charge.card}
+        charges, found = self.ledger.charges_of(placement.job), {}
+        for task in placement.tasks:
+            charge = charges.get(task.uid)
+            if charge is not None and charge.card:
+                found[task.uid] = {CARD_ASSIGNED: charge.card}
+        return found
 
     def _publish_card_usage(self, session: Session) -> None:
         """Annotate the queues whose annotation differs from the usage of their subtree. O(queues)."""
@@ -166,6 +170,10 @@ class CapacityCard(CardReclaim):
             self._invalid_jobs[reason] = {key: reported for key, reported in invalid.items() if key in alive}
 
     def _report_job(self, session: Session, job: Job) -> None:
+        if CARD_REQUEST not in job.annotations and SERVICE_TYPE not in job.annotations:
+            for jobs in self._invalid_jobs.values():
+                jobs.pop(job.key, None)
+            return
         problem, service = self.minimum.request_of(job).problem, job.annotations.get(SERVICE_TYPE, "")
         known = service in ("", "inference", "training")
         texts = {

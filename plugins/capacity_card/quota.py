@@ -16,9 +16,10 @@ from capcard_sched.model.cards import is_card_quota, parse_card_quota
 from capcard_sched.model.status import PodGroupPhase
 from capcard_sched.plugins.capacity_card.cards import parsed
 from capcard_sched.plugins.capacity_card.charge import PLAIN, ChargeSum
+from capcard_sched.plugins.capacity_card.multi_card_admission import QueueUsage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Container, Iterable, Iterator, Mapping
     from typing import Self
 
     from capcard_sched.framework.quota.limits import QuotaShortage
@@ -110,7 +111,8 @@ class QueueQuota(NamedTuple):
 
     def share(self, allocated: ChargeSum) -> float:
         """The largest allocated/deserved over dimensions that deserve anything; 0 without any."""
-        return max([allocated.get(key, 0) / amount for key, amount in self.deserved.items()], default=0.0)
+        deserved = self.deserved
+        return max([held / deserved[key] for key, held in allocated.items() if key in deserved], default=0.0)
 
 
 def queue_quota(queue: Queue, known_shares: frozenset[str], free: Mapping[str, int]) -> QueueQuota:
@@ -214,6 +216,15 @@ class QueueAccount:
             return self.quota.limit(key) < UNLIMITED
         return self.quota.limits_subtree or self.subtree is self.own
 
+    def exceeded(self, need: ChargeSum, *, same_card: bool) -> QuotaShortage | None:
+        """The limit of the queue or an ancestor that a need exceeds, whatever the usage; or None."""
+        limits = [(self.name, self.quota.ceiling), *((one.name, one.quota.subtree_limit) for one in self.limiting)]
+        for name, limit in limits:
+            found = QueueUsage(name, ChargeSum(), limit).shortage(need, same_card=same_card)
+            if found is not None:
+                return found
+        return None
+
     @property
     def share(self) -> float:
         """Allocated/deserved in the most used dimension, queues below it included."""
@@ -293,3 +304,9 @@ class JobAccount(ChargeBook):
             if elastic != self.elastic:
                 book.elastic -= elastic
                 book.elastic += self.elastic
+
+
+def used_card(account: JobAccount | None, alternatives: Iterable[str], more: Container[str] = ()) -> str:
+    """The first alternative that pods of a job are charged, "" for none; `more`: cards that are not booked yet."""
+    used = account.allocated if account is not None else ()
+    return next((card for card in alternatives if card in used or card in more), "")

@@ -13,6 +13,7 @@ from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments
 from capcard_sched.plugins.capacity_card.cards import CardDemands, CardInventory
 from capcard_sched.plugins.capacity_card.ledger import Ledger
 from capcard_sched.plugins.capacity_card.minimum import Minimum
+from capcard_sched.plugins.capacity_card.quota import used_card
 
 if TYPE_CHECKING:
     from capcard_sched.framework.api.node_view import FilterResult, NodeView, PodSignature, Rows, Scores
@@ -124,7 +125,7 @@ class CardSelection(Plugin):
         usable = tuple([card for card in alternatives if not amount or free(queue, card, own=own) >= amount])
         if ledger.same_card and task.job is not None:
             account = ledger.jobs.get(task.job.key)
-            fixed = ledger.fixed_card(account, demand)
+            fixed = used_card(account, demand.alternatives)
             least = amount if fixed else self._missing(account, demand)
             enough = tuple([card for card in ((fixed,) if fixed else usable) if free(queue, card, own=own) >= least])
             usable = enough if fixed or enough else usable
