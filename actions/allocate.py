@@ -262,7 +262,7 @@ class GangAllocator:
         if grant.alternatives is not None:
             self.by_amounts = False
         nodes = self._session.nodes.nodes
-        self._statement.allocate(job, list(run[: len(rows)]), [nodes[row] for row in rows])
+        self._statement.allocate(job, list(run[: len(rows)]), list(map(nodes.__getitem__, rows)))
         ranking.applied()
         self._advance(signature, rows)
         return True

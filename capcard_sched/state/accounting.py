@@ -7,6 +7,7 @@ The property tests rebuild all sums from scratch and compare.
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 #: Rows. Above this number, one array operation charges all rows.
 _FEW_ROWS = 3
+_node_of = attrgetter("node.name")
 _BEST_EFFORT = len(TaskStatus)  # index of pending best-effort tasks in the per-role counters
 
 
@@ -249,7 +251,7 @@ class Accounting:
             _shift_roles(job, tasks, TaskStatus.ALLOCATED, TaskStatus.BINDING)
         for task in tasks:
             task.status = TaskStatus.BINDING
-        self._changes.nodes.update([task.node.name for task in tasks if task.node is not None])
+        self._changes.nodes.update(map(_node_of, tasks))
         self._changes.jobs.add(job.key)
         self._changes.queues.add(job.queue)
 

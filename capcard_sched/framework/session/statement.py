@@ -6,6 +6,9 @@ copied. When a plugin fails in its notification, that operation alone is undone.
 
 from __future__ import annotations
 
+from collections import defaultdict
+from itertools import repeat
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from capcard_sched.framework.api.dispatch import HookFailed
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.intents import ClaimBinding
     from capcard_sched.model.job import Job, Node, Task
+
+_name_of, _uid_of = attrgetter("name"), attrgetter("uid")
 
 
 class _EvictionRecord(NamedTuple):
@@ -165,6 +170,7 @@ class Statement:
             if isinstance(record, Placement) and record.tasks[0].status is TaskStatus.ALLOCATED
         ]
         annotations, volumes = self._annotations(bound), self._volumes(bound)
+        has_annotations = bool(annotations)  # reading adds the pods without any
         locks = {uid: lock for wanted in self._wanted("node_lock", bound) for uid, lock in wanted.items()}
         binds: list[Bind] = []
         for record in self._records:
@@ -178,23 +184,20 @@ class Statement:
                 )
             elif record.tasks[0].status is TaskStatus.ALLOCATED:
                 session.state.set_binding(record.job, record.tasks)
-                namespace, queue, note = record.job.namespace, record.job.queue, annotations.get
-                binds += [
-                    Bind(
-                        namespace,
-                        task.name,
-                        task.uid,
-                        node.name,
-                        note(task.uid) or {},
-                        volumes.get(task.uid, ()),
-                        locks.get(task.uid, ""),
-                        queue,
-                    )
-                    for task, node in zip(record.tasks, record.nodes, strict=True)
-                ]
-                if annotations:
-                    for task in record.tasks:
-                        session.state.assume_device_notes(task, note(task.uid) or {})
+                for task in record.tasks if has_annotations else ():
+                    session.state.assume_device_notes(task, annotations[task.uid])
+                uids = list(map(_uid_of, record.tasks))
+                binds += map(
+                    Bind,
+                    repeat(record.job.namespace),
+                    map(_name_of, record.tasks),
+                    uids,
+                    map(_name_of, record.nodes),
+                    map(annotations.__getitem__, uids),
+                    map(volumes.get, uids, repeat(())),
+                    map(locks.get, uids, repeat("")),
+                    repeat(record.job.queue),
+                )
                 if volumes:
                     for task, node in zip(record.tasks, record.nodes, strict=True):
                         session.state.assume_volumes(task, node.name, volumes.get(task.uid, ()))
@@ -205,12 +208,12 @@ class Statement:
         self._records.clear()
         session.add_binds(binds)
 
-    def _annotations(self, bound: Sequence[Placement]) -> dict[str, dict[str, str]]:
+    def _annotations(self, bound: Sequence[Placement]) -> defaultdict[str, dict[str, str]]:
         """The annotations that plugins add to each binding, by uid; pods without any are absent."""
-        found: dict[str, dict[str, str]] = {}
+        found: defaultdict[str, dict[str, str]] = defaultdict(dict)
         for wanted in self._wanted("bind_annotations", bound):
             for uid, notes in wanted.items():
-                found.setdefault(uid, {}).update(notes)
+                found[uid].update(notes)
         return found
 
     def _volumes(self, bound: Sequence[Placement]) -> dict[str, tuple[ClaimBinding, ...]]:
