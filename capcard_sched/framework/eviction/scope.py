@@ -48,13 +48,14 @@ class WithinQueue:
 
     def outside(self, session: Session, preemptor: Task, task: Task) -> str:
         """The cause that excludes a pod without permanent protection for this preemptor; "" for none."""
-        assert task.job is not None
-        assert preemptor.job is not None
+        job, own = task.job, preemptor.job
+        assert job is not None
+        assert own is not None
         if task.status not in EVICTABLE_STATUSES:
             return "terminating"
         if preemptor.cls.best_effort and not task.cls.best_effort:
             return "not-best-effort"
-        return self._outside_job(preemptor.job, task.job)
+        return self._outside_job(own, job)
 
     def _outside_job(self, own: Job, job: Job) -> str:
         if job is own:
@@ -141,13 +142,14 @@ class AcrossQueues(WithinQueue):
     failure = reasons.RECLAIM_FAILED
 
     def outside(self, session: Session, preemptor: Task, task: Task) -> str:
-        assert task.job is not None
-        assert preemptor.job is not None
+        job, own = task.job, preemptor.job
+        assert job is not None
+        assert own is not None
         if task.status not in self.statuses:
             return "not-running" if task.status in EVICTABLE_STATUSES else "terminating"
-        if task.job.queue == preemptor.job.queue:
+        if job.queue == own.queue:
             return "same-queue"
-        return "" if session.queues[task.job.queue].reclaimable else "queue-not-reclaimable"
+        return "" if session.queues[job.queue].reclaimable else "queue-not-reclaimable"
 
     def mask(self, table: UnitTable, job: Job) -> Mask:
         return table.units.running & table.reclaimable() & ~table.of_queue(job.queue)
