@@ -183,8 +183,12 @@ class _Checker:
         values = [obj.value for obj in self.objects]
         names = self._device_config.resources
         shares = (names.number, names.memory, names.cores)
-        findings = check_objects(values, self._quota_plugins(), shares)
-        for index, finding in (*findings, *check_devices(values, self._device_config)):
+        plugins = self._quota_plugins()
+        findings = check_objects(values, plugins, shares)
+        # An invalid scheduler-conf has its own findings.
+        is_enabled = "deviceshare" in plugins.names or bool(self.confs and not self._valid_confs)
+        devices = check_devices(values, self._device_config, is_enabled=is_enabled)
+        for index, finding in (*findings, *devices):
             if index >= 0:
                 row = self.objects[index].row(finding.severity, finding.field, finding.message, finding.accepted)
             else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
@@ -15,15 +16,18 @@ from capcard_sched.cli.lists import print_document
 from capcard_sched.cli.simulate import BadInputError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from capcard_sched.cli.cluster_source import SimulationInput
     from capcard_sched.cli.exit_codes import FailureWatch
     from capcard_sched.framework.core import Core
     from capcard_sched.insight.what_if import NodeCopies, QuotaChange
     from capcard_sched.simulation.run import SimulationOutcome
+    from capcard_sched.simulation.scenario import Scenario
 
 #: Exit status: a job no longer starts, waits longer, or loses more pods to evictions.
 WORSE: Final = 3
-_QUOTA: Final = re.compile(r"(?P<queue>[^/=]+)/(?P<card>[^=]+)=(?P<quota>\d+)")
+_QUOTA: Final = re.compile(r"(?P<queue>[^/=]+)/(?P<card>[^=|]+)=(?P<quota>\d+)")
 _COPIES: Final = re.compile(r"(?P<count>[1-9]\d{0,4})x(?P<template>.+)")
 
 
@@ -68,12 +72,14 @@ def what_if(
         state = load_state(source)
         given = load_input(source, state=state)
         more = load_input(source, *add, state=state) if add else given
+        quotas = [_quota(text) for text in quota]
         scenario = change_scenario(
             more.scenario,
-            quotas=[_quota(text) for text in quota],
+            quotas=quotas,
             drained=drain,
             copies=[_copies(text) for text in add_nodes],
         )
+        _warn_of_unknown_cards(quotas, scenario)
         changed, new_conf = more._replace(scenario=scenario), conf or source.scheduler_conf
         if save is not None:
             _save(changed, new_conf, save)
@@ -114,6 +120,18 @@ def _quota(text: str) -> QuotaChange:
     if found is None:
         raise BadInputError(f"--quota: {text!r}: expected QUEUE/CARD=N, such as team-a/NVIDIA-H200=24")
     return QuotaChange(found["queue"], found["card"], int(found["quota"]))
+
+
+def _warn_of_unknown_cards(quotas: Sequence[QuotaChange], scenario: Scenario) -> None:
+    """A quota of a card without nodes is allowed: nodes come later. A misspelt one has no effect."""
+    from capcard_sched.framework.explain.sentences import nearest
+    from capcard_sched.validation.inventory import Inventory
+
+    known = Inventory(entry.object for entry in scenario.entries).cards if quotas else {}
+    for change in quotas:
+        if change.card not in known:
+            meant = f"; did you mean {close}?" if (close := nearest(change.card, known)) else ""
+            print(f"warning: --quota: no node provides card {change.card}{meant}", file=sys.stderr)
 
 
 def _copies(text: str) -> NodeCopies:

@@ -45,7 +45,7 @@ _RUN: Final = frozenset({"Running", "Succeeded"})
 
 
 class QuotaChange(NamedTuple):
-    """Another quota of one card (or `A|B` key) of a queue."""
+    """Another quota of one card of a queue."""
 
     queue: str
     card: str

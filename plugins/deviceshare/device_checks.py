@@ -40,8 +40,19 @@ class _Place(NamedTuple):
         return f'{self.path}.resources.{side}["{resource}"]'
 
 
-def check_devices(objects: Sequence[Json], config: DeviceConfig) -> Iterator[tuple[int, Finding]]:
-    """All findings in order, each with the index of its object. Objects may be malformed: nothing here raises."""
+def check_devices(
+    objects: Sequence[Json], config: DeviceConfig, *, is_enabled: bool = True
+) -> Iterator[tuple[int, Finding]]:
+    """All findings in order, each with the index of its object. Objects may be malformed: nothing here raises.
+
+    `is_enabled`: the scheduler-conf has the plugin deviceshare.
+    """
+    if not is_enabled:
+        for index, obj in enumerate(objects):
+            asked = {name for one in templates_of(obj) if one.scheduler in OUR_SCHEDULERS for name in one.requests()}
+            for name in sorted(asked & {config.resources.number, config.resources.memory})[-1:]:
+                message = f"the pods request {name}, and the scheduler-conf has no plugin deviceshare: they get no card"
+                yield index, Finding("warning", "spec", message, "the plugin deviceshare with VGPUEnable: true")
     nodes: list[tuple[RegisteredCard, ...]] = []
     for index, obj in enumerate(objects):
         if obj.get("kind") == "Node":

@@ -84,6 +84,13 @@ def test_a_smaller_quota_blocks_the_job_that_used_it(cluster: str, capsys: pytes
     assert (jobs(found, "starts"), jobs(found, "blocked"), status) == ([], ["default/job/a"], WORSE)
 
 
+def test_a_quota_of_a_card_that_no_node_provides_is_a_warning(cluster: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["what-if", "-f", cluster, "--quota", f"q/{CARD.lower()}=8"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == (f"warning: --quota: no node provides card {CARD.lower()}; did you mean {CARD}?\n")
+    assert captured.out == "no job changes.\n"
+
+
 def test_nodes_without_quota_change_nothing_and_with_it_they_start_a_job(
     tmp_path: Path, cluster: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -194,6 +201,7 @@ BAD = {
     "no change": (["-f", DEMO], "no change: pass --add"),
     "unknown queue": (["-f", DEMO, "--quota", "nope/A=1"], "Queue nope does not exist; the input has research"),
     "form of a quota": (["-f", DEMO, "--quota", "research=1"], "--quota: 'research=1': expected QUEUE/CARD=N"),
+    "a quota of alternatives": (["-f", DEMO, "--quota", "research/A|B=1"], "--quota: 'research/A|B=1': expected QUEUE"),
     "unknown node": (["-f", DEMO, "--drain", "x"], "Node x does not exist"),
     "form of copies": (["-f", DEMO, "--add-nodes", "h200-1"], "--add-nodes: 'h200-1': expected NxNODE"),
     "unknown template": (["-f", DEMO, "--add-nodes", "2xnope"], "Node nope does not exist"),

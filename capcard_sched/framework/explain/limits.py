@@ -12,7 +12,7 @@ from capcard_sched.model.cards import CardSyntaxError, is_card_quota, parse_card
 from capcard_sched.model.diagnosis import LimitUse
 from capcard_sched.model.quantity import in_units
 from capcard_sched.model.queue import ancestors
-from capcard_sched.model.resources import CPU, MEMORY
+from capcard_sched.model.resources import CPU, MEMORY, VGPU_RESOURCES
 from capcard_sched.model.workload import display_name
 
 if TYPE_CHECKING:
@@ -54,6 +54,8 @@ class LimitReader:
         self._capacity = capacity
         self._queues = snapshot.state.queues
         self._shares = share_totals(snapshot)
+        #: Shares of devices that the capability of a queue limits, with and without a plugin that registers them.
+        self._limited = self._shares.keys() or VGPU_RESOURCES
         self._jobs: dict[str, JobCards | None] = {}
         self._below: dict[str, list[str]] = {}
         for name, queue in sorted(self._queues.items()):
@@ -99,9 +101,10 @@ class LimitReader:
         chain = self.chain(name)
         for depth, queue in enumerate(chain):
             quota = self.quota(queue)
-            if not depth:
-                quota |= {name: limit for name, limit in (queue.capability or {}).items() if name in self._shares}
-            if depth and not is_card_quota(queue.annotations.get(CARD_QUOTA)):
+            shares = {name: limit for name, limit in (queue.capability or {}).items() if name in self._limited}
+            has_cards = not depth or is_card_quota(queue.annotations.get(CARD_QUOTA))
+            quota |= shares
+            if not has_cards and not shares:
                 continue
             jobs = self._subtree_jobs(queue) if depth or queue.name in self._below else list(queue.jobs.values())
             held, reserved = self._sums(jobs, "held"), self._sums(jobs, "reserved")
@@ -109,7 +112,8 @@ class LimitReader:
             rows += [
                 self._card_row(queue, card, quota, held, reserved, requested)
                 for card in sorted(cards)
-                if (not depth or card in wanted or not wanted) and (card in quota or card not in self._shares)
+                if (not depth or card in wanted or not wanted)
+                and (card in quota or (has_cards and card not in self._limited))
             ]
             if not depth:
                 rows += self._resource_rows(queue, requested)

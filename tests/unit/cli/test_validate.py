@@ -180,6 +180,20 @@ def test_a_minimum_above_the_quota_of_its_queue_is_an_error(tmp_path: Path, caps
     assert errors == [("Job dead", message), ("Job declares", message)]
 
 
+@pytest.mark.parametrize("plugins, missing", [("", True), ("{name: gang}", True), ("{name: deviceshare}", False)])
+def test_pods_with_shares_of_cards_need_the_plugin_deviceshare(
+    plugins: str, missing: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    container = "{name: c, image: x, resources: {limits: {volcano.sh/vgpu-number: 1}}}"
+    pod = f"spec:\n  schedulerName: volcano\n  containers: [{container}]"
+    write(tmp_path, "1.yaml", f"apiVersion: v1\nkind: Pod\nmetadata: {{name: p}}\n{pod}\n")
+    conf = write(tmp_path, "conf", f'actions: "allocate"\ntiers: [{{plugins: [{plugins}]}}]') if plugins else None
+    _, found = report(capsys, str(tmp_path / "1.yaml"), **({"scheduler_conf": Path(conf)} if conf else {}))
+    messages = [row["message"] for row in found["findings"] if "has no plugin deviceshare" in row["message"]]
+    text = "the pods request volcano.sh/vgpu-number, and the scheduler-conf has no plugin deviceshare: they get no card"
+    assert messages == ([text] if missing else [])
+
+
 def test_a_card_that_an_ancestor_does_not_list_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path, "1.yaml", QUEUE % '{"A": 8, "B": 8, "C": 0}' + "\nspec: {parent: llm}\n")
     write(tmp_path, "2.yaml", (QUEUE % '{"A": 4}').replace("name: q", "name: llm"))
