@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _NO_INDEX = 1 << 62
-_CREATED, _UID, _LAST = attrgetter("created"), attrgetter("uid"), itemgetter(-1)
+_INDEX, _CREATED, _UID, _LAST = attrgetter("index"), attrgetter("created"), attrgetter("uid"), itemgetter(-1)
 
 
 class Session(SessionResults):
@@ -127,7 +127,7 @@ class Session(SessionResults):
         """Pending tasks that are neither gated nor held, in task order."""
         tasks = list(job.pending.values())
         if len(tasks) > 1:
-            index = [task.index if task.index >= 0 else _NO_INDEX for task in tasks]
+            index = [index if index >= 0 else _NO_INDEX for index in map(_INDEX, tasks)]
             orders = (*self.dispatch.keys_of("task_order", tasks), index, map(_CREATED, tasks), map(_UID, tasks))
             tasks = list(map(_LAST, sorted(zip(*orders, tasks, strict=True))))
         return tasks
