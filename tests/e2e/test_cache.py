@@ -124,6 +124,19 @@ async def test_the_texts_are_those_without_the_cache(shell: Shell, lines: list[s
 
 
 @pytest.mark.asyncio
+async def test_completion_asks_the_cache_and_a_watch_does_not(shell: Shell) -> None:
+    plain, cached = await shell.both("__complete explain wai")
+    assert cached == plain == (0, "waits\n:4\n", "")
+    watch = await shell.start("queue list -w -o name", CAPCARD_SCHED_CACHE=str(shell.socket))
+    assert watch.stdout is not None
+    async with asyncio.timeout(_SECONDS):
+        shown = [(await watch.stdout.readline()).decode() for _ in range(2)]
+    watch.terminate()
+    await watch.communicate()
+    assert shown == [f"queue.scheduling.volcano.sh/{name}\n" for name in ("other", "q")]
+
+
+@pytest.mark.asyncio
 async def test_the_next_answer_shows_a_change(cluster: Cluster, shell: Shell) -> None:
     for member in ("waits-1", "fits-0"):
         await cluster.delete("pods", member)
@@ -134,16 +147,17 @@ async def test_the_next_answer_shows_a_change(cluster: Cluster, shell: Shell) ->
     await cluster.make_namespace(namespace)
     meta = {"name": name, "namespace": namespace}
     await cluster.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {"scheduler.yaml": _CONF}})
-    for line in ("pod list -o wide", "explain waits -o json", "card list", "snapshot -o {socket}.json"):
-        await asyncio.sleep(0.5)  # of a watch event
-        plain, cached = await shell.both(line.replace("{socket}.json", "plain.json"))
-        if line.startswith("snapshot"):
-            written = (shell.folder / "plain.json").read_text()
-            cached = await shell.ask_cache("snapshot -o plain.json")
-            assert (shell.folder / "plain.json").read_text() == written
+    plain = await shell("snapshot -o cluster.json")
+    file = shell.folder / "cluster.json"
+    written = file.read_text()
+    async with asyncio.timeout(_SECONDS):  # for the watch events
+        while await shell.ask_cache("snapshot -o cluster.json") != plain or file.read_text() != written:
+            assert not plain.status
+    for line in ("pod list -o wide", "card list", "explain waits -o json"):
+        plain, cached = await shell.both(line)
         assert cached == plain, line
         assert NO_CONF not in plain.err
-    assert "surplus" in plain.err or "surplus" in (await shell.ask_cache("queue list")).err
+    assert "surplus" in plain.err
 
 
 @pytest.mark.asyncio
