@@ -180,11 +180,13 @@ def misplaced_annotations(obj: Json) -> Iterator[Finding]:
             yield Finding(
                 "warning", annotation_field(key), "has no effect here: it is read from the pod template", where
             )
+    # The PodGroup of other workloads takes card.request from the pod template too.
+    is_job = obj.get("apiVersion") == _VOLCANO_JOB
+    key, where = (keys.CARD_REQUEST, "workload or its PodGroup") if is_job else (keys.GROUP_MIN_MEMBER, "workload")
     for template in templates:
-        if keys.CARD_REQUEST in template.annotations and keys.CARD_REQUEST not in own:
-            field = annotation_field(keys.CARD_REQUEST, template.metadata_path)
-            where = annotation_field(keys.CARD_REQUEST)
-            yield Finding("warning", field, "has no effect here: it is read from the workload or its PodGroup", where)
+        if key in template.annotations and key not in own:
+            message = f"has no effect here: it is read from the {where}"
+            yield Finding("warning", annotation_field(key, template.metadata_path), message, annotation_field(key))
     for noted, at in [(own, "metadata"), *((one.annotations, one.metadata_path) for one in templates)]:
         if keys.CARD_QUOTA in noted and obj.get("kind") != "Queue":
             yield Finding(

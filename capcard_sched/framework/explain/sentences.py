@@ -210,8 +210,7 @@ def over_quota(data: DiagnosisInput, *, gang: bool = False) -> tuple[str, list[s
     if not rows:
         return plain(data.quota_refusal.message), []
     queues = list(dict.fromkeys(row.queue for row in rows))
-    above = f", {form(len(queues), 'an ancestor', 'with ancestors')} of {data.queue.name},"
-    of = f"{form(len(queues), 'Queue', 'Queues')} {' and '.join(queues)}{above if queues != [data.queue.name] else ''}"
+    of = _subject(data.queue.name, queues)
     has = form(len(queues), "has", "have")
     pods = sum(len(pods.names) for pods in data.pending if pods.outcome == "refused")
     per_pod = rows[0].requested_per_pod or in_units(figures.resource, figures.requested)
@@ -238,6 +237,16 @@ def over_quota(data: DiagnosisInput, *, gang: bool = False) -> tuple[str, list[s
     for row in rows:
         facts += users(row)
     return summary, facts
+
+
+def _subject(own: str, queues: Sequence[str]) -> str:
+    """The queues that lack quota, with their relation to the queue of the job."""
+    above = [name for name in queues if name != own]
+    if len(above) < len(queues):
+        more = f" and its {form(len(above), 'ancestor', 'ancestors')} {' and '.join(above)}" if above else ""
+        return f"Queue {own}{more}"
+    listed = " and ".join(above)
+    return f"Queue {listed}, an ancestor of {own}," if len(above) == 1 else f"Queues {listed}, ancestors of {own},"
 
 
 def _tightest(data: DiagnosisInput, resource: str) -> LimitUse | None:

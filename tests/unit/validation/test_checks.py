@@ -379,3 +379,19 @@ def test_objects_are_compared_with_each_other(
     ]
     found = [finding.message for _, finding in check_objects([*objects, _workload(own, template)])]
     assert found == ([] if message is None else [message])
+
+
+@pytest.mark.parametrize(
+    "kind, key, is_read",
+    [
+        ("Deployment", "volcano.sh/card.request", True),
+        ("Job", "volcano.sh/card.request", False),
+        ("Deployment", "scheduling.volcano.sh/group-min-member", False),
+    ],
+)
+def test_a_template_annotation_is_reported_where_only_the_workload_is_read(kind: str, key: str, is_read: bool) -> None:
+    template = {"metadata": {"annotations": {key: '{"H200": 1}'}}, "spec": {"schedulerName": "volcano"}}
+    job = {"apiVersion": "batch.volcano.sh/v1alpha1", "spec": {"tasks": [{"template": template}]}}
+    body = job if kind == "Job" else {"apiVersion": "apps/v1", "spec": {"template": template}}
+    found = [finding.message for _, finding in check_objects([{**body, "kind": kind, "metadata": {"name": "w"}}])]
+    assert any("has no effect here: it is read from the workload" in message for message in found) is not is_read
