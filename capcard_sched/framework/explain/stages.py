@@ -11,7 +11,7 @@ from capcard_sched.model import reasons
 from capcard_sched.model.annotations import CARD_REQUEST
 from capcard_sched.model.quantity import in_units
 from capcard_sched.model.quoting import plural
-from capcard_sched.model.resources import CPU, MEMORY
+from capcard_sched.model.resources import CPU, MEMORY, VGPU_RESOURCES
 from capcard_sched.model.status import COMPLETED_STATUSES, PodGroupPhase, TaskStatus
 
 if TYPE_CHECKING:
@@ -158,7 +158,8 @@ def _over_every_limit(data: DiagnosisInput) -> list[str]:
     )
     if not data.tasks and found.resource in data.declared:
         minimum = f"by {CARD_REQUEST} it needs"
-    if not limit and queue == data.queue.name and (cause := _without_quota(data, found.resource)):
+    of_card = found.resource not in (CPU, MEMORY, *VGPU_RESOURCES)
+    if of_card and not limit and queue == data.queue.name and (cause := _without_quota(data, found.resource)):
         return [f"queue {queue} has no quota for {resource}: {cause}"]
     return [f"{minimum} {quantity(resource, needed)}, and the quota of queue {queue} is {amount_of(resource, limit)}"]
 
@@ -257,9 +258,10 @@ def _admission_shortage(data: DiagnosisInput, figures: Figures) -> tuple[str, li
         f"The PodGroup is not admitted: it needs {quantity(resource.replace('|', ' or '), needed)}, and {where} has "
         f"{left} left of its quota of {amount_of(resource, limit)} ({split})"
     )
-    missing = quantity(resource, needed - max(0.0, limit - taken))
+    missing = needed - max(0.0, limit - taken)
     quota = amount_of(resource, taken + needed)
-    facts = [f"It is admitted when {missing} of {where} become free, or with a quota of {quota}"]
+    released = f"{quantity(resource, missing)} of {where} {form(missing, 'becomes', 'become')} free"
+    facts = [f"It is admitted when {released}, or with a quota of {quota}"]
     facts += sentences.users(row)
     if resource in (CPU, MEMORY):
         facts += [
