@@ -10,10 +10,8 @@ import pytest
 from benchmarks.e2e import objects
 from benchmarks.e2e.explaining import saved
 from benchmarks.e2e.objects import Document, Gang
-from capcard_sched.daemon.diagnosis.saved_state import read_saved_state
+from capcard_sched.daemon.diagnosis.saved_state import manifests_of, read_saved_state
 from capcard_sched.model import annotations as keys
-from capcard_sched.model.deltas import ObjectChanged
-from capcard_sched.model.objects import PodObject
 
 MADE = objects.gangs(80)
 QUOTA = objects.quotas(MADE)
@@ -75,6 +73,6 @@ def test_the_file_of_a_full_cluster_is_a_saved_state_in_which_every_card_is_held
     file.write_bytes(saved(10, 100))
     state = read_saved_state(file)
     assert state is not None
-    pods = [delta.object for delta in state.deltas if isinstance(delta, ObjectChanged)]
-    held = Counter(pod.spec.node_name for pod in pods if isinstance(pod, PodObject) and pod.status.phase == "Running")
+    pods = [pod for pod in manifests_of(state.deltas) if pod["kind"] == "Pod"]
+    held = Counter(pod["spec"]["nodeName"] for pod in pods if pod["status"]["phase"] == "Running")
     assert held == dict.fromkeys((f"node-{number:05d}" for number in range(10)), objects.CARDS_PER_NODE)
