@@ -168,7 +168,8 @@ class StorageObjects:
             {"name": name.replace("_", "."), **({} if count is None else {"allocatable": {"count": count}})}
             for name, count in limits.items()
         ]
-        meta = {"name": node, "annotations": {MIGRATED_PLUGINS: ",".join(migrated)}}
+        notes = {MIGRATED_PLUGINS: ",".join(migrated)} if migrated else {}
+        meta = {"name": node, "annotations": notes}
         body = {"metadata": meta, "spec": {"drivers": drivers}}
         self._deltas.append(deltas.ObjectChanged(msgspec.convert(body, CSINodeObject)))
 

@@ -106,7 +106,7 @@ class LimitReader:
             quota |= shares
             if not has_cards and not shares:
                 continue
-            jobs = self._subtree_jobs(queue) if depth or queue.name in self._below else list(queue.jobs.values())
+            jobs = self._subtree_jobs(queue)
             held, reserved = self._sums(jobs, "held"), self._sums(jobs, "reserved")
             cards = {*quota, *held, *reserved, *(card for card in wanted if card in self._capacity.cards)}
             rows += [

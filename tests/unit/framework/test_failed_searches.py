@@ -226,6 +226,23 @@ def test_free_capacity_that_satisfies_no_gang_leaves_the_search_failed() -> None
     assert _evicted(h) == {"low-1"}
 
 
+def test_free_capacity_may_change_again_and_again_below_what_a_gang_needs() -> None:
+    h = Harness(_conf("pdb").replace(", reclaim", ""), run=True)
+    _budget(h, 0)
+    _victims(h, "q", labels={"app": "web"})
+    h.node("n2", cpu="6", labels={"kind": "full", "own": "yes"})
+    _waiting(h, members=3)
+    for i in range(4):
+        h.group(f"own-{i}", queue="late")
+        h.pod(f"own-{i}", group=f"own-{i}", requests={"cpu": "1"}, nodeSelector={"own": "yes"})
+        for _ in range(3):
+            h.step()
+            assert (h.last_session.report.errors, h.last_session.report.examined_nodes) == ([], 0)
+        assert h.binds[f"own-{i}"] == "n2"
+    _budget(h, 2)
+    assert not _evicted(h), "for two of three pods"
+
+
 def test_a_queue_that_uses_less_leaves_the_search_failed() -> None:
     h = Harness(_conf("pdb", "proportion").replace(", reclaim", ""), run=True)
     _budget(h, 0)

@@ -42,6 +42,17 @@ class _Emptiest(Plugin):
         return scores
 
 
+class _Fullest(Plugin):
+    """Prefers nodes with less free cpu; all scores are negative."""
+
+    name: ClassVar[str] = "fullest"
+
+    @score(reads=NODE_AMOUNTS)
+    def score_used(self, signature: PodSignature, rows: NodeView) -> Scores:
+        scores: Scores = -rows.idle[:, 0].astype(np.float64)
+        return scores
+
+
 class _Favourite(Plugin):
     """Prefers one node by name, whatever is on it; refuses another."""
 
@@ -139,6 +150,19 @@ def test_long_runs_refill_the_list_of_the_best() -> None:
     assert len(per_node) == 200
     order = [h.binds[f"g-w-{i}"] for i in range(200)]
     assert order == sorted(order), "one round over all nodes before the second"
+
+
+def test_a_ranking_of_negative_scores_follows_the_placements_of_many_others() -> None:
+    h = Harness(_conf("fullest"), plugins=[_Fullest])
+    h.queue("q")
+    for i in range(80):
+        h.node(f"n{i:02}", cpu=str(100 + i))
+    for name, pods, cpu in ("a", 1, "1"), ("b", 40, "135"), ("c", 1, "1"):
+        h.group(name, min_member=pods)
+        for i in range(pods):
+            h.pod(f"{name}-{i}", group=name, requests={"cpu": cpu})
+    h.step()
+    assert (h.binds["a-0"], h.binds["b-1"], h.binds["c-0"]) == ("n00", "n36", "n36"), "1 cpu is left there"
 
 
 def test_a_lane_that_is_full_ends_the_run() -> None:

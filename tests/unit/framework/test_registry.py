@@ -233,6 +233,11 @@ FOLDER_CASES = [
         "P.predicate: is replaced by `@filter(reads=...)`",
     ),
     (
+        "a former hook that reads other nodes",
+        HEAD + "class P(Plugin):\n name = 'p'\n def predicate_domain(self, signature, view, result): pass",
+        "P.predicate_domain: is replaced by `@filter(reads=OTHER_NODES, when=...)`",
+    ),
+    (
         "a former attribute",
         HEAD + "class P(Plugin):\n name = 'p'\n time_dependent = True",
         "P.time_dependent: is replaced by `reads = Reads.CLOCK`",

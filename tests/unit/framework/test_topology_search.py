@@ -220,6 +220,7 @@ def test_a_quota_refusal_is_reported_as_such_and_checked_once() -> None:
         h.step()
         h.group("f", min_member=2, topology=hard(1), labels={"seen": str(h.now)})
     assert set(h.binds) == {"f-0", "f-1"}
+    assert h.last_session.report.visited_jobs == 2, "g and f once each"
     assert h.pod_message("f-2") == h.pod_message("f-3") == "queue resource quota insufficient: insufficient cpu"
 
 

@@ -71,6 +71,11 @@ def test_a_change_names_the_claim_whose_pods_it_concerns(h: Harness, add: Change
             lambda h: h.storage_capacity("c", storage_class="s", capacity=1, labels={}),
             deltas.ObjectGone("CSIStorageCapacity", "kube-system", "c"),
         ),
+        (
+            lambda h: h.storage_capacity("c", storage_class="s", capacity="x", labels={}),
+            deltas.ObjectGone("CSIStorageCapacity", "kube-system", "c"),
+        ),
+        (lambda h: h.csi_node("n1", csi_test=-3), deltas.ObjectGone("CSINode", "", "n1")),
         (lambda h: h.attachment("a", node="n1", volume="v"), deltas.ObjectGone("VolumeAttachment", "", "a")),
     ],
 )
@@ -86,6 +91,7 @@ def test_deleted_objects_leave_no_state(h: Harness, add: Change, gone: deltas.De
     for kept in (storage.claims, storage.volumes, storage.volumes_of_class, storage.reserved, storage.classes,
                  storage.limits, storage.tracked_drivers, storage.capacities, storage.attachments):  # fmt: skip
         assert not kept
+    assert not h.state.problems
 
 
 def test_a_volume_moves_between_classes_and_claims(h: Harness) -> None:

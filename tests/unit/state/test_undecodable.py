@@ -119,6 +119,14 @@ def test_a_bound_pod_first_seen_with_an_invalid_quantity_closes_its_node() -> No
     assert _capacity(state) == {"n": OFFERED}
 
 
+def test_the_late_end_of_an_earlier_pod_keeps_the_problem_of_the_new_one() -> None:
+    state = _state(pod("p", uid="new", requests={"cpu": "x"}))
+    state.apply(deltas.ObjectGone("Pod", "default", "p", "old"))
+    assert [ref.uid for ref in state.problems] == ["new"]
+    state.apply(deltas.ObjectGone("Pod", "default", "p", "new"))
+    assert not state.problems
+
+
 @pytest.mark.parametrize("requests", [{"cpu": "1"}, {}], ids=["with requests", "best effort"])
 def test_no_pod_is_scheduled_on_a_closed_node(requests: dict[str, str]) -> None:
     h = Harness(CONF)

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from capcard_sched.plugins.capacity_card.multi_card_admission import MultiCardAdmission, Overdraft
+from capcard_sched.model.refusal import Figures
+from capcard_sched.plugins.capacity_card.charge import ChargeSum
+from capcard_sched.plugins.capacity_card.multi_card_admission import MultiCardAdmission, Overdraft, QueueUsage
 
 CARDS = "ABCD"
 SETS = [frozenset(cards) for size in (2, 3) for cards in combinations(CARDS, size)]
@@ -72,6 +74,13 @@ def test_the_smallest_violated_set_is_reported() -> None:
     claims = [({"A", "B"}, 4), ({"B", "C"}, 4)]
     limits = {"A": 2, "B": 1, "C": 9}
     assert MultiCardAdmission({}, claims, limits.__getitem__).overdraft("A") == Overdraft(frozenset("AB"), 4, 3)
+
+
+def test_a_shortage_of_alternatives_has_the_figures_of_each_card() -> None:
+    usage = QueueUsage("q", ChargeSum({"A": 3, "B": 1}), {"A": 4, "B": 4}.__getitem__)
+    found = usage.shortage(ChargeSum({"A|B": 5, "B": 1}), same_card=False)
+    assert found is not None
+    assert found.alternatives == (Figures("A", 5, 3, 4), Figures("B", 5, 2, 4))
 
 
 def test_claims_elsewhere_are_not_held_against_a_card() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from capcard_sched.framework.api.webhook import BreakerState, CallFailure, WebhookSettings
+from capcard_sched.framework.api.webhook import BreakerState, CallFailure, NoWebhook, WebhookSettings
 from capcard_sched.plugins.extender import wire
 from capcard_sched.webhook.client import MOST_BYTES, WebhookClient
 from tests.unit.plugins.extender.webhook import (
@@ -32,6 +32,13 @@ ONCE = wire.verb("allocate", wire.EventResponse, repeatable=False)
 
 
 # --- failures ---------------------------------------------------------------------------------------------------------
+
+
+def test_without_a_client_every_call_fails_and_is_counted() -> None:
+    port = NoWebhook()
+    failure = CallFailure("url", "there is no connection to webhooks here")
+    assert (port.call(QUESTION, 2, list), port.unavailable("predicate")) == ([failure, failure], failure)
+    assert port.counts["predicate"].failures == {"url": 3}
 
 
 @pytest.mark.parametrize(
