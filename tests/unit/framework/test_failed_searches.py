@@ -232,6 +232,8 @@ def test_free_capacity_may_change_again_and_again_below_what_a_gang_needs() -> N
     _victims(h, "q", labels={"app": "web"})
     h.node("n2", cpu="6", labels={"kind": "full", "own": "yes"})
     _waiting(h, members=3)
+    assert _late(h, "full") == 1, "of two nodes; two pods of the gang fit the third"
+    h.settle()
     for i in range(4):
         h.group(f"own-{i}", queue="late")
         h.pod(f"own-{i}", group=f"own-{i}", requests={"cpu": "1"}, nodeSelector={"own": "yes"})
