@@ -158,7 +158,7 @@ def everything(d: Daemon) -> Metrics:
     evict = Evict("default", "small-0", "u", "reclaim", "needed elsewhere")
     metrics.evicted(evict)
     metrics.evict_failed(evict, 429, "budget")
-    d.h.plugin("capacity-card").evictions.counts["q", "q", _CARD] = 1  # the counts of a reclaim
+    d.h.plugin("capacity-card").evictions["q", "q", _CARD] = 1  # the counts of a reclaim
     metrics.backlog("bind", 3)
     metrics.cache_age(0.5)
     metrics.request("create", "pods/binding", 201, 0.01)
