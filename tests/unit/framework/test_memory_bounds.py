@@ -69,3 +69,21 @@ def test_caches_of_classes_are_bounded_and_placements_stay_correct() -> None:
             most[what] = max(most.get(what, 0), len(cache))
     assert {what for what, count in most.items() if count > _LIMIT + 2} == set()
     assert min(most.values()) > 0, "each of them is used"
+
+
+def test_the_sums_of_a_queue_end_with_it() -> None:
+    h = Harness("actions: allocate\ntiers: [{plugins: [{name: proportion}]}]")
+    h.node("n")
+    for name in ("kept", "gone"):
+        h.queue(name)
+        h.group(name, queue=name)
+        h.pod(name, group=name, requests={"cpu": "1"})
+    h.step()
+    sums = h.plugin("proportion")._requested._tree._own
+    assert set(sums) == {"kept", "gone"}
+    h.delete_pod("gone")
+    h.delete_group("gone")
+    h.step()
+    h.delete_queue("gone")
+    h.step()
+    assert set(sums) == {"kept"}
