@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from capcard_sched.framework.session.action import Action, PlacingArguments
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job, Node, Task
     from capcard_sched.model.queue import Queue
-
-_CLASS, _LABELS = attrgetter("cls"), attrgetter("labels")
 
 
 class Allocate(Action):
@@ -223,14 +220,13 @@ class GangAllocator:
         end, most, cls = position + 1, min(len(tasks), position + limit), signature.cls
         if end == most:
             return end
-        run = tasks[position:most]
-        if {*map(_CLASS, run)} == {cls} and len({*map(id, map(_LABELS, run))}) == 1:
-            return most
         contexts, queue, first = self._engine.contexts, self._queue, tasks[position]
-        own = contexts(queue, first)  # with the same labels they are equal, by contract
+        own: object = None
         while end < most and tasks[end].cls is cls:
-            if tasks[end].labels is not first.labels and contexts(queue, tasks[end]) != own:
-                break
+            if tasks[end].labels is not first.labels:  # else the contexts are equal, by contract
+                own = contexts(queue, first) if own is None else own
+                if contexts(queue, tasks[end]) != own:
+                    break
             end += 1
         return end
 

@@ -190,7 +190,10 @@ class Job:
 
     def count(self, statuses: Iterable[TaskStatus]) -> int:
         """The number of tasks in one of `statuses`."""
-        return sum(map(self.counts.__getitem__, statuses))
+        counts, total = self.counts, 0
+        for status in statuses:
+            total += counts[status]
+        return total
 
     @property
     def ready_tasks(self) -> int:

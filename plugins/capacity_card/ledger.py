@@ -8,7 +8,6 @@ the result equals a full rebuild.
 from __future__ import annotations
 
 from collections import defaultdict
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from capcard_sched.framework.quota.limits import QuotaBound
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
 #: Statuses of charged pods: on a node until they are gone, and inside a session the nominated ones.
 CHARGED_STATUSES = PLACED_STATUSES | {TaskStatus.PIPELINED}
 _NO_CHARGES: Mapping[str, Charge] = {}
-_uid_of = attrgetter("uid")
 _NEWLY_PLACED = (TaskStatus.ALLOCATED, TaskStatus.PIPELINED)
 
 
@@ -234,7 +232,7 @@ class Ledger:
         charges = account.charges
         card, fixed = demand.claim.card, not demand.several and not demand.error
         if fixed and tasks[0].status in _NEWLY_PLACED and self._inventory.is_on_each(card, placement.nodes):
-            new = dict.fromkeys(map(_uid_of, tasks), demand.claim)
+            new = {task.uid: demand.claim for task in tasks}
             for uid in new.keys() & charges.keys():
                 del new[uid]
             charges.update(new)

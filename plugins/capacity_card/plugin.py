@@ -9,7 +9,6 @@ reports.
 from __future__ import annotations
 
 import json
-from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from capcard_sched.framework.api.plugin import Sample
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
 
 #: The action that evicts across queues.
 _RECLAIM: Final = "reclaim"
-_class_of: Final = attrgetter("cls")
 
 
 class CapacityCard(CardReclaim):
@@ -195,7 +193,7 @@ class CapacityCard(CardReclaim):
 
     def _report_pods(self, session: Session, job: Job) -> None:
         """Emit events for pending pods without a card name, and for placed pods whose charge cannot be computed."""
-        demands = [self.demands.of(cls) for cls in set(map(_class_of, job.tasks.values()))]
+        demands = [self.demands.of(cls) for cls in {task.cls for task in job.tasks.values()}]
         if not any(demand.unnamed or demand.error for demand in demands):
             self._reported_pods.forget(job.key)
             return

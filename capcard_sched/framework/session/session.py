@@ -9,7 +9,6 @@ from collections import ChainMap
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
-from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from capcard_sched.framework.api.node_view import NodeView
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _NO_INDEX = 1 << 62
-_INDEX, _CREATED, _UID, _LAST = attrgetter("index"), attrgetter("created"), attrgetter("uid"), itemgetter(-1)
 
 
 class Session(SessionResults):
@@ -127,9 +125,9 @@ class Session(SessionResults):
         """Pending tasks that are neither gated nor held, in task order."""
         tasks = list(job.pending.values())
         if len(tasks) > 1:
-            index = [index if index >= 0 else _NO_INDEX for index in map(_INDEX, tasks)]
-            orders = (*self.dispatch.keys_of("task_order", tasks), index, map(_CREATED, tasks), map(_UID, tasks))
-            tasks = list(map(_LAST, sorted(zip(*orders, tasks, strict=True))))
+            own = [(task.index if task.index >= 0 else _NO_INDEX, task.created, task.uid, task) for task in tasks]
+            orders = sorted(zip(*self.dispatch.keys_of("task_order", tasks), own, strict=True))
+            tasks = [order[-1][-1] for order in orders]
         return tasks
 
     def victim_queue_ranks(self, names: Iterable[str], reclaimer: Queue) -> dict[str, int]:

@@ -7,8 +7,6 @@ copied. When a plugin fails in its notification, that operation alone is undone.
 from __future__ import annotations
 
 from collections import defaultdict
-from itertools import repeat
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from capcard_sched.framework.api.dispatch import HookFailed
@@ -23,8 +21,6 @@ if TYPE_CHECKING:
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.intents import ClaimBinding
     from capcard_sched.model.job import Job, Node, Task
-
-_name_of, _uid_of = attrgetter("name"), attrgetter("uid")
 
 
 class _EvictionRecord(NamedTuple):
@@ -186,18 +182,20 @@ class Statement:
                 session.state.set_binding(record.job, record.tasks)
                 for task in record.tasks if has_annotations else ():
                     session.state.assume_device_notes(task, annotations[task.uid])
-                uids = list(map(_uid_of, record.tasks))
-                binds += map(
-                    Bind,
-                    repeat(record.job.namespace),
-                    map(_name_of, record.tasks),
-                    uids,
-                    map(_name_of, record.nodes),
-                    map(annotations.__getitem__, uids),
-                    map(volumes.get, uids, repeat(())),
-                    map(locks.get, uids, repeat("")),
-                    repeat(record.job.queue),
-                )
+                namespace, queue = record.job.namespace, record.job.queue
+                binds += [
+                    Bind(
+                        namespace,
+                        task.name,
+                        uid := task.uid,
+                        node.name,
+                        annotations[uid],
+                        volumes.get(uid, ()) if volumes else (),
+                        locks.get(uid, "") if locks else "",
+                        queue,
+                    )
+                    for task, node in zip(record.tasks, record.nodes, strict=True)
+                ]
                 if volumes:
                     for task, node in zip(record.tasks, record.nodes, strict=True):
                         session.state.assume_volumes(task, node.name, volumes.get(task.uid, ()))
