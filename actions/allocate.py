@@ -222,10 +222,12 @@ class GangAllocator:
             return end
         contexts, queue, first = self._engine.contexts, self._queue, tasks[position]
         own: object = None
-        while end < most and tasks[end].cls is cls:
-            if tasks[end].labels is not first.labels:  # else the contexts are equal, by contract
+        for task in tasks[end:most]:
+            if task.cls is not cls:
+                break
+            if task.labels is not first.labels:  # else the contexts are equal, by contract
                 own = contexts(queue, first) if own is None else own
-                if contexts(queue, tasks[end]) != own:
+                if contexts(queue, task) != own:
                     break
             end += 1
         return end

@@ -61,11 +61,18 @@ class ChargeSum(dict[str, int]):
 
     def add(self, amounts: Iterable[tuple[str, int]], times: int = 1) -> None:
         for key, amount in amounts:
-            total = self[key] + amount * times
+            total = self.get(key, 0) + amount * times
             if total:
                 self[key] = total
             else:
                 self.pop(key, None)
+
+    def replace(self, old: ChargeSum, new: ChargeSum) -> None:
+        """Subtract one sum and add another."""
+        if old:
+            self.add(old.items(), -1)
+        if new:
+            self.add(new.items())
 
     def put(self, key: str, amount: int) -> None:
         if amount:

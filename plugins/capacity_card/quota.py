@@ -296,14 +296,11 @@ class JobAccount(ChargeBook):
             book.version += 1
             book.seen |= self.seen
             if pending != self.pending:
-                book.pending -= pending
-                book.pending += self.pending
+                book.pending.replace(pending, self.pending)
             if inqueue != self.inqueue:
-                book.inqueue -= inqueue
-                book.inqueue += self.inqueue
+                book.inqueue.replace(inqueue, self.inqueue)
             if elastic != self.elastic:
-                book.elastic -= elastic
-                book.elastic += self.elastic
+                book.elastic.replace(elastic, self.elastic)
 
 
 def used_card(account: JobAccount | None, alternatives: Iterable[str], more: Container[str] = ()) -> str:
