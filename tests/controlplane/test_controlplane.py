@@ -160,7 +160,7 @@ def test_tests_without_a_control_plane_are_skipped_and_fail_in_ci(tmp_path: Path
     environment = {name: value for name, value in os.environ.items() if name not in not_ours}
     environment |= {"XDG_CACHE_HOME": str(tmp_path), **({variable: "true"} if variable else {})}
     # The marker comes by itself with the fixture.
-    words = ["-q", "-p", "no:cacheprovider", "-m", "controlplane", "-k", "apply_takes_yaml"]
+    words = ["-q", "-p", "no:cacheprovider", "-m", "controlplane", "-k", "users_have_the_rights"]
     command = [sys.executable, "-m", "pytest", *words, str(Path(__file__).with_name("test_cluster.py"))]
     answer = subprocess.run(
         command, env=environment, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False
