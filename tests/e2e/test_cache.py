@@ -240,6 +240,7 @@ async def test_answers_end_with_their_program_and_programs_with_their_answer(she
     await asyncio.gather(*(process.wait() for process in full))
 
 
+@pytest.mark.campaign
 @pytest.mark.asyncio
 async def test_a_cache_out_of_sync_refuses_until_it_is_back(shell: Shell, control_plane: ControlPlane) -> None:
     await asyncio.to_thread(control_plane.kill_apiserver)
