@@ -1,6 +1,6 @@
 """`capcard-sched cache`: keeps a live cluster in memory and answers the reading verbs of its user.
 
-Each request runs in a copy of the process, on the streams of the program that asks. The event loop goes on meanwhile.
+Each request runs in a copy of the process, on the streams of the program that asks, and does not block the event loop.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import msgspec
 from cyclopts import Group, Parameter
 
 from capcard_sched.cli.exit_codes import FailureWatch, Files
-from capcard_sched.cli.live_cluster import LiveCluster, Receiver, leave_cache, reader
+from capcard_sched.cli.live_cluster import ClusterRequest, LiveCluster, Receiver, leave_cache, reader
 from capcard_sched.cli.simulate import BadInputError, build_core, core_with_conf, options_of, settings_of
 from capcard_sched.controllers.objects import ROOT_QUEUE
 from capcard_sched.daemon.diagnosis.saved_state import (
@@ -315,7 +315,7 @@ def read_live(
     """Read a live cluster, or what a cache holds of it. Raises BadInputError."""
     installed = source.installed_conf if source.scheduler_conf is None else ""
     read = reader(source.cache)
-    return read(source.kubeconfig, source.context, installed, namespace, jobs=jobs, receiver=receiver)
+    return read(ClusterRequest(source.kubeconfig, source.context, installed, namespace, jobs, receiver))
 
 
 def _core_of_cache(source: Source, read: LiveCluster, held: Core, made: Core) -> Core:

@@ -25,9 +25,8 @@ from capcard_sched.model.kinds import kind_of_object
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
-    from pathlib import Path
 
-    from capcard_sched.cli.live_cluster import Receiver
+    from capcard_sched.cli.live_cluster import ClusterRequest
     from capcard_sched.framework.core import Core
     from capcard_sched.kube.connection import Connection
     from capcard_sched.kube.informers import Informers
@@ -119,33 +118,24 @@ class HeldCluster(Observer):
         since = "reads the cluster for the first time" if seconds is None else f"is not in sync for {seconds:.0f} s"
         raise BadInputError(f"--cache: the cache of {self.connection.server} {since}: {text}")
 
-    def read(
-        self,
-        kubeconfig: Path | None,
-        context: str,
-        conf_name: str,
-        namespace: str = "",
-        *,
-        jobs: bool = False,
-        receiver: Receiver | None = None,
-    ) -> LiveCluster:
+    def read(self, request: ClusterRequest) -> LiveCluster:
         """As `read_cluster`. Raises BadInputError for another cluster, too, and while the cache is not in sync."""
-        server, own = address_of(kubeconfig, context)
+        server, own = address_of(request.kubeconfig, request.context)
         if server != self.connection.server:
             text = f"the cache holds the cluster at {self.connection.server}, and the kubeconfig names {server}"
             raise BadInputError(f"--cache: {text}")
         self.check()
-        wanted = namespace or own
+        wanted = request.namespace or own
         if wanted != self.namespace and any(" of other " in resource for resource in self.unreadable):
             text = f"the cache may read namespace {self.namespace} only, and {wanted} is asked for"
             raise BadInputError(f"--cache: {text}; `capcard-sched cache -n {wanted}` reads it")
         connection = msgspec.structs.replace(self.connection, namespace=own)
         with api_errors(connection):
-            conf = asyncio.run(_conf(connection, conf_name)) if conf_name else None
-        if receiver is not None:
-            receiver(conf)
+            conf = asyncio.run(_conf(connection, request.conf_name)) if request.conf_name else None
+        if request.receiver is not None:
+            request.receiver(conf)
         assert self.informers is not None
-        left_out = () if jobs else (JOB,)
+        left_out = () if request.jobs else (JOB,)
         for problem in self.informers.problems(left_out):
             print(f"warning: {problem}; skipped", file=sys.stderr)
         kinds = [kind for kind in self.informers.kinds if kind.name not in left_out]
@@ -154,7 +144,7 @@ class HeldCluster(Observer):
             event = self._troubles.get(kind.resource, ("", ""))[0]
             if event in _UNREAD and kind.resource not in self._readable:
                 unread.setdefault(event, []).append(kind.resource)
-        unreadable = tuple(one for one in self.unreadable if jobs or one.partition(" ")[0] != JOBS.resource)
+        unreadable = tuple(one for one in self.unreadable if request.jobs or one.partition(" ")[0] != JOBS.resource)
         print_notes(unread, unreadable)
         deltas = SortedDeltas(self.kept, kinds)
         return LiveCluster(connection, conf, deltas, unreadable, tuple(kinds), self.core, self.objects)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -53,30 +53,34 @@ class LiveCluster(NamedTuple):
     objects: DeltaObjects | None = None
 
 
-def read_cluster(
-    kubeconfig: Path | None,
-    context: str,
-    conf_name: str,
-    namespace: str = "",
-    *,
-    jobs: bool = False,
-    receiver: Receiver | None = None,
-) -> LiveCluster:
-    """Read a cluster. Raises BadInputError, and what `receiver` raises.
+class ClusterRequest(NamedTuple):
+    """What a verb reads of a live cluster."""
 
-    `conf_name`: the ConfigMap of the scheduler-conf, `namespace/name`; "" for none. `namespace`: the one to read where
-    the objects of all namespaces are not readable; "" for that of the kubeconfig's context. `jobs`: read the Jobs, too.
-    """
+    kubeconfig: Path | None
+    #: Context of the kubeconfig; "" for its current one.
+    context: str
+    #: The ConfigMap of the scheduler-conf, `namespace/name`; "" for none.
+    conf_name: str
+    #: The one to read where the objects of all namespaces are not readable; "" for that of the kubeconfig's context.
+    namespace: str
+    #: Read the Jobs, too.
+    jobs: bool
+    receiver: Receiver | None
+
+
+def read_cluster(request: ClusterRequest) -> LiveCluster:
+    """Read a cluster. Raises BadInputError, and what the receiver raises."""
     import asyncio
 
     import uvloop
 
-    connection = connection_of(kubeconfig, context)
+    connection = connection_of(request.kubeconfig, request.context)
     found: list[LiveCluster] = []  # not the result of the task: asyncio formats results as text
 
     async def read() -> None:
-        own = namespace or connection.namespace or "default"
-        found.append(await read_lists(connection, conf_name, own, jobs=jobs, receiver=receiver))
+        own = request.namespace or connection.namespace or "default"
+        jobs, receiver = request.jobs, request.receiver
+        found.append(await read_lists(connection, request.conf_name, own, jobs=jobs, receiver=receiver))
 
     # uvloop decrypts a list in three quarters of the time.
     with api_errors(connection), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -84,20 +88,8 @@ def read_cluster(
     return found[0]
 
 
-class Reader(Protocol):
-    """`read_cluster`, or the same from memory."""
-
-    def __call__(
-        self,
-        kubeconfig: Path | None,
-        context: str,
-        conf_name: str,
-        namespace: str = "",
-        *,
-        jobs: bool = False,
-        receiver: Receiver | None = None,
-    ) -> LiveCluster:
-        """Read a cluster."""
+#: `read_cluster`, or the same from memory.
+Reader: TypeAlias = "Callable[[ClusterRequest], LiveCluster]"
 
 
 class DeclinedError(BaseException):
