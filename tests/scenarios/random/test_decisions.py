@@ -8,7 +8,6 @@ versions: `python -m tests.scenarios.random.test_decisions SEED`. `pytest -n 0 -
 from __future__ import annotations
 
 import hashlib
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
