@@ -8,8 +8,6 @@ from tests.controlplane.cluster import ALL, Cluster, RequestError
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.manifests import gpu_node, pod, queue
 
-pytestmark = pytest.mark.asyncio
-
 
 @pytest.mark.parametrize("round", [1, 2])
 async def test_every_test_finds_the_cluster_empty(cluster: Cluster, round: int) -> None:

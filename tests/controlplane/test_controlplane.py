@@ -22,7 +22,6 @@ from tests.controlplane.processes import end, spawn
 pytestmark = pytest.mark.campaign
 
 
-@pytest.mark.asyncio
 async def test_objects_outlive_the_death_of_the_api_server_and_of_etcd(cluster: Cluster) -> None:
     control_plane = cluster.control_plane
     await cluster.create(node("n"))
@@ -34,7 +33,6 @@ async def test_objects_outlive_the_death_of_the_api_server_and_of_etcd(cluster: 
     await cluster.create(pod("p"))
 
 
-@pytest.mark.asyncio
 async def test_no_watch_is_refused_by_a_server_that_was_prepared_after_its_restart(cluster: Cluster) -> None:
     await asyncio.to_thread(cluster.control_plane.restart_apiserver)
     await prepare(cluster)

@@ -15,7 +15,7 @@ from tests.controlplane.cluster import Cluster, RequestError
 from tests.controlplane.manifests import node, pod
 from tests.controlplane.proxy import Proxy, failure
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.campaign]
+pytestmark = pytest.mark.campaign
 
 LOST = (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError, ConnectionResetError)
 

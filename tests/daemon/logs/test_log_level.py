@@ -36,7 +36,6 @@ async def fetch(server: LevelServer, path: str) -> tuple[int, str]:
         return response.status, await response.text()
 
 
-@pytest.mark.asyncio
 async def test_a_level_is_set_for_a_while_and_then_restored(server: tuple[Logs, LevelServer]) -> None:
     logs, running = server
     assert await fetch(running, "/getlevel") == (200, "2\n")
@@ -49,7 +48,6 @@ async def test_a_level_is_set_for_a_while_and_then_restored(server: tuple[Logs, 
     assert await fetch(running, "/getlevel") == (200, "2\n")
 
 
-@pytest.mark.asyncio
 async def test_a_second_request_takes_the_place_of_the_first_and_the_usual_level_is_kept(
     server: tuple[Logs, LevelServer],
 ) -> None:
@@ -75,7 +73,6 @@ BAD = [
 ]
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("path, text", BAD)
 async def test_a_request_without_both_or_with_wrong_ones_changes_nothing(
     path: str, text: str, server: tuple[Logs, LevelServer]
@@ -86,7 +83,6 @@ async def test_a_request_without_both_or_with_wrong_ones_changes_nothing(
     assert response.startswith(text)
 
 
-@pytest.mark.asyncio
 async def test_only_our_own_user_may_connect_and_a_socket_left_behind_is_replaced(
     server: tuple[Logs, LevelServer],
 ) -> None:
@@ -98,7 +94,6 @@ async def test_only_our_own_user_may_connect_and_a_socket_left_behind_is_replace
     assert await fetch(running, "/getlevel") == (200, "2\n")
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("folder", ["file", "x" * 120], ids=["no folder", "a path too long for a socket"])
 async def test_a_folder_that_cannot_be_used_is_a_warning_and_no_more(folder: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()

@@ -128,7 +128,6 @@ with Logs(0, "json"):
 
 @pytest.mark.campaign
 @pytest.mark.controlplane
-@pytest.mark.asyncio
 async def test_a_daemon_with_a_blocked_stderr_binds_serves_probes_and_ends_within_five_seconds(
     cluster: Cluster, tmp_path: Path
 ) -> None:

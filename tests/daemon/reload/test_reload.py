@@ -183,7 +183,6 @@ def test_every_problem_and_the_conf_in_use_are_lines_of_the_log(tmp_path: Path) 
     assert {line["file"] for line in lines} == {str(path)}
 
 
-@pytest.mark.asyncio
 async def test_without_a_file_the_built_in_one_is_used_for_good() -> None:
     callbacks = Callbacks()
     file = conf_file(None, callbacks)
@@ -239,7 +238,6 @@ async def _write_slowly(path: Path, text: str) -> None:
             await asyncio.sleep(0.05)
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("change", [_write, _rename, _remove_and_write, _write_slowly])
 async def test_a_change_is_loaded_once_however_the_file_is_written(
     change: Callable[[Path, str], Awaitable[None]], tmp_path: Path
@@ -279,7 +277,6 @@ class ConfigMap:
             shutil.rmtree(old)
 
 
-@pytest.mark.asyncio
 async def test_the_symlink_swap_of_a_config_map_is_taken_over_once(tmp_path: Path) -> None:
     mounted = ConfigMap(tmp_path / "etc", GOOD)
     callbacks = Callbacks()
@@ -296,7 +293,6 @@ async def test_the_symlink_swap_of_a_config_map_is_taken_over_once(tmp_path: Pat
         assert callbacks.words == ["accepted", "accepted", "rejected", "accepted"]
 
 
-@pytest.mark.asyncio
 async def test_an_equivalent_file_is_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "scheduler.conf"
     path.write_text(GOOD)
@@ -308,7 +304,6 @@ async def test_an_equivalent_file_is_unchanged(tmp_path: Path) -> None:
         assert file.conf is before
 
 
-@pytest.mark.asyncio
 async def test_the_same_bytes_and_other_files_of_the_folder_are_no_change_at_all(tmp_path: Path) -> None:
     path = tmp_path / "scheduler.conf"
     path.write_text(GOOD)
@@ -324,7 +319,6 @@ async def test_the_same_bytes_and_other_files_of_the_folder_are_no_change_at_all
 REJECTED = [("errors", BAD), ("no YAML", BROKEN), ("empty", ""), ("no UTF-8", "\udcff")]
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("text", [case[1] for case in REJECTED], ids=[case[0] for case in REJECTED])
 async def test_an_invalid_file_changes_nothing_and_is_reported_once_until_it_is_fixed(
     text: str, tmp_path: Path
@@ -346,7 +340,6 @@ async def test_an_invalid_file_changes_nothing_and_is_reported_once_until_it_is_
         assert (file.conf, file.rejected) == (good, False)
 
 
-@pytest.mark.asyncio
 async def test_a_file_that_is_removed_changes_nothing_until_it_is_back(tmp_path: Path) -> None:
     path = tmp_path / "scheduler.conf"
     path.write_text(GOOD)
@@ -359,7 +352,6 @@ async def test_a_file_that_is_removed_changes_nothing_until_it_is_back(tmp_path:
         assert await callbacks.next() == ("accepted", ("allocate",))
 
 
-@pytest.mark.asyncio
 async def test_a_folder_that_vanishes_and_comes_back_is_watched_again(tmp_path: Path) -> None:
     folder = tmp_path / "etc"
     folder.mkdir()
@@ -378,7 +370,6 @@ async def test_a_folder_that_vanishes_and_comes_back_is_watched_again(tmp_path: 
         assert await callbacks.next() == ("accepted", ("enqueue", "allocate"))
 
 
-@pytest.mark.asyncio
 async def test_a_folder_that_is_replaced_by_another_is_watched_in_its_place(tmp_path: Path) -> None:
     folder, fresh = tmp_path / "etc", tmp_path / "fresh"
     for place, text in ((folder, GOOD), (fresh, OTHER)):
@@ -398,7 +389,6 @@ async def test_a_folder_that_is_replaced_by_another_is_watched_in_its_place(tmp_
         assert asyncio.get_running_loop().time() - began < 9
 
 
-@pytest.mark.asyncio
 async def test_a_folder_that_does_not_exist_yet_is_waited_for(tmp_path: Path) -> None:
     path = tmp_path / "later" / "scheduler.conf"
     callbacks = Callbacks()
@@ -408,7 +398,6 @@ async def test_a_folder_that_does_not_exist_yet_is_waited_for(tmp_path: Path) ->
         assert await callbacks.next() == ("accepted", ("allocate",))
 
 
-@pytest.mark.asyncio
 async def test_a_change_that_gives_no_notice_is_found_by_looking(tmp_path: Path) -> None:
     real = tmp_path / "elsewhere" / "real.conf"
     real.parent.mkdir()
@@ -422,7 +411,6 @@ async def test_a_change_that_gives_no_notice_is_found_by_looking(tmp_path: Path)
         assert await callbacks.next() == ("accepted", ("allocate",))
 
 
-@pytest.mark.asyncio
 async def test_a_change_between_load_and_watch_is_not_missed(tmp_path: Path) -> None:
     path = tmp_path / "scheduler.conf"
     path.write_text(GOOD)
@@ -437,7 +425,6 @@ async def test_a_change_between_load_and_watch_is_not_missed(tmp_path: Path) -> 
     await asyncio.gather(task, return_exceptions=True)
 
 
-@pytest.mark.asyncio
 async def test_the_watch_ends_at_once_when_it_is_cancelled(tmp_path: Path) -> None:
     path = tmp_path / "scheduler.conf"
     path.write_text(GOOD)

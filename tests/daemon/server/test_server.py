@@ -70,7 +70,6 @@ async def served(health: Health) -> AsyncIterator[HttpServer]:
     await server.stop()
 
 
-@pytest.mark.asyncio
 async def test_health_and_readiness_follow_the_daemon(served: HttpServer, health: Health, clock: Clock) -> None:
     assert await get(served, "/healthz") == (200, "ok\n")
     status, text = await get(served, "/readyz")
@@ -105,7 +104,6 @@ async def test_health_and_readiness_follow_the_daemon(served: HttpServer, health
     assert await get(served, "/healthz") == (200, "ok\n")
 
 
-@pytest.mark.asyncio
 async def test_unknown_paths_and_methods_get_a_one_line_error(served: HttpServer) -> None:
     assert await get(served, "/metrics") == (404, "Not Found\n")
     async with aiohttp.ClientSession() as session:
@@ -116,7 +114,6 @@ async def test_unknown_paths_and_methods_get_a_one_line_error(served: HttpServer
             assert await head.read() == b""
 
 
-@pytest.mark.asyncio
 async def test_metrics_are_served_as_text_packed_when_the_client_wants_it() -> None:
     metrics = Metrics()
     server = HttpServer(_LOOPBACK, metrics_pages(metrics))
@@ -134,7 +131,6 @@ async def test_metrics_are_served_as_text_packed_when_the_client_wants_it() -> N
         await server.stop()
 
 
-@pytest.mark.asyncio
 async def test_a_scrape_requests_fresh_values_and_waits_for_a_bounded_time() -> None:
     metrics = Metrics()
     requested: list[str] = []
@@ -156,7 +152,6 @@ async def test_a_scrape_requests_fresh_values_and_waits_for_a_bounded_time() -> 
         await server.stop()
 
 
-@pytest.mark.asyncio
 async def test_a_page_that_raises_returns_an_error_and_the_server_continues() -> None:
     class Broken:
         content_type = "text/plain"
@@ -184,7 +179,6 @@ async def limited(health: Health, limits: ServerLimits) -> HttpServer:
     return server
 
 
-@pytest.mark.asyncio
 async def test_a_client_that_never_finishes_its_headers_is_cut_off(health: Health) -> None:
     server = await limited(health, ServerLimits(header_seconds=0.3))
     try:
@@ -201,7 +195,6 @@ async def test_a_client_that_never_finishes_its_headers_is_cut_off(health: Healt
         await server.stop()
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(("idle", "kept"), [(None, False), (60.0, True)])
 async def test_an_idle_connection_is_kept_for_its_own_time(health: Health, idle: float | None, kept: bool) -> None:
     server = await limited(health, ServerLimits(header_seconds=0.3, idle_seconds=idle))
@@ -218,7 +211,6 @@ async def test_an_idle_connection_is_kept_for_its_own_time(health: Health, idle:
         await server.stop()
 
 
-@pytest.mark.asyncio
 async def test_a_client_that_reads_no_response_is_disconnected() -> None:
     class Big:
         content_type = "text/plain"
@@ -242,7 +234,6 @@ async def test_a_client_that_reads_no_response_is_disconnected() -> None:
         await server.stop()
 
 
-@pytest.mark.asyncio
 async def test_a_client_that_never_finishes_its_body_is_cut_off_and_one_above_the_limit_is_refused() -> None:
     async def size(request: web.Request) -> web.Response:
         return web.Response(text=str(len(await request.read())))
@@ -298,7 +289,6 @@ async def closed(readers: list[asyncio.StreamReader]) -> int:
     return sum(reader.at_eof() or reader.exception() is not None for reader in readers)
 
 
-@pytest.mark.asyncio
 async def test_probes_are_served_within_a_second_beside_a_thousand_silent_connections(served: HttpServer) -> None:
     async with silent(served.port, 1000) as readers:
         for _ in range(3):
@@ -307,7 +297,6 @@ async def test_probes_are_served_within_a_second_beside_a_thousand_silent_connec
         assert await closed(readers) >= 1000 - ServerLimits().connections, "memory is bounded"
 
 
-@pytest.mark.asyncio
 async def test_probes_over_tls_are_served_beside_connections_without_a_handshake(
     certificate: tuple[Path, Path], health: Health
 ) -> None:
@@ -330,7 +319,6 @@ def test_headers_and_handshakes_are_awaited_for_five_seconds_at_most() -> None:
     assert ServerLimits().header_seconds <= 5
 
 
-@pytest.mark.asyncio
 async def test_a_scrape_in_progress_survives_silent_connections() -> None:
     async def refresh() -> None:
         await asyncio.sleep(0.4)
@@ -346,7 +334,6 @@ async def test_a_scrape_in_progress_survives_silent_connections() -> None:
         await server.stop()
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("busy_seconds", "expected"),
     [(3600.0, (503, "too many connections\n")), (0.0, (200, "ok\n"))],
@@ -380,7 +367,6 @@ async def test_a_server_full_of_requests_responds_503_or_replaces_the_oldest_one
         await server.stop()
 
 
-@pytest.mark.asyncio
 async def test_headers_beyond_the_limits_are_refused(health: Health) -> None:
     server = await limited(health, ServerLimits(header_bytes=1000, headers=10))
     try:
@@ -391,7 +377,6 @@ async def test_headers_beyond_the_limits_are_refused(health: Health) -> None:
         await server.stop()
 
 
-@pytest.mark.asyncio
 async def test_stopping_lets_a_response_under_way_finish_and_closes_idle_connections() -> None:
     began = asyncio.Event()
 
@@ -418,7 +403,6 @@ async def test_stopping_lets_a_response_under_way_finish_and_closes_idle_connect
 # --- addresses --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.asyncio
 async def test_an_address_in_use_is_a_clear_error(served: HttpServer, health: Health) -> None:
     second = HttpServer(AddressFlag("127.0.0.1", served.port), health_pages(health))
     with pytest.raises(ServeError) as raised:
@@ -427,13 +411,11 @@ async def test_an_address_in_use_is_a_clear_error(served: HttpServer, health: He
     await second.stop()
 
 
-@pytest.mark.asyncio
 async def test_an_unresolvable_host_name_is_a_clear_error(health: Health) -> None:
     with pytest.raises(ServeError, match=r"cannot listen on no\.such\.host\.invalid:8080: "):
         await HttpServer(AddressFlag("no.such.host.invalid", 8080), health_pages(health)).start()
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     "address, reached_at",
     [
@@ -486,7 +468,6 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return crt, key
 
 
-@pytest.mark.asyncio
 async def test_the_health_server_serves_tls_when_configured(certificate: tuple[Path, Path], health: Health) -> None:
     server = HttpServer(_LOOPBACK, health_pages(health), tls=Tls(*certificate))
     await server.start()
@@ -520,7 +501,6 @@ def test_a_handshake_that_begins_with_the_connection_succeeds(certificate: tuple
         runner.run(serve())
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("broken", ["missing", "not PEM"])
 async def test_invalid_certificate_files_are_named_in_the_error(
     certificate: tuple[Path, Path], health: Health, tmp_path: Path, broken: str

@@ -124,7 +124,6 @@ def conf(address: str) -> str:
 
 
 @pytest.mark.campaign
-@pytest.mark.asyncio
 async def test_usage_from_an_exporter_is_measured_and_a_pod_avoids_the_busy_node(prometheus: str) -> None:
     facts: list[Any] = []
     arrived = asyncio.Event()
@@ -168,7 +167,6 @@ async def test_usage_from_an_exporter_is_measured_and_a_pod_avoids_the_busy_node
 
 
 @pytest.mark.campaign
-@pytest.mark.asyncio
 async def test_the_daemon_avoids_a_node_that_is_busy_in_prometheus(
     prometheus: str, cluster: Cluster, control_plane: ControlPlane, tmp_path: Path
 ) -> None:

@@ -125,7 +125,6 @@ class Source:
 # --- one measurement --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("path", ["", "/prometheus/"])
 async def test_the_averages_of_all_nodes_come_in_three_questions_with_the_age_of_the_newest_sample(path: str) -> None:
     async with serving(path.rstrip("/")) as server:
@@ -202,7 +201,6 @@ async def _elsewhere(_: web.Request) -> web.StreamResponse:
     raise web.HTTPFound("http://127.0.0.1:1/")
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
@@ -227,7 +225,6 @@ async def test_an_invalid_response_is_an_error_with_the_reason(answer: Any, why:
                 await client.measure(NOW)
 
 
-@pytest.mark.asyncio
 async def test_a_server_that_is_not_there_is_an_error_without_its_password() -> None:
     settings = PrometheusSettings(f"http://user:secret@127.0.0.1:{free_port()}")
     async with PrometheusClient(settings) as client:
@@ -250,7 +247,6 @@ def certified(tmp_path_factory: pytest.TempPathFactory) -> ssl.SSLContext:
     return context
 
 
-@pytest.mark.asyncio
 async def test_an_unknown_certificate_is_rejected_unless_verification_is_off(certified: ssl.SSLContext) -> None:
     async with serving(tls=certified) as server:
         async with PrometheusClient(PrometheusSettings(server.address)) as client:
@@ -260,7 +256,6 @@ async def test_an_unknown_certificate_is_rejected_unless_verification_is_off(cer
             assert "n1" in await client.measure(NOW)
 
 
-@pytest.mark.asyncio
 async def test_credentials_of_the_address_are_sent_to_the_server_only() -> None:
     shown: list[str] = []
 
@@ -303,7 +298,6 @@ def test_a_series_belongs_to_the_node_it_names_with_or_without_a_port(
 # --- the source -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.asyncio
 async def test_measurements_become_facts_at_the_interval() -> None:
     async with serving() as server:
         source = Source({"n1"})
@@ -313,7 +307,6 @@ async def test_measurements_become_facts_at_the_interval() -> None:
     assert source.delivered[:3] == [{"n1": NodeUsage(12.35, 50.0, NOW - 7)}] * 3
 
 
-@pytest.mark.asyncio
 async def test_failures_and_staleness_are_logged_once_and_so_is_the_recovery() -> None:
     async with serving() as server:
         source = Source({"n1"})
@@ -340,7 +333,6 @@ async def test_failures_and_staleness_are_logged_once_and_so_is_the_recovery() -
     assert [log for log in logs if log["event"] == "node usage measured again"]
 
 
-@pytest.mark.asyncio
 async def test_series_that_name_no_node_are_trouble_with_the_label_that_should() -> None:
     async with serving() as server:
         source = Source({"other"})
@@ -353,7 +345,6 @@ async def test_series_that_name_no_node_are_trouble_with_the_label_that_should()
     assert source.delivered == []
 
 
-@pytest.mark.asyncio
 async def test_nodes_without_usage_are_counted_once() -> None:
     async with serving() as server:
         source = Source({"n1", "n9", "n8"})
@@ -365,7 +356,6 @@ async def test_nodes_without_usage_are_counted_once() -> None:
     assert (warning["event"], warning["nodes"], warning["of"]) == ("nodes without measured usage", 2, 3)
 
 
-@pytest.mark.asyncio
 async def test_another_scheduler_conf_counts_at_once_in_the_middle_of_a_long_interval() -> None:
     async with serving() as server, serving() as other:
         other.by_query = {CPU: vector(n1="1"), MEMORY: vector(n1="2"), AGE: vector(n1="0")}
@@ -383,7 +373,6 @@ async def test_another_scheduler_conf_counts_at_once_in_the_middle_of_a_long_int
             await source.polled("measured")
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("plugin", "warnings"), [("usage", 1), ("gang", 0)], ids=["a plugin uses usage", "no plugin uses it"]
 )

@@ -7,8 +7,6 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import pytest
-
 from capcard_sched.controllers.objects import JsonObject, Key
 from capcard_sched.controllers.view import Failure, Result, View
 from capcard_sched.kube.controllers.controller_loop import ControllerLoop
@@ -36,7 +34,6 @@ class NothingToDo:
         return Result()
 
 
-@pytest.mark.asyncio
 async def test_passes_without_writes_let_others_run_in_between() -> None:
     cache = ObjectCache(time.monotonic, lambda *_: None)
     nothing: Any = None

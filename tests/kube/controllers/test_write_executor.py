@@ -19,8 +19,6 @@ from capcard_sched.kube.writes.leadership_gate import LeadershipGate, Leadership
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.proxy import Proxy
 
-pytestmark = pytest.mark.asyncio
-
 
 class WriteBench:
     """An executor behind a proxy, and its cache."""

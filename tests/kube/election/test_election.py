@@ -78,7 +78,6 @@ async def allow(cluster: Cluster, user: str, *rules: dict[str, Any]) -> None:
 # --- one replica ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.asyncio
 async def test_the_first_replica_creates_the_lease_and_leads(cluster: Cluster, kubeconfig: Path) -> None:
     async with Elector(kubeconfig, cluster.namespace, "a") as one:
         took = await until(lambda: one.leads, "a leader")
@@ -94,7 +93,6 @@ async def test_the_first_replica_creates_the_lease_and_leads(cluster: Cluster, k
 
 
 @pytest.mark.campaign
-@pytest.mark.asyncio
 async def test_a_leader_renews_every_retry_period_with_one_request(cluster: Cluster, kubeconfig: Path) -> None:
     class Counting(Observer):
         def __init__(self) -> None:
@@ -122,7 +120,6 @@ async def test_a_leader_renews_every_retry_period_with_one_request(cluster: Clus
 
 
 @pytest.mark.campaign
-@pytest.mark.asyncio
 async def test_renewals_pass_the_client_side_limit(cluster: Cluster, kubeconfig: Path) -> None:
     async with Elector(kubeconfig, cluster.namespace, "a", qps=0.01) as one:
         await until(lambda: one.leads, "a leader")
@@ -132,7 +129,6 @@ async def test_renewals_pass_the_client_side_limit(cluster: Cluster, kubeconfig:
 
 
 @pytest.mark.campaign
-@pytest.mark.asyncio
 async def test_a_jump_of_the_wall_clock_changes_nothing(cluster: Cluster, kubeconfig: Path) -> None:
     jumps = iter([timedelta(0), timedelta(days=-4000), timedelta(days=4000)] * 100)
     calendar = lambda: datetime.now(UTC) + next(jumps)  # noqa: E731
@@ -149,7 +145,6 @@ async def test_a_jump_of_the_wall_clock_changes_nothing(cluster: Cluster, kubeco
 
 
 @pytest.mark.campaign
-@pytest.mark.asyncio
 async def test_fields_of_other_writers_on_the_lease_stay_and_a_conflict_costs_no_term(
     cluster: Cluster, kubeconfig: Path
 ) -> None:
@@ -167,7 +162,6 @@ async def test_fields_of_other_writers_on_the_lease_stay_and_a_conflict_costs_no
 
 
 @pytest.mark.campaign
-@pytest.mark.asyncio
 async def test_a_renewal_whose_response_was_lost_costs_no_term(cluster: Cluster, proxy: Proxy) -> None:
     async with Elector(proxy.kubeconfig_for("scheduler-a"), cluster.namespace, "a") as one:
         await until(lambda: one.leads, "a leader")
@@ -184,7 +178,6 @@ async def test_a_renewal_whose_response_was_lost_costs_no_term(cluster: Cluster,
         assert (await spec(cluster))["leaseTransitions"] == 0
 
 
-@pytest.mark.asyncio
 async def test_a_claim_whose_response_was_lost_is_claimed_in_a_term_of_its_own(cluster: Cluster, proxy: Proxy) -> None:
     proxy.lose_answer("POST", "leases$")
     async with Elector(proxy.kubeconfig_for("scheduler-a"), cluster.namespace, "a") as one:
@@ -192,7 +185,6 @@ async def test_a_claim_whose_response_was_lost_is_claimed_in_a_term_of_its_own(c
         assert one.election.transitions == 1
 
 
-@pytest.mark.asyncio
 async def test_a_leader_whose_renewals_hang_stops_at_the_deadline(cluster: Cluster, proxy: Proxy) -> None:
     async with Elector(proxy.kubeconfig_for("scheduler-a"), cluster.namespace, "a") as one:
         await until(lambda: one.leads, "a leader")
@@ -211,7 +203,6 @@ async def test_a_leader_whose_renewals_hang_stops_at_the_deadline(cluster: Clust
         assert one.election.transitions == 1
 
 
-@pytest.mark.asyncio
 async def test_a_foreign_holder_ends_the_term_at_the_next_renewal(cluster: Cluster, kubeconfig: Path) -> None:
     async with Elector(kubeconfig, cluster.namespace, "a") as one:
         await until(lambda: one.leads, "a leader")
@@ -224,7 +215,6 @@ async def test_a_foreign_holder_ends_the_term_at_the_next_renewal(cluster: Clust
         assert one.reported(ElectionEvent.HOLDER) == ["somebody"]
 
 
-@pytest.mark.asyncio
 async def test_an_exception_of_on_change_ends_the_election(cluster: Cluster, kubeconfig: Path) -> None:
     one = Elector(kubeconfig, cluster.namespace, "a")
 
@@ -242,7 +232,6 @@ async def test_an_exception_of_on_change_ends_the_election(cluster: Cluster, kub
 
 
 @pytest.mark.campaign
-@pytest.mark.asyncio
 async def test_a_missing_right_is_reported_once_and_may_be_granted_later(
     cluster: Cluster, control_plane: ControlPlane
 ) -> None:
@@ -259,7 +248,6 @@ async def test_a_missing_right_is_reported_once_and_may_be_granted_later(
 
 
 @pytest.mark.campaign
-@pytest.mark.asyncio
 async def test_a_read_only_right_is_reported_once_too(cluster: Cluster, control_plane: ControlPlane) -> None:
     await allow(cluster, "nobody", {**WATCH_TOO, "verbs": ["get", "watch"]})
     async with Elector(control_plane.kubeconfig_for("nobody"), cluster.namespace, "a") as one:
@@ -270,7 +258,6 @@ async def test_a_read_only_right_is_reported_once_too(cluster: Cluster, control_
 
 
 @pytest.mark.campaign
-@pytest.mark.asyncio
 async def test_a_missing_namespace_is_reported_and_awaited(cluster: Cluster, kubeconfig: Path) -> None:
     later = f"{cluster.namespace}-later"
     async with Elector(kubeconfig, later, "a") as one:
@@ -282,7 +269,6 @@ async def test_a_missing_namespace_is_reported_and_awaited(cluster: Cluster, kub
 
 
 @pytest.mark.campaign
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     "found, output, least",
     [
@@ -304,7 +290,6 @@ async def test_a_malformed_lease_is_reported_and_repaired(
         assert (now["holderIdentity"], now["leaseDurationSeconds"]) == ("a", 4)
 
 
-@pytest.mark.asyncio
 async def test_a_response_that_is_no_lease_is_reported_and_the_request_is_repeated(
     cluster: Cluster, proxy: Proxy
 ) -> None:
@@ -316,7 +301,6 @@ async def test_a_response_that_is_no_lease_is_reported_and_the_request_is_repeat
 
 
 @pytest.mark.campaign
-@pytest.mark.asyncio
 @pytest.mark.parametrize("turns", range(6))
 async def test_a_standby_that_sees_a_change_while_it_is_stopped_stops(
     turns: int, cluster: Cluster, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
@@ -346,7 +330,6 @@ async def test_a_standby_that_sees_a_change_while_it_is_stopped_stops(
 # --- two replicas -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.asyncio
 async def test_a_release_hands_over_at_once_with_the_usual_durations(cluster: Cluster, kubeconfig: Path) -> None:
     usual = {"lease_duration": 15.0, "renew_deadline": 10.0, "retry_period": 2.0}
     async with Elector(kubeconfig, cluster.namespace, "a", **usual) as one:
@@ -367,7 +350,6 @@ async def test_a_release_hands_over_at_once_with_the_usual_durations(cluster: Cl
 
 
 @pytest.mark.campaign
-@pytest.mark.asyncio
 async def test_without_the_right_to_watch_a_release_is_found_by_polling(
     cluster: Cluster, control_plane: ControlPlane, kubeconfig: Path
 ) -> None:
@@ -383,7 +365,6 @@ async def test_without_the_right_to_watch_a_release_is_found_by_polling(
             assert await until(lambda: two.leads, "the next leader") < 1.5
 
 
-@pytest.mark.asyncio
 async def test_the_right_to_watch_one_lease_by_name_is_enough(cluster: Cluster, control_plane: ControlPlane) -> None:
     await allow(cluster, "nobody", *RULES, WATCH_TOO)
     async with Elector(control_plane.kubeconfig_for("nobody"), cluster.namespace, "a") as one:
@@ -397,7 +378,6 @@ async def test_the_right_to_watch_one_lease_by_name_is_enough(cluster: Cluster, 
 
 
 @pytest.mark.campaign
-@pytest.mark.asyncio
 async def test_a_killed_leader_is_replaced_within_its_lease_with_the_usual_durations(
     cluster: Cluster, kubeconfig: Path
 ) -> None:
@@ -414,7 +394,6 @@ async def test_a_killed_leader_is_replaced_within_its_lease_with_the_usual_durat
 
 
 @pytest.mark.campaign
-@pytest.mark.asyncio
 async def test_a_lease_deleted_under_its_leader_is_made_again_by_it_in_the_same_term(
     cluster: Cluster, kubeconfig: Path
 ) -> None:
@@ -432,7 +411,6 @@ async def test_a_lease_deleted_under_its_leader_is_made_again_by_it_in_the_same_
 
 
 @pytest.mark.campaign
-@pytest.mark.asyncio
 async def test_a_release_that_cannot_be_written_is_reported_and_ends_in_time(cluster: Cluster, proxy: Proxy) -> None:
     async with Elector(proxy.kubeconfig_for("scheduler-a"), cluster.namespace, "a") as one:
         await until(lambda: one.leads, "a leader")
@@ -444,7 +422,6 @@ async def test_a_release_that_cannot_be_written_is_reported_and_ends_in_time(clu
         assert any("not released in" in detail for detail in one.reported(ElectionEvent.LOST))
 
 
-@pytest.mark.asyncio
 async def test_a_standby_releases_nothing(cluster: Cluster, kubeconfig: Path) -> None:
     async with (
         Elector(kubeconfig, cluster.namespace, "a") as one,
@@ -461,7 +438,6 @@ async def test_a_standby_releases_nothing(cluster: Cluster, kubeconfig: Path) ->
 
 
 @pytest.mark.campaign
-@pytest.mark.asyncio
 async def test_a_leader_outlives_a_restart_of_the_api_server_that_is_shorter_than_its_deadline(
     cluster: Cluster, control_plane: ControlPlane, kubeconfig: Path
 ) -> None:
@@ -484,7 +460,6 @@ async def test_a_leader_outlives_a_restart_of_the_api_server_that_is_shorter_tha
 
 
 @pytest.mark.campaign
-@pytest.mark.asyncio
 async def test_without_an_api_server_no_replica_leads_and_afterwards_one_does(
     cluster: Cluster, control_plane: ControlPlane, kubeconfig: Path
 ) -> None:
@@ -507,7 +482,6 @@ async def test_without_an_api_server_no_replica_leads_and_afterwards_one_does(
 
 
 @pytest.mark.campaign
-@pytest.mark.asyncio
 @pytest.mark.parametrize("seed", range(3))
 async def test_at_most_one_replica_leads_through_random_faults_and_in_the_end_one_does(
     seed: int, cluster: Cluster, control_plane: ControlPlane, proxy: Proxy

@@ -113,7 +113,6 @@ async def refused(client: Client, name: str, token: str | None) -> str:
     return f"{response.value.status} {response.value.message}"
 
 
-@pytest.mark.asyncio
 async def test_the_api_server_finds_nothing_wrong_with_the_manifest(cluster: Cluster) -> None:
     for document in yaml.safe_load_all(MANIFEST.read_text("utf-8")):
         path = POLICIES if document["kind"] == "ValidatingAdmissionPolicy" else BINDINGS
@@ -124,7 +123,6 @@ async def test_the_api_server_finds_nothing_wrong_with_the_manifest(cluster: Clu
         assert not response.get("status", {}).get("typeChecking", {}).get("expressionWarnings")
 
 
-@pytest.mark.asyncio
 async def test_a_deposed_leaders_binding_is_refused_and_the_new_leaders_passes(cluster: Cluster) -> None:
     kubeconfig = cluster.control_plane.kubeconfig_for("scheduler-a")
     await cluster.create_all([pod("p1"), pod("p2")])
@@ -148,7 +146,6 @@ async def test_a_deposed_leaders_binding_is_refused_and_the_new_leaders_passes(c
             assert (await cluster.get("pods", "p2"))["metadata"]["annotations"][FENCE] == "b/1"
 
 
-@pytest.mark.asyncio
 async def test_a_binding_that_left_in_time_and_arrives_after_the_takeover_is_refused(
     cluster: Cluster, proxy: Proxy
 ) -> None:
@@ -168,7 +165,6 @@ async def test_a_binding_that_left_in_time_and_arrives_after_the_takeover_is_ref
             await bind(two.client, "p", fence(two).token(two.election))
 
 
-@pytest.mark.asyncio
 async def test_a_binding_of_an_earlier_term_of_the_same_replica_is_refused(cluster: Cluster, proxy: Proxy) -> None:
     await cluster.create(pod("p"))
     async with Elector(proxy.kubeconfig_for("scheduler-a"), NAMESPACE, "a") as one:
@@ -183,7 +179,6 @@ async def test_a_binding_of_an_earlier_term_of_the_same_replica_is_refused(clust
         await bind(one.client, "p", fence(one).token(one.election))
 
 
-@pytest.mark.asyncio
 async def test_after_a_release_no_replica_binds(cluster: Cluster) -> None:
     await cluster.create(pod("p"))
     async with Elector(cluster.control_plane.kubeconfig_for("scheduler-a"), NAMESPACE, "a") as one:
@@ -196,7 +191,6 @@ async def test_after_a_release_no_replica_binds(cluster: Cluster) -> None:
         assert await cluster.bound() == {}
 
 
-@pytest.mark.asyncio
 async def test_a_replica_that_never_led_has_a_token_that_passes_nowhere(cluster: Cluster) -> None:
     await cluster.create(pod("p"))
     kubeconfig = cluster.control_plane.kubeconfig_for("scheduler-a")
@@ -206,7 +200,6 @@ async def test_a_replica_that_never_led_has_a_token_that_passes_nowhere(cluster:
             await refused(two.client, "p", fence(two).token(two.election))
 
 
-@pytest.mark.asyncio
 async def test_other_users_and_bindings_without_a_token_pass(cluster: Cluster) -> None:
     await cluster.create_all([pod("p1"), pod("p2"), pod("p3")])
     async with Elector(cluster.control_plane.kubeconfig_for("scheduler-a"), NAMESPACE, "a") as one:
@@ -222,7 +215,6 @@ async def test_other_users_and_bindings_without_a_token_pass(cluster: Cluster) -
 # --- the probe --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.asyncio
 async def test_a_probe_changes_nothing_even_if_its_pod_exists(cluster: Cluster) -> None:
     async with Elector(cluster.control_plane.kubeconfig_for("scheduler-a"), NAMESPACE, "a") as one:
         await until(lambda: one.leads, "a leader")
@@ -237,7 +229,6 @@ async def test_a_probe_changes_nothing_even_if_its_pod_exists(cluster: Cluster) 
         assert reported.states == [FenceState.ACTIVE]
 
 
-@pytest.mark.asyncio
 async def test_the_probe_of_an_unfenced_user_finds_the_fence_absent_and_names_the_remedy(
     cluster: Cluster,
 ) -> None:
@@ -250,7 +241,6 @@ async def test_the_probe_of_an_unfenced_user_finds_the_fence_absent_and_names_th
         assert it.token(one.election) == "a/0"  # so that it acts as soon as it is there
 
 
-@pytest.mark.asyncio
 async def test_a_fence_on_another_lease_blocks_and_is_passed_by(cluster: Cluster) -> None:
     await cluster.create(pod("p"))
     kubeconfig = cluster.control_plane.kubeconfig_for("scheduler-a")
@@ -264,7 +254,6 @@ async def test_a_fence_on_another_lease_blocks_and_is_passed_by(cluster: Cluster
         await bind(one.client, "p", it.token(one.election))
 
 
-@pytest.mark.asyncio
 async def test_a_probe_without_a_lease_of_ours_finds_nothing_out(cluster: Cluster) -> None:
     async with Elector(cluster.control_plane.kubeconfig_for("scheduler-a"), NAMESPACE, "a") as one:
         await until(lambda: one.leads, "a leader")
@@ -274,7 +263,6 @@ async def test_a_probe_without_a_lease_of_ours_finds_nothing_out(cluster: Cluste
         assert not reported.states
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("status", [0, 403, 429, 500])
 async def test_a_probe_without_a_conclusive_response_reports_it(status: int, cluster: Cluster, proxy: Proxy) -> None:
     async with Elector(proxy.kubeconfig_for("scheduler-a"), NAMESPACE, "a") as one:
@@ -291,7 +279,6 @@ async def test_a_probe_without_a_conclusive_response_reports_it(status: int, clu
         assert it.token(one.election) == "a/0"
 
 
-@pytest.mark.asyncio
 async def test_a_takeover_is_known_to_the_fence_within_moments(cluster: Cluster) -> None:
     loop = asyncio.get_running_loop()
     kubeconfig = cluster.control_plane.kubeconfig_for("scheduler-a")
@@ -306,7 +293,6 @@ async def test_a_takeover_is_known_to_the_fence_within_moments(cluster: Cluster)
 
 
 @pytest.mark.campaign
-@pytest.mark.asyncio
 async def test_a_fence_whose_binding_was_made_again_is_found_blocking_until_the_api_server_restarts(
     cluster: Cluster,
 ) -> None:

@@ -36,7 +36,6 @@ class Writer(Harness):
         )
 
 
-@pytest.mark.asyncio
 async def test_bindings_delayed_across_a_leadership_change_do_not_land_after_it(cluster: Cluster, proxy: Proxy) -> None:
     made = await cluster.create_all([pod(f"p{index}") for index in range(_PODS)])
     await cluster.create(node("n1", cpu=64))
@@ -61,7 +60,6 @@ async def test_bindings_delayed_across_a_leadership_change_do_not_land_after_it(
                 assert before == 0, "each was delayed beyond its deadline"
 
 
-@pytest.mark.asyncio
 async def test_a_binding_in_time_is_not_cut_off_and_carries_its_server_side_timeout(
     cluster: Cluster, proxy: Proxy
 ) -> None:
@@ -79,7 +77,6 @@ async def test_a_binding_in_time_is_not_cut_off_and_carries_its_server_side_time
     assert f"/api/v1/namespaces/{cluster.namespace}/pods/p/binding?timeout=1s" in uris
 
 
-@pytest.mark.asyncio
 async def test_a_released_lease_is_taken_over_without_a_wait(cluster: Cluster) -> None:
     kubeconfig = cluster.control_plane.kubeconfig_for("scheduler-a")
     async with Elector(kubeconfig, cluster.namespace, "former") as former:

@@ -99,7 +99,6 @@ async def two_replicas(cluster: Cluster, folder: Path, processes: list[Process])
     return processes[0], processes[1]
 
 
-@pytest.mark.asyncio
 async def test_a_replica_that_slept_through_its_lease_does_not_lead_when_it_wakes(
     cluster: Cluster, tmp_path: Path, processes: list[Process]
 ) -> None:
@@ -121,7 +120,6 @@ async def test_a_replica_that_slept_through_its_lease_does_not_lead_when_it_wake
     assert (await cluster.get("leases", "the-lease"))["spec"]["leaseTransitions"] == 1
 
 
-@pytest.mark.asyncio
 async def test_a_replica_that_slept_alone_leads_again_in_a_new_term(
     cluster: Cluster, tmp_path: Path, processes: list[Process]
 ) -> None:
@@ -141,7 +139,6 @@ async def test_a_replica_that_slept_alone_leads_again_in_a_new_term(
     assert (await cluster.get("leases", "the-lease"))["spec"]["leaseTransitions"] == 1
 
 
-@pytest.mark.asyncio
 async def test_kill_and_termination_hand_over_and_no_two_processes_lead(
     cluster: Cluster, tmp_path: Path, processes: list[Process]
 ) -> None:

@@ -64,7 +64,6 @@ async def _watch(client: Client) -> object:
         return await stream.read()
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("work", [_request, _watch], ids=["request", "watch"])
 async def test_a_cancellation_is_heeded_also_in_the_moment_an_attempt_to_connect_is_given_up(
     work: Callable[[Client], Awaitable[object]], server: str

@@ -36,7 +36,6 @@ def connection_of(cluster: Cluster) -> Connection:
 # --- responses --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.asyncio
 async def test_objects_are_made_read_and_deleted(cluster: Cluster) -> None:
     ears = Ears()
     async with Client(connection_of(cluster), observer=ears) as client:
@@ -61,7 +60,6 @@ async def test_objects_are_made_read_and_deleted(cluster: Cluster) -> None:
     ]
 
 
-@pytest.mark.asyncio
 async def test_parameters_are_quoted(cluster: Cluster) -> None:
     await cluster.create_all([node("n", labels={"zone": "a"}), node("m", labels={"zone": "b"})])
     async with Client(connection_of(cluster)) as client:
@@ -70,7 +68,6 @@ async def test_parameters_are_quoted(cluster: Cluster) -> None:
     assert [item["metadata"]["name"] for item in found["items"]] == ["n"]
 
 
-@pytest.mark.asyncio
 async def test_an_error_carries_status_reason_and_object(cluster: Cluster) -> None:
     ears = Ears()
     async with Client(connection_of(cluster), observer=ears) as client:
@@ -87,7 +84,6 @@ async def test_an_error_carries_status_reason_and_object(cluster: Cluster) -> No
     assert ears.requests == [("get", "pods", 404), ("create", "pods", 422)]
 
 
-@pytest.mark.asyncio
 async def test_retry_after_of_a_response_is_passed_on(cluster: Cluster, proxy: Proxy) -> None:
     proxy.answer("GET", "/nodes/n", 429, retry_after=7)
     async with Client(load_connection(str(proxy.kubeconfig_for()))) as client:
@@ -136,7 +132,6 @@ def test_errors_that_are_no_status_are_shown_as_they_are(code: int, body: bytes,
     assert str(api_error(code, {}, body)) == shown
 
 
-@pytest.mark.asyncio
 async def test_a_redirect_is_an_error_not_followed(cluster: Cluster, proxy: Proxy) -> None:
     proxy.answer("GET", "/nodes/n", 307)
     async with Client(load_connection(str(proxy.kubeconfig_for()))) as client:
@@ -145,7 +140,6 @@ async def test_a_redirect_is_an_error_not_followed(cluster: Cluster, proxy: Prox
     assert refused.value.status == 307
 
 
-@pytest.mark.asyncio
 async def test_a_response_beyond_all_measure_is_refused(cluster: Cluster) -> None:
     await cluster.create(node("n"))
     async with Client(connection_of(cluster)) as client:
@@ -157,7 +151,6 @@ async def test_a_response_beyond_all_measure_is_refused(cluster: Cluster) -> Non
 # --- no response ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.asyncio
 async def test_a_refused_connection_was_never_sent() -> None:
     ears = Ears()
     async with Client(CONNECTION, observer=ears) as client:
@@ -171,7 +164,6 @@ async def test_a_refused_connection_was_never_sent() -> None:
     assert ears.requests == [("list", "pods", 0), ("watch", "pods", 0)]
 
 
-@pytest.mark.asyncio
 async def test_a_name_that_does_not_resolve_was_never_sent() -> None:
     async with Client(msgspec.structs.replace(CONNECTION, server="http://nowhere.invalid")) as client:
         with pytest.raises(Unreachable, match=r"nowhere\.invalid") as lost:
@@ -194,7 +186,6 @@ async def silent_server() -> AsyncIterator[int]:
         server.close()
 
 
-@pytest.mark.asyncio
 async def test_a_handshake_that_does_not_end_was_never_sent() -> None:
     async with silent_server() as port:
         connection = msgspec.structs.replace(CONNECTION, server=f"https://127.0.0.1:{port}", ssl=ssl_context())
@@ -204,7 +195,6 @@ async def test_a_handshake_that_does_not_end_was_never_sent() -> None:
     assert not lost.value.sent
 
 
-@pytest.mark.asyncio
 async def test_silence_after_the_request_may_mean_that_it_was_done() -> None:
     async with silent_server() as port:
         connection = msgspec.structs.replace(CONNECTION, server=f"http://127.0.0.1:{port}")
@@ -219,7 +209,6 @@ async def test_silence_after_the_request_may_mean_that_it_was_done() -> None:
     assert lost.value.sent
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("connecting", [True, False], ids=["as it connects", "unanswered"])
 async def test_no_connection_outlives_the_client(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, connecting: bool
@@ -262,7 +251,6 @@ async def test_no_connection_outlives_the_client(
     assert [str(warning.message) for warning in left] == []
 
 
-@pytest.mark.asyncio
 async def test_a_lost_response_leaves_the_outcome_open(cluster: Cluster, proxy: Proxy) -> None:
     proxy.lose_answer("POST", "nodes")
     async with Client(load_connection(str(proxy.kubeconfig_for()))) as client:
@@ -272,7 +260,6 @@ async def test_a_lost_response_leaves_the_outcome_open(cluster: Cluster, proxy: 
     assert await cluster.find("nodes", "n") is not None
 
 
-@pytest.mark.asyncio
 async def test_an_untrusted_certificate_is_reported(cluster: Cluster) -> None:
     plain = msgspec.structs.replace(connection_of(cluster), ssl=ssl_context())
     async with Client(plain) as client:
@@ -283,7 +270,6 @@ async def test_an_untrusted_certificate_is_reported(cluster: Cluster) -> None:
         assert b"gitVersion" in await client.request("GET", "/version")
 
 
-@pytest.mark.asyncio
 async def test_the_name_in_the_certificate_may_be_another(cluster: Cluster) -> None:
     connection = msgspec.structs.replace(connection_of(cluster), server_name="not-this-one.example.com")
     async with Client(connection) as client:
@@ -291,7 +277,6 @@ async def test_the_name_in_the_certificate_may_be_another(cluster: Cluster) -> N
             await client.request("GET", "/version")
 
 
-@pytest.mark.asyncio
 async def test_a_client_that_is_not_open_raises() -> None:
     with pytest.raises(RuntimeError, match="async with"):
         await Client(CONNECTION).request("GET", collection_path("Pod"))
@@ -319,7 +304,6 @@ class Tokens:
         return msgspec.structs.replace(connection, token=self.token, renew=self.renew)
 
 
-@pytest.mark.asyncio
 async def test_a_refused_token_is_renewed_once_for_all_requests(cluster: Cluster) -> None:
     tokens = Tokens("stale", cluster.control_plane.token("admin"))
     async with Client(tokens.within(connection_of(cluster))) as client:
@@ -328,7 +312,6 @@ async def test_a_refused_token_is_renewed_once_for_all_requests(cluster: Cluster
     assert tokens.renewals == 1
 
 
-@pytest.mark.asyncio
 async def test_the_send_deadline_is_checked_again_when_a_new_token_repeats_a_request(cluster: Cluster) -> None:
     tokens, ears, responses = Tokens("stale", cluster.control_plane.token("admin")), Ears(), [30.0, 0.0, 30.0]
     async with Client(tokens.within(connection_of(cluster)), observer=ears) as client:
@@ -338,7 +321,6 @@ async def test_the_send_deadline_is_checked_again_when_a_new_token_repeats_a_req
         await client.request("GET", "/version", time_left=lambda: responses.pop(0))
 
 
-@pytest.mark.asyncio
 async def test_a_watch_renews_its_token_too(cluster: Cluster) -> None:
     tokens = Tokens("stale", cluster.control_plane.token("admin"))
     await cluster.create(node("n"))
@@ -349,7 +331,6 @@ async def test_a_watch_renews_its_token_too(cluster: Cluster) -> None:
         assert b'"ADDED"' in await stream.read()
 
 
-@pytest.mark.asyncio
 async def test_a_token_that_stays_refused_is_an_error(cluster: Cluster) -> None:
     tokens = Tokens("stale", "stale too")
     async with Client(tokens.within(connection_of(cluster))) as client:
@@ -362,7 +343,6 @@ async def test_a_token_that_stays_refused_is_an_error(cluster: Cluster) -> None:
     assert (refused.value.status, again.value.status) == (401, 401)
 
 
-@pytest.mark.asyncio
 async def test_a_token_that_changes_is_noticed_without_a_refusal(cluster: Cluster) -> None:
     tokens = Tokens(cluster.control_plane.token("admin"), cluster.control_plane.token("scheduler-a"))
     now = 100.0
@@ -384,7 +364,6 @@ async def test_a_token_that_changes_is_noticed_without_a_refusal(cluster: Cluste
 # --- streams and limits -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.asyncio
 async def test_a_stream_ends_properly_silently_or_by_a_break(cluster: Cluster, proxy: Proxy) -> None:
     async with Client(load_connection(str(proxy.kubeconfig_for()))) as client:
         version = str(cluster.control_plane.revision())
@@ -402,7 +381,6 @@ async def test_a_stream_ends_properly_silently_or_by_a_break(cluster: Cluster, p
             await last({}, 30.0, lambda: proxy.reset_streams("nodes"))
 
 
-@pytest.mark.asyncio
 async def test_a_stream_without_a_reader_ends_for_the_server_too(cluster: Cluster, proxy: Proxy) -> None:
     async with Client(load_connection(str(proxy.kubeconfig_for()))) as client:
         for _ in range(2):
@@ -414,7 +392,6 @@ async def test_a_stream_without_a_reader_ends_for_the_server_too(cluster: Cluste
                     await asyncio.sleep(0.01)
 
 
-@pytest.mark.asyncio
 async def test_open_streams_take_no_connection_from_requests(cluster: Cluster) -> None:
     async with Client(connection_of(cluster), connections=1, timeout=5) as client:
         params = {"watch": "1", "timeoutSeconds": "30"}
@@ -422,7 +399,6 @@ async def test_open_streams_take_no_connection_from_requests(cluster: Cluster) -
             await asyncio.gather(*(client.request("GET", "/api/v1/nodes") for _ in range(5)))
 
 
-@pytest.mark.asyncio
 async def test_requests_keep_to_the_rate_and_urgent_ones_go_past_it(cluster: Cluster) -> None:
     async with Client(connection_of(cluster), qps=5, burst=1) as client:
         loop = asyncio.get_running_loop()
@@ -435,7 +411,6 @@ async def test_requests_keep_to_the_rate_and_urgent_ones_go_past_it(cluster: Clu
         assert urgent < 0.2
 
 
-@pytest.mark.asyncio
 async def test_urgent_requests_wait_for_no_connection(cluster: Cluster, proxy: Proxy) -> None:
     slow = proxy.delay("GET", "/nodes/n", 2.0)
     async with Client(load_connection(str(proxy.kubeconfig_for())), connections=1) as client:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import pytest
-
 from capcard_sched.kube.client import Client
 from capcard_sched.kube.connection import load_connection
 from capcard_sched.kube.informers import Informers
@@ -16,8 +14,6 @@ from capcard_sched.model.deltas import Delta, ObjectChanged, ObjectGone
 from capcard_sched.model.objects import ConfigMapObject
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.proxy import Proxy
-
-pytestmark = pytest.mark.asyncio
 
 
 async def test_only_the_named_config_map_is_watched(cluster: Cluster, proxy: Proxy) -> None:

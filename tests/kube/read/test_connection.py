@@ -181,7 +181,6 @@ def test_errors_name_the_missing_file_context_or_address(tmp_path: Path) -> None
         load_connection(str(kubeconfig(tmp_path / "a", cluster=bad_authority, user={})))
 
 
-@pytest.mark.asyncio
 async def test_a_pod_authenticates_as_its_service_account(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

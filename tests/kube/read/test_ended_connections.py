@@ -86,7 +86,6 @@ async def refuse_a_request(client: Client, _: Proxy) -> None:
             await other.request("GET", object_path("Node", "", "n"))
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     "end",
     [

@@ -24,8 +24,6 @@ from tests.controlplane.manifests import gang, node, pod, queue
 from tests.controlplane.proxy import Proxy, failure
 from tests.kube.read.mirror import PODS_AND_NODES, QUICK, Ears, Mirror, until, watching
 
-pytestmark = pytest.mark.asyncio
-
 
 async def change_everything(cluster: Cluster, round: int) -> None:
     """Something added, something changed, something gone, and something gone and back under the same name."""

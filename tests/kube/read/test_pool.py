@@ -110,7 +110,6 @@ async def send(
 # --- responses --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     "raw, status, body, kept",
     [
@@ -135,7 +134,6 @@ async def test_a_response_is_read(raw: bytes, status: int, body: bytes, kept: bo
         assert reported.requests == ([1, 1] if kept else [1, 2])
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("raw", [PLAIN, CHUNKED, INTERIM], ids=["plain", "chunked", "interim"])
 async def test_chunk_boundaries_do_not_matter(raw: bytes) -> None:
     async with scripted(raw, [raw[i : i + 1] for i in range(len(raw))], [raw[:40], raw[40:]]) as (reported, pool):
@@ -144,7 +142,6 @@ async def test_chunk_boundaries_do_not_matter(raw: bytes) -> None:
         assert reported.requests == [1, 1, 1]
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("raw", [PLAIN, CHUNKED, INTERIM], ids=["plain", "chunked", "interim"])
 async def test_a_response_that_was_cut_is_none(raw: bytes) -> None:
     cuts = [20, 25, raw.index(b"\r\n\r\n") + 4, len(raw) - 1]
@@ -162,7 +159,6 @@ async def test_a_response_that_was_cut_is_none(raw: bytes) -> None:
             await send(pool)
 
 
-@pytest.mark.asyncio
 async def test_a_response_without_a_length_ends_with_its_connection() -> None:
     async with scripted([b"HTTP/1.1 502 Bad Gateway\r\n\r\nsor", b"ry"]) as (reported, pool):
         requested = asyncio.create_task(send(pool))
@@ -175,7 +171,6 @@ async def test_a_response_without_a_length_ends_with_its_connection() -> None:
         assert reported.requests == [1, 2]
 
 
-@pytest.mark.asyncio
 async def test_retry_after_belongs_to_its_own_response() -> None:
     head = b"HTTP/1.1 429 Too Many Requests\r\nX-Retry-After: 9\r\nRETRY-After:  7\r\ncontent-length:0\r\n\r\n"
     async with scripted(head) as (reported, pool):
@@ -184,7 +179,6 @@ async def test_retry_after_belongs_to_its_own_response() -> None:
         assert reported.requests == [1, 1]
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     "raw, problem",
     [
@@ -207,7 +201,6 @@ async def test_a_malformed_response_ends_the_connection(raw: bytes | list[bytes]
         assert reported.requests == [1, 2]
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     "raw",
     [
@@ -230,14 +223,12 @@ async def test_a_body_beyond_the_limit_is_refused(raw: bytes) -> None:
 # --- connections ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.asyncio
 async def test_one_request_after_another_goes_on_one_connection() -> None:
     async with scripted() as (reported, pool):
         assert [(await send(pool)).body for _ in range(3)] == [b"ok"] * 3
         assert reported.requests == [1, 1, 1]
 
 
-@pytest.mark.asyncio
 async def test_no_more_connections_are_opened_than_allowed_and_all_are_served_in_order() -> None:
     done: list[int] = []
     async with scripted(wait=0.005) as (reported, pool):
@@ -252,7 +243,6 @@ async def test_no_more_connections_are_opened_than_allowed_and_all_are_served_in
     assert all(abs(place - number) <= 1 for place, number in enumerate(done))
 
 
-@pytest.mark.asyncio
 async def test_a_request_past_its_deadline_leaves_its_connection_to_others() -> None:
     async with scripted(OK, OK) as (server, pool):
         responses = [30.0, 0.0, 0.0, 30.0]
@@ -267,14 +257,12 @@ async def test_a_request_past_its_deadline_leaves_its_connection_to_others() -> 
         assert (server.connections, len(server.requests)) == (1, 2)
 
 
-@pytest.mark.asyncio
 async def test_without_a_limit_no_request_waits() -> None:
     async with scripted(wait=0.2, connections=0) as (reported, pool):
         await asyncio.gather(*(send(pool) for _ in range(20)))
         assert reported.connections == 20
 
 
-@pytest.mark.asyncio
 async def test_waiting_for_a_place_has_an_end_and_loses_none() -> None:
     async with scripted(wait=0.4) as (_, pool):
         busy = [asyncio.create_task(send(pool)) for _ in range(2)]
@@ -289,7 +277,6 @@ async def test_waiting_for_a_place_has_an_end_and_loses_none() -> None:
         assert [response.status for response in await asyncio.gather(*(send(pool) for _ in range(4)))] == [200] * 4
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("left", [b"x", None], ids=["by an unrequested response", "by its server"])
 async def test_a_connection_that_ended_at_rest_is_not_used_again(left: bytes | None) -> None:
     async with scripted() as (reported, pool):
@@ -303,7 +290,6 @@ async def test_a_connection_that_ended_at_rest_is_not_used_again(left: bytes | N
         assert reported.requests == [1, 2]
 
 
-@pytest.mark.asyncio
 async def test_a_connection_that_rested_for_too_long_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async with scripted() as (reported, pool):
         await asyncio.gather(send(pool), send(pool))
@@ -314,7 +300,6 @@ async def test_a_connection_that_rested_for_too_long_is_not_used_again(monkeypat
         assert (reported.requests[-1], reported.ended) == (3, 2)
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("repeatable", [True, False])
 async def test_a_request_on_a_connection_that_just_ended_is_sent_again_only_where_that_does_no_harm(
     repeatable: bool,
@@ -331,7 +316,6 @@ async def test_a_request_on_a_connection_that_just_ended_is_sent_again_only_wher
             assert reported.requests == [1, 1]
 
 
-@pytest.mark.asyncio
 async def test_a_request_is_not_sent_again_on_a_new_connection_nor_after_a_part_of_the_response() -> None:
     async with scripted(None, OK, OK[:30]) as (reported, pool):
         with pytest.raises(Unreachable, match="closed"):
@@ -347,7 +331,6 @@ async def test_a_request_is_not_sent_again_on_a_new_connection_nor_after_a_part_
         assert reported.requests == [1, 2, 2]
 
 
-@pytest.mark.asyncio
 async def test_a_request_sent_once_counts_as_sent_when_no_second_connection_opens() -> None:
     async with scripted(OK, None, wait=0.1) as (reported, pool):
         await send(pool)
@@ -360,7 +343,6 @@ async def test_a_request_sent_once_counts_as_sent_when_no_second_connection_open
         assert reported.requests == [1, 1]
 
 
-@pytest.mark.asyncio
 async def test_a_request_that_takes_too_long_ends_its_connection_and_is_not_sent_again() -> None:
     async with scripted(OK, [OK[:30], *[b""] * 400, OK[30:]]) as (reported, pool):
         await send(pool)
@@ -370,7 +352,6 @@ async def test_a_request_that_takes_too_long_ends_its_connection_and_is_not_sent
         assert reported.requests == [1, 1, 2]
 
 
-@pytest.mark.asyncio
 async def test_cancelling_closes_the_connection_with_a_pending_response() -> None:
     async with scripted(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nlate", wait=0.2) as (reported, pool):
         late = asyncio.create_task(send(pool))
@@ -382,7 +363,6 @@ async def test_cancelling_closes_the_connection_with_a_pending_response() -> Non
         assert reported.requests == [1, 2]
 
 
-@pytest.mark.asyncio
 async def test_closing_breaks_requests_in_flight() -> None:
     async with scripted(OK, wait=0.2) as (reported, pool):
         requested = asyncio.create_task(send(pool))
@@ -395,7 +375,6 @@ async def test_closing_breaks_requests_in_flight() -> None:
             await send(pool)
 
 
-@pytest.mark.asyncio
 async def test_all_addresses_of_a_name_are_tried() -> None:
     async with scripted() as (reported, _):
         pool = Pool(f"http://localhost:{reported.port}", None, None, 1)  # no server listens at ::1
@@ -403,7 +382,6 @@ async def test_all_addresses_of_a_name_are_tried() -> None:
         await pool.close()
 
 
-@pytest.mark.asyncio
 async def test_a_handshake_that_does_not_end_leaves_no_connection() -> None:
     async with scripted() as (reported, _):
         pool = Pool(f"https://127.0.0.1:{reported.port}", ssl_context(verify=False), None, 1)
@@ -420,7 +398,6 @@ async def test_a_handshake_that_does_not_end_leaves_no_connection() -> None:
         assert reported.connections == 2
 
 
-@pytest.mark.asyncio
 async def test_a_large_response_and_a_large_request_arrive_whole() -> None:
     body = b"".join(b"%08d" % number for number in range(2**18))
     async with scripted(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)) as (reported, pool):
@@ -432,7 +409,6 @@ async def test_a_large_response_and_a_large_request_arrive_whole() -> None:
 # --- requests of the client -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.asyncio
 async def test_requests_carry_user_agent_credentials_and_content_type() -> None:
     async with scripted() as (reported, _):
         token = "first"
@@ -468,7 +444,6 @@ async def _pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         writer.close()
 
 
-@pytest.mark.asyncio
 async def test_requests_and_streams_go_through_the_proxy_of_the_kubeconfig(cluster: Cluster) -> None:
     requested: list[bytes] = []
 

@@ -141,7 +141,6 @@ async def annotation(cluster: Cluster, name: str) -> str | None:
     return value
 
 
-@pytest.mark.asyncio
 async def test_a_claim_gets_the_volume_that_was_chosen_for_it(cluster: Cluster, client: Client) -> None:
     await cluster.create_all([volume("pv-a", "local"), volume("pv-b", "local", only="n1")])
     made = await cluster.create(claim("data", "local"))
@@ -151,7 +150,6 @@ async def test_a_claim_gets_the_volume_that_was_chosen_for_it(cluster: Cluster, 
     assert await owner(cluster, "pv-a") == ""
 
 
-@pytest.mark.asyncio
 async def test_a_volume_is_made_for_the_node_of_the_pod(cluster: Cluster, client: Client) -> None:
     made = await cluster.create(claim("data", "disk"))
     chosen, _ = await asyncio.gather(
@@ -161,7 +159,6 @@ async def test_a_volume_is_made_for_the_node_of_the_pod(cluster: Cluster, client
     assert await held(cluster, "data") == f"made-{cluster.namespace}-data"
 
 
-@pytest.mark.asyncio
 async def test_all_claims_of_a_pod_are_settled_and_again_without_harm(
     cluster: Cluster, client: Client, proxy: Proxy
 ) -> None:
@@ -176,7 +173,6 @@ async def test_all_claims_of_a_pod_are_settled_and_again_without_harm(
     assert [each for each in proxy.exchanges if each.verb == "PATCH"] == writes
 
 
-@pytest.mark.asyncio
 async def test_pods_that_share_a_claim_settle_it_together(cluster: Cluster, client: Client) -> None:
     made = await cluster.create(claim("data", "disk", mode="ReadWriteMany"))
     await asyncio.gather(
@@ -187,7 +183,6 @@ async def test_pods_that_share_a_claim_settle_it_together(cluster: Cluster, clie
     assert await held(cluster, "data")
 
 
-@pytest.mark.asyncio
 async def test_a_volume_of_another_claim_is_refused(cluster: Cluster, client: Client) -> None:
     await cluster.create(volume("pv", "local"))
     other, made = await cluster.create(claim("other", "local")), await cluster.create(claim("data", "local"))
@@ -199,7 +194,6 @@ async def test_a_volume_of_another_claim_is_refused(cluster: Cluster, client: Cl
     assert await owner(cluster, "pv") == "other"
 
 
-@pytest.mark.asyncio
 async def test_when_one_claim_fails_writes_for_the_others_are_reverted(cluster: Cluster, client: Client) -> None:
     made, missing = await cluster.create(claim("data", "disk")), {"metadata": {"name": "gone", "uid": "x"}}
     with pytest.raises(ApiError, match='404 NotFound: persistentvolumeclaims "gone" not found'):
@@ -207,7 +201,6 @@ async def test_when_one_claim_fails_writes_for_the_others_are_reverted(cluster: 
     assert await annotation(cluster, "data") is None
 
 
-@pytest.mark.asyncio
 async def test_a_claim_that_is_not_bound_in_time_fails_and_its_node_is_taken_back(
     cluster: Cluster, client: Client
 ) -> None:
@@ -217,7 +210,6 @@ async def test_a_claim_that_is_not_bound_in_time_fails_and_its_node_is_taken_bac
     assert await annotation(cluster, "data") is None
 
 
-@pytest.mark.asyncio
 async def test_a_volume_of_a_discarded_reservation_is_free_again(
     cluster: Cluster, client: Client, control_plane: ControlPlane
 ) -> None:
@@ -233,7 +225,6 @@ async def test_a_volume_of_a_discarded_reservation_is_free_again(
         control_plane.start_controller_manager("persistentvolume-binder-controller")
 
 
-@pytest.mark.asyncio
 async def test_a_provisioner_that_gives_up_fails_the_binding_at_once(cluster: Cluster, client: Client) -> None:
     made = await cluster.create(claim("data", "disk"))
     settling = asyncio.create_task(bind_volumes(client, bind(cluster, (made, ""), timeout=30)))
@@ -249,7 +240,6 @@ async def test_a_provisioner_that_gives_up_fails_the_binding_at_once(cluster: Cl
             await settling
 
 
-@pytest.mark.asyncio
 async def test_a_claim_selected_for_another_node_is_refused(cluster: Cluster, client: Client) -> None:
     made = await cluster.create(
         {**claim("data", "disk"), "metadata": {"name": "data", "annotations": {SELECTED: "n2"}}}
@@ -259,7 +249,6 @@ async def test_a_claim_selected_for_another_node_is_refused(cluster: Cluster, cl
     assert await annotation(cluster, "data") == "n2"
 
 
-@pytest.mark.asyncio
 async def test_a_volume_made_where_the_node_cannot_use_it_is_refused(cluster: Cluster, client: Client) -> None:
     made = await cluster.create(claim("data", "disk"))
     name = f"made-{cluster.namespace}-data"
@@ -267,7 +256,6 @@ async def test_a_volume_made_where_the_node_cannot_use_it_is_refused(cluster: Cl
         await asyncio.gather(provision(cluster, "data", only="n2"), bind_volumes(client, bind(cluster, (made, ""))))
 
 
-@pytest.mark.asyncio
 async def test_a_new_claim_of_the_same_name_is_not_the_one_that_was_meant(cluster: Cluster, client: Client) -> None:
     made = await cluster.create(claim("data", "disk"))
     await cluster.patch("persistentvolumeclaims", "data", {"metadata": {"finalizers": None}})
@@ -282,7 +270,6 @@ async def test_a_new_claim_of_the_same_name_is_not_the_one_that_was_meant(cluste
         await bind_volumes(client, bind(cluster, (made, "")))
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("fault", ["lost", "conflict", "unavailable", "reset"])
 async def test_transient_error_responses_are_retried(
     cluster: Cluster, client: Client, proxy: Proxy, fault: str
@@ -301,7 +288,6 @@ async def test_transient_error_responses_are_retried(
     assert await held(cluster, "data") == "pv"
 
 
-@pytest.mark.asyncio
 async def test_a_refusal_ends_it(cluster: Cluster, client: Client, proxy: Proxy) -> None:
     made = await cluster.create(claim("data", "disk"))
     proxy.answer("PATCH", "/persistentvolumeclaims/data$", 403, message="not for you")
@@ -309,7 +295,6 @@ async def test_a_refusal_ends_it(cluster: Cluster, client: Client, proxy: Proxy)
         await bind_volumes(client, bind(cluster, (made, "")))
 
 
-@pytest.mark.asyncio
 async def test_effects_bind_a_pod_after_its_claims_and_give_it_back_when_they_fail(
     cluster: Cluster, client: Client, proxy: Proxy
 ) -> None:

@@ -21,7 +21,6 @@ from tests.kube.write.harness import Harness, bind_of, condition
 BINDING = "/pods/p/binding"
 
 
-@pytest.mark.asyncio
 async def test_a_binding_carries_node_annotations_queue_and_fence_and_leaves_labels_alone(
     cluster: Cluster, proxy: Proxy
 ) -> None:
@@ -40,7 +39,6 @@ async def test_a_binding_carries_node_annotations_queue_and_fence_and_leaves_lab
     assert condition(found, "PodScheduled")["status"] == "True"
 
 
-@pytest.mark.asyncio
 async def test_many_bindings_go_on_several_connections_each_once(cluster: Cluster, proxy: Proxy) -> None:
     await cluster.create(node("n1"))
     made = await cluster.create_all([pod(f"p{index}") for index in range(60)])
@@ -53,7 +51,6 @@ async def test_many_bindings_go_on_several_connections_each_once(cluster: Cluste
     assert len(await cluster.bound()) == 60
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("status", [400, 403, 404, 422])
 async def test_a_refusal_reaches_core_and_pod_and_the_pod_backs_off_while_others_continue(
     cluster: Cluster, proxy: Proxy, status: int
@@ -88,7 +85,6 @@ async def test_a_refusal_reaches_core_and_pod_and_the_pod_backs_off_while_others
     assert await cluster.bound() == {"other": "n1"}
 
 
-@pytest.mark.asyncio
 async def test_a_pod_that_is_bound_after_refusals_begins_anew(cluster: Cluster, proxy: Proxy) -> None:
     made = await cluster.create(pod("p"))
     fault = proxy.answer("POST", BINDING, 403, times=1)
@@ -103,7 +99,6 @@ async def test_a_pod_that_is_bound_after_refusals_begins_anew(cluster: Cluster, 
     assert condition(await cluster.get("pods", "p"), "PodScheduled")["status"] == "True"
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("way", ["lose_answer", "answered 504", "answered 500"])
 async def test_a_committed_binding_whose_response_was_lost_counts_as_bound(
     cluster: Cluster, proxy: Proxy, way: str
@@ -123,7 +118,6 @@ async def test_a_committed_binding_whose_response_was_lost_counts_as_bound(
     assert await cluster.bound() == {"p": "n1"}
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("status", [0, 401, 408, 429, 500, 503])
 async def test_without_a_definite_response_the_same_binding_is_sent_again(
     cluster: Cluster, proxy: Proxy, status: int
@@ -144,7 +138,6 @@ async def test_without_a_definite_response_the_same_binding_is_sent_again(
     assert await cluster.bound() == {"p": "n1"}
 
 
-@pytest.mark.asyncio
 async def test_retry_after_is_honoured_and_others_are_not_held_up(cluster: Cluster, proxy: Proxy) -> None:
     made = await cluster.create_all([pod("p"), pod("other")])
     proxy.answer("POST", BINDING, 429, retry_after=2)
@@ -160,7 +153,6 @@ async def test_retry_after_is_honoured_and_others_are_not_held_up(cluster: Clust
     assert set(await cluster.bound()) == {"p", "other"}
 
 
-@pytest.mark.asyncio
 async def test_a_request_without_a_response_in_time_is_verified(cluster: Cluster, proxy: Proxy) -> None:
     made = await cluster.create(pod("p"))
     proxy.delay("POST", BINDING, 30.0, after=True)
@@ -171,7 +163,6 @@ async def test_a_request_without_a_response_in_time_is_verified(cluster: Cluster
         assert len(effects.requests("GET", "/pods/p")) == 1
 
 
-@pytest.mark.asyncio
 async def test_while_the_pod_cannot_be_read_either_nothing_is_decided(cluster: Cluster, proxy: Proxy) -> None:
     made = await cluster.create(pod("p"))
     proxy.lose_answer("POST", BINDING)
@@ -186,7 +177,6 @@ async def test_while_the_pod_cannot_be_read_either_nothing_is_decided(cluster: C
         assert len(effects.requests("POST", BINDING)) == 1
 
 
-@pytest.mark.asyncio
 async def test_a_pod_bound_elsewhere_is_released_without_an_event(cluster: Cluster, proxy: Proxy) -> None:
     made = await cluster.create(pod("p"))
     await cluster.bind("p", "n2")
@@ -203,7 +193,6 @@ async def test_a_pod_bound_elsewhere_is_released_without_an_event(cluster: Clust
     assert condition(await cluster.get("pods", "p"), "PodScheduled")["status"] == "True"
 
 
-@pytest.mark.asyncio
 async def test_a_pod_already_bound_as_wanted_is_done(cluster: Cluster, proxy: Proxy) -> None:
     made = await cluster.create(pod("p"))
     await cluster.bind("p", "n1")
@@ -214,7 +203,6 @@ async def test_a_pod_already_bound_as_wanted_is_done(cluster: Cluster, proxy: Pr
         assert effects.deltas == []
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("successor", [False, True])
 async def test_a_deleted_or_replaced_pod_is_reported_as_gone(cluster: Cluster, proxy: Proxy, successor: bool) -> None:
     made = await cluster.create(pod("p"))
@@ -229,7 +217,6 @@ async def test_a_deleted_or_replaced_pod_is_reported_as_gone(cluster: Cluster, p
     assert await cluster.bound() == {}, "a successor of the same name is not bound"
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("why", ["deleting", "gated"])
 async def test_a_pod_that_may_not_be_bound_at_all_is_refused_with_the_servers_message(
     cluster: Cluster, proxy: Proxy, why: str
@@ -251,7 +238,6 @@ async def test_a_pod_that_may_not_be_bound_at_all_is_refused_with_the_servers_me
     assert await cluster.bound() == {}
 
 
-@pytest.mark.asyncio
 async def test_conflicts_on_a_free_pod_are_tried_again_and_then_count_as_refused(
     cluster: Cluster, proxy: Proxy
 ) -> None:
@@ -266,7 +252,6 @@ async def test_conflicts_on_a_free_pod_are_tried_again_and_then_count_as_refused
         assert len(effects.requests("POST", BINDING)) == 6
 
 
-@pytest.mark.asyncio
 async def test_without_the_right_to_read_pods_outcomes_are_still_definite(cluster: Cluster, proxy: Proxy) -> None:
     made = await cluster.create(pod("p"))
     proxy.lose_answer("POST", BINDING)
@@ -284,7 +269,6 @@ async def test_without_the_right_to_read_pods_outcomes_are_still_definite(cluste
     assert found["status"] == "True", "it is bound: no event reports a failure"
 
 
-@pytest.mark.asyncio
 async def test_a_binding_that_does_not_get_through_is_reported_on_the_pod_and_ends_as_scheduled(
     cluster: Cluster, proxy: Proxy
 ) -> None:
@@ -308,7 +292,6 @@ async def test_a_binding_that_does_not_get_through_is_reported_on_the_pod_and_en
     assert condition(await cluster.get("pods", "p"), "PodScheduled")["status"] == "True"
 
 
-@pytest.mark.asyncio
 async def test_a_late_condition_never_marks_a_bound_pod_as_unscheduled(cluster: Cluster, proxy: Proxy) -> None:
     made = await cluster.create_all([pod("p"), pod("q")])
     slow = proxy.delay("PATCH", "/pods/p/status", 0.5)
@@ -328,7 +311,6 @@ async def test_a_late_condition_never_marks_a_bound_pod_as_unscheduled(cluster: 
 # --- leadership -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.asyncio
 async def test_nothing_is_sent_without_the_lease_and_all_of_it_when_it_was_only_late(
     cluster: Cluster, proxy: Proxy
 ) -> None:
@@ -346,7 +328,6 @@ async def test_nothing_is_sent_without_the_lease_and_all_of_it_when_it_was_only_
 
 
 @pytest.mark.campaign
-@pytest.mark.asyncio
 async def test_a_lost_lease_voids_everything_unsent_also_when_it_comes_back(cluster: Cluster, proxy: Proxy) -> None:
     made = await cluster.create_all([pod(f"p{index}") for index in range(20)])
     slow = proxy.delay("POST", "/binding", 0.5, times=None)
@@ -367,7 +348,6 @@ async def test_a_lost_lease_voids_everything_unsent_also_when_it_comes_back(clus
     assert len(await cluster.bound()) == 20
 
 
-@pytest.mark.asyncio
 async def test_an_unknown_outcome_is_not_pursued_after_the_lease_is_lost(cluster: Cluster, proxy: Proxy) -> None:
     made = await cluster.create(pod("p"))
     fault = proxy.reset("POST", BINDING, times=None)
@@ -389,7 +369,6 @@ async def test_an_unknown_outcome_is_not_pursued_after_the_lease_is_lost(cluster
 # --- the end --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.asyncio
 async def test_drain_waits_for_outcomes_and_returns_as_soon_as_all_is_written(cluster: Cluster, proxy: Proxy) -> None:
     made = await cluster.create_all([pod(f"p{index}") for index in range(10)])
     proxy.delay("POST", "/p3/binding", 0.4, after=True)
@@ -403,7 +382,6 @@ async def test_drain_waits_for_outcomes_and_returns_as_soon_as_all_is_written(cl
         assert len(effects.observer.bindings) == 10
 
 
-@pytest.mark.asyncio
 async def test_drain_begins_nothing_at_its_deadline_and_reports_unsent_writes(cluster: Cluster, proxy: Proxy) -> None:
     made = await cluster.create_all([pod(f"p{index}") for index in range(30)])
     proxy.delay("POST", "/binding", 0.3, times=None)
@@ -419,7 +397,6 @@ async def test_drain_begins_nothing_at_its_deadline_and_reports_unsent_writes(cl
 
 
 @pytest.mark.campaign
-@pytest.mark.asyncio
 async def test_drain_pursues_a_binding_that_may_have_been_committed(cluster: Cluster, proxy: Proxy) -> None:
     made = await cluster.create_all([pod("p"), pod("never")])
     proxy.lose_answer("POST", BINDING)
@@ -439,7 +416,6 @@ async def test_drain_pursues_a_binding_that_may_have_been_committed(cluster: Clu
 
 
 @pytest.mark.campaign
-@pytest.mark.asyncio
 async def test_bindings_outlive_the_api_server(cluster: Cluster, proxy: Proxy) -> None:
     made = await cluster.create_all([pod(f"p{index}") for index in range(60)])
     proxy.delay("POST", "/binding", 0.05, times=None)
@@ -456,7 +432,6 @@ async def test_bindings_outlive_the_api_server(cluster: Cluster, proxy: Proxy) -
 # --- volumes --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.asyncio
 async def test_volumes_are_bound_before_the_pod_and_block_no_other_pod(cluster: Cluster, proxy: Proxy) -> None:
     made = await cluster.create_all([pod("p"), pod("other")])
     settled = asyncio.Event()
@@ -477,7 +452,6 @@ async def test_volumes_are_bound_before_the_pod_and_block_no_other_pod(cluster: 
     assert set(await cluster.bound()) == {"p", "other"}
 
 
-@pytest.mark.asyncio
 async def test_volumes_that_cannot_be_settled_are_a_refusal_and_shortages_are_tried_again(
     cluster: Cluster, proxy: Proxy
 ) -> None:
@@ -499,7 +473,6 @@ async def test_volumes_that_cannot_be_settled_are_a_refusal_and_shortages_are_tr
     assert reported["message"] == "execute preBind for pod p failed: not your claim, resync the task"
 
 
-@pytest.mark.asyncio
 async def test_settling_volumes_ends_with_the_lease(cluster: Cluster, proxy: Proxy) -> None:
     made = await cluster.create(pod("p"))
     ended = asyncio.Event()
@@ -523,7 +496,6 @@ async def test_settling_volumes_ends_with_the_lease(cluster: Cluster, proxy: Pro
         assert effects.deltas == []
 
 
-@pytest.mark.asyncio
 async def test_an_object_of_volumes_that_cannot_be_read_is_a_refusal_like_others(
     cluster: Cluster, proxy: Proxy
 ) -> None:

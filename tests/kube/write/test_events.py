@@ -25,7 +25,6 @@ def reported(made: Manifest, message: str = "no free node", *, uid: bool = True,
     return EmitEvent(about(made, uid=uid), "Warning", REASON, message, component)
 
 
-@pytest.mark.asyncio
 async def test_an_event_has_all_that_tools_look_for(cluster: Cluster, proxy: Proxy) -> None:
     made = await cluster.create(pod("p"))
     async with Harness(cluster, proxy) as effects:
@@ -48,7 +47,6 @@ async def test_an_event_has_all_that_tools_look_for(cluster: Cluster, proxy: Pro
     assert events["over quota"]["source"]["component"] == "volcano.capacity-card"
 
 
-@pytest.mark.asyncio
 async def test_kubectl_describe_shows_the_events_of_every_kind_that_gets_events(cluster: Cluster, proxy: Proxy) -> None:
     made = [
         await cluster.create(manifest)
@@ -73,7 +71,6 @@ async def test_kubectl_describe_shows_the_events_of_every_kind_that_gets_events(
         assert f"about {each['kind']}" in shown, shown
 
 
-@pytest.mark.asyncio
 async def test_repetitions_are_counted_in_place(cluster: Cluster, proxy: Proxy) -> None:
     made = await cluster.create(pod("p"))
     async with Harness(cluster, proxy) as effects:
@@ -89,7 +86,6 @@ async def test_repetitions_are_counted_in_place(cluster: Cluster, proxy: Proxy) 
         assert len(effects.requests("PATCH", "/events")) == 1
 
 
-@pytest.mark.asyncio
 async def test_many_events_at_once_about_one_object_are_few_writes_and_the_last_is_shown(
     cluster: Cluster, proxy: Proxy
 ) -> None:
@@ -107,7 +103,6 @@ async def test_many_events_at_once_about_one_object_are_few_writes_and_the_last_
     assert len(messages) == 11
 
 
-@pytest.mark.asyncio
 async def test_an_event_that_expired_is_written_anew_with_its_count(cluster: Cluster, proxy: Proxy) -> None:
     made = await cluster.create(pod("p"))
     async with Harness(cluster, proxy) as effects:
@@ -122,7 +117,6 @@ async def test_an_event_that_expired_is_written_anew_with_its_count(cluster: Clu
         assert effects.observer.writes == [("Event", 200), ("Event", 200)]
 
 
-@pytest.mark.asyncio
 async def test_a_response_that_was_lost_does_not_make_two_events(cluster: Cluster, proxy: Proxy) -> None:
     made = await cluster.create(pod("p"))
     proxy.lose_answer("POST", "/events")
@@ -135,7 +129,6 @@ async def test_a_response_that_was_lost_does_not_make_two_events(cluster: Cluste
         assert found["count"] == 2
 
 
-@pytest.mark.asyncio
 async def test_events_that_are_refused_are_given_up(cluster: Cluster, proxy: Proxy) -> None:
     made = await cluster.create(pod("p"))
     proxy.answer("POST", "/events", 403)
@@ -149,7 +142,6 @@ async def test_events_that_are_refused_are_given_up(cluster: Cluster, proxy: Pro
         assert effects.observer.writes == [("Event", 403), ("Event", 404)]
 
 
-@pytest.mark.asyncio
 async def test_events_wait_for_bindings_and_are_all_written_by_drain(cluster: Cluster, proxy: Proxy) -> None:
     made = await cluster.create_all([pod(f"p{index}") for index in range(30)])
     proxy.delay("POST", "/binding", 0.1, times=None)
@@ -162,7 +154,6 @@ async def test_events_wait_for_bindings_and_are_all_written_by_drain(cluster: Cl
         assert len(await effects.events(REASON)) == 30
 
 
-@pytest.mark.asyncio
 async def test_of_too_many_events_the_oldest_are_dropped_and_counted(
     cluster: Cluster, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,7 +46,6 @@ def budget(name: str, **spec: object) -> Manifest:
     }
 
 
-@pytest.mark.asyncio
 async def test_an_evicted_pod_shows_the_reason_and_terminates_with_its_own_grace_period(
     cluster: Cluster, proxy: Proxy
 ) -> None:
@@ -76,7 +75,6 @@ async def test_an_evicted_pod_shows_the_reason_and_terminates_with_its_own_grace
         assert events["PodGroup"]["involvedObject"]["uid"] == group["metadata"]["uid"]
 
 
-@pytest.mark.asyncio
 async def test_an_eviction_for_another_pod_emits_its_event_on_the_pod_and_not_on_its_group(
     cluster: Cluster, proxy: Proxy
 ) -> None:
@@ -93,7 +91,6 @@ async def test_an_eviction_for_another_pod_emits_its_event_on_the_pod_and_not_on
     assert reported == ["g-0", "g-1"]
 
 
-@pytest.mark.asyncio
 async def test_a_pod_whose_conditions_are_already_set_is_deleted_all_the_same(cluster: Cluster, proxy: Proxy) -> None:
     made = await running(cluster)
     refused = proxy.answer("DELETE", DELETE, 403)
@@ -107,7 +104,6 @@ async def test_a_pod_whose_conditions_are_already_set_is_deleted_all_the_same(cl
     assert "deletionTimestamp" in (await cluster.get("pods", "p"))["metadata"]
 
 
-@pytest.mark.asyncio
 async def test_a_pod_that_is_leaving_already_is_not_deleted_twice(cluster: Cluster, proxy: Proxy) -> None:
     made = await running(cluster)
     await cluster.delete("pods", "p", grace=45)
@@ -119,7 +115,6 @@ async def test_a_pod_that_is_leaving_already_is_not_deleted_twice(cluster: Clust
     assert (await cluster.get("pods", "p"))["metadata"]["deletionGracePeriodSeconds"] == 45
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("fault", ["reset", "lost", "429", "500", "503"])
 async def test_a_deletion_without_a_definite_response_is_sent_again(cluster: Cluster, proxy: Proxy, fault: str) -> None:
     made = await running(cluster)
@@ -138,7 +133,6 @@ async def test_a_deletion_without_a_definite_response_is_sent_again(cluster: Clu
     assert "deletionTimestamp" in (await cluster.get("pods", "p"))["metadata"]
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("status", [400, 403, 422])
 async def test_a_refused_deletion_gives_the_task_back_and_a_repeated_one_later(
     cluster: Cluster, proxy: Proxy, status: int
@@ -163,7 +157,6 @@ async def test_a_refused_deletion_gives_the_task_back_and_a_repeated_one_later(
         assert await effects.events("Evict") == [], "an eviction that did not happen has no event"
 
 
-@pytest.mark.asyncio
 async def test_server_errors_for_ever_end_as_a_refusal(cluster: Cluster, proxy: Proxy) -> None:
     made = await running(cluster)
     proxy.answer("DELETE", DELETE, 500, message="no", times=None)
@@ -174,7 +167,6 @@ async def test_server_errors_for_ever_end_as_a_refusal(cluster: Cluster, proxy: 
         assert len(effects.requests("DELETE", "/pods/p")) == 5
 
 
-@pytest.mark.asyncio
 async def test_conditions_that_are_refused_do_not_hold_the_eviction_up(cluster: Cluster, proxy: Proxy) -> None:
     made = await running(cluster)
     proxy.answer("PATCH", "/pods/p/status", 403, message="no patch for you", times=None)
@@ -186,7 +178,6 @@ async def test_conditions_that_are_refused_do_not_hold_the_eviction_up(cluster: 
     assert "deletionTimestamp" in (await cluster.get("pods", "p"))["metadata"]
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("api", [False, True])
 @pytest.mark.parametrize("successor", [False, True])
 async def test_a_successor_of_the_same_name_is_neither_marked_nor_deleted(
@@ -208,7 +199,6 @@ async def test_a_successor_of_the_same_name_is_neither_marked_nor_deleted(
         assert condition(found, "DisruptionTarget") == {}
 
 
-@pytest.mark.asyncio
 async def test_by_the_eviction_api_a_pod_is_evicted_with_the_same_messages(cluster: Cluster, proxy: Proxy) -> None:
     made = await running(cluster)
     async with Harness(cluster, proxy, use_eviction_api=True) as effects:
@@ -247,7 +237,6 @@ async def guarded(cluster: Cluster, name: str = "p") -> Manifest:
     return made
 
 
-@pytest.mark.asyncio
 async def test_a_pod_that_its_disruption_budget_protects_is_left_as_it_was(cluster: Cluster, proxy: Proxy) -> None:
     made = await guarded(cluster)
     async with Harness(cluster, proxy, use_eviction_api=True) as effects:
@@ -266,7 +255,6 @@ def together(*pods: Manifest, by: str = "x/taker") -> list[Evict]:
     return [msgspec.structs.replace(evict_of(each), by=by, queue="q") for each in pods]
 
 
-@pytest.mark.asyncio
 async def test_by_the_eviction_api_all_victims_of_one_pod_are_dry_run_first(cluster: Cluster, proxy: Proxy) -> None:
     p, q, r = [await running(cluster, name) for name in "pqr"]
     proxy.answer("POST", "/pods/q/eviction", 503, times=2)
@@ -282,7 +270,6 @@ async def test_by_the_eviction_api_all_victims_of_one_pod_are_dry_run_first(clus
     assert [index for index, name in enumerate(requested) if name == "p"][1] > last_question
 
 
-@pytest.mark.asyncio
 async def test_no_victim_of_a_pod_is_evicted_when_one_of_them_is_protected(cluster: Cluster, proxy: Proxy) -> None:
     made = [await running(cluster, "p"), await guarded(cluster, "q"), await running(cluster, "r")]
     other = await running(cluster, "s")
@@ -304,7 +291,6 @@ async def test_no_victim_of_a_pod_is_evicted_when_one_of_them_is_protected(clust
         assert condition(found, "DisruptionTarget") == {}
 
 
-@pytest.mark.asyncio
 async def test_a_victim_that_is_gone_does_not_block_the_other_evictions(cluster: Cluster, proxy: Proxy) -> None:
     p, q = [await running(cluster, name) for name in "pq"]
     await cluster.delete("pods", "q")
@@ -315,7 +301,6 @@ async def test_a_victim_that_is_gone_does_not_block_the_other_evictions(cluster:
         assert effects.deltas == [ObjectGone("Pod", cluster.namespace, "q", q["metadata"]["uid"])]
 
 
-@pytest.mark.asyncio
 async def test_a_busy_server_is_no_disruption_budget(cluster: Cluster, proxy: Proxy) -> None:
     made = await running(cluster)
     proxy.answer("POST", "/pods/p/eviction", 429, times=2)
@@ -326,7 +311,6 @@ async def test_a_busy_server_is_no_disruption_budget(cluster: Cluster, proxy: Pr
         assert effects.deltas == []
 
 
-@pytest.mark.asyncio
 async def test_without_the_lease_an_eviction_stops_between_its_two_writes(cluster: Cluster, proxy: Proxy) -> None:
     made = await running(cluster)
     slow = proxy.delay("PATCH", "/pods/p/status", 0.3)

@@ -138,7 +138,6 @@ async def send_late(cluster: Cluster, kind: str, end: str) -> None:
                 assert [each.status for each in written(proxy) if each.status >= 400] == []
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("end", ["late", "lost"])
 async def test_a_write_that_waited_for_its_turn_does_not_leave_when_the_lease_got_old_meanwhile(
     cluster: Cluster, end: str
@@ -148,7 +147,6 @@ async def test_a_write_that_waited_for_its_turn_does_not_leave_when_the_lease_go
     assert {kind: repr(error) for kind, error in zip(WRITES, found, strict=True) if error is not None} == {}
 
 
-@pytest.mark.asyncio
 async def test_a_write_that_waited_for_a_connection_does_not_leave_either(cluster: Cluster, proxy: Proxy) -> None:
     made = await cluster.create_all([pod("p"), pod("q")])
     await cluster.create(node("n1"))
@@ -167,7 +165,6 @@ async def test_a_write_that_waited_for_a_connection_does_not_leave_either(cluste
     assert await cluster.bound() == {"p": "n1"}
 
 
-@pytest.mark.asyncio
 async def test_missing_queues_are_not_created_after_the_lease_is_lost(cluster: Cluster, proxy: Proxy) -> None:
     leads = True
     reported: list[str] = []

@@ -17,7 +17,6 @@ from tests.controlplane.proxy import Proxy
 from tests.kube.write.harness import Harness, bind_of
 
 LOCK = "hamivgpu"
-pytestmark = pytest.mark.asyncio
 
 
 class Clock:

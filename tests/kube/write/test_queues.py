@@ -14,8 +14,6 @@ from tests.controlplane.cluster import Cluster
 from tests.controlplane.manifests import queue
 from tests.controlplane.proxy import Proxy
 
-pytestmark = pytest.mark.asyncio
-
 QUEUES = "/queues$"
 
 

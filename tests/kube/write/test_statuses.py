@@ -37,7 +37,6 @@ def pod_condition(made: Manifest, message: str, nominated: str = "") -> UpdatePo
     return UpdatePodCondition(meta["namespace"], meta["name"], meta["uid"], "Unschedulable", message, nominated)
 
 
-@pytest.mark.asyncio
 async def test_a_group_gets_its_status_and_nothing_else_is_touched(cluster: Cluster, proxy: Proxy) -> None:
     made = await cluster.create(pod_group("g", members=2, annotations={"volcano.sh/card.request": "{}"}))
     await cluster.patch("podgroups", "g", {"spec": {"minMember": 3}})  # written by another client after we read it
@@ -59,7 +58,6 @@ async def test_a_group_gets_its_status_and_nothing_else_is_touched(cluster: Clus
     assert found["status"] == {"phase": "Running", "running": 2, "conditions": [shown]}
 
 
-@pytest.mark.asyncio
 async def test_counts_that_fall_to_zero_disappear(cluster: Cluster, proxy: Proxy) -> None:
     made = await cluster.create(pod_group("g"))
     async with Harness(cluster, proxy) as effects:
@@ -70,7 +68,6 @@ async def test_counts_that_fall_to_zero_disappear(cluster: Cluster, proxy: Proxy
     assert "running" not in (await cluster.get("podgroups", "g"))["status"]
 
 
-@pytest.mark.asyncio
 async def test_a_status_subresource_of_the_group_is_used(cluster: Cluster, proxy: Proxy) -> None:
     made = await cluster.create(pod_group("g"))
     file = CRDS / "scheduling.volcano.sh_podgroups.yaml"
@@ -109,7 +106,6 @@ async def test_a_status_subresource_of_the_group_is_used(cluster: Cluster, proxy
             await cluster.wait_until(is_gone, "the subresource to go")
 
 
-@pytest.mark.asyncio
 async def test_a_successor_of_the_same_name_does_not_get_the_status_of_its_predecessor(
     cluster: Cluster, proxy: Proxy
 ) -> None:
@@ -129,7 +125,6 @@ async def test_a_successor_of_the_same_name_does_not_get_the_status_of_its_prede
     assert condition(await cluster.get("pods", "p"), "PodScheduled") == {}
 
 
-@pytest.mark.asyncio
 async def test_entries_of_deleted_objects_are_removed(cluster: Cluster, proxy: Proxy) -> None:
     made = await cluster.create(pod_group("g"))
     gone = await cluster.create(pod("p"))
@@ -151,7 +146,6 @@ async def test_entries_of_deleted_objects_are_removed(cluster: Cluster, proxy: P
         ]
 
 
-@pytest.mark.asyncio
 async def test_a_queue_shows_exactly_its_current_allocation(cluster: Cluster, proxy: Proxy) -> None:
     await cluster.create(queue("q", annotations={CARD_QUOTA: '{"A100": 8}'}, weight=3))
     await cluster.patch("queues", "q", {"status": {"state": "Open"}}, subresource="status")
@@ -174,7 +168,6 @@ async def test_a_queue_shows_exactly_its_current_allocation(cluster: Cluster, pr
     assert found["metadata"]["annotations"] == {CARD_QUOTA: '{"A100": 8}'}
 
 
-@pytest.mark.asyncio
 async def test_annotations_of_a_group_accumulate_and_never_reach_a_namesake(cluster: Cluster, proxy: Proxy) -> None:
     made = await cluster.create(pod_group("g"))
     namespace, uid = made["metadata"]["namespace"], made["metadata"]["uid"]
@@ -201,7 +194,6 @@ async def test_annotations_of_a_group_accumulate_and_never_reach_a_namesake(clus
     assert (await cluster.get("podgroups", "g"))["metadata"]["annotations"] == {"a": "b"}
 
 
-@pytest.mark.asyncio
 async def test_a_status_is_written_before_discovery_lists_the_kind(cluster: Cluster, proxy: Proxy) -> None:
     """Right after the CRDs were applied it lists nothing."""
     await cluster.create(queue("q"))
@@ -212,7 +204,6 @@ async def test_a_status_is_written_before_discovery_lists_the_kind(cluster: Clus
     assert (await cluster.get("queues", "q"))["status"]["allocated"] == {"cpu": "4"}
 
 
-@pytest.mark.asyncio
 async def test_a_condition_keeps_its_time_while_its_status_stays_and_leaves_others_alone(
     cluster: Cluster, proxy: Proxy
 ) -> None:
@@ -235,7 +226,6 @@ async def test_a_condition_keeps_its_time_while_its_status_stays_and_leaves_othe
     assert condition(found, "example.com/other")["status"] == "True"
 
 
-@pytest.mark.asyncio
 async def test_of_many_values_for_one_object_the_last_is_written_and_few_before_it(
     cluster: Cluster, proxy: Proxy
 ) -> None:
@@ -256,7 +246,6 @@ async def test_of_many_values_for_one_object_the_last_is_written_and_few_before_
     assert (await cluster.get("podgroups", "g"))["status"]["running"] == 49
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("fault", ["429", "500", "503", "409", "reset", "lost"])
 async def test_a_status_is_written_in_the_end_and_never_an_older_one_last(
     cluster: Cluster, proxy: Proxy, fault: str
@@ -278,7 +267,6 @@ async def test_a_status_is_written_in_the_end_and_never_an_older_one_last(
     assert (await cluster.get("podgroups", "g"))["status"]["running"] == 2
 
 
-@pytest.mark.asyncio
 async def test_a_status_that_may_not_be_written_now_waits_and_does_not_hold_up_others(
     cluster: Cluster, proxy: Proxy
 ) -> None:
@@ -291,7 +279,6 @@ async def test_a_status_that_may_not_be_written_now_waits_and_does_not_hold_up_o
         assert await effects.effects.drain(1.0) == {"bind": 0, "evict": 0, "status": 0, "event": 0}
 
 
-@pytest.mark.asyncio
 async def test_statuses_wait_for_bindings_but_not_for_ever(cluster: Cluster, proxy: Proxy) -> None:
     group = await cluster.create(pod_group("g"))
     made = await cluster.create_all([pod(f"p{index}") for index in range(80)])
@@ -304,7 +291,6 @@ async def test_statuses_wait_for_bindings_but_not_for_ever(cluster: Cluster, pro
         assert len(effects.requests("POST", "/binding")) < 80, "while bindings were still waiting"
 
 
-@pytest.mark.asyncio
 async def test_the_admission_of_a_group_does_not_wait_for_bindings(cluster: Cluster, proxy: Proxy) -> None:
     groups = await cluster.create_all([pod_group(name) for name in ("g", "h")])
     made = await cluster.create_all([pod(f"p{index}") for index in range(40)])
@@ -318,7 +304,6 @@ async def test_the_admission_of_a_group_does_not_wait_for_bindings(cluster: Clus
     assert (await cluster.get("podgroups", "g"))["status"]["phase"] == "Inqueue"
 
 
-@pytest.mark.asyncio
 async def test_the_loss_of_the_lease_voids_statuses(cluster: Cluster, proxy: Proxy) -> None:
     made = await cluster.create(pod_group("g"))
     async with Harness(cluster, proxy) as effects:
@@ -334,7 +319,6 @@ async def test_the_loss_of_the_lease_voids_statuses(cluster: Cluster, proxy: Pro
 
 
 @pytest.mark.parametrize("away", ["reset", "unavailable"])
-@pytest.mark.asyncio
 async def test_after_a_long_outage_a_status_is_written_within_seconds(
     cluster: Cluster, proxy: Proxy, away: str
 ) -> None:
@@ -352,7 +336,6 @@ async def test_after_a_long_outage_a_status_is_written_within_seconds(
     assert (await cluster.get("podgroups", "g"))["status"]["phase"] == "Running"
 
 
-@pytest.mark.asyncio
 async def test_a_condition_with_new_numbers_is_rate_limited_and_one_with_new_text_is_written_at_once(
     cluster: Cluster, proxy: Proxy
 ) -> None:

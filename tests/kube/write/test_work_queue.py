@@ -302,7 +302,6 @@ def test_names_of_events_are_unique_and_short_enough(objects: list[tuple[int, st
     assert all(len(name) <= 253 for name in made)
 
 
-@pytest.mark.asyncio
 async def test_a_writer_waits_for_the_lease_and_ends_with_its_term() -> None:
     leads = False
     permit = LeadershipGate(lambda: leads)
