@@ -17,6 +17,7 @@ from capcard_sched.model.term_limits import DEFAULT_TERM_LIMITS, limit_terms
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from capcard_sched.model.job import Task
     from capcard_sched.model.objects import Affinity, LabelSelector, PodAffinityTerm, PodObject
     from capcard_sched.model.pod_facts import PodFacts
     from capcard_sched.model.resources import ResourceColumns
@@ -29,6 +30,9 @@ _TEMPLATE_FIELDS = tuple(each.name for each in dataclasses.fields(PodTemplate))
 
 #: Entries of the cache from encoded pod spec to class; the pods of one workload have equal specs.
 _MOST_SPECS = 4096
+#: Unused label sets that may stay cached, beyond twice the number of pods.
+_SPARE = 1024
+_NO_LABELS: Mapping[str, str] = {}
 #: Bytes up to which an encoded pod spec is a key of that cache itself; a longer one is replaced by its digest.
 _MOST_KEY_BYTES = 512
 
@@ -170,6 +174,25 @@ class ClassTable:
         if excluded:
             cls.fit_request = cls.request.copy()
             cls.fit_request[excluded] = 0
+
+
+class SharedLabels:
+    """Equal label sets of pods as one object."""
+
+    def __init__(self) -> None:
+        self._sets: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
+        self._last: Mapping[str, str] = _NO_LABELS
+
+    def share(self, labels: dict[str, str], tasks: Mapping[str, Task]) -> Mapping[str, str]:
+        """The labels, or equal ones of an earlier pod; `tasks` are all that may refer to shared labels."""
+        if not labels:
+            return _NO_LABELS
+        if labels == self._last:
+            return self._last
+        if len(self._sets) > 2 * len(tasks) + _SPARE:
+            self._sets = {tuple(sorted(task.labels.items())): task.labels for task in tasks.values() if task.labels}
+        self._last = shared = self._sets.setdefault(tuple(sorted(labels.items())), labels)
+        return shared
 
 
 def _namespace_selectors(affinity: Affinity | None) -> tuple[LabelSelector, ...]:

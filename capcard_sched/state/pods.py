@@ -16,6 +16,7 @@ from capcard_sched.model.objects import PodObject
 from capcard_sched.model.pod_facts import FactsReader
 from capcard_sched.model.quantity import QuantityError
 from capcard_sched.model.status import ALLOCATED_STATUSES, COMPLETED_STATUSES, TaskStatus
+from capcard_sched.state.classes import SharedLabels
 from capcard_sched.state.decode import assign, differs
 from capcard_sched.state.invalid_objects import describe_edits
 from capcard_sched.state.pod_runs import PodRun
@@ -37,9 +38,6 @@ if TYPE_CHECKING:
 
 #: Prefix of the PodGroups that controllers create for pods without one; a uid follows.
 _AUTOMATIC_GROUP = "podgroup-"
-#: Unused label sets that may stay cached, beyond twice the number of pods.
-_SPARE = 1024
-_NO_LABELS: Mapping[str, str] = {}
 #: Statuses of an evicted pod's object before its deletion timestamp arrives.
 _LIVE = frozenset({TaskStatus.PENDING, TaskStatus.BOUND, TaskStatus.RUNNING})
 
@@ -74,8 +72,7 @@ class PodTable:
         self.confirmed: list[Task] = []
         self._by_name: dict[str, dict[str, Task]] = {}
         self._facts = FactsReader()
-        self._label_sets: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
-        self._last_labels: Mapping[str, str] = _NO_LABELS
+        self._labels = SharedLabels()
         #: The pods of a list that were applied last, when a further one may be like them.
         self._run: PodRun | None = None
         #: Latest objects of pods that changed while their binding was in flight, by uid.
@@ -211,7 +208,7 @@ class PodTable:
             "ours": ours,
             "nominated_node": facts.nominated_node,
             "assigned_card": facts.assigned_card,
-            "labels": self._share(meta.labels or {}),
+            "labels": self._labels.share(meta.labels or {}, self.tasks),
             "cooldown": facts.cooldown,
             "device_notes": facts.device_notes,
         }
@@ -363,19 +360,6 @@ class PodTable:
         task = self.tasks.get(delta.uid)
         if task is not None and task.status is TaskStatus.RELEASING and not task.deleting:
             self._accounting.restore(task)
-
-    def _share(self, labels: dict[str, str]) -> Mapping[str, str]:
-        if not labels:
-            return _NO_LABELS
-        if labels == self._last_labels:
-            return self._last_labels
-        sets = self._label_sets
-        if len(sets) > 2 * len(self.tasks) + _SPARE:
-            self._label_sets = sets = {
-                tuple(sorted(task.labels.items())): task.labels for task in self.tasks.values() if task.labels
-            }
-        self._last_labels = shared = sets.setdefault(tuple(sorted(labels.items())), labels)
-        return shared
 
     def keep_undecodable(self, ref: ObjectRef, node_name: str) -> None:
         """Exclude a pending pod from scheduling, and the node of a bound one."""

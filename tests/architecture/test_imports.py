@@ -110,6 +110,11 @@ def test_no_module_has_a_meaningless_name(name: str) -> None:
     assert [path for package in packages() for path in modules(package) if name in (path.stem, path.parent.name)] == []
 
 
+def test_no_module_of_the_product_has_more_than_400_lines() -> None:
+    lengths = {path: path.read_text().count("\n") for package in packages() for path in modules(package)}
+    assert {str(path.relative_to(ROOT)): lines for path, lines in lengths.items() if lines > 400} == {}
+
+
 def test_every_class_name_is_unique() -> None:
     places: dict[str, list[str]] = {}
     for package in sorted(packages()):

@@ -321,7 +321,7 @@ def test_classes_and_labels_of_pods_that_are_gone_are_forgotten() -> None:
         state.apply(pod("p", uid=str(i), requests={"cpu": f"{i}m"}, labels={"index": str(i)}))
     state.open_session()
     assert len(state.classes) <= 2
-    assert len(state._pod_table._label_sets) < 2000
+    assert len(state._pod_table._labels._sets) < 2000
     before = state.tasks["2999"].cls
     state.apply(pod("q", requests={"cpu": "2999m"}))
     assert state.tasks["q-uid"].cls is before
