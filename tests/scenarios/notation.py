@@ -4,6 +4,7 @@
     queue q cards=NVIDIA-H200:8 parent=all  `cap`: capability; other keys: fields of its spec
     priority_class high 80000
     job a queue=q min=2 + worker*2 cpu=1    `request`: card.request; `+` begins a task; other keys: fields of the spec
+    group g queue=q min=2                   a PodGroup; `request` and other keys as of a job
     deployment d*3 queue=q cpu=1
     pod p queue=q cpu=1
 
@@ -55,6 +56,7 @@ _NOTES: Final = {
     "runs": "simulation.capcard-sched.io/duration",
     "grace": "simulation.capcard-sched.io/grace",
     "queue": "scheduling.volcano.sh/queue-name",
+    "group": "scheduling.k8s.io/group-name",
 }
 _FIELDS: Final = {
     "min": "minAvailable",
@@ -71,6 +73,11 @@ def manifests(text: str) -> list[Manifest]:
         for kind, subject, *rest in statements(text)
         for name in (names(subject) if kind == "node" else [subject])
     ]
+
+
+def is_statement(text: str) -> bool:
+    """Whether a text begins with a statement, and not with a manifest."""
+    return any(text.lstrip().startswith(f"{kind} ") for kind in _MAKERS)
 
 
 def documents(text: str) -> list[Manifest]:
@@ -172,7 +179,7 @@ def _node(name: str, words: list[str]) -> Manifest:
         labels = {
             "nvidia.com/gpu.product": card,
             "nvidia.com/gpu.count": count,
-            "nvidia.com/gpu.memory": str(_MIB[card]),
+            "nvidia.com/gpu.memory": str(_MIB.get(card, 81920)),
         }
     pairs = _pairs(words)
     labels |= _texts(pairs.pop("labels", ""))
@@ -198,6 +205,15 @@ def _queue(name: str, words: list[str]) -> Manifest:
 
 def _priority_class(name: str, words: list[str]) -> Manifest:
     return _object("PriorityClass", name, {}, value=int(words[0]))
+
+
+def _group(name: str, words: list[str]) -> Manifest:
+    pairs = _pairs(words)
+    annotations = _texts(pairs.pop("annotations", ""))
+    if "request" in pairs:
+        annotations["volcano.sh/card.request"] = _amounts(pairs.pop("request"))
+    minimum = {"minMember": int(pairs.pop("min"))} if "min" in pairs else {}
+    return _object("PodGroup", name, annotations, spec={**minimum, **_fields(pairs)})
 
 
 def _job(name: str, words: list[str]) -> Manifest:
@@ -266,6 +282,7 @@ _MAKERS: Final[dict[str, Callable[[str, list[str]], Manifest]]] = {
     "node": _node,
     "queue": _queue,
     "priority_class": _priority_class,
+    "group": _group,
     "job": _job,
     "deployment": _deployment,
     "pod": _pod,
