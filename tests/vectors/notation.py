@@ -51,6 +51,11 @@ _RANGE: Final = re.compile(r"^(.*?)(\d+)\.\.(\d+)$")
 class VectorHarness(SharedCardObjects):
     """The harness with statements for what has no method of its own."""
 
+    def do(self, text: str) -> None:
+        """Execute statements."""
+        for verb, args, kwargs in calls(text):
+            getattr(self, verb)(*args, **kwargs)
+
     def object(self, name: str, *, kind: str, **body: Any) -> None:
         """Add or replace an object of a kind that the scheduler reads; `metadata` may add to its name."""
         [watch] = [one.watch for one in KINDS if one.name == kind and one.watch is not None]
@@ -175,7 +180,8 @@ def _argument(verb: str, signature: inspect.Signature, key: str, text: str, kwar
         kwargs.setdefault("requests", {})[REQUESTS[key]] = text
         return
     declared = signature.parameters.get(key)
-    found = value(text, str(declared.annotation) if declared is not None else "Any")
+    undeclared = "Mapping[str, str]" if key == "nodeSelector" else "Any"
+    found = value(text, str(declared.annotation) if declared is not None else undeclared)
     kwargs[key] = _with_fields(found) if key in ("affinity", "topologySpreadConstraints") else found
 
 

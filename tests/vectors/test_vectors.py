@@ -62,8 +62,8 @@ def _outcome(world: World, step: dict[str, Any]) -> dict[str, Any]:
         keys = ("nominate", "phase", "refuse") if wanted is None else tuple(wanted)
         for key in {"texts", "annotations"} & set(wanted or ()):
             decided[key] = {one: decided[key].get(one, "") for one in wanted[key]}
-        if "uses" in (wanted or ()):
-            decided["uses"] = {node: world.uses(node) for node in wanted["uses"]}
+        for key in {"uses", "explain"} & set(wanted or ()):
+            decided[key] = {name: getattr(world, key)(name) for name in wanted[key]}
         kept = {key: decided[key] for key in keys if key not in DECISIONS and (decided[key] or wanted is not None)}
         found["expect"] = {**{key: decided[key] for key in DECISIONS if decided[key]}, **kept}
         if "errors" not in keys:

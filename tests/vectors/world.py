@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final
 
@@ -14,14 +14,15 @@ from capcard_sched.framework.api.hooks import BY_METHOD
 from capcard_sched.framework.api.node_view import Diagnosis, FilterResult, NodeView, PodSignature
 from capcard_sched.framework.api.plugin import Grant, Plugin, VictimDecision
 from capcard_sched.framework.core import StepResult
+from capcard_sched.framework.explain.diagnose import diagnose_job
 from capcard_sched.framework.session.session import Session
 from capcard_sched.framework.session.statement import Statement
-from capcard_sched.model.intents import Bind, EmitEvent, Evict, ObjectRef, UpdatePodCondition, UpdatePodGroup
 from capcard_sched.model.job import Task
-from capcard_sched.model.refusal import Code, Figures, Refusal
+from capcard_sched.model.refusal import Code, Refusal
 from capcard_sched.testing import hooks_of
 from tests.accounting import rebuilt, recorded
-from tests.vectors.notation import VectorHarness, calls, names
+from tests.vectors.decisions import decided, lines, listed, packed, pairs, refused
+from tests.vectors.notation import VectorHarness, names
 from tests.vectors.plugins import PLUGINS
 
 #: What a session decides; absent in an expectation: nothing is decided.
@@ -61,8 +62,7 @@ class World:
 
     def do(self, text: str) -> None:
         """Execute statements of the notation."""
-        for verb, args, kwargs in calls(text):
-            getattr(self.harness, verb)(*args, **kwargs)
+        self.harness.do(text)
         self._session = None
 
     def wait(self, seconds: float) -> None:
@@ -73,6 +73,7 @@ class World:
     def step(self, after: float | None, sessions: int | None) -> dict[str, Any]:
         """The decisions of one session `after` seconds, or of several; 0 runs sessions until nothing changes."""
         self._session = None
+        before = self._attempts()
         results = []
         for _ in range(20 if sessions == 0 else sessions or 1):
             results.append(self.harness.step(None if after is None else self.harness.now + after))
@@ -80,7 +81,40 @@ class World:
                 break
         assert recorded(self.harness.state) == rebuilt(self.harness.state)
         wakeup = results[-1].next_wakeup
-        return {**decided(results), "wakeup": None if wakeup is None else round(wakeup - self.harness.now)}
+        return {
+            **decided(results),
+            **self._noted(before, results),
+            "wakeup": None if wakeup is None else round(wakeup - self.harness.now),
+        }
+
+    def _attempts(self) -> dict[str, Any]:
+        """The records of the skipped jobs."""
+        found = self.harness.core.snapshot().failed_attempts
+        return {job.key: found.get(job.key) for job in found}
+
+    def _noted(self, before: Mapping[str, Any], results: Sequence[StepResult]) -> dict[str, Any]:
+        """What the decisions do not show: skipped jobs, searches for victims, outcomes, and jobs as they are now.
+
+        `skipped`: waiting jobs without an attempt in these sessions. `searched`: jobs and the actions that searched.
+        """
+        session, jobs = self.harness.core.snapshot().session, self.harness.state.jobs.values()
+        kept = [key for key, attempt in self._attempts().items() if before.get(key) is attempt]
+        ran = [result.report for result in results if not result.idle]
+        tasks = self.harness.state.tasks
+        return {
+            "skipped": packed([key.partition("/")[2] for key in kept]),
+            "searched": lines(
+                f"{key.partition('/')[2]} {' '.join(actions)}"
+                for key, actions in (session.preemption_reports.items() if session is not None else ())
+            ),
+            "visited": sum(report.visited_jobs for report in ran),
+            "examined": sum(report.examined_nodes for report in ran),
+            "outcomes": pairs({tasks[uid].name: one.kind for uid, one in session.outcomes.items() if uid in tasks}, ":")
+            if session is not None
+            else "",
+            "queues": pairs({job.key.partition("/")[2]: job.queue for job in jobs}),
+            "phases": pairs({job.key.partition("/")[2]: job.phase.value for job in jobs if job.phase}, ":"),
+        }
 
     def ask(self, question: str) -> Any:
         """The answer of a plugin in an open session (`gang.preemptable p0 [p1 p2]`), or of all tiers (`session.`).
@@ -108,6 +142,12 @@ class World:
     def uses(self, node: str) -> str:
         """Number/memory/cores in use of each shared card of a node."""
         return " ".join("/".join(map(str, used)) for used in self.harness.uses(node))
+
+    def explain(self, subject: str) -> str:
+        """Stage and summary of the diagnosis of a job, or of `job/pod`."""
+        name, _, pod = subject.partition("/")
+        found = diagnose_job(self.harness.core.snapshot(), self.harness.job(name), pod=pod)
+        return f"{found.stage}: {found.summary}"
 
     def try_out(self, text: str) -> None:
         """Operations on a statement of the open session.
@@ -192,7 +232,7 @@ class World:
         total = hooks.row_scores(rows)
         for part in (hooks.static_scores(rows), hooks.comparing_scores(rows)):
             total = total if part is None else total + part
-        return _pairs({name: f"{score:.10g}" for name, score in zip(candidates, total.tolist(), strict=True)}, ":")
+        return pairs({name: f"{score:.10g}" for name, score in zip(candidates, total.tolist(), strict=True)}, ":")
 
     def _in_order(self, order: Any, hook: str, words: list[str]) -> Any:
         """Names in the order of a hook, `=` between equal ones; for a single name its key."""
@@ -221,121 +261,3 @@ class World:
             case None | bool() | int() | float() | str():
                 return getattr(answer, "name", answer)
         return str(answer)
-
-
-def listed(tasks: Iterable[Task]) -> str:
-    return " ".join(task.name for task in tasks)
-
-
-def refused(refusal: Refusal) -> str:
-    """Reason, queue and figures of a refusal: requested, the total with it, the limit. Without figures: the text."""
-    figures = [refusal.figures] if refusal.figures is not None else list(refusal.alternatives)
-    found = " ".join(
-        [refusal.reason, *([f"of {refusal.queue}"] if refusal.queue else []), *(_figures(one) for one in figures)]
-    )
-    rendered = figures and all(f"<{one.requested}>" in refusal.message for one in figures)
-    return found if rendered or not refusal.message else f"{found}: {refusal.message}"
-
-
-def _figures(figures: Figures) -> str:
-    return f"{figures.resource} {figures.requested} {figures.total}>{figures.limit}"
-
-
-def decided(results: Sequence[StepResult]) -> dict[str, Any]:
-    """What sessions decided, by the keys of an expectation."""
-    intents = [intent for result in results for intent in result.intents]
-    binds = [intent for intent in intents if isinstance(intent, Bind)]
-    victims: dict[str, list[str]] = {}
-    for intent in intents:
-        if isinstance(intent, Evict):
-            victims.setdefault(intent.by.partition("/")[2], []).append(intent.name)
-    events = [intent for intent in intents if isinstance(intent, EmitEvent)]
-    pods = [intent for intent in intents if isinstance(intent, UpdatePodCondition)]
-    groups = [intent for intent in intents if isinstance(intent, UpdatePodGroup)]
-    return {
-        "bind": _pairs({bind.name: bind.node for bind in binds}),
-        "evict": _lines(f"{packed(sorted(found))}{f' for {by}' * bool(by)}" for by, found in sorted(victims.items())),
-        "why": _lines(
-            f"{intent.name} {intent.reason}: {intent.message}" for intent in intents if isinstance(intent, Evict)
-        ),
-        "nominate": _pairs({pod.name: pod.nominated_node for pod in pods if pod.nominated_node is not None}),
-        "phase": _pairs({group.name: group.phase for group in groups}, ":"),
-        "conditions": _lines(
-            f"{group.name} {one.type}={one.status} {one.reason}{one.message and f': {one.message}'}"
-            for group in groups
-            for one in group.conditions
-        ),
-        "refuse": _lines(
-            dict.fromkeys(
-                f"{shown(about)} {refusal.plugin}.{refusal.hook} {refused(refusal)}"
-                for result in results
-                for about, refusal in result.report.refusals
-            )
-        ),
-        "events": _lines(f"{shown(event.object)} {event.reason}" for event in events),
-        "texts": _texts(events),
-        "pods": _lines(f"{pod.name} {pod.reason}: {pod.message}" for pod in pods),
-        "errors": _lines(
-            f"{error.plugin}.{error.hook} {error.error}" for result in results for error in result.report.errors
-        ),
-        "annotations": _annotations(binds),
-        "volumes": _lines(
-            f"{bind.name} {one.claim}: {one.volume or 'to be provisioned'}" for bind in binds for one in bind.volumes
-        ),
-        "idle": results[-1].idle,
-    }
-
-
-def _annotations(binds: Iterable[Bind]) -> dict[str, dict[str, str]]:
-    """By key: pods and values."""
-    found: dict[str, dict[str, str]] = {}
-    for bind in sorted(binds, key=lambda bind: bind.name):
-        for key, text in bind.annotations.items():
-            found.setdefault(key, {})[bind.name] = text
-    return found
-
-
-def _texts(events: Iterable[EmitEvent]) -> dict[str, Any]:
-    """By reason: objects and messages."""
-    found: dict[str, list[str]] = {}
-    for event in events:
-        found.setdefault(event.reason, []).append(f"{shown(event.object)}: {event.message}")
-    return {reason: _lines(texts) for reason, texts in found.items()}
-
-
-def shown(about: ObjectRef) -> str:
-    return f"{about.kind}/{about.name}"
-
-
-def _pairs(found: Mapping[str, str], mark: str = "@") -> str:
-    by_value: dict[str, list[str]] = {}
-    for name, place in sorted(found.items()):
-        by_value.setdefault(place, []).append(name)
-    return " ".join(f"{packed(alike)}{mark}{place}" for place, alike in by_value.items())
-
-
-def packed(found: Sequence[str]) -> str:
-    """Names with ranges, as the notation reads them."""
-    parts: list[list[str]] = []
-    for name in sorted(found, key=_numbered):
-        if parts and _follows(parts[-1][-1], name):
-            parts[-1].append(name)
-        else:
-            parts.append([name])
-    return ",".join(part[0] if len(part) == 1 else f"{part[0]}..{_numbered(part[-1])[1]}" for part in parts)
-
-
-def _numbered(name: str) -> tuple[str, int]:
-    match = re.fullmatch(r"(.*?)(0|[1-9]\d*)", name)
-    return (match.group(1), int(match.group(2))) if match else (name, -1)
-
-
-def _follows(last: str, name: str) -> bool:
-    (stem, number), (other, following) = _numbered(last), _numbered(name)
-    return stem == other and number >= 0 and following == number + 1
-
-
-def _lines(found: Iterable[str]) -> Any:
-    """One string, or a list of several."""
-    lines = list(found)
-    return "" if not lines else lines[0] if len(lines) == 1 else lines

@@ -2,183 +2,123 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
 import pytest
 
 from capcard_sched.framework.api.plugin import Plugin, VictimDecision
 from capcard_sched.model.annotations import COOLDOWN_TIME
-from capcard_sched.model.deltas import ObjectChanged
 from capcard_sched.model.intents import Evict
-from capcard_sched.model.job import Task
-from capcard_sched.model.limits import PodDisruptionBudgetObject
-from capcard_sched.model.queue import Queue
-from capcard_sched.model.timestamps import format_timestamp
-from capcard_sched.testing import Harness
+from tests.vectors.notation import VectorHarness
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-_GANG = "{name: gang, enablePreemptable: false, enableReclaimable: false}"
+    from capcard_sched.model.job import Task
+    from capcard_sched.model.queue import Queue
 
 
-def _conf(*plugins: str, gang: str = _GANG) -> str:
+def _conf(*plugins: str, actions: str = "preempt, reclaim") -> str:
+    gang = "{name: gang, enablePreemptable: false, enableReclaimable: false}"
     listed = ", ".join(f"{{name: {name}}}" for name in ("predicates", *plugins))
+    tiers = f"tiers: [{{plugins: [{{name: priority}}, {gang}, {listed}]}}]"
+    return f'actions: "enqueue, allocate, {actions}, backfill"\n{tiers}'
+
+
+def _budget(allowed: int) -> str:
+    selector = "{selector: {matchLabels: {app: web}}}"
     return (
-        'actions: "enqueue, allocate, preempt, reclaim, backfill"\n'
-        f"tiers: [{{plugins: [{{name: priority}}, {gang}, {listed}]}}]"
+        f"object budget kind=PodDisruptionBudget metadata={{namespace: default}} spec={selector} "
+        f"status={{disruptionsAllowed: {allowed}}}"
     )
 
 
-def _budget(h: Harness, allowed: int) -> None:
-    body = {
-        "metadata": {"name": "budget", "namespace": "default"},
-        "spec": {"selector": {"matchLabels": {"app": "web"}}},
-        "status": {"disruptionsAllowed": allowed},
-    }
-    h.apply(ObjectChanged(msgspec.convert(body, PodDisruptionBudgetObject)))
-
-
-def _victims(h: Harness, queue: str, **pod: Any) -> None:
+def _victims(queue: str = "q", pod: str = "") -> str:
     """A running pod on each of two nodes, which it fills."""
-    for i in range(2):
-        h.node(f"n{i}", cpu="4", labels={"kind": "full"})
-        h.group(f"low-{i}", queue=queue)
-        h.pod(f"low-{i}", group=f"low-{i}", requests={"cpu": "3"}, node=f"n{i}", **pod)
+    return "; ".join(
+        f"node n{i} cpu=4 labels=kind:full; group {queue}/low-{i}; pod low-{i}/low-{i} @n{i} cpu=3 {pod}"
+        for i in range(2)
+    )
 
 
-def _protected_by_a_budget(action: str = "preempt") -> Harness:
-    h = Harness(_conf("pdb").replace("preempt, reclaim", action), run=True)
-    _budget(h, 0)
-    h.queue("other")
-    _victims(h, "q" if action == "preempt" else "other", labels={"app": "web"})
-    return h
-
-
-def _protected_by_a_cooldown() -> Harness:
-    h = Harness(_conf("cdp"), run=True)
-    scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": format_timestamp(h.now)}
-    _victims(h, "q", labels={COOLDOWN_TIME: "2m"}, conditions=[scheduled])
-    return h
-
-
-def _protected_by_conformance() -> Harness:
-    h = Harness(_conf("conformance"), run=True)
-    _victims(h, "q", priorityClassName="system-node-critical")
-    return h
-
-
-def _protected_by_deserved_amounts() -> Harness:
-    h = Harness(_conf("capacity"), run=True)
-    h.queue("other", deserved={"cpu": "6"})
-    _victims(h, "other")
-    return h
-
-
-def _protected_by_a_share() -> Harness:
-    h = Harness(_conf("proportion"), run=True)
-    h.queue("other")
-    h.queue("q", weight=100)
-    _victims(h, "other")
-    return h
-
-
-def _protected_by_a_queue() -> Harness:
-    h = Harness(_conf("capacity"), run=True)
-    h.queue("other", reclaimable=False)
-    h.queue("q", deserved={"cpu": "6"})
-    _victims(h, "other")
-    return h
-
-
-def _protected_by_a_refusal() -> Harness:
-    """The API server refused the eviction of one of two victims a short time ago."""
-    h = Harness(_conf("conformance"), run=True)
-    _victims(h, "q")
+def _world(
+    conf: str, given: str, *, members: int = 2, refused: str = "", plugins: Sequence[type[Plugin]] = ()
+) -> VectorHarness:
+    """The statements, a free node of another kind, and a gang of high priority that waits for the full nodes."""
+    h = VectorHarness(conf, run=True, plugins=plugins)
+    h.do(f"priority_class high 100; {given}")
     h.step()
-    h.core._memory.refuse_eviction(h.task("low-0").uid, h.now + 120)
+    if refused:  # by the API server, a short time ago
+        h.core._memory.refuse_eviction(h.task(refused).uid, h.now + 120)
+    h.do("" if "q" in h.state.queues else "queue q deserved=cpu:1")
+    h.do(f"queue late deserved=cpu:50 weight=50; node spare cpu=50 labels=kind:spare; group g min={members} class=high")
+    h.do(f"pod g-0..{members - 1} cpu=3 nodeSelector=kind:full")
+    h.settle_for(3)
+    assert h.core.snapshot().failed_attempts.get("default/g") is not None
     return h
 
 
-class _Case(NamedTuple):
-    """A protection, and the change that ends it."""
-
-    cluster: Callable[[], Harness]
-    change: Callable[[Harness], None]
-    #: The members of the gang, each of which takes the node of one victim.
-    members: int = 2
-
-
-def _raise_deserved(h: Harness) -> None:
-    h.queue("q", deserved={"cpu": "6"})
-    h.queue("other", deserved={"cpu": "1"})
-
-
-def _raise_demand(h: Harness) -> None:
-    """The shares of the cluster no longer cover what the queues request."""
-    h.group("big", queue="late")
-    h.pod("big", group="big", requests={"cpu": "50"}, nodeSelector={"kind": "none"})
-
-
-def _unprotect(h: Harness) -> None:
-    for i in range(2):
-        h.pod(f"low-{i}", group=f"low-{i}", requests={"cpu": "3"}, node=f"n{i}")
-
-
-def _pass_two_minutes(h: Harness) -> None:
-    h.now += 120
-
-
-_CASES = {
-    "budget": _Case(_protected_by_a_budget, lambda h: _budget(h, 2)),
-    "cool-down": _Case(_protected_by_a_cooldown, _pass_two_minutes),
-    "conformance": _Case(_protected_by_conformance, _unprotect),
-    "refused eviction": _Case(_protected_by_a_refusal, _pass_two_minutes),
-    "proportion": _Case(_protected_by_a_share, _raise_demand, members=1),
-    "capacity": _Case(_protected_by_deserved_amounts, _raise_deserved),
-    "reclaimable": _Case(_protected_by_a_queue, lambda h: h.queue("other")),
-}
-
-
-def _waiting(h: Harness, members: int = 2, name: str = "g") -> Harness:
-    """The cluster with a free node of another kind and a gang of high priority that waits for the full nodes."""
-    h.priority_class("high", 100)
-    h.step()
-    if "q" not in h.state.queues:
-        h.queue("q", deserved={"cpu": "1"})
-    h.queue("late", deserved={"cpu": "50"}, weight=50)
-    h.node("spare", cpu="50", labels={"kind": "spare"})
-    h.group(name, queue="q", min_member=members, priority_class="high")
-    for i in range(members):
-        h.pod(f"{name}-{i}", group=name, requests={"cpu": "3"}, nodeSelector={"kind": "full"})
-    for _ in range(3):
-        h.step()
-    assert h.core.snapshot().failed_attempts.get(f"default/{name}") is not None
-    return h
-
-
-def _late(h: Harness, kind: str, name: str = "late", cpu: str = "1") -> int:
+def _late(h: VectorHarness, kind: str, name: str = "late") -> int:
     """The nodes examined for victims in the session of a new pod that fits a node of a kind."""
-    h.group(name, queue="late")
-    h.pod(name, group=name, requests={"cpu": cpu}, nodeSelector={"kind": kind})
+    h.do(f"group late/{name}; pod {name}/{name} cpu=1 nodeSelector=kind:{kind}")
     h.step()
     assert h.binds[name]
     return h.last_session.report.examined_nodes
 
 
-def _evicted(h: Harness) -> set[str]:
+def _evicted(h: VectorHarness) -> set[str]:
     return {intent.name for intent in h.step().intents if isinstance(intent, Evict)}
+
+
+WEB = "labels=app:web"
+_SCHEDULED = "conditions=[{type: PodScheduled, status: 'True', lastTransitionTime: '2026-01-01T00:00:00Z'}]"
+
+
+class _Case(NamedTuple):
+    """A plugin and statements that protect the victims, and what ends the protection: statements, seconds."""
+
+    plugin: str
+    given: str
+    change: str = ""
+    wait: int = 0
+    #: The members of the gang, each of which takes the node of one victim.
+    members: int = 2
+    #: The victim whose eviction the API server refused.
+    refused: str = ""
+
+
+_CASES = {
+    "budget": _Case("pdb", f"{_budget(0)}; queue other; {_victims(pod=WEB)}", _budget(2)),
+    "cool-down": _Case("cdp", _victims(pod=f"labels={COOLDOWN_TIME}:2m {_SCHEDULED}"), wait=120),
+    "conformance": _Case("conformance", _victims(pod="priorityClassName=system-node-critical"), _victims()),
+    "refused eviction": _Case("conformance", _victims(), wait=120, refused="low-0"),
+    # Shares of the cluster no longer cover what the queues request.
+    "proportion": _Case(
+        "proportion",
+        f"queue other; queue q weight=100; {_victims('other')}",
+        "group late/big; pod big/big cpu=50 nodeSelector=kind:none",
+        members=1,
+    ),
+    "capacity": _Case(
+        "capacity",
+        f"queue other deserved=cpu:6; {_victims('other')}",
+        "queue q deserved=cpu:6; queue other deserved=cpu:1",
+    ),
+    "reclaimable": _Case(
+        "capacity", f"queue other -reclaimable; queue q deserved=cpu:6; {_victims('other')}", "queue other"
+    ),
+}
 
 
 @pytest.mark.parametrize("name", _CASES)
 def test_a_search_that_failed_is_not_repeated_until_its_protection_ends(name: str) -> None:
     case = _CASES[name]
-    h = _waiting(case.cluster(), case.members)
+    h = _world(_conf(case.plugin), case.given, members=case.members, refused=case.refused)
     assert _late(h, "spare") == 0, "a node changed that the gang cannot use"
     assert not h.last_session.preemption_reports
     assert not _evicted(h)
-    case.change(h)
+    h.do(case.change)
+    h.now += case.wait
     evicted = _evicted(h)
     assert evicted <= {"low-0", "low-1"}
     assert len(evicted) == case.members
@@ -186,7 +126,8 @@ def test_a_search_that_failed_is_not_repeated_until_its_protection_ends(name: st
 
 @pytest.mark.parametrize("action", ["preempt", "reclaim"])
 def test_only_changed_nodes_are_examined_again(action: str) -> None:
-    h = _waiting(_protected_by_a_budget(action))
+    victims = _victims("q" if action == "preempt" else "other", WEB)
+    h = _world(_conf("pdb", actions=action), f"{_budget(0)}; queue other; {victims}")
     assert _late(h, "full") == 1, "of two nodes"
     h.settle()  # the new pod runs
     assert _late(h, "spare", "another") == 0
@@ -205,16 +146,14 @@ def test_without_the_eviction_version_of_a_plugin_every_session_searches() -> No
         def eviction_version(self, hook: str, queue: Queue, role: str) -> int:
             return 1
 
-    for plugin, examined in (Guarding, 2), (Declaring, 0):
-        h = Harness(_conf(plugin.name).replace(", reclaim", ""), run=True, plugins=[plugin])
-        _victims(h, "q")
-        assert _late(_waiting(h), "spare") >= examined, plugin.name
-        assert bool(h.last_session.report.examined_nodes) is bool(examined), plugin.name
+    for plugin, searches in (Guarding, True), (Declaring, False):
+        h = _world(_conf(plugin.name, actions="preempt"), _victims(), plugins=[plugin])
+        assert (_late(h, "spare") > 0) is searches, plugin.name
 
 
 def test_free_capacity_that_satisfies_no_gang_leaves_the_search_failed() -> None:
-    h = _waiting(_CASES["budget"].cluster(), members=3)
-    h.node("n2", cpu="4", labels={"kind": "full"})
+    h = _world(_conf("pdb"), _CASES["budget"].given, members=3)
+    h.do("node n2 cpu=4 labels=kind:full")
     h.settle()
     assert h.core.snapshot().failed_attempts.get("default/g") is not None
     assert _late(h, "spare") == 0
@@ -222,41 +161,31 @@ def test_free_capacity_that_satisfies_no_gang_leaves_the_search_failed() -> None
     h.step()
     assert h.last_session.report.examined_nodes <= 2, "the nodes of the pod that ended, for each action"
     assert not h.binds.keys() & {"g-0", "g-1", "g-2"}
-    _budget(h, 1)
+    h.do(_budget(1))
     assert _evicted(h) == {"low-1"}
 
 
 def test_free_capacity_may_change_again_and_again_below_what_a_gang_needs() -> None:
-    h = Harness(_conf("pdb").replace(", reclaim", ""), run=True)
-    _budget(h, 0)
-    _victims(h, "q", labels={"app": "web"})
-    h.node("n2", cpu="6", labels={"kind": "full", "own": "yes"})
-    _waiting(h, members=3)
+    third = f"{_CASES['budget'].given}; node n2 cpu=6 labels=kind:full,own:yes"
+    h = _world(_conf("pdb", actions="preempt"), third, members=3)
     assert _late(h, "full") == 1, "of two nodes; two pods of the gang fit the third"
     h.settle()
     for i in range(4):
-        h.group(f"own-{i}", queue="late")
-        h.pod(f"own-{i}", group=f"own-{i}", requests={"cpu": "1"}, nodeSelector={"own": "yes"})
+        h.do(f"group late/own-{i}; pod own-{i}/own-{i} cpu=1 nodeSelector={{own: 'yes'}}")
         for _ in range(3):
             h.step()
             assert (h.last_session.report.errors, h.last_session.report.examined_nodes) == ([], 0)
         assert h.binds[f"own-{i}"] == "n2"
-    _budget(h, 2)
+    h.do(_budget(2))
     assert not _evicted(h), "for two of three pods"
 
 
 def test_a_queue_that_uses_less_leaves_the_search_failed() -> None:
-    h = Harness(_conf("pdb", "proportion").replace(", reclaim", ""), run=True)
-    _budget(h, 0)
-    _victims(h, "q", labels={"app": "web"})
-    h.queue("q", capability={"cpu": "12"})
-    h.node("n2", cpu="4", labels={"kind": "own"})
-    h.group("own", queue="q")
-    h.pod("own", group="own", requests={"cpu": "3"}, node="n2")
-    _waiting(h)
+    own = "queue q capability=cpu:12; node n2 cpu=4 labels=kind:own; group own; pod own/own @n2 cpu=3"
+    h = _world(_conf("pdb", "proportion", actions="preempt"), f"{_CASES['budget'].given}; {own}")
     h.set_phase("own", "Succeeded")
     h.step()
     assert h.last_session.report.examined_nodes == 0
     assert h.last_session.report.visited_jobs == 0
-    _budget(h, 2)
+    h.do(_budget(2))
     assert _evicted(h) == {"low-0", "low-1"}
