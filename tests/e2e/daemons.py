@@ -30,6 +30,23 @@ tiers:
 - plugins: [{name: priority}, {name: gang}, {name: conformance}]
 - plugins: [{name: predicates}, {name: capacity-card}, {name: nodeorder}, {name: binpack}]
 """
+#: Inference reclaims the cards of training. More plugins of the second tier may follow.
+TIDE_CONF = """
+actions: "enqueue, allocate, backfill, reclaim"
+tiers:
+- plugins:
+  - name: priority
+  - {name: gang, enableReclaimable: false}
+  - {name: conformance, enableReclaimable: false}
+- plugins:
+  - name: predicates
+  - name: capacity-card
+    arguments:
+      overCommitFactor: 2
+      cardUnlimitedCpuMemory: true
+      podOwnerReferenceToServiceType: {ReplicaSet: inference, Job: training}
+  - name: nodeorder
+"""
 _PROGRAM = Path(sys.executable).with_name("capcard-sched")
 
 
@@ -150,6 +167,19 @@ class Daemon(Program):
             self.conf_path.parent.mkdir(parents=True, exist_ok=True)
             self.conf_path.write_text(conf)
             self.command.append(f"--scheduler-conf={self.conf_path}")
+
+    async def settled(self, *, sessions: int = 3) -> None:
+        """Return when it has had so many more sessions: whatever follows at once has been decided.
+
+        A session is held when something changes, and after a second at most.
+        """
+        await self.logged("caches synced", within=45)
+        before = await self.metric("volcano_cycles_total")
+        for _ in range(450):
+            if await self.metric("volcano_cycles_total") >= before + sessions:
+                return
+            await asyncio.sleep(0.1)
+        raise AssertionError(f"fewer than {sessions} sessions in 45 s")
 
 
 class Controllers(Program):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
@@ -157,11 +157,6 @@ class History:
                 live[_uid(item)] = item
             change = Change(kind, before, None if gone else item)
             self._moments.append(Moment(int(last[0]), time.monotonic(), (change,)))
-
-
-def happening(moments: Sequence[Moment], what: Callable[[Change], bool]) -> list[float]:
-    """Arrival times of changes for which `what` holds."""
-    return [moment.received_at for moment in moments for change in moment.changes if what(change)]
 
 
 def _uid(item: Manifest) -> str:

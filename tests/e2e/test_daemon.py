@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -15,11 +13,6 @@ from tests.controlplane.manifests import gang, gpu_node, node, pod, queue
 from tests.e2e.daemons import CARD_CONF, QUICK_ELECTION, Daemon
 
 _CARD = {"cpu": "1", "nvidia.com/gpu": "1"}
-
-
-def descriptors_of(daemon: Daemon) -> int:
-    """Number of open files and sockets."""
-    return len(list(Path(f"/proc/{daemon.process.pid}/fd").iterdir()))
 
 
 @pytest.mark.asyncio
@@ -80,22 +73,3 @@ async def test_without_a_fencing_policy_a_fenced_daemon_logs_it_and_binds(
         line = await daemon.logged("fencing policy NOT active", within=60)
         assert "Apply manifests/base/admission-fence.yaml" in line["detail"]
         await cluster.wait_until(cluster.bound, "the pod to be bound", within=60)
-
-
-@pytest.mark.campaign
-@pytest.mark.asyncio
-async def test_a_daemon_with_silent_connections_on_its_health_port_binds_and_holds_few_of_them(
-    cluster: Cluster, control_plane: ControlPlane, tmp_path: Path
-) -> None:
-    await cluster.create(node("n1"))
-    async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path) as daemon, AsyncExitStack() as stack:
-        await daemon.logged("caches synced", within=60)
-        before = descriptors_of(daemon)
-        for _ in range(400):
-            _, writer = await asyncio.open_connection("127.0.0.1", daemon.health_port)
-            stack.callback(writer.close)
-        assert (await daemon.get("/healthz"))[0] == 200
-        assert descriptors_of(daemon) <= before + 100
-        await cluster.create(pod("p"))
-        await cluster.wait_until(cluster.bound, "the pod to be bound", within=60)
-        assert (await daemon.get("/healthz"))[0] == 200

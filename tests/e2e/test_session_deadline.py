@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from tests.controlplane.cluster import Cluster, Manifest
+from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.manifests import node, pod, queue
-from tests.e2e.card.stage import eventually
 from tests.e2e.daemons import Daemon
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.campaign]
@@ -58,19 +56,16 @@ async def test_a_healthy_job_is_bound_before_another_queue_was_tried_to_its_end(
     )
     flags = (f"--plugins-dir={plugins}", "--session-deadline=1s", f"--record={tmp_path / 'day.jsonl'}")
     async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, *flags, conf=_CONF) as daemon:
-
-        async def count() -> int:
-            return len(tried.read_text().splitlines())
-
-        await eventually(count, "the first attempts", lambda number: number > 0)
+        await cluster.wait_until(tried.read_text, "the first attempts")
         await cluster.create_all([pod("healthy", queue="healthy", requests={"cpu": "1"})])
-        await eventually(cluster.bound, "the healthy pod to be bound", lambda bound: "healthy" in bound)
-        assert await count() < _PODS
+        await cluster.wait_until(cluster.bound, "the healthy pod to be bound")
+        assert len(tried.read_text().splitlines()) < _PODS
+        assert (await cluster.bound()).keys() == {"healthy"}
 
+        line = await daemon.logged("queue used its share of the session deadline", within=30)
         name = "volcano_queue_deadline_sessions_total"
-        await eventually(lambda: daemon.metric(name, queue_name="hostile"), "a cut", lambda found: found >= 1)
+        assert await daemon.metric(name, queue_name="hostile") >= 1
         assert await daemon.metric(name, queue_name="healthy") == 0
-        line = await daemon.logged("queue used its share of the session deadline")
         assert line["queue"] == "hostile"
         await daemon.stop()
     assert '"cuts":{"hostile":{"share":' in (tmp_path / "day.jsonl").read_text()
@@ -101,10 +96,8 @@ async def test_flags_limit_the_affinity_terms_and_spread_constraints_of_a_pod(
     selector = {"matchLabels": {"app": "a"}}
     keys = ("kubernetes.io/hostname", "zone", "rack")
     terms = [{"weight": 1, "podAffinityTerm": {"labelSelector": selector, "topologyKey": key}} for key in keys]
-    constraints: list[Any] = [
-        {"maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": selector}
-        for key in keys
-    ]
+    spread = {"maxSkew": 1, "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": selector}
+    constraints: list[Any] = [{**spread, "topologyKey": key} for key in keys]
     await cluster.create_all(
         [
             node("n"),
@@ -114,18 +107,18 @@ async def test_flags_limit_the_affinity_terms_and_spread_constraints_of_a_pod(
     )
     flags = ("--max-affinity-terms=2", "--max-spread-constraints=1")
     async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, *flags):
-        await _until(cluster, "terms-3", lambda pod: _has_reason(pod, "pod has 3 affinity terms, the limit is 2"))
-        text = "pod has 2 topology spread constraints, the limit is 1"
-        await _until(cluster, "spread-2", lambda pod: _has_reason(pod, text))
-        await eventually(cluster.bound, "the others to be bound", lambda bound: bound.keys() == {"terms-2", "spread-1"})
+        for name, text in {
+            "terms-3": "pod has 3 affinity terms, the limit is 2",
+            "spread-2": "pod has 2 topology spread constraints, the limit is 1",
+        }.items():
 
+            async def has_reason(name: str = name, text: str = text) -> bool:
+                status = (await cluster.get("pods", name))["status"]
+                return any(text in row.get("message", "") for row in status.get("conditions", ()))
 
-async def _until(cluster: Cluster, name: str, check: Callable[[Manifest], bool]) -> None:
-    async def checked() -> bool:
-        return check(await cluster.get("pods", name))
+            await cluster.wait_until(has_reason, f"the reason of {name}", within=120)
 
-    await cluster.wait_until(checked, f"pod {name}", within=120)
+        async def others_are_bound() -> bool:
+            return (await cluster.bound()).keys() == {"terms-2", "spread-1"}
 
-
-def _has_reason(pod: Manifest, text: str) -> bool:
-    return any(text in one.get("message", "") for one in pod["status"].get("conditions", ()))
+        await cluster.wait_until(others_are_bound, "the others to be bound")

@@ -1,160 +1,123 @@
-"""A tenant with rights on pods and PodGroups never holds more cards than the quota of his queue."""
+"""A tenant with rights on pods and PodGroups never holds more cards than the quota of its queue."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from capcard_sched.model.annotations import CARD_NAME, POD_QUEUE_NAME, QUEUE_NAMESPACES
-from tests.controlplane.cluster import Cluster
+from tests.controlplane.cluster import Cluster, Manifest
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.kubelet import Kubelet
 from tests.controlplane.manifests import gang, gpu_node, pod, queue
-from tests.e2e.card.expectations import wants
-from tests.e2e.card.stage import eventually
 from tests.e2e.daemons import CARD_CONF, Daemon
 
 H200 = "NVIDIA-H200"
-#: The daemon runs with its built-in scheduler-conf, as installed; in the tests of preemption with this one.
+CARD = {"cpu": "100m", "nvidia.com/gpu": "1"}
 PREEMPT_CONF = CARD_CONF.replace("allocate, backfill", "allocate, preempt, backfill").replace(
     "{name: gang}", "{name: gang, enablePreemptable: false}"
 )
-Attack = Callable[[Cluster], Awaitable[None]]
+Attack = Callable[[Cluster, str], Awaitable[object]]
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.asyncio, pytest.mark.campaign]
 
 
-def rename(text: str | None) -> Attack:
-    async def attack(cluster: Cluster) -> None:
+def annotate(key: str, value: str | None) -> Attack:
+    async def attack(cluster: Cluster, name: str) -> None:
         for index in range(4):
-            await cluster.patch("pods", f"held-{index}", {"metadata": {"annotations": {CARD_NAME: text}}})
+            await cluster.patch("pods", f"{name}-{index}", {"metadata": {"annotations": {key: value}}})
 
     return attack
 
 
-async def delete_group(cluster: Cluster) -> None:
-    await cluster.delete("podgroups", "held")
-
-
-async def move_group(cluster: Cluster) -> None:
-    await cluster.patch("podgroups", "held", {"spec": {"queue": "other"}})
-
-
-async def delete_slowly(cluster: Cluster) -> None:
+async def delete_slowly(cluster: Cluster, name: str) -> None:
     for index in range(4):
-        await cluster.delete("pods", f"held-{index}", grace=1_000_000)
-    await cluster.delete("podgroups", "held")
+        await cluster.delete("pods", f"{name}-{index}", grace=1_000_000)
+    await cluster.delete("podgroups", name)
 
 
-async def nothing(_: Cluster) -> None:
+async def nothing(_: Cluster, __: str) -> None:
     return
 
 
-@pytest.mark.campaign
-@pytest.mark.parametrize(
-    ("attack", "target", "cards"),
-    [
-        pytest.param(rename(None), "q", H200, id="the card name is removed"),
-        pytest.param(rename("OTHER"), "q", H200, id="the card name is changed"),
-        pytest.param(rename("A||"), "q", H200, id="the card name is malformed"),
-        pytest.param(delete_group, "q", H200, id="the PodGroup is deleted"),
-        pytest.param(move_group, "q", H200, id="the PodGroup changes its queue"),
-        pytest.param(delete_slowly, "q", H200, id="the pods terminate slowly"),
-        pytest.param(nothing, "q", "", id="no card name"),
-        pytest.param(nothing, "theirs", H200, id="the queue of another team"),
-        pytest.param(nothing, "root", H200, id="root"),
-        pytest.param(nothing, "root", None, id="root, without cards"),
-    ],
-)
+#: By queue: the action on four pods that fill its quota, before four more of a gang want cards of it.
+ATTACKS: dict[str, Attack] = {
+    "name-removed": annotate(CARD_NAME, None),
+    "name-changed": annotate(CARD_NAME, "OTHER"),
+    "name-malformed": annotate(CARD_NAME, "A||"),
+    "group-deleted": lambda cluster, name: cluster.delete("podgroups", name),
+    "group-moved": lambda cluster, name: cluster.patch("podgroups", name, {"spec": {"queue": "other"}}),
+    "slow-end": delete_slowly,
+    "bare-pods-moved": annotate(POD_QUEUE_NAME, "other"),
+    "no-card-name": nothing,
+}
+
+
+def four(name: str, **rest: Any) -> list[Manifest]:
+    return gang(name, 4, **{"queue": name, "cards": H200, "requests": CARD, **rest})
+
+
 async def test_no_action_of_a_tenant_gets_more_cards_than_the_quota(
-    cluster: Cluster,
-    control_plane: ControlPlane,
-    kubelet: Kubelet,
-    tmp_path: Path,
-    attack: Attack,
-    target: str,
-    cards: str | None,
-) -> None:
-    kubelet.stop_delay = 600.0
-    await cluster.create_all(
-        [
-            gpu_node("n1", H200, 8),
-            gpu_node("n2", H200, 8),
-            queue("q", cards={H200: 4}),
-            queue("other", cards={}),
-            queue("theirs", cards={H200: 16}, annotations={QUEUE_NAMESPACES: "somebody-else"}),
-        ]
-    )
-    held = {f"held-{index}" for index in range(4)}
-    async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path) as daemon:
-        await cluster.create_all(gang("held", 4, queue="q", cards=H200, requests=wants()))
-        await eventually(cluster.bound, "the first gang to be bound", lambda bound: bound.keys() == held)
-        await attack(cluster)
-        requests = {"cpu": "1"} if cards is None else wants()
-        await cluster.create_all(gang("more", 4, queue=target, cards=cards or "", requests=requests))
-        await settled(daemon)
-        assert (await cluster.bound()).keys() == held
-    async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, name="again") as daemon:
-        await settled(daemon)
-        assert (await cluster.bound()).keys() == held
-
-
-@pytest.mark.campaign
-async def test_bare_pods_that_change_their_queue_free_no_quota(
     cluster: Cluster, control_plane: ControlPlane, kubelet: Kubelet, tmp_path: Path
 ) -> None:
-    await cluster.create_all([gpu_node("n1", H200, 8), queue("q", cards={H200: 4}), queue("other", cards={})])
-    await cluster.create_all([pod(f"held-{i}", queue="q", cards=H200, requests=wants()) for i in range(4)])
-    held = {f"held-{index}" for index in range(4)}
+    """Neither of the daemon that saw it, nor of one that starts afterwards."""
+    kubelet.stop_delay = 600.0
+    notes = {"metadata": {"annotations": {POD_QUEUE_NAME: "of-the-namespace"}}}
+    await cluster.patch("namespaces", cluster.namespace, notes)
+    foreign = queue("theirs", cards={H200: 16}, annotations={QUEUE_NAMESPACES: "somebody-else"})
+    await cluster.create_all([foreign, *(gpu_node(f"n{index}", H200, 16, cpu=64) for index in range(8))])
+    await cluster.create_all([queue("other", cards={}), queue("of-the-namespace", cards={H200: 4})])
+    await cluster.create_all(queue(name, cards={H200: 4}) for name in ATTACKS)
+    bare = [pod(f"bare-pods-moved-{index}", queue="bare-pods-moved", cards=H200, requests=CARD) for index in range(4)]
+    held = {f"{name}-{index}" for name in ATTACKS for index in range(4)}
+
+    async def is_bound(count: int) -> bool:
+        found = await cluster.bound()
+        return len(found) >= count and held <= found.keys()
+
     async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path) as daemon:
-        await eventually(cluster.bound, "the first pods to be bound", lambda bound: bound.keys() == held)
-        for name in sorted(held):
-            await cluster.patch("pods", name, {"metadata": {"annotations": {POD_QUEUE_NAME: "other"}}})
-        await cluster.create_all([pod(f"more-{i}", queue="q", cards=H200, requests=wants()) for i in range(4)])
-        await settled(daemon)
-        assert (await cluster.bound()).keys() == held
+        for name in ATTACKS:
+            await cluster.create_all(bare if name == "bare-pods-moved" else four(name))
+        await cluster.wait_until(lambda: is_bound(len(held)), "the first pods to be bound", within=30)
+        for name, attack in ATTACKS.items():
+            await attack(cluster, name)
+            cards = "" if name == "no-card-name" else H200
+            await cluster.create_all(four(f"{name}-more", queue=name, cards=cards))
+        await cluster.create_all(four("theirs") + four("root") + four("cpu", queue="root", cards="", requests={}))
+        for name in ("first", "second", "third"):
+            group, *members = gang(name, 2, cards=H200, requests=CARD)
+            del group["spec"]["queue"]  # that of the namespace, of which two fit
+            await cluster.create_all([group, *members])
+        await cluster.wait_until(lambda: is_bound(len(held) + 4), "two gangs to be bound", within=30)
+        await daemon.settled()
+        before = await cluster.bound()
     async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, name="again") as daemon:
-        await settled(daemon)
-        assert (await cluster.bound()).keys() == held
+        await daemon.settled()
+        assert await cluster.bound() == before
+    gangs = [name.partition("-")[0] for name in before.keys() - held]
+    assert (len(gangs), len({*gangs})) == (4, 2)
+    assert {*gangs} < {"first", "second", "third"}
 
 
-@pytest.mark.campaign
-@pytest.mark.parametrize("critical", ["system-cluster-critical", "system-node-critical"])
 async def test_a_critical_class_of_a_podgroup_evicts_no_pod_of_another_team(
-    cluster: Cluster, control_plane: ControlPlane, kubelet: Kubelet, tmp_path: Path, critical: str
+    cluster: Cluster, control_plane: ControlPlane, kubelet: Kubelet, tmp_path: Path
 ) -> None:
-    await cluster.create_all([gpu_node("n1", H200, 4), queue("q", cards={H200: 8})])
+    await cluster.create_all([gpu_node("n1", H200, 4), queue("q", cards={H200: 12})])
     async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, conf=PREEMPT_CONF) as daemon:
-        await cluster.create_all(gang("theirs", 4, queue="q", cards=H200, requests=wants()))
-        await eventually(cluster.bound, "the gang to be bound", lambda bound: len(bound) == 4)
-        group, *members = gang("mine", 4, queue="q", cards=H200, requests=wants())
-        group["spec"]["priorityClassName"] = critical
-        await cluster.create_all([group, *members])
-        await settled(daemon)
+        await cluster.create_all(four("theirs", queue="q"))
+
+        async def four_bound() -> bool:
+            return len(await cluster.bound()) == 4
+
+        await cluster.wait_until(four_bound, "the gang to be bound", within=30)
+        for critical in ("system-cluster-critical", "system-node-critical"):
+            group, *members = four(critical, queue="q")
+            group["spec"]["priorityClassName"] = critical
+            await cluster.create_all([group, *members])
+        await daemon.settled()
         pods = await cluster.list("pods")
         assert not [one["metadata"]["name"] for one in pods if "deletionTimestamp" in one["metadata"]]
-        assert len(pods) == 8
-
-
-@pytest.mark.campaign
-async def test_the_default_queue_of_the_namespace_limits_podgroups_that_name_none(
-    cluster: Cluster, control_plane: ControlPlane, kubelet: Kubelet, tmp_path: Path
-) -> None:
-    await cluster.patch("namespaces", cluster.namespace, {"metadata": {"annotations": {POD_QUEUE_NAME: "q"}}})
-    await cluster.create_all([gpu_node("n1", H200, 8), queue("q", cards={H200: 4})])
-    async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path) as daemon:
-        for name in ("first", "second", "third"):
-            group, *members = gang(name, 2, cards=H200, requests=wants())
-            del group["spec"]["queue"]
-            await cluster.create_all([group, *members])
-        await eventually(cluster.bound, "two gangs to be bound", lambda bound: len(bound) == 4)
-        await settled(daemon)
-        assert len(await cluster.bound()) == 4
-
-
-async def settled(daemon: Daemon) -> None:
-    """Return after sessions that had the time to bind."""
-    await daemon.logged("caches synced")
-    await eventually(lambda: daemon.metric("volcano_cycles_total"), "some sessions", lambda cycles: cycles >= 3)
+        assert len(pods) == 12

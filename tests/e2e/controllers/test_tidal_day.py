@@ -1,6 +1,7 @@
 """A tidal day: inference takes the cards of training gangs in the morning and gives them back in the evening.
 
-One gang restarts when one of its pods is evicted, the other aborts and is resumed by its owner.
+One gang restarts when one of its pods is evicted, the other aborts and is resumed by its owner. At noon the leader of
+the controllers is killed.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from tests.controlplane.cluster import Cluster, Manifest
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.kubelet import Kubelet
 from tests.controlplane.manifests import gpu_node, queue
+from tests.e2e.checker import prove
 from tests.e2e.controllers.conftest import Jobs
-from tests.e2e.daemons import Controllers, Daemon
-from tests.e2e.reclaim.tide import conf
+from tests.e2e.daemons import QUICK_ELECTION, TIDE_CONF, Controllers, Daemon
+from tests.e2e.history import History
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.campaign]
 
@@ -64,7 +66,7 @@ async def _serving(cluster: Cluster, gang: str, count: int) -> bool:
 async def test_training_gangs_leave_as_a_whole_and_come_back_once(
     cluster: Cluster,
     control_plane: ControlPlane,
-    controllers: Controllers,
+    history: History,
     kubelet: Kubelet,
     workloads: None,
     tmp_path: Path,
@@ -72,7 +74,13 @@ async def test_training_gangs_leave_as_a_whole_and_come_back_once(
     kubelet.stop_delay = 1.0
     jobs = Jobs(cluster)
     await _furnish(cluster)
-    async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, conf=conf()) as daemon:
+    flags = (*QUICK_ELECTION, f"--leader-elect-resource-namespace={cluster.namespace}")
+    config = control_plane.kubeconfig_for("admin")
+    async with (
+        Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, conf=TIDE_CONF) as daemon,
+        Controllers(config, tmp_path, *flags, name="first") as first,
+        Controllers(config, tmp_path, *flags, name="second") as second,
+    ):
         night: dict[str, set[str]] = {}
         for policy, card in _CARDS.items():
             gang = _GANG[policy]
@@ -107,6 +115,10 @@ async def test_training_gangs_leave_as_a_whole_and_come_back_once(
         await cluster.wait_until(settled, "no member to hold a card", within=60)
         assert await _serving(cluster, "restarts", 1)
 
+        leader, standby = (first, second) if first.lines("became leader") else (second, first)
+        assert standby.lines("became leader") == []
+        await leader.kill()
+
         # Evening: inference leaves. One gang returns by itself, the other when its owner resumes it.
         for gang in _GANG.values():
             await cluster.patch("deployments", f"{gang}-chat", {"spec": {"replicas": 0}})
@@ -121,4 +133,7 @@ async def test_training_gangs_leave_as_a_whole_and_come_back_once(
             assert len(after) == 2
             assert not after & before
         assert await daemon.metric("volcano_evictions_total", reason="reclaim") == 4
-    assert controllers.lines("reconcile failed") == []
+        await prove(history, control_plane, daemon)
+        assert len(standby.lines("became leader")) == 1
+        assert first.lines("reconcile failed") + second.lines("reconcile failed") == []
+        assert await standby.stop() == 0

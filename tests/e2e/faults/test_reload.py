@@ -77,36 +77,6 @@ async def test_a_valid_conf_is_loaded_and_an_invalid_one_is_reported_and_ignored
 
 @pytest.mark.campaign
 @pytest.mark.asyncio
-async def test_a_conf_is_taken_over_from_a_mounted_config_map(
-    cluster: Cluster, history: History, control_plane: ControlPlane, tmp_path: Path
-) -> None:
-    """The kubelet writes a new folder, and renames a link to it over the old link."""
-    folder = tmp_path / "mounted"
-    folder.mkdir()
-    (folder / "scheduler.yaml").symlink_to("..data/scheduler.yaml")
-
-    def publish(conf: str, generation: str) -> None:
-        (folder / generation).mkdir()
-        (folder / generation / "scheduler.yaml").write_text(conf)
-        (folder / "..data_tmp").symlink_to(generation)
-        (folder / "..data_tmp").rename(folder / "..data")
-
-    publish(_IDLE_CONF, "..1")
-    await furnish(cluster, cards=8)
-    await create_gangs(cluster, ["first", "second"], 4)
-    flag = f"--scheduler-conf={folder / 'scheduler.yaml'}"
-    async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, flag) as daemon:
-        await _waits(cluster, "first")
-        publish(_BAD_CONFS["no-list"], "..2")
-        await daemon.logged(_REJECTED, within=30)
-        assert await bound_of(cluster) == set()
-        publish(CARD_CONF, "..3")
-        await until_bound(cluster, 8)
-        await prove(history, control_plane, daemon)
-
-
-@pytest.mark.campaign
-@pytest.mark.asyncio
 async def test_a_conf_that_is_invalid_at_the_start_is_reported_like_an_invalid_change(
     cluster: Cluster, control_plane: ControlPlane, tmp_path: Path
 ) -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import signal
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,11 +15,10 @@ from tests.e2e.checker import prove
 from tests.e2e.daemons import CARD_CONF, QUICK_ELECTION, Daemon
 from tests.e2e.faults.holding import hold
 from tests.e2e.faults.workloads import create_gangs, furnish, until_bound
-from tests.e2e.history import Change, History, happening
+from tests.e2e.history import History
 
 pytestmark = pytest.mark.campaign
 
-_log = logging.getLogger("figures")
 _SIZE = 8
 #: Long enough to create 128 pods and to hold bindings of all of them: a request ends with the time until renewal.
 _SLOW_ELECTION = (
@@ -124,52 +120,6 @@ async def test_a_leader_that_was_away_for_too_long_writes_nothing_when_it_comes_
 
 
 @pytest.mark.asyncio
-async def test_handing_over_takes_seconds_and_failing_over_the_lease(
-    cluster: Cluster, history: History, proxy: Proxy, second_proxy: Proxy, tmp_path: Path
-) -> None:
-    """With the durations that users have: 15, 10 and 2 s."""
-    await furnish(cluster, cards=16)
-    one = _replica(proxy, "scheduler-a", tmp_path, "--leader-elect")
-    two = _replica(second_proxy, "scheduler-b", tmp_path, "--leader-elect")
-    async with _pair(one, two):
-        await create_gangs(cluster, ["before"], 4)
-        await until_bound(cluster, 4)
-        began = time.monotonic()
-        one.signal(signal.SIGTERM)
-        await create_gangs(cluster, ["handed-over"], 4)
-        await until_bound(cluster, 8)
-        handed_over = _first_bound(history, "handed-over") - began
-        assert await asyncio.to_thread(one.process.wait, 10) == 0
-        ended = time.monotonic() - began
-        assert (await cluster.get("leases", "capcard-sched", namespace="default"))["spec"]["holderIdentity"]
-        third = Daemon(proxy.kubeconfig_for("scheduler-a"), tmp_path, "--leader-elect", conf=CARD_CONF, name="third")
-        async with third:
-            await third.logged("caches synced", within=30)
-            began = time.monotonic()
-            two.signal(signal.SIGKILL)
-            await create_gangs(cluster, ["failed-over"], 4)
-            await until_bound(cluster, 12)
-            failed_over = _first_bound(history, "failed-over") - began
-            await prove(history, cluster.control_plane, third)
-    _log.info("seconds: handed over %.2f, ended %.2f, failed over %.2f", handed_over, ended, failed_over)
-    assert handed_over <= 3.0
-    assert ended <= 5.0
-    assert failed_over <= 20.0
-
-
-def _first_bound(history: History, gang: str) -> float:
-    def concerns(change: Change) -> bool:
-        return (
-            change.kind == "pods"
-            and change.after is not None
-            and change.after["metadata"]["name"].startswith(gang)
-            and bool(change.after["spec"].get("nodeName"))
-        )
-
-    return happening(history.moments, concerns)[0]
-
-
-@pytest.mark.asyncio
 async def test_writes_that_a_leader_dropped_are_sent_when_it_leads_again(
     cluster: Cluster, history: History, proxy: Proxy, tmp_path: Path
 ) -> None:
@@ -189,27 +139,3 @@ async def test_writes_that_a_leader_dropped_are_sent_when_it_leads_again(
         await prove(history, cluster.control_plane, only)
         assert (await cluster.get("podgroups", "g"))["status"]["phase"] == "Running"
         assert (await cluster.get("queues", "q"))["status"]["allocated"]["nvidia.com/gpu"] == "8"
-
-
-@pytest.mark.asyncio
-async def test_bindings_that_wait_for_their_turn_do_not_leave_after_the_lease_is_lost(
-    cluster: Cluster, history: History, proxy: Proxy, tmp_path: Path
-) -> None:
-    """At two requests a second most of the gang waits for longer than the lease lasts."""
-    await furnish(cluster, cards=16)
-    slow = ("--kube-api-qps=2", "--kube-api-burst=1")
-    async with _replica(proxy, "scheduler-a", tmp_path, *QUICK_ELECTION, *slow) as only:
-        await only.logged("became leader", within=30)
-        await create_gangs(cluster, ["g"], 16)
-        await until_bound(cluster, 1)
-        for verb in ("GET", "PUT"):
-            proxy.reset(verb, "/leases/", times=None)
-        await only.logged("standing by", within=30)
-        before = [text for text in _written(proxy.exchanges) if "/leases/" not in text]
-        await asyncio.sleep(4)
-        assert [text for text in _written(proxy.exchanges) if "/leases/" not in text] == before
-        assert len(await cluster.bound()) < 16, "the loss was to come in the middle"
-        proxy.mend()
-        await only.logged("became leader", times=2, within=30)
-        await until_bound(cluster, 16)
-        await prove(history, cluster.control_plane, only)

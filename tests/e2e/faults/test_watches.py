@@ -12,7 +12,6 @@ from tests.controlplane.kubelet import Kubelet
 from tests.controlplane.proxy import Proxy
 from tests.e2e.checker import prove
 from tests.e2e.daemons import CARD_CONF, Daemon
-from tests.e2e.faults.impatient import impatient
 from tests.e2e.faults.workloads import create_gangs, furnish, until_bound
 from tests.e2e.history import History
 
@@ -44,21 +43,6 @@ async def test_watches_cut_in_the_middle_of_objects_lose_nothing(
         await create_gangs(cluster, [f"g{index}" for index in range(10)], _SIZE)
         await until_bound(cluster, 40)
         await asyncio.gather(*(cut.struck(within=30) for cut in cuts))
-        await prove(history, cluster.control_plane, daemon)
-
-
-@pytest.mark.asyncio
-async def test_a_stalled_watch_is_replaced_and_its_withheld_events_arrive_by_the_new_one(
-    cluster: Cluster, history: History, proxy: Proxy, tmp_path: Path
-) -> None:
-    await furnish(cluster, cards=8)
-    async with impatient(proxy, tmp_path, silence=1.5) as daemon:
-        await daemon.logged("caches synced", within=30)
-        pause = proxy.pause("/pods$")
-        await create_gangs(cluster, ["first", "second"], _SIZE)
-        await _until_watch_event(daemon, cluster, "stalled", "pods")
-        pause.resume()
-        await until_bound(cluster, 8)
         await prove(history, cluster.control_plane, daemon)
 
 

@@ -67,6 +67,7 @@ def test_series_follow_the_ledger_and_end_with_their_queue(harness: Callable[...
     assert found["queue_card_elastic", "A"] == 1
     assert found["queue_card_inqueue", "A|B"] == 3
     assert found["queue_allocated_scalar_resources", "A"] == 2000
+    assert found["queue_capacity_scalar_resources", "A"] == found["queue_deserved_scalar_resources", "A"] == 8000
     assert found["queue_share", ""] == 0.25
     assert found["queue_capacity_milli_cpu", ""] == 10000
     assert ("queue_capacity_memory_bytes", "") not in found
