@@ -130,7 +130,7 @@ def show_list(
             return _selected(listing, read(found), flags, namespace, names)
 
         items = select(found)
-        printer = Printer(listing, flags.output, all_namespaces=bool(everywhere))
+        printer = Printer(listing, flags.output, namespace=namespace, all_namespaces=everywhere)
         if flags.watch:
             from capcard_sched.cli.watch import follow
 
@@ -234,14 +234,17 @@ def _at_path(item: Json, path: str) -> Any:
 class Printer:
     """Prints items in one format; rows that follow keep the widths of the columns."""
 
-    def __init__(self, listing: Listing, output: Output, *, all_namespaces: bool = False) -> None:
+    def __init__(
+        self, listing: Listing, output: Output, *, namespace: str = "", all_namespaces: bool = False
+    ) -> None:
+        """`namespace`: that of all items; "" for several, and for cluster-scoped kinds."""
         shown = {
             "always",
             "present",
             *(["wide"] if output == "wide" else []),
             *(["all namespaces"] if all_namespaces else []),
         }
-        self._listing, self._output = listing, output
+        self._listing, self._output, self._namespace = listing, output, namespace
         self._columns = [column for column in listing.columns if column.shown in shown]
         self._widths: list[int] = []
 
@@ -259,7 +262,8 @@ class Printer:
         elif self._output == "name" or items:
             self.print_items(items)
         else:
-            print("No resources found", file=sys.stderr)
+            where = f" in {self._namespace} namespace." if self._namespace else ""
+            print(f"No resources found{where}", file=sys.stderr)
 
     def print_items(self, items: Sequence[Json]) -> None:
         """Print a row, a name or a document per item; headers before the first row."""

@@ -253,6 +253,11 @@ class JobObjects:
         for pod in self.pods:
             _annotate(pod, POD_QUEUE_NAME, name)
 
+    def allow_preemption(self) -> None:
+        """Drop `preemptionPolicy: Never` of the pods."""
+        for pod in self.pods:
+            _set_spec(pod, "preemptionPolicy", None)
+
     def tolerate(self, taint: str) -> None:
         """Add a toleration of a taint `key=value:effect`."""
         rest, _, effect = taint.rpartition(":")

@@ -114,11 +114,12 @@ def explain(
         fixes = _without_search(written, "trials need the nodes and queues") if fix else None
         return msgspec.structs.replace(written, fixes=fixes)
     # The trial begins before the stage is known: it takes as long as the diagnosis.
-    trial = begin_trial(core, job, now) if job.pending and job.phase is not PodGroupPhase.PENDING else None
+    is_tried = job.pending and job.phase is not PodGroupPhase.PENDING
+    trial = begin_trial(core, objects, job, now) if is_tried else None
     try:
         found = diagnose_job(core.snapshot(), job, pod=subject.pod, now=now)
         if trial is None and found.stage in _MAY_PREEMPT:
-            trial = begin_trial(core, job, now)
+            trial = begin_trial(core, objects, job, now)
         vcjob = subject.object if (subject.object or {}).get("apiVersion") == BATCH_API else None
         closed = _closed_by(objects, found)
         found = msgspec.structs.replace(

@@ -312,7 +312,8 @@ class _FixCandidates:
         """A higher PriorityClass: ahead of others in the queue, or able to preempt."""
         job, conf = self._job, self._core.snapshot().conf
         position = self._found.queue
-        evicts = any(name in conf.actions for name in _EVICTING)
+        may = any(task.cls.may_preempt for task in self._needed)
+        evicts = may and any(name in conf.actions for name in _EVICTING)
         if job.implicit or self._found.stage in {"CannotStart", "NotAdmitted"}:
             return
         plugin = () if conf.option("priority") is not None else (ProposedChange("Plugin", _CONF, "priority"),)
@@ -324,7 +325,7 @@ class _FixCandidates:
             raised = (*plugin, ProposedChange("Priority", self._group, name, value, value))
             if evicts or (position is not None and position.ahead):
                 yield raised
-            if not evicts:
+            if may and not evicts:
                 yield (ProposedChange("Action", _CONF, "preempt"), *raised)
 
     # --- other jobs -------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from capcard_sched.controllers.jobs.job_spec import job_pod, job_spec
-from capcard_sched.controllers.objects import JOB, POD, annotations_of, key_of, spec
+from capcard_sched.controllers.objects import JOB, POD, PRIORITY_CLASS, annotations_of, key_of, spec
 from capcard_sched.framework.explain.diagnose import diagnose_job
 from capcard_sched.insight.changes import Edits, JobObjects, ProposedChange, apply_change, changed_conf, end_job
 from capcard_sched.insight.fix_candidates import candidates
@@ -133,21 +133,22 @@ class FixTrialRun:
         if job is None or job.tasks or self._subject.vcjob is None or job.phase is PodGroupPhase.PENDING:
             return []
         found = self._edits.get(JOB, *key_of(self._subject.vcjob))
-        pods = _pods_of(core, found, job.name) if found is not None else []
+        pods = _pods_of(core, self._edits, found, job.name) if found is not None else []
         self._edits.add(pods)
         return [ObjectChanged(msgspec.convert(pod, PodObject)) for pod in pods]
 
 
-def _pods_of(core: Core, vcjob: Json, group: str) -> list[Json]:
+def _pods_of(core: Core, edits: Edits, vcjob: Json, group: str) -> list[Json]:
     found: list[Json] = []
     desired = job_spec(vcjob, min(core.snapshot().state.scheduler_names))
     for task in desired.tasks:
         for index in range(task.replicas):
             pod = job_pod(vcjob, desired, task, index, group)
             pod["metadata"]["uid"] = f"trial-{pod['metadata']['name']}"
-            priority = core.snapshot().state.priority_classes.get(spec(pod).get("priorityClassName") or "")
-            if priority is not None:
-                pod["spec"] = {**spec(pod), "priority": priority[0]}
+            chosen = edits.get(PRIORITY_CLASS, "", spec(pod).get("priorityClassName") or "")
+            if chosen is not None:
+                policy = chosen.get("preemptionPolicy")
+                pod["spec"] = {**spec(pod), "priority": chosen["value"], "preemptionPolicy": policy}
             found.append(pod)
     return found
 

@@ -117,7 +117,8 @@ class _FixFinder:
         """Try candidates, the cheapest first."""
         core, found = self._core, self._found
         trial = found.preemption
-        may_evict = tuple(dict.fromkeys(one.action for one in trial.evicted)) if trial and trial.starts else ()
+        helps = trial is not None and trial.starts and not trial.forbidden_by
+        may_evict = tuple(dict.fromkeys(one.action for one in trial.evicted)) if trial and helps else ()
         #: Changes in the order of their trials, with the candidates of the state that they were made for.
         frontier: list[_Row] = []
         #: Sets that are tried when the frontier yields no fix: their parts were tried alone, and changed no diagnosis.

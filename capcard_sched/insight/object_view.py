@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Json: TypeAlias = dict[str, Any]
 
 #: Kinds of which the view keeps the objects in deltas.
-_KEPT: Final = frozenset({"Job", "Node", "Pod", "PodGroup", "Queue"})
+_KEPT: Final = frozenset({"Job", "Node", "Pod", "PodGroup", "PriorityClass", "Queue"})
 #: Kinds that are kept in part, for lists: the whole object is read.
 _PARTIAL: Final = frozenset({"Job"})
 

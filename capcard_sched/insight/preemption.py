@@ -5,6 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
+
+from capcard_sched.framework.explain.sentences import names
+from capcard_sched.insight.changes import Edits, JobObjects
 from capcard_sched.insight.forked_copy import ForkedCopyError, RunningCopy, in_copy
 from capcard_sched.insight.trial import try_actions, with_actions
 from capcard_sched.model.quoting import plural
@@ -16,14 +20,13 @@ if TYPE_CHECKING:
     from capcard_sched.framework.conf.scheduler_conf import Conf
     from capcard_sched.framework.core import Core
     from capcard_sched.model.explanation import VictimsConsidered
-    from capcard_sched.model.job import Job
-    from capcard_sched.model.trials import EvictedInTrial
+    from capcard_sched.insight.object_view import ObjectView
+    from capcard_sched.model.job import Job, Task
 
 #: Actions that evict pods for others: first within a queue, then across queues.
 EVICTING_ACTIONS: Final = ("preempt", "reclaim")
 #: Sessions of the trial: evictions, and the placement after them.
 _SESSIONS: Final = 8
-_MOST_NAMES: Final = 4
 #: Why a pod is no victim, as the search counts it, to words.
 _CAUSES: Final = {
     "not-preemptable": "not preemptable",
@@ -44,69 +47,104 @@ class PreemptionFinding(NamedTuple):
 
 
 class EvictionTrial:
-    """The trial for a pending job, in a copy of the process. Ends with `finding` or `stop`."""
+    """The trial for a pending job, in a copy of the process. Ends with `finding` or `stop`.
 
-    def __init__(self, core: Core, job: Job, now: float, missing: Sequence[str]) -> None:
-        self._job, self._missing = job, tuple(missing)
+    Where the missing actions do not help a job with pods that never preempt, a second trial lifts their policy.
+    """
+
+    def __init__(
+        self, core: Core, objects: ObjectView, job: Job, now: float, missing: Sequence[str], never: Sequence[Task]
+    ) -> None:
+        self._job, self._missing, self._never = job, tuple(missing), never
         conf = with_actions(core.snapshot().conf, self._missing)
-        self._copy = RunningCopy(partial(_try_evictions, core, now, conf, job.key), StateDifference)
+        self._try = partial(_try_evictions, core, objects, now, conf, job)
+        self._copy = self._begin(lifted=not missing)
+
+    def _begin(self, *, lifted: bool) -> RunningCopy[StateDifference]:
+        return RunningCopy(partial(self._try, lifted=lifted), StateDifference)
 
     def finding(self) -> PreemptionFinding:
         """Wait for the result."""
-        job, missing = self._job, self._missing
         try:
-            found = self._copy.result()
+            found = self._result()
+            if not found.starts and self._missing and self._never:
+                self._copy = self._begin(lifted=True)
+                lifted = self._result()
+                found = self._forbidden(lifted) if lifted.starts else found
+            elif not self._missing:
+                if not found.starts:
+                    return PreemptionFinding(None, [])
+                found = self._forbidden(found)
         except ForkedCopyError as error:
-            return PreemptionFinding(None, [f"The trial with {' and '.join(missing)} failed: {error}"])
+            actions = " and ".join(self._missing or EVICTING_ACTIONS)
+            return PreemptionFinding(None, [f"The trial with {actions} failed: {error}"])
+        return PreemptionFinding(found, _sentences(found))
+
+    def _result(self) -> PreemptionTrial:
+        job, found = self._job, self._copy.result()
         own = {task.key for task in job.tasks.values()}
         evicted = tuple(one for one in found.evicted if one.by in own or one.by == job.key)
         starts = job.key in found.started and bool(evicted)
         searches = found.searches.get(job.key, ())
-        result = PreemptionTrial(actions=missing, starts=starts, evicted=evicted, searches=searches)
-        return PreemptionFinding(result, _sentences(result))
+        return PreemptionTrial(actions=self._missing, starts=starts, evicted=evicted, searches=searches)
+
+    def _forbidden(self, found: PreemptionTrial) -> PreemptionTrial:
+        """The API server copies the policy of a PriorityClass to its pods."""
+        origins = [
+            f"PriorityClass {name}" if (name := task.cls.priority_class_name) else f"Pod {task.key}"
+            for task in self._never
+        ]
+        return msgspec.structs.replace(found, forbidden_by=tuple(dict.fromkeys(origins)))
 
     def stop(self) -> None:
         """End the trial without its result."""
         self._copy.stop()
 
 
-def begin_trial(core: Core, job: Job, now: float) -> EvictionTrial | None:
-    """Begin the trial of a pending job; None when the scheduler-conf has both actions: sessions try them already.
+def begin_trial(core: Core, objects: ObjectView, job: Job, now: float) -> EvictionTrial | None:
+    """Begin the trial of a pending job; None where sessions try all of it: both actions, for pods that may preempt.
 
     None with an extender, too: sessions of a trial would call its webhook.
     """
     missing = tuple(action for action in EVICTING_ACTIONS if action not in core.snapshot().conf.actions)
-    if not missing or core.snapshot().conf.option("extender") is not None:
+    never = [task for task in job.pending.values() if not task.cls.may_preempt]
+    if not (missing or never) or core.snapshot().conf.option("extender") is not None:
         return None
-    return EvictionTrial(core, job, now, missing)
+    return EvictionTrial(core, objects, job, now, missing, never)
 
 
-def preemption_trial(core: Core, job: Job, now: float) -> PreemptionFinding | None:
+def preemption_trial(core: Core, objects: ObjectView, job: Job, now: float) -> PreemptionFinding | None:
     """The result for a pending job; None where there is no trial."""
-    trial = begin_trial(core, job, now)
+    trial = begin_trial(core, objects, job, now)
     return None if trial is None else trial.finding()
 
 
-def _try_evictions(core: Core, now: float, conf: Conf, key: str) -> StateDifference:
-    """Other jobs compete for the victims. Alone, a job finds at least as many, at the cost of one search."""
-    attempt = partial(try_actions, core, now, conf, key, max_sessions=_SESSIONS)
+def _try_evictions(
+    core: Core, objects: ObjectView, now: float, conf: Conf, job: Job, *, lifted: bool
+) -> StateDifference:
+    """Other jobs compete for the victims. Alone, a job finds at least as many, at the cost of one search.
+
+    `lifted`: without `preemptionPolicy: Never` of the pods.
+    """
+    edits = Edits(objects)
+    if lifted:
+        JobObjects(edits, job, None).allow_preemption()
+    attempt = partial(try_actions, core, now, conf, job.key, edits.deltas(), max_sessions=_SESSIONS)
     found = in_copy(partial(attempt, alone=True), StateDifference)
-    return attempt(alone=False) if key in found.started else found
+    return attempt(alone=False) if job.key in found.started else found
 
 
 def _sentences(found: PreemptionTrial) -> list[str]:
     if found.starts:
-        by_action: dict[str, list[EvictedInTrial]] = {}
-        for one in found.evicted:
-            by_action.setdefault(one.action, []).append(one)
-        actions = " and ".join(sorted(by_action))
-        verb = "is" if len(by_action) == 1 else "are"
-        workloads = list(dict.fromkeys(one.workload for one in found.evicted))
-        shown = ", ".join(workloads[:_MOST_NAMES])
-        more = f" and {len(workloads) - _MOST_NAMES} more" if len(workloads) > _MOST_NAMES else ""
+        needed = sorted({one.action for one in found.evicted} & set(found.actions))
+        actions, verb = " and ".join(needed), "is" if len(needed) == 1 else "are"
+        shown = names(list(dict.fromkeys(one.workload for one in found.evicted)))
         pods = f"{plural(len(found.evicted), 'pod')}"
-        text = f"{actions} {verb} not in `actions` of the scheduler-conf"
-        return [f"{text}; with it, {pods} of {shown}{more} would be evicted and the job starts"]
+        causes = [f"{actions} {verb} not in `actions` of the scheduler-conf"] if actions else []
+        if found.forbidden_by:
+            causes.append(f"preemptionPolicy: Never of {names(found.forbidden_by)} forbids preemption")
+        change = "with both changed" if len(causes) > 1 else "with it" if needed else "without it"
+        return [f"{', and '.join(causes)}; {change}, {pods} of {shown} would be evicted and the job starts"]
     actions = " and ".join(found.actions)
     verb = "is" if len(found.actions) == 1 else "are"
     text = f"{actions} {verb} not in `actions` of the scheduler-conf and would not help"

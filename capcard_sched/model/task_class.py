@@ -57,6 +57,11 @@ class PodTemplate:
     #: Every container, init containers last, when some container names an extended resource; else empty.
     device_containers: tuple[ContainerAmounts, ...] = ()
 
+    @property
+    def may_preempt(self) -> bool:
+        """Whether the `preemptionPolicy` allows evictions for its pods."""
+        return self.preemption_policy != "Never"
+
 
 @dataclass(slots=True, eq=False, repr=False, kw_only=True)
 class TaskClass(PodTemplate):

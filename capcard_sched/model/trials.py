@@ -71,9 +71,12 @@ class StateDifference(InsightPart, frozen=True, kw_only=True):
 
 
 class PreemptionTrial(InsightPart, frozen=True, kw_only=True):
-    """A trial with actions that the scheduler-conf does not have."""
+    """A trial with actions that the scheduler-conf does not have, and without a policy that forbids preemption."""
 
     actions: tuple[str, ...]
+    #: `PriorityClass careful`, `Pod default/p`: the origins of `preemptionPolicy: Never` without which the pods start,
+    #: and with which they do not.
+    forbidden_by: tuple[str, ...] = ()
     #: Whether the pods of this job start.
     starts: bool
     evicted: tuple[EvictedInTrial, ...]

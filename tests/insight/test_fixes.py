@@ -38,6 +38,7 @@ def check_fixes(case: dict[str, Any], text: str, document: dict[str, Any]) -> No
     for wanted in case["fixes"]:
         assert any(_is(changes, wanted) for changes in found), f"{wanted} is missing: {found}"
     assert bool(found) == bool(case["fixes"]), found
+    assert not [other for other in case.get("lacks", ()) if any(other in change for changes in found for change in changes)]
     assert case.get("reach", "") in text
     assert "(0 trials" not in text
     assert all(command in text for command in case.get("commands", ()))
@@ -239,7 +240,7 @@ class FixedCluster(Harness):
 def search(cluster: FixedCluster) -> FixSearch | None:
     job, core = cluster.job("gang"), cluster.core
     found = diagnose_job(core.snapshot(), job)
-    trial = preemption_trial(core, job, cluster.now)
+    trial = preemption_trial(core, DeltaObjects(cluster.seen), job, cluster.now)
     if trial is not None:
         found = msgspec.structs.replace(found, preemption=trial.result)
     return suggest_fixes(core, DeltaObjects(cluster.seen), job, found, cluster.now)

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from capcard_sched.insight.forked_copy import ForkedCopyError, RunningCopy, in_copy
+from capcard_sched.insight.object_view import DeltaObjects
 from capcard_sched.insight.preemption import preemption_trial
 from capcard_sched.insight.trial import run_trial, with_actions
 from capcard_sched.model.deltas import ObjectChanged
@@ -27,16 +28,22 @@ tiers:
 @pytest.fixture
 def h() -> Harness:
     """`runs` holds all 8 cards of the node and of the quota; `waits` needs 8 with a higher priority."""
-    h = Harness(CONF)
+    return full()[0]
+
+
+def full(conf: str = CONF, priority: int = 1000, **pod: str) -> tuple[Harness, DeltaObjects]:
+    """The cluster of `h`, and its objects. `pod`: fields of the spec of `waits`."""
+    h = Harness(conf)
     h.gpu_node("n1")
     h.queue("q", cards={H200: 8})
-    h.priority_class("urgent", 1000)
+    h.priority_class("urgent", priority)
     h.group("runs", queue="q", phase="Running")
     h.pod("runs", group="runs", card=H200, cards=8, node="n1", phase="Running")
     h.group("waits", queue="q", phase="Inqueue", priority_class="urgent")
-    h.pod("waits", group="waits", card=H200, cards=8, priority=1000)
+    h.pod("waits", group="waits", card=H200, cards=8, priority=priority, **pod)
+    seen = DeltaObjects(list(h._deltas))
     h.step()
-    return h
+    return h, seen
 
 
 def queue(cards: int) -> ObjectChanged:
@@ -120,9 +127,34 @@ def test_a_failed_trial_is_a_fact_and_no_crash(h: Harness, monkeypatch: pytest.M
         raise ForkedCopyError("the copy ended without a result")
 
     monkeypatch.setattr("capcard_sched.insight.preemption.try_actions", fail)
-    found = preemption_trial(h.core, h.job("waits"), 100.0)
+    found = preemption_trial(h.core, DeltaObjects(()), h.job("waits"), 100.0)
     assert found is not None
     assert (found.result, list(found.facts)) == (
         None,
         ["The trial with preempt and reclaim failed: the copy ended without a result"],
     )
+
+
+EVICTING = CONF.replace("allocate", "allocate, preempt, reclaim")
+NEVER = {"preemptionPolicy": "Never"}
+
+
+@pytest.mark.parametrize(
+    ("pod", "origin"),
+    [(NEVER, "Pod default/waits"), ({**NEVER, "priorityClassName": "urgent"}, "PriorityClass urgent")],
+)
+def test_a_policy_without_which_a_pod_would_preempt_is_named(pod: dict[str, str], origin: str) -> None:
+    h, objects = full(EVICTING, **pod)
+    found = preemption_trial(h.core, objects, h.job("waits"), 100.0)
+    assert found is not None
+    assert found.result is not None
+    assert (found.result.actions, found.result.forbidden_by, found.result.starts) == ((), (origin,), True)
+    assert list(found.facts) == [
+        f"preemptionPolicy: Never of {origin} forbids preemption; without it, 1 pod of default/podgroup/runs would be "
+        "evicted and the job starts"
+    ]
+
+
+def test_a_policy_is_not_named_where_priority_does_not_suffice() -> None:
+    h, objects = full(EVICTING, priority=0, **NEVER)
+    assert preemption_trial(h.core, objects, h.job("waits"), 100.0) == (None, [])

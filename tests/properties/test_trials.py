@@ -12,6 +12,7 @@ from hypothesis import event, given, settings
 from capcard_sched.framework.conf.scheduler_conf import Conf
 from capcard_sched.framework.core import Core
 from capcard_sched.insight.forked_copy import in_copy
+from capcard_sched.insight.object_view import DeltaObjects
 from capcard_sched.insight.preemption import EVICTING_ACTIONS, preemption_trial
 from capcard_sched.insight.trial import advance, with_actions
 from capcard_sched.model.job import Job
@@ -93,7 +94,7 @@ def test_a_trial_that_ends_with_its_job_has_the_result_of_one_for_all_jobs(
     event(f"{min(len(everything.evicted), 3)} evictions or more")
     core.keep_silent()  # as for an answer: its sessions make no texts
     for job in _load_again(core, now):
-        found = preemption_trial(core, job, now)
+        found = preemption_trial(core, DeltaObjects(()), job, now)
         assert found is not None
         assert found.result == wanted[job.key], job.key
         assert found.result is not None

@@ -2,7 +2,7 @@
 
     node n1..3 8*NVIDIA-H200 cpu=64         allocatable cpu, and 192 cpu, 2Ti of memory, 110 pods where absent
     queue q cards=NVIDIA-H200:8 parent=all  `cap`: capability; other keys: fields of its spec
-    priority_class high 80000
+    priority_class high 80000               other keys: fields
     job a queue=q min=2 + worker*2 cpu=1    `request`: card.request; `+` begins a task; other keys: fields of the spec
     group g queue=q min=2                   a PodGroup; `request` and other keys as of a job
     deployment d*3 queue=q cpu=1
@@ -204,7 +204,7 @@ def _queue(name: str, words: list[str]) -> Manifest:
 
 
 def _priority_class(name: str, words: list[str]) -> Manifest:
-    return _object("PriorityClass", name, {}, value=int(words[0]))
+    return _object("PriorityClass", name, {}, value=int(words[0]), **_fields(_pairs(words[1:])))
 
 
 def _group(name: str, words: list[str]) -> Manifest:

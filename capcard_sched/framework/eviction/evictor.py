@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     #: Signature, key of the scope, job and pod priority: preemptors that share a search.
     SearchKey = tuple[PodSignature, tuple[str, str], int, int]
 
-#: `preemptionPolicy` of pods that never preempt.
-_NEVER = "Never"
 #: Maximum number of trial nodes per pod, where sums do not show whether it would fit.
 _MOST_TRIALS = 128
 
@@ -93,7 +91,7 @@ class Evictor:
                     return 0
                 done += 1
                 key = self._key(queue, job, task)
-                if key in failed or task.cls.preemption_policy == _NEVER:
+                if key in failed or not task.cls.may_preempt:
                     continue
                 search = self._searches.get(key)
                 if search is not None and search.is_hopeless(self._commits, needed - placed):
@@ -158,7 +156,7 @@ class Evictor:
         try:
             with session.plan_nominations():
                 for task in session.pending_tasks(job):
-                    if task.cls.preemption_policy == _NEVER:
+                    if not task.cls.may_preempt:
                         break
                     found = only._place(statement, queue, job, task, only._key(queue, job, task))
                     if not found:

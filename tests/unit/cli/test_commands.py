@@ -104,7 +104,7 @@ def check_text(step: dict[str, Any], out: str) -> None:
 
 
 def check_errors(wanted: list[str], err: str) -> None:
-    lines = err.splitlines()
+    lines = err.splitlines(keepends=True)
     assert len(lines) == len(wanted), err
     for part, line in zip(wanted, lines, strict=True):
         assert part in line
