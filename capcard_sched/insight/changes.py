@@ -18,13 +18,14 @@ from capcard_sched.model.annotations import (
     CLOSED_BY_PARENT,
     POD_QUEUE_NAME,
 )
+from capcard_sched.model.cards import CardSyntaxError, parse_card_name
 from capcard_sched.model.deltas import ObjectChanged, ObjectGone
 from capcard_sched.model.kinds import KIND_BY_NAME
 from capcard_sched.model.quantity import base_amount, format_amount
 from capcard_sched.model.trials import ChangeKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from capcard_sched.framework.conf.registry import Registry
     from capcard_sched.framework.conf.scheduler_conf import Conf
@@ -58,11 +59,13 @@ class ProposedChange(msgspec.Struct, frozen=True):
     present: int = 0
     #: The difference between two amounts that are worth a trial: 1, or a Mi of memory.
     step: int = 1
+    #: Of `AcceptCard`: the cards `A|B` that the changed pods name; the other pods of the job keep theirs.
+    replaces: str = ""
 
     @property
-    def identity(self) -> tuple[str, tuple[str, str, str], str]:
+    def identity(self) -> tuple[str, tuple[str, str, str], str, str]:
         """Without the amount, and the PriorityClass."""
-        return self.kind, self.target, "" if self.kind == "Priority" else self.key
+        return self.kind, self.target, "" if self.kind == "Priority" else self.key, self.replaces
 
     @property
     def is_of_job(self) -> bool:
@@ -164,6 +167,15 @@ def taint_text(taint: Json) -> str:
     return f"{taint.get('key', '')}{value}:{taint.get('effect', '')}"
 
 
+def cards_named(annotations: Mapping[str, str]) -> str:
+    """The cards `A|B` that a pod or a pod template names; "" for none."""
+    text = annotations.get(CARD_NAME, annotations.get(CARD_NAME_ALIAS, ""))
+    try:
+        return "|".join(parse_card_name(text))
+    except CardSyntaxError:
+        return text
+
+
 def _annotate(obj: Json, key: str, value: str) -> None:
     meta(obj)["annotations"] = {**annotations_of(obj), key: value}
 
@@ -206,17 +218,21 @@ class JobObjects:
         """The pod templates of the Job."""
         return [task.setdefault("template", {}) for task in spec(self.vcjob or {}).get("tasks") or ()]
 
-    def accept_card(self, cards: str) -> None:
-        """Set the accepted cards `A|B` of all pods, and of the declared request."""
+    def accept_card(self, cards: str, replaces: str) -> None:
+        """Set the accepted cards `A|B` of the pods that name `replaces`, and of these in the declared request."""
         for pod in (*self.pods, *self.templates):
-            metadata = pod.setdefault("metadata", {})
-            notes = {key: value for key, value in (metadata.get("annotations") or {}).items() if key != CARD_NAME_ALIAS}
-            metadata["annotations"] = {**notes, CARD_NAME: cards}
+            notes = annotations_of(pod)
+            if cards_named(notes) == replaces:
+                kept = {key: value for key, value in notes.items() if key != CARD_NAME_ALIAS}
+                pod["metadata"] = {**meta(pod), "annotations": {**kept, CARD_NAME: cards}}
         group = self.group
-        declared = annotations_of(group).get(CARD_REQUEST) if group is not None else None
-        amounts = json.loads(declared) if declared else {}
-        if group is not None and len(amounts) == 1:
-            _annotate(group, CARD_REQUEST, json.dumps({cards: next(iter(amounts.values()))}))
+        try:
+            declared = json.loads(annotations_of(group or {}).get(CARD_REQUEST) or "{}")
+        except ValueError:
+            return
+        if group is not None and replaces in declared and cards not in declared:
+            renamed = {cards if key == replaces else key: amount for key, amount in declared.items()}
+            _annotate(group, CARD_REQUEST, json.dumps(renamed))
 
     def drop_card_request(self) -> None:
         """Remove the declared cards."""
@@ -297,7 +313,7 @@ def apply_change(change: ProposedChange, edits: Edits, job: JobObjects, ended: J
         case "Tolerate":
             job.tolerate(change.key)
         case "AcceptCard":
-            job.accept_card(change.key)
+            job.accept_card(change.key, change.replaces)
         case "MinAvailable":
             job.set_min_available(change.value)
         case "CardRequest":

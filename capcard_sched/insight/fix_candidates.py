@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from capcard_sched.framework.explain.sentences import nearest
-from capcard_sched.insight.changes import ProposedChange
+from capcard_sched.insight.changes import ProposedChange, cards_named
 from capcard_sched.insight.fix_victims import cheapest_on_nodes, quota_holders
 from capcard_sched.model.annotations import CARD_REQUEST
 from capcard_sched.model.cards import discover_cards
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.diagnosis import JobDiagnosis, LimitUse
     from capcard_sched.model.job import Job, Node, Task
+    from capcard_sched.model.task_class import TaskClass
 
 #: Other cards, queues and taints that are proposed, and combinations of accepted cards.
 _MOST_CARDS: Final = 3
@@ -36,6 +37,8 @@ _CONF: Final = ("", "", "scheduler-conf")
 _MEBI: Final = 2**20
 _CARD: Final = 1000
 _EVICTING: Final = ("preempt", "reclaim")
+#: Outcomes of pods that have a node already.
+_FITTING: Final = frozenset({"schedulable", "pipelined"})
 _PLACING: Final = ("allocate", "backfill")
 
 Candidate = tuple[ProposedChange, ...]
@@ -197,7 +200,7 @@ class _FixCandidates:
 
     def _fitting(self) -> int:
         """Needed pods that have a node already."""
-        return sum(len(pods.names) for pods in self._found.pending if pods.outcome in {"schedulable", "pipelined"})
+        return sum(len(pods.names) for pods in self._found.pending if pods.outcome in _FITTING)
 
     def _fits(self, node: Node, task: Task) -> int:
         """Pods like a task for which a node has free resources, and the card."""
@@ -217,10 +220,14 @@ class _FixCandidates:
     # --- the job itself ---------------------------------------------------------------------------------------------
 
     def cards(self) -> Iterator[Candidate]:
-        """Another card is accepted, those with the most free quota first; an unknown card is replaced."""
-        if not self._needed:
-            return
-        cls = self._needed[0].cls
+        """Another card is accepted by the pods that lack theirs; pods of the same cards change together."""
+        placed = {name for pods in self._found.pending if pods.outcome in _FITTING for name in pods.names}
+        short = {cards_named(task.cls.annotations): task.cls for task in self._needed if task.name not in placed}
+        for named, cls in list(short.items())[:_MOST_CHOICES]:
+            yield from self._other_cards(named, cls)
+
+    def _other_cards(self, named: str, cls: TaskClass) -> Iterator[Candidate]:
+        """Cards with the most free quota first; an unknown card is replaced."""
         own = self._core.snapshot().dispatch.first("pod_cards", cls)
         if own is None or not own.names:
             return
@@ -240,7 +247,7 @@ class _FixCandidates:
         ordered = sorted(free, key=lambda card: (card not in close, not usable.get(card), -free[card], card))
         kept = [name for name in own.names if name in own.alternatives]
         for card in ordered[:_MOST_CARDS]:
-            yield (ProposedChange("AcceptCard", self._group, "|".join([*kept, card])),)
+            yield (ProposedChange("AcceptCard", self._group, "|".join([*kept, card]), replaces=named),)
 
     def _limit_rows(self) -> Sequence[LimitUse]:
         return self._found.queue.limits if self._found.queue is not None else ()

@@ -6,9 +6,9 @@ import json
 import shlex
 from typing import TYPE_CHECKING, Final
 
-from capcard_sched.controllers.objects import annotations_of
-from capcard_sched.framework.explain.sentences import names, quantity
-from capcard_sched.insight.changes import Edits, JobObjects, ProposedChange, apply_change, changed_conf
+from capcard_sched.controllers.objects import annotations_of, spec
+from capcard_sched.framework.explain.sentences import form, names, quantity
+from capcard_sched.insight.changes import Edits, JobObjects, ProposedChange, apply_change, cards_named, changed_conf
 from capcard_sched.model.annotations import CARD_NAME, CARD_QUOTA, CARD_REQUEST, JOB_NAME
 from capcard_sched.model.quantity import format_amount, in_units
 from capcard_sched.model.quoting import plural
@@ -103,12 +103,7 @@ class _Texts:
         name = self._name()
         match change.kind:
             case "AcceptCard":
-                before = self._accepted()
-                pods = self._annotate_pods(CARD_NAME, change.key)
-                yaml = f"{CARD_NAME}: {change.key}  # in the annotations of the pod template"
-                kept = set(before.split("|")) & set(change.key.split("|"))
-                text = f"{name} accepts {change.key}{'' if kept or not before else f' instead of {before}'}"
-                return _change(change, text, pods, before, change.key, yaml=yaml)
+                return self._accept_card(change)
             case "CardRequest":
                 text = f"drop the annotation {CARD_REQUEST} of {name} ({change.key})"
                 command = f"kubectl -n {job.namespace} annotate podgroup {job.name} {CARD_REQUEST}-"
@@ -137,22 +132,28 @@ class _Texts:
     def _name(self) -> str:
         return display_name(self._job).partition("/")[2]
 
-    def _accepted(self) -> str:
-        """The cards that the pods, or the templates of a Job without pods, accept now."""
-        task = next(iter(self._job.pending.values()), None)
-        if task is None:
-            tasks = (self._vcjob or {}).get("spec", {}).get("tasks") or ()
-            found = [annotations_of(template).get(CARD_NAME) for one in tasks if (template := one.get("template"))]
-            return next((text for text in found if text), "")
-        cards = self._core.snapshot().dispatch.first("pod_cards", task.cls)
-        return "|".join(cards.names) if cards is not None else ""
-
-    def _annotate_pods(self, key: str, value: str) -> str:
-        shown = [task.name for task in self._job.pending.values()]
-        if not shown or len(shown) > _MOST_PODS:
-            return ""
-        note = shlex.quote(f"{key}={value}")
-        return f"kubectl -n {self._job.namespace} annotate pod {' '.join(shown)} --overwrite {note}"
+    def _accept_card(self, change: ProposedChange) -> SuggestedChange:
+        name, before, after = self._name(), change.replaces, change.key
+        templates = {
+            task["name"]: cards_named(annotations_of(task.get("template") or {}))
+            for task in spec(self._vcjob or {}).get("tasks") or ()
+        }
+        cards = {task.name: cards_named(task.cls.annotations) for task in self._job.pending.values()}
+        pods = [pod for pod, named in cards.items() if named == before]
+        tasks = [task for task, named in templates.items() if named == before]
+        verb = "accepts"
+        if len(pods) < len(cards):
+            name, verb = f"{plural(len(pods), 'pod')} of {name} ({names(pods)})", form(len(pods), "accepts", "accept")
+        elif not cards and len(tasks) < len(templates):
+            name, verb = f"{name}, {form(len(tasks), 'task', 'tasks')} {names(tasks)},", "accepts"
+        instead = "" if not before or set(before.split("|")) & set(after.split("|")) else f" instead of {before}"
+        of = f" of {form(len(tasks), 'task', 'tasks')} {names(tasks)}" if len(tasks) < len(templates) else ""
+        yaml = f"{CARD_NAME}: {after}  # in the annotations of the pod template{of}"
+        command = ""
+        if 0 < len(pods) <= _MOST_PODS:
+            note = shlex.quote(f"{CARD_NAME}={after}")
+            command = f"kubectl -n {self._job.namespace} annotate pod {' '.join(pods)} --overwrite {note}"
+        return _change(change, f"{name} {verb} {after}{instead}", command, before, after, yaml=yaml)
 
     def _patch(self, of_job: str, of_group: str, value: object) -> str:
         """A merge patch of the vcjob, whose controller keeps the PodGroup in line, or of the PodGroup."""

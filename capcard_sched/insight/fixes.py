@@ -65,7 +65,7 @@ _DONE: Final = frozenset({"Scheduled", "Schedulable", "Finished", "Terminating"}
 _NOT_ATTEMPTED: Final = frozenset({"Gated", "NotProcessed", "NoPods", "Suspended"})
 
 
-#: Kinds of which a fix has one change at most: they set a field of the job.
+#: Kinds of which a fix has one change at most, `AcceptCard` one for each card: they set a field of the job.
 _SINGLE: Final = frozenset({"AcceptCard", "MoveQueue", "Priority"})
 #: Kinds that change the scheduler-conf.
 _OF_CONF: Final = frozenset({"Action", "Plugin"})
@@ -340,12 +340,17 @@ def _disruption(changes: Candidate) -> int:
 def _merge(changes: Candidate, more: Candidate) -> Candidate | None:
     """Both; of two amounts of one thing the later one. None for two values of one field."""
     merged = {change.identity: change for change in changes}
-    if {change.kind for change in changes} & {change.kind for change in more} & _SINGLE:
-        return None
+    both = (*changes, *more)
+    if _single(changes) & _single(more) or {one.replaces for one in both} & {one.key for one in both} - {""}:
+        return None  # also a card that replaces a replaced one
     for change in more:
         present = merged[change.identity].present if change.identity in merged else change.present
         merged[change.identity] = msgspec.structs.replace(change, present=present)
     return tuple(merged.values())
+
+
+def _single(changes: Candidate) -> set[tuple[str, str]]:
+    return {(change.kind, change.replaces) for change in changes if change.kind in _SINGLE}
 
 
 def _contains_any(changes: Candidate, fixes: Iterable[tuple[Candidate, bool]]) -> bool:

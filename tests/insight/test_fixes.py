@@ -97,6 +97,8 @@ class Spec(NamedTuple):
     others: list[tuple[str, int, int]]
     #: Card, pods, cards of one pod.
     gang: tuple[str, int, int]
+    #: The card of one more pod of the gang; "" for none.
+    other_card: str = ""
 
 
 SPECS = st.builds(
@@ -123,6 +125,7 @@ SPECS = st.builds(
     gang=st.tuples(
         st.sampled_from([H200, H200, A100, "NVIDIA-H-200"]), st.integers(1, 4), st.sampled_from([1, 2, 4, 8])
     ),
+    other_card=st.sampled_from(["", "", H200, A100, "NVIDIA-A100"]),
 )
 
 
@@ -132,8 +135,9 @@ class FixedCluster(Harness):
     def __init__(self, spec: Spec, changes: Iterable[SuggestedChange] = ()) -> None:
         super().__init__(CONF.format(actions=spec.actions), run=True)
         self.spec, self.seen = spec, list[Delta]()
-        self._gang: dict[str, Any] = {"min_member": spec.gang[1], "priority_class": ""}
-        self._pods_of_gang: dict[str, Any] = {"card": spec.gang[0]}
+        self._cards = [spec.gang[0]] * spec.gang[1] + [spec.other_card] * bool(spec.other_card)
+        self._gang: dict[str, Any] = {"min_member": len(self._cards), "priority_class": ""}
+        self._pods_of_gang: dict[str, Any] = {}
         self._quotas = {"a": {H200: spec.quotas[0], A100: spec.quotas[1]}, "b": {H200: spec.quotas[2]}}
         if spec.quotas[3] is not None:
             self._quotas["p"] = {H200: spec.quotas[3], A100: 40}
@@ -197,8 +201,8 @@ class FixedCluster(Harness):
 
     def _make_gang(self) -> None:
         self.group("gang", queue="a", phase=self.phases.get("gang", "Inqueue"), **self._gang)
-        for index in range(self.spec.gang[1]):
-            self.pod(f"gang-{index}", group="gang", cards=self.spec.gang[2], **self._pods_of_gang)
+        for index, card in enumerate(self._cards):
+            self.pod(f"gang-{index}", group="gang", card=card, cards=self.spec.gang[2], **self._pods_of_gang)
 
     def _change(self, change: SuggestedChange) -> None:
         """Make a change by its data."""
@@ -218,7 +222,7 @@ class FixedCluster(Harness):
                 self._pods_of_gang["tolerations"] = [TOLERATION]
                 self._make_gang()
             case "AcceptCard":
-                self._pods_of_gang["card"] = change.after
+                self._cards = [change.after if card == change.before else card for card in self._cards]
                 self._make_gang()
             case "MinAvailable":
                 self._gang["min_member"] = int(change.after)
@@ -282,10 +286,9 @@ def all_changes(cluster: FixedCluster) -> list[SuggestedChange]:
     """Every change of a cluster, each as large as possible."""
     spec, found = cluster.spec, []
 
-    def add(kind: ChangeKind, name: str, subject: str = "", after: str = "") -> None:
-        found.append(
-            SuggestedChange(kind=kind, object=name, subject=subject, after=after, text=f"{kind} {name} {after}")
-        )
+    def add(kind: ChangeKind, name: str, subject: str = "", after: str = "", before: str = "") -> None:
+        text = f"{kind} {name} {after}"
+        found.append(SuggestedChange(kind=kind, object=name, subject=subject, before=before, after=after, text=text))
 
     for queue, card in (("a", H200), ("a", A100), ("b", H200), *([("p", H200)] if spec.quotas[3] is not None else [])):
         add("Quota", f"Queue {queue}", card, "100")
@@ -294,10 +297,11 @@ def all_changes(cluster: FixedCluster) -> list[SuggestedChange]:
     for index, (_, _, state) in enumerate(spec.nodes):
         if state:
             add("Uncordon" if state == "cordoned" else "Untaint", f"Node n{index}")
-    for card in (H200, A100):
-        if card != spec.gang[0]:
-            add("AcceptCard", "Job default/gang", after=card)
-    for size in range(1, spec.gang[1]):
+    for own in filter(None, dict.fromkeys((spec.gang[0], spec.other_card))):
+        for card in (H200, A100):
+            if card != own:
+                add("AcceptCard", "Job default/gang", before=own, after=card)
+    for size in range(1, cluster.job("gang").min_available):
         add("MinAvailable", "Job default/gang", after=str(size))
     for job in cluster.state.jobs.values():
         if job.name != "gang":
@@ -309,6 +313,15 @@ def test_two_changes_are_tried_together_where_neither_shows_the_other() -> None:
     found = search(FixedCluster(Spec("enqueue, allocate", [(H200, 6, "")], (6, 0, 4, 40), 3, [], [], (A100, 6, 1))))
     assert found is not None
     assert [[change.kind for change in fix.changes] for fix in found.fixes] == [["Capability", "AcceptCard"]]
+
+
+def test_tasks_of_two_short_cards_are_two_changes() -> None:
+    nodes = [(H200, 4, ""), (A100, 4, "")]
+    spec = Spec("enqueue, allocate", nodes, (8, 8, 4, None), None, [], [], ("NVIDIA-H-200", 2, 2), "NVIDIA-A100")
+    found = search(FixedCluster(spec))
+    assert found is not None
+    changes = [(change.before, change.after) for fix in found.fixes for change in fix.changes]
+    assert sorted(changes[:2]) == [("NVIDIA-A100", A100), ("NVIDIA-H-200", H200)]
 
 
 def test_a_gang_larger_than_a_full_cluster_starts_smaller_after_the_end_of_a_job() -> None:
@@ -342,7 +355,7 @@ def test_without_a_fix_no_two_changes_start_the_job(spec: Spec) -> None:
     placed = [FixedCluster(spec, tried).job("gang").ready_tasks for tried in (smallest, [*smallest, *ended])]
     assert found.reach is not None
     assert [found.reach.now, found.reach.alone] == placed
-    assert found.reach.wanted == spec.gang[1]
+    assert found.reach.wanted == cluster.job("gang").min_available
 
 
 # --- scheduler-confs, and the bound -----------------------------------------------------------------------------------
