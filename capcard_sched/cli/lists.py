@@ -234,9 +234,7 @@ def _at_path(item: Json, path: str) -> Any:
 class Printer:
     """Prints items in one format; rows that follow keep the widths of the columns."""
 
-    def __init__(
-        self, listing: Listing, output: Output, *, namespace: str = "", all_namespaces: bool = False
-    ) -> None:
+    def __init__(self, listing: Listing, output: Output, *, namespace: str = "", all_namespaces: bool = False) -> None:
         """`namespace`: that of all items; "" for several, and for cluster-scoped kinds."""
         shown = {
             "always",

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.conf.scheduler_conf import Conf
     from capcard_sched.framework.core import Core
-    from capcard_sched.model.explanation import VictimsConsidered
     from capcard_sched.insight.object_view import ObjectView
+    from capcard_sched.model.explanation import VictimsConsidered
     from capcard_sched.model.job import Job, Task
 
 #: Actions that evict pods for others: first within a queue, then across queues.

@@ -72,7 +72,7 @@ def run_trial(
 def try_actions(
     core: Core, now: float, conf: Conf, key: str, changes: Sequence[Delta], *, max_sessions: int, alone: bool
 ) -> StateDifference:
-    """What other actions and `changes` do for one job, by key, from `now` (Unix seconds) on; `conf` has the same plugins.
+    """What other actions and `changes` do for one job, by key, from `now` (Unix seconds) on. `conf`: the same plugins.
 
     On the core itself, for one of a copy. Ends once the pods of the job are placed: of other jobs and of usage the
     difference has no part that is complete. `alone`: sessions attempt no other job.

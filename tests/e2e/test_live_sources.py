@@ -115,7 +115,11 @@ async def test_each_list_reads_the_live_cluster(cluster: Cluster, run_live: Live
     assert ["runs", "podgroup", "q", "Running", "4/4", "(4)"] in [row[:6] for row in rows]
     assert ["waits", "podgroup", "q", "Pending", "0/2", "(2)"] in [row[:6] for row in rows]
     elsewhere = await run_live("job", "list", "-n", "elsewhere")
-    assert (elsewhere.status, elsewhere.out, elsewhere.err) == (0, "", f"{NO_CONF}No resources found in elsewhere namespace.\n")
+    assert (elsewhere.status, elsewhere.out, elsewhere.err) == (
+        0,
+        "",
+        f"{NO_CONF}No resources found in elsewhere namespace.\n",
+    )
 
 
 async def _make_ready(cluster: Cluster) -> None:

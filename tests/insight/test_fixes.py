@@ -38,7 +38,9 @@ def check_fixes(case: dict[str, Any], text: str, document: dict[str, Any]) -> No
     for wanted in case["fixes"]:
         assert any(_is(changes, wanted) for changes in found), f"{wanted} is missing: {found}"
     assert bool(found) == bool(case["fixes"]), found
-    assert not [other for other in case.get("lacks", ()) if any(other in change for changes in found for change in changes)]
+    assert not [
+        other for other in case.get("lacks", ()) if any(other in change for changes in found for change in changes)
+    ]
     assert case.get("reach", "") in text
     assert "(0 trials" not in text
     assert all(command in text for command in case.get("commands", ()))

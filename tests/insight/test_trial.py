@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from typing import Any
 
 import msgspec
 import pytest
@@ -31,7 +32,7 @@ def h() -> Harness:
     return full()[0]
 
 
-def full(conf: str = CONF, priority: int = 1000, **pod: str) -> tuple[Harness, DeltaObjects]:
+def full(conf: str = CONF, priority: int = 1000, **pod: Any) -> tuple[Harness, DeltaObjects]:
     """The cluster of `h`, and its objects. `pod`: fields of the spec of `waits`."""
     h = Harness(conf)
     h.gpu_node("n1")
@@ -136,23 +137,24 @@ def test_a_failed_trial_is_a_fact_and_no_crash(h: Harness, monkeypatch: pytest.M
 
 
 EVICTING = CONF.replace("allocate", "allocate, preempt, reclaim")
-NEVER = {"preemptionPolicy": "Never"}
+NEVER: dict[str, Any] = {"preemptionPolicy": "Never"}
 
 
 @pytest.mark.parametrize(
     ("pod", "origin"),
     [(NEVER, "Pod default/waits"), ({**NEVER, "priorityClassName": "urgent"}, "PriorityClass urgent")],
 )
-def test_a_policy_without_which_a_pod_would_preempt_is_named(pod: dict[str, str], origin: str) -> None:
+def test_a_policy_without_which_a_pod_would_preempt_is_named(pod: dict[str, Any], origin: str) -> None:
     h, objects = full(EVICTING, **pod)
     found = preemption_trial(h.core, objects, h.job("waits"), 100.0)
     assert found is not None
     assert found.result is not None
     assert (found.result.actions, found.result.forbidden_by, found.result.starts) == ((), (origin,), True)
-    assert list(found.facts) == [
+    (fact,) = found.facts
+    assert fact == (
         f"preemptionPolicy: Never of {origin} forbids preemption; without it, 1 pod of default/podgroup/runs would be "
         "evicted and the job starts"
-    ]
+    )
 
 
 def test_a_policy_is_not_named_where_priority_does_not_suffice() -> None:
