@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capcard_sched.framework.api.node_view import NodeView, PodSignature
-from capcard_sched.framework.conf.scheduler_conf import parse_conf
-from capcard_sched.plugins.binpack import Binpack, BinpackArguments
-from capcard_sched.testing import Harness, registry
+from capcard_sched.plugins.binpack import Binpack
+from capcard_sched.testing import Harness
 
 
 def _conf(arguments: str = "") -> str:
@@ -117,47 +116,3 @@ def test_a_few_rows_score_bit_for_bit_like_many(nodes: list[tuple[int, int, int,
         alone = plugin.score_fullness(signature, NodeView(session.nodes, np.array([row]), used=used[[row]]))
         assert alone is not None
         assert alone.tobytes() == many[row : row + 1].tobytes()
-
-
-@pytest.mark.parametrize(
-    "arguments, expected, problems",
-    [
-        pytest.param("", BinpackArguments(), [], id="default"),
-        pytest.param(
-            "binpack.resources: ' a.b/c , ,d ', binpack.resources.d: 4",
-            BinpackArguments(resources=" a.b/c , ,d ", resource_weights={"a.b/c": 1, "d": 4}),
-            [],
-            id="blanks are trimmed, an unset weight is 1",
-        ),
-        pytest.param(
-            "binpack.resources: [a]",
-            BinpackArguments(),
-            ['tiers[0].plugins[0].arguments["binpack.resources"]'],
-            id="a list is no string",
-        ),
-        pytest.param(
-            "binpack.resources: a, binpack.resources.a: -2",
-            BinpackArguments(resources="a", resource_weights={"a": 1}),
-            ['tiers[0].plugins[0].arguments["binpack.resources.a"]'],
-            id="a negative weight",
-        ),
-        pytest.param(
-            "binpack.resources.a: 2",
-            BinpackArguments(),
-            ['tiers[0].plugins[0].arguments["binpack.resources.a"]'],
-            id="a weight of a resource that is not listed",
-        ),
-        pytest.param(
-            "binpack.cpu: '5', binpack.wieght: 3",
-            BinpackArguments(),
-            [f'tiers[0].plugins[0].arguments["{key}"]' for key in ("binpack.cpu", "binpack.wieght")],
-            id="a wrong type and an unknown key",
-        ),
-    ],
-)
-def test_arguments(arguments: str, expected: BinpackArguments, problems: list[str]) -> None:
-    result = parse_conf(_conf(arguments), registry=registry())
-    assert result.conf is not None
-    (tier,) = result.conf.tiers
-    assert tier[0].arguments == expected
-    assert [problem.path for problem in result.problems] == problems

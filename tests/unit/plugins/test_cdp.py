@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capcard_sched.framework.api.plugin import VictimDecision
-from capcard_sched.framework.conf.scheduler_conf import parse_conf
 from capcard_sched.kube.instrumentation import Observer
 from capcard_sched.kube.kinds import KINDS
 from capcard_sched.kube.reflector import DeltaStore
@@ -19,8 +18,7 @@ from capcard_sched.model.annotations import COOLDOWN_TIME
 from capcard_sched.model.cooldown import Cooldown
 from capcard_sched.model.objects import PodObject
 from capcard_sched.model.timestamps import format_timestamp
-from capcard_sched.plugins.cdp import CdpArguments
-from capcard_sched.testing import EPOCH, Harness, registry
+from capcard_sched.testing import EPOCH, Harness
 from tests.evictions import evicted, leave, terminate
 
 NOW = EPOCH + 7200.0
@@ -126,16 +124,6 @@ def test_better_the_time_may_count_from_readiness(start: str, ago: dict[str, flo
     h = cluster(**{"cdp.start": start})
     h.pod("p", node="n", annotations=TEN, conditions=since(**ago))
     assert victims(h, "p") == (["p"] if kept else [])
-
-
-def test_a_wrong_start_is_a_warning_and_the_default_stays() -> None:
-    result = parse_conf(conf(arguments={"cdp.start": "Running", "cdp.from": 1}), registry=registry())
-    assert result.conf is not None
-    assert result.conf.tiers[0][2].arguments == CdpArguments("PodScheduled")
-    wrong, unknown = result.problems
-    assert wrong.path == 'tiers[0].plugins[2].arguments["cdp.start"]'
-    assert wrong.accepted == "one of ContainersReady, PodScheduled, Ready"
-    assert unknown.path == 'tiers[0].plugins[2].arguments["cdp.from"]'
 
 
 def test_w10_a_cool_down_is_not_outvoted_by_another_tier() -> None:

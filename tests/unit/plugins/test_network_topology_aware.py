@@ -7,12 +7,10 @@ from typing import Any
 import pytest
 
 from capcard_sched.framework.api.node_view import NodeView, PodSignature
-from capcard_sched.framework.conf.scheduler_conf import parse_conf
 from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.annotations import JOB_ALLOCATED_HYPERNODE
 from capcard_sched.model.intents import AnnotatePodGroup
-from capcard_sched.plugins.network_topology_aware import NetworkTopologyAware
-from capcard_sched.testing import Harness, hooks_of, registry
+from capcard_sched.testing import Harness, hooks_of
 
 CONF = """
 actions: "allocate, backfill"
@@ -180,28 +178,6 @@ def test_usage_is_counted_incrementally() -> None:
     assert (after["n2b"], after["n0a"]) == (25.0, 12.5)
     statement.discard()
     assert compared(plugin, signature, session.all_rows()) == before
-
-
-@pytest.mark.parametrize(
-    ("arguments", "wrong"),
-    [
-        ("{weight: heavy}", "weight"),
-        ("{weight: 1.5}", "weight"),
-        ("{wieght: 2}", "wieght"),
-        ("{hypernode.binpack.cpu: -1}", "hypernode.binpack.cpu"),
-        ("{hypernode.binpack.normal-pod.fading: 1.5}", "hypernode.binpack.normal-pod.fading"),
-        ("{hypernode.binpack.normal-pod.enable: maybe}", "hypernode.binpack.normal-pod.enable"),
-        ("{hypernode.binpack.resources.nvidia.com/gpu: 2}", "hypernode.binpack.resources.nvidia.com/gpu"),
-    ],
-)
-def test_a_wrong_argument_is_named_and_the_rest_of_the_conf_holds(arguments: str, wrong: str) -> None:
-    result = parse_conf(CONF % f", arguments: {arguments}", registry=registry())
-    (problem,) = result.problems
-    assert wrong in f"{problem.path} {problem.message}"
-    assert problem.path.startswith("tiers[1].plugins[1]")
-    assert result.conf is not None
-    plugin = result.conf.tiers[1][1]
-    assert (plugin.name, plugin.arguments) == ("network-topology-aware", NetworkTopologyAware.Arguments())
 
 
 # --- annotations ----------------------------------------------------------------------------------------------------

@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 
 from capcard_sched.framework.api.node_view import Diagnosis
-from capcard_sched.framework.conf.scheduler_conf import parse_conf
 from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.refusal import Code
-from capcard_sched.plugins.nodegroup import NodeGroupArguments
-from capcard_sched.testing import Harness, hooks_of, registry
+from capcard_sched.testing import Harness, hooks_of
 
 GROUP = "volcano.sh/nodegroup-name"
 LIMITS = "volcano.sh/nodegroup-resource-limits"
@@ -272,24 +270,3 @@ def test_invalid_limits_close_the_groups_and_are_reported(text: str) -> None:
     assert reason == "InvalidNodeGroupLimits"
     assert message.startswith("Invalid annotation volcano.sh/nodegroup-resource-limits: ")
     assert len(message) > len("Invalid annotation volcano.sh/nodegroup-resource-limits: ")
-
-
-# --- arguments ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("written", "read", "warned"),
-    [
-        ("", NodeGroupArguments(), False),
-        ("strict: false", NodeGroupArguments(strict=False), False),
-        ("strict: 'false'", NodeGroupArguments(), True),
-        ("enablePreferredOrder: true", NodeGroupArguments(preferred_order=True), False),
-        ("antiAffinityAdmitsOthers: true", NodeGroupArguments(exclusion_admits=True), False),
-        ("stict: false", NodeGroupArguments(), True),
-    ],
-)
-def test_arguments(written: str, read: NodeGroupArguments, warned: bool) -> None:
-    result = parse_conf(_conf(written), registry=registry())
-    assert result.conf is not None
-    assert result.conf.tiers[0][0].arguments == read
-    assert bool(result.problems) is warned

@@ -204,11 +204,6 @@ def test_kube_scheduler_normalizes_preferred_node_affinity_over_the_candidates(s
     assert scores(h, "compare", nodes="b") is None
 
 
-def test_an_unknown_scoring_keeps_the_default() -> None:
-    h = harness(OFF, scoring="k8s")
-    assert h.plugin("nodeorder").arguments.scoring == "volcano"
-
-
 @pytest.mark.parametrize(
     ("size", "holders", "containers", "expected"),
     [
@@ -316,12 +311,6 @@ def test_soft_spread_over_zones(
     web_pods(h, **counts)
     h.pod("p", labels={"app": "web"}, **soft())
     assert scores(h, "compare") == expected
-
-
-def test_defaults_are_those_of_volcano() -> None:
-    h = Harness(CONF.format(arguments=""))
-    arguments = h.plugin("nodeorder").arguments
-    assert [getattr(arguments, field) for field in arguments.__struct_fields__] == ["volcano", 1, 0, 1, 2, 1, 2, 3, 2]
 
 
 def test_a_handful_of_rows_and_many_are_scored_alike_to_the_last_bit() -> None:

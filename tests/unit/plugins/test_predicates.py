@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from capcard_sched.framework.api.node_view import Diagnosis, FilterResult, NodeView, PodSignature
-from capcard_sched.framework.conf.scheduler_conf import parse_conf
 from capcard_sched.model.refusal import Code
-from capcard_sched.testing import Harness, hooks_of, registry
+from capcard_sched.testing import Harness, hooks_of
 
 CONF = """
 actions: "enqueue, allocate, backfill"
@@ -379,34 +378,3 @@ def test_labels_do_not_matter_again_once_the_pods_with_terms_are_deleted() -> No
     h.delete_pod("loner")
     assert rejections(h, "p") == {"a": []}
     assert signature(h, "p").context("predicates") is None
-
-
-def test_every_argument_of_volcano_is_accepted() -> None:
-    h = cluster(
-        "predicate.NodeVolumeLimitsEnable: false, predicate.VolumeZoneEnable: false, "
-        "predicate.VolumeBindingEnable: false, predicate.DynamicResourceAllocationEnable: true, "
-        "volumebinding.bindTimeoutSeconds: 30, volumebinding.weight: 2, dynamicresources.filterTimeoutSeconds: 5, "
-        "volumebinding.shape: [{utilization: 0, score: 10}, {utilization: 100, score: 0}]"
-    )
-    arguments = h.plugin("predicates").arguments
-    assert (arguments.bind_timeout_seconds, arguments.filter_timeout_seconds) == (30, 5)
-    assert [(point.utilization, point.score) for point in arguments.volume_binding_shape] == [(0, 10), (100, 0)]
-    assert arguments.dynamic_resources
-
-
-@pytest.mark.parametrize(
-    ("argument", "plugin"),
-    [
-        ("predicate.GPUSharingEnable: true", "deviceshare"),
-        ("predicate.GPUNumberEnable: true", "deviceshare"),
-        ("predicate.ProportionalEnable: true", "resource-strategy-fit, argument proportional"),
-        ("predicate.resources: nvidia.com/gpu", "resource-strategy-fit, argument proportional"),
-        ("predicate.resources.nvidia.com/gpu.cpu: 4", "resource-strategy-fit, argument proportional"),
-    ],
-)
-def test_keys_that_moved_are_reported_with_their_plugin(argument: str, plugin: str) -> None:
-    result = parse_conf(CONF.format(arguments=argument), registry=registry())
-    assert result.conf is not None
-    (problem,) = result.problems
-    assert (problem.severity, problem.message) == ("warning", "moved to another plugin")
-    assert problem.hint == f"it is an argument of plugin {plugin}"

@@ -504,26 +504,6 @@ def test_a_score_is_the_share_of_the_volumes_that_is_used() -> None:
     assert scores(h, "both") == [40.0, 150.0, 0.0]
 
 
-def test_a_shape_in_the_spelling_of_volcano_is_accepted() -> None:
-    ours, volcano = "{utilization: 0, score: 0}", "{Utilization: 100, Score: 10}"
-    h = Harness(CONF.format(arguments=f"volumebinding.shape: [{ours}, {volcano}]"))
-    shape = h.plugin("predicates").arguments.volume_binding_shape
-    assert [(point.utilization, point.score) for point in shape] == [(0, 0), (100, 10)]
-
-
-@pytest.mark.parametrize(
-    ("shape", "complaint"),
-    [
-        ("[{utilization: 101, score: 0}]", "utilization"),
-        ("[{utilization: 0, score: 11}]", "score"),
-        ("[{utilization: 50, score: 0}, {utilization: 50, score: 10}]", "the utilization of the points must increase"),
-    ],
-)
-def test_a_shape_that_cannot_be_used_is_refused(shape: str, complaint: str) -> None:
-    with pytest.raises(ValueError, match=complaint):
-        Harness(CONF.format(arguments=f"volumebinding.shape: {shape}"))
-
-
 # --- keeping up -----------------------------------------------------------------------------------------------------
 
 

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capcard_sched.framework.conf.scheduler_conf import parse_conf
 from capcard_sched.framework.core import StepResult
 from capcard_sched.model.deltas import NodeUsageChanged
 from capcard_sched.model.intents import Evict
@@ -17,12 +16,11 @@ from capcard_sched.plugins.rescheduling import (
     Bounds,
     Params,
     ReschedulingArguments,
-    Strategy,
     budget,
     node_loads,
     sides,
 )
-from capcard_sched.testing import EPOCH, Harness, registry
+from capcard_sched.testing import EPOCH, Harness
 
 MINUTE = 60.0
 Load: TypeAlias = tuple[float | None, float | None]
@@ -186,88 +184,6 @@ def test_never_more_than_the_low_nodes_can_take_and_one_pod(loads: list[tuple[in
 
 
 # --- arguments --------------------------------------------------------------------------------------------------------
-
-
-def _parsed(arguments: str) -> tuple[ReschedulingArguments | None, list[str]]:
-    text = f"actions: shuffle\ntiers: [{{plugins: [{{name: rescheduling, arguments: {{{arguments}}}}}]}}]\n"
-    result = parse_conf(text, registry=registry())
-    problems = [problem.render() for problem in result.problems]
-    if result.conf is None:
-        return None, problems
-    option = result.conf.option("rescheduling")
-    assert option is not None
-    assert isinstance(option.arguments, ReschedulingArguments)
-    return option.arguments, problems
-
-
-def _strategy(params: str) -> str:
-    return f"strategies: [{{name: lowNodeUtilization, params: {{{params}}}}}]"
-
-
-def test_the_example_of_volcano_loads_with_no_warning_except_the_number_of_pods() -> None:
-    bounds = "cpu: 20, memory: 20, pods: 20"
-    found, problems = _parsed(
-        "interval: 10m, metricsPeriod: 10m, strategies: [{name: lowNodeUtilization, params: {"
-        f"thresholds: {{{bounds}}}, "
-        "targetThresholds: {cpu: 50, memory: 50}, thresholdPriorityClassName: system-cluster-critical, nodeFit: true}}]"
-    )
-    params = Params(Bounds(20, 20), Bounds(50, 50))
-    assert found == ReschedulingArguments("10m", "10m", (Strategy("lowNodeUtilization", params),))
-    assert len(problems) == 1
-    assert "strategies[0].params.thresholds.pods" in problems[0]
-    assert "ignored, as in Volcano" in problems[0]
-
-
-def test_nothing_given_is_the_default_strategy() -> None:
-    assert _parsed("") == (ReschedulingArguments(), [])
-    assert ReschedulingArguments().strategies == (Strategy("lowNodeUtilization", Params(Bounds(100, 100), Bounds())),)
-
-
-_PLACE = "tiers[0].plugins[0].arguments."
-
-
-@pytest.mark.parametrize(
-    ("arguments", "path", "words"),
-    [
-        ("interval: soon", "interval", '"soon" is not a duration above 0; 5m is used'),
-        ("interval: -1m", "interval", "5m is used"),
-        ("interval: 5", "interval", "expected a string, got the number 5"),
-        ("metricsPeriod: 5m", "metricsPeriod", 'no averages over "5m" are measured; those over 10m are used'),
-        (_strategy("thresholds: {cpu: low}"), "strategies[0].params.thresholds.cpu", 'the string "low"'),
-        (_strategy("thresholds: {cpu: 101}"), "strategies[0].params.thresholds.cpu", "<= 100"),
-        (_strategy("thresholds: {gpu: 1}"), "strategies[0].params.thresholds.gpu", "accepted: cpu, memory"),
-        (_strategy("thresholds: 5"), "strategies[0].params.thresholds", "expected a map"),
-        (_strategy("threshold: {}"), "strategies[0].params.threshold", 'did you mean "thresholds"?'),
-        (_strategy("nodeFit: false"), "strategies[0].params.nodeFit", "ignored, as in Volcano"),
-        (_strategy("targetThresholds: {cpu: 50}"), "strategies[0].params.thresholds", "100 is above the target 50"),
-        ("strategies: [{name: lowNodeUtilization, param: {}}]", "strategies[0].param", 'did you mean "params"?'),
-    ],
-)
-def test_an_invalid_argument_is_reported_with_its_path_and_keeps_its_default(
-    arguments: str, path: str, words: str
-) -> None:
-    found, problems = _parsed(arguments)
-    assert found is not None
-    assert (found.interval, found.period) == ("5m", "10m")
-    assert len(problems) == 1, problems
-    assert problems[0].startswith((f"{_PLACE}{path}:", f"{_PLACE}{path} ("))
-    assert words in problems[0]
-
-
-def test_an_unknown_strategy_is_skipped_with_a_hint() -> None:
-    found, problems = _parsed("strategies: [{name: lowNodeUtilisation}, {name: 5}]")
-    assert found is not None
-    assert found.strategies == ()
-    assert 'did you mean "lowNodeUtilization"?' in problems[0]
-    assert problems[1].startswith(f"{_PLACE}strategies[1].name")
-
-
-@pytest.mark.parametrize("arguments", ["strategies: lowNodeUtilization", "strategies: [lowNodeUtilization]"])
-def test_strategies_of_another_form_reject_the_file(arguments: str) -> None:
-    found, problems = _parsed(arguments)
-    assert found is None
-    assert problems[0].startswith(f"{_PLACE}strategies")
-    assert "accepted" in problems[0]
 
 
 def test_21_4_there_are_no_victims_when_all_nodes_are_below_the_thresholds() -> None:

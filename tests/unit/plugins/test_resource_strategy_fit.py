@@ -12,18 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capcard_sched.framework.api.node_view import Diagnosis, NodeView, PodSignature
-from capcard_sched.framework.conf.scheduler_conf import parse_conf
 from capcard_sched.model.annotations import RESOURCE_STRATEGY_SCORING_TYPE, RESOURCE_STRATEGY_WEIGHT
 from capcard_sched.model.refusal import Code
 from capcard_sched.model.strategies import LEAST_ALLOCATED, MOST_ALLOCATED
 from capcard_sched.plugins.resource_strategy_fit import (
     Choice,
-    ProportionalArguments,
     ResourceStrategyFit,
     ResourceStrategyFitArguments,
-    ScarceArguments,
 )
-from capcard_sched.testing import Harness, registry
+from capcard_sched.testing import Harness
 
 GPU, FPGA, NPU = "nvidia.com/gpu", "example.com/fpga", "huawei.com/npu"
 PACK_CARDS = {GPU: {"type": MOST_ALLOCATED, "weight": 2}, "cpu": {"type": LEAST_ALLOCATED, "weight": 1}}
@@ -32,17 +29,6 @@ PACK_CARDS = {GPU: {"type": MOST_ALLOCATED, "weight": 2}, "cpu": {"type": LEAST_
 def conf(**arguments: Any) -> str:
     plugin = {"name": "resource-strategy-fit", "arguments": arguments}
     return json.dumps({"actions": "allocate", "tiers": [{"plugins": [{"name": "predicates"}, plugin]}]})
-
-
-def parsed(**arguments: Any) -> tuple[ResourceStrategyFitArguments | None, list[str]]:
-    """The arguments as the plugin gets them, and the problems reported."""
-    result = parse_conf(conf(**arguments), registry=registry())
-    rendered = [f"{problem.severity}: {problem.render()}" for problem in result.problems]
-    if result.conf is None:
-        return None, rendered
-    found = result.conf.tiers[0][1].arguments
-    assert isinstance(found, ResourceStrategyFitArguments)
-    return found, rendered
 
 
 def notes(strategy: str | None, weights: object = None) -> dict[str, str]:
@@ -262,85 +248,6 @@ def test_invalid_annotations_are_reported_once(
     h.pod("p2", annotations=annotations)
     h.settle()
     assert len([event for event in h.all_events if event.reason == "InvalidAnnotation"]) == 1
-
-
-# --- arguments --------------------------------------------------------------------------------------------------------
-
-
-def test_the_arguments_of_the_table_are_understood() -> None:
-    found, rendered = parsed(
-        resourceStrategyFitWeight=5,
-        resources=PACK_CARDS,
-        sra={"enable": True, "resources": GPU, "weight": 3, "resourceWeight": {GPU: 2}},
-        proportional={"enable": True, "resources": GPU, "resourceProportion": {f"{GPU}.cpu": 4, f"{GPU}.memory": 8.5}},
-    )
-    assert rendered == []
-    assert found == ResourceStrategyFitArguments(
-        5,
-        {GPU: Choice(MOST_ALLOCATED, 2), "cpu": Choice(LEAST_ALLOCATED, 1)},
-        ScarceArguments(True, GPU, 3, {GPU: 2}),
-        ProportionalArguments(True, GPU, {f"{GPU}.cpu": 4.0, f"{GPU}.memory": 8.5}),
-    )
-
-
-PLACE = "tiers[0].plugins[1].arguments"
-WARNINGS: list[tuple[dict[str, Any], str, str]] = [
-    ({"resourceStrategyFitWeight": -1}, f"{PLACE}.resourceStrategyFitWeight", "an integer >= 0"),
-    ({"resourceStrategyFitWeight": "5"}, f"{PLACE}.resourceStrategyFitWeight", "an integer >= 0"),
-    ({"resourcesStrategyFitWeight": 5}, f"{PLACE}.resourcesStrategyFitWeight", 'mean "resourceStrategyFitWeight"?'),
-    ({"resources": {"cpu": {"type": "Fullest"}}}, f"{PLACE}.resources.cpu.type", "one of LeastAllocated, MostAlloc"),
-    ({"resources": {"cpu": {"weight": 0}}}, f"{PLACE}.resources.cpu.weight", "an integer >= 1"),
-    ({"resources": {"cpu": {"wieght": 2}}}, f"{PLACE}.resources.cpu.wieght", 'did you mean "weight"?'),
-    ({"resources": {"*": {}}}, f'{PLACE}.resources["*"]', "a prefix followed by *"),
-    ({"resources": {"nvidia.*/gpu": {}}}, f'{PLACE}.resources["nvidia.*/gpu"]', "a prefix followed by *"),
-    ({"sra": {"enabled": True}}, f"{PLACE}.sra.enabled", 'did you mean "enable"?'),
-    ({"sra": {"weight": -2}}, f"{PLACE}.sra.weight", "an integer >= 0"),
-    ({"sra": {"resources": "a", "resourceWeight": {"a": -2}}}, f"{PLACE}.sra.resourceWeight.a", "an integer >= 0"),
-    ({"sra": {"resources": "a", "resourceWeight": {"b": 2}}}, f"{PLACE}.sra.resourceWeight.b", "not listed"),
-    ({"proportional": {"resources": "a", "resourceProportion": {"a.cpu": -1}}},
-     f'{PLACE}.proportional.resourceProportion["a.cpu"]', "a number >= 0"),
-    ({"proportional": {"resources": "a", "resourceProportion": {"a.cpus": 1}}},
-     f'{PLACE}.proportional.resourceProportion["a.cpus"]', 'did you mean "a.cpu"?'),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("arguments", "place", "words"), WARNINGS, ids=str)
-def test_a_slip_is_a_warning_with_its_place(arguments: dict[str, Any], place: str, words: str) -> None:
-    found, (rendered,) = parsed(**arguments)
-    assert rendered.startswith(f"warning: {place}")
-    assert words in rendered
-    assert found is not None, "the rest of the conf is kept"
-
-
-ERRORS: list[tuple[dict[str, Any], str, str]] = [
-    ({"resources": ["cpu"]}, f"{PLACE}.resources", "Expected object, got array"),
-    ({"resources": {"cpu": {"weight": "2"}}}, f"{PLACE}.resources", 'Expected int, got str at ["cpu"].weight'),
-    ({"resources": {"cpu": {}, GPU: "x"}}, f"{PLACE}.resources", f'got str at ["{GPU}"]'),
-    ({"resources": {"cpu": {"weight": 2**31}}}, f"{PLACE}.resources", "<= 2147483647"),
-    ({"sra": {"enable": "yes"}}, f"{PLACE}.sra", "Expected bool, got str at .enable"),
-    ({"sra": {"resourceWeight": {"b": 1, "a": 1.5}}}, f"{PLACE}.sra", 'got float at .resourceWeight["a"]'),
-    ({"proportional": True}, f"{PLACE}.proportional", "Expected object, got bool"),
-    ({"proportional": {"resourceProportion": {"a.cpu": "4"}}}, f"{PLACE}.proportional", "Expected float, got str"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "place", "words"), ERRORS, ids=str)
-def test_a_structure_of_a_wrong_form_rejects_the_conf(arguments: dict[str, Any], place: str, words: str) -> None:
-    found, (rendered,) = parsed(**arguments)
-    assert found is None
-    assert rendered.startswith(f"error: {place} ")
-    assert words in rendered
-    assert "accepted: a map" in rendered
-
-
-def test_wrong_entries_fall_back_one_by_one() -> None:
-    found, _ = parsed(
-        resources={"cpu": {"type": "x", "weight": -1}, "*": {}, GPU: {"type": MOST_ALLOCATED, "weight": 3}},
-        resourceStrategyFitWeight=-4,
-    )
-    assert found is not None
-    assert found.weight == 10
-    assert found.resources == {"cpu": Choice(), GPU: Choice(MOST_ALLOCATED, 3)}
 
 
 # --- the plain formula ------------------------------------------------------------------------------------------------

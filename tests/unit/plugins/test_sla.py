@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from capcard_sched.framework.conf.scheduler_conf import parse_conf
 from capcard_sched.model.status import PodGroupPhase, Vote
-from capcard_sched.plugins.sla import Sla, SlaArguments
-from capcard_sched.testing import EPOCH, Harness, registry
+from capcard_sched.plugins.sla import Sla
+from capcard_sched.testing import EPOCH, Harness
 
 MINUTE, HOUR = 60, 3600
 #: When the first group of a test is created, after its queue.
@@ -136,22 +135,3 @@ def test_a_job_that_waits_past_its_deadline_is_reported_once() -> None:
     emitted = h.event_messages("PodGroup", "a")
     assert [each for each in emitted if each[0] != "Unschedulable"] == [("SLADeadlineReached", message)]
     assert {reason for reason, _ in h.event_messages("PodGroup", "b")} == {"Unschedulable"}
-
-
-@pytest.mark.parametrize(
-    ("written", "read", "warned"),
-    [
-        pytest.param("", "", False, id="default"),
-        pytest.param("sla-waiting-time: 1h30m", "1h30m", False, id="a duration"),
-        pytest.param("sla-waiting-time: soon", "", True, id="no duration"),
-        pytest.param("sla-waiting-time: 0s", "", True, id="not above 0"),
-        pytest.param("sla-waiting-time: -1h", "", True, id="negative"),
-        pytest.param("sla-waiting-time: 60", "", True, id="a number is no string"),
-        pytest.param("sla-waitingtime: 1h", "", True, id="unknown key"),
-    ],
-)
-def test_arguments(written: str, read: str, warned: bool) -> None:
-    result = parse_conf(_conf(arguments=written), registry=registry())
-    assert result.conf is not None
-    assert result.conf.tiers[0][0].arguments == SlaArguments(read)
-    assert bool(result.problems) is warned

@@ -11,12 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capcard_sched.framework.api.node_view import Diagnosis
-from capcard_sched.framework.conf.scheduler_conf import parse_conf
 from capcard_sched.framework.session.session import Session
 from capcard_sched.model.intents import Evict
 from capcard_sched.model.refusal import Code
-from capcard_sched.plugins.tdm import TdmArguments, Window, most_evictions, parse_window
-from capcard_sched.testing import Harness, registry
+from capcard_sched.plugins.tdm import Window, most_evictions, parse_window
+from capcard_sched.testing import Harness
 
 ZONE = "volcano.sh/revocable-zone"
 PREEMPTABLE = "volcano.sh/preemptable"
@@ -309,35 +308,3 @@ def test_shuffle_neither_breaks_a_gang_nor_leaves_it_on_lent_nodes(
     h.step(at("05:59:00"))
     result = h.step(at("06:00:01"))
     assert sorted(intent.name for intent in result.intents if isinstance(intent, Evict)) == gone
-
-
-# --- arguments ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("written", "read", "problems"),
-    [
-        pytest.param("", TdmArguments(), [], id="defaults"),
-        pytest.param(
-            "tdm.revocable-zone.a: 1:00-2:00, tdm.revocable-zone.b: 3:00-4:00, tdm.evict.period: 5m",
-            TdmArguments({"a": "1:00-2:00", "b": "3:00-4:00"}, "5m"),
-            [],
-            id="several zones",
-        ),
-        pytest.param("tdm.revocable-zone.a: soon", TdmArguments({"a": "soon"}), ["warning"], id="no hours"),
-        pytest.param("tdm.revocable-zone.a: 7", None, ["error"], id="a number (Better: rejected)"),
-        pytest.param("tdm.evict.period: often", TdmArguments(), ["warning"], id="no duration"),
-        pytest.param("tdm.evict.period: 0s", TdmArguments(), ["warning"], id="no period"),
-        pytest.param("tdm.time-zone: Mars/Base", None, ["error"], id="no such time zone"),
-        pytest.param("tdm.time-zone: ../../etc/passwd", None, ["error"], id="a path"),
-        pytest.param("tdm.evict.perod: 1m", TdmArguments(), ["warning"], id="unknown key"),
-    ],
-)
-def test_arguments(written: str, read: TdmArguments | None, problems: list[str]) -> None:
-    result = parse_conf(_conf(written), registry=registry())
-    assert [problem.severity for problem in result.problems] == problems
-    if read is None:
-        assert result.conf is None
-    else:
-        assert result.conf is not None
-        assert result.conf.tiers[0][0].arguments == read

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from capcard_sched.framework.api.node_view import Diagnosis
-from capcard_sched.framework.conf.scheduler_conf import parse_conf
 from capcard_sched.model.refusal import Code
-from capcard_sched.plugins.numa_aware.plugin import NumaAwareArguments, normalised
-from capcard_sched.testing import Harness, hooks_of, registry
+from capcard_sched.plugins.numa_aware.plugin import normalised
+from capcard_sched.testing import Harness, hooks_of
 from tests.unit.plugins.numa_aware.machines import (
     BEST_EFFORT,
     DECISION,
@@ -329,29 +328,6 @@ def test_w28_cpu_sets_are_handed_over_per_pod() -> None:
 
 
 # --- configuration ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("arguments", "weight"), [("", 1), ("weight: 10", 10), ("weight: 0", 0)])
-def test_arguments(arguments: str, weight: int) -> None:
-    h = cluster(conf(arguments))
-    assert h.plugin("numa-aware").arguments == NumaAwareArguments(weight)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ('weight: "5"', 'expected an integer, got the string "5"; the default is used'),
-        ("weight: 1.5", "expected an integer, got the number 1.5; the default is used"),
-        ("wieght: 5", 'plugin numa-aware has no argument "wieght"; it is ignored'),
-    ],
-)
-def test_a_wrong_argument_is_named_and_the_default_stays(arguments: str, message: str) -> None:
-    result = parse_conf(conf(arguments), registry=registry())
-    assert result.conf is not None
-    (problem,) = result.problems
-    assert problem.message == message
-    assert problem.path.startswith("tiers[0].plugins[0].arguments.w")
-    assert result.conf.tiers[0][0].arguments == NumaAwareArguments(1)
 
 
 def test_with_its_switches_off_it_rejects_nothing_and_still_counts() -> None:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from capcard_sched.framework.conf.scheduler_conf import parse_conf
 from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.annotations import (
     TASK_TOPOLOGY_AFFINITY,
@@ -15,8 +14,8 @@ from capcard_sched.model.annotations import (
     TASK_TOPOLOGY_TASK_ORDER,
 )
 from capcard_sched.model.task_topology import GROUPS_FORM, ORDER_FORM, TaskAffinityGroups
-from capcard_sched.plugins.task_topology import Relations, TaskTopologyArguments
-from capcard_sched.testing import Harness, registry
+from capcard_sched.plugins.task_topology import Relations
+from capcard_sched.testing import Harness
 from tests.unit.plugins.task_topology.world import World, conf, notes, snapshot
 
 
@@ -283,32 +282,3 @@ def test_a_corrected_topology_applies_from_the_next_session_on() -> None:
     w.h.node("n2", cpu="3")
     w.h.settle()
     assert set(w.h.binds.values()) == {"n2"}
-
-
-# --- arguments --------------------------------------------------------------------------------------------------------
-
-
-def test_arguments() -> None:
-    text = conf(**{"task-topology.weight": 7, "task-topology.count-running": True})
-    result = parse_conf(text, registry=registry())
-    assert result.conf is not None
-    assert not result.problems
-    assert result.conf.tiers[0][1].arguments == TaskTopologyArguments(7, True)
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "words"),
-    [
-        ("task-topology.weight", "7", "accepted: an integer"),
-        ("task-topology.weight", 1.5, "accepted: an integer"),
-        ("task-topology.count-running", "yes", "accepted: true or false"),
-        ("task-topology.wieght", 1, 'did you mean "task-topology.weight"?'),
-    ],
-)
-def test_a_wrong_argument_is_a_warning_with_its_place(key: str, value: object, words: str) -> None:
-    result = parse_conf(conf(**{key: value}), registry=registry())
-    assert result.conf is not None
-    (problem,) = result.problems
-    assert problem.path == f'tiers[0].plugins[1].arguments["{key}"]'
-    assert words in problem.render()
-    assert result.conf.tiers[0][1].arguments == TaskTopologyArguments()

@@ -1,0 +1,52 @@
+"""Arguments of plugins: `arguments.yaml` beside this file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pytest
+import yaml
+
+from capcard_sched.framework.conf.scheduler_conf import parse_conf
+from capcard_sched.testing import registry
+
+ROWS: Final = [
+    (plugin, *row)
+    for plugin, rows in yaml.safe_load(Path(__file__).with_name("arguments.yaml").read_text()).items()
+    for row in rows
+]
+PLACE: Final = "tiers[0].plugins[0].arguments"
+#: What the rows of a plugin add to: without it there is one more warning.
+BASES: Final = {"extender": {"extender.urlPrefix": "http://extender.example:8080", "extender.jobReadyVerb": "ready"}}
+
+
+def in_use(plugin: str, given: dict[str, Any]) -> tuple[Any, list[Any]]:
+    """The arguments by name as JSON has them, None for a rejected conf, and the problems."""
+    plugins = [{"name": plugin, "arguments": {**BASES.get(plugin, {}), **given}}]
+    result = parse_conf(json.dumps({"actions": "allocate", "tiers": [{"plugins": plugins}]}), registry=registry())
+    if result.conf is None:
+        return None, list(result.problems)
+    return json.loads(msgspec.json.encode(result.conf.tiers[0][0].arguments)), list(result.problems)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row[0]} {row[1]}"[:100])
+def test_an_argument_is_read_or_reported_with_its_place_and_the_rest_stays(row: Any) -> None:
+    plugin, given, path, words, expected = (*row, *(None, None, None)[len(row) - 2 :])
+    found, problems = in_use(plugin, given)
+    if path:
+        (problem,) = problems
+        assert problem.path == PLACE + path
+        assert problem.severity == ("error" if expected == "rejected" else "warning")
+        for word in [words] if isinstance(words, str) else words:
+            assert word in problem.render()
+    else:
+        assert problems == []
+    if expected == "rejected":
+        assert found is None
+        return
+    default = in_use(plugin, {})[0] if given else {}
+    used = {name: value for name, value in found.items() if name not in default or value != default[name]}
+    assert used == ((expected or {}) if path else given if expected is None else expected)
