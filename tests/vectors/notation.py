@@ -9,6 +9,8 @@ that is indented continues the one before.
   pod that requests a share. A bare word is the phase of a pod or group, the state of a queue, the card of a gpu_node.
 * `2*NVIDIA-H200` on a pod: two cards, and the name of the card. On a gpu_node: a card and its count.
 * `cpu=2`, `memory=1Gi`, `gpu=2` on a pod: its requests; `+` and `-`: a switch on or off (`-reclaimable`).
+* `whole p 6`: a Guaranteed pod of six CPUs (`whole p a:6,b:2`: of two containers) that may name a `policy`; `numa n
+  free=0-3 pods=p`: the Numatopology of a node and the pods that it shows.
 * `object x kind=ResourceQuota spec={...}`: an object as the API server sends it. `usage n1 cpu=40`: a measured load.
 * In `affinity` and spread constraints: `required` and `preferred` (DuringSchedulingIgnoredDuringExecution), `per: zone`
   for a topologyKey, `of: {app: web}` for a labelSelector of matchLabels.
@@ -29,6 +31,7 @@ from capcard_sched.model import deltas
 from capcard_sched.model.kinds import KINDS
 from capcard_sched.model.usage import NodeUsage
 from tests.unit.plugins.deviceshare.cluster import SharedCardObjects
+from tests.unit.plugins.numa_aware.machines import POLICY, SINGLE, container, numatopology
 
 #: Short names of arguments.
 ALIASES: Final = {
@@ -65,6 +68,28 @@ class VectorHarness(SharedCardObjects):
     def delete_object(self, name: str, *, kind: str, namespace: str = "") -> None:
         """Delete an object."""
         self.apply(deltas.ObjectGone(kind, namespace, name))
+
+    def numa(
+        self,
+        node: str,
+        *,
+        free: str | bool = "0-15",
+        policy: str = SINGLE,
+        manager: str = "static",
+        pods: str = "",
+        **more: Any,
+    ) -> None:
+        """Add or replace the Numatopology of a node (`-free`: without CPUs); `pods`: by UID, or `default/p` by name."""
+        found = [name.partition("/") for name in pods.split(",") if name]
+        shown = [{"namespace": one, "name": two} if two else {"uid": f"default-{one}-uid"} for one, _, two in found]
+        given = free if isinstance(free, str) else None
+        self.apply(numatopology(node, given, policy, manager=manager, pods=tuple(shown), **more))
+
+    def whole(self, name: str, cpus: Any, *, policy: str = "", **more: Any) -> None:
+        """A Guaranteed pod."""
+        parts = [part.rpartition(":") for part in str(cpus).split(",")]
+        more["containers"] = [container(one or "main", count) for one, _, count in parts]
+        self.pod(name, annotations={POLICY: policy} if policy else {}, **more)
 
     def resource_quota(self, name: str, *, hard: Mapping[str, str], used: Mapping[str, str] | None = None) -> None:
         """Add or replace a ResourceQuota; without `used` its controller has not seen it."""
@@ -159,7 +184,7 @@ def _calls(tokens: list[str]) -> list[Call]:
     if not subject:
         raise ValueError("no name")
     owner = ""
-    if verb in ("pod", "share", "group") and "/" in subject:
+    if verb in ("pod", "share", "whole", "group") and "/" in subject:
         owner, _, subject = subject.partition("/")
         kwargs["queue" if verb == "group" else "group"] = None if owner == "-" else owner
     for token in rest:
@@ -202,7 +227,7 @@ def _bare(verb: str, token: str, kwargs: dict[str, Any], args: list[Any]) -> Non
     if verb in ("pod", "gpu_node") and star:
         kwargs["cards" if verb == "pod" else "count"] = int(count)
         kwargs["card"] = card
-    elif verb in ("pod", "group") or (verb == "share" and not token.isdigit()):
+    elif verb in ("pod", "group") or (verb in ("share", "whole") and token.istitle()):
         kwargs["phase"] = token
     elif verb == "queue":
         kwargs["state"] = token

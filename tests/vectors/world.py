@@ -18,6 +18,7 @@ from capcard_sched.framework.explain.diagnose import diagnose_job
 from capcard_sched.framework.session.session import Session
 from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.job import Task
+from capcard_sched.model.numa import format_cpus
 from capcard_sched.model.refusal import Code, Refusal
 from capcard_sched.testing import hooks_of
 from tests.accounting import rebuilt, recorded
@@ -27,6 +28,7 @@ from tests.vectors.plugins import PLUGINS
 
 #: What a session decides; absent in an expectation: nothing is decided.
 DECISIONS: Final = ("bind", "evict")
+_MARKS: Final = {Code.UNSCHEDULABLE: " (may help)", Code.ERROR: " (error)"}
 _ORDER: Final = {"job_order", "queue_order", "task_order"}
 
 
@@ -120,7 +122,7 @@ class World:
         """The answer of a plugin in an open session (`gang.preemptable p0 [p1 p2]`), or of all tiers (`session.`).
 
         `predicates.filter p`: the nodes that the plugin rejects by reason. `nodeorder.score p [n1 n2]`: the sum of its
-        scores by node, of all nodes or of candidates.
+        scores by node, of all nodes or of candidates. `numa-aware.cpus n`: the CPUs of claims, and those left.
         """
         session = self._open()
         called, *words = question.replace("[", " [ ").replace("]", " ] ").split()
@@ -131,6 +133,8 @@ class World:
         if hook in ("filter", "score"):
             signature: PodSignature = self._argument(session, "signature", words.pop(0))
             return getattr(self, f"_{hook}")(session, self.harness.plugin(plugin), signature, words[1:-1])
+        if hook == "cpus":
+            return self._cpus(words[0])
         found = getattr(self.harness.plugin(plugin), hook)
         if hook in _ORDER:
             return self._in_order(found, hook, words)
@@ -148,6 +152,14 @@ class World:
         name, _, pod = subject.partition("/")
         found = diagnose_job(self.harness.core.snapshot(), self.harness.job(name), pod=pod)
         return f"{found.stage}: {found.summary}"
+
+    def _cpus(self, node: str) -> str:
+        """CPUs of a node by pod, and those that are free."""
+        known = self.harness.plugin("numa-aware")._rows._nodes.get(node)
+        if known is None:
+            return "nothing is kept"
+        claims = {self.harness.state.tasks[uid].name: claim.plan.cpus for uid, claim in known.claims.items()}
+        return " ".join(f"{name}:{format_cpus(cpus)}" for name, cpus in {**claims, "free": known.available}.items())
 
     def try_out(self, text: str) -> None:
         """Operations on a statement of the open session.
@@ -206,7 +218,7 @@ class World:
         return task
 
     def _filter(self, session: Session, plugin: Plugin, signature: PodSignature, _: Sequence[str]) -> dict[str, str]:
-        """Nodes by the reasons against them; `may help`: a reason that evictions may remove."""
+        """Nodes by the reasons against them; `may help`: evictions may remove it; `error`: an object is wrong."""
         hooks, rows = hooks_of(plugin, signature), session.all_rows()
         found: dict[str, list[str]] = {}
         at_once = FilterResult(len(rows))
@@ -220,7 +232,7 @@ class World:
             full = rows.future_idle[row, 2] < 1
             assert (at_once.ok[row] and not full) == (not diagnosis.reasons and not full), name
             if diagnosis.reasons:
-                mark = " (may help)" if diagnosis.codes[0] == Code.UNSCHEDULABLE else ""
+                mark = _MARKS.get(Code(int(diagnosis.codes[0])), "")
                 found.setdefault("; ".join(diagnosis.reasons) + mark, []).append(name)
         return {reason: packed(alike) for reason, alike in found.items()}
 
