@@ -14,7 +14,7 @@ from capcard_sched.framework.conf.scheduler_conf import parse_conf
 from capcard_sched.testing import registry
 
 ROWS: Final = [
-    (plugin, *row)
+    [plugin, *row]
     for plugin, rows in yaml.safe_load(Path(__file__).with_name("arguments.yaml").read_text()).items()
     for row in rows
 ]
@@ -33,20 +33,17 @@ def in_use(plugin: str, given: dict[str, Any]) -> tuple[Any, list[Any]]:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row[0]} {row[1]}"[:100])
-def test_an_argument_is_read_or_reported_with_its_place_and_the_rest_stays(row: Any) -> None:
-    plugin, given, path, words, expected = (*row, *(None, None, None)[len(row) - 2 :])
+def test_an_argument_is_read_or_reported_with_its_place_and_the_rest_stays(row: list[Any]) -> None:
+    plugin, given, *more = row
+    place, words, expected = (*more, {})[:3] if more else ("", "", given)
     found, problems = in_use(plugin, given)
-    if path:
-        (problem,) = problems
-        assert problem.path == PLACE + path
+    assert [problem.path for problem in problems] == [PLACE + place] * bool(place)
+    for problem in problems:
         assert problem.severity == ("error" if expected == "rejected" else "warning")
         for word in [words] if isinstance(words, str) else words:
             assert word in problem.render()
-    else:
-        assert problems == []
     if expected == "rejected":
         assert found is None
         return
-    default = in_use(plugin, {})[0] if given else {}
-    used = {name: value for name, value in found.items() if name not in default or value != default[name]}
-    assert used == ((expected or {}) if path else given if expected is None else expected)
+    default: dict[str, Any] = in_use(plugin, {})[0] if given else {}
+    assert {name: value for name, value in found.items() if value != default.get(name, ...)} == expected
