@@ -84,7 +84,7 @@ def test_a_command_prints(case: dict[str, Any], tmp_path: Path, capsys: pytest.C
         if {"json", "items", "pick"} & set(step):
             check_document(step, json.loads(out))
         elif status == 2:
-            assert out == "" or {"all", "lines", "out", "found"} & set(step)
+            assert out == "" or {"all", "lines", "out", "ordered", "found"} & set(step)
 
 
 def check_text(step: dict[str, Any], out: str) -> None:
