@@ -240,6 +240,15 @@ class Proxy:
 
         return self._add(Fault(verb, path, nth, times), action)
 
+    def harm(self, verb: str, path: str, how: int | str, *, times: int | None = 1) -> Fault:
+        """A fault by its name: a status, `done 504` (as by `replace_answer`), `lost` or `reset`."""
+        if how == "reset":
+            return self.reset(verb, path, times=times)
+        if how == "lost":
+            return self.lose_answer(verb, path, times=times)
+        done, _, status = str(how).rpartition(" ")
+        return (self.replace_answer if done else self.answer)(verb, path, int(status), times=times)
+
     # --- faults of watches --------------------------------------------------------------------------------------------
 
     def cut(self, path: str, *, nth: int = 1, times: int | None = 1) -> Fault:

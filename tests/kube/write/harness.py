@@ -14,8 +14,8 @@ from capcard_sched.kube.connection import load_connection
 from capcard_sched.kube.instrumentation import Observer
 from capcard_sched.kube.writes.api_writer import ApiWriter
 from capcard_sched.kube.writes.binder import PreBind
-from capcard_sched.model.deltas import Delta
-from capcard_sched.model.intents import Bind, Evict
+from capcard_sched.model.deltas import BindFailed, Delta
+from capcard_sched.model.intents import Bind, Evict, Intent
 from tests.controlplane.cluster import Cluster, Manifest
 from tests.controlplane.proxy import Exchange, Proxy
 
@@ -128,6 +128,26 @@ class Harness:
 
     # --- queries of tests -------------------------------------------------------------------------------------------
 
+    def submit(self, *intents: Intent) -> None:
+        """Hand over intents of a session."""
+        self.effects.submit(intents)
+
+    async def write(self, *intents: Intent, within: float = 10.0) -> None:
+        """Hand over intents and wait until everything is written."""
+        self.submit(*intents)
+        await self.quiet(within)
+
+    def reset(self) -> None:
+        """The lease is lost."""
+        self.effects.reset()
+
+    async def refusal(self, within: float = 15.0) -> BindFailed:
+        """The delta of the only binding that failed."""
+        await self.until(lambda: self.deltas, "the refusal", within)
+        (failed,) = self.deltas
+        assert isinstance(failed, BindFailed)
+        return failed
+
     async def until(self, check: Callable[[], Any], what: str, within: float = 10.0) -> Any:
         """Wait for a callback or a write of the ApiWriter."""
         try:
@@ -149,16 +169,20 @@ class Harness:
         return [event for event in await self.cluster.list("events", namespace=namespace) if event["reason"] == reason]
 
 
+def ids(made: Manifest) -> tuple[str, str, str]:
+    """Namespace, name and uid of an object as the API server returned it."""
+    meta = made["metadata"]
+    return meta.get("namespace", ""), meta["name"], meta["uid"]
+
+
 def bind_of(pod: Manifest, node: str = "n1", **annotations: str) -> Bind:
-    """A binding of a pod as the API server returned it."""
-    meta = pod["metadata"]
-    return Bind(meta["namespace"], meta["name"], meta["uid"], node, annotations)
+    """A binding of a pod."""
+    return Bind(*ids(pod), node, annotations)
 
 
 def evict_of(pod: Manifest, reason: str = "preempt") -> Evict:
-    """An eviction of a pod as the API server returned it."""
-    meta = pod["metadata"]
-    return Evict(meta["namespace"], meta["name"], meta["uid"], reason, reason)
+    """An eviction of a pod."""
+    return Evict(*ids(pod), reason, reason)
 
 
 def condition(pod: Manifest, type: str) -> Manifest:

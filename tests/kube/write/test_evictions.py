@@ -12,7 +12,7 @@ from capcard_sched.model.intents import Evict
 from tests.controlplane.cluster import Cluster, Manifest, RequestError
 from tests.controlplane.manifests import gang, node, pod
 from tests.controlplane.proxy import Proxy
-from tests.kube.write.harness import Harness, condition, evict_of
+from tests.kube.write.harness import Harness, condition, evict_of, ids
 
 DELETE = "/pods/p$"
 
@@ -35,48 +35,36 @@ async def running(cluster: Cluster, name: str = "p", **rest: object) -> Manifest
     return made
 
 
-def budget(name: str, **spec: object) -> Manifest:
-    selector = {"matchLabels": {"app": "guarded"}}
-    meta = {"name": name}
-    return {
-        "apiVersion": "policy/v1",
-        "kind": "PodDisruptionBudget",
-        "metadata": meta,
-        "spec": {"selector": selector, **spec},
-    }
-
-
 async def test_an_evicted_pod_shows_the_reason_and_terminates_with_its_own_grace_period(
-    cluster: Cluster, proxy: Proxy
+    cluster: Cluster, effects: Harness
 ) -> None:
     await cluster.create(node("n1"))
     group, member = gang("g", 1, grace=60)
     group = await cluster.create(group)
     made = await cluster.create(member)
     await cluster.bind("g-0", "n1")
-    async with Harness(cluster, proxy) as effects:
-        effects.effects.submit([evict_of(made, "reclaim")])
-        assert effects.effects.backlog()["evict"] == 1
-        await effects.quiet()
-        assert effects.observer.evictions == [("evicted", "g-0", 200)]
-        assert effects.deltas == []
-        found = await cluster.get("pods", "g-0")
-        assert found["metadata"]["deletionGracePeriodSeconds"] == 60
-        message = "Pod is evicted, because of reclaim"
-        ready, target = condition(found, "Ready"), condition(found, "DisruptionTarget")
-        assert (ready["status"], ready["reason"], ready["message"]) == ("False", "Evict", message)
-        assert (target["status"], target["reason"]) == ("True", "PreemptionByScheduler")
-        assert target["message"] == "capcard-sched: preempting to accommodate a higher priority pod"
-        assert ready["lastTransitionTime"]
-        assert condition(found, "PodScheduled")["status"] == "True", "other conditions stay"
-        events = {event["involvedObject"]["kind"]: event for event in await effects.events("Evict")}
-        assert (events["Pod"]["type"], events["Pod"]["message"]) == ("Warning", message)
-        assert (events["PodGroup"]["type"], events["PodGroup"]["message"]) == ("Normal", "reclaim")
-        assert events["PodGroup"]["involvedObject"]["uid"] == group["metadata"]["uid"]
+    effects.submit(evict_of(made, "reclaim"))
+    assert effects.effects.backlog()["evict"] == 1
+    await effects.quiet()
+    assert effects.observer.evictions == [("evicted", "g-0", 200)]
+    assert effects.deltas == []
+    found = await cluster.get("pods", "g-0")
+    assert found["metadata"]["deletionGracePeriodSeconds"] == 60
+    message = "Pod is evicted, because of reclaim"
+    ready, target = condition(found, "Ready"), condition(found, "DisruptionTarget")
+    assert (ready["status"], ready["reason"], ready["message"]) == ("False", "Evict", message)
+    assert (target["status"], target["reason"]) == ("True", "PreemptionByScheduler")
+    assert target["message"] == "capcard-sched: preempting to accommodate a higher priority pod"
+    assert ready["lastTransitionTime"]
+    assert condition(found, "PodScheduled")["status"] == "True", "other conditions stay"
+    events = {event["involvedObject"]["kind"]: event for event in await effects.events("Evict")}
+    assert (events["Pod"]["type"], events["Pod"]["message"]) == ("Warning", message)
+    assert (events["PodGroup"]["type"], events["PodGroup"]["message"]) == ("Normal", "reclaim")
+    assert events["PodGroup"]["involvedObject"]["uid"] == group["metadata"]["uid"]
 
 
 async def test_an_eviction_for_another_pod_emits_its_event_on_the_pod_and_not_on_its_group(
-    cluster: Cluster, proxy: Proxy
+    cluster: Cluster, effects: Harness
 ) -> None:
     """The framework emits the event of the PodGroup, once for all victims of one preemptor."""
     await cluster.create(node("n1"))
@@ -84,98 +72,80 @@ async def test_an_eviction_for_another_pod_emits_its_event_on_the_pod_and_not_on
     await cluster.create(group)
     made = await cluster.create_all(members)
     await asyncio.gather(cluster.bind("g-0", "n1"), cluster.bind("g-1", "n1"))
-    async with Harness(cluster, proxy) as effects:
-        effects.effects.submit(together(*made))
-        await effects.quiet()
-        reported = sorted(event["involvedObject"]["name"] for event in await effects.events("Evict"))
+    await effects.write(*together(*made))
+    reported = sorted(event["involvedObject"]["name"] for event in await effects.events("Evict"))
     assert reported == ["g-0", "g-1"]
 
 
-async def test_a_pod_whose_conditions_are_already_set_is_deleted_all_the_same(cluster: Cluster, proxy: Proxy) -> None:
-    made = await running(cluster)
-    refused = proxy.answer("DELETE", DELETE, 403)
-    async with Harness(cluster, proxy) as effects:
-        effects.effects.submit([evict_of(made)])
-        await effects.until(lambda: effects.deltas, "the refusal")
-        assert refused.strikes == 1
-        assert condition(await cluster.get("pods", "p"), "DisruptionTarget")["status"] == "True"
-        effects.effects.submit([evict_of(made)])
-        await effects.quiet()
-    assert "deletionTimestamp" in (await cluster.get("pods", "p"))["metadata"]
-
-
-async def test_a_pod_that_is_leaving_already_is_not_deleted_twice(cluster: Cluster, proxy: Proxy) -> None:
+async def test_a_pod_that_is_leaving_already_is_not_deleted_twice(cluster: Cluster, effects: Harness) -> None:
     made = await running(cluster)
     await cluster.delete("pods", "p", grace=45)
-    async with Harness(cluster, proxy) as effects:
-        effects.effects.submit([evict_of(made)])
-        await effects.quiet()
-        assert effects.observer.evictions == [("evicted", "p", 200)]
-        assert effects.requests("DELETE", "/pods/p") == []
+    await effects.write(evict_of(made))
+    assert effects.observer.evictions == [("evicted", "p", 200)]
+    assert effects.requests("DELETE", "/pods/p") == []
     assert (await cluster.get("pods", "p"))["metadata"]["deletionGracePeriodSeconds"] == 45
 
 
-@pytest.mark.parametrize("fault", ["reset", "lost", "429", "500", "503"])
-async def test_a_deletion_without_a_definite_response_is_sent_again(cluster: Cluster, proxy: Proxy, fault: str) -> None:
+@pytest.mark.parametrize(
+    ("verb", "how", "times"),
+    [
+        *(("DELETE", how, 2) for how in ("reset", 429, 500, 503)),
+        ("DELETE", "lost", 1),
+        ("POST", 429, 2),
+        ("POST", 429, 0),
+        ("PATCH", 403, None),
+    ],
+)
+async def test_an_eviction_goes_on_over_faults_by_deletion_or_by_the_eviction_api(
+    cluster: Cluster, proxy: Proxy, verb: str, how: int | str, times: int | None
+) -> None:
     made = await running(cluster)
-    if fault == "reset":
-        proxy.reset("DELETE", DELETE, times=2)
-    elif fault == "lost":
-        proxy.lose_answer("DELETE", DELETE)
-    else:
-        proxy.answer("DELETE", DELETE, int(fault), times=2)
-    async with Harness(cluster, proxy) as effects:
-        effects.effects.submit([evict_of(made)])
-        await effects.quiet()
-        assert effects.observer.evictions == [("evicted", "p", 200)]
-        assert len(effects.requests("PATCH", "/pods/p/status")) == 1, "what was done is not done again"
-        assert effects.deltas == []
-    assert "deletionTimestamp" in (await cluster.get("pods", "p"))["metadata"]
+    proxy.harm(verb, {"DELETE": DELETE, "POST": "/eviction$", "PATCH": "/pods/p/status"}[verb], how, times=times)
+    async with Harness(cluster, proxy, use_eviction_api=verb == "POST") as effects:
+        await effects.write(evict_of(made))
+    assert (effects.observer.evictions, effects.deltas) == ([("evicted", "p", 200)], [])
+    assert len(effects.requests("PATCH", "/pods/p/status")) == 1, "what was done is not done again"
+    assert bool(effects.requests("POST", "/eviction")) is not bool(effects.requests("DELETE", "/pods/p"))
+    assert len(await effects.events("Evict")) == 1
+    found = await cluster.get("pods", "p")
+    assert found["metadata"]["deletionGracePeriodSeconds"] == 60
+    assert condition(found, "DisruptionTarget").get("reason") == (None if verb == "PATCH" else "PreemptionByScheduler")
+    assert (("PodCondition", 403) in effects.observer.writes) is (verb == "PATCH")
 
 
 @pytest.mark.parametrize("status", [400, 403, 422])
 async def test_a_refused_deletion_gives_the_task_back_and_a_repeated_one_later(
-    cluster: Cluster, proxy: Proxy, status: int
+    cluster: Cluster, proxy: Proxy, status: int, effects: Harness
 ) -> None:
     made = await running(cluster)
-    proxy.answer("DELETE", DELETE, status, message="not this one", times=None)
+    proxy.answer("DELETE", DELETE, status, message="not this one", times=2)
     loop = asyncio.get_running_loop()
-    async with Harness(cluster, proxy) as effects:
-        started = loop.time()
-        effects.effects.submit([evict_of(made)])
-        await effects.until(lambda: effects.deltas, "the refusal")
-        assert loop.time() - started < 1.0
-        failed = EvictFailed(cluster.namespace, "p", made["metadata"]["uid"], "not this one")
-        assert effects.deltas == [failed]
-        effects.effects.submit([evict_of(made)])
-        await effects.until(lambda: len(effects.observer.evictions) == 2, "the second refusal")
-        again = loop.time()
-        await effects.until(lambda: len(effects.deltas) == 2, "its delivery")
-        assert loop.time() - again > 0.8
-        assert effects.deltas[1] == failed
-        assert effects.observer.evictions == [("failed", "p", status)] * 2
-        assert await effects.events("Evict") == [], "an eviction that did not happen has no event"
+    started = loop.time()
+    effects.submit(evict_of(made))
+    await effects.until(lambda: effects.deltas, "the refusal")
+    assert loop.time() - started < 1.0
+    failed = EvictFailed(*ids(made), "not this one")
+    assert effects.deltas == [failed]
+    effects.submit(evict_of(made))
+    await effects.until(lambda: len(effects.observer.evictions) == 2, "the second refusal")
+    again = loop.time()
+    await effects.until(lambda: len(effects.deltas) == 2, "its delivery")
+    assert loop.time() - again > 0.8
+    assert effects.deltas[1] == failed
+    assert effects.observer.evictions == [("failed", "p", status)] * 2
+    assert await effects.events("Evict") == [], "an eviction that did not happen has no event"
+    assert condition(await cluster.get("pods", "p"), "DisruptionTarget")["status"] == "True"
+    await effects.write(evict_of(made))
+    assert "deletionTimestamp" in (await cluster.get("pods", "p"))["metadata"], "with the conditions of before"
 
 
-async def test_server_errors_for_ever_end_as_a_refusal(cluster: Cluster, proxy: Proxy) -> None:
+async def test_server_errors_for_ever_end_as_a_refusal(cluster: Cluster, proxy: Proxy, effects: Harness) -> None:
     made = await running(cluster)
     proxy.answer("DELETE", DELETE, 500, message="no", times=None)
-    async with Harness(cluster, proxy) as effects:
-        effects.effects.submit([evict_of(made)])
-        await effects.until(lambda: effects.deltas, "the refusal", within=15)
-        assert isinstance(effects.deltas[0], EvictFailed)
-        assert len(effects.requests("DELETE", "/pods/p")) == 5
-
-
-async def test_conditions_that_are_refused_do_not_hold_the_eviction_up(cluster: Cluster, proxy: Proxy) -> None:
-    made = await running(cluster)
-    proxy.answer("PATCH", "/pods/p/status", 403, message="no patch for you", times=None)
-    async with Harness(cluster, proxy) as effects:
-        effects.effects.submit([evict_of(made)])
-        await effects.quiet()
-        assert effects.observer.evictions == [("evicted", "p", 200)]
-        assert ("PodCondition", 403) in effects.observer.writes
-    assert "deletionTimestamp" in (await cluster.get("pods", "p"))["metadata"]
+    effects.submit(evict_of(made))
+    await effects.until(lambda: effects.deltas, "the refusal", within=15)
+    assert isinstance(effects.deltas[0], EvictFailed)
+    assert len(effects.requests("DELETE", "/pods/p")) == 5
 
 
 @pytest.mark.parametrize("api", [False, True])
@@ -188,10 +158,10 @@ async def test_a_successor_of_the_same_name_is_neither_marked_nor_deleted(
     if successor:
         await running(cluster)
     async with Harness(cluster, proxy, use_eviction_api=api, timeout=30.0) as effects:
-        effects.effects.submit([evict_of(made)])
+        effects.submit(evict_of(made))
         # The eviction API retries a conflict for ten seconds before it returns it.
         await effects.until(lambda: effects.deltas, "the outcome", within=25)
-        assert effects.deltas == [ObjectGone("Pod", cluster.namespace, "p", made["metadata"]["uid"])]
+        assert effects.deltas == [ObjectGone("Pod", *ids(made))]
         await effects.quiet()
     if successor:
         found = await cluster.get("pods", "p")
@@ -199,26 +169,14 @@ async def test_a_successor_of_the_same_name_is_neither_marked_nor_deleted(
         assert condition(found, "DisruptionTarget") == {}
 
 
-async def test_by_the_eviction_api_a_pod_is_evicted_with_the_same_messages(cluster: Cluster, proxy: Proxy) -> None:
-    made = await running(cluster)
-    async with Harness(cluster, proxy, use_eviction_api=True) as effects:
-        effects.effects.submit([evict_of(made)])
-        await effects.quiet()
-        assert effects.observer.evictions == [("evicted", "p", 200)]
-        assert len(effects.requests("POST", "/pods/p/eviction")) == 1
-        assert effects.requests("DELETE", "/pods/p") == []
-        found = await cluster.get("pods", "p")
-        assert found["metadata"]["deletionGracePeriodSeconds"] == 60
-        assert condition(found, "DisruptionTarget")["reason"] == "PreemptionByScheduler"
-        assert len(await effects.events("Evict")) == 1
-
-
 async def guarded(cluster: Cluster, name: str = "p") -> Manifest:
     """A running pod that a budget protects."""
     made = await running(cluster, name, labels={"app": "guarded"})
-    await cluster.create(budget("all-of-them", minAvailable=1))
+    meta, spec = {"name": "all"}, {"selector": {"matchLabels": {"app": "guarded"}}, "minAvailable": 1}
+    guard = await cluster.create(
+        {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": meta, "spec": spec}
+    )
     # Without its controller a budget allows nothing; the server sends Retry-After until the controller has seen it.
-    guard = await cluster.get("poddisruptionbudgets", "all-of-them")
     guard["status"] = {
         "observedGeneration": guard["metadata"]["generation"],
         "disruptionsAllowed": 0,
@@ -227,20 +185,15 @@ async def guarded(cluster: Cluster, name: str = "p") -> Manifest:
         "expectedPods": 1,
     }
     await cluster.update(guard, subresource="status")
-    await cluster.patch(
-        "pods",
-        name,
-        {"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}},
-        subresource="status",
-        strategy="strategic-merge",
-    )
+    ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    await cluster.patch("pods", name, {"status": ready}, subresource="status", strategy="strategic-merge")
     return made
 
 
 async def test_a_pod_that_its_disruption_budget_protects_is_left_as_it_was(cluster: Cluster, proxy: Proxy) -> None:
     made = await guarded(cluster)
     async with Harness(cluster, proxy, use_eviction_api=True) as effects:
-        effects.effects.submit([evict_of(made)])
+        effects.submit(evict_of(made))
         await effects.until(lambda: effects.deltas, "the refusal")
         (failed,) = effects.deltas
         assert isinstance(failed, EvictFailed)
@@ -259,8 +212,7 @@ async def test_by_the_eviction_api_all_victims_of_one_pod_are_dry_run_first(clus
     p, q, r = [await running(cluster, name) for name in "pqr"]
     proxy.answer("POST", "/pods/q/eviction", 503, times=2)
     async with Harness(cluster, proxy, use_eviction_api=True) as effects:
-        effects.effects.submit([*together(p, q), *together(r, by="x/other")])
-        await effects.quiet()
+        await effects.write(*together(p, q), *together(r, by="x/other"))
         assert sorted(effects.observer.evictions) == [("evicted", name, 200) for name in "pqr"]
         assert effects.deltas == []
         posts = effects.requests("POST", "/eviction")
@@ -274,8 +226,7 @@ async def test_no_victim_of_a_pod_is_evicted_when_one_of_them_is_protected(clust
     made = [await running(cluster, "p"), await guarded(cluster, "q"), await running(cluster, "r")]
     other = await running(cluster, "s")
     async with Harness(cluster, proxy, use_eviction_api=True) as effects:
-        effects.effects.submit([*together(*made), *together(other, by="x/other")])
-        await effects.quiet()
+        await effects.write(*together(*made), *together(other, by="x/other"))
         await effects.until(lambda: len(effects.deltas) == 3, "the refusals")
         assert sorted(effects.observer.evictions) == [
             ("evicted", "s", 200),
@@ -295,34 +246,24 @@ async def test_a_victim_that_is_gone_does_not_block_the_other_evictions(cluster:
     p, q = [await running(cluster, name) for name in "pq"]
     await cluster.delete("pods", "q")
     async with Harness(cluster, proxy, use_eviction_api=True, timeout=30.0) as effects:
-        effects.effects.submit(together(p, q))
-        await effects.quiet(within=25)
+        await effects.write(*together(p, q), within=25)
         assert effects.observer.evictions == [("evicted", "p", 200)]
-        assert effects.deltas == [ObjectGone("Pod", cluster.namespace, "q", q["metadata"]["uid"])]
+        assert effects.deltas == [ObjectGone("Pod", *ids(q))]
 
 
-async def test_a_busy_server_is_no_disruption_budget(cluster: Cluster, proxy: Proxy) -> None:
-    made = await running(cluster)
-    proxy.answer("POST", "/pods/p/eviction", 429, times=2)
-    async with Harness(cluster, proxy, use_eviction_api=True) as effects:
-        effects.effects.submit([evict_of(made)])
-        await effects.quiet()
-        assert effects.observer.evictions == [("evicted", "p", 200)]
-        assert effects.deltas == []
-
-
-async def test_without_the_lease_an_eviction_stops_between_its_two_writes(cluster: Cluster, proxy: Proxy) -> None:
+async def test_without_the_lease_an_eviction_stops_between_its_two_writes(
+    cluster: Cluster, proxy: Proxy, effects: Harness
+) -> None:
     made = await running(cluster)
     slow = proxy.delay("PATCH", "/pods/p/status", 0.3)
-    async with Harness(cluster, proxy) as effects:
-        effects.effects.submit([evict_of(made)])
-        await slow.struck()
-        effects.leads = False
-        await effects.until(lambda: effects.requests("PATCH", "/pods/p/status"), "the first write")
-        await asyncio.sleep(0.3)
-        assert effects.requests("DELETE", "/pods/p") == []
-        effects.effects.reset()
-        effects.leads = True
-        await asyncio.sleep(0.3)
-        assert effects.requests("DELETE", "/pods/p") == []
+    effects.submit(evict_of(made))
+    await slow.struck()
+    effects.leads = False
+    await effects.until(lambda: effects.requests("PATCH", "/pods/p/status"), "the first write")
+    await asyncio.sleep(0.3)
+    assert effects.requests("DELETE", "/pods/p") == []
+    effects.reset()
+    effects.leads = True
+    await asyncio.sleep(0.3)
+    assert effects.requests("DELETE", "/pods/p") == []
     assert "deletionTimestamp" not in (await cluster.get("pods", "p"))["metadata"]

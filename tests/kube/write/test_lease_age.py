@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TypeAlias
+from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from capcard_sched.kube.client import Client
@@ -24,59 +24,26 @@ from capcard_sched.model.intents import (
     UpdatePodGroup,
     UpdateQueueStatus,
 )
-from tests.controlplane.cluster import Cluster
+from tests.controlplane.cluster import Cluster, Manifest
 from tests.controlplane.manifests import node, pod, pod_group, queue
 from tests.controlplane.proxy import Exchange, Proxy
-from tests.kube.write.harness import Harness, bind_of, evict_of
+from tests.kube.write.harness import Harness, bind_of, evict_of, ids
 
-Prepare: TypeAlias = Callable[[Cluster], Awaitable[Intent]]
 #: One request in so many seconds: time enough to lose a lease while one waits for its turn.
 _TURN = 0.3
-
-
-async def _binding(cluster: Cluster) -> Intent:
-    return bind_of(await cluster.create(pod("p")))
-
-
-async def _volume(cluster: Cluster) -> Intent:
-    bind = bind_of(await cluster.create(pod("p")))
-    return Bind(bind.namespace, bind.name, bind.uid, bind.node, volumes=(ClaimBinding("c", "v"),))
-
-
-async def _eviction(cluster: Cluster) -> Intent:
-    made = await cluster.create(pod("p", grace=60))
-    await cluster.bind("p", "n1")
-    return evict_of(made)
-
-
-async def _condition(cluster: Cluster) -> Intent:
-    meta = (await cluster.create(pod("p")))["metadata"]
-    return UpdatePodCondition(meta["namespace"], "p", meta["uid"], "Unschedulable", "no free node")
-
-
-async def _group_status(cluster: Cluster) -> Intent:
-    meta = (await cluster.create(pod_group("g")))["metadata"]
-    return UpdatePodGroup(meta["namespace"], "g", meta["uid"], "Inqueue", 0, 0, 0, ())
-
-
-async def _group_annotation(cluster: Cluster) -> Intent:
-    meta = (await cluster.create(pod_group("g")))["metadata"]
-    return AnnotatePodGroup(meta["namespace"], "g", meta["uid"], {"a": "b"})
-
-
-async def _queue_status(cluster: Cluster) -> Intent:
-    await cluster.create(queue(cluster.namespace))
-    return UpdateQueueStatus(cluster.namespace, {"cpu": "1"})
-
-
-async def _queue_annotation(cluster: Cluster) -> Intent:
-    await cluster.create(queue(cluster.namespace))
-    return AnnotateQueue(cluster.namespace, {"a": "b"})
-
-
-async def _event(cluster: Cluster) -> Intent:
-    meta = (await cluster.create(pod("p")))["metadata"]
-    return EmitEvent(ObjectRef("Pod", meta["namespace"], "p", meta["uid"]), "Normal", "Told", "so")
+#: A write about pod p, PodGroup g or queue q as the API server returned them.
+WRITES: dict[str, Callable[[Manifest, Manifest, str], Intent]] = {
+    "binding": lambda p, g, q: bind_of(p),
+    "volume": lambda p, g, q: msgspec.structs.replace(bind_of(p), volumes=(ClaimBinding("c", "v"),)),
+    "eviction by deletion": lambda p, g, q: evict_of(p),
+    "eviction by the API": lambda p, g, q: evict_of(p),
+    "pod condition": lambda p, g, q: UpdatePodCondition(*ids(p), "Unschedulable", "no free node"),
+    "PodGroup status": lambda p, g, q: UpdatePodGroup(*ids(g), "Inqueue", 0, 0, 0, ()),
+    "PodGroup annotation": lambda p, g, q: AnnotatePodGroup(*ids(g), {"a": "b"}),
+    "queue status": lambda p, g, q: UpdateQueueStatus(q, {"cpu": "1"}),
+    "queue annotation": lambda p, g, q: AnnotateQueue(q, {"a": "b"}),
+    "event": lambda p, g, q: EmitEvent(ObjectRef("Pod", *ids(p)), "Normal", "Told", "so"),
+}
 
 
 async def _settle(client: Client, bind: Bind) -> None:
@@ -84,20 +51,6 @@ async def _settle(client: Client, bind: Bind) -> None:
     body = b'{"metadata": {"annotations": {"settled": "yes"}}}'
     path, kind = object_path("Pod", bind.namespace, bind.name), "application/merge-patch+json"
     await client.request("PATCH", path, body=body, content_type=kind)
-
-
-WRITES: dict[str, tuple[Prepare, bool]] = {
-    "binding": (_binding, False),
-    "volume": (_volume, False),
-    "eviction by deletion": (_eviction, False),
-    "eviction by the API": (_eviction, True),
-    "pod condition": (_condition, False),
-    "PodGroup status": (_group_status, False),
-    "PodGroup annotation": (_group_annotation, False),
-    "queue status": (_queue_status, False),
-    "queue annotation": (_queue_annotation, False),
-    "event": (_event, False),
-}
 
 
 def written(proxy: Proxy) -> list[Exchange]:
@@ -113,17 +66,20 @@ async def occupy(client: Client, turns: int = 3) -> list[asyncio.Task[bytes]]:
 
 async def send_late(cluster: Cluster, kind: str, end: str) -> None:
     """A write waits for its turn in a namespace of its own; meanwhile the renewal is late, or the lease is lost."""
-    prepare, by_api = WRITES[kind]
     async with Cluster(cluster.control_plane) as own, Proxy(cluster.control_plane) as proxy:
         own.namespace = await own.make_namespace()
-        intent = await prepare(own)
+        made, group = await own.create_all([pod("p", grace=60), pod_group("g")])
+        await own.create(queue(own.namespace))
+        if kind.startswith("eviction"):
+            await own.bind("p", "n1")
+        intent, by_api = WRITES[kind](made, group, own.namespace), kind.endswith("API")
         async with Harness(own, proxy, qps=1 / _TURN, burst=1, use_eviction_api=by_api, pre_bind=_settle) as effects:
             taken = await occupy(effects.client)
-            effects.effects.submit([intent])
+            effects.submit(intent)
             await asyncio.sleep(_TURN / 2)  # it waits for its turn by now
             effects.leads = False
             if end == "lost":
-                effects.effects.reset()
+                effects.reset()
             await asyncio.gather(*taken)
             await asyncio.sleep(2 * _TURN)
             assert written(proxy) == []
@@ -154,7 +110,7 @@ async def test_a_write_that_waited_for_a_connection_does_not_leave_either(cluste
     async with Harness(cluster, proxy, binders=1) as effects:
         held = [asyncio.create_task(effects.client.request("GET", "/api/v1/nodes/n1")) for _ in range(17)]
         await slow.struck(17)  # all there are
-        effects.effects.submit([bind_of(made[0])])
+        effects.submit(bind_of(made[0]))
         await asyncio.sleep(0.2)
         effects.leads = False
         await asyncio.gather(*held)
@@ -165,7 +121,7 @@ async def test_a_write_that_waited_for_a_connection_does_not_leave_either(cluste
     assert await cluster.bound() == {"p": "n1"}
 
 
-async def test_missing_queues_are_not_created_after_the_lease_is_lost(cluster: Cluster, proxy: Proxy) -> None:
+async def test_missing_queues_are_not_created_after_the_lease_is_lost(proxy: Proxy) -> None:
     leads = True
     reported: list[str] = []
     async with Client(load_connection(str(proxy.kubeconfig_for("scheduler-a"))), qps=1 / _TURN, burst=1) as client:

@@ -24,84 +24,74 @@ def last(old: int, new: int) -> int:
 # --- coalescing -----------------------------------------------------------------------------------------------------
 
 
-def test_first_come_first_served_and_the_latest_value_of_each() -> None:
+@pytest.mark.parametrize(
+    "steps",
+    [
+        pytest.param("add a 1, add b 2, add a 3, get a=13, get b=2, get -, open 2", id="once per key, in order"),
+        pytest.param("add a 1, get a=1, add a 2, get -, done a, get a=2", id="one write of a key at a time"),
+        pytest.param(
+            "add a 1, get a=1, add a 2, requeue a, add a 3, wait 4.9, get -, open 0, wait 0.1, get a=123",
+            id="a repeated write waits its time and takes newer values along",
+        ),
+        pytest.param(
+            "add a 1, get a=1, requeue a, add b 2, get b=2, requeue-first b, wait 6, add c 3, get b=2, get c=3",
+            id="a repeated write precedes ready ones",
+        ),
+        pytest.param(
+            "add a 1, get a=1, requeue a, add b 2, advance a, get a=1, get b=2",
+            id="a delayed write can be the next one",
+        ),
+        pytest.param(
+            "add a 1, get a=1, discard a, requeue a, wait 9, get -, add a 2, get a=2, add b 1, discard b, get -",
+            id="a discarded write is not repeated and not lost when it returns",
+        ),
+        pytest.param(
+            "add a 1, urge b 2, hurry b=2, urge b 3, hurry -, done b, hurry b=3, hurry -, get a=1, get -",
+            id="urgent entries are taken first and once",
+        ),
+        pytest.param(
+            "urge a 1, hurry a=1, urge a 2, requeue a, hurry -, wait 4, get -, wait 1, get a=12",
+            id="an urgent entry that failed waits its time",
+        ),
+    ],
+)
+def test_a_queue_gives_out_the_merged_value_of_a_key_in_turn(steps: str) -> None:
+    """Values are texts, merged by appending; a write is repeated five seconds after it failed."""
+    queue: WorkQueue[str, str] = WorkQueue(lambda old, new: old + new)
+    flying: dict[str, WorkItem[str, str]] = {}
+    now = 0.0
+    for step in steps.split(", "):
+        verb, subject, *value = step.split(" ")
+        match verb:
+            case "add" | "urge":
+                queue.add(subject, value[0], now, urgent=verb == "urge")
+            case "get" | "hurry":
+                item = queue.get(now) if verb == "get" else queue.get_urgent()
+                assert ("-" if item is None else f"{item.key}={item.value}") == subject, step
+                if item is not None:
+                    flying[item.key] = item
+            case "done":
+                queue.done(subject)
+            case "requeue" | "requeue-first":
+                queue.requeue(flying[subject], now + 5.0, first=verb == "requeue-first")
+            case "discard":
+                queue.discard(subject)
+            case "advance":
+                queue.advance(subject, first=True)
+            case "wait":
+                now += float(subject)
+            case "open":
+                assert queue.open == int(subject), step
+
+
+def test_an_entry_has_the_time_at_which_it_was_added() -> None:
     lane = WorkQueue[str, int](last)
-    for key, value in [("a", 1), ("b", 2), ("a", 3)]:
-        lane.add(key, value, 10.0)
-    assert lane.get(11.0) == WorkItem("a", 3, 10.0)
-    assert lane.get(11.0) == WorkItem("b", 2, 10.0)
-    assert lane.get(11.0) is None
-    assert (len(lane), lane.open) == (2, 2)
-
-
-def test_a_key_is_written_once_at_a_time_and_its_newer_value_afterwards() -> None:
-    lane = WorkQueue[str, int](last)
-    lane.add("a", 1, 0.0)
-    taken = lane.get(0.0)
-    assert taken is not None
-    lane.add("a", 2, 1.0)
-    assert lane.get(1.0) is None
-    assert lane.oldest() is None
-    lane.done("a")
-    assert lane.get(1.0) == WorkItem("a", 2, 1.0)
-
-
-def test_a_repeated_write_waits_its_time_and_takes_newer_values_along() -> None:
-    lane = WorkQueue[str, int](lambda old, new: old + new)
-    lane.add("a", 1, 0.0)
-    taken = lane.get(0.0)
-    assert taken is not None
-    lane.add("a", 10, 1.0)
-    lane.requeue(taken, 5.0)
-    lane.add("a", 100, 2.0)
-    assert lane.get(4.9) is None
-    assert (len(lane), lane.open) == (1, 0)
-    found = lane.get(5.0)
-    assert found is not None
-    assert found.value == 111
-
-
-def test_a_repeated_write_precedes_ready_ones() -> None:
-    queue: WorkQueue[str, list[str]] = WorkQueue(lambda old, new: old + new)
-    for key in ("a", "b"):
-        queue.add(key, [key], 0.0)
-        item = queue.get(0.0)
-        assert item is not None
-        queue.requeue(item, 5.0, first=key == "b")
-    queue.add("c", ["c"], 1.0)
-    assert [item.key for item in (queue.get(6.0), queue.get(6.0), queue.get(6.0)) if item is not None] == [
-        "b",
-        "c",
-        "a",
-    ]
-
-
-def test_a_delayed_write_can_be_made_the_next_one() -> None:
-    queue: WorkQueue[str, list[str]] = WorkQueue(lambda old, new: old + new)
-    queue.add("a", ["a"], 0.0)
-    item = queue.get(0.0)
-    assert item is not None
-    queue.requeue(item, 100.0)
-    queue.add("b", ["b"], 1.0)
-    queue.advance("a", first=True)
-    assert [item.key for item in (queue.get(2.0), queue.get(2.0)) if item is not None] == ["a", "b"]
-
-
-def test_a_discarded_write_is_not_repeated_and_not_lost_when_it_returns() -> None:
-    lane = WorkQueue[str, int](last)
-    lane.add("a", 1, 0.0)
-    taken = lane.get(0.0)
-    assert taken is not None
-    lane.discard("a")
-    lane.requeue(taken, 5.0)
-    assert lane.get(9.0) is None
-    assert len(lane) == 0
-    lane.add("a", 2, 9.0)
-    assert lane.get(9.0) == WorkItem("a", 2, 9.0)
-    lane.done("a")
-    lane.add("b", 1, 9.0)
-    lane.discard("b")
-    assert lane.get(9.0) is None
+    lane.add("a", 1, 10.0)
+    lane.add("a", 3, 11.0)
+    assert lane.get(12.0) == WorkItem("a", 3, 10.0)
+    lane.add("a", 2, 13.0)
+    assert lane.oldest() is None, "it is in flight"
+    assert len(lane) == 2
 
 
 def test_beyond_the_capacity_the_oldest_go() -> None:
@@ -116,40 +106,6 @@ def test_the_line_itself_is_bounded() -> None:
     for key in range(5000):
         lane.add(key, key, 0.0)
     assert len(lane._ready) < 300
-
-
-def test_urgent_entries_are_taken_first_and_once() -> None:
-    lane = WorkQueue[str, int](last)
-    lane.add("a", 1, 0.0)
-    lane.add("b", 2, 0.0, urgent=True)
-    taken = lane.get_urgent()
-    assert taken is not None
-    assert taken.key == "b"
-    lane.add("b", 3, 1.0, urgent=True)
-    assert lane.get_urgent() is None, "one write per object at a time"
-    lane.done("b")
-    again = lane.get_urgent()
-    assert again is not None
-    assert (again.key, again.value) == ("b", 3)
-    assert lane.get_urgent() is None
-    other = lane.get(1.0)
-    assert other is not None
-    assert other.key == "a"
-    assert lane.get(1.0) is None
-
-
-def test_an_urgent_entry_that_failed_waits_its_time() -> None:
-    lane = WorkQueue[str, int](last)
-    lane.add("a", 1, 0.0, urgent=True)
-    taken = lane.get_urgent()
-    assert taken is not None
-    lane.add("a", 2, 0.0, urgent=True)
-    lane.requeue(taken, 5.0)
-    assert lane.get_urgent() is None
-    assert lane.get(4.0) is None
-    again = lane.get(5.0)
-    assert again is not None
-    assert again.value == 2
 
 
 @given(
