@@ -10,9 +10,10 @@ import socket
 import ssl
 import subprocess
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -48,8 +49,53 @@ async def get(server: HttpServer, path: str, **more: str) -> tuple[int, str]:
         return response.status, await response.text()
 
 
+async def get_by_tls(server: HttpServer, authority: Path) -> tuple[int, str]:
+    trust = ssl.create_default_context(cafile=str(authority))
+    page = f"https://127.0.0.1:{server.port}/healthz"
+    async with aiohttp.ClientSession() as session, session.get(page, ssl=trust) as response:
+        return response.status, await response.text()
+
+
 def url(server: HttpServer, path: str) -> str:
     return f"http://127.0.0.1:{server.port}{path}"
+
+
+@asynccontextmanager
+async def serving(pages: Mapping[str, Any], **settings: Any) -> AsyncIterator[HttpServer]:
+    """A server that runs, on a port of its own."""
+    server = HttpServer(_LOOPBACK, pages, **settings)
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop()
+
+
+class Page:
+    """A page of metrics with that content; an error when there is none."""
+
+    content_type = "text/plain"
+
+    def __init__(self, content: bytes | None) -> None:
+        self.content = content
+
+    def exposition(self) -> bytes:
+        if self.content is None:
+            raise ValueError("secret detail")
+        return self.content
+
+
+async def until_ended(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, text: bytes) -> bytes:
+    """Send the text now and then; returns what came when the server has ended the connection."""
+    ended = asyncio.ensure_future(reader.read())
+    async with asyncio.timeout(20):
+        while not ended.done():
+            writer.write(text)
+            await asyncio.wait({ended}, timeout=0.05)
+    writer.close()
+    with contextlib.suppress(ConnectionError):
+        return ended.result()
+    return b""
 
 
 @pytest.fixture
@@ -64,10 +110,8 @@ def health(clock: Clock) -> Health:
 
 @pytest_asyncio.fixture
 async def served(health: Health) -> AsyncIterator[HttpServer]:
-    server = HttpServer(_LOOPBACK, health_pages(health))
-    await server.start()
-    yield server
-    await server.stop()
+    async with serving(health_pages(health)) as server:
+        yield server
 
 
 async def test_health_and_readiness_follow_the_daemon(served: HttpServer, health: Health, clock: Clock) -> None:
@@ -116,19 +160,14 @@ async def test_unknown_paths_and_methods_get_a_one_line_error(served: HttpServer
 
 async def test_metrics_are_served_as_text_packed_when_the_client_wants_it() -> None:
     metrics = Metrics()
-    server = HttpServer(_LOOPBACK, metrics_pages(metrics))
-    await server.start()
-    try:
-        async with aiohttp.ClientSession(auto_decompress=False) as session:
-            async with session.get(url(server, "/metrics"), headers={"Accept-Encoding": "gzip;q=1.0"}) as response:
-                assert response.headers["Content-Encoding"] == "gzip"
-                assert response.headers["Content-Type"] == Metrics.content_type
-                assert b"volcano_leader 0.0\n" in gzip.decompress(await response.read())
-            async with session.get(url(server, "/metrics"), headers={"Accept-Encoding": "identity"}) as response:
-                assert "Content-Encoding" not in response.headers
-                assert b"volcano_leader 0.0\n" in await response.read()
-    finally:
-        await server.stop()
+    async with serving(metrics_pages(metrics)) as server, aiohttp.ClientSession(auto_decompress=False) as session:
+        async with session.get(url(server, "/metrics"), headers={"Accept-Encoding": "gzip;q=1.0"}) as response:
+            assert response.headers["Content-Encoding"] == "gzip"
+            assert response.headers["Content-Type"] == Metrics.content_type
+            assert b"volcano_leader 0.0\n" in gzip.decompress(await response.read())
+        async with session.get(url(server, "/metrics"), headers={"Accept-Encoding": "identity"}) as response:
+            assert "Content-Encoding" not in response.headers
+            assert b"volcano_leader 0.0\n" in await response.read()
 
 
 async def test_a_scrape_requests_fresh_values_and_waits_for_a_bounded_time() -> None:
@@ -141,64 +180,34 @@ async def test_a_scrape_requests_fresh_values_and_waits_for_a_bounded_time() -> 
         if len(requested) > 1:
             await asyncio.sleep(60)
 
-    server = HttpServer(_LOOPBACK, metrics_pages(metrics, refresh))
-    await server.start()
-    try:
+    async with serving(metrics_pages(metrics, refresh)) as server:
         assert "volcano_cache_age_seconds 7.0\n" in (await get(server, "/metrics"))[1]
         began = time.monotonic()
         assert "volcano_cache_age_seconds 8.0\n" in (await get(server, "/metrics"))[1]
         assert time.monotonic() - began < 5
-    finally:
-        await server.stop()
 
 
 async def test_a_page_that_raises_returns_an_error_and_the_server_continues() -> None:
-    class Broken:
-        content_type = "text/plain"
-
-        def exposition(self) -> bytes:
-            raise ValueError("secret detail")
-
-    server = HttpServer(_LOOPBACK, {**metrics_pages(Broken()), **health_pages(Health(1.0))})
-    await server.start()
-    try:
+    async with serving({**metrics_pages(Page(None)), **health_pages(Health(1.0))}) as server:
         status, text = await get(server, "/metrics")
         assert status == 500
         assert "secret" not in text
         assert (await get(server, "/healthz"))[0] == 200
-    finally:
-        await server.stop()
 
 
 # --- limits -----------------------------------------------------------------------------------------------------------
 
 
-async def limited(health: Health, limits: ServerLimits) -> HttpServer:
-    server = HttpServer(_LOOPBACK, health_pages(health), limits=limits)
-    await server.start()
-    return server
-
-
 async def test_a_client_that_never_finishes_its_headers_is_cut_off(health: Health) -> None:
-    server = await limited(health, ServerLimits(header_seconds=0.3))
-    try:
+    async with serving(health_pages(health), limits=ServerLimits(header_seconds=0.3)) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n")
-        ended = asyncio.ensure_future(reader.read())
-        began = time.monotonic()
-        while not ended.done() and time.monotonic() - began < 10:  # a header line now and then, for ever
-            writer.write(b"X-Slow: 1\r\n")
-            await asyncio.wait({ended}, timeout=0.05)
-        assert ended.done()
-        writer.close()
-    finally:
-        await server.stop()
+        await until_ended(reader, writer, b"X-Slow: 1\r\n")
 
 
 @pytest.mark.parametrize(("idle", "kept"), [(None, False), (60.0, True)])
 async def test_an_idle_connection_is_kept_for_its_own_time(health: Health, idle: float | None, kept: bool) -> None:
-    server = await limited(health, ServerLimits(header_seconds=0.3, idle_seconds=idle))
-    try:
+    async with serving(health_pages(health), limits=ServerLimits(header_seconds=0.3, idle_seconds=idle)) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
         await reader.readuntil(b"\r\n\r\n")
@@ -207,20 +216,10 @@ async def test_an_idle_connection_is_kept_for_its_own_time(health: Health, idle:
         await asyncio.wait({ended}, timeout=1.5 if kept else 10)
         assert ended.done() is not kept
         writer.close()
-    finally:
-        await server.stop()
 
 
 async def test_a_client_that_reads_no_response_is_disconnected() -> None:
-    class Big:
-        content_type = "text/plain"
-
-        def exposition(self) -> bytes:
-            return b"x" * 50_000_000
-
-    server = HttpServer(_LOOPBACK, metrics_pages(Big()), limits=ServerLimits(response_seconds=0.5))
-    await server.start()
-    try:
+    async with serving(metrics_pages(Page(b"x" * 50_000_000)), limits=ServerLimits(response_seconds=0.5)) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1024)
         writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
         await asyncio.sleep(1.5)  # nothing is read
@@ -230,8 +229,6 @@ async def test_a_client_that_reads_no_response_is_disconnected() -> None:
                 taken += len(chunk)
         assert taken < 50_000_000
         writer.close()
-    finally:
-        await server.stop()
 
 
 async def test_a_client_that_never_finishes_its_body_is_cut_off_and_one_above_the_limit_is_refused() -> None:
@@ -239,26 +236,14 @@ async def test_a_client_that_never_finishes_its_body_is_cut_off_and_one_above_th
         return web.Response(text=str(len(await request.read())))
 
     limits = ServerLimits(response_seconds=0.5)
-    server = HttpServer(_LOOPBACK, {}, posts={"/review": size}, body_bytes=1000, limits=limits)
-    await server.start()
-    try:
+    async with serving({}, posts={"/review": size}, body_bytes=1000, limits=limits) as server:
         async with aiohttp.ClientSession() as session:
             for length, status in ((1000, 200), (1001, 413)):
                 async with session.post(url(server, "/review"), data=b"x" * length) as response:
                     assert response.status == status
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(b"POST /review HTTP/1.1\r\nHost: x\r\nContent-Length: 900\r\n\r\n")
-        ended = asyncio.ensure_future(reader.read())
-        began = time.monotonic()
-        while not ended.done() and time.monotonic() - began < 20:  # a byte now and then
-            writer.write(b"x")
-            await asyncio.wait({ended}, timeout=0.05)
-        assert ended.done()
-        with contextlib.suppress(ConnectionError):
-            assert ended.result() == b""
-        writer.close()
-    finally:
-        await server.stop()
+        assert await until_ended(reader, writer, b"x") == b""
 
 
 @asynccontextmanager
@@ -300,19 +285,12 @@ async def test_probes_are_served_within_a_second_beside_a_thousand_silent_connec
 async def test_probes_over_tls_are_served_beside_connections_without_a_handshake(
     certificate: tuple[Path, Path], health: Health
 ) -> None:
-    server = HttpServer(_LOOPBACK, health_pages(health), tls=Tls(*certificate))
-    await server.start()
-    trust = ssl.create_default_context(cafile=str(certificate[0]))
-    try:
+    async with serving(health_pages(health), tls=Tls(*certificate)) as server:
+        with pytest.raises(aiohttp.ClientError):
+            await get(server, "/healthz")
         async with silent(server.port, 300) as readers, asyncio.timeout(2):
-            async with (
-                aiohttp.ClientSession() as session,
-                session.get(f"https://127.0.0.1:{server.port}/healthz", ssl=trust) as response,
-            ):
-                assert response.status == 200
+            assert await get_by_tls(server, certificate[0]) == (200, "ok\n")
             assert await closed(readers) >= 300 - ServerLimits().connections
-    finally:
-        await server.stop()
 
 
 def test_headers_and_handshakes_are_awaited_for_five_seconds_at_most() -> None:
@@ -323,15 +301,11 @@ async def test_a_scrape_in_progress_survives_silent_connections() -> None:
     async def refresh() -> None:
         await asyncio.sleep(0.4)
 
-    server = HttpServer(_LOOPBACK, metrics_pages(Metrics(), refresh), limits=ServerLimits(connections=3))
-    await server.start()
-    try:
+    async with serving(metrics_pages(Metrics(), refresh), limits=ServerLimits(connections=3)) as server:
         scrape = asyncio.ensure_future(get(server, "/metrics"))
         await asyncio.sleep(0.1)
         async with silent(server.port, 20):
             assert (await scrape)[0] == 200
-    finally:
-        await server.stop()
 
 
 @pytest.mark.parametrize(
@@ -368,13 +342,10 @@ async def test_a_server_full_of_requests_responds_503_or_replaces_the_oldest_one
 
 
 async def test_headers_beyond_the_limits_are_refused(health: Health) -> None:
-    server = await limited(health, ServerLimits(header_bytes=1000, headers=10))
-    try:
+    async with serving(health_pages(health), limits=ServerLimits(header_bytes=1000, headers=10)) as server:
         assert (await get(server, "/healthz", **{"X-Long": "x" * 5000}))[0] == 400
         assert (await get(server, "/healthz", **{f"X-{i}": "x" for i in range(50)}))[0] == 400
         assert (await get(server, "/healthz"))[0] == 200
-    finally:
-        await server.stop()
 
 
 async def test_stopping_lets_a_response_under_way_finish_and_closes_idle_connections() -> None:
@@ -468,34 +439,14 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return crt, key
 
 
-async def test_the_health_server_serves_tls_when_configured(certificate: tuple[Path, Path], health: Health) -> None:
-    server = HttpServer(_LOOPBACK, health_pages(health), tls=Tls(*certificate))
-    await server.start()
-    try:
-        trust = ssl.create_default_context(cafile=str(certificate[0]))
-        async with (
-            aiohttp.ClientSession() as session,
-            session.get(f"https://127.0.0.1:{server.port}/healthz", ssl=trust) as response,
-        ):
-            assert (response.status, await response.text()) == (200, "ok\n")
-        with pytest.raises(aiohttp.ClientError):
-            await get(server, "/healthz")
-    finally:
-        await server.stop()
-
-
 def test_a_handshake_that_begins_with_the_connection_succeeds(certificate: tuple[Path, Path], health: Health) -> None:
     """Under the daemon's event loop, with a client of another thread: its first bytes arrive with the connection."""
 
     async def serve() -> None:
-        server = HttpServer(_LOOPBACK, health_pages(health), tls=Tls(*certificate))
-        await server.start()
-        try:
+        async with serving(health_pages(health), tls=Tls(*certificate)) as server:
             for _ in range(20):
                 shown = await asyncio.to_thread(ssl.get_server_certificate, ("127.0.0.1", server.port))
                 assert shown.strip() == certificate[0].read_text().strip()
-        finally:
-            await server.stop()
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve())

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -71,6 +72,22 @@ class Elector:
 
     def reported(self, happening: ElectionEvent) -> list[str]:
         return [detail for each, detail in self.reports if each is happening]
+
+
+@asynccontextmanager
+async def leader(kubeconfig: Path, namespace: str, identity: str = "a", **settings: Any) -> AsyncIterator[Elector]:
+    """An elector that leads."""
+    async with Elector(kubeconfig, namespace, identity, **settings) as one:
+        await until(lambda: one.leads, "a leader")
+        yield one
+
+
+@asynccontextmanager
+async def standby(kubeconfig: Path, namespace: str, identity: str = "b", **settings: Any) -> AsyncIterator[Elector]:
+    """An elector that has seen the leader."""
+    async with Elector(kubeconfig, namespace, identity, **settings) as two:
+        await until(lambda: bool(two.election.holder), "a standby")
+        yield two
 
 
 async def until(check: Callable[[], bool], what: str, *, within: float = 20.0) -> float:

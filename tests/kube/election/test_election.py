@@ -8,6 +8,7 @@ import random
 import signal
 import time
 from collections import Counter
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from capcard_sched.kube.instrumentation import Observer
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.proxy import Proxy
-from tests.kube.election.electors import LEASE, Elector, Watchman, until
+from tests.kube.election.electors import LEASE, Elector, Watchman, leader, standby, until
 
 RULES = [
     {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]},
@@ -41,6 +42,13 @@ WATCH_TOO = {
 @pytest.fixture
 def kubeconfig(control_plane: ControlPlane) -> Path:
     return control_plane.kubeconfig_for("scheduler-a")
+
+
+@pytest.fixture
+async def one(cluster: Cluster, proxy: Proxy) -> AsyncIterator[Elector]:
+    """A leader behind the proxy."""
+    async with leader(proxy.kubeconfig_for("scheduler-a"), cluster.namespace) as elector:
+        yield elector
 
 
 async def spec(cluster: Cluster) -> dict[str, Any]:
@@ -93,7 +101,9 @@ async def test_the_first_replica_creates_the_lease_and_leads(cluster: Cluster, k
 
 
 @pytest.mark.campaign
-async def test_a_leader_renews_every_retry_period_with_one_request(cluster: Cluster, kubeconfig: Path) -> None:
+async def test_a_leader_renews_every_retry_period_with_one_request_past_the_client_side_limit(
+    cluster: Cluster, kubeconfig: Path
+) -> None:
     class Counting(Observer):
         def __init__(self) -> None:
             self.counts: Counter[str] = Counter()
@@ -102,8 +112,7 @@ async def test_a_leader_renews_every_retry_period_with_one_request(cluster: Clus
             self.counts[verb] += 1
 
     seen = Counting()
-    async with Elector(kubeconfig, cluster.namespace, "a", observer=seen) as one:
-        await until(lambda: one.leads, "a leader")
+    async with leader(kubeconfig, cluster.namespace, observer=seen, qps=0.01) as one:
         before = await spec(cluster)
         seen.counts.clear()
         await asyncio.sleep(3.2)
@@ -120,99 +129,67 @@ async def test_a_leader_renews_every_retry_period_with_one_request(cluster: Clus
 
 
 @pytest.mark.campaign
-async def test_renewals_pass_the_client_side_limit(cluster: Cluster, kubeconfig: Path) -> None:
-    async with Elector(kubeconfig, cluster.namespace, "a", qps=0.01) as one:
-        await until(lambda: one.leads, "a leader")
-        await asyncio.sleep(4.0)
-        assert one.changes == [True]
-        assert one.leads
-
-
-@pytest.mark.campaign
-async def test_a_jump_of_the_wall_clock_changes_nothing(cluster: Cluster, kubeconfig: Path) -> None:
-    jumps = iter([timedelta(0), timedelta(days=-4000), timedelta(days=4000)] * 100)
-    calendar = lambda: datetime.now(UTC) + next(jumps)  # noqa: E731
-    async with (
-        Elector(kubeconfig, cluster.namespace, "a", calendar=calendar) as one,
-        Elector(kubeconfig, cluster.namespace, "b") as two,
-        Watchman([one, two]) as watchman,
-    ):
-        await until(lambda: one.leads or two.leads, "a leader")
-        first = one if one.leads else two
-        await asyncio.sleep(6.0)
-        assert first.changes == [True]
-        assert not watchman.together
-
-
-@pytest.mark.campaign
 async def test_fields_of_other_writers_on_the_lease_stay_and_a_conflict_costs_no_term(
-    cluster: Cluster, kubeconfig: Path
+    cluster: Cluster, kubeconfig: Path, one: Elector
 ) -> None:
-    async with Elector(kubeconfig, cluster.namespace, "a") as one:
-        await until(lambda: one.leads, "a leader")
-        for number in range(12):  # each makes the version the leader holds outdated
-            await cluster.patch("leases", LEASE, {"metadata": {"annotations": {"somebody": str(number)}}})
-            await asyncio.sleep(0.3)
-        assert one.changes == [True]
-        assert one.leads
-        await asyncio.sleep(1.0)
-        found = await cluster.get("leases", LEASE)
-        assert found["metadata"]["annotations"] == {"somebody": "11"}
-        assert found["spec"]["leaseTransitions"] == 0
+    for number in range(12):  # each makes the version the leader holds outdated
+        await cluster.patch("leases", LEASE, {"metadata": {"annotations": {"somebody": str(number)}}})
+        await asyncio.sleep(0.3)
+    assert one.changes == [True]
+    assert one.leads
+    await asyncio.sleep(1.0)
+    found = await cluster.get("leases", LEASE)
+    assert found["metadata"]["annotations"] == {"somebody": "11"}
+    assert found["spec"]["leaseTransitions"] == 0
 
 
 @pytest.mark.campaign
-async def test_a_renewal_whose_response_was_lost_costs_no_term(cluster: Cluster, proxy: Proxy) -> None:
-    async with Elector(proxy.kubeconfig_for("scheduler-a"), cluster.namespace, "a") as one:
-        await until(lambda: one.leads, "a leader")
-        for count, harm in enumerate((proxy.lose_answer, proxy.reset), 1):
-            fault = harm("PUT", LEASE, times=2)  # the HTTP client repeats a PUT on a connection that broke
-            await fault.struck(2)
-            await recovered(one, count)
-        fault = proxy.replace_answer("PUT", LEASE, 504)
-        await fault.struck()
-        await recovered(one, 3)
-        assert one.changes == [True]
-        assert one.leads
-        assert len(one.reported(ElectionEvent.UNREACHABLE)) == 2
-        assert (await spec(cluster))["leaseTransitions"] == 0
+async def test_a_renewal_whose_response_was_lost_costs_no_term(cluster: Cluster, proxy: Proxy, one: Elector) -> None:
+    for count, harm in enumerate((proxy.lose_answer, proxy.reset), 1):
+        fault = harm("PUT", LEASE, times=2)  # the HTTP client repeats a PUT on a connection that broke
+        await fault.struck(2)
+        await recovered(one, count)
+    fault = proxy.replace_answer("PUT", LEASE, 504)
+    await fault.struck()
+    await recovered(one, 3)
+    assert one.changes == [True]
+    assert one.leads
+    assert len(one.reported(ElectionEvent.UNREACHABLE)) == 2
+    assert (await spec(cluster))["leaseTransitions"] == 0
 
 
 async def test_a_claim_whose_response_was_lost_is_claimed_in_a_term_of_its_own(cluster: Cluster, proxy: Proxy) -> None:
     proxy.lose_answer("POST", "leases$")
-    async with Elector(proxy.kubeconfig_for("scheduler-a"), cluster.namespace, "a") as one:
-        await until(lambda: one.leads, "a leader")
+    async with leader(proxy.kubeconfig_for("scheduler-a"), cluster.namespace) as one:
         assert one.election.transitions == 1
 
 
-async def test_a_leader_whose_renewals_hang_stops_at_the_deadline(cluster: Cluster, proxy: Proxy) -> None:
-    async with Elector(proxy.kubeconfig_for("scheduler-a"), cluster.namespace, "a") as one:
-        await until(lambda: one.leads, "a leader")
-        await asyncio.sleep(1.0)
-        fault = proxy.delay("PUT", LEASE, 60.0, times=None)
-        await fault.struck()
-        age = one.election.renewal_age()
-        assert age is not None
-        took = await until(lambda: not one.leads, "its end")
-        assert took + age == pytest.approx(3.0, abs=0.3)
-        await until(lambda: one.changes == [True, False], "the notification", within=0.3)
-        assert "not renewed in time" in one.reported(ElectionEvent.LOST)[0]
-        proxy.mend()
-        await until(lambda: one.leads, "a new term")
-        assert one.changes == [True, False, True]
-        assert one.election.transitions == 1
+async def test_a_leader_whose_renewals_hang_stops_at_the_deadline(proxy: Proxy, one: Elector) -> None:
+    await asyncio.sleep(1.0)
+    fault = proxy.delay("PUT", LEASE, 60.0, times=None)
+    await fault.struck()
+    age = one.election.renewal_age()
+    assert age is not None
+    took = await until(lambda: not one.leads, "its end")
+    assert took + age == pytest.approx(3.0, abs=0.3)
+    await until(lambda: one.changes == [True, False], "the notification", within=0.3)
+    assert "not renewed in time" in one.reported(ElectionEvent.LOST)[0]
+    proxy.mend()
+    await until(lambda: one.leads, "a new term")
+    assert one.changes == [True, False, True]
+    assert one.election.transitions == 1
 
 
-async def test_a_foreign_holder_ends_the_term_at_the_next_renewal(cluster: Cluster, kubeconfig: Path) -> None:
-    async with Elector(kubeconfig, cluster.namespace, "a") as one:
-        await until(lambda: one.leads, "a leader")
-        await cluster.patch("leases", LEASE, {"spec": {"holderIdentity": "somebody"}})
-        await until(lambda: not one.leads, "its end", within=2.0)
-        assert one.changes == [True, False]
-        assert "now names somebody" in one.reported(ElectionEvent.LOST)[0]
-        await until(lambda: one.leads, "the end of the other's lease")
-        assert (await spec(cluster))["leaseTransitions"] == 1
-        assert one.reported(ElectionEvent.HOLDER) == ["somebody"]
+async def test_a_foreign_holder_ends_the_term_at_the_next_renewal(
+    cluster: Cluster, kubeconfig: Path, one: Elector
+) -> None:
+    await cluster.patch("leases", LEASE, {"spec": {"holderIdentity": "somebody"}})
+    await until(lambda: not one.leads, "its end", within=2.0)
+    assert one.changes == [True, False]
+    assert "now names somebody" in one.reported(ElectionEvent.LOST)[0]
+    await until(lambda: one.leads, "the end of the other's lease")
+    assert (await spec(cluster))["leaseTransitions"] == 1
+    assert one.reported(ElectionEvent.HOLDER) == ["somebody"]
 
 
 async def test_an_exception_of_on_change_ends_the_election(cluster: Cluster, kubeconfig: Path) -> None:
@@ -294,8 +271,7 @@ async def test_a_response_that_is_no_lease_is_reported_and_the_request_is_repeat
     cluster: Cluster, proxy: Proxy
 ) -> None:
     proxy.answer("GET", LEASE, 200, times=2)  # a Status, as some proxies response
-    async with Elector(proxy.kubeconfig_for("scheduler-a"), cluster.namespace, "a") as one:
-        await until(lambda: one.leads, "a leader")
+    async with leader(proxy.kubeconfig_for("scheduler-a"), cluster.namespace) as one:
         assert len(one.reported(ElectionEvent.MALFORMED)) == 1
         assert "the response is not a Lease" in one.reported(ElectionEvent.MALFORMED)[0]
 
@@ -303,7 +279,7 @@ async def test_a_response_that_is_no_lease_is_reported_and_the_request_is_repeat
 @pytest.mark.campaign
 @pytest.mark.parametrize("turns", range(6))
 async def test_a_standby_that_sees_a_change_while_it_is_stopped_stops(
-    turns: int, cluster: Cluster, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
+    turns: int, cluster: Cluster, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch, one: Elector
 ) -> None:
     nudges: list[asyncio.Event] = []
 
@@ -311,115 +287,91 @@ async def test_a_standby_that_sees_a_change_while_it_is_stopped_stops(
         nudges.append(nudged)
         await asyncio.Event().wait()
 
-    async with Elector(kubeconfig, cluster.namespace, "a") as one:
-        await until(lambda: one.leads, "a leader")
-        two = Elector(kubeconfig, cluster.namespace, "b", retry_period=0.9)
-        monkeypatch.setattr(two.election, "_watch", watch)
-        async with two:
-            await until(lambda: two.election.holder == "a", "a standby")
-            await asyncio.sleep(0.2)  # it waits to be nudged
-            nudges[-1].set()
-            for _ in range(turns):  # of the loop, between the change and the end
-                await asyncio.sleep(0)
-            assert await two.election.release()
-            async with asyncio.timeout(5):
-                assert two.task is not None
-                await two.task
+    two = Elector(kubeconfig, cluster.namespace, "b", retry_period=0.9)
+    monkeypatch.setattr(two.election, "_watch", watch)
+    async with two:
+        await until(lambda: two.election.holder == "a", "a standby")
+        await asyncio.sleep(0.2)  # it waits to be nudged
+        nudges[-1].set()
+        for _ in range(turns):  # of the loop, between the change and the end
+            await asyncio.sleep(0)
+        assert await two.election.release()
+        async with asyncio.timeout(5):
+            assert two.task is not None
+            await two.task
 
 
 # --- two replicas -----------------------------------------------------------------------------------------------------
 
 
 async def test_a_release_hands_over_at_once_with_the_usual_durations(cluster: Cluster, kubeconfig: Path) -> None:
-    usual = {"lease_duration": 15.0, "renew_deadline": 10.0, "retry_period": 2.0}
-    async with Elector(kubeconfig, cluster.namespace, "a", **usual) as one:
-        await until(lambda: one.leads, "a leader")
-        async with Elector(kubeconfig, cluster.namespace, "b", **usual) as two, Watchman([one, two]) as watchman:
-            await until(lambda: two.election.holder == "a", "a standby")
-            await asyncio.sleep(1.0)
-            released = time.monotonic()
-            assert await one.election.release()
-            assert one.changes == [True, False]
-            await until(lambda: two.leads, "the next leader")
-            assert time.monotonic() - released < 1.0
-            assert (await spec(cluster))["leaseTransitions"] == 1
-            assert one.task is not None
-            async with asyncio.timeout(1):
-                await one.task  # `run` returns
-            assert not watchman.together
+    usual: dict[str, Any] = {"lease_duration": 15.0, "renew_deadline": 10.0, "retry_period": 2.0}
+    async with (
+        leader(kubeconfig, cluster.namespace, **usual) as one,
+        standby(kubeconfig, cluster.namespace, **usual) as two,
+        Watchman([one, two]) as watchman,
+    ):
+        await asyncio.sleep(1.0)
+        released = time.monotonic()
+        assert await one.election.release()
+        assert one.changes == [True, False]
+        await until(lambda: two.leads, "the next leader")
+        assert time.monotonic() - released < 1.0
+        assert (one.election.handover_wait(), two.election.handover_wait()) == (0.0, 0.0), "no write is on its way"
+        assert (await spec(cluster))["leaseTransitions"] == 1
+        assert one.task is not None
+        async with asyncio.timeout(1):
+            await one.task  # `run` returns
+        assert not watchman.together
 
 
 @pytest.mark.campaign
 async def test_without_the_right_to_watch_a_release_is_found_by_polling(
-    cluster: Cluster, control_plane: ControlPlane, kubeconfig: Path
+    cluster: Cluster, control_plane: ControlPlane, kubeconfig: Path, one: Elector
 ) -> None:
     await allow(cluster, "nobody", *RULES)
-    async with Elector(kubeconfig, cluster.namespace, "a") as one:
-        await until(lambda: one.leads, "a leader")
-        async with Elector(control_plane.kubeconfig_for("nobody"), cluster.namespace, "b") as two:
-            await until(lambda: two.election.holder == "a", "a standby")
-            await asyncio.sleep(1.0)
-            assert len(two.reported(ElectionEvent.FORBIDDEN)) == 1
-            assert "watch" in two.reported(ElectionEvent.FORBIDDEN)[0]
-            assert await one.election.release()
-            assert await until(lambda: two.leads, "the next leader") < 1.5
+    async with standby(control_plane.kubeconfig_for("nobody"), cluster.namespace) as two:
+        await asyncio.sleep(1.0)
+        assert len(two.reported(ElectionEvent.FORBIDDEN)) == 1
+        assert "watch" in two.reported(ElectionEvent.FORBIDDEN)[0]
+        assert await one.election.release()
+        assert await until(lambda: two.leads, "the next leader") < 1.5
 
 
 async def test_the_right_to_watch_one_lease_by_name_is_enough(cluster: Cluster, control_plane: ControlPlane) -> None:
     await allow(cluster, "nobody", *RULES, WATCH_TOO)
-    async with Elector(control_plane.kubeconfig_for("nobody"), cluster.namespace, "a") as one:
-        await until(lambda: one.leads, "a leader")
-        async with Elector(control_plane.kubeconfig_for("nobody"), cluster.namespace, "b", retry_period=2.0) as two:
-            await until(lambda: two.election.holder == "a", "a standby")
-            await asyncio.sleep(1.0)
-            await one.election.release()
-            assert await until(lambda: two.leads, "the next leader") < 1.0
-            assert not one.reported(ElectionEvent.FORBIDDEN) + two.reported(ElectionEvent.FORBIDDEN)
-
-
-@pytest.mark.campaign
-async def test_a_killed_leader_is_replaced_within_its_lease_with_the_usual_durations(
-    cluster: Cluster, kubeconfig: Path
-) -> None:
-    usual = {"lease_duration": 15.0, "renew_deadline": 10.0, "retry_period": 2.0}
-    async with Elector(kubeconfig, cluster.namespace, "a", **usual) as one:
-        await until(lambda: one.leads, "a leader")
-        async with Elector(kubeconfig, cluster.namespace, "b", **usual) as two, Watchman([one, two]) as watchman:
-            await asyncio.sleep(3.0)
-            await one.kill()
-            assert one.changes == [True, False]
-            took = await until(lambda: two.leads, "the next leader")
-            assert 12.5 < took < 16.0
-            assert not watchman.together
+    async with (
+        leader(control_plane.kubeconfig_for("nobody"), cluster.namespace) as one,
+        standby(control_plane.kubeconfig_for("nobody"), cluster.namespace, retry_period=2.0) as two,
+    ):
+        await asyncio.sleep(1.0)
+        await one.election.release()
+        assert await until(lambda: two.leads, "the next leader") < 1.0
+        assert not one.reported(ElectionEvent.FORBIDDEN) + two.reported(ElectionEvent.FORBIDDEN)
 
 
 @pytest.mark.campaign
 async def test_a_lease_deleted_under_its_leader_is_made_again_by_it_in_the_same_term(
-    cluster: Cluster, kubeconfig: Path
+    cluster: Cluster, kubeconfig: Path, one: Elector
 ) -> None:
-    async with Elector(kubeconfig, cluster.namespace, "a") as one:
-        await until(lambda: one.leads, "a leader")
-        async with Elector(kubeconfig, cluster.namespace, "b") as two, Watchman([one, two]) as watchman:
-            await until(lambda: two.election.holder == "a", "a standby")
-            for _ in range(4):
-                await cluster.delete("leases", LEASE)
-                await asyncio.sleep(1.1)
-            assert (await spec(cluster))["holderIdentity"] == "a"
-            assert (one.changes, two.changes) == ([True], [])
-            assert one.election.transitions == (await spec(cluster))["leaseTransitions"] == 0
-            assert not watchman.together
+    async with standby(kubeconfig, cluster.namespace) as two, Watchman([one, two]) as watchman:
+        for _ in range(4):
+            await cluster.delete("leases", LEASE)
+            await asyncio.sleep(1.1)
+        assert (await spec(cluster))["holderIdentity"] == "a"
+        assert (one.changes, two.changes) == ([True], [])
+        assert one.election.transitions == (await spec(cluster))["leaseTransitions"] == 0
+        assert not watchman.together
 
 
 @pytest.mark.campaign
-async def test_a_release_that_cannot_be_written_is_reported_and_ends_in_time(cluster: Cluster, proxy: Proxy) -> None:
-    async with Elector(proxy.kubeconfig_for("scheduler-a"), cluster.namespace, "a") as one:
-        await until(lambda: one.leads, "a leader")
-        proxy.reset("PUT", LEASE, times=None)
-        started = time.monotonic()
-        assert not await one.election.release(timeout=1.0)
-        assert time.monotonic() - started < 1.5
-        assert not one.leads
-        assert any("not released in" in detail for detail in one.reported(ElectionEvent.LOST))
+async def test_a_release_that_cannot_be_written_is_reported_and_ends_in_time(proxy: Proxy, one: Elector) -> None:
+    proxy.reset("PUT", LEASE, times=None)
+    started = time.monotonic()
+    assert not await one.election.release(timeout=1.0)
+    assert time.monotonic() - started < 1.5
+    assert not one.leads
+    assert any("not released in" in detail for detail in one.reported(ElectionEvent.LOST))
 
 
 async def test_a_standby_releases_nothing(cluster: Cluster, kubeconfig: Path) -> None:
@@ -427,8 +379,7 @@ async def test_a_standby_releases_nothing(cluster: Cluster, kubeconfig: Path) ->
         Elector(kubeconfig, cluster.namespace, "a") as one,
     ):
         await until(lambda: one.leads, "a leader")
-        async with Elector(kubeconfig, cluster.namespace, "b") as two:
-            await until(lambda: two.election.holder == "a", "a standby")
+        async with standby(kubeconfig, cluster.namespace) as two:
             assert await two.election.release()
             assert (await spec(cluster))["holderIdentity"] == "a"
             assert one.leads
@@ -493,8 +444,13 @@ async def test_at_most_one_replica_leads_through_random_faults_and_in_the_end_on
     terms: list[tuple[str, int]] = []
     names = iter(range(1000))
 
+    def jumping_clock() -> datetime:
+        return datetime.now(UTC) + timedelta(days=chance.choice([0, -4000, 4000]))
+
     def replica() -> Elector:
-        elector = Elector(chance.choice(kubeconfigs), cluster.namespace, f"r{next(names)}", **settings)
+        elector = Elector(
+            chance.choice(kubeconfigs), cluster.namespace, f"r{next(names)}", calendar=jumping_clock, **settings
+        )
 
         def changed(leads: bool) -> None:
             elector.changes.append(leads)

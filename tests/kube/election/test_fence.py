@@ -22,7 +22,7 @@ from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.manifests import node, pod
 from tests.controlplane.proxy import Proxy
-from tests.kube.election.electors import LEASE, Elector, until
+from tests.kube.election.electors import LEASE, Elector, leader, standby, until
 
 MANIFEST = Path(__file__).resolve().parents[3] / "manifests" / "base" / "admission-fence.yaml"
 NAMESPACE = "fenced"
@@ -78,6 +78,13 @@ async def proxy(cluster: Cluster) -> AsyncIterator[Proxy]:
         yield running
 
 
+@pytest.fixture
+async def one(proxy: Proxy) -> AsyncIterator[Elector]:
+    """A leader that may be bound to the fence, behind the proxy."""
+    async with leader(proxy.kubeconfig_for("scheduler-a"), NAMESPACE) as elector:
+        yield elector
+
+
 class Reported:
     """Reports of a fence."""
 
@@ -123,117 +130,87 @@ async def test_the_api_server_finds_nothing_wrong_with_the_manifest(cluster: Clu
         assert not response.get("status", {}).get("typeChecking", {}).get("expressionWarnings")
 
 
-async def test_a_deposed_leaders_binding_is_refused_and_the_new_leaders_passes(cluster: Cluster) -> None:
-    kubeconfig = cluster.control_plane.kubeconfig_for("scheduler-a")
+async def test_a_deposed_leaders_binding_is_refused_and_the_new_leaders_passes(cluster: Cluster, one: Elector) -> None:
     await cluster.create_all([pod("p1"), pod("p2")])
-    async with Elector(kubeconfig, NAMESPACE, "a") as one:
-        await until(lambda: one.leads, "a leader")
-        async with Elector(kubeconfig, NAMESPACE, "b") as two:
-            old, new = fence(one), fence(two)
-            assert await old.probe(one.election) is FenceState.ACTIVE
-            assert old.token(one.election) == "a/0"
-            await bind(one.client, "p1", old.token(one.election))
-            await until(lambda: two.election.holder == "a", "a standby")
-            await one.election.release()
-            await until(lambda: two.leads, "the next leader")
-            assert await new.probe(two.election) is FenceState.ACTIVE
-            output = await refused(one.client, "p2", old.token(one.election))
-            assert output.startswith("403")
-            assert output.endswith("bound by a replica that does not lead: a/0")
-            assert await cluster.bound() == {"p1": "n"}
-            await bind(two.client, "p2", new.token(two.election))
-            assert await cluster.bound() == {"p1": "n", "p2": "n"}
-            assert (await cluster.get("pods", "p2"))["metadata"]["annotations"][FENCE] == "b/1"
+    async with standby(cluster.control_plane.kubeconfig_for("scheduler-a"), NAMESPACE) as two:
+        old, new = fence(one), fence(two)
+        assert await old.probe(one.election) is FenceState.ACTIVE
+        assert old.token(one.election) == "a/0"
+        await bind(one.client, "p1", old.token(one.election))
+        await refused(two.client, "p2", new.token(two.election))
+        await one.election.release()
+        await until(lambda: two.leads, "the next leader")
+        assert await new.probe(two.election) is FenceState.ACTIVE
+        output = await refused(one.client, "p2", old.token(one.election))
+        assert output.startswith("403")
+        assert output.endswith("bound by a replica that does not lead: a/0")
+        assert await cluster.bound() == {"p1": "n"}
+        await bind(two.client, "p2", new.token(two.election))
+        assert (await cluster.get("pods", "p2"))["metadata"]["annotations"][FENCE] == "b/1"
+        await two.election.release()
+        for token in ("b/1", "a/0", "/0", "/"):
+            await refused(one.client, "p1", token)
+        assert await cluster.bound() == {"p1": "n", "p2": "n"}
 
 
 async def test_a_binding_that_left_in_time_and_arrives_after_the_takeover_is_refused(
-    cluster: Cluster, proxy: Proxy
+    cluster: Cluster, proxy: Proxy, one: Elector
 ) -> None:
     await cluster.create(pod("p"))
-    async with Elector(proxy.kubeconfig_for("scheduler-a"), NAMESPACE, "a") as one:
-        await until(lambda: one.leads, "a leader")
-        late = proxy.delay("POST", "pods/p/binding", 8.0)
-        assert one.election.is_leader()
-        binding = asyncio.create_task(refused(one.client, "p", fence(one).token(one.election)))
-        await late.struck()
-        proxy.reset("PUT", LEASE, times=None)  # cut off: its renewals do not arrive, its binding does
-        async with Elector(cluster.control_plane.kubeconfig_for("scheduler-a"), NAMESPACE, "b") as two:
-            await until(lambda: two.leads, "the next leader")
-            assert not binding.done()
-            assert "does not lead: a/0" in await binding
-            assert await cluster.bound() == {}
-            await bind(two.client, "p", fence(two).token(two.election))
-
-
-async def test_a_binding_of_an_earlier_term_of_the_same_replica_is_refused(cluster: Cluster, proxy: Proxy) -> None:
-    await cluster.create(pod("p"))
-    async with Elector(proxy.kubeconfig_for("scheduler-a"), NAMESPACE, "a") as one:
-        await until(lambda: one.leads, "a leader")
-        token = fence(one).token(one.election)
-        proxy.reset("PUT", LEASE, times=None)
-        await until(lambda: not one.leads, "its end")
-        proxy.mend()
-        await until(lambda: one.leads, "a new term")
-        assert await fence(one).probe(one.election) is FenceState.ACTIVE
-        assert "does not lead: a/0" in await refused(one.client, "p", token)
-        await bind(one.client, "p", fence(one).token(one.election))
-
-
-async def test_after_a_release_no_replica_binds(cluster: Cluster) -> None:
-    await cluster.create(pod("p"))
-    async with Elector(cluster.control_plane.kubeconfig_for("scheduler-a"), NAMESPACE, "a") as one:
-        await until(lambda: one.leads, "a leader")
-        await one.election.release()
-        await cluster.wait_until(lambda: cluster.get("leases", LEASE), "the Lease")
-        await asyncio.sleep(0.2)
-        for token in ("a/0", "/0", "/"):
-            await refused(one.client, "p", token)
+    late = proxy.delay("POST", "pods/p/binding", 8.0)
+    assert one.election.is_leader()
+    binding = asyncio.create_task(refused(one.client, "p", fence(one).token(one.election)))
+    await late.struck()
+    proxy.reset("PUT", LEASE, times=None)  # cut off: its renewals do not arrive, its binding does
+    async with Elector(cluster.control_plane.kubeconfig_for("scheduler-a"), NAMESPACE, "b") as two:
+        await until(lambda: two.leads, "the next leader")
+        assert not binding.done()
+        assert "does not lead: a/0" in await binding
         assert await cluster.bound() == {}
+        await bind(two.client, "p", fence(two).token(two.election))
 
 
-async def test_a_replica_that_never_led_has_a_token_that_passes_nowhere(cluster: Cluster) -> None:
+async def test_a_binding_of_an_earlier_term_of_the_same_replica_is_refused(
+    cluster: Cluster, proxy: Proxy, one: Elector
+) -> None:
     await cluster.create(pod("p"))
-    kubeconfig = cluster.control_plane.kubeconfig_for("scheduler-a")
-    async with Elector(kubeconfig, NAMESPACE, "a") as one:
-        await until(lambda: one.leads, "a leader")
-        async with Elector(kubeconfig, NAMESPACE, "b") as two:
-            await refused(two.client, "p", fence(two).token(two.election))
+    token = fence(one).token(one.election)
+    proxy.reset("PUT", LEASE, times=None)
+    await until(lambda: not one.leads, "its end")
+    proxy.mend()
+    await until(lambda: one.leads, "a new term")
+    assert await fence(one).probe(one.election) is FenceState.ACTIVE
+    assert "does not lead: a/0" in await refused(one.client, "p", token)
+    await bind(one.client, "p", fence(one).token(one.election))
 
 
-async def test_other_users_and_bindings_without_a_token_pass(cluster: Cluster) -> None:
+async def test_other_users_and_bindings_without_a_token_pass(cluster: Cluster, one: Elector) -> None:
     await cluster.create_all([pod("p1"), pod("p2"), pod("p3")])
-    async with Elector(cluster.control_plane.kubeconfig_for("scheduler-a"), NAMESPACE, "a") as one:
-        await until(lambda: one.leads, "a leader")
-        await refused(one.client, "p1", "somebody/7")
-        async with Client(load_connection(str(cluster.control_plane.kubeconfig_for("scheduler-b")))) as other:
-            await bind(other, "p1", None)
-            await bind(other, "p2", "somebody/7")
-        await bind(one.client, "p3", None)  # a replica of a version, or with a setting, without the fence
-        assert set(await cluster.bound()) == {"p1", "p2", "p3"}
+    await refused(one.client, "p1", "somebody/7")
+    async with Client(load_connection(str(cluster.control_plane.kubeconfig_for("scheduler-b")))) as other:
+        await bind(other, "p1", None)
+        await bind(other, "p2", "somebody/7")
+    await bind(one.client, "p3", None)  # a replica of a version, or with a setting, without the fence
+    assert set(await cluster.bound()) == {"p1", "p2", "p3"}
 
 
 # --- the probe --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_probe_changes_nothing_even_if_its_pod_exists(cluster: Cluster) -> None:
-    async with Elector(cluster.control_plane.kubeconfig_for("scheduler-a"), NAMESPACE, "a") as one:
-        await until(lambda: one.leads, "a leader")
-        reported = Reported()
-        it = fence(one, reported)
-        assert await it.probe(one.election) is FenceState.ACTIVE
-        await cluster.create(pod(PROBE_POD))
-        assert await it.probe(one.election) is FenceState.ACTIVE
-        assert await cluster.bound() == {}
-        await cluster.bind(PROBE_POD, "n")  # and when it is bound already
-        assert await it.probe(one.election) is FenceState.ACTIVE
-        assert reported.states == [FenceState.ACTIVE]
+async def test_a_probe_changes_nothing_even_if_its_pod_exists(cluster: Cluster, one: Elector) -> None:
+    reported = Reported()
+    it = fence(one, reported)
+    assert await it.probe(one.election) is FenceState.ACTIVE
+    await cluster.create(pod(PROBE_POD))
+    assert await it.probe(one.election) is FenceState.ACTIVE
+    assert await cluster.bound() == {}
+    await cluster.bind(PROBE_POD, "n")  # and when it is bound already
+    assert await it.probe(one.election) is FenceState.ACTIVE
+    assert reported.states == [FenceState.ACTIVE]
 
 
-async def test_the_probe_of_an_unfenced_user_finds_the_fence_absent_and_names_the_remedy(
-    cluster: Cluster,
-) -> None:
-    async with Elector(cluster.control_plane.kubeconfig_for("scheduler-b"), NAMESPACE, "a") as one:
-        await until(lambda: one.leads, "a leader")
+async def test_the_probe_of_an_unfenced_user_finds_the_fence_absent_and_names_the_remedy(cluster: Cluster) -> None:
+    async with leader(cluster.control_plane.kubeconfig_for("scheduler-b"), NAMESPACE) as one:
         reported = Reported()
         it = fence(one, reported)
         assert await it.probe(one.election) is FenceState.ABSENT
@@ -254,29 +231,25 @@ async def test_a_fence_on_another_lease_blocks_and_is_passed_by(cluster: Cluster
         await bind(one.client, "p", it.token(one.election))
 
 
-async def test_a_probe_without_a_lease_of_ours_finds_nothing_out(cluster: Cluster) -> None:
-    async with Elector(cluster.control_plane.kubeconfig_for("scheduler-a"), NAMESPACE, "a") as one:
-        await until(lambda: one.leads, "a leader")
-        await one.election.release()
-        reported = Reported()
-        assert await fence(one, reported).probe(one.election) is FenceState.UNKNOWN
-        assert not reported.states
+async def test_a_probe_without_a_lease_of_ours_finds_nothing_out(one: Elector) -> None:
+    await one.election.release()
+    reported = Reported()
+    assert await fence(one, reported).probe(one.election) is FenceState.UNKNOWN
+    assert not reported.states
 
 
 @pytest.mark.parametrize("status", [0, 403, 429, 500])
-async def test_a_probe_without_a_conclusive_response_reports_it(status: int, cluster: Cluster, proxy: Proxy) -> None:
-    async with Elector(proxy.kubeconfig_for("scheduler-a"), NAMESPACE, "a") as one:
-        await until(lambda: one.leads, "a leader")
-        it = fence(one, reported := Reported())
-        assert await it.probe(one.election) is FenceState.ACTIVE
-        if status:
-            proxy.answer("POST", "binding", status, times=None)
-        else:
-            proxy.reset("POST", "binding", times=None)
-        assert await it.probe(one.election) is FenceState.UNKNOWN
-        assert reported.states == [FenceState.ACTIVE, FenceState.UNKNOWN]
-        assert "the probe was inconclusive: " in reported.sentences[1]
-        assert it.token(one.election) == "a/0"
+async def test_a_probe_without_a_conclusive_response_reports_it(status: int, proxy: Proxy, one: Elector) -> None:
+    it = fence(one, reported := Reported())
+    assert await it.probe(one.election) is FenceState.ACTIVE
+    if status:
+        proxy.answer("POST", "binding", status, times=None)
+    else:
+        proxy.reset("POST", "binding", times=None)
+    assert await it.probe(one.election) is FenceState.UNKNOWN
+    assert reported.states == [FenceState.ACTIVE, FenceState.UNKNOWN]
+    assert "the probe was inconclusive: " in reported.sentences[1]
+    assert it.token(one.election) == "a/0"
 
 
 async def test_a_takeover_is_known_to_the_fence_within_moments(cluster: Cluster) -> None:
@@ -294,30 +267,28 @@ async def test_a_takeover_is_known_to_the_fence_within_moments(cluster: Cluster)
 
 @pytest.mark.campaign
 async def test_a_fence_whose_binding_was_made_again_is_found_blocking_until_the_api_server_restarts(
-    cluster: Cluster,
+    cluster: Cluster, one: Elector
 ) -> None:
-    async with Elector(cluster.control_plane.kubeconfig_for("scheduler-a"), NAMESPACE, "a") as one:
-        await until(lambda: one.leads, "a leader")
-        reported = Reported()
-        it = fence(one, reported)
-        assert await it.probe(one.election) is FenceState.ACTIVE
-        await cluster.request("DELETE", f"{BINDINGS}/capcard-sched-fence")
-        await asyncio.sleep(2.5)  # the API server looks after its policies every second
-        assert await it.probe(one.election) is FenceState.ABSENT
-        await cluster.apply(OBJECTS[1])
-        await cluster.delete("leases", LEASE)
-        await cluster.wait_until(lambda: cluster.find("leases", LEASE), "the Lease made again by its leader")
-        await cluster.patch("leases", LEASE, {"spec": {"holderIdentity": "somebody", "leaseDurationSeconds": 1}})
-        await until(lambda: one.leads and one.election.transitions > 0, "a new term")
-        await asyncio.sleep(1.0)
-        assert await it.probe(one.election) is FenceState.BLOCKING
-        assert it.token(one.election) is None
-        await cluster.create(pod("p"))
-        await bind(one.client, "p", it.token(one.election))
-        await asyncio.to_thread(cluster.control_plane.restart_apiserver)
-        await until(lambda: one.leads, "a leader")
-        await until_state(it, one, FenceState.ACTIVE)
-        assert reported.states[:3] == [FenceState.ACTIVE, FenceState.ABSENT, FenceState.BLOCKING]
+    reported = Reported()
+    it = fence(one, reported)
+    assert await it.probe(one.election) is FenceState.ACTIVE
+    await cluster.request("DELETE", f"{BINDINGS}/capcard-sched-fence")
+    await asyncio.sleep(2.5)  # the API server looks after its policies every second
+    assert await it.probe(one.election) is FenceState.ABSENT
+    await cluster.apply(OBJECTS[1])
+    await cluster.delete("leases", LEASE)
+    await cluster.wait_until(lambda: cluster.find("leases", LEASE), "the Lease made again by its leader")
+    await cluster.patch("leases", LEASE, {"spec": {"holderIdentity": "somebody", "leaseDurationSeconds": 1}})
+    await until(lambda: one.leads and one.election.transitions > 0, "a new term")
+    await asyncio.sleep(1.0)
+    assert await it.probe(one.election) is FenceState.BLOCKING
+    assert it.token(one.election) is None
+    await cluster.create(pod("p"))
+    await bind(one.client, "p", it.token(one.election))
+    await asyncio.to_thread(cluster.control_plane.restart_apiserver)
+    await until(lambda: one.leads, "a leader")
+    await until_state(it, one, FenceState.ACTIVE)
+    assert reported.states[:3] == [FenceState.ACTIVE, FenceState.ABSENT, FenceState.BLOCKING]
 
 
 async def until_state(it: Fence, elector: Elector, state: FenceState) -> None:

@@ -13,7 +13,7 @@ from capcard_sched.kube.lease import LeaseObservation
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.manifests import node, pod
 from tests.controlplane.proxy import Proxy
-from tests.kube.election.electors import LEASE, QUICK, Elector, until
+from tests.kube.election.electors import LEASE, QUICK, Elector, leader, until
 from tests.kube.write.harness import Harness, bind_of
 
 pytestmark = pytest.mark.campaign
@@ -40,24 +40,25 @@ async def test_bindings_delayed_across_a_leadership_change_do_not_land_after_it(
     made = await cluster.create_all([pod(f"p{index}") for index in range(_PODS)])
     await cluster.create(node("n1", cpu=64))
     direct = cluster.control_plane.kubeconfig_for("scheduler-b")
-    async with Elector(proxy.kubeconfig_for("scheduler-a"), cluster.namespace, "former") as former:
-        await until(lambda: former.leads, "the first leader")
-        async with Elector(direct, cluster.namespace, "next") as successor:
-            await asyncio.sleep(1.0)
-            async with Writer(cluster, proxy, former.election) as writer:
-                slow = proxy.delay("POST", "/binding$", 7.0, times=None)
-                proxy.delay("PUT", _LEASES, 60.0, times=None)
-                writer.effects.submit([bind_of(each) for each in made])
-                await slow.struck(_PODS)
-                await until(lambda: successor.leads, "the second leader")
-                assert not former.leads
-                wait = successor.election.handover_wait()
-                assert 0.0 < wait <= QUICK["lease_duration"] - QUICK["renew_deadline"]
-                await asyncio.sleep(wait)
-                before = len(await cluster.bound())
-                await asyncio.sleep(8.0)
-                assert len(await cluster.bound()) - before == 0, "landed after the handover"
-                assert before == 0, "each was delayed beyond its deadline"
+    async with (
+        leader(proxy.kubeconfig_for("scheduler-a"), cluster.namespace, "former") as former,
+        Elector(direct, cluster.namespace, "next") as successor,
+    ):
+        await asyncio.sleep(1.0)
+        async with Writer(cluster, proxy, former.election) as writer:
+            slow = proxy.delay("POST", "/binding$", 7.0, times=None)
+            proxy.delay("PUT", _LEASES, 60.0, times=None)
+            writer.effects.submit([bind_of(each) for each in made])
+            await slow.struck(_PODS)
+            await until(lambda: successor.leads, "the second leader")
+            assert not former.leads
+            wait = successor.election.handover_wait()
+            assert 0.0 < wait <= QUICK["lease_duration"] - QUICK["renew_deadline"]
+            await asyncio.sleep(wait)
+            before = len(await cluster.bound())
+            await asyncio.sleep(8.0)
+            assert len(await cluster.bound()) - before == 0, "landed after the handover"
+            assert before == 0, "each was delayed beyond its deadline"
 
 
 async def test_a_binding_in_time_is_not_cut_off_and_carries_its_server_side_timeout(
@@ -65,8 +66,7 @@ async def test_a_binding_in_time_is_not_cut_off_and_carries_its_server_side_time
 ) -> None:
     (made,) = await cluster.create_all([pod("p")])
     await cluster.create(node("n1"))
-    async with Elector(proxy.kubeconfig_for("scheduler-a"), cluster.namespace, "one") as one:
-        await until(lambda: one.leads, "a leader")
+    async with leader(proxy.kubeconfig_for("scheduler-a"), cluster.namespace, "one") as one:
         proxy.delay("POST", "/binding$", 1.0)
         async with Writer(cluster, proxy, one.election) as writer:
             writer.effects.submit([bind_of(made)])
@@ -75,18 +75,6 @@ async def test_a_binding_in_time_is_not_cut_off_and_carries_its_server_side_time
     log = (cluster.control_plane.folder / "audit.log").read_text("utf-8")
     uris = [json.loads(line)["requestURI"] for line in log.splitlines() if "/binding" in line]
     assert f"/api/v1/namespaces/{cluster.namespace}/pods/p/binding?timeout=1s" in uris
-
-
-async def test_a_released_lease_is_taken_over_without_a_wait(cluster: Cluster) -> None:
-    kubeconfig = cluster.control_plane.kubeconfig_for("scheduler-a")
-    async with Elector(kubeconfig, cluster.namespace, "former") as former:
-        await until(lambda: former.leads, "the first leader")
-        assert former.election.handover_wait() == 0.0, "the first one ever"
-        async with Elector(kubeconfig, cluster.namespace, "next") as successor:
-            await asyncio.sleep(0.5)
-            assert await former.election.release()
-            await until(lambda: successor.leads, "the second leader")
-            assert successor.election.handover_wait() == 0.0
 
 
 def test_time_left_ends_before_the_lease_can_change_hands() -> None:

@@ -54,66 +54,38 @@ def as_json(lease: Lease) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "spec, waits",
+    ("seen", "waits"),
     [
-        ({}, 0.0),
-        ({"holderIdentity": ""}, 0.0),
-        (held(""), 0.0),
-        (held("a"), 0.0),  # our own: no other replica holds it
-        (held("b"), 15.0),
-        (held("b", duration=40), 40.0),  # the duration in the record counts, not our own
-        (held("b", duration=1), 1.0),
-        ({"holderIdentity": "b"}, 15.0),
-        ({"holderIdentity": "b", "leaseDurationSeconds": 0}, 15.0),
+        pytest.param([{}], 0.0, id="no holder"),
+        pytest.param([{"holderIdentity": ""}], 0.0, id="released"),
+        pytest.param([held("")], 0.0, id="released with a duration"),
+        pytest.param([held("a")], 0.0, id="our own: no other replica holds it"),
+        pytest.param([held("b")], 15.0, id="held by another"),
+        pytest.param([held("b", duration=40)], 40.0, id="the duration in the record counts, not our own"),
+        pytest.param([held("b", duration=1)], 1.0, id="a short one, too"),
+        pytest.param([{"holderIdentity": "b"}], 15.0, id="no duration"),
+        pytest.param([{"holderIdentity": "b", "leaseDurationSeconds": 0}], 15.0, id="a duration of zero"),
+        pytest.param([None], 0.0, id="a Lease that never was"),
+        pytest.param([held("b", renewed="t0"), held("b", renewed="t1")], 15.0, id="a renewal starts the wait again"),
+        pytest.param([held("b"), held("b")], 11.0, id="a change beside the record is no sign of life"),
+        pytest.param([held("b"), None], 11.0, id="the holder of a deleted Lease may still believe in it"),
+        pytest.param([held(""), None], 0.0, id="deleted after its release"),
+        *(
+            pytest.param([held("b", renewed=time)], 15.0, id=f"the holder's own time decides nothing: {time}")
+            for time in ("1970-01-01T00:00:00Z", "2999-01-01T00:00:00Z", "nonsense", "")
+        ),
     ],
 )
-def test_a_lease_may_be_claimed_after_its_duration_without_a_renewal(spec: dict[str, Any], waits: float) -> None:
-    one = candidate("a")
-    one.observe(lease(**spec), 100.0)
-    assert one.wait(100.0) == waits
-    assert one.wait(100.0 + waits) == 0.0
-
-
-def test_a_lease_that_never_was_may_be_claimed_at_once() -> None:
-    one = candidate()
-    one.observe(None, 5.0)
-    assert one.wait(5.0) == 0.0
-
-
-def test_every_renewal_seen_starts_the_wait_again() -> None:
-    one = candidate()
-    one.observe(lease(1, **held("b", renewed="t0")), 0.0)
-    one.observe(lease(2, **held("b", renewed="t1")), 14.0)
-    assert one.wait(15.0) == 14.0
-
-
-def test_a_change_beside_the_record_is_no_sign_of_life() -> None:
-    one = candidate()
-    one.observe(lease(1, **held("b")), 0.0)
-    one.observe(lease(2, **held("b")), 14.0)
-    assert one.wait(15.0) == 0.0
-
-
-@pytest.mark.parametrize("renewed", ["1970-01-01T00:00:00Z", "2999-01-01T00:00:00Z", "nonsense", ""])
-def test_the_holders_own_time_decides_nothing(renewed: str) -> None:
-    one = candidate()
-    one.observe(lease(**held("b", renewed=renewed)), 50.0)
-    assert one.wait(50.0) == 15.0
-
-
-def test_a_deleted_lease_is_waited_for_because_its_holder_may_still_believe_in_it() -> None:
-    one = candidate()
-    one.observe(lease(**held("b")), 0.0)
-    one.observe(None, 4.0)
-    assert one.wait(4.0) == 11.0
-    assert not one.exists
-
-
-def test_a_lease_deleted_after_its_release_may_be_claimed_at_once() -> None:
-    one = candidate()
-    one.observe(lease(**held("")), 0.0)
-    one.observe(None, 1.0)
-    assert one.wait(1.0) == 0.0
+def test_a_lease_may_be_claimed_after_its_duration_without_a_renewal(
+    seen: list[dict[str, Any] | None], waits: float
+) -> None:
+    one, now = candidate("a"), 100.0
+    for version, spec in enumerate(seen):
+        now = 100.0 + 4.0 * version
+        one.observe(None if spec is None else lease(version, **spec), now)
+    assert one.wait(now) == waits
+    assert one.wait(now + waits) == 0.0
+    assert one.exists is (seen[-1] is not None)
 
 
 # --- writes -----------------------------------------------------------------------------------------------------------
@@ -152,13 +124,8 @@ def test_every_claim_opens_a_term_with_the_next_number(spec: dict[str, Any], ter
     one = candidate("a")
     one.observe(lease(**spec), 0.0)
     assert as_json(one.claim("l", "n", NOON))["spec"]["leaseTransitions"] == term
-
-
-def test_numbers_go_on_after_the_lease_was_deleted() -> None:
-    one = candidate("a")
-    one.observe(lease(**held("b", transitions=3)), 0.0)
     one.observe(None, 1.0)
-    assert as_json(one.claim("l", "n", NOON))["spec"]["leaseTransitions"] == 4
+    assert as_json(one.claim("l", "n", NOON))["spec"]["leaseTransitions"] == term, "also after it was deleted"
 
 
 def test_a_write_carries_the_observed_version_and_keeps_fields_of_other_writers() -> None:
@@ -202,28 +169,28 @@ def leader(started: float = 100.0, answered: float = 101.0) -> LeaseObservation:
     return one
 
 
-@pytest.mark.parametrize("now, leads", [(101.0, True), (109.9, True), (110.0, False), (1e9, False)])
-def test_a_term_lasts_from_when_its_last_renewal_was_sent(now: float, leads: bool) -> None:
-    assert leader(started=100.0).is_leader(now) is leads
-
-
-def test_a_claim_with_a_late_response_makes_no_leader() -> None:
-    one = leader(started=100.0, answered=110.0)
-    assert not one.leading
-    assert one.wait(110.0) == 0.0  # the Lease names us: it may be claimed anew
-
-
-def test_a_renewal_prolongs_the_term() -> None:
-    one = leader(started=100.0)
-    one.renewed(one.renewal("l", "n", NOON), 105.0, 106.0)
-    assert one.is_leader(114.9)
-    assert not one.is_leader(115.0)
-
-
-def test_a_renewal_with_a_response_after_expiry_does_not_restore_the_term() -> None:
-    one = leader(started=100.0)
-    one.renewed(one.renewal("l", "n", NOON), 109.0, 110.5)
-    assert not one.is_leader(110.5)
+@pytest.mark.parametrize(
+    ("answered", "renewal", "now", "leads"),
+    [
+        (101.0, None, 101.0, True),
+        (101.0, None, 109.9, True),
+        (101.0, None, 110.0, False),
+        (101.0, None, 1e9, False),
+        (110.0, None, 110.0, False),
+        (101.0, (105.0, 106.0), 114.9, True),
+        (101.0, (105.0, 106.0), 115.0, False),
+        (101.0, (109.0, 110.5), 110.5, False),
+    ],
+)
+def test_a_term_lasts_from_when_its_last_renewal_was_sent(
+    answered: float, renewal: tuple[float, float] | None, now: float, leads: bool
+) -> None:
+    one = leader(100.0, answered)
+    if renewal is not None:
+        one.renewed(one.renewal("l", "n", NOON), *renewal)
+    assert one.is_leader(now) is leads
+    if answered == 110.0:
+        assert one.wait(110.0) == 0.0, "the Lease names us: it may be claimed anew"
 
 
 def test_a_lost_lease_ends_the_term_at_once() -> None:
@@ -384,24 +351,3 @@ def test_the_model_above_changes_leaders_often() -> None:
     terms = [len(each.terms) for seed in range(20) for each in play(random.Random(seed))]
     assert sum(terms) > 40
     assert sum(count > 0 for count in terms) > 20
-
-
-def test_the_model_above_does_elect_and_replace_leaders() -> None:
-    server = Server()
-    server.write(0, lease(**held("", transitions=0)))
-    replicas = [Replica(candidate(name), 0.0) for name in "ab"]
-    now = 0.0
-    for one in (replicas[0], replicas[1]):
-        for _ in range(3):  # look, look again after the lease, claim
-            one.act(now)
-            assert one.request is not None
-            verb, sent, version, body = one.request
-            stored = server.lease if body is None else server.write(version, body)
-            one.response = (verb, sent, server.version, stored)
-            one.take(now)
-            if one.it.leading:
-                break
-            now += 15.0
-        assert one.it.is_leader(now)
-        now += 10.0
-    assert [one.terms for one in replicas] == [[1], [2]]

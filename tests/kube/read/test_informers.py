@@ -10,14 +10,15 @@ from typing import Any
 
 import msgspec
 import pytest
+import yaml
 
 from capcard_sched.kube.client import ApiError, Client, Unreachable
 from capcard_sched.kube.connection import load_connection
 from capcard_sched.kube.decode import KindDecoder, ReadAhead, pages
-from capcard_sched.kube.informers import list_all
+from capcard_sched.kube.informers import Informers, list_all
 from capcard_sched.kube.kinds import KINDS, WatchedKind, chosen_kinds
 from capcard_sched.model import deltas
-from capcard_sched.model.objects import NamespaceObject, NodeObject, ObjectMeta, PodObject
+from capcard_sched.model.objects import ConfigMapObject, NamespaceObject, NodeObject, ObjectMeta, PodObject
 from tests import objects
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.manifests import gang, node, pod, queue
@@ -33,6 +34,11 @@ async def change_everything(cluster: Cluster, round: int) -> None:
     await cluster.delete("pods", f"p{round}")
     await cluster.delete("pods", "again")
     await cluster.create(pod("again"))
+
+
+async def relisted(feed: Informers) -> None:
+    async with asyncio.timeout(20):
+        await feed.relist()
 
 
 async def furnish(cluster: Cluster) -> None:
@@ -66,74 +72,53 @@ async def test_an_empty_cluster_is_listed_too(cluster: Cluster) -> None:
         assert [event for _, event, _ in ears.watches] == ["listed"] * len(KINDS)
 
 
+OBJECTS = """
+{apiVersion: scheduling.k8s.io/v1, kind: PriorityClass, metadata: {name: high}, value: 7}
+---
+{apiVersion: v1, kind: ResourceQuota, metadata: {name: q}, spec: {hard: {cpu: "9"}}}
+---
+{apiVersion: policy/v1, kind: PodDisruptionBudget, metadata: {name: b}, spec: {minAvailable: 1, selector: {}}}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: c}
+spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}
+---
+apiVersion: v1
+kind: PersistentVolume
+metadata: {name: v}
+spec: {accessModes: [ReadWriteOnce], capacity: {storage: 1Gi}, csi: {driver: d.example.com, volumeHandle: h}}
+---
+{apiVersion: storage.k8s.io/v1, kind: StorageClass, metadata: {name: s}, provisioner: d.example.com}
+---
+apiVersion: storage.k8s.io/v1
+kind: CSINode
+metadata: {name: n}
+spec: {drivers: [{name: d.example.com, nodeID: n, allocatable: {count: 4}}]}
+---
+apiVersion: topology.volcano.sh/v1alpha1
+kind: HyperNode
+metadata: {name: leaf}
+spec: {tier: 1, members: [{type: Node, selector: {exactMatch: {name: n}}}]}
+---
+apiVersion: nodeinfo.volcano.sh/v1alpha1
+kind: Numatopology
+metadata: {name: n}
+spec: {cpuDetail: {"0": {}, "1": {core: 1}}, numares: {cpu: {allocatable: 0-1}}}
+---
+{apiVersion: storage.k8s.io/v1, kind: CSIDriver, metadata: {name: d.example.com}, spec: {}}
+---
+{apiVersion: storage.k8s.io/v1, kind: CSIStorageCapacity, metadata: {name: room}, storageClassName: s, capacity: 5Gi}
+---
+apiVersion: storage.k8s.io/v1
+kind: VolumeAttachment
+metadata: {name: a}
+spec: {attacher: d.example.com, nodeName: n, source: {persistentVolumeName: v}}
+"""
+
+
 async def test_every_kind_arrives_as_its_delta(cluster: Cluster) -> None:
-    made = [
-        node("n"),
-        queue("q", weight=3),
-        *gang("g", 2, queue="q"),
-        {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}, "value": 7},
-        {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q"}, "spec": {"hard": {"cpu": "9"}}},
-        {
-            "apiVersion": "policy/v1",
-            "kind": "PodDisruptionBudget",
-            "metadata": {"name": "b"},
-            "spec": {"minAvailable": 1, "selector": {"matchLabels": {"a": "b"}}},
-        },
-        {
-            "apiVersion": "v1",
-            "kind": "PersistentVolumeClaim",
-            "metadata": {"name": "c"},
-            "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
-        },
-        {
-            "apiVersion": "v1",
-            "kind": "PersistentVolume",
-            "metadata": {"name": "v"},
-            "spec": {
-                "accessModes": ["ReadWriteOnce"],
-                "capacity": {"storage": "1Gi"},
-                "csi": {"driver": "d.example.com", "volumeHandle": "h"},
-            },
-        },
-        {
-            "apiVersion": "storage.k8s.io/v1",
-            "kind": "StorageClass",
-            "metadata": {"name": "s"},
-            "provisioner": "d.example.com",
-        },
-        {
-            "apiVersion": "storage.k8s.io/v1",
-            "kind": "CSINode",
-            "metadata": {"name": "n"},
-            "spec": {"drivers": [{"name": "d.example.com", "nodeID": "n", "allocatable": {"count": 4}}]},
-        },
-        {
-            "apiVersion": "topology.volcano.sh/v1alpha1",
-            "kind": "HyperNode",
-            "metadata": {"name": "leaf"},
-            "spec": {"tier": 1, "members": [{"type": "Node", "selector": {"exactMatch": {"name": "n"}}}]},
-        },
-        {
-            "apiVersion": "nodeinfo.volcano.sh/v1alpha1",
-            "kind": "Numatopology",
-            "metadata": {"name": "n"},
-            "spec": {"cpuDetail": {"0": {}, "1": {"core": 1}}, "numares": {"cpu": {"allocatable": "0-1"}}},
-        },
-        {"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": "d.example.com"}, "spec": {}},
-        {
-            "apiVersion": "storage.k8s.io/v1",
-            "kind": "CSIStorageCapacity",
-            "metadata": {"name": "room"},
-            "storageClassName": "s",
-            "capacity": "5Gi",
-        },
-        {
-            "apiVersion": "storage.k8s.io/v1",
-            "kind": "VolumeAttachment",
-            "metadata": {"name": "a"},
-            "spec": {"attacher": "d.example.com", "nodeName": "n", "source": {"persistentVolumeName": "v"}},
-        },
-    ]
+    made = [node("n"), queue("q", weight=3), *gang("g", 2, queue="q"), *yaml.safe_load_all(OBJECTS)]
     async with watching(cluster, kinds=KINDS) as (_, mirror, _):
         before = len(mirror.deltas)
         await cluster.create_all(made)
@@ -200,8 +185,21 @@ async def test_nodes_outside_the_selector_come_and_go(cluster: Cluster) -> None:
 
 async def test_objects_of_any_size_come_whole(cluster: Cluster) -> None:
     async with watching(cluster, kinds=[CONFIG_MAP]) as (_, mirror, _):
-        await cluster.create({**CONFIG, "metadata": {"name": "large"}, "data": {"8": "x" * 900_000}})
+        await cluster.create(config("large", **{"8": "x" * 900_000}))
         await until(lambda: objects.namespace("large", {"8": "900000"}) in mirror.deltas, "the large object")
+
+
+async def test_only_the_named_config_map_is_watched(cluster: Cluster) -> None:
+    await cluster.create_all([config(name, key="1") for name in ("devices", "other")])
+    chosen = chosen_kinds(config_maps=[(cluster.namespace, "devices")])
+    async with watching(cluster, kinds=[kind for kind in chosen if kind.name == "ConfigMap"]) as (_, mirror, _):
+        for name in ("other", "devices"):
+            await cluster.patch("configmaps", name, {"data": {"key": "2"}})
+        await cluster.delete("configmaps", "devices")
+        await until(lambda: len(mirror.deltas) > 2, "the deletion")
+    seen = [each.object for each in mirror.deltas if isinstance(each, deltas.ObjectChanged)]
+    assert [each.data for each in seen if isinstance(each, ConfigMapObject)] == [{"key": "1"}, {"key": "2"}]
+    assert mirror.deltas[2] == deltas.ObjectGone("ConfigMap", cluster.namespace, "devices", seen[0].metadata.uid)
 
 
 # --- faults on the way ------------------------------------------------------------------------------------------------
@@ -231,16 +229,6 @@ async def test_a_cut_in_the_middle_of_the_first_list_begins_it_again(cluster: Cl
         assert await mirror.agrees_with(cluster)
         assert len(mirror.deltas) == 13  # those that came before the cut are not emitted again
         assert set(ears.watch_events("pods")) == {"unreachable", "listed"}
-
-
-async def test_reset_streams_are_resumed(cluster: Cluster, proxy: Proxy) -> None:
-    await furnish(cluster)
-    async with watching(proxy) as (_, mirror, _):
-        for round in range(1, 4):
-            await until(lambda: proxy.watching("pods|nodes") == 2, "both watches")
-            proxy.reset_streams("pods|nodes")
-            await change_everything(cluster, round)
-            await until(lambda: mirror.agrees_with(cluster), "the changes of the round")
 
 
 async def test_an_expired_version_inside_the_stream_relists_and_emits_the_difference(
@@ -304,28 +292,9 @@ async def test_a_server_that_dies_and_comes_back_is_followed_again(cluster: Clus
         await until(lambda: feed.stale_for() == 0.0, "open watches")
 
 
-@pytest.mark.campaign
-async def test_etcd_that_dies_and_comes_back_is_survived(cluster: Cluster) -> None:
-    await furnish(cluster)
-    async with watching(cluster) as (_, mirror, _):
-        await asyncio.to_thread(cluster.control_plane.restart_etcd)
-        await change_everything(cluster, 1)
-        await until(lambda: mirror.agrees_with(cluster), "the changes", within=30)
-
-
-async def test_a_silent_stream_is_cut_and_resumed(cluster: Cluster, proxy: Proxy) -> None:
-    await furnish(cluster)
-    settings = msgspec.structs.replace(QUICK, silence=0.5)
-    async with watching(proxy, settings=settings) as (_, mirror, ears):
-        pause = proxy.pause("pods")
-        await change_everything(cluster, 1)
-        await until(lambda: "stalled" in ears.watch_events("pods"), "the silence to be noticed")
-        pause.resume()
-        proxy.mend()
-        await until(lambda: mirror.agrees_with(cluster), "the changes")
-
-
-async def test_silence_after_silence_doubts_the_version(cluster: Cluster, proxy: Proxy) -> None:
+async def test_a_silent_stream_is_resumed_and_silence_after_silence_doubts_the_version(
+    cluster: Cluster, proxy: Proxy
+) -> None:
     await furnish(cluster)
     settings = msgspec.structs.replace(QUICK, silence=0.3)
     async with watching(proxy, settings=settings) as (_, mirror, ears):
@@ -399,8 +368,7 @@ async def test_after_any_mixture_of_troubles_everything_is_known(cluster: Cluste
     async with watching(proxy) as (feed, mirror, _):
 
         async def relist() -> None:
-            async with asyncio.timeout(20):
-                await feed.relist()
+            await relisted(feed)
 
         async def expire() -> None:
             await proxy.inject("pods|nodes", {"type": "ERROR", "object": failure(410, "too old")})
@@ -459,8 +427,7 @@ async def test_a_missing_kind_is_reported_and_blocks_only_if_it_is_required(clus
         assert feed.synced
         assert ears.watch_events("nothings")[0] == "missing"
         assert feed.pending() == {"nothings": False}
-        async with asyncio.timeout(10):
-            await feed.relist()
+        await relisted(feed)
     async with watching(cluster, kinds=[absent(required=True)], synced=False) as (feed, _, ears):
         await until(lambda: ears.watch_events("nothings").count("missing") >= 2, "a second attempt")
         assert not feed.synced
@@ -504,13 +471,13 @@ CONFIG_MAP: WatchedKind[Any] = WatchedKind(
     ),
     explained=False,
 )
-CONFIG = {"apiVersion": "v1", "kind": "ConfigMap"}
+
+
+def config(name: str, **data: str) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}
 
 
 async def test_an_unreadable_object_does_not_stop_others(cluster: Cluster) -> None:
-    def config(name: str, **data: str) -> dict[str, Any]:
-        return {**CONFIG, "metadata": {"name": name}, "data": data}
-
     async with watching(cluster, kinds=[CONFIG_MAP]) as (_, mirror, ears):
         for made in (config("good", **{"1": "a"}), config("bad", word="a"), config("fine", **{"2": "b"})):
             await cluster.create(made)
@@ -539,8 +506,7 @@ async def test_a_relist_emits_nothing_when_nothing_has_changed(cluster: Cluster)
     await furnish(cluster)
     async with watching(cluster) as (feed, mirror, ears):
         for _ in range(3):
-            async with asyncio.timeout(10):
-                await feed.relist()
+            await relisted(feed)
         assert len(mirror.deltas) == 13
         assert ears.watch_events("pods", "listed") == ["listed"] * 4
 
@@ -550,29 +516,21 @@ async def test_a_relist_emits_every_object_of_kinds_that_the_scheduler_writes(cl
     await cluster.create_all([node("n"), queue("q"), *gang("g", 2, queue="q")])
     async with watching(cluster, kinds=KINDS) as (feed, mirror, _):
         before = len(mirror.deltas)
-        async with asyncio.timeout(10):
-            await feed.relist()
+        await relisted(feed)
         again = [objects.change_of(delta) for delta in mirror.deltas[before:]]
         assert sorted(again) == ["PodGroupChanged", "QueueChanged"]
         await cluster.delete("queues", "q")
         await until(lambda: objects.change_of(mirror.deltas[-1]) == "QueueGone", "its end")
 
 
-async def test_a_relist_emits_changes_that_the_watch_has_not_delivered(cluster: Cluster, proxy: Proxy) -> None:
+async def test_concurrent_requests_for_a_relist_succeed(cluster: Cluster, proxy: Proxy) -> None:
     await furnish(cluster)
     async with watching(proxy) as (feed, mirror, _):
         proxy.pause("pods|nodes")
-        await change_everything(cluster, 1)
-        async with asyncio.timeout(10):
-            await feed.relist()
-        assert await mirror.agrees_with(cluster)
-
-
-async def test_concurrent_requests_for_a_relist_succeed(cluster: Cluster) -> None:
-    await furnish(cluster)
-    async with watching(cluster) as (feed, mirror, _):
-        async with asyncio.timeout(10):
-            await asyncio.gather(*(feed.relist() for _ in range(3)))
+        await change_everything(cluster, 2)
+        await asyncio.gather(*(relisted(feed) for _ in range(3)))
+        assert await mirror.agrees_with(cluster), "with changes that the watch has not delivered"
+        proxy.mend()
         given_up = asyncio.create_task(feed.relist())
         await asyncio.sleep(0)
         given_up.cancel()
@@ -585,8 +543,7 @@ async def test_a_relist_requested_during_the_first_list_is_awaited(cluster: Clus
     slow = proxy.delay("GET", "pods", 1.0)
     async with watching(proxy, synced=False) as (feed, mirror, _):
         await slow.struck()
-        async with asyncio.timeout(10):
-            await feed.relist()
+        await relisted(feed)
         assert feed.synced
         assert await mirror.agrees_with(cluster)
 

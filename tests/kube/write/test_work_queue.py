@@ -46,7 +46,7 @@ def last(old: int, new: int) -> int:
             id="a discarded write is not repeated and not lost when it returns",
         ),
         pytest.param(
-            "add a 1, urge b 2, hurry b=2, urge b 3, hurry -, done b, hurry b=3, hurry -, get a=1, get -",
+            "add a 1, urge b 2, hurry b=2, urge b 3, hurry -, get a=1, get -, done b, hurry b=3, hurry -, get -",
             id="urgent entries are taken first and once",
         ),
         pytest.param(
