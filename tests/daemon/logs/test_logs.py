@@ -18,6 +18,7 @@ from capcard_sched.daemon.observability.metrics import Metrics
 from capcard_sched.daemon.observability.observer import LoggingObserver
 from capcard_sched.framework.api.plugin import OutsideError, Plugin, Reads
 from capcard_sched.testing import Harness
+from tests.clock import Clock
 
 CARD = "NVIDIA-H200"
 
@@ -164,14 +165,6 @@ def test_afterwards_logging_is_as_it_was() -> None:
 # --- sessions ---------------------------------------------------------------------------------------------------------
 
 
-class Watch:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def gang() -> Harness:
     h = Harness(run=True)
     h.gpu_node("n1", count=4)
@@ -188,7 +181,7 @@ def gang() -> Harness:
 def reported(verbosity: int, h: Harness, steps: int = 1) -> list[dict[str, Any]]:
     out = StringIO()
     with logging_to(out, verbosity) as logs:
-        log = SessionLog(logs, Watch())
+        log = SessionLog(logs, Clock())
         for _ in range(steps):
             log.step(h.step(), 0.01234, backlog=3)
     return lines(out)
@@ -248,7 +241,7 @@ def test_a_repeated_failure_is_logged_once_a_minute_with_its_count(kind: type[Ex
     h.queue("q")
     h.group("g")
     h.pod("a")
-    out, watch = StringIO(), Watch()
+    out, watch = StringIO(), Clock()
     with logging_to(out) as logs:
         log = SessionLog(logs, watch)
         for second in range(0, 130, 10):

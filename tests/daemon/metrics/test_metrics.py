@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from capcard_sched.daemon.observability.metric_samples import MOST_SERIES, CoreSample, JobFact
-from capcard_sched.daemon.observability.metric_table import BY_NAME, JOB_LATENCY, LATENCY, METRICS, MetricRow
+from capcard_sched.daemon.observability.metric_table import BY_NAME, JOB_LATENCY, LATENCY, METRICS
 from capcard_sched.daemon.observability.metrics import Metrics
 from capcard_sched.framework.api.plugin import Plugin, Sample
 from capcard_sched.framework.core import Core
-from capcard_sched.kube.instrumentation import Observer
 from capcard_sched.model.annotations import NODE_VGPU_REGISTER, VGPU_IDS
 from capcard_sched.model.intents import Bind, Evict
 from capcard_sched.testing import EPOCH, Harness
+from tests.clock import Clock
 
 _CARD = "NVIDIA-H200"
 _VGPU = "volcano.sh/vgpu-number"
@@ -68,19 +67,11 @@ _REFERENCE: list[tuple[str, str, set[str]]] = [
 ]
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = float(EPOCH)
-
-    def __call__(self) -> float:
-        return self.now
-
-
 class Daemon:
     """A harness with metrics around it, as the service puts them together."""
 
     def __init__(self, conf: str | None = _CONF, plugins: tuple[type[Plugin], ...] = ()) -> None:
-        self.clock = Clock()
+        self.clock = Clock(EPOCH)
         self.metrics = Metrics(self.clock)
         self.metrics.leader(leading=True)
         self.h = Harness(conf, run=True, plugins=plugins)
@@ -212,29 +203,11 @@ def test_names_in_the_table_are_unique_and_every_row_has_the_fields_of_its_type(
         assert list(row.buckets) == sorted(row.buckets)
 
 
-@pytest.mark.parametrize(
-    "name, buckets",
-    [
-        ("e2e_scheduling_latency_milliseconds", LATENCY),
-        ("task_scheduling_latency_milliseconds", LATENCY),
-        ("action_scheduling_latency_milliseconds", LATENCY),
-        ("plugin_scheduling_latency_milliseconds", LATENCY),
-        ("e2e_job_scheduling_latency_milliseconds", JOB_LATENCY),
-    ],
-)
-def test_histograms_have_the_buckets_of_the_reference(name: str, buckets: tuple[float, ...]) -> None:
-    assert BY_NAME[name].buckets == buckets
-    assert LATENCY[0], LATENCY[-1] == (5, 5 * 2**14)
-    assert JOB_LATENCY[0], JOB_LATENCY[-1] == (32, 32 * 2**9)
-
-
-def test_every_scraper_gets_the_same_exposition() -> None:
-    assert Metrics.content_type == "text/plain; version=0.0.4; charset=utf-8"
-
-
-def test_metrics_can_stand_for_the_observer_of_the_backend() -> None:
-    observer: Observer = Metrics()
-    observer.request("get", "pods", 0, 1.0)
+def test_histograms_have_the_buckets_of_the_reference() -> None:
+    kinds = ("e2e_scheduling", "task_scheduling", "action_scheduling", "plugin_scheduling")
+    assert {BY_NAME[f"{kind}_latency_milliseconds"].buckets for kind in kinds} == {LATENCY}
+    assert BY_NAME["e2e_job_scheduling_latency_milliseconds"].buckets == JOB_LATENCY
+    assert (LATENCY[0], LATENCY[-1], JOB_LATENCY[0], JOB_LATENCY[-1]) == (5, 5 * 2**14, 32, 32 * 2**9)
 
 
 # --- latencies --------------------------------------------------------------------------------------------------------
@@ -302,25 +275,32 @@ def test_the_times_of_a_job_are_in_the_units_of_the_reference(daemon: Daemon) ->
     assert daemon.value("e2e_job_scheduling_last_time", job_name="big") is None, "it was never placed"
 
 
-def test_sessions_actions_and_plugins_are_timed(daemon: Daemon) -> None:
+def test_a_session_is_timed_and_counted_with_the_outcomes_of_its_jobs_and_pods(daemon: Daemon) -> None:
     daemon.step()
-    assert daemon.value("e2e_scheduling_latency_milliseconds_sum") == pytest.approx(2.0)
-    for action in ("enqueue", "allocate", "backfill"):
-        assert daemon.value("action_scheduling_latency_milliseconds_count", action=action) == 1
-    for phase in ("OnSessionOpen", "OnSessionClose"):
-        assert daemon.value("plugin_scheduling_latency_milliseconds_count", plugin="capacity-card", OnSession=phase)
+    expected: list[tuple[str, dict[str, str], float]] = [
+        ("e2e_scheduling_latency_milliseconds_sum", {}, 2.0),
+        *(
+            ("action_scheduling_latency_milliseconds_count", {"action": action}, 1)
+            for action in ("enqueue", "allocate", "backfill")
+        ),
+        *(
+            ("plugin_scheduling_latency_milliseconds_count", {"plugin": "capacity-card", "OnSession": phase}, 1)
+            for phase in ("OnSessionOpen", "OnSessionClose")
+        ),
+        ("schedule_attempts_total", {"result": "scheduled"}, 4),
+        ("schedule_attempts_total", {"result": "unschedulable"}, 8),
+        ("cycle_jobs", {"result": "considered"}, 2),
+        ("cycle_jobs", {"result": "placed"}, 1),
+        ("pods_bound_total", {}, 4),
+        ("namespace_share", {"namespace_name": "default"}, 4 / 8),
+        ("namespace_weight", {"namespace_name": "default"}, 1),
+        ("namespace_weighted_share", {"namespace_name": "default"}, 4 / 8),
+    ]
+    for name, labels, figure in expected:
+        assert daemon.value(name, **labels) == pytest.approx(figure), (name, labels)
 
 
 # --- counts -----------------------------------------------------------------------------------------------------------
-
-
-def test_outcomes_of_the_jobs_and_pods_of_a_session_are_counted(daemon: Daemon) -> None:
-    daemon.step()
-    assert daemon.value("schedule_attempts_total", result="scheduled") == 4
-    assert daemon.value("schedule_attempts_total", result="unschedulable") == 8
-    assert daemon.value("cycle_jobs", result="considered") == 2
-    assert daemon.value("cycle_jobs", result="placed") == 1
-    assert daemon.value("pods_bound_total") == 4
 
 
 def test_an_idle_step_is_counted_and_nothing_else(daemon: Daemon) -> None:
@@ -371,7 +351,7 @@ def test_evictions_of_a_session_count_as_one_attempt(daemon: Daemon) -> None:
 
 
 def test_reloads_of_the_conf_are_counted_and_the_hash_is_that_of_the_conf_in_use() -> None:
-    clock = Clock()
+    clock = Clock(EPOCH)
     metrics = Metrics(clock)
     metrics.conf_reload("loaded", "aaaa")
     assert value(metrics, "config_last_reload_successful") == 1
@@ -476,25 +456,21 @@ def test_a_standby_exports_no_series_of_queues_and_jobs(daemon: Daemon) -> None:
 # --- samples of plugins -----------------------------------------------------------------------------------------------
 
 
-def plugin(samples: Callable[[], Iterator[Sample]]) -> type[Plugin]:
+def raising() -> Iterator[Sample]:
+    yield Sample("odd_one", {}, 1)
+    raise ZeroDivisionError("division by zero")
+
+
+def run_with(samples: Callable[[], Iterator[Sample]], other: str = "gang") -> Daemon:
     class Odd(Plugin):
         name = "odd"
 
         def metrics(self) -> Iterator[Sample]:
             return samples()
 
-    return Odd
-
-
-def raising() -> Iterator[Sample]:
-    yield Sample("odd_one", {}, 1)
-    raise ZeroDivisionError("division by zero")
-
-
-def run_with(samples: Callable[[], Iterator[Sample]]) -> Daemon:
-    conf = 'actions: "allocate"\ntiers: [{plugins: [{name: odd}, {name: gang}]}]'
-    d = Daemon(conf, plugins=(plugin(samples),))
-    d.h.queue("q")
+    conf = f'actions: "allocate"\ntiers: [{{plugins: [{{name: odd}}, {{name: {other}}}]}}]'
+    d = Daemon(conf, plugins=(Odd,))
+    d.h.queue("q", weight=3)
     d.h.node("n")
     d.h.group("g")
     d.h.pod("p")
@@ -540,13 +516,7 @@ def test_a_sample_that_cannot_be_served_is_left_out_and_counted(sample: Sample) 
 
 
 def test_of_two_plugins_that_report_one_series_the_first_counts() -> None:
-    conf = 'actions: "allocate"\ntiers: [{plugins: [{name: odd}, {name: proportion}]}]'
-    d = Daemon(conf, plugins=(plugin(lambda: iter([Sample("queue_weight", {"queue_name": "q"}, 99)])),))
-    d.h.queue("q", weight=3)
-    d.h.node("n")
-    d.h.group("g")
-    d.h.pod("p")
-    d.step()
+    d = run_with(lambda: iter([Sample("queue_weight", {"queue_name": "q"}, 99)]), "proportion")
     assert d.value("queue_weight", queue_name="q") == 99
 
 
@@ -588,19 +558,6 @@ def test_scrapes_from_several_threads_while_things_happen_are_each_whole(daemon:
         thread.join()
     assert broken == []
     assert daemon.value("pods_bound_total") == 2004
-
-
-def test_a_namespace_sums_the_resources_of_its_jobs(daemon: Daemon) -> None:
-    daemon.step()
-    assert daemon.value("namespace_share", namespace_name="default") == pytest.approx(4 / 8)
-    assert daemon.value("namespace_weight", namespace_name="default") == 1
-    assert daemon.value("namespace_weighted_share", namespace_name="default") == pytest.approx(4 / 8)
-
-
-def test_a_row_has_its_full_name() -> None:
-    row: Any = MetricRow("x", "gauge", (), "counted", "X")
-    assert row.full_name == "volcano_x"
-    assert row._replace(bare=True).full_name == "x"
 
 
 def test_ignored_edits_invalid_objects_and_deleted_queues_are_counted(daemon: Daemon) -> None:

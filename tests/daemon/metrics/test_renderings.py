@@ -30,12 +30,6 @@ def module(path: Path) -> ModuleType:
     return loaded
 
 
-def test_the_page_of_metrics_is_current() -> None:
-    page: str = module(ROOT / "docs" / "generate.py").PAGES["metrics.md"]()
-    assert (ROOT / "docs" / "metrics.md").read_text() == page, "run `make docs`"
-    assert all(f"| `{row.full_name}` | {row.type} |" in page for row in METRICS)
-
-
 def test_the_dashboards_are_current() -> None:
     source = module(GRAFANA / "dashboards.py")
     assert {path.name for path in FILES} == set(source.DASHBOARDS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import os
 import re
 import subprocess
@@ -34,26 +33,26 @@ def refusal(*arguments: str) -> str:
     return " ".join(str(caught.value).split())
 
 
+def help_of(columns: int) -> str:
+    """The help on a terminal of that width. Of a new process: widths are remembered in one."""
+    command: list[str | Path] = [Path(sys.executable).with_name("capcard-sched"), "run", "--help"]
+    environment = {**os.environ, "COLUMNS": str(columns)}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+
+
 @pytest.fixture(scope="module")
 def wide_help() -> str:
-    """The help, on a terminal so wide that nothing is wrapped. Of a new process: widths are remembered in one."""
-    program = Path(sys.executable).with_name("capcard-sched")
-    done = subprocess.run(
-        [program, "run", "--help"], env={**os.environ, "COLUMNS": "300"}, capture_output=True, text=True, check=True
-    )
-    return done.stdout
+    """On a terminal so wide that nothing is wrapped."""
+    return help_of(300)
 
 
-@pytest.mark.parametrize("columns", ["80", "60", "120"])
-def test_no_flag_is_cut_in_two_on_a_narrow_terminal(columns: str) -> None:
-    program = Path(sys.executable).with_name("capcard-sched")
-    done = subprocess.run(
-        [program, "run", "--help"], env={**os.environ, "COLUMNS": columns}, capture_output=True, text=True, check=True
-    )
+@pytest.mark.parametrize("columns", [80, 60, 120])
+def test_no_flag_is_cut_in_two_on_a_narrow_terminal(columns: int) -> None:
+    shown = help_of(columns)
     for item in dataclasses.fields(Options):
         if item.name not in {"ignored", "verbosity"}:
-            assert re.search(rf"│ (-v )?{spelled(item.name)}( |$)", done.stdout, re.MULTILINE), item.name
-    assert max(map(len, done.stdout.splitlines())) <= int(columns)
+            assert re.search(rf"│ (-v )?{spelled(item.name)}( |$)", shown, re.MULTILINE), item.name
+    assert max(map(len, shown.splitlines())) <= columns
 
 
 # Volcano's flags, and the logging flags of its libraries.
@@ -121,6 +120,10 @@ def test_an_ignored_flag_is_accepted_and_the_help_has_the_reason(field: str, def
     assert list(options.ignored.given()) == [spelled(field)]
     line = next(line for line in wide_help.splitlines() if f" {spelled(field)} " in line)
     assert "No effect: " in line
+
+
+def test_all_invalid_combinations_are_reported_at_once() -> None:
+    assert len(parse("--fence", "--leader-elect=false", "--strict-conf", "--ca-cert-file=/c").problems()) == 3
 
 
 def test_the_arguments_of_the_users_deployments_are_accepted_as_they_are() -> None:
@@ -231,14 +234,6 @@ def test_a_wrong_value_is_refused_with_the_flag_and_the_accepted_form(
     assert accepted in text
 
 
-def test_a_wrong_command_line_is_one_line_and_exit_status_2(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["run", "--leader-elect=maybe"]) == 2
-    error = capsys.readouterr().err
-    assert error == (
-        'error: Invalid value for --leader-elect: unable to convert "maybe" into bool. Accepted: true or false.\n'
-    )
-
-
 TOGETHER = [
     (
         ["--leader-elect-lease-duration=500ms", "--leader-elect-renew-deadline=1ms", "--leader-elect-retry-period=1us"],
@@ -306,55 +301,36 @@ def test_invalid_input_at_startup_is_one_line_and_exit_status_2(
     assert line.startswith(f"error: {text.format(tmp_path)}")
 
 
-def test_all_invalid_combinations_are_reported_at_once() -> None:
-    assert len(parse("--fence", "--leader-elect=false", "--strict-conf", "--ca-cert-file=/c").problems()) == 3
-
-
 # --- the Lease --------------------------------------------------------------------------------------------------------
 
-LEASES = [
-    (["--scheduler-name=volcano"], "volcano"),
-    (["--scheduler-name=b", "--scheduler-name=a"], "a-b"),
-    (["--leader-elect-resource-name=mine"], "mine"),
-    ([], "capcard-sched"),
+DERIVED = [
+    ("lease_name", ["--scheduler-name=volcano"], "volcano"),
+    ("lease_name", ["--scheduler-name=b", "--scheduler-name=a"], "a-b"),
+    ("lease_name", ["--leader-elect-resource-name=mine"], "mine"),
+    ("lease_name", [], "capcard-sched"),
+    ("lease_namespace", [], ""),
+    ("lease_namespace", ["--leader-elect-resource-namespace=a"], "a"),
+    ("lease_namespace", ["--leader-elect-resource-namespace=a", "--lock-object-namespace=b"], "b"),
+    ("component", ["--scheduler-name=volcano"], "volcano"),
+    ("component", ["--scheduler-name=a", "--scheduler-name=b"], "capcard-sched"),
 ]
 
 
-@pytest.mark.parametrize("arguments, name", LEASES)
-def test_the_lease_is_named_after_the_scheduler_without_a_flag(arguments: list[str], name: str) -> None:
-    assert parse(*arguments).lease_name == name
+@pytest.mark.parametrize("name, arguments, value", DERIVED)
+def test_names_of_lease_and_events_follow_the_scheduler_without_a_flag(
+    name: str, arguments: list[str], value: str
+) -> None:
+    assert getattr(parse(*arguments), name) == value
 
 
 def test_scheduler_names_that_no_object_may_have_still_get_leases_of_their_own() -> None:
-    names = [
-        "My_Scheduler",
-        "my-scheduler",
-        "my_scheduler",
-        "x" * 300,
-        "x" * 301,
-        "-",
-        "a/b",
-        "日本",
-        "a..b",
-        "a.-b",
-        "b-.c",
-    ]
+    names = ["My_Scheduler", "my-scheduler", "my_scheduler", "x" * 300, "x" * 301, "-", "a/b", "日本"]
+    names += ["a..b", "a.-b", "b-.c"]
     leases = [parse(f"--scheduler-name={name}").lease_name for name in names]
     assert len(set(leases)) == len(names)
     for lease in leases:
         assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", lease)
         assert len(lease) <= 253
-
-
-def test_the_older_name_of_the_namespace_wins() -> None:
-    assert parse().lease_namespace == ""
-    assert parse("--leader-elect-resource-namespace=a").lease_namespace == "a"
-    assert parse("--leader-elect-resource-namespace=a", "--lock-object-namespace=b").lease_namespace == "b"
-
-
-def test_events_come_from_the_scheduler_name_if_there_is_one() -> None:
-    assert parse("--scheduler-name=volcano").component == "volcano"
-    assert parse("--scheduler-name=a", "--scheduler-name=b").component == "capcard-sched"
 
 
 # --- help, environment ------------------------------------------------------------------------------------------------
@@ -371,19 +347,6 @@ def test_the_help_is_grouped_and_ignored_flags_come_last(capsys: pytest.CaptureF
         "Logs and diagnosis",
         "Accepted for compatibility, ignored",
     ]
-
-
-def test_the_page_about_the_flags_is_current() -> None:
-    docs = Path(__file__).parents[3] / "docs"
-    spec = importlib.util.spec_from_file_location("docs_generate", docs / "generate.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    page = (docs / "flags.md").read_text()
-    assert page == module.PAGES["flags.md"](), "run `make docs`"
-    for field in (*REFERENCE, *WITHOUT_EFFECT):
-        assert f"`{spelled(field)}" in page
 
 
 def test_the_command_has_a_version_flag_too(capsys: pytest.CaptureFixture[str]) -> None:
@@ -407,8 +370,19 @@ def test_other_variables_of_volcano_change_nothing(variable: str, monkeypatch: p
     assert ENVIRONMENT[variable].startswith("ignored")
 
 
-@pytest.mark.parametrize("arguments", [["volcano"], ["--leader-elect", "false"]])
-def test_an_unexpected_argument_is_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "arguments, problem",
+    [
+        (["volcano"], 'unexpected argument "volcano": pass values as --flag=value'),
+        (["--leader-elect", "false"], 'unexpected argument "false": pass values as --flag=value'),
+        (
+            ["--leader-elect=maybe"],
+            'Invalid value for --leader-elect: unable to convert "maybe" into bool. Accepted: true or false.',
+        ),
+    ],
+)
+def test_a_wrong_command_line_is_one_line_and_exit_status_2(
+    arguments: list[str], problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(["run", *arguments]) == 2
-    word = arguments[-1]
-    assert capsys.readouterr().err == f'error: unexpected argument "{word}": pass values as --flag=value\n'
+    assert capsys.readouterr().err == f"error: {problem}\n"

@@ -3,14 +3,7 @@
 from __future__ import annotations
 
 from capcard_sched.daemon.observability.health import LIST_SECONDS, Health
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.clock import Clock
 
 
 def make(period: float = 1.0) -> tuple[Health, Clock]:

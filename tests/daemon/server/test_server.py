@@ -32,16 +32,9 @@ from capcard_sched.daemon.observability.server import (
     health_pages,
     metrics_pages,
 )
+from tests.clock import Clock
 
 _LOOPBACK = AddressFlag("127.0.0.1", 0)
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 async def get(server: HttpServer, path: str, **more: str) -> tuple[int, str]:

@@ -11,18 +11,9 @@ from capcard_sched.controllers.objects import JsonObject, Key
 from capcard_sched.kube.controllers.object_cache import NotFetchedError, ObjectCache
 from capcard_sched.kube.controllers.records import RecordChanged, decode_change
 from capcard_sched.model.deltas import ObjectGone
+from tests.clock import Clock
 
 POD = Key("Pod", "default", "p")
-
-
-class Clock:
-    """Seconds that a test moves."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class CacheBench:

@@ -10,14 +10,7 @@ from hypothesis import strategies as st
 
 from capcard_sched.kube.client import Throttle
 from capcard_sched.kube.writes.write_backoff import RetryBackoff
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.clock import Clock
 
 
 @given(st.integers(0, 2**32))
