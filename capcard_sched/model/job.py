@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from capcard_sched.model.status import ALLOCATED_STATUSES, PodGroupPhase, TaskStatus
+from capcard_sched.model.status import PodGroupPhase, TaskStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -190,10 +190,7 @@ class Job:
 
     def count(self, statuses: Iterable[TaskStatus]) -> int:
         """The number of tasks in one of `statuses`."""
-        counts, total = self.counts, 0
-        for status in statuses:
-            total += counts[status]
-        return total
+        return sum(map(self.counts.__getitem__, statuses))
 
     @property
     def ready_tasks(self) -> int:
@@ -209,16 +206,19 @@ class Job:
     @property
     def valid_tasks(self) -> int:
         """Tasks that run, may run, or have succeeded."""
-        return self.count(_VALID)
+        c = self.counts
+        return c[0] + c[1] + c[2] + c[3] + c[4] + c[5] + c[7]
 
     @property
     def allocated_tasks(self) -> int:
         """Tasks in allocated statuses."""
-        return self.count(ALLOCATED_STATUSES)
+        c = self.counts
+        return c[1] + c[3] + c[4] + c[5]
 
     def is_ready(self) -> bool:
         """Enough members are placed; best-effort members count as placed."""
-        return self.ready_tasks + self.pending_best_effort >= self.min_available
+        c = self.counts
+        return c[1] + c[3] + c[4] + c[5] + c[7] + self.pending_best_effort >= self.min_available
 
     def is_pipelined(self) -> bool:
         """Enough members are placed or nominated to releasing capacity."""

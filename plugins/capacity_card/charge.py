@@ -60,8 +60,9 @@ class ChargeSum(dict[str, int]):
         return {key: amount for key, amount in self.items() if key not in PLAIN}
 
     def add(self, amounts: Iterable[tuple[str, int]], times: int = 1) -> None:
+        held = self.get
         for key, amount in amounts:
-            total = self.get(key, 0) + amount * times
+            total = held(key, 0) + amount * times
             if total:
                 self[key] = total
             else:

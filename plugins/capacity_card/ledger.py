@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job, Node, Task
     from capcard_sched.model.queue import Queue
+    from capcard_sched.model.status import PodGroupPhase
     from capcard_sched.model.task_class import TaskClass
     from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments, ServiceType
     from capcard_sched.plugins.capacity_card.cards import CardDemand, CardDemands, CardInventory
@@ -73,8 +74,8 @@ class Ledger:
         #: cpu and memory of the cluster that no queue is guaranteed, by key; and the guarantees of all queues.
         self._free: dict[str, int] = {}
         self._guaranteed: dict[str, int] = {}
-        #: Keys of jobs whose quantities are recomputed before the next read, by queue.
-        self._stale: defaultdict[str, set[str]] = defaultdict(set)
+        #: By queue the jobs recomputed before the next read: by key the phase to reserve for, None for that of then.
+        self._stale: defaultdict[str, dict[str, PodGroupPhase | None]] = defaultdict(dict)
         #: Keys of jobs with events in this session: the next session open rebuilds them from their pods.
         self._touched: set[str] = set()
         #: Keys of jobs whose phase may have changed when the last session closed.
@@ -113,7 +114,7 @@ class Ledger:
         for key in self._closing:
             account = self.jobs.get(key)
             if account is not None and account.phase is not account.job.phase:
-                self._stale[account.queue.name].add(key)
+                self._stale[account.queue.name][key] = None
         self._closing = session.touched_jobs
         return queues, jobs
 
@@ -138,7 +139,7 @@ class Ledger:
                 account.connect(self._tree, [self.queues[one] for one in above[name]])
         if self._parents != parents or limited:
             for account in limit_by_ancestors(self.queues.values(), limited):
-                self._stale[account.name] |= account.jobs
+                self._stale[account.name].update(dict.fromkeys(account.jobs))
         return found
 
     def _update_quota(self, queue: Queue) -> bool:
@@ -159,6 +160,7 @@ class Ledger:
         if account is not None:
             for key in sorted(account.jobs):
                 self._close_job(key)
+            self._stale.pop(name, None)
             self._tree.drop(name)
 
     def _reopen_job(self, job: Job, relabeled: Container[str]) -> None:
@@ -167,6 +169,9 @@ class Ledger:
         `relabeled`: uids of the pods on nodes whose cards changed.
         """
         before = self.jobs.get(job.key)
+        if before is None and len(job.pending) == len(job.tasks):
+            self._open_job(job)
+            return
         known = _NO_CHARGES if before is None else before.charges
         charges: dict[str, Charge] = {}
         new: dict[tuple[int, str, str], Charge] = {}  # pods of a class on one node are charged the same
@@ -188,7 +193,7 @@ class Ledger:
             place = job, self.queues[job.queue], job.annotations.get(SERVICE_TYPE), charges, leaving
             if place == (before.job, before.queue, before.service, before.charges, before.leaving):
                 before.admitted = False
-                self._stale[job.queue].add(job.key)
+                self._stale[job.queue][job.key] = None
                 return
             self._close_job(job.key)
         account = self._open_job(job)
@@ -206,7 +211,7 @@ class Ledger:
         queue = self.queues[job.queue]
         account = self.jobs[job.key] = JobAccount(job, queue, job.annotations.get(SERVICE_TYPE), job.phase)
         queue.jobs.add(job.key)
-        self._stale[queue.name].add(job.key)
+        self._stale[queue.name][job.key] = None
         return account
 
     def _close_job(self, key: str) -> None:
@@ -214,7 +219,7 @@ class Ledger:
         if account is None:
             return
         queue = account.queue
-        self._stale[queue.name].discard(key)
+        self._stale[queue.name].pop(key, None)
         queue.jobs.discard(key)
         self._tree.subtract(queue.name, account)
         queue.invalidate()
@@ -232,9 +237,7 @@ class Ledger:
         charges = account.charges
         card, fixed = demand.claim.card, not demand.several and not demand.error
         if fixed and tasks[0].status in _NEWLY_PLACED and self._inventory.is_on_each(card, placement.nodes):
-            new = {task.uid: demand.claim for task in tasks}
-            for uid in new.keys() & charges.keys():
-                del new[uid]
+            new = {task.uid: demand.claim for task in tasks if task.uid not in charges}
             charges.update(new)
             self.internal_errors += len(tasks) - len(new)
             self._book(account, cls, demand.claim, len(new))
@@ -284,9 +287,9 @@ class Ledger:
         self._touched.add(job.key)
         stale = self._stale[account.queue.name]
         if account.quantities is not None and job.key not in stale:
-            account.assess(account.quantities, account.impossible)  # only the reservation follows from being admitted
+            account.reserve()  # nothing else follows from being admitted
         else:
-            stale.add(job.key)
+            stale[job.key] = None
 
     def _account_for(self, job: Job) -> JobAccount | None:
         account = self.jobs.get(job.key)
@@ -311,8 +314,9 @@ class Ledger:
         return demand.on(card, demand.amount)
 
     def _book(self, account: JobAccount, cls: TaskClass, charge: Charge, times: int) -> None:
+        amounts = charge.amounts if times == 1 else [(key, amount * times) for key, amount in charge.amounts]
         for book in (account, *account.queue.books):
-            book.allocated.add(charge.amounts, times)
+            book.allocated.add(amounts)
             book.seen.update(account.allocated)
         if charge.amount:
             held = charge.card, self._service_type(account.job, cls)
@@ -327,7 +331,7 @@ class Ledger:
 
     def _moved(self, account: JobAccount) -> None:
         account.queue.invalidate()
-        self._stale[account.queue.name].add(account.job.key)
+        self._stale[account.queue.name][account.job.key] = None
         self._touched.add(account.job.key)
 
     def recompute(self, queue: QueueAccount | None = None) -> None:
@@ -336,25 +340,32 @@ class Ledger:
         `queue`: only those of a queue without limits above it.
         """
         for name in [*self._stale] if queue is None or queue.limiting else [queue.name]:
-            while keys := self._stale[name]:
-                self._assess(self.jobs[keys.pop()])
-            del self._stale[name]
+            for key in [*self._stale.get(name, ())]:
+                self.current(self.jobs[key])
 
     def current(self, account: JobAccount) -> JobAccount:
         """The account of a job, with up-to-date quantities. O(pods of the job)."""
         stale = self._stale[account.queue.name]
         if account.job.key in stale:
-            stale.discard(account.job.key)
-            self._assess(account)
+            account.assess(*self._examine(account), stale.pop(account.job.key))
         return account
 
-    def _assess(self, account: JobAccount) -> None:
+    def _examine(self, account: JobAccount) -> tuple[JobQuantities, QuotaShortage | None]:
+        """The quantities of a job, and the limit that its need exceeds, whatever the usage."""
         quantities, queue = self._minimum.quantities(account.job, account.charges), account.queue
         key = queue.name, id(quantities)
         known = self._exceeded.get(key)
         if known is None:
             known = self._exceeded[key] = quantities, queue.exceeded(quantities.need, same_card=self.same_card)
-        account.assess(quantities, known[1])
+        return known
+
+    def impossible(self, account: JobAccount) -> QuotaShortage | None:
+        """The limit that the minimum of a job exceeds. Its sums follow at the next read, for its phase of now."""
+        stale, job = self._stale[account.queue.name], account.job
+        if job.key not in stale:
+            return account.impossible
+        stale[job.key] = stale[job.key] or job.phase
+        return self._examine(account)[1]
 
     def quantities_of(self, job: Job) -> JobQuantities | None:
         """Current quantities of a job; None for a job without a queue."""
@@ -374,18 +385,11 @@ class Ledger:
         return self.charges_of(task.job).get(task.uid)
 
     def free(self, queue: QueueAccount, key: str, *, own: bool = False) -> int:
-        """The unused part of the limits of a key, of a queue and of its ancestors; `own`: of the queue alone.
-
-        Negative when a queue holds more than its limit.
-        """
-        nominating = self._session.nominating
-        return min([limit - held for _, held, limit in queue.limits(key, nominating=nominating, own=own)])
+        """`QueueAccount.free` now."""
+        return queue.free(key, nominating=self._session.nominating, own=own)
 
     def bounds(self, queue: QueueAccount, key: str, amount: int, *, own: bool = False) -> list[QuotaBound]:
-        """The limits on further pods that request an amount > 0 of a key: of a queue, then of its ancestors.
-
-        `own`: of the queue alone.
-        """
+        """The limits, as `QueueAccount.limits`, on further pods that request an amount > 0 of a key."""
         limits = queue.limits(key, nominating=self._session.nominating, own=own)
         return [QuotaBound((limit - held) // amount, key, amount, name, held, limit) for name, held, limit in limits]
 

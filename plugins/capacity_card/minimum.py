@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from capcard_sched.plugins.capacity_card.charge import Charge
 
 _NO_INDEX = 1 << 62
-_class_of = attrgetter("cls")
+class_of = attrgetter("cls")
 _ALLOCATED, _PENDING, _LEAVING = range(3)
 #: On their node, but not part of the job any more.
 _GOING = frozenset({TaskStatus.RELEASING, TaskStatus.UNKNOWN})
@@ -120,7 +120,7 @@ class Minimum:
         first = next(iter(tasks.values()))
         cls, status = first.cls, first.status
         gated = status is TaskStatus.PENDING and len(job.pending) < count
-        if gated or job.counts[status] < count or len(set(map(_class_of, tasks.values()))) > 1:
+        if gated or job.counts[status] < count or len(set(map(class_of, tasks.values()))) > 1:
             return None
         if held and status not in _GOING:
             charge = next(iter(held.values()))

@@ -27,6 +27,7 @@ from capcard_sched.model.report_once import ReportOnce
 from capcard_sched.model.status import COMPLETED_STATUSES, TaskStatus
 from capcard_sched.plugins.capacity_card.charge import PLAIN
 from capcard_sched.plugins.capacity_card.ledger import CHARGED_STATUSES
+from capcard_sched.plugins.capacity_card.minimum import class_of
 from capcard_sched.plugins.capacity_card.quota_checks import POD_COMPONENT
 from capcard_sched.plugins.capacity_card.reclaim import CardReclaim
 
@@ -193,8 +194,11 @@ class CapacityCard(CardReclaim):
 
     def _report_pods(self, session: Session, job: Job) -> None:
         """Emit events for pending pods without a card name, and for placed pods whose charge cannot be computed."""
-        demands = [self.demands.of(cls) for cls in {task.cls for task in job.tasks.values()}]
-        if not any(demand.unnamed or demand.error for demand in demands):
+        for cls in set(map(class_of, job.tasks.values())):
+            demand = self.demands.of(cls)
+            if demand.unnamed or demand.error:
+                break
+        else:
             self._reported_pods.forget(job.key)
             return
         charges = self.ledger.jobs[job.key].charges

@@ -210,6 +210,12 @@ class QueueAccount:
                 found.append((one.name, held, one.quota.subtree_limit(key)))
         return found
 
+    def free(self, key: str, *, nominating: bool, own: bool = False) -> int:
+        """The unused part of the limits; negative when a queue holds more than its limit."""
+        if own or not self.limiting or key in PLAIN:
+            return self.quota.limit(key) - self.own.held(key, nominating=nominating)
+        return min([limit - held for _, held, limit in self.limits(key, nominating=nominating)])
+
     def is_limited(self, key: str) -> bool:
         """Whether a card or share has a limit here: a parent without a card quota has none."""
         if key in self.quota.known_shares:
@@ -276,13 +282,31 @@ class JobAccount(ChargeBook):
     #: The limit of its queue or of an ancestor that the minimum of the job exceeds, whatever the usage; or None.
     impossible: QuotaShortage | None = field(init=False, default=None)
 
-    def assess(self, quantities: JobQuantities, impossible: QuotaShortage | None) -> None:
-        """Replace the job's quantities and update the sums of its queue. `impossible`: its need exceeds a quota."""
-        pending, inqueue, elastic = self.pending, self.inqueue, self.elastic
-        self.impossible = impossible
-        self.quantities = quantities
-        job = self.job
-        phase = self.phase = job.phase
+    def assess(
+        self, quantities: JobQuantities, impossible: QuotaShortage | None, phase: PodGroupPhase | None = None
+    ) -> None:
+        """Replace the job's quantities and update the sums of its queue.
+
+        `impossible`: its need exceeds a quota; `phase`: the one that its reservation follows from, None: its own.
+        """
+        pending, elastic = self.pending, self.elastic
+        self.quantities, self.impossible = quantities, impossible
+        if pending is not quantities.pending:
+            self.pending = quantities.pending
+            self.seen.update(self.pending)
+            for book in self.queue.books:
+                book.pending.replace(pending, self.pending)
+        if elastic or quantities.elastic:
+            self.elastic = quantities.elastic
+            for book in self.queue.books:
+                book.elastic.replace(elastic, self.elastic)
+        self.reserve(phase)
+
+    def reserve(self, phase: PodGroupPhase | None = None) -> None:
+        """Recompute the reservation from the quantities, as `assess`."""
+        inqueue, job, quantities = self.inqueue, self.job, self.quantities
+        assert quantities is not None, job
+        phase = self.phase = phase or job.phase
         self.inqueue = ChargeSum()
         if self.impossible is not None:
             pass  # it can never start: it would hold its reservation forever
@@ -290,17 +314,11 @@ class JobAccount(ChargeBook):
             self.inqueue = quantities.want.without(quantities.gated).without(self.allocated)
         elif phase is PodGroupPhase.RUNNING and awaits_pods(job):
             self.inqueue = quantities.need.without(quantities.gated).without(self.allocated)
-        self.pending, self.elastic = quantities.pending, quantities.elastic
-        self.seen.update(self.pending, self.inqueue)
+        self.seen.update(self.inqueue)
         for book in self.queue.books:
             book.version += 1
             book.seen |= self.seen
-            if pending != self.pending:
-                book.pending.replace(pending, self.pending)
-            if inqueue != self.inqueue:
-                book.inqueue.replace(inqueue, self.inqueue)
-            if elastic != self.elastic:
-                book.elastic.replace(elastic, self.elastic)
+            book.inqueue.replace(inqueue, self.inqueue)
 
 
 def used_card(account: JobAccount | None, alternatives: Iterable[str], more: Container[str] = ()) -> str:

@@ -123,7 +123,7 @@ class QuotaChecks(CardSelection):
 
     def exceeded_limit(self, job: Job) -> ExceededLimit | None:
         account = self.ledger.jobs.get(job.key)
-        found = None if account is None else self.ledger.current(account).impossible
+        found = None if account is None else self.ledger.impossible(account)
         return None if found is None else ExceededLimit(_figures_of(found), found.queue)
 
     def _usage(self, account: JobAccount, queue: QueueAccount) -> QueueUsage:

@@ -9,6 +9,7 @@ from collections import ChainMap
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
+from operator import lt
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from capcard_sched.framework.api.node_view import NodeView
@@ -124,11 +125,14 @@ class Session(SessionResults):
     def pending_tasks(self, job: Job) -> list[Task]:
         """Pending tasks that are neither gated nor held, in task order."""
         tasks = list(job.pending.values())
-        if len(tasks) > 1:
-            own = [(task.index if task.index >= 0 else _NO_INDEX, task.created, task.uid, task) for task in tasks]
-            orders = sorted(zip(*self.dispatch.keys_of("task_order", tasks), own, strict=True))
-            tasks = [order[-1][-1] for order in orders]
-        return tasks
+        if len(tasks) < 2:
+            return tasks
+        keys, indices = self.dispatch.keys_of("task_order", tasks), [task.index for task in tasks]
+        keys = [own for own in keys if own.count(own[0]) < len(own)]
+        if not keys and indices[0] >= 0 and all(map(lt, indices, indices[1:])):
+            return tasks  # as they were created
+        own = [(task.index if task.index >= 0 else _NO_INDEX, task.created, task.uid, task) for task in tasks]
+        return [order[-1][-1] for order in sorted(zip(*keys, own, strict=True))]
 
     def victim_queue_ranks(self, names: Iterable[str], reclaimer: Queue) -> dict[str, int]:
         """The order in which queues lose pods to a reclaimer's: plugins, then the reverse of the queue order."""
