@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from capcard_sched.model.job import Job
 
 
+#: Constants, as `model.status` recommends.
+_INQUEUE = PodGroupPhase.INQUEUE
+
+
 class EnqueueArguments(msgspec.Struct, frozen=True, kw_only=True):
     """Arguments of the action."""
 
@@ -90,7 +94,7 @@ class Enqueue(Action):
         self._queue_limits.update(limits)
         for key in sorted(jobs if moved or changed.everything else changed.jobs):
             job = jobs.get(key)
-            if job is None or job.phase is not PodGroupPhase.INQUEUE:
+            if job is None or job.phase is not _INQUEUE:
                 continue
             try:
                 if session.exceeded_limit(job) is not None and not session.dispatch.votes("job_enqueueable", job)[0]:
@@ -159,4 +163,4 @@ class Enqueue(Action):
 
 def _is_stuck(job: Job) -> bool:
     """Whether a job was admitted and has no pod placed or nominated, also when its pods were never created."""
-    return job.phase is PodGroupPhase.INQUEUE and not job.allocated_tasks and not job.waiting_tasks
+    return job.phase is _INQUEUE and not job.allocated_tasks and not job.waiting_tasks

@@ -24,6 +24,8 @@ SCHEDULED = "Scheduled"
 
 #: Cause of the protection of a pod without PodGroup of its own in reports.
 BARE_POD = "gang (bare pod)"
+#: Constants, as `model.status` recommends.
+_RUNNING, _BOUND, _BINDING = TaskStatus.RUNNING, TaskStatus.BOUND, TaskStatus.BINDING
 
 
 class Gang(Plugin):
@@ -69,7 +71,7 @@ class Gang(Plugin):
         if job.is_ready():
             return 2
         counts = job.counts
-        return 0 if counts[TaskStatus.RUNNING] or counts[TaskStatus.BOUND] or counts[TaskStatus.BINDING] else 1
+        return 0 if counts[_RUNNING] or counts[_BOUND] or counts[_BINDING] else 1
 
     def job_ready(self, job: Job) -> bool:
         return job.is_ready() and (not job.min_task_member or job.roles_ready())

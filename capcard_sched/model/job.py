@@ -201,7 +201,7 @@ class Job:
     @property
     def waiting_tasks(self) -> int:
         """Pipelined tasks."""
-        return self.counts[TaskStatus.PIPELINED]
+        return self.counts[2]
 
     @property
     def valid_tasks(self) -> int:

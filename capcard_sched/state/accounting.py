@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 #: Rows. Above this number, one array operation charges all rows.
 _FEW_ROWS = 3
 _node_of = attrgetter("node.name")
+#: Constants, as `model.status` recommends.
+_PENDING, _ALLOCATED, _PIPELINED = TaskStatus.PENDING, TaskStatus.ALLOCATED, TaskStatus.PIPELINED
+_BINDING, _RELEASING = TaskStatus.BINDING, TaskStatus.RELEASING
 _BEST_EFFORT = len(TaskStatus)  # index of pending best-effort tasks in the per-role counters
 
 
@@ -68,7 +71,7 @@ class Accounting:
         if fills:
             table, cls = self._nodes, first.cls
             self._fill_rows(fills, table.charged, cls.charge)
-            if first.status is TaskStatus.RELEASING:
+            if first.status is _RELEASING:
                 self._fill_rows(fills, table.releasing, cls.request)
             table.total_used += cls.request * sum(fills.values())
 
@@ -97,12 +100,12 @@ class Accounting:
         """Add (+1) the task's amounts to the row of its node, or subtract (-1) them."""
         table, cls = self._nodes, task.cls
         change = np.add if sign > 0 else np.subtract
-        if task.status is TaskStatus.PIPELINED:
+        if task.status is _PIPELINED:
             change(amounts := table.pipelined[row], cls.request, amounts)
         else:
             change(amounts := table.charged[row], cls.charge, amounts)
             change(amounts := table.total_used, cls.request, amounts)
-            if task.status is TaskStatus.RELEASING:
+            if task.status is _RELEASING:
                 change(amounts := table.releasing[row], cls.request, amounts)
         table.touch(row)
 
@@ -113,7 +116,7 @@ class Accounting:
         node = task.node
         if node is None:
             return
-        if task.status in PLACED_STATUSES or task.status is TaskStatus.PIPELINED:
+        if task.status in PLACED_STATUSES or task.status is _PIPELINED:
             if sign > 0:
                 node.tasks[task.uid] = task
             else:
@@ -127,7 +130,7 @@ class Accounting:
         first, count = tasks[0], sign * len(tasks)
         status, cls = first.status, first.cls
         self._changes.jobs.add(job.key)
-        pending = status is TaskStatus.PENDING and not (first.gated or first.held)
+        pending = status is _PENDING and not (first.gated or first.held)
         for task in tasks:
             if sign > 0:
                 job.tasks[task.uid] = task
@@ -138,7 +141,7 @@ class Accounting:
                 if pending:
                     del job.pending[task.uid]
         job.counts[status] += count
-        if status is TaskStatus.PENDING and cls.best_effort:
+        if status is _PENDING and cls.best_effort:
             job.pending_best_effort += count
         if job.min_task_member:
             for task in tasks:
@@ -170,13 +173,13 @@ class Accounting:
         """Put pending tasks of one class on known nodes, as ALLOCATED or PIPELINED. Marks no change."""
         count = len(tasks)
         counts = job.counts
-        counts[TaskStatus.PENDING] -= count
+        counts[_PENDING] -= count
         counts[status] += count
         cls = tasks[0].cls
         pending = job.pending
         table = self._nodes
         request = cls.request
-        allocated = status is TaskStatus.ALLOCATED
+        allocated = status is _ALLOCATED
         target, amounts = (table.charged, cls.charge) if allocated else (table.pipelined, request)
         fills: dict[int, int] = {}
         for task, node in zip(tasks, nodes, strict=True):
@@ -194,7 +197,7 @@ class Accounting:
         if cls.best_effort:
             job.pending_best_effort -= count
         if job.min_task_member:
-            _shift_roles(job, tasks, TaskStatus.PENDING, status)
+            _shift_roles(job, tasks, _PENDING, status)
         if allocated:
             change = request if count == 1 else request * count
             table.total_used += change
@@ -225,7 +228,7 @@ class Accounting:
             status, cls, node = task.status, task.cls, task.node
             assert node is not None, task
             job.counts[status] -= 1
-            job.counts[TaskStatus.PENDING] += 1
+            job.counts[_PENDING] += 1
             del node.tasks[task.uid]
             if node.known:
                 self.charge_row(node.row, task, -1)
@@ -237,20 +240,20 @@ class Accounting:
             if cls.best_effort:
                 job.pending_best_effort += 1
             if job.min_task_member:
-                _shift_roles(job, [task], status, TaskStatus.PENDING)
-            task.status, task.node = TaskStatus.PENDING, None
+                _shift_roles(job, [task], status, _PENDING)
+            task.status, task.node = _PENDING, None
             job.pending[task.uid] = task
 
     def set_binding(self, job: Job, tasks: list[Task]) -> None:
         """Commit: ALLOCATED tasks become BINDING. Amounts do not change."""
         count = len(tasks)
-        job.counts[TaskStatus.ALLOCATED] -= count
-        job.counts[TaskStatus.BINDING] += count
+        job.counts[_ALLOCATED] -= count
+        job.counts[_BINDING] += count
         job.bound += count
         if job.min_task_member:
-            _shift_roles(job, tasks, TaskStatus.ALLOCATED, TaskStatus.BINDING)
+            _shift_roles(job, tasks, _ALLOCATED, _BINDING)
         for task in tasks:
-            task.status = TaskStatus.BINDING
+            task.status = _BINDING
         self._changes.nodes.update(map(_node_of, tasks))
         self._changes.jobs.add(job.key)
         self._changes.queues.add(job.queue)
@@ -258,7 +261,7 @@ class Accounting:
     def release(self, task: Task) -> TaskStatus:
         """Evict a running or bound task: it becomes RELEASING. Returns the former status for `unrelease`."""
         former = self._former[task.uid] = task.status
-        self.move(task, TaskStatus.RELEASING, task.node)
+        self.move(task, _RELEASING, task.node)
         return former
 
     def unrelease(self, task: Task, former: TaskStatus) -> None:
@@ -282,7 +285,7 @@ def recount_roles(job: Job) -> None:
 def _count_role(job: Job, task: Task, sign: int) -> None:
     role = job.roles.setdefault(task.role, [0] * (_BEST_EFFORT + 1))
     role[task.status] += sign
-    if task.status is TaskStatus.PENDING and task.cls.best_effort:
+    if task.status is _PENDING and task.cls.best_effort:
         role[_BEST_EFFORT] += sign
 
 
@@ -292,4 +295,4 @@ def _shift_roles(job: Job, tasks: list[Task], before: TaskStatus, after: TaskSta
         role[before] -= 1
         role[after] += 1
         if task.cls.best_effort:
-            role[_BEST_EFFORT] += (after is TaskStatus.PENDING) - (before is TaskStatus.PENDING)
+            role[_BEST_EFFORT] += (after is _PENDING) - (before is _PENDING)

@@ -24,6 +24,7 @@ class_of = attrgetter("cls")
 _ALLOCATED, _PENDING, _LEAVING = range(3)
 #: On their node, but not part of the job any more.
 _GOING = frozenset({TaskStatus.RELEASING, TaskStatus.UNKNOWN})
+_WAITING = TaskStatus.PENDING
 
 
 class JobQuantities(NamedTuple):
@@ -119,13 +120,13 @@ class Minimum:
             return None
         first = next(iter(tasks.values()))
         cls, status = first.cls, first.status
-        gated = status is TaskStatus.PENDING and len(job.pending) < count
+        gated = status is _WAITING and len(job.pending) < count
         if gated or job.counts[status] < count or len(set(map(class_of, tasks.values()))) > 1:
             return None
         if held and status not in _GOING:
             charge = next(iter(held.values()))
             return _Member(_ALLOCATED, first, charge, count) if len(set(map(id, held.values()))) == 1 else None
-        return _Member(_PENDING, first, self._demands.of(cls).claim, count) if status is TaskStatus.PENDING else None
+        return _Member(_PENDING, first, self._demands.of(cls).claim, count) if status is _WAITING else None
 
     def request_of(self, job: Job) -> CardAmounts:
         """The job's `card.request`; invalid when malformed, or when a key mixes cards of different resources."""
@@ -151,7 +152,7 @@ class Minimum:
             charge = held.get(uid)
             if charge is not None:
                 members.append(_Member(_LEAVING if task.status in _GOING else _ALLOCATED, task, charge))
-            elif task.status is TaskStatus.PENDING:
+            elif task.status is _WAITING:
                 members.append(_Member(_PENDING, task, demands.of(task.cls).claim))
             elif task.status not in COMPLETED_STATUSES:
                 members.append(_Member(_LEAVING, task, demands.placed(task, task.node)))

@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from capcard_sched.plugins.capacity_card.minimum import JobQuantities
 
 
+#: Constants, as `model.status` recommends.
+_INQUEUE, _RUNNING = PodGroupPhase.INQUEUE, PodGroupPhase.RUNNING
+
+
 class Dimension(NamedTuple):
     """One of cpu (milli-cores) and memory (bytes) of one queue."""
 
@@ -310,9 +314,9 @@ class JobAccount(ChargeBook):
         self.inqueue = ChargeSum()
         if self.impossible is not None:
             pass  # it can never start: it would hold its reservation forever
-        elif self.admitted or (phase is PodGroupPhase.INQUEUE and awaits_pods(job)):
+        elif self.admitted or (phase is _INQUEUE and awaits_pods(job)):
             self.inqueue = quantities.want.without(quantities.gated).without(self.allocated)
-        elif phase is PodGroupPhase.RUNNING and awaits_pods(job):
+        elif phase is _RUNNING and awaits_pods(job):
             self.inqueue = quantities.need.without(quantities.gated).without(self.allocated)
         self.seen.update(self.inqueue)
         for book in self.queue.books:

@@ -60,6 +60,7 @@ _NOT_OPEN: Final[dict[_Hook, tuple[Reason, bool]]] = {
 }
 #: Reasons by key, of keys that are no card.
 _ROWS: Final = {CPU_KEY: INSUFFICIENT_CPU_QUOTA, MEMORY_KEY: INSUFFICIENT_MEMORY_QUOTA}
+_PERMIT: Final = Vote.PERMIT
 _EMPTY: Final = "cpu 0.00, memory 0.00"
 
 
@@ -106,7 +107,7 @@ class QuotaChecks(CardSelection):
             found = self._usage(account, one).shortage(quantities.need, same_card=self.ledger.same_card)
             if found is not None:
                 return self._shortage(hook, account.queue, found, pods_too=pods_too)
-        return Vote.PERMIT
+        return _PERMIT
 
     def admission_version(self, job: Job) -> tuple[object, ...] | None:
         """The inputs of `job_enqueueable`: equal versions give equal results. None forces a call."""

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.node_view import PodSignature
     from capcard_sched.framework.api.plugin import Plugin
 
+#: Constants, as `model.status` recommends.
+_REJECT, _PERMIT = Vote.REJECT, Vote.PERMIT
+
 #: Plugin name and its method, which raises HookFailed.
 Entry = tuple[str, "Callable[..., Any]"]
 
@@ -214,9 +217,9 @@ class Dispatch:
                 result = call(subject)
                 if isinstance(result, Refusal):
                     return False, result
-                if result == Vote.REJECT:
+                if result == _REJECT:
                     return False, None
-                permitted = permitted or result == Vote.PERMIT
+                permitted = permitted or result == _PERMIT
             if permitted:
                 return True, None
         return True, None

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 #: Seconds before a missing PodGroup is reported: a pod may precede its PodGroup.
 GRACE_SECONDS: Final = 5.0
+#: Constants, as `model.status` recommends.
+_PENDING, _INQUEUE, _COMPLETED = PodGroupPhase.PENDING, PodGroupPhase.INQUEUE, PodGroupPhase.COMPLETED
+_RUNNING, _RELEASING = TaskStatus.RUNNING, TaskStatus.RELEASING
 
 
 class MissingGroups:
@@ -68,21 +71,21 @@ def enter_phase(session: Session, job: Job, *, unschedulable: bool) -> PodGroupP
 def next_phase(job: Job, *, unschedulable: bool) -> PodGroupPhase:
     """The phase of a job at close. Completed requires that no live member remains."""
     counts = job.counts
-    if job.phase is PodGroupPhase.COMPLETED and job.count(COMPLETED_STATUSES) == len(job.tasks):
-        return PodGroupPhase.COMPLETED  # also when its finished pods are deleted
-    if counts[TaskStatus.RUNNING] and unschedulable:
+    if job.phase is _COMPLETED and job.count(COMPLETED_STATUSES) == len(job.tasks):
+        return _COMPLETED  # also when its finished pods are deleted
+    if counts[_RUNNING] and unschedulable:
         return PodGroupPhase.UNKNOWN
-    scheduled = job.count(SCHEDULED_STATUSES) + counts[TaskStatus.RELEASING]
+    scheduled = job.count(SCHEDULED_STATUSES) + counts[_RELEASING]
     completed = job.count(COMPLETED_STATUSES)
     if scheduled >= job.min_available and (scheduled or _wants_nothing(job)):
-        return PodGroupPhase.COMPLETED if completed == len(job.tasks) else PodGroupPhase.RUNNING
-    return PodGroupPhase.INQUEUE if job.phase is PodGroupPhase.INQUEUE else PodGroupPhase.PENDING
+        return _COMPLETED if completed == len(job.tasks) else PodGroupPhase.RUNNING
+    return _INQUEUE if job.phase is _INQUEUE else _PENDING
 
 
 def _wants_nothing(job: Job) -> bool:
     """Whether the job has no pods and was admitted without a request."""
     requested = CARD_REQUEST in job.annotations or any((job.min_resources or {}).values())
-    return not job.tasks and not requested and job.phase is not PodGroupPhase.PENDING
+    return not job.tasks and not requested and job.phase is not _PENDING
 
 
 def report_never_starting(session: Session) -> None:

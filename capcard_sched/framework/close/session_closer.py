@@ -41,6 +41,10 @@ if TYPE_CHECKING:
 #: The kinds of failure of a job's tasks: kind of outcome, and hook, plugin and reason of its refusal.
 FailureKinds: TypeAlias = frozenset[tuple[str, str, str, str]]
 _OPPOSITE = {"Scheduled": "Unschedulable", "Unschedulable": "Scheduled"}
+#: Constants, as `model.status` recommends.
+_PENDING, _INQUEUE = PodGroupPhase.PENDING, PodGroupPhase.INQUEUE
+_WAITING = (_PENDING, _INQUEUE, PodGroupPhase.UNKNOWN)
+_RUNNING, _SUCCEEDED, _FAILED = TaskStatus.RUNNING, TaskStatus.SUCCEEDED, TaskStatus.FAILED
 
 
 class SessionCloser:
@@ -171,11 +175,7 @@ class SessionCloser:
             return
         conditions = self._conditions(session, job, wanted)
         counts = job.counts
-        status_counts = (
-            counts[TaskStatus.RUNNING],
-            counts[TaskStatus.SUCCEEDED],
-            counts[TaskStatus.FAILED],
-        )
+        status_counts = counts[_RUNNING], counts[_SUCCEEDED], counts[_FAILED]
         changed = phase is not before or unwritten or conditions != job.conditions or status_counts != job.status_counts
         if changed and (
             job.implicit
@@ -183,7 +183,7 @@ class SessionCloser:
         ):
             job.conditions, job.status_counts = conditions, status_counts
             if not job.implicit:
-                admitted = admitted and phase is PodGroupPhase.INQUEUE
+                admitted = admitted and phase is _INQUEUE
                 intents.append(
                     UpdatePodGroup(job.namespace, job.name, job.uid, phase.value, *status_counts, conditions, admitted)
                 )
@@ -193,7 +193,7 @@ class SessionCloser:
                 job.annotations = merged(job.annotations, notes)
                 intents.append(AnnotatePodGroup(job.namespace, job.name, job.uid, notes))
         ref = reference(job)
-        if phase in (PodGroupPhase.PENDING, PodGroupPhase.INQUEUE, PodGroupPhase.UNKNOWN):
+        if phase in _WAITING:
             if job.tasks and not job.implicit and unschedulable and job.key not in session.state.orphans:
                 message = reasons.PODGROUP_UNSCHEDULABLE.render(
                     pending=counts[TaskStatus.PENDING], total=len(job.tasks), detail=session.job_fit_error(job)
@@ -379,7 +379,7 @@ def _failure_of(session: Session, job: Job) -> FailureKinds | None:
 
     Which of its tasks would fit beside them, and all figures, are left out: they change with every other placement.
     """
-    if job.phase is PodGroupPhase.PENDING or job.topology is not None or job.key in session.pipelined_jobs:
+    if job.phase is _PENDING or job.topology is not None or job.key in session.pipelined_jobs:
         return None
     kinds: set[tuple[str, str, str, str]] = set()
     for uid in job.pending:

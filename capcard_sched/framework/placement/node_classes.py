@@ -174,7 +174,7 @@ class NodeClasses:
         self._recheck = True
 
     def catch_up(self) -> None:
-        """Moves the rows that changed in any other way than by `advance` and `mark_synced`."""
+        """Moves the rows that changed in any other way than by `advance`, `move` and `mark_synced`."""
         table = self._table
         if self._synced == table.serial and not self._recheck:
             return
@@ -193,7 +193,7 @@ class NodeClasses:
             number = self._number(row, allocatable, charged, None if states is None else states[row])
             before = self.ids.item(row)
             if number != before:
-                self._move(row, before, number)
+                self.move(row, before, number)
 
     def mark_synced(self) -> None:
         """Marks the table as in sync: all rows advanced since `catch_up` were placed, and nothing else changed."""
@@ -222,7 +222,7 @@ class NodeClasses:
     def advance(self, run: list[int], before: int, after: int) -> None:
         """Moves the lowest rows of a class, ascending, to the class with one more pod."""
         if len(run) == 1:
-            self._move(run[0], before, after)
+            self.move(run[0], before, after)
             return
         rows = self.rows[before]
         del rows[: len(run)]
@@ -265,7 +265,8 @@ class NodeClasses:
         if self.held is not None:
             self.held = np.concatenate([self.held, np.zeros_like(self.held)])
 
-    def _move(self, row: int, before: int, after: int) -> None:
+    def move(self, row: int, before: int, after: int) -> None:
+        """Moves one row to another class."""
         rows = self.rows[before]
         if rows[0] == row:
             rows.pop(0)

@@ -292,18 +292,18 @@ class Ranking:
         """
         taken: list[int] = []
         classes, successors = self._node_classes, self._successors
-        rows_of = classes.rows
-        alternative_counts = [0] * len(alternative_limits)
-        while len(taken) < count:
-            if self._head >= len(self._listed) or self._listed[self._head] > self._floor:
+        rows_of, score_of = classes.rows, self._scores.item
+        left_of = list(alternative_limits)
+        while (left := count - len(taken)) > 0:
+            head, listed = self._head, self._listed
+            if head >= len(listed) or (entry := listed[head]) > self._floor:
                 if not self._relist():
                     break
                 continue
-            entry = self._listed[self._head]
             negative, row, node_class = entry
             rows = rows_of[node_class]
             if not rows or rows[0] != row:
-                self._head += 1
+                self._head = head + 1
                 if rows and rows[0] > row:  # its lowest row was taken; a lower one would be listed
                     self._list((negative, rows[0], node_class))
                 continue
@@ -312,24 +312,26 @@ class Ranking:
                 after = classes.successor(node_class, row, self._signature.cls)
                 if classes.count > len(self._scores):
                     self._grow()
-            score = self._scores.item(after)
+                    score_of = self._scores.item
+            score = score_of(after)
             if score != score:  # noqa: PLR0124 - NaN: unknown so far
-                score = self._score_after(node_class, after, count - len(taken))
-            if alternatives is None and score < -negative:  # no row repeats before its equals: all of them at once
-                run = rows[: self._run(rows, negative, count - len(taken))]
-                classes.advance(run, node_class, after)
+                score = self._score_after(node_class, after, left)
+            if left > 1 and alternatives is None and score < -negative:
+                run = rows[: self._run(rows, negative, left)]  # no row repeats before its equals: all of them at once
                 taken += run
+                classes.advance(run, node_class, after)
             else:
-                classes.advance([row], node_class, after)
                 taken.append(row)
+                classes.move(row, node_class, after)
+            self._head = head + 1
+            if rows:
+                self._list((negative, rows[0], node_class))
             if score != _NEVER and rows_of[after][0] == row:
                 self._list((-score, row, after))
-            if alternatives is not None:
-                alternative = int(alternatives[row])
-                if alternative >= 0:
-                    alternative_counts[alternative] += 1
-                    if alternative_counts[alternative] >= alternative_limits[alternative]:
-                        break
+            if alternatives is not None and (alternative := int(alternatives[row])) >= 0:
+                left_of[alternative] -= 1
+                if left_of[alternative] <= 0:
+                    break
         self._position = classes.logged
         return taken
 

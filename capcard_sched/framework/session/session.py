@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _NO_INDEX = 1 << 62
+#: Constants, as `model.status` recommends.
+_PENDING, _INQUEUE = PodGroupPhase.PENDING, PodGroupPhase.INQUEUE
 
 
 class Session(SessionResults):
@@ -277,11 +279,11 @@ class Session(SessionResults):
     def in_phase_pending(self) -> Iterable[Job]:
         """Jobs in phase Pending, skipped ones included."""
         waiting = chain(self.state.active.values(), self.failed_attempts)
-        return [job for job in waiting if job.phase is PodGroupPhase.PENDING]
+        return [job for job in waiting if job.phase is _PENDING]
 
     def to_admit(self) -> Iterable[Job]:
         """Jobs in phase Pending that may be admitted now."""
-        return [job for job in self.state.active.values() if job.phase is PodGroupPhase.PENDING]
+        return [job for job in self.state.active.values() if job.phase is _PENDING]
 
     def with_pending_tasks(self) -> Iterable[Job]:
         """Jobs with pending tasks, skipped ones included."""
@@ -362,7 +364,7 @@ class Session(SessionResults):
 
     def enqueue(self, job: Job) -> None:
         """Moves the job from phase Pending to Inqueue."""
-        job.phase = PodGroupPhase.INQUEUE
+        job.phase = _INQUEUE
         self.report.add_enqueued(job.key)
         self.touch(job.key)
         self.state.changes.jobs.add(job.key)
@@ -370,7 +372,7 @@ class Session(SessionResults):
     def requeue(self, job: Job) -> None:
         """Returns an admitted job to phase Pending; its reservation is free from the next session on."""
         self.failed_attempts.drop(job)
-        job.phase = PodGroupPhase.PENDING
+        job.phase = _PENDING
         self.touch(job.key)
         self.state.changes.jobs.add(job.key)
         self.state.active[job.key] = job
@@ -378,7 +380,7 @@ class Session(SessionResults):
 
     def is_pending_phase(self, job: Job) -> bool:
         """Whether the job is in phase Pending."""
-        return job.phase is PodGroupPhase.PENDING
+        return job.phase is _PENDING
 
     def has_releasing(self) -> bool:
         """Whether any task is releasing. O(nodes) once, and again after evictions.

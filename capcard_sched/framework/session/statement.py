@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from capcard_sched.model.job import Job, Node, Task
 
 
+#: Constants, as `model.status` recommends.
+_ALLOCATED, _PIPELINED = TaskStatus.ALLOCATED, TaskStatus.PIPELINED
+
+
 class _EvictionRecord(NamedTuple):
     task: Task
     node: Node
@@ -48,16 +52,16 @@ class Statement:
 
     def allocate(self, job: Job, tasks: list[Task], nodes: list[Node]) -> None:
         """Places pending tasks of one class on idle capacity of nodes. Raises HookFailed and leaves nothing behind."""
-        self._place(job, tasks, nodes, TaskStatus.ALLOCATED)
+        self._place(job, tasks, nodes, _ALLOCATED)
 
     def pipeline(self, job: Job, tasks: list[Task], nodes: list[Node]) -> None:
         """Places pending tasks on capacity that is being released. Raises HookFailed and leaves nothing behind."""
-        self._place(job, tasks, nodes, TaskStatus.PIPELINED)
+        self._place(job, tasks, nodes, _PIPELINED)
 
     def _place(self, job: Job, tasks: list[Task], nodes: list[Node], status: TaskStatus) -> None:
         session = self._session
         session.state.place(job, tasks, nodes, status)
-        session.count_pipelined(len(tasks) if status is TaskStatus.PIPELINED else 0)
+        session.count_pipelined(len(tasks) if status is _PIPELINED else 0)
         placement = Placement(job, tasks[0].cls, tasks, nodes)
         try:
             session.dispatch.notify("on_allocate", placement)
@@ -68,7 +72,7 @@ class Statement:
 
     def _unplace(self, placement: Placement) -> None:
         session = self._session
-        session.count_pipelined(-len(placement.tasks) if placement.tasks[0].status is TaskStatus.PIPELINED else 0)
+        session.count_pipelined(-len(placement.tasks) if placement.tasks[0].status is _PIPELINED else 0)
         try:
             session.dispatch.notify("on_deallocate", placement)
         finally:
@@ -83,9 +87,7 @@ class Statement:
     def pipelined(self) -> list[Placement]:
         """Placements on capacity that is being released."""
         return [
-            record
-            for record in self._records
-            if isinstance(record, Placement) and record.tasks[0].status is TaskStatus.PIPELINED
+            record for record in self._records if isinstance(record, Placement) and record.tasks[0].status is _PIPELINED
         ]
 
     @property
@@ -134,7 +136,7 @@ class Statement:
             try:
                 if isinstance(record, Placement):
                     for task, node in zip(record.tasks, record.nodes, strict=True) if record_outcomes else ():
-                        allocated = task.status is TaskStatus.ALLOCATED
+                        allocated = task.status is _ALLOCATED
                         session.set_outcome(
                             task, TaskOutcome("schedulable" if allocated else "pipelined", "", node.name)
                         )
@@ -161,9 +163,7 @@ class Statement:
         """
         session = self._session
         bound = [
-            record
-            for record in self._records
-            if isinstance(record, Placement) and record.tasks[0].status is TaskStatus.ALLOCATED
+            record for record in self._records if isinstance(record, Placement) and record.tasks[0].status is _ALLOCATED
         ]
         annotations, volumes = self._annotations(bound), self._volumes(bound)
         has_annotations = bool(annotations)  # reading adds the pods without any
@@ -178,7 +178,7 @@ class Statement:
                         task.namespace, task.name, task.uid, record.reason, record.message, record.node.name, by, queue
                     )
                 )
-            elif record.tasks[0].status is TaskStatus.ALLOCATED:
+            elif record.tasks[0].status is _ALLOCATED:
                 session.state.set_binding(record.job, record.tasks)
                 for task in record.tasks if has_annotations else ():
                     session.state.assume_device_notes(task, annotations[task.uid])
