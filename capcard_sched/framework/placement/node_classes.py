@@ -88,35 +88,49 @@ class NodeClasses:
 
     def _rebuild(self) -> None:
         """Numbers all rows anew."""
-        table, members = self._table, self.members
-        size = len(table)
-        self.epoch += 1
+        table = self._table
         self._synced = table.serial
         #: Whether node states of plugins may have changed without a change of their rows.
         self._recheck = False
         self._generation = table.generation
-        self._numbers: dict[bytes, int] = {}
-        #: Task class id to: node class to the class with one more such pod.
-        self._successors: dict[int, dict[int, int]] = {}
-        own_allocatable, own_charged = table.allocatable.take(members, axis=0), table.charged.take(members, axis=0)
-        parts = [self.static_groups.take(members)[:, None], own_allocatable, own_charged]
-        states = None if self._plugin_states is None else self._plugin_states.now()
+        numbers: dict[bytes, int] = {}
+        states = self._states()
+        found = [numbers.setdefault(key, len(numbers)) for key in self._keys(self.members, states)]
+        self._start(np.array(found, dtype=np.intp), states)
+
+    def _states(self) -> Matrix | None:
+        """The plugins' node states now: int64 [nodes, plugins]; None without any."""
+        return None if self._plugin_states is None else self._plugin_states.now()
+
+    def _keys(self, rows: Rows, states: Matrix | None) -> list[bytes]:
+        """The contents of rows that decide on their class."""
+        table = self._table
+        parts = [self.static_groups.take(rows)[:, None], table.allocatable.take(rows, axis=0)]
+        parts.append(table.charged.take(rows, axis=0))
         if states is not None:
-            parts.append(states.take(members, axis=0))
+            parts.append(states.take(rows, axis=0))
         amounts = np.hstack(parts)
         data, step = amounts.tobytes(), amounts.shape[1] * amounts.itemsize
-        numbers = self._numbers
-        found = [numbers.setdefault(data[at : at + step], len(numbers)) for at in range(0, len(data), step)]
-        #: The number of classes.
-        self.count = len(numbers)
+        return [data[at : at + step] for at in range(0, len(data), step)]
+
+    def _start(self, found: Rows, states: Matrix | None) -> None:
+        """Starts an epoch. `found`: intp [members], the class of each member; numbers ascend from 0 without a gap."""
+        table, members = self._table, self.members
+        size = len(table)
+        self.epoch += 1
+        #: Task class id to: node class to the class with one more such pod.
+        self._successors: dict[int, dict[int, int]] = {}
         #: int64 [nodes]: the class of each member.
         self.ids: Numbers = np.zeros(size, dtype=np.int64)
         self.ids[members] = found
+        ends = np.cumsum(np.bincount(found)).tolist()
+        by_class = members.take(np.argsort(found, kind="stable")).tolist()
         #: Rows of each class, ascending.
-        self.rows: list[list[int]] = [[] for _ in range(self.count)]
-        for row, number in zip(members.tolist(), found, strict=True):
-            self.rows[number].append(row)
-        lowest = [rows[0] for rows in self.rows]
+        self.rows: list[list[int]] = [by_class[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+        #: The number of classes.
+        self.count = len(self.rows)
+        lowest = np.array([rows[0] for rows in self.rows], dtype=np.intp)
+        self._numbers = {key: number for number, key in enumerate(self._keys(lowest, states))}
         slots = self.count + _FIRST_ROOM
         #: int64 [slots]: the lowest row of each class; the number of nodes when it is empty.
         self.first: Numbers = np.full(slots, size, dtype=np.int64)
@@ -159,7 +173,9 @@ class NodeClasses:
         if len(found) > _MAX_STATIC_GROUPS:
             return False
         self.static_groups = split.astype(np.int64)
-        self._rebuild()
+        # Rows of one class were equal in everything else. Every change is applied: `classes_for` caught up.
+        own = self.ids.take(self.members) * len(found) + split.take(self.members)
+        self._start(np.unique(own, return_inverse=True)[1], self._states())
         return True
 
     # --- rows that change -------------------------------------------------------------------------------------------
@@ -181,7 +197,7 @@ class NodeClasses:
         if self.count > len(self.members) + _MOST_EMPTY:
             self._rebuild()
             return
-        states = None if self._plugin_states is None else self._plugin_states.now()
+        states = self._states()
         stale = table.stamps > self._synced
         if self._recheck and states is not None and self.held is not None:
             stale |= (self.held.take(self.ids, axis=0) != states).any(axis=1)
