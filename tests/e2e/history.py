@@ -25,6 +25,13 @@ class Change(NamedTuple):
     before: Manifest | None
     after: Manifest | None
 
+    @property
+    def item(self) -> Manifest:
+        """The object as it was last seen."""
+        found = self.after or self.before
+        assert found is not None
+        return found
+
 
 class Moment(NamedTuple):
     """Changes that are seen together: one, except after a gap, when only their outcome is known.

@@ -78,9 +78,8 @@ def leavers(moments: Sequence[Moment]) -> dict[str, Manifest]:
     """Deleted pods, by name: as they were last seen."""
     found: dict[str, Manifest] = {}
     for change in (change for moment in moments for change in moment.changes):
-        item = change.after or change.before
-        if change.kind == "pods" and item is not None and "deletionTimestamp" in item["metadata"]:
-            found[item["metadata"]["name"]] = item
+        if change.kind == "pods" and "deletionTimestamp" in change.item["metadata"]:
+            found[change.item["metadata"]["name"]] = change.item
     return found
 
 

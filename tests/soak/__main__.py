@@ -62,7 +62,7 @@ class Soak:
         self._only = only
         self.faults: Counter[str] = Counter()
         self.skipped: Counter[str] = Counter()
-        self.oracle = Oracle()
+        self.oracle = Oracle(grace=30.0)
         self.resources = ResourceSampler()
         self.report: dict[str, Any] = {}
         self._last_revision = 0

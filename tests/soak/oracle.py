@@ -1,10 +1,11 @@
-"""Replays every revision of a soak and checks properties that no fault may break. Independent of the product's code.
+"""Replays every revision of a cluster and checks properties that no fault may break, without the product's code.
 
 | Property | Checked |
 |---|---|
 | the pods of a node fit its allocatable, all resources | at each bind |
 | the pods of a queue fit its quota, by the card of the node they are bound to | at each bind |
-| a pod is bound once: its node never changes, and at most one bind request succeeds | at each change; audit log |
+| the card of the node is one that the pod names | at each bind |
+| a pod is bound once: its node never changes, and one bind request succeeds per pod | at each change; audit log |
 | binds are made by the holder of the Lease | at each bind, with the audit log |
 | a gang with bound members had its minimum at some time | at the end |
 | the preemptor of an eviction is bound, deleted, or disturbed by a later fault | at the end |
@@ -20,13 +21,19 @@ import json
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Collection, Iterable, Mapping
+from decimal import Decimal
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from tests.controlplane.cluster import Manifest
 from tests.controlplane.controlplane import Audited
-from tests.e2e.checker import Amounts, amounts, request_of
 from tests.e2e.history import Change, Moment
+
+_SUFFIXES: Final[Mapping[str, Decimal]] = {
+    **{letter: Decimal(1000) ** power for power, letter in enumerate(["n", "u", "m", "", *"kMGTPE"], start=-3)},
+    **{f"{letter}i": Decimal(1024) ** power for power, letter in enumerate("KMGTPE", start=1)},
+}
+_QUANTITY: Final = re.compile(r"([0-9.]+(?:[eE][+-]?[0-9]+)?)([numkKMGTPE]?i?)")
 
 _FINISHED: Final = frozenset({"Succeeded", "Failed"})
 _GROUP_KEYS: Final = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")
@@ -34,6 +41,8 @@ _EVICTED: Final = re.compile(r"evicted.* for (?P<pod>\S+/\S+) of queue (?P<queue
 _GPU: Final = "nvidia.com/gpu"
 #: Seconds in which a change of nodes or quotas excuses a wasted eviction.
 _DISTURBED: Final = 30.0
+#: Thousandths of cores, bytes, devices.
+Amounts: TypeAlias = Counter[str]
 
 
 class Violation(NamedTuple):
@@ -107,13 +116,11 @@ class LimitHistory:
 class Oracle:
     """Apply all moments in order of their revision, then `finish`."""
 
-    def __init__(self, *, grace: float = 30.0) -> None:
-        """`grace`: seconds, at least the longest pause of a watch."""
+    def __init__(self, *, grace: float = 0.0) -> None:
+        """`grace`: seconds, at least the longest pause of a watch where limits change."""
         self.violations: list[Violation] = []
         self.binds: list[BindSeen] = []
         self.evictions: list[EvictionSeen] = []
-        #: Evictions whose preemptor is still pending although nothing disturbed it.
-        self.wasted: list[EvictionSeen] = []
         self._bound: dict[str, BoundPod] = {}
         self._pods: dict[str, Manifest] = {}
         self._uids: dict[str, str] = {}
@@ -136,43 +143,36 @@ class Oracle:
 
     def apply(self, moment: Moment) -> None:
         """Apply the changes of one revision."""
+        others = {"nodes": self._node, "queues": self._queue, "leases": self._lease, "podgroups": self._group}
         placed = []
         for change in moment.changes:
-            if change.kind == "nodes":
-                self._node(change, moment.received_at)
-            elif change.kind == "queues":
-                self._queue(change, moment.received_at)
-            elif change.kind == "leases":
-                self._lease(change, moment.received_at)
-            elif change.kind == "podgroups":
-                self._group(change, moment.received_at)
-            elif change.kind == "pods" and self._pod(change, moment):
-                placed.append(change.after)
+            if change.kind != "pods":
+                others[change.kind](change, moment.received_at)
+            elif self._pod(change, moment):
+                placed.append(change.item)
         for pod in placed:
-            assert pod is not None
             self._check_bind(pod, moment)
+        if any(change.kind in {"pods", "podgroups"} for change in moment.changes):
+            bound = self._bound_by_group()
+            for name, group in self._groups.items():
+                uid = group["metadata"]["uid"]
+                self._most[uid] = max(self._most[uid], bound[name])
 
     def _node(self, change: Change, now: float) -> None:
-        item = change.after or change.before
-        assert item is not None
-        name = item["metadata"]["name"]
-        before = self._nodes.get(name)
-        if change.after is None:
-            self._nodes.pop(name, None)
-            self._node_limits.set(name, now, None)
-        else:
+        name = change.item["metadata"]["name"]
+        before = self._nodes.pop(name, None)
+        if change.after is not None:
             self._nodes[name] = change.after
-            self._node_limits.set(name, now, amounts(change.after["status"].get("allocatable", {})))
+        allocatable = None if change.after is None else amounts(change.after["status"].get("allocatable", {}))
+        self._node_limits.set(name, now, allocatable)
         if before is None or change.after is None or _capacity(before) != _capacity(change.after):
             self._changes.append(now)
 
     def _queue(self, change: Change, now: float) -> None:
-        item = change.after or change.before
-        assert item is not None
         old, new = _quota(change.before), _quota(change.after)
         if change.before is None or old != new:
             self._changes.append(now)
-            self._quotas.set(item["metadata"]["name"], now, new if change.after is not None else None)
+            self._quotas.set(change.item["metadata"]["name"], now, new if change.after is not None else None)
 
     def _lease(self, change: Change, now: float) -> None:
         if change.after is not None and change.after["metadata"]["name"] == "capcard-sched":
@@ -182,20 +182,17 @@ class Oracle:
             self._holder = holder
 
     def _group(self, change: Change, now: float) -> None:
-        item = change.after or change.before
-        assert item is not None
+        name = _name(change.item)
         if change.after is None:
-            self._groups.pop(_name(item), None)
-            self._deleted_groups[_name(item)] = now, item
+            self._groups.pop(name, None)
+            self._deleted_groups[name] = now, change.item
         else:
-            self._groups[_name(item)] = change.after
+            self._groups[name] = change.after
 
     def _pod(self, change: Change, moment: Moment) -> bool:
         """Record a pod; whether it was bound in this change."""
-        item = change.after or change.before
-        assert item is not None
-        uid, before, after = item["metadata"]["uid"], change.before, change.after
-        was, node = _node_of(before), _node_of(after)
+        item, after, uid = change.item, change.after, change.item["metadata"]["uid"]
+        was, node = _node_of(change.before), _node_of(after)
         if was and after is not None and node != was:
             self._violated(moment.revision, f"pod {_name(item)} moved from node {was} to {node or 'none'}")
         if after is None or "deletionTimestamp" in after["metadata"]:
@@ -223,16 +220,12 @@ class Oracle:
         card = _card(node) if node is not None and request.get(_GPU) else ""
         cards = math.ceil(request.get(_GPU, 0) / 1000)
         self._bound[uid] = BoundPod(_name(pod), node_name, queue, card, cards, request)
-        group = self._groups.get(_group_of(pod))
-        if group is not None:
-            members = sum(
-                1 for other in self._bound if other in self._pods and _group_of(self._pods[other]) == _group_of(pod)
-            )
-            key = group["metadata"]["uid"]
-            self._most[key] = max(self._most[key], members)
         self._check_node(node_name, moment)
         if card:
             self._check_quota(queue, card, moment)
+        named = [each.strip() for each in _annotations(pod).get("volcano.sh/card.name", "").split("|")]
+        if node is not None and any(named) and _card(node) not in named:
+            self._violated(moment.revision, f"pod {_name(pod)} is on node {node_name}, which lacks its card")
 
     def _check_node(self, name: str, moment: Moment) -> None:
         limits = self._node_limits.largest(name, moment.received_at)
@@ -272,11 +265,14 @@ class Oracle:
                 self.evictions.append(EvictionSeen(moment.revision, moment.received_at, _name(pod), preemptor, found))
                 return
 
+    def _bound_by_group(self) -> Counter[str]:
+        return Counter(_group_of(self._pods[uid]) for uid in self._bound if uid in self._pods)
+
     # --- end --------------------------------------------------------------------------------------------------------
 
     def incomplete(self) -> list[str]:
         """Gangs with bound members that never had their minimum."""
-        bound = Counter(_group_of(self._pods[uid]) for uid in self._bound if uid in self._pods)
+        bound = self._bound_by_group()
         return [
             f"gang {name} has {bound[name]} bound members, at most {self._most[group['metadata']['uid']]} at a time, "
             f"of {group['spec'].get('minMember', 1)}"
@@ -292,14 +288,20 @@ class Oracle:
             if eviction.uid in self._pods and eviction.uid not in self._ever_bound
         ]
 
-    def finish(self, audit: Iterable[Audited], identities: Mapping[str, str], namespaces: Sequence[str]) -> None:
-        """Check what needs the whole history. `identities`: holder of the Lease to the user of its replica."""
-        for text in self.incomplete():
+    def finish(
+        self,
+        audit: Iterable[Audited],
+        identities: Mapping[str, str],
+        namespaces: Collection[str],
+        *,
+        gangs: bool = True,
+    ) -> None:
+        """Check what needs the whole history. `identities`: holder of the Lease to user; `gangs`: all have ended."""
+        for text in self.incomplete() if gangs else ():
             self._violated(0, text)
         for eviction in self.unserved():
             disturbed = any(eviction.received_at - 1 <= at <= eviction.received_at + _DISTURBED for at in self._changes)
             if not disturbed:
-                self.wasted.append(eviction)
                 self._violated(
                     eviction.revision, f"pod {eviction.victim} evicted for {eviction.preemptor}, which is pending"
                 )
@@ -307,10 +309,12 @@ class Oracle:
         for row in audit:
             if row.subresource == "binding" and row.code == 201 and row.namespace in namespaces:
                 users[row.namespace, row.name].append(row.user)
+        pods = Counter((bind.namespace, bind.name) for bind in self.binds)
         for bind in self.binds:
-            made = users.get((bind.namespace, bind.name), [])
-            if len(made) > 1:
-                self._violated(bind.revision, f"pod {bind.namespace}/{bind.name}: {len(made)} binds succeeded")
+            made, seen = users.get((bind.namespace, bind.name), []), pods[bind.namespace, bind.name]
+            if len(made) > seen:
+                text = f"pod {bind.namespace}/{bind.name}: {len(made)} binds succeeded for {seen} pods of that name"
+                self._violated(bind.revision, text)
             holder = identities.get(bind.holder, "")
             if len(made) == 1 and holder and made[0] != holder:
                 self._violated(
@@ -328,6 +332,37 @@ class Oracle:
         if group is not None:
             return str(group["spec"].get("queue") or "default")
         return str(_annotations(pod).get("scheduling.volcano.sh/queue-name") or "default")
+
+
+def amounts(quantities: Mapping[str, Any]) -> Amounts:
+    """Quantities as whole thousandths, rounded up."""
+    found: Amounts = Counter()
+    for resource, text in quantities.items():
+        matched = _QUANTITY.fullmatch(str(text))
+        assert matched is not None, f"{resource}: {text!r}"
+        found[resource] = math.ceil(Decimal(matched[1]) * _SUFFIXES[matched[2]] * 1000)
+    return found
+
+
+def request_of(pod: Manifest) -> Amounts:
+    """A pod's usage of its node: containers and sidecars together, or the largest init step, and the overhead."""
+    spec = pod["spec"]
+    together: Amounts = Counter()
+    largest: Amounts = Counter()
+    for container in spec.get("initContainers") or []:
+        step = _requested(container)
+        if container.get("restartPolicy") == "Always":
+            together.update(step)
+            step = Counter()
+        largest |= step + together
+    for container in spec["containers"]:
+        together.update(_requested(container))
+    return (together | largest) + amounts(spec.get("overhead") or {})
+
+
+def _requested(container: Manifest) -> Amounts:
+    resources = container.get("resources") or {}
+    return amounts({**(resources.get("limits") or {}), **(resources.get("requests") or {})})
 
 
 def _annotations(item: Manifest) -> Mapping[str, str]:

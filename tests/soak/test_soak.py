@@ -13,7 +13,7 @@ from tests.controlplane.controlplane import Audited
 from tests.controlplane.manifests import gpu_node, pod, pod_group, queue
 from tests.e2e.history import Change, Moment
 from tests.soak.faults import FaultInjector
-from tests.soak.oracle import Oracle
+from tests.soak.oracle import Oracle, amounts, request_of
 from tests.soak.resources import ResourceSample, ResourceSampler
 from tests.soak.schedule import ENDING, KINDS, fault_schedule
 
@@ -63,32 +63,33 @@ class Story:
     def lease(holder: str) -> Manifest:
         return {"metadata": {"name": "capcard-sched", "namespace": "soak"}, "spec": {"holderIdentity": holder}}
 
-    def put(self, kind: str, item: Manifest | None, before: Manifest | None = None) -> None:
-        item = copy.deepcopy(item)
-        subject = item or before
-        assert subject is not None
-        subject["metadata"].setdefault("uid", f"{kind}-{subject['metadata']['name']}")
-        key = subject["metadata"]["uid"]
+    def put(self, kind: str, *items: Manifest) -> None:
+        """These objects are as given from now on, all at once."""
+        changes = []
+        for item in copy.deepcopy(items):
+            key = item["metadata"].setdefault("uid", f"{kind}-{item['metadata']['name']}")
+            changes.append(Change(kind, self._live.get(key), item))
+            self._live[key] = item
+        self._apply(*changes)
+
+    def gone(self, kind: str, name: str) -> None:
+        self._apply(Change(kind, self._live.pop(f"{kind}-{name}"), None))
+
+    def _apply(self, *changes: Change) -> None:
         self.revision += 1
         self.now += 1
-        self.oracle.apply(Moment(self.revision, self.now, (Change(kind, self._live.get(key), item),)))
-        if item is None:
-            del self._live[key]
-        else:
-            self._live[key] = item
+        self.oracle.apply(Moment(self.revision, self.now, changes))
 
-    def member(self, name: str, group: str = "g", cards: int = 1, **fields: Any) -> Manifest:
-        requests = {"cpu": "1", "nvidia.com/gpu": cards}
-        return pod(name, group=group, cards=CARD, requests=requests, namespace="soak", **fields)
+    def member(self, name: str, group: str = "g", count: int = 1, **fields: Any) -> Manifest:
+        requests = {"cpu": "1", "nvidia.com/gpu": count}
+        return pod(name, **{"group": group, "cards": CARD, "requests": requests, "namespace": "soak", **fields})
 
-    def bind(self, name: str, group: str = "g", cards: int = 1, node: str = "n") -> Manifest:
-        item = self.member(name, group, cards)
+    def bind(self, name: str, group: str = "g", count: int = 1, node: str = "n", **fields: Any) -> Manifest:
+        item = self.member(name, group, count, **fields)
         self.put("pods", item)
-        bound = copy.deepcopy(item)
-        bound["metadata"]["uid"] = f"pods-{name}"
-        bound["spec"]["nodeName"] = node
+        bound = {**item, "spec": {**item["spec"], "nodeName": node}}
         self.put("pods", bound)
-        return bound
+        return {**bound, "metadata": {**bound["metadata"], "uid": f"pods-{name}"}}
 
     def finish(self, *binds: tuple[str, str]) -> list[str]:
         """`binds`: pod name and the user that bound it."""
@@ -105,7 +106,7 @@ def gang(story: Story, minimum: int = 1, queue_name: str = "q") -> Manifest:
 
 def _full(story: Story) -> list[str]:
     gang(story)
-    story.bind("p", cards=4)
+    story.bind("p", count=4)
     return story.finish(("p", "scheduler-a"))
 
 
@@ -113,7 +114,7 @@ def _quota_by_the_cards_of_the_node(story: Story) -> list[str]:
     story.put("queues", queue("q", cards={CARD: 2}))
     story.now += 10
     gang(story)
-    bound = story.bind("p", cards=2)
+    bound = story.bind("p", count=2)
     edited = copy.deepcopy(bound)
     del edited["metadata"]["annotations"]["volcano.sh/card.name"]
     story.put("pods", edited)  # the tenant removes the annotation: the charge stays
@@ -126,7 +127,7 @@ def _a_moved_podgroup(story: Story) -> list[str]:
     story.put("queues", queue("other", cards={CARD: 9}))
     story.now += 10
     group = gang(story)
-    story.bind("p", cards=2)
+    story.bind("p", count=2)
     story.put("podgroups", {**group, "spec": {**group["spec"], "queue": "other"}})
     story.put("podgroups", {**pod_group("h", queue="q", namespace="soak")})
     story.bind("r", group="h")
@@ -135,7 +136,7 @@ def _a_moved_podgroup(story: Story) -> list[str]:
 
 def _a_terminating_pod_counts(story: Story) -> list[str]:
     gang(story)
-    bound = story.bind("p", cards=4)
+    bound = story.bind("p", count=4)
     story.put("pods", {**bound, "metadata": {**bound["metadata"], "deletionTimestamp": "x"}})
     story.bind("r")
     return story.finish(("p", "scheduler-a"), ("r", "scheduler-a"))
@@ -159,9 +160,9 @@ def _a_lowered_quota_after_the_grace(story: Story) -> list[str]:
 def _a_deleted_podgroup_keeps_its_queue(story: Story) -> list[str]:
     story.put("queues", queue("q", cards={CARD: 1}))
     story.now += 10
-    group = gang(story)
+    gang(story)
     story.bind("p")
-    story.put("podgroups", None, {**group, "metadata": {**group["metadata"], "uid": "podgroups-g"}})
+    story.gone("podgroups", "g")
     story.put("podgroups", {**pod_group("h", queue="q", namespace="soak")})
     story.bind("r", group="h")
     return story.finish(("p", "scheduler-a"), ("r", "scheduler-a"))
@@ -169,16 +170,16 @@ def _a_deleted_podgroup_keeps_its_queue(story: Story) -> list[str]:
 
 def _a_finished_pod_does_not_count(story: Story) -> list[str]:
     gang(story)
-    bound = story.bind("p", cards=4)
+    bound = story.bind("p", count=4)
     story.put("pods", {**bound, "status": {"phase": "Succeeded"}})
-    story.bind("r", cards=4)
+    story.bind("r", count=4)
     return story.finish(("p", "scheduler-a"), ("r", "scheduler-a"))
 
 
 def _cpu_beyond_the_node(story: Story) -> list[str]:
     gang(story)
     for index in range(9):
-        story.bind(f"p{index}", cards=0)
+        story.bind(f"p{index}", count=0)
     return story.finish(*((f"p{index}", "scheduler-a") for index in range(9)))
 
 
@@ -214,9 +215,59 @@ def _half_a_gang(story: Story) -> list[str]:
     return story.finish(("p", "scheduler-a"))
 
 
+def _pods_and_devices_that_the_node_lacks(story: Story) -> list[str]:
+    """All bound in one moment, after a gap of the watch."""
+    story.put("nodes", gpu_node("n", CARD, 4, pods=1))
+    story.now += 10
+    placed = [pod(name, namespace="soak", requests={"x.y/fpga": "1"}, nodeName="n") for name in ("p", "r")]
+    story.put("pods", *placed)
+    return story.finish()
+
+
+def _another_card(story: Story) -> list[str]:
+    story.bind("p", group="", count=0, cards="X|Y")
+    return story.finish()
+
+
+def _bare_pods_of_a_queue_without_a_quota(story: Story) -> list[str]:
+    story.put("queues", queue("none"))
+    story.bind("p", group="", queue="none")
+    return story.finish(("p", "scheduler-a"))
+
+
+def _a_gang_that_was_complete_loses_a_member(story: Story) -> list[str]:
+    gang(story, minimum=2)
+    for name in ("p", "r"):
+        story.bind(name)
+    story.gone("pods", "p")
+    return story.finish()
+
+
+def _a_gang_that_takes_the_name_of_a_complete_one(story: Story) -> list[str]:
+    _a_gang_that_was_complete_loses_a_member(story)
+    story.gone("podgroups", "g")
+    group = pod_group("g", members=2, namespace="soak")
+    story.put("podgroups", {**group, "metadata": {**group["metadata"], "uid": "another"}})
+    return story.finish()
+
+
+def _a_group_that_is_made_for_bound_pods(story: Story) -> list[str]:
+    story.bind("p", group="g", count=0, cards="")
+    gang(story)
+    return story.finish()
+
+
+def _pods_of_one_name_are_bound_once_each(story: Story) -> list[str]:
+    gang(story)
+    for _ in range(2):
+        story.bind("p")
+        story.gone("pods", "p")
+    return story.finish(("p", "scheduler-a"), ("p", "scheduler-a"))
+
+
 def _evict(story: Story, preemptor: Callable[[], object]) -> list[str]:
     gang(story)
-    bound = story.bind("v", cards=4)
+    bound = story.bind("v", count=4)
     story.now += 60
     story.put("pods", story.member("p"))
     message = f"Pod is evicted, because of reclaim: {CARD}: 1 on node n for soak/p of queue q"
@@ -227,7 +278,7 @@ def _evict(story: Story, preemptor: Callable[[], object]) -> list[str]:
         "status": {"conditions": [condition]},
     }
     story.put("pods", leaving)
-    story.put("pods", None, leaving)
+    story.gone("pods", "v")
     preemptor()
     return story.finish(("v", "scheduler-a"), ("p", "scheduler-a"))
 
@@ -259,7 +310,24 @@ STORIES: list[tuple[Callable[[Story], list[str]], list[str]]] = [
     (_cpu_beyond_the_node, ["node n has 9 of 8 cpu: " + ", ".join(f"soak/p{index}" for index in range(9))]),
     (_a_missing_node, ["bind to node m, which does not exist"]),
     (_another_node, ["pod soak/p moved from node n to m"]),
-    (_bound_twice, ["pod soak/p: 2 binds succeeded"]),
+    (_bound_twice, ["pod soak/p: 2 binds succeeded for 1 pods of that name"]),
+    (_pods_of_one_name_are_bound_once_each, []),
+    (
+        _pods_and_devices_that_the_node_lacks,
+        [
+            "node n has 1 of 0 x.y/fpga: soak/p",
+            "node n has 2 of 1 pods: soak/p, soak/r",
+            "node n has 2 of 0 x.y/fpga: soak/p, soak/r",
+        ],
+    ),
+    (_another_card, ["pod soak/p is on node n, which lacks its card"]),
+    (_bare_pods_of_a_queue_without_a_quota, [f"queue none has 1 of 0 {CARD}: soak/p"]),
+    (_a_gang_that_was_complete_loses_a_member, []),
+    (
+        _a_gang_that_takes_the_name_of_a_complete_one,
+        ["gang soak/g has 1 bound members, at most 1 at a time, of 2"],
+    ),
+    (_a_group_that_is_made_for_bound_pods, []),
     (_bound_by_a_former_leader, ["pod soak/p bound by scheduler-a, the leader is scheduler-b"]),
     (_half_a_gang, ["gang soak/g has 1 bound members, at most 1 at a time, of 2"]),
     (_a_wasted_eviction, ["pod soak/v evicted for soak/p, which is pending"]),
@@ -271,6 +339,25 @@ STORIES: list[tuple[Callable[[Story], list[str]], list[str]]] = [
 @pytest.mark.parametrize("story, violations", STORIES, ids=[story.__name__.strip("_") for story, _ in STORIES])
 def test_the_oracle_finds_planted_violations(story: Callable[[Story], list[str]], violations: list[str]) -> None:
     assert story(Story()) == violations
+
+
+def test_requests_are_those_of_kubernetes() -> None:
+    def container(**requested: str) -> dict[str, Any]:
+        return {"name": "c", "image": "i", "resources": {"requests": requested}}
+
+    one = pod("p", overhead={"cpu": "10m"})
+    one["spec"]["containers"] = [container(cpu="1"), {"name": "d", "image": "i", "resources": {"limits": {"x/y": "3"}}}]
+    one["spec"]["initContainers"] = [
+        {**container(cpu="200m"), "restartPolicy": "Always"},
+        container(cpu="1100m", memory="1Ki"),
+    ]
+    assert request_of(one) == {"cpu": 1310, "memory": 1024 * 1000, "x/y": 3000}
+    assert amounts({"a": "1e3", "b": "1.5Gi", "c": 2, "d": "1n"}) == {
+        "a": 1_000_000,
+        "b": 1536 * 2**20 * 1000,
+        "c": 2000,
+        "d": 1,
+    }
 
 
 def _readings(sampler: ResourceSampler, name: str, minutes: int, mebibytes: float, descriptors: float) -> None:

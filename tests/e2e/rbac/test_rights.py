@@ -1,16 +1,19 @@
-"""The daemon with its ServiceAccount's token does everything it can, and uses every right it has and no other."""
+"""The daemon with its ServiceAccount's token uses every right it has and no other, and outlives the lack of each."""
 
 from __future__ import annotations
 
 import asyncio
 import copy
+import re
 import signal
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
+from capcard_sched.kube.kinds import KINDS, WatchedKind
 from capcard_sched.model.annotations import CARD_ALLOCATED
 from tests.controlplane.cluster import CRDS, Cluster, install_crds
 from tests.controlplane.controlplane import ControlPlane
@@ -18,13 +21,14 @@ from tests.controlplane.kubelet import Kubelet
 from tests.controlplane.manifests import gang, gpu_node, pod, queue
 from tests.controlplane.proxy import Proxy
 from tests.e2e.daemons import Daemon
-from tests.e2e.rbac.installed import Audit, Installation, Right, install
+from tests.e2e.rbac.installed import Audit, Installation, Right, install, without
 from tests.e2e.rbac.volumes import DISK, LOCAL, available, claim, mounting, provision, storage_classes, volume
 from tests.manifests.documents import MANIFESTS, overlay
 
 pytestmark = pytest.mark.asyncio
 
 _CARD = {"cpu": "1", "nvidia.com/gpu": "1"}
+_SCHEDULING = "scheduling.volcano.sh"
 _ROOM = {"cpu": "64", "memory": "256Gi"}
 
 
@@ -37,24 +41,25 @@ async def _gangs(cluster: Cluster) -> None:
         ]
         return any(event["reason"] == "InsufficientScalarQuota" and event["count"] >= times for event in events)
 
-    async def written() -> bool:
-        group = await cluster.get("podgroups", "fits")
-        found = await cluster.get("queues", "q")
-        waiting = await cluster.get("pods", "waits-0")
-        return bool(
-            group.get("status", {}).get("phase") == "Running"
-            and found["metadata"]["annotations"].get(CARD_ALLOCATED) == '{"A10":2}'
-            and found.get("status", {}).get("allocated", {}).get("nvidia.com/gpu") == "2"
-            and waiting["status"]["conditions"][0]["reason"] == "Unschedulable"
-        )
-
     await cluster.create_all(gang("fits", 2, queue="q", cards="A10", requests=_CARD))
     await cluster.create_all(gang("waits", 4, queue="q", cards="A10", requests=_CARD))
-    await cluster.wait_until(written, "statuses", within=20)
+    await cluster.wait_until(lambda: _statuses_written(cluster), "statuses", within=20)
     for limit, times in ((3, 1), (4, 1), (3, 2)):
         quota = {"metadata": {"annotations": {"volcano.sh/card.quota": f'{{"A10": {limit}}}'}}}
         await cluster.patch("queues", "q", quota)
         await cluster.wait_until(lambda limit=limit, times=times: refused(limit, times), "a refusal", within=20)  # type: ignore[misc]
+
+
+async def _statuses_written(cluster: Cluster, waits: str = "waits-0") -> bool:
+    group = await cluster.get("podgroups", "fits")
+    found = await cluster.get("queues", "q")
+    waiting = await cluster.get("pods", waits)
+    return bool(
+        group.get("status", {}).get("phase") == "Running"
+        and found["metadata"]["annotations"].get(CARD_ALLOCATED) == '{"A10":2}'
+        and found.get("status", {}).get("allocated", {}).get("nvidia.com/gpu") == "2"
+        and [row["reason"] for row in waiting["status"].get("conditions", ())] == ["Unschedulable"]
+    )
 
 
 async def _volumes(cluster: Cluster) -> None:
@@ -165,3 +170,80 @@ async def test_components_grant_exactly_the_rights_of_their_flags(
         for daemon in (first, second):
             (fence,) = daemon.lines("fencing policy active")
             assert fence["state"] == "active"
+
+
+#: Rights to write, but that to bind.
+_WRITES = {
+    Right("pods/status", "patch"),
+    Right("podgroups", "patch", _SCHEDULING),
+    Right("queues/status", "patch", _SCHEDULING),
+    Right("queues", "patch", _SCHEDULING),
+    Right("events", "create"),
+}
+_BINDING = Right("pods/binding", "create")
+
+
+async def _reported(cluster: Cluster, daemon: Daemon, right: Right, *verbs: str) -> None:
+    """Wait for a warning or an error that names the right in the API server's words."""
+    verb = "|".join(verbs or (right.verb,))
+    words = re.compile(rf'cannot ({verb}) resource \\*"{re.escape(right.resource)}\\*"')
+
+    def found() -> bool:
+        return any(line["level"] in {"warning", "error"} and words.search(str(line)) for line in daemon.lines())
+
+    await cluster.wait_until(found, f"the log line that it cannot {right}", within=60)
+
+
+@pytest.mark.campaign
+async def test_without_a_right_the_rest_goes_on_and_with_it_everything_without_a_restart(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    installation = await install(cluster, MANIFESTS / "base")
+    await cluster.create_all([gpu_node("n1", "A10", 8), queue("q", cards={"A10": 2}, capability=_ROOM)])
+    reads = {kind: [_watching(kind, verb) for verb in ("list", "watch")] for kind in KINDS}
+    optional = [right for kind, rights in reads.items() if not kind.required for right in rights]
+    required = [right for kind, rights in reads.items() if kind.required for right in rights]
+    missing = {f"[-]list/{kind.resource} failed: forbidden" for kind in KINDS if kind.required}
+
+    async def lacks(steps: set[str]) -> bool:
+        status, text = await daemon.get("/readyz")
+        found = {line for line in text.splitlines() if line.startswith("[-]list/")}
+        return (status, found) == (503 if steps else 200, steps)
+
+    async with AsyncExitStack() as stack:
+        async with without(installation, *_WRITES, *optional):
+            async with without(installation, *required):
+                kubeconfig = await installation.kubeconfig()
+                daemon = await stack.enter_async_context(installation.daemon(kubeconfig, tmp_path))
+                await daemon.logged("serving", times=2)
+                await cluster.wait_until(lambda: lacks(missing), "readiness to name the kinds", within=60)
+                assert (await daemon.get("/healthz"))[0] == 200, "a restart would not help"
+                assert not daemon.lines("caches synced")
+            await cluster.wait_until(lambda: lacks(set()), "the replica to be ready", within=60)
+            await daemon.logged("became leader", within=60)
+            await cluster.create_all(gang("fits", 2, queue="q", cards="A10", requests=_CARD))
+            await cluster.create_all(gang("waits", 4, queue="q", cards="A10", requests=_CARD))
+            await _bound(cluster, "fits-0")
+            for right in optional:
+                await _reported(cluster, daemon, right, "list", "watch")
+            for right in _WRITES:
+                await _reported(cluster, daemon, right)
+            assert (await daemon.get("/healthz"))[0] == 200
+        await cluster.create(pod("more", queue="q", cards="A10", requests=_CARD))
+        await cluster.wait_until(lambda: _statuses_written(cluster, "more"), "statuses", within=60)
+
+        async def refused() -> bool:
+            events = [each for each in await cluster.list("events") if each["reason"] == "FailedScheduling"]
+            return any("pods/binding" in each["message"] for each in events)
+
+        async with without(installation, _BINDING):
+            await cluster.create(pod("late"))
+            await cluster.wait_until(refused, "the event of the refused binding", within=60)
+        await _bound(cluster, "late")
+        assert len(daemon.lines("starting")) == 1
+        await daemon.stop()
+
+
+def _watching(kind: WatchedKind[Any], verb: str) -> Right:
+    """The right to list or watch a kind."""
+    return Right(kind.resource, verb, kind.path.split("/")[2] if kind.path.startswith("/apis/") else "")
