@@ -1,4 +1,4 @@
-"""The lists, snapshots and changes of a live cluster."""
+"""Lists, snapshots and watches of a live cluster, under the scheduler-conf that is installed in it."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from capcard_sched.cli.cluster_source import Source, load_input, run_scenario
+from capcard_sched.cli.cluster_source import INSTALLED_CONF
 from capcard_sched.cli.main import run
-from capcard_sched.simulation.manifests import as_list, to_json
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
-from tests.e2e.asking import A10, H200, NO_CONF, LiveCommand, set_the_scene
+from tests.controlplane.kubelet import Kubelet
+from tests.controlplane.manifests import gang, gpu_node, pod, queue
+from tests.e2e.asking import A10, CARD, H200, NO_CONF, LiveCommand, set_the_scene
+from tests.e2e.daemons import CARD_CONF, Daemon
 
 
 @pytest.fixture
@@ -50,45 +52,79 @@ async def test_a_snapshot_gives_the_results_of_the_cluster(
     assert saved["queue"]["limits"] == live["queue"]["limits"]
 
 
-@pytest.mark.asyncio
-async def test_a_change_of_a_live_cluster_equals_a_simulation_of_the_changed_input(
-    cluster: Cluster, run_live: LiveCommand, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    await set_the_scene(cluster)
-    file = tmp_path / "changed.json"
-    flags = ["--until", "1m", "--quota", f"q/{A10}=6", "--save", str(file), "-o", "json"]
-    answer = await run_live("what-if", *flags)
-    assert answer.status == 0
-    assert [row["job"] for row in answer.document["starts"]] == [f"{cluster.namespace}/podgroup/waits"]
-    row = answer.document["starts"][0]
-    assert row["waitAfter"] < 600, "since its creation, by the clock of the cluster"
-    usage = {(row["queue"], row["resource"]): row["after"] for row in answer.document["usage"]}
-    assert usage["q", A10] == 6
-    assert await asyncio.to_thread(run, ["simulate", "-f", str(file), "--until", "1m", "-o", "json"]) == 0
-    simulated = capsys.readouterr().out
-    given = load_input(Source(file=(str(file),), until="1m"))
-    _, _, outcome = await asyncio.to_thread(run_scenario, given, Source(file=(str(file),), until="1m"), None)
-    assert to_json(as_list(outcome.store)) == simulated
-    bound = {
-        item["metadata"]["name"]: item["spec"].get("nodeName")
-        for item in json.loads(simulated)["items"]
-        if item["kind"] == "Pod"
-    }
-    assert bound["waits-0"] == "n1", "the change is in the saved input"
-    assert sorted(await cluster.bound()) == [f"runs-{member}" for member in range(4)], "nothing is written"
+async def _install(cluster: Cluster, content: Mapping[str, str]) -> None:
+    """The ConfigMap with the scheduler-conf, where manifests/ put it."""
+    namespace, _, name = INSTALLED_CONF.partition("/")
+    await cluster.make_namespace(namespace)
+    meta = {"name": name, "namespace": namespace}
+    await cluster.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": dict(content)})
 
 
 @pytest.mark.asyncio
-async def test_the_namespace_of_the_kubeconfig_is_the_default(
-    cluster: Cluster, control_plane: ControlPlane, run_live: LiveCommand
+async def test_queue_list_agrees_with_the_daemon(
+    cluster: Cluster, control_plane: ControlPlane, kubelet: Kubelet, run_live: LiveCommand, tmp_path: Path
 ) -> None:
+    either = f"{H200}|{A10}"
+    await cluster.create_all([gpu_node("n1", A10, 8), gpu_node("n2", H200, 1), queue("q", cards={A10: 3, H200: 8})])
+    await cluster.create_all(
+        [*gang("job", 3, queue="q", cards=either, requests=CARD), pod("shy", queue="q", cards="|")]
+    )
+    async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, conf=CARD_CONF) as daemon:
+
+        async def runs() -> bool:
+            return bool((await cluster.get("podgroups", "job")).get("status", {}).get("phase") == "Running")
+
+        await cluster.wait_until(runs, "the job to run", within=20)
+        (only,) = (await run_live("queue", "list", "q", "-o", "json")).document["items"]
+        for row in only["cards"]:
+            for figure, metric in {"allocated": "allocated", "quota": "capacity", "inqueue": "inqueue"}.items():
+                message = await daemon.metric(f"volcano_queue_card_{metric}", queue_name="q", card=row["card"])
+                assert row[figure] == message, (row, metric)
+        assert {row["card"]: row["allocated"] for row in only["cards"]} == {A10: 2, H200: 1}
+        await daemon.stop()
+
+
+# --- the scheduler-conf ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+async def test_the_installed_scheduler_conf_decides(cluster: Cluster, run_live: LiveCommand, tmp_path: Path) -> None:
     await set_the_scene(cluster)
-    config = control_plane.kubeconfig_for("scheduler-b", namespace=cluster.namespace, name="here")
-    answer = await run_live("explain", "waits", kubeconfig=config)
-    assert answer.out.startswith(f"{cluster.namespace}/podgroup/waits: ")
-    answer = await run_live("pod", "list", "-o", "name", kubeconfig=config)
-    assert len(answer.out.splitlines()) == 8
-    assert (await run_live("explain", "waits", "-n", "default", kubeconfig=config)).status == 2
+    await cluster.create(pod("unnamed", queue="q", requests=CARD))
+    deny = CARD_CONF.replace("{name: capacity-card}", "{name: capacity-card, arguments: {unnamedCards: deny}}")
+    await _install(cluster, {"scheduler.yaml": deny})
+    answer = await run_live.explain("unnamed")
+    assert answer.err == ""
+    assert ": Can never start: card resource nvidia.com/gpu requested without annotation" in answer.out
+    given = tmp_path / "conf.yaml"
+    given.write_text(CARD_CONF)
+    answer = await run_live.explain("unnamed", f"--scheduler-conf={given}")
+    assert ": The next session binds 1 pod to " in answer.out, "the conf that is given goes first"
+    answer = await run_live.explain("unnamed", "--installed-conf=capcard-system/another")
+    assert "ConfigMap capcard-system/another: not found; using the built-in scheduler-conf\n" in answer.err
+
+
+@pytest.mark.parametrize(
+    "content, status, message",
+    [
+        ({"other.yaml": ""}, 0, f"note: ConfigMap {INSTALLED_CONF} has no key scheduler.yaml; using the built-in"),
+        (
+            {"scheduler.yaml": "actions: ["},
+            2,
+            f"error: ConfigMap {INSTALLED_CONF}: invalid scheduler-conf\n",
+        ),
+    ],
+    ids=["another key", "not readable"],
+)
+@pytest.mark.asyncio
+async def test_an_invalid_installed_scheduler_conf_is_reported(
+    cluster: Cluster, run_live: LiveCommand, content: Mapping[str, str], status: int, message: str
+) -> None:
+    await cluster.create(queue("q"))
+    await _install(cluster, content)
+    answer = await run_live("queue", "list")
+    assert answer.status == status
+    assert message in answer.err
 
 
 # --- lists ----------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ TESTS = Path(__file__).parents[3]
 HERE = "unit/plugins/deviceshare"
 PLUGIN, CHOICE, VECTORS = f"{HERE}/test_deviceshare.py", f"{HERE}/test_device_choice.py", "vectors/deviceshare.yaml"
 LEDGER, LOCKS, OWN = f"{HERE}/test_card_ledger.py", "kube/write/test_node_locks.py", f"{HERE}/test_complaints.py"
-SERVER, FAULTS = "e2e/test_shared_cards.py", "e2e/test_shared_card_faults.py"
+SERVER = "e2e/test_shared_cards.py"
 
 COMPLAINTS: list[tuple[str, list[str]]] = [
     (
@@ -30,13 +30,13 @@ COMPLAINTS: list[tuple[str, list[str]]] = [
         "The allocated memory in the metrics drifts.",
         [
             f"{OWN}::test_series_are_those_of_the_cards_and_pods_that_exist",
-            "e2e/test_vgpu_walk_through.py::test_the_walk_through_of_shared_gpus",
+            f"{SERVER}::test_the_walk_through_of_shared_gpus",
         ],
     ),
     (
         "The annotations and the node of a bound pod disagree, and are written while the placement is undecided.",
         [
-            f"{FAULTS}::test_a_binding_that_fails_after_the_choice_leaves_no_annotation_and_the_card_free",
+            f"{SERVER}::test_a_binding_that_fails_after_the_choice_leaves_no_annotation_and_the_card_free",
             f"{VECTORS}::a pod whose annotations name another node is booked where it is",
             f"{PLUGIN}::test_the_devices_of_a_bound_pod_cannot_be_edited",
         ],
@@ -95,7 +95,7 @@ COMPLAINTS: list[tuple[str, list[str]]] = [
         [
             f"{LOCKS}::test_a_lock_that_is_released_for_another_pod_still_keeps_the_order",
             f"{LOCKS}::test_pods_of_a_node_take_the_lock_in_the_order_of_their_bindings",
-            f"{FAULTS}::test_a_foreign_lock_delays_a_binding_until_it_is_released",
+            f"{LOCKS}::test_a_lock_of_another_client_is_waited_for_and_given_up_after_five_minutes",
         ],
     ),
     (
