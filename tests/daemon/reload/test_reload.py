@@ -1,4 +1,5 @@
 """Reloads of the scheduler-conf file, on real files."""
+# ruff: noqa: ASYNC240 -- the loop has nothing better to do
 
 from __future__ import annotations
 
@@ -103,63 +104,68 @@ async def watching(
 
 # --- the first load ---------------------------------------------------------------------------------------------------
 
-FIRST = [
-    ("good", GOOD, ["accepted"], ()),
-    ("empty", "", ["rejected"], ("the file is empty",)),
-    ("blank", " \n\n", ["rejected"], ("the file is empty",)),
-    ("only comments", "# nothing\n", ["rejected"], ("the file is empty",)),
-    ("an empty map", "{}\n", ["rejected"], ("the file is empty",)),
-    ("no file", None, ["rejected"], ("cannot be read: No such file or directory",)),
-    (
-        "several errors",
-        BAD,
-        ["rejected"],
-        ("expected a string, got the number 3", 'expected true or false, got the string "yes"'),
-    ),
-    ("no YAML", BROKEN, ["rejected"], None),
+Made = str | Callable[[Path], None] | None
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A good file."""
+    put(tmp_path / "scheduler.conf", GOOD)
+    return tmp_path / "scheduler.conf"
+
+
+@pytest.fixture
+def callbacks() -> Callbacks:
+    return Callbacks()
+
+
+def put(path: Path, made: Made) -> None:
+    if isinstance(made, str):
+        path.write_text(made)
+    elif made is not None:
+        made(path)
+
+
+FIRST: list[tuple[str, Made, str]] = [
+    ("empty", "", "('the file is empty',)"),
+    ("blank", " \n\n", "('the file is empty',)"),
+    ("only comments", "# nothing\n", "('the file is empty',)"),
+    ("an empty map", "{}\n", "('the file is empty',)"),
+    ("no file", None, "('cannot be read: No such file or directory',)"),
+    ("a pipe", os.mkfifo, "('cannot be read: "),
+    ("a folder", Path.mkdir, "('cannot be read: "),
+    ("a file without end", "#" * (1 << 21), f"('longer than {1 << 20} bytes',)"),
+    ("no YAML", BROKEN, "("),
+    ("two errors", BAD, "('expected a string, got the number 3', 'expected true or false, got the string \"yes\"')"),
 ]
 
 
-@pytest.mark.parametrize("text, words, problems", [case[1:] for case in FIRST], ids=[case[0] for case in FIRST])
-def test_the_first_load_uses_the_file_or_the_built_in_conf_and_reports_all_problems(
-    text: str | None, words: list[str], problems: tuple[str, ...] | None, tmp_path: Path
+@pytest.mark.parametrize("made, problems", [case[1:] for case in FIRST], ids=[case[0] for case in FIRST])
+def test_the_first_load_of_an_invalid_file_reports_all_problems_and_uses_the_built_in_conf_unless_it_is_strict(
+    made: Made, problems: str, tmp_path: Path, callbacks: Callbacks
 ) -> None:
-    path = tmp_path / "scheduler.conf"
-    if text is not None:
-        path.write_text(text)
-    callbacks = Callbacks()
-    file = conf_file(path, callbacks)
-    conf = file.load()
-    assert callbacks.words == words
-    assert file.rejected == (words == ["rejected"])
-    assert (conf.hash == default_conf(registry()).hash) == file.rejected
-    assert (file.conf, file.digest) == (conf, conf.hash)
-    if file.rejected and problems is not None:
-        assert callbacks.log[0][1] == problems
-
-
-@pytest.mark.parametrize("text", [case[1] for case in FIRST[1:]], ids=[case[0] for case in FIRST[1:]])
-def test_a_strict_first_load_fails_where_the_built_in_one_would_be_used(text: str | None, tmp_path: Path) -> None:
-    path = tmp_path / "scheduler.conf"
-    if text is not None:
-        path.write_text(text)
-    callbacks = Callbacks()
-    with pytest.raises(ConfError) as caught:
-        conf_file(path, callbacks, strict=True).load()
-    assert str(caught.value)
+    put(tmp_path / "x", made)
+    with pytest.raises(ConfError, match=r"."):
+        conf_file(tmp_path / "x", callbacks, strict=True).load()
     assert callbacks.words == []
+    file = conf_file(tmp_path / "x", callbacks)
+    conf = file.load()
+    assert callbacks.words == ["rejected"]
+    assert str(callbacks.log[0][1]).startswith(problems)
+    assert (file.rejected, file.conf, file.digest) == (True, conf, conf.hash)
+    assert conf.hash == default_conf(registry()).hash
 
 
-def test_a_strict_first_load_of_a_good_file_is_a_load(tmp_path: Path) -> None:
-    path = tmp_path / "scheduler.conf"
-    path.write_text(GOOD)
-    assert conf_file(path, Callbacks(), strict=True).load().actions == ("enqueue", "allocate")
+@pytest.mark.parametrize("strict", [False, True])
+def test_the_first_load_of_a_good_file_uses_it(path: Path, callbacks: Callbacks, strict: bool) -> None:
+    file = conf_file(path, callbacks, strict=strict)
+    assert file.load().actions == ("enqueue", "allocate")
+    assert (callbacks.words, file.rejected) == (["accepted"], False)
 
 
-def test_a_warning_does_not_reject_and_is_available(tmp_path: Path) -> None:
+def test_a_warning_does_not_reject_and_is_available(tmp_path: Path, callbacks: Callbacks) -> None:
     path = tmp_path / "scheduler.conf"
     path.write_text(GOOD + "colour: blue\n")
-    callbacks = Callbacks()
     file = conf_file(path, callbacks)
     file.load()
     assert callbacks.words == ["accepted"]
@@ -183,8 +189,7 @@ def test_every_problem_and_the_conf_in_use_are_lines_of_the_log(tmp_path: Path) 
     assert {line["file"] for line in lines} == {str(path)}
 
 
-async def test_without_a_file_the_built_in_one_is_used_for_good() -> None:
-    callbacks = Callbacks()
+async def test_without_a_file_the_built_in_one_is_used_for_good(callbacks: Callbacks) -> None:
     file = conf_file(None, callbacks)
     assert file.load().hash == default_conf(registry()).hash
     async with asyncio.timeout(1):
@@ -192,29 +197,11 @@ async def test_without_a_file_the_built_in_one_is_used_for_good() -> None:
     assert callbacks.words == ["accepted"]
 
 
-@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir], ids=["pipe", "folder"])
-def test_a_file_that_is_not_regular_is_rejected_without_blocking(make: Callable[[Path], None], tmp_path: Path) -> None:
-    make(tmp_path / "x")
-    callbacks = Callbacks()
-    conf_file(tmp_path / "x", callbacks).load()
-    ((word, problems),) = callbacks.log
-    assert word == "rejected"
-    assert str(problems).startswith("('cannot be read: ")
-
-
-def test_a_file_without_end_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "x"
-    path.write_bytes(b"#" * (1 << 21))
-    callbacks = Callbacks()
-    conf_file(path, callbacks).load()
-    assert callbacks.log == [("rejected", (f"longer than {1 << 20} bytes",))]
-
-
 # --- changes ----------------------------------------------------------------------------------------------------------
 
 
 async def _write(path: Path, text: str) -> None:
-    path.write_text(text)  # noqa: ASYNC240 - the loop has nothing better to do, here and below
+    path.write_text(text)
 
 
 async def _rename(path: Path, text: str) -> None:
@@ -225,9 +212,9 @@ async def _rename(path: Path, text: str) -> None:
 
 
 async def _remove_and_write(path: Path, text: str) -> None:
-    path.unlink()  # noqa: ASYNC240
+    path.unlink()
     await asyncio.sleep(0.05)
-    path.write_text(text)  # noqa: ASYNC240
+    path.write_text(text)
 
 
 async def _write_slowly(path: Path, text: str) -> None:
@@ -240,11 +227,8 @@ async def _write_slowly(path: Path, text: str) -> None:
 
 @pytest.mark.parametrize("change", [_write, _rename, _remove_and_write, _write_slowly])
 async def test_a_change_is_loaded_once_however_the_file_is_written(
-    change: Callable[[Path, str], Awaitable[None]], tmp_path: Path
+    change: Callable[[Path, str], Awaitable[None]], path: Path, callbacks: Callbacks
 ) -> None:
-    path = tmp_path / "scheduler.conf"
-    path.write_text(GOOD)
-    callbacks = Callbacks()
     async with watching(path, callbacks, debounce=10 * DEBOUNCE) as file:  # longer than the pauses of the writer
         await change(path, OTHER)
         assert await callbacks.next() == ("accepted", ("allocate",))
@@ -277,9 +261,8 @@ class ConfigMap:
             shutil.rmtree(old)
 
 
-async def test_the_symlink_swap_of_a_config_map_is_taken_over_once(tmp_path: Path) -> None:
+async def test_the_symlink_swap_of_a_config_map_is_taken_over_once(tmp_path: Path, callbacks: Callbacks) -> None:
     mounted = ConfigMap(tmp_path / "etc", GOOD)
-    callbacks = Callbacks()
     async with watching(mounted.file, callbacks) as file:
         for text, actions in ((OTHER, ("allocate",)), (GOOD, ("enqueue", "allocate"))):
             mounted.put(text)
@@ -293,10 +276,7 @@ async def test_the_symlink_swap_of_a_config_map_is_taken_over_once(tmp_path: Pat
         assert callbacks.words == ["accepted", "accepted", "rejected", "accepted"]
 
 
-async def test_an_equivalent_file_is_unchanged(tmp_path: Path) -> None:
-    path = tmp_path / "scheduler.conf"
-    path.write_text(GOOD)
-    callbacks = Callbacks()
+async def test_an_equivalent_file_is_unchanged(path: Path, callbacks: Callbacks) -> None:
     async with watching(path, callbacks) as file:
         before = file.conf
         path.write_text(f"# a comment\n{GOOD}")
@@ -304,10 +284,9 @@ async def test_an_equivalent_file_is_unchanged(tmp_path: Path) -> None:
         assert file.conf is before
 
 
-async def test_the_same_bytes_and_other_files_of_the_folder_are_no_change_at_all(tmp_path: Path) -> None:
-    path = tmp_path / "scheduler.conf"
-    path.write_text(GOOD)
-    callbacks = Callbacks()
+async def test_the_same_bytes_and_other_files_of_the_folder_are_no_change_at_all(
+    tmp_path: Path, path: Path, callbacks: Callbacks
+) -> None:
     async with watching(path, callbacks):
         path.write_text(GOOD)
         path.touch()
@@ -321,11 +300,8 @@ REJECTED = [("errors", BAD), ("no YAML", BROKEN), ("empty", ""), ("no UTF-8", "\
 
 @pytest.mark.parametrize("text", [case[1] for case in REJECTED], ids=[case[0] for case in REJECTED])
 async def test_an_invalid_file_changes_nothing_and_is_reported_once_until_it_is_fixed(
-    text: str, tmp_path: Path
+    text: str, path: Path, callbacks: Callbacks
 ) -> None:
-    path = tmp_path / "scheduler.conf"
-    path.write_text(GOOD)
-    callbacks = Callbacks()
     async with watching(path, callbacks, poll_seconds=0.2) as file:
         good = file.conf
         path.write_text(text, errors="surrogateescape")
@@ -340,10 +316,7 @@ async def test_an_invalid_file_changes_nothing_and_is_reported_once_until_it_is_
         assert (file.conf, file.rejected) == (good, False)
 
 
-async def test_a_file_that_is_removed_changes_nothing_until_it_is_back(tmp_path: Path) -> None:
-    path = tmp_path / "scheduler.conf"
-    path.write_text(GOOD)
-    callbacks = Callbacks()
+async def test_a_file_that_is_removed_changes_nothing_until_it_is_back(path: Path, callbacks: Callbacks) -> None:
     async with watching(path, callbacks) as file:
         path.unlink()
         assert await callbacks.next() == ("rejected", ("cannot be read: No such file or directory",))
@@ -352,12 +325,11 @@ async def test_a_file_that_is_removed_changes_nothing_until_it_is_back(tmp_path:
         assert await callbacks.next() == ("accepted", ("allocate",))
 
 
-async def test_a_folder_that_vanishes_and_comes_back_is_watched_again(tmp_path: Path) -> None:
+async def test_a_folder_that_vanishes_and_comes_back_is_watched_again(tmp_path: Path, callbacks: Callbacks) -> None:
     folder = tmp_path / "etc"
     folder.mkdir()
     path = folder / "scheduler.conf"
     path.write_text(GOOD)
-    callbacks = Callbacks()
     async with watching(path, callbacks, poll_seconds=0.2) as file:
         shutil.rmtree(folder)
         assert (await callbacks.next())[0] == "rejected"
@@ -370,12 +342,13 @@ async def test_a_folder_that_vanishes_and_comes_back_is_watched_again(tmp_path: 
         assert await callbacks.next() == ("accepted", ("enqueue", "allocate"))
 
 
-async def test_a_folder_that_is_replaced_by_another_is_watched_in_its_place(tmp_path: Path) -> None:
+async def test_a_folder_that_is_replaced_by_another_is_watched_in_its_place(
+    tmp_path: Path, callbacks: Callbacks
+) -> None:
     folder, fresh = tmp_path / "etc", tmp_path / "fresh"
     for place, text in ((folder, GOOD), (fresh, OTHER)):
         place.mkdir()
         (place / "scheduler.conf").write_text(text)
-    callbacks = Callbacks()
     async with watching(folder / "scheduler.conf", callbacks, poll_seconds=10.0):
         folder.rename(tmp_path / "old")
         fresh.rename(folder)
@@ -389,32 +362,27 @@ async def test_a_folder_that_is_replaced_by_another_is_watched_in_its_place(tmp_
         assert asyncio.get_running_loop().time() - began < 9
 
 
-async def test_a_folder_that_does_not_exist_yet_is_waited_for(tmp_path: Path) -> None:
+async def test_a_folder_that_does_not_exist_yet_is_waited_for(tmp_path: Path, callbacks: Callbacks) -> None:
     path = tmp_path / "later" / "scheduler.conf"
-    callbacks = Callbacks()
     async with watching(path, callbacks, poll_seconds=0.2):
         path.parent.mkdir()
         await _rename(path, OTHER)
         assert await callbacks.next() == ("accepted", ("allocate",))
 
 
-async def test_a_change_that_gives_no_notice_is_found_by_looking(tmp_path: Path) -> None:
+async def test_a_change_that_gives_no_notice_is_found_by_looking(tmp_path: Path, callbacks: Callbacks) -> None:
     real = tmp_path / "elsewhere" / "real.conf"
     real.parent.mkdir()
     real.write_text(GOOD)
     (tmp_path / "etc").mkdir()
     path = tmp_path / "etc" / "scheduler.conf"
     path.symlink_to(real)
-    callbacks = Callbacks()
     async with watching(path, callbacks, poll_seconds=0.2):
         await _rename(real, OTHER)
         assert await callbacks.next() == ("accepted", ("allocate",))
 
 
-async def test_a_change_between_load_and_watch_is_not_missed(tmp_path: Path) -> None:
-    path = tmp_path / "scheduler.conf"
-    path.write_text(GOOD)
-    callbacks = Callbacks()
+async def test_a_change_between_load_and_watch_is_not_missed(path: Path, callbacks: Callbacks) -> None:
     file = conf_file(path, callbacks)
     file.load()
     path.write_text(OTHER)
@@ -425,9 +393,7 @@ async def test_a_change_between_load_and_watch_is_not_missed(tmp_path: Path) -> 
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_the_watch_ends_at_once_when_it_is_cancelled(tmp_path: Path) -> None:
-    path = tmp_path / "scheduler.conf"
-    path.write_text(GOOD)
+async def test_the_watch_ends_at_once_when_it_is_cancelled(path: Path) -> None:
     file = conf_file(path, Callbacks())
     file.load()
     task = asyncio.create_task(file.run())
