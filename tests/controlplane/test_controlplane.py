@@ -2,43 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import subprocess
 import sys
 import time
-from http import HTTPStatus
 from pathlib import Path
 
 import pytest
 
 from tests.controlplane.build import UnavailableError, locate
-from tests.controlplane.cluster import ALL, Cluster, prepare
 from tests.controlplane.controlplane import ControlPlane
-from tests.controlplane.manifests import node, pod
-from tests.controlplane.processes import end, spawn
+from tests.controlplane.processes import spawn
 
 pytestmark = pytest.mark.campaign
-
-
-async def test_objects_outlive_the_death_of_the_api_server_and_of_etcd(cluster: Cluster) -> None:
-    control_plane = cluster.control_plane
-    await cluster.create(node("n"))
-    control_plane.kill_apiserver()
-    assert not control_plane.is_ready()
-    await asyncio.to_thread(control_plane.start_apiserver)
-    await asyncio.to_thread(control_plane.restart_etcd)
-    assert (await cluster.get("nodes", "n"))["metadata"]["name"] == "n"
-    await cluster.create(pod("p"))
-
-
-async def test_no_watch_is_refused_by_a_server_that_was_prepared_after_its_restart(cluster: Cluster) -> None:
-    await asyncio.to_thread(cluster.control_plane.restart_apiserver)
-    await prepare(cluster)
-    for kind in ("pods", "queues", "podgroups", "jobs.batch.volcano.sh", "hypernodes", "numatopologies"):
-        async with cluster.session.get(await cluster.path(kind, namespace=ALL), params={"watch": "true"}) as answer:
-            assert answer.status == HTTPStatus.OK, kind
 
 
 def _alive(pid: int) -> bool:
@@ -81,17 +58,6 @@ def test_a_killed_test_run_leaves_no_program_behind(tmp_path: Path) -> None:
     owner.send_signal(signal.SIGKILL)
     owner.wait()
     assert _ends_soon(int(child))
-
-
-def test_a_graceful_stop_keeps_the_last_output_of_a_program(tmp_path: Path) -> None:
-    script = "trap 'echo bye; exit 3' TERM; echo up; while :; do sleep 0.05; done"
-    process = spawn(["/bin/sh", "-c", script], log=tmp_path / "log")
-    deadline = time.monotonic() + 5
-    while (tmp_path / "log").read_text() != "up\n" and time.monotonic() < deadline:
-        time.sleep(0.02)
-    end(process, gently=5)
-    assert process.returncode == 3
-    assert (tmp_path / "log").read_text() == "up\nbye\n"
 
 
 def test_the_folder_of_a_killed_test_run_is_removed_by_the_next(
@@ -165,10 +131,3 @@ def test_tests_without_a_control_plane_are_skipped_and_fail_in_ci(tmp_path: Path
     )
     assert outcome in answer.stdout
     assert "the control plane is not built: `make controlplane` builds it" in answer.stdout
-
-
-def test_the_build_finds_everything_built(control_plane: ControlPlane) -> None:
-    command = [sys.executable, "-m", "tests.controlplane.build"]
-    root = Path(__file__).parents[2]
-    answer = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
-    assert answer.stderr == f"control plane: {control_plane.programs}\n"

@@ -6,10 +6,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from capcard_sched.daemon.diagnosis.recording import Recording, RecordingReader
+from capcard_sched.daemon.diagnosis.replay import replay
 from capcard_sched.daemon.scheduler_thread import SchedulerThread
 from capcard_sched.framework.conf.scheduler_conf import default_conf
 from capcard_sched.framework.core import Core, StepResult
@@ -30,30 +34,37 @@ class Outside:
         self.failures: list[tuple[str, str]] = []
         #: Of each step: taking facts in, and the session.
         self.times: list[tuple[float, float]] = []
+        self.recording: Recording | None = None
         self.changed = threading.Condition()
 
     def handover(self, intents: Sequence[Intent]) -> None:
-        with self.changed:
+        with self._change():
             self.intents += intents
-            self.changed.notify_all()
 
     def applied(self, deltas: Sequence[Delta]) -> None:
-        with self.changed:
+        with self._change():
             self.seen += deltas
-            self.changed.notify_all()
+            if self.recording is not None:
+                self.recording.applied(deltas)
 
     def stepped(
         self, core: Core, result: StepResult, deltas: Sequence[Delta], now: float, *, intake: float, seconds: float
     ) -> None:
-        with self.changed:
+        with self._change():
             self.seen += deltas
             self.steps.append(result)
             self.times.append((intake, seconds))
-            self.changed.notify_all()
+            if self.recording is not None:
+                self.recording.stepped(result, deltas, now)
 
     def failed(self, what: str, error: Exception) -> None:
-        with self.changed:
+        with self._change():
             self.failures.append((what, str(error)))
+
+    @contextmanager
+    def _change(self) -> Iterator[None]:
+        with self.changed:
+            yield
             self.changed.notify_all()
 
     def wait(self, condition: Callable[[], bool]) -> None:
@@ -219,9 +230,7 @@ def test_an_exception_of_a_query_is_its_result(thread: SchedulerThread) -> None:
 def test_big_sessions_hand_over_bindings_while_they_go_on(core: Core) -> None:
     lots: list[int] = []
     outside = Outside()
-    thread = SchedulerThread(
-        core, handover=lambda intents: lots.append(len(intents)), listener=outside, period=5.0
-    )  # fmt: skip
+    thread = SchedulerThread(core, handover=lambda lot: lots.append(len(lot)), listener=outside, period=5.0)
     thread.start()
     pods = [delta for index in range(40) for delta in _gang(f"g{index}", 4)]
     thread.deliver([*(node(f"n{index}") for index in range(60)), queue("default"), queue("q"), *pods])
@@ -231,6 +240,39 @@ def test_big_sessions_hand_over_bindings_while_they_go_on(core: Core) -> None:
     assert thread.join(10)
     assert len(lots) > 2
     assert all(64 <= size < 128 for size in lots[:-1])
+
+
+def test_a_replay_repeats_the_decisions_of_the_thread(
+    thread: SchedulerThread, core: Core, outside: Outside, tmp_path: Path
+) -> None:
+    start = core.snapshot()
+    recording = Recording(
+        tmp_path / "day.jsonl.gz",
+        start.conf,
+        scheduler_names=start.state.scheduler_names,
+        default_queue=start.state.default_queue,
+    )
+    outside.recording = recording
+
+    def reload(core: Core) -> None:
+        core.reconfigure(default_conf(registry()))
+        recording.conf(default_conf(registry()))
+
+    thread.deliver(_CLUSTER)  # while standing by
+    thread.lead()
+    for number in range(8):
+        thread.deliver(_gang(f"g{number}", 4))
+        time.sleep(0.02)
+    outside.wait(lambda: len(outside.binds) >= 12)
+    _query(thread, reload)
+    thread.deliver([node("n3"), node("n4"), *_gang("late", 4)])
+    outside.wait(lambda: len(outside.binds) == 32)
+    thread.stop()
+    assert thread.join(10)
+    recording.close(10)
+    found = replay(RecordingReader(tmp_path / "day.jsonl.gz"), registry())
+    assert (found.differences, outside.failures) == ([], [])
+    assert sum(queue.same for queue in found.queues.values()) == len(outside.binds)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

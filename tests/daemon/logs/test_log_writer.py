@@ -7,7 +7,6 @@ import contextlib
 import json
 import logging
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -16,7 +15,6 @@ from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
 
-import aiohttp
 import pytest
 import structlog
 
@@ -24,7 +22,7 @@ from capcard_sched.daemon.observability.log_writer import LogWriter
 from capcard_sched.daemon.observability.logs import Logs
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.manifests import node, pod, queue
-from tests.controlplane.processes import free_port
+from tests.e2e.daemons import Daemon
 
 
 class Blocked(StringIO):
@@ -131,36 +129,16 @@ with Logs(0, "json"):
 async def test_a_daemon_with_a_blocked_stderr_binds_serves_probes_and_ends_within_five_seconds(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    health, metrics = free_port(), free_port()
-    kubeconfig = cluster.control_plane.kubeconfig_for("scheduler-a")
-    command: list[str | Path] = [
-        Path(sys.executable).with_name("capcard-sched"),
-        *("run", f"--kubeconfig={kubeconfig}", "--log-format=json", "-v=5", f"--cache-dump-dir={tmp_path}"),
-        *("--enable-healthz", f"--healthz-address=127.0.0.1:{health}"),
-        *("--enable-metrics", f"--listen-address=127.0.0.1:{metrics}"),
-        f"--leader-elect-resource-namespace={cluster.namespace}",
-    ]
+    daemon = Daemon(cluster.control_plane.kubeconfig_for("scheduler-a"), tmp_path, "-v=5")
     with full_pipe() as (_, writing):
-        process = await asyncio.to_thread(subprocess.Popen, command, stderr=writing, stdout=subprocess.DEVNULL)
+        daemon._process = await asyncio.to_thread(subprocess.Popen, daemon.command, stderr=writing)
         try:
             await cluster.create_all([node("n1"), queue("q"), pod("p")])
-
-            async def bound() -> bool:
-                assert process.poll() is None
-                return len(await cluster.bound()) == 1
-
-            await cluster.wait_until(bound, "the pod to be bound", within=40)
-            async with aiohttp.ClientSession() as session:
-                for port, page in ((health, "healthz"), (health, "readyz"), (metrics, "metrics")):
-                    async with session.get(f"http://127.0.0.1:{port}/{page}") as response:
-                        assert response.status == 200
-                        text = await response.text()
-                assert "volcano_log_lines_dropped_total 0.0\n" in text
-            process.send_signal(signal.SIGTERM)
-            began = time.monotonic()
-            await asyncio.to_thread(process.wait, 20)
-            assert time.monotonic() - began < 5.5
-            assert process.returncode == 0
+            await cluster.wait_until(cluster.bound, "the pod to be bound", within=40)
+            for page in ("/healthz", "/readyz", "/metrics"):
+                status, text = await daemon.get(page)
+                assert status == 200
+            assert "volcano_log_lines_dropped_total 0.0\n" in text
+            assert await daemon.stop(within=5.5) == 0
         finally:
-            process.kill()
-            process.wait()
+            await daemon.kill()

@@ -11,9 +11,18 @@ import msgspec
 from capcard_sched.daemon.diagnosis.recording import Recording
 from capcard_sched.framework.conf.scheduler_conf import parse_conf
 from capcard_sched.framework.core import StepResult
-from capcard_sched.model.deltas import BindFailed, BindRetry, Delta, ObjectChanged, Takeover
+from capcard_sched.model.deltas import (
+    BindFailed,
+    BindRetry,
+    Delta,
+    NodeUsageChanged,
+    NodeUsageGone,
+    ObjectChanged,
+    Takeover,
+)
 from capcard_sched.model.intents import Bind, UpdatePodGroup
 from capcard_sched.model.objects import PodObject
+from capcard_sched.model.usage import NodeUsage
 from capcard_sched.testing import Harness, registry
 
 
@@ -27,6 +36,20 @@ CONFS = {
     "shares": conf("priority", "gang", "drf", "proportion", "overcommit", "nodeorder"),
     "plain": conf("gang", "binpack"),
     "bare": conf("gang", actions="allocate, backfill"),
+    "load": """
+actions: "enqueue, allocate, shuffle"
+tiers:
+- plugins: [{name: gang}, {name: predicates}]
+- plugins:
+  - {name: usage}
+  - name: rescheduling
+    arguments:
+      interval: 1m
+      strategies:
+      - name: lowNodeUtilization
+        params: {thresholds: {cpu: 40, memory: 40}, targetThresholds: {cpu: 50, memory: 50}}
+metrics: {type: prometheus, address: "http://user:secret@nowhere:9090"}
+""",
 }
 
 
@@ -40,7 +63,8 @@ EVENTS = st.lists(
         Event,
         what=st.sampled_from(
             ["step", "step", "step", "gang", "gang", "pod", "node", "drop node", "echo", "echo", "refuse",
-             "refuse later", "retry", "finish", "delete", "takeover", "stand by", "reload", "quota", "label"]
+             "refuse later", "retry", "finish", "delete", "takeover", "stand by", "reload", "quota", "label", "load",
+             "load gone", "wait"]
         ),
         number=st.integers(0, 40),
     ),
@@ -158,11 +182,22 @@ class Day:
                 for bind in self.left_alone:
                     self.h.apply(BindRetry(bind.namespace, bind.name, bind.uid))
                 self.left_alone.clear()
+            case "load":
+                self.load(number, 80 - 2 * number)
+            case "load gone":
+                self.h.apply(NodeUsageGone(f"n{1 + number % 2}"))
+            case "wait":
+                self.h.now += 10 * number
             case "label":
                 for name in sorted(self.h._pods)[number % 5 :: 7]:
                     self.touch(name, number)
             case _:
                 self._to_one(what, number)
+
+    def load(self, *percents: float) -> None:
+        """Measured load of n1, n2 and so on, in percent of CPU and memory."""
+        measured = {f"n{1 + index}": NodeUsage(each, each, self.h.now) for index, each in enumerate(percents)}
+        self.h.apply(NodeUsageChanged(measured))
 
     def touch(self, key: str, number: int) -> None:
         """A pod is updated and stays what it is, as far as scheduling is concerned."""

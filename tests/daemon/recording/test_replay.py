@@ -21,7 +21,7 @@ from capcard_sched.daemon.diagnosis.recording import ConfUsed, RecordingError, R
 from capcard_sched.daemon.diagnosis.replay import ReplayDifference, Replayed, _Replay, replay
 from capcard_sched.framework.conf.scheduler_conf import Conf, parse_conf
 from capcard_sched.model.deltas import Delta
-from capcard_sched.model.intents import Bind, Intent
+from capcard_sched.model.intents import Bind, Evict, Intent
 from capcard_sched.state.cluster import ClusterState
 from capcard_sched.testing import registry
 from tests.daemon.recording.day import CONFS, EVENTS, Day, Event, conf, record
@@ -93,6 +93,31 @@ def test_under_another_conf_every_step_still_starts_from_the_recorded_state(
         assert sum(queue.same + queue.elsewhere + queue.earlier + queue.not_bound for queue in counted) == pods
         if other == name and not any(event.what == "reload" for event in events):
             assert found.same
+
+
+def test_evictions_by_measured_load_are_replayed_and_the_password_of_its_source_is_not_recorded(tmp_path: Path) -> None:
+    path = tmp_path / "day.jsonl"
+    day = Day(path, "load")
+    day.load(10, 85)
+    for _ in range(3):
+        day.happen(Event("pod", 0))
+    day.step()
+    for bind in day.under_way:
+        day.echo(bind)
+    assert {bind.node for bind in day.bound} == {"n1"}
+    for bind in day.bound:
+        day.h.set_phase(bind.name, "Running")
+    day.load(79, 5)
+    for _ in range(3):
+        day.happen(Event("wait", 10))
+        day.step()
+    day.close()
+    assert any(isinstance(intent, Evict) for result in day.results for intent in result.intents)
+    found = again(path)
+    assert (found.same, found.differences) == (True, [])
+    text = path.read_text()
+    assert "http://nowhere:9090" in text
+    assert "secret" not in text, "a recording is handed around"
 
 
 def test_hash_seeds_do_not_matter(tmp_path: Path) -> None:

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
 import pytest
 
-from capcard_sched.daemon.observability.metrics import Metrics
-from capcard_sched.daemon.usage_source import UsageSource
-from capcard_sched.framework.conf.scheduler_conf import parse_conf
-from capcard_sched.testing import Harness, registry
 from tests.controlplane.build import UnavailableError, required
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
@@ -110,10 +103,6 @@ def _wait_ready(page: str, log: Path) -> None:
     raise AssertionError(f"Prometheus did not become ready:\n{tail(log)}")
 
 
-def _near(percent: float | None, share: float) -> bool:
-    return percent is not None and abs(percent - 100 * share) < 5
-
-
 def conf(address: str) -> str:
     return (
         'actions: "enqueue, allocate"\n'
@@ -121,49 +110,6 @@ def conf(address: str) -> str:
         "- plugins: [{name: gang}, {name: predicates}, {name: usage, arguments: {thresholds: {cpu: 80, mem: 80}}}]\n"
         f"metrics: {{type: prometheus, address: '{address}', interval: 1s}}\n"
     )
-
-
-@pytest.mark.campaign
-async def test_usage_from_an_exporter_is_measured_and_a_pod_avoids_the_busy_node(prometheus: str) -> None:
-    facts: list[Any] = []
-    arrived = asyncio.Event()
-
-    def deliver(deltas: Any) -> None:
-        facts[:] = deltas
-        # The first averages are over a few scrapes, whose times a busy machine sets anyhow.
-        if all(name in deltas[0].nodes and _near(deltas[0].nodes[name].cpu, busy) for name, (busy, _) in LOADS.items()):
-            arrived.set()
-
-    async def names() -> set[str]:
-        return set(LOADS)
-
-    parsed = parse_conf(conf(prometheus), registry=registry())
-    assert parsed.conf is not None
-    assert parsed.problems == ()
-    source = UsageSource(registry(), Metrics(), deliver, names, step=STEP)
-    source.use(parsed.conf)
-    task = asyncio.create_task(source.run())
-    try:
-        with contextlib.suppress(TimeoutError):  # the last arrival is compared below
-            async with asyncio.timeout(FIRST_AVERAGE):
-                await arrived.wait()
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-    measured = facts[0].nodes
-    for name, (busy, full) in LOADS.items():
-        assert _near(measured[name].cpu, busy), measured
-        assert measured[name].memory == pytest.approx(100 * full, abs=0.1)
-        assert time.time() - measured[name].at < 60
-    h = Harness(conf(prometheus))
-    h.queue("q")
-    h.group("g", queue="q")
-    for name in LOADS:
-        h.node(name)
-    h.apply(*facts)
-    h.pod("p")
-    h.step(time.time())
-    assert h.binds == {"p": "b-idle"}
 
 
 @pytest.mark.campaign

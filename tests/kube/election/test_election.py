@@ -350,6 +350,14 @@ async def test_the_right_to_watch_one_lease_by_name_is_enough(cluster: Cluster, 
         assert not one.reported(ElectionEvent.FORBIDDEN) + two.reported(ElectionEvent.FORBIDDEN)
 
 
+async def test_a_killed_leader_is_replaced_after_its_lease(cluster: Cluster, kubeconfig: Path, one: Elector) -> None:
+    async with standby(kubeconfig, cluster.namespace) as two, Watchman([one, two]) as watchman:
+        await one.kill()
+        assert one.changes == [True, False]
+        assert 2.5 < await until(lambda: two.leads, "the next leader") < 6.5
+        assert not watchman.together
+
+
 @pytest.mark.campaign
 async def test_a_lease_deleted_under_its_leader_is_made_again_by_it_in_the_same_term(
     cluster: Cluster, kubeconfig: Path, one: Elector
