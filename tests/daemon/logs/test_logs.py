@@ -28,21 +28,27 @@ class Terminal(StringIO):
         return True
 
 
+class Written(StringIO):
+    """What was logged."""
+
+    logs: Logs
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.getvalue().splitlines()]
+
+
 @contextmanager
-def logging_to(out: StringIO, verbosity: int = 0, form: Format = "json") -> Iterator[Logs]:
-    with Logs(verbosity, form, out) as logs:
-        yield logs
-
-
-def lines(out: StringIO) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in out.getvalue().splitlines()]
+def logging_to(verbosity: int = 0, form: Format = "json") -> Iterator[Written]:
+    out = Written()
+    with Logs(verbosity, form, out) as out.logs:
+        yield out
 
 
 def test_a_line_is_one_json_object_with_time_level_logger_message_and_fields_in_this_order() -> None:
-    out = StringIO()
-    with logging_to(out):
+    with logging_to() as out:
         structlog.get_logger("capcard_sched.daemon.x").info("started", path="/é", message="own", count=3)
-    (line,) = lines(out)
+    (line,) = out.lines
     assert list(line) == ["time", "level", "logger", "msg", "path", "message", "count"]
     assert line["time"].endswith("Z")
     assert {key: line[key] for key in list(line)[1:]} == {
@@ -57,16 +63,14 @@ def test_a_line_is_one_json_object_with_time_level_logger_message_and_fields_in_
 
 
 def test_values_outside_json_and_line_breaks_stay_on_one_line() -> None:
-    out = StringIO()
-    with logging_to(out):
+    with logging_to() as out:
         structlog.get_logger("capcard_sched.x").info("a\nb", kind={1}, error=ValueError("x\ny"))
-    (line,) = lines(out)
+    (line,) = out.lines
     assert (line["msg"], line["kind"], line["error"]) == ("a\nb", "{1}", "ValueError('x\\ny')")
 
 
 def test_for_people_a_line_begins_with_time_level_and_message() -> None:
-    out = StringIO()
-    with logging_to(out, form="console"):
+    with logging_to(form="console") as out:
         structlog.get_logger("capcard_sched.x").warning("conf rejected", file="/x", note="two words")
     (line,) = out.getvalue().splitlines()
     assert "[warning  ] conf rejected" in line
@@ -76,20 +80,19 @@ def test_for_people_a_line_begins_with_time_level_and_message() -> None:
 
 @pytest.mark.parametrize("stream, is_json", [(StringIO(), True), (Terminal(), False)])
 def test_the_form_follows_the_stream_unless_configured(stream: StringIO, is_json: bool) -> None:
-    with logging_to(stream, form="auto"):
+    with Logs(0, "auto", stream):
         structlog.get_logger("capcard_sched.x").info("hello")
     assert stream.getvalue().startswith("{") == is_json
     assert ("\x1b[" in stream.getvalue()) != is_json
 
 
 def test_messages_of_libraries_and_warnings_use_the_same_handler() -> None:
-    out = StringIO()
-    with logging_to(out):
+    with logging_to() as out:
         logging.getLogger("aiohttp.server").error("request %s failed", 7, extra={"peer": "p"})
         with warnings.catch_warnings():
             warnings.simplefilter("always")
             warnings.warn("old", DeprecationWarning, stacklevel=1)
-    first, second = lines(out)
+    first, second = out.lines
     assert (first["level"], first["logger"], first["msg"]) == ("error", "aiohttp.server", "request 7 failed")
     assert first["peer"] == "p"
     assert second["logger"] == "py.warnings"
@@ -108,40 +111,36 @@ SHOWN = [
 def test_a_verbosity_shows_these_levels_of_ours_and_of_libraries(
     verbosity: int, ours: list[str], theirs: list[str]
 ) -> None:
-    out = StringIO()
-    with logging_to(out, verbosity):
+    with logging_to(verbosity) as out:
         log = structlog.get_logger("capcard_sched.daemon.x")
         for level in ("debug", "info", "warning", "error"):
             getattr(log, level)("x")
         for level in ("debug", "info", "warning"):
             getattr(logging.getLogger("asyncio"), level)("x")
-    found = lines(out)
+    found = out.lines
     assert [line["level"] for line in found if line["logger"] != "asyncio"] == ours
     assert [line["level"] for line in found if line["logger"] == "asyncio"] == theirs
 
 
 def test_the_verbosity_can_be_changed_while_running() -> None:
-    out = StringIO()
-    with logging_to(out) as logs:
+    with logging_to() as out:
         log = structlog.get_logger("capcard_sched.daemon.x")
         for verbosity in (0, 4, 0):
-            logs.verbosity = verbosity
+            out.logs.verbosity = verbosity
             log.debug("x", at=verbosity)
-    assert [line["at"] for line in lines(out)] == [4]
+    assert [line["at"] for line in out.lines] == [4]
 
 
 def test_response_bodies_of_the_client_library_are_never_logged() -> None:
-    out = StringIO()
-    with logging_to(out, 10):
+    with logging_to(10) as out:
         logging.getLogger("kubernetes.client.rest").debug("response body: token")
         logging.getLogger("kubernetes.client.rest").info("fine")
-    assert [line["msg"] for line in lines(out)] == ["fine"]
+    assert [line["msg"] for line in out.lines] == ["fine"]
 
 
 @pytest.mark.parametrize("form", ["json", "console"])
 def test_a_trace_shows_where_and_not_the_values_of_variables(form: Format) -> None:
-    out = StringIO()
-    with logging_to(out, form=form):
+    with logging_to(form=form) as out:
         token = "hunter2"
         try:
             int(token + "!")
@@ -156,7 +155,7 @@ def test_a_trace_shows_where_and_not_the_values_of_variables(form: Format) -> No
 def test_afterwards_logging_is_as_it_was() -> None:
     root = logging.getLogger()
     before = (root.handlers[:], root.level)
-    with logging_to(StringIO(), 5):
+    with logging_to(5):
         assert (root.handlers[:], root.level) != before
     assert (root.handlers[:], root.level) == before
     assert not structlog.is_configured()
@@ -179,12 +178,11 @@ def gang() -> Harness:
 
 
 def reported(verbosity: int, h: Harness, steps: int = 1) -> list[dict[str, Any]]:
-    out = StringIO()
-    with logging_to(out, verbosity) as logs:
-        log = SessionLog(logs, Clock())
+    with logging_to(verbosity) as out:
+        log = SessionLog(out.logs, Clock())
         for _ in range(steps):
             log.step(h.step(), 0.01234, backlog=3)
-    return lines(out)
+    return out.lines
 
 
 def test_a_session_that_decided_something_is_one_line_with_its_figures() -> None:
@@ -241,13 +239,13 @@ def test_a_repeated_failure_is_logged_once_a_minute_with_its_count(kind: type[Ex
     h.queue("q")
     h.group("g")
     h.pod("a")
-    out, watch = StringIO(), Clock()
-    with logging_to(out) as logs:
-        log = SessionLog(logs, watch)
+    watch = Clock()
+    with logging_to() as out:
+        log = SessionLog(out.logs, watch)
         for second in range(0, 130, 10):
             watch.now = float(second)
             log.step(h.step(), 0.001)
-    failures = [line for line in lines(out) if line["msg"] == "plugin error (recovered)"]
+    failures = [line for line in out.lines if line["msg"] == "plugin error (recovered)"]
     assert [line["repeated"] for line in failures] == [0, 5, 5]
     assert {(line["level"], line["plugin"], line["hook"], line["error"]) for line in failures} == {
         (level, "broken", "job_valid", f"{kind.__name__}: always")
@@ -258,8 +256,8 @@ def test_a_repeated_failure_is_logged_once_a_minute_with_its_count(kind: type[Ex
 
 
 def test_failed_writes_of_one_kind_and_cause_get_a_line_a_minute_with_their_number() -> None:
-    out, seconds = StringIO(), [0.0]
-    with logging_to(out):
+    seconds = [0.0]
+    with logging_to() as out:
         observer = LoggingObserver(Metrics(), lambda _: None, lambda: seconds[0])
         for number in range(1000):
             observer.write_failed("PodGroup", 500, f'podgroups "g-{number}": no response after {number} s')
@@ -269,23 +267,22 @@ def test_failed_writes_of_one_kind_and_cause_get_a_line_a_minute_with_their_numb
         observer.write_failed("PodGroup", 500, 'podgroups "g": the webhook denied it')
         seconds[0] = 61.0
         observer.write_failed("PodGroup", 500, 'podgroups "later": no response after 2 s')
-    assert [(line["msg"], line["kind"], line["code"], line.get("repeated")) for line in lines(out)] == [
+    assert [(line["msg"], line["kind"], line["code"], line.get("repeated")) for line in out.lines] == [
         ("write failed", "PodGroup", 500, None),
         ("write failed", "Event", 500, None),
         ("write failed", "PodGroup", 403, None),
         ("write failed", "PodGroup", 500, None),
         ("write failed", "PodGroup", 500, 999),
     ]
-    assert "later" in lines(out)[-1]["err"]
+    assert "later" in out.lines[-1]["err"]
 
 
 def test_every_failed_write_is_in_the_detailed_log() -> None:
-    out = StringIO()
-    with logging_to(out, verbosity=4):
+    with logging_to(4) as out:
         observer = LoggingObserver(Metrics(), lambda _: None, lambda: 0.0)
         for number in range(3):
             observer.write_failed("PodGroup", 500, f'podgroups "g-{number}"')
-    assert [(line["level"], line["err"]) for line in lines(out)] == [
+    assert [(line["level"], line["err"]) for line in out.lines] == [
         ("warning", 'podgroups "g-0"'),
         ("debug", 'podgroups "g-1"'),
         ("debug", 'podgroups "g-2"'),

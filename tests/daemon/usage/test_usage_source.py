@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
+import functools
 import shutil
 import ssl
 import subprocess
@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-import msgspec
 import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
@@ -20,7 +19,7 @@ from capcard_sched.daemon.observability.metrics import Metrics
 from capcard_sched.daemon.usage_source import PrometheusClient, UsageError, UsageSource, of_nodes, queries
 from capcard_sched.framework.conf.metrics_section import PrometheusSettings
 from capcard_sched.framework.conf.scheduler_conf import Conf, parse_conf
-from capcard_sched.model.deltas import Delta, NodeUsageChanged
+from capcard_sched.model.deltas import NodeUsageChanged
 from capcard_sched.model.usage import NodeUsage
 from capcard_sched.testing import registry
 from tests.controlplane.processes import free_port
@@ -35,6 +34,9 @@ def vector(label: str = "instance", **values: str) -> dict[str, Any]:
     return {"status": "success", "data": {"resultType": "vector", "result": result}}
 
 
+Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
 class Answers:
     """A server of `/api/v1/query`: what it answers to each query, or to all."""
 
@@ -44,7 +46,7 @@ class Answers:
             MEMORY: vector(n1="50"),
             AGE: vector(n1="7"),
         }
-        self.instead: Callable[[web.Request], Awaitable[web.StreamResponse]] | None = None
+        self.instead: Answer | None = None
         self.received: list[str] = []
         self.address = ""
 
@@ -53,6 +55,10 @@ class Answers:
         if self.instead is not None:
             return await self.instead(request)
         return web.json_response(self.by_query[request.query["query"]])
+
+
+def warnings_of(logs: list[Any]) -> list[Any]:
+    return [log for log in logs if log["log_level"] == "warning"]
 
 
 @asynccontextmanager
@@ -112,7 +118,15 @@ class Source:
         raise AssertionError(f"{self.polls(result):g} questions {result}, not {wanted:g}")
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
+    async def running(self, address: str, interval: str = "20ms", plugin: str = "usage") -> AsyncIterator[list[Any]]:
+        """The source with a conf; yields its log."""
+        with capture_logs() as logs:
+            self.source.use(conf(address, interval, plugin))
+            async with self._running():
+                yield logs
+
+    @asynccontextmanager
+    async def _running(self) -> AsyncIterator[None]:
         task = asyncio.create_task(self.source.run())
         try:
             yield
@@ -151,72 +165,51 @@ def test_the_questions_are_those_of_a_node_exporter_by_a_label_of_choice() -> No
     assert "by (node)" in age
 
 
-async def _error(_: web.Request) -> web.StreamResponse:
-    return web.json_response({"status": "error", "errorType": "bad_data", "error": "parse error"}, status=400)
-
-
-async def _broken(_: web.Request) -> web.StreamResponse:
-    return web.Response(text="<html>bad gateway</html>", status=502)
-
-
-async def _matrix(_: web.Request) -> web.StreamResponse:
-    return web.json_response({"status": "success", "data": {"resultType": "matrix", "result": []}})
-
-
-async def _strange(_: web.Request) -> web.StreamResponse:
-    return web.json_response({"status": "success", "data": {"resultType": "vector", "result": [{"value": 1}]}})
-
-
-async def _garbled(_: web.Request) -> web.StreamResponse:
-    return web.Response(body=b'{"status": "success", "error": "\xff\xfe"}')
-
-
-async def _nested(_: web.Request) -> web.StreamResponse:
-    return web.Response(body=b'{"status": "success", "data": ' + b"[" * 100_000)
-
-
 async def _slow(_: web.Request) -> web.StreamResponse:
     await asyncio.sleep(PATIENCE)
     return web.json_response(vector())
 
 
-async def _endless(request: web.Request) -> web.StreamResponse:
+async def _written(request: web.Request, content: bytes, *, cut: bool) -> web.StreamResponse:
     response = web.StreamResponse()
     await response.prepare(request)
-    for _ in range(40):
-        await response.write(b" " * 2**20)
+    await response.write(content)
+    if cut:
+        assert request.transport is not None
+        request.transport.abort()
     return response
 
 
-async def _cut(request: web.Request) -> web.StreamResponse:
-    response = web.StreamResponse()
-    await response.prepare(request)
-    await response.write(b"{")
-    assert request.transport is not None
-    request.transport.abort()
-    return response
+def page(content: str | bytes, status: int = 200) -> Answer:
+    async def answer(_: web.Request) -> web.StreamResponse:
+        body = content.encode() if isinstance(content, str) else content
+        return web.Response(body=body, status=status, headers={"Location": "http://127.0.0.1:1/"})
+
+    return answer
 
 
-async def _elsewhere(_: web.Request) -> web.StreamResponse:
-    raise web.HTTPFound("http://127.0.0.1:1/")
+ERROR = page('{"status": "error", "errorType": "bad_data", "error": "parse error"}', 400)
 
 
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        (_error, "HTTP 400: bad_data: parse error"),
-        (_broken, "HTTP 502, not a Prometheus response"),
-        (_matrix, "expected a vector, got a matrix"),
-        (_strange, "not a Prometheus response"),
-        (_garbled, "not a Prometheus response"),
-        (_nested, "not a Prometheus response"),
+        (ERROR, "HTTP 400: bad_data: parse error"),
+        (page("<html>bad gateway</html>", 502), "HTTP 502, not a Prometheus response"),
+        (
+            page('{"status": "success", "data": {"resultType": "matrix", "result": []}}'),
+            "expected a vector, got a matrix",
+        ),
+        (page('{"status": "success", "data": {"resultType": "vector", "result": [{"value": 1}]}}'), "not a Prometheus"),
+        (page(b'{"status": "success", "error": "\xff\xfe"}'), "not a Prometheus response"),
+        (page('{"status": "success", "data": ' + "[" * 100_000), "not a Prometheus response"),
+        (page("", 302), "HTTP 302"),
         (_slow, "no response within 0.5 s"),
-        (_endless, "longer than 32 MiB"),
-        (_cut, "Client"),
-        (_elsewhere, "HTTP 302"),
+        (functools.partial(_written, content=b" " * 2**20 * 40, cut=False), "longer than 32 MiB"),
+        (functools.partial(_written, content=b"{", cut=True), "Client"),
     ],
 )
-async def test_an_invalid_response_is_an_error_with_the_reason(answer: Any, why: str) -> None:
+async def test_an_invalid_response_is_an_error_with_the_reason(answer: Answer, why: str) -> None:
     async with serving() as server:
         server.instead = answer
         timeout = 0.5 if answer is _slow else PATIENCE
@@ -266,10 +259,8 @@ async def test_credentials_of_the_address_are_sent_to_the_server_only() -> None:
     async with serving() as server:
         server.instead = note
         source = Source({"n1"})
-        with capture_logs() as logs:
-            source.source.use(conf(server.address.replace("//", "//user:secret@")))
-            async with source.running():
-                await source.polled("failed")
+        async with source.running(server.address.replace("//", "//user:secret@")) as logs:
+            await source.polled("failed")
     assert shown[0] == "Basic dXNlcjpzZWNyZXQ="
     assert "secret" not in repr(logs)
 
@@ -301,8 +292,7 @@ def test_a_series_belongs_to_the_node_it_names_with_or_without_a_port(
 async def test_measurements_become_facts_at_the_interval() -> None:
     async with serving() as server:
         source = Source({"n1"})
-        source.source.use(conf(server.address))
-        async with source.running():
+        async with source.running(server.address):
             await source.polled("measured", 3)
     assert source.delivered[:3] == [{"n1": NodeUsage(12.35, 50.0, NOW - 7)}] * 3
 
@@ -310,37 +300,30 @@ async def test_measurements_become_facts_at_the_interval() -> None:
 async def test_failures_and_staleness_are_logged_once_and_so_is_the_recovery() -> None:
     async with serving() as server:
         source = Source({"n1"})
-        with capture_logs() as logs:
-            source.source.use(conf(server.address))
-            async with source.running():
-                await source.polled("measured")
-                server.instead = _error
-                await source.polled("failed", 2)
-                source.now += 299
-                await source.polled("failed")
-                assert not [log for log in logs if "stale" in log["event"]]
-                source.now += 2
-                await source.polled("failed", 2)
-                assert source.source.age() == pytest.approx(301)
-                server.instead = None
-                await source.polled("measured")
-                assert source.source.age() == 0
-    loud = [log["event"] for log in logs if log["log_level"] == "warning"]
-    assert loud == [
-        "failed to measure node usage",
-        "measured node usage is stale and ignored",
-    ]
+        async with source.running(server.address) as logs:
+            await source.polled("measured")
+            server.instead = ERROR
+            await source.polled("failed", 2)
+            source.now += 299
+            await source.polled("failed")
+            assert not [log for log in logs if "stale" in log["event"]]
+            source.now += 2
+            await source.polled("failed", 2)
+            assert source.source.age() == pytest.approx(301)
+            server.instead = None
+            await source.polled("measured")
+            assert source.source.age() == 0
+    loud = [log["event"] for log in warnings_of(logs)]
+    assert loud == ["failed to measure node usage", "measured node usage is stale and ignored"]
     assert [log for log in logs if log["event"] == "node usage measured again"]
 
 
 async def test_series_that_name_no_node_are_trouble_with_the_label_that_should() -> None:
     async with serving() as server:
         source = Source({"other"})
-        with capture_logs() as logs:
-            source.source.use(conf(server.address))
-            async with source.running():
-                await source.polled("failed", 2)
-    (warning,) = [log for log in logs if log["log_level"] == "warning"]
+        async with source.running(server.address) as logs:
+            await source.polled("failed", 2)
+    (warning,) = warnings_of(logs)
     assert "label instance must be the name of the node, found n1" in warning["err"]
     assert source.delivered == []
 
@@ -348,11 +331,9 @@ async def test_series_that_name_no_node_are_trouble_with_the_label_that_should()
 async def test_nodes_without_usage_are_counted_once() -> None:
     async with serving() as server:
         source = Source({"n1", "n9", "n8"})
-        with capture_logs() as logs:
-            source.source.use(conf(server.address))
-            async with source.running():
-                await source.polled("measured", 3)
-    (warning,) = [log for log in logs if log["log_level"] == "warning"]
+        async with source.running(server.address) as logs:
+            await source.polled("measured", 3)
+    (warning,) = warnings_of(logs)
     assert (warning["event"], warning["nodes"], warning["of"]) == ("nodes without measured usage", 2, 3)
 
 
@@ -360,8 +341,7 @@ async def test_another_scheduler_conf_counts_at_once_in_the_middle_of_a_long_int
     async with serving() as server, serving() as other:
         other.by_query = {CPU: vector(n1="1"), MEMORY: vector(n1="2"), AGE: vector(n1="0")}
         source = Source({"n1"})
-        source.source.use(conf(server.address, "1h"))
-        async with source.running():
+        async with source.running(server.address, "1h"):
             await source.polled("measured")
             source.source.use(conf(other.address, "1h"))
             await source.polled("measured")
@@ -378,20 +358,11 @@ async def test_another_scheduler_conf_counts_at_once_in_the_middle_of_a_long_int
 )
 async def test_without_a_source_nothing_is_queried_and_a_warning_is_logged(plugin: str, warnings: int) -> None:
     source = Source({"n1"})
-    with capture_logs() as logs:
-        source.source.use(conf("", plugin=plugin))
-        async with source.running():
-            await asyncio.sleep(0.05)
-    logged = [log for log in logs if log["log_level"] == "warning"]
+    async with source.running("", plugin=plugin) as logs:
+        await asyncio.sleep(0.05)
+    logged = warnings_of(logs)
     assert len(logged) == warnings
     if logged:
         assert logged[0]["plugins"] == ["usage"]
         assert "type: prometheus" in logged[0]["accepted"]
     assert source.source.age() is None
-
-
-def test_a_measurement_is_read_back_from_a_recording() -> None:
-
-    delta = NodeUsageChanged({"n1": NodeUsage(12.35, None, NOW)})
-    assert msgspec.json.decode(msgspec.json.encode(delta), type=Delta) == delta
-    assert json.loads(msgspec.json.encode(delta))["delta"] == "NodeUsageChanged"

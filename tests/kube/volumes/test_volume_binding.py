@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 import pytest_asyncio
+import yaml
 
 from capcard_sched.kube.client import ApiError, Client
 from capcard_sched.kube.connection import load_connection
 from capcard_sched.kube.volumes import VolumeBindingError, bind_volumes
-from capcard_sched.model.deltas import BindFailed
 from capcard_sched.model.intents import Bind, ClaimBinding
 from tests.controlplane.cluster import Cluster, Manifest
 from tests.controlplane.controlplane import ControlPlane
@@ -42,42 +42,50 @@ async def client(cluster: Cluster, proxy: Proxy, binder: None) -> AsyncIterator[
         yield connected
 
 
+def made_of(text: str, **spec: Any) -> Manifest:
+    """A manifest of YAML text, with more of its spec."""
+    manifest: Manifest = yaml.safe_load(text)
+    manifest.setdefault("spec", {}).update(spec)
+    return manifest
+
+
 def storage_class(name: str, provisioner: str) -> Manifest:
-    return {
-        "apiVersion": "storage.k8s.io/v1",
-        "kind": "StorageClass",
-        "metadata": {"name": name},
-        "provisioner": provisioner,
-        "volumeBindingMode": "WaitForFirstConsumer",
-    }
+    text = (
+        f"{{apiVersion: storage.k8s.io/v1, kind: StorageClass, metadata: {{name: {name}}}, provisioner: {provisioner}}}"
+    )
+    return {**yaml.safe_load(text), "volumeBindingMode": "WaitForFirstConsumer"}
 
 
 def claim(name: str, storage_class: str, *, mode: str = "ReadWriteOnce") -> Manifest:
-    return {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": name},
-        "spec": {
-            "accessModes": [mode],
-            "resources": {"requests": {"storage": "1Gi"}},
-            "storageClassName": storage_class,
-        },
-    }
+    text = f"{{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {{name: {name}}}}}"
+    requests = {"requests": {"storage": "1Gi"}}
+    return made_of(text, accessModes=[mode], resources=requests, storageClassName=storage_class)
 
 
 def volume(name: str, storage_class: str, *, only: str = "", **spec: Any) -> Manifest:
-    body: dict[str, Any] = {
-        "capacity": {"storage": "1Gi"},
-        "accessModes": ["ReadWriteOnce", "ReadWriteMany"],
-        "storageClassName": storage_class,
-        "persistentVolumeReclaimPolicy": "Retain",
-        "hostPath": {"path": f"/disks/{name}"},
-        **spec,
-    }
+    text = f"""
+apiVersion: v1
+kind: PersistentVolume
+metadata: {{name: {name}}}
+spec:
+  capacity: {{storage: 1Gi}}
+  accessModes: [ReadWriteOnce, ReadWriteMany]
+  storageClassName: {storage_class}
+  persistentVolumeReclaimPolicy: Retain
+  hostPath: {{path: /disks/{name}}}
+"""
     if only:
         expression = {"key": "kubernetes.io/hostname", "operator": "In", "values": [only]}
-        body["nodeAffinity"] = {"required": {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}}
-    return {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}, "spec": body}
+        spec["nodeAffinity"] = {"required": {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}}
+    return made_of(text, **spec)
+
+
+async def furnish(cluster: Cluster, volumes: str, claims: str, storage_class: str = "local") -> list[Manifest]:
+    """Make volumes and claims of these names; returns the claims when the controller has looked at the volumes."""
+    await cluster.create_all([volume(name, storage_class) for name in volumes.split()])
+    made = [await cluster.create(claim(name, storage_class)) for name in claims.split()]
+    await available(cluster, *volumes.split())
+    return made
 
 
 def bind(cluster: Cluster, *expected: tuple[Manifest, str], timeout: int = 20, node: str = "n1") -> Bind:
@@ -101,17 +109,13 @@ async def available(cluster: Cluster, *names: str) -> None:
 async def provision(cluster: Cluster, name: str, *, only: str = "") -> str:
     """A provisioner's part: wait for the node in the claim, and make a volume for it. Returns the node."""
 
-    async def selected() -> str:
-        found = await cluster.get("persistentvolumeclaims", name)
-        return str(found["metadata"].get("annotations", {}).get(SELECTED, ""))
-
-    chosen = await cluster.wait_until(selected, "a node in the claim", within=20)
+    chosen = await cluster.wait_until(lambda: annotation(cluster, name), "a node in the claim", within=20)
     made = await cluster.get("persistentvolumeclaims", name)
     owner = {"kind": "PersistentVolumeClaim", "apiVersion": "v1", "namespace": cluster.namespace, "name": name,
              "uid": made["metadata"]["uid"]}  # fmt: skip
     source = {"csi": {"driver": PROVISIONER, "volumeHandle": name}, "hostPath": None, "claimRef": owner}
     await cluster.create(volume(f"made-{cluster.namespace}-{name}", "disk", only=only, **source))
-    return chosen
+    return str(chosen)
 
 
 async def held(cluster: Cluster, name: str) -> str:
@@ -162,9 +166,7 @@ async def test_a_volume_is_made_for_the_node_of_the_pod(cluster: Cluster, client
 async def test_all_claims_of_a_pod_are_settled_and_again_without_harm(
     cluster: Cluster, client: Client, proxy: Proxy
 ) -> None:
-    await cluster.create_all([volume("pv-a", "local"), volume("pv-b", "local")])
-    first, second = await cluster.create(claim("one", "local")), await cluster.create(claim("two", "local"))
-    await available(cluster, "pv-a", "pv-b")
+    first, second = await furnish(cluster, "pv-a pv-b", "one two")
     expected = bind(cluster, (first, "pv-a"), (second, "pv-b"))
     await bind_volumes(client, expected)
     assert (await held(cluster, "one"), await held(cluster, "two")) == ("pv-a", "pv-b")
@@ -184,9 +186,7 @@ async def test_pods_that_share_a_claim_settle_it_together(cluster: Cluster, clie
 
 
 async def test_a_volume_of_another_claim_is_refused(cluster: Cluster, client: Client) -> None:
-    await cluster.create(volume("pv", "local"))
-    other, made = await cluster.create(claim("other", "local")), await cluster.create(claim("data", "local"))
-    await available(cluster, "pv")
+    other, made = await furnish(cluster, "pv", "other data")
     await bind_volumes(client, bind(cluster, (other, "pv")))
     with pytest.raises(VolumeBindingError, match=f"volume pv is given to claim {cluster.namespace}/other") as refused:
         await bind_volumes(client, bind(cluster, (made, "pv")))
@@ -213,9 +213,7 @@ async def test_a_claim_that_is_not_bound_in_time_fails_and_its_node_is_taken_bac
 async def test_a_volume_of_a_discarded_reservation_is_free_again(
     cluster: Cluster, client: Client, control_plane: ControlPlane
 ) -> None:
-    await cluster.create(volume("pv", "local"))
-    made = await cluster.create(claim("data", "local"))
-    await available(cluster, "pv")
+    (made,) = await furnish(cluster, "pv", "data")
     await asyncio.to_thread(control_plane.stop_controller_manager)  # so that no provisioner finishes the binding
     try:
         with pytest.raises(VolumeBindingError, match="is not bound after 1 s"):
@@ -229,10 +227,7 @@ async def test_a_provisioner_that_gives_up_fails_the_binding_at_once(cluster: Cl
     made = await cluster.create(claim("data", "disk"))
     settling = asyncio.create_task(bind_volumes(client, bind(cluster, (made, ""), timeout=30)))
 
-    async def selected() -> bool:
-        return await annotation(cluster, "data") == "n1"
-
-    await cluster.wait_until(selected, "a node in the claim")
+    await cluster.wait_until(lambda: annotation(cluster, "data"), "a node in the claim")
     await asyncio.sleep(0.5)  # it has been seen there
     await cluster.patch("persistentvolumeclaims", "data", {"metadata": {"annotations": {SELECTED: None}}})
     with pytest.raises(VolumeBindingError, match=r"no volume can be made for claim .*/data on node n1"):
@@ -270,20 +265,12 @@ async def test_a_new_claim_of_the_same_name_is_not_the_one_that_was_meant(cluste
         await bind_volumes(client, bind(cluster, (made, "")))
 
 
-@pytest.mark.parametrize("fault", ["lost", "conflict", "unavailable", "reset"])
+@pytest.mark.parametrize("fault", ["lost", 409, 503, "reset"])
 async def test_transient_error_responses_are_retried(
-    cluster: Cluster, client: Client, proxy: Proxy, fault: str
+    cluster: Cluster, client: Client, proxy: Proxy, fault: int | str
 ) -> None:
-    await cluster.create(volume("pv", "local"))
-    made = await cluster.create(claim("data", "local"))
-    await available(cluster, "pv")
-    path = "/persistentvolumes/pv$"
-    if fault == "lost":
-        proxy.lose_answer("PATCH", path)
-    elif fault == "reset":
-        proxy.reset("PATCH", path)
-    else:
-        proxy.answer("PATCH", path, 409 if fault == "conflict" else 503)
+    (made,) = await furnish(cluster, "pv", "data")
+    proxy.harm("PATCH", "/persistentvolumes/pv$", fault)
     await bind_volumes(client, bind(cluster, (made, "pv")))
     assert await held(cluster, "data") == "pv"
 
@@ -298,25 +285,21 @@ async def test_a_refusal_ends_it(cluster: Cluster, client: Client, proxy: Proxy)
 async def test_effects_bind_a_pod_after_its_claims_and_give_it_back_when_they_fail(
     cluster: Cluster, client: Client, proxy: Proxy
 ) -> None:
-    await cluster.create(volume("pv", "local"))
-    first, second = await cluster.create(claim("first", "local")), await cluster.create(claim("second", "local"))
+    first, second = await furnish(cluster, "pv", "first second")
     pods = [await cluster.create(pod(name)) for name in ("p-1", "p-2")]
-    await available(cluster, "pv")
     binds = [
         msgspec.structs.replace(bind(cluster, (made, "pv")), name=each["metadata"]["name"], uid=each["metadata"]["uid"])
         for made, each in zip((first, second), pods, strict=True)
     ]
     async with Harness(cluster, proxy, pre_bind=bind_volumes) as effects:
-        effects.effects.submit(binds[:1])
+        effects.submit(*binds[:1])
         await effects.until(lambda: effects.observer.bindings, "the first pod to be bound", within=20)
-        effects.effects.submit(binds[1:])
+        effects.submit(*binds[1:])
         await effects.until(lambda: effects.deltas, "the second pod to be given back", within=20)
     assert effects.observer.bindings == [("bound", "p-1", 201), ("failed", "p-2", 422)]
     assert await cluster.bound() == {"p-1": "n1"}
     assert await held(cluster, "first") == "pv"
-    [failed] = effects.deltas
-    assert isinstance(failed, BindFailed)
-    assert failed.message == f"volume pv is given to claim {cluster.namespace}/first"
+    assert (await effects.refusal()).message == f"volume pv is given to claim {cluster.namespace}/first"
     order = [each.path for each in proxy.exchanges if each.verb in ("PATCH", "POST") and "/p" in each.path]
     assert order.index("/api/v1/persistentvolumes/pv") < next(
         index for index, path in enumerate(order) if path.endswith("/pods/p-1/binding")

@@ -126,6 +126,7 @@ async def test_a_request_without_a_response_in_time_is_verified(cluster: Cluster
         await effects.write(bind_of(made))
     assert effects.observer.bindings == [BOUND]
     assert len(effects.requests("GET", "/pods/p")) == 1
+    assert effects.requests(*POST) == [], "the only one was cut off, and done"
 
 
 async def test_retry_after_is_honoured_and_others_are_not_held_up(
