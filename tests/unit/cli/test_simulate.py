@@ -39,7 +39,9 @@ def test_json_and_yaml_hold_the_same_list(scenario: Path, capsys: pytest.Capture
     assert run(["simulate", "-f", str(scenario), "-o", "json"]) == 0
     as_json = capsys.readouterr().out
     assert run(["simulate", "--file", str(scenario), "--output", "yaml"]) == 0
-    assert yaml.safe_load(capsys.readouterr().out) == json.loads(as_json)
+    as_yaml = capsys.readouterr().out
+    assert yaml.safe_load(as_yaml) == json.loads(as_json)
+    assert "&id" not in as_yaml, "no anchors"
 
 
 def test_the_order_of_documents_does_not_matter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -181,7 +181,7 @@ class ClusterBench:
         ]
 
 
-_CLUSTER_SCOPED = ("Queue", "Node", "PriorityClass")
+_CLUSTER_SCOPED = ("Queue", "Node", "Namespace", "PriorityClass", "PersistentVolume", "StorageClass")
 _API = {
     "Job": "batch.volcano.sh/v1alpha1",
     "Command": "bus.volcano.sh/v1alpha1",
@@ -191,4 +191,6 @@ _API = {
     "Deployment": "apps/v1",
     "ReplicaSet": "apps/v1",
     "StatefulSet": "apps/v1",
+    "StorageClass": "storage.k8s.io/v1",
+    "PodDisruptionBudget": "policy/v1",
 }

@@ -7,68 +7,53 @@ from typing import Any
 import pytest
 
 from capcard_sched.model.deltas import ObjectGone
-from capcard_sched.model.kinds import KIND_BY_NAME
 from capcard_sched.model.limits import Budget, budget_facts
-from capcard_sched.simulation.cluster import SimulatedCluster
 from capcard_sched.simulation.watch import StoreWatch
 from tests import objects
+from tests.unit.controllers.bench import ClusterBench
 
 APP = {"app": "web"}
 
 
-class Workbench:
-    """A settled cluster with one node."""
+class LimitBench(ClusterBench):
+    """A cluster whose pods are on its node, with the deltas of the scheduler."""
 
     def __init__(self) -> None:
-        self.cluster = SimulatedCluster(("ours",), "default")
-        self.store = self.cluster.store
+        super().__init__()
         self.feed = StoreWatch(self.store)
         self.store.observe(self.feed.observe)
-        self.create("Node", "n", status={"allocatable": {"cpu": "99", "memory": "99Gi", "pods": "99"}})
 
-    def create(self, kind: str, name: str, **fields: Any) -> None:
-        metadata = {"name": name, **fields.pop("metadata", {})}
-        self.store.create(
-            kind, {"apiVersion": KIND_BY_NAME[kind].api_version, "kind": kind, "metadata": metadata, **fields}
-        )
-        self.cluster.settle()
-
-    def pod(self, name: str, *, phase: str = "Running", cpu: str = "1", **metadata: Any) -> None:
+    def pod(self, name: str, *, cpu: str = "1", **metadata: Any) -> None:
         container = {"name": "main", "resources": {"requests": {"cpu": cpu}, "limits": {"cpu": cpu}}}
-        spec = {"nodeName": "n", "containers": [container]}
-        self.create("Pod", name, metadata=metadata, spec=spec, status={"phase": phase})
-
-    def patch(self, kind: str, name: str, patch: dict[str, Any]) -> None:
-        self.store.patch(kind, "default", name, patch)
-        self.cluster.settle()
+        spec = {"nodeName": "n1", "containers": [container]}
+        self.create("Pod", name, metadata=metadata, spec=spec, status={"phase": "Running"})
 
     def remove(self, kind: str, name: str) -> None:
         self.store.remove(kind, "default", name)
         self.cluster.settle()
 
-    def status(self, kind: str, name: str) -> dict[str, Any]:
-        found = self.store.get(kind, "default", name)
-        assert found is not None
-        return dict(found.get("status") or {})
+    def status_of(self, kind: str, name: str) -> dict[str, Any]:
+        return dict(self.get(kind, name).get("status") or {})
 
 
-def quota(bench: Workbench, **hard: str) -> None:
+def quota(bench: LimitBench, **hard: str) -> None:
     bench.create("ResourceQuota", "q", spec={"hard": {key.replace("_", "."): value for key, value in hard.items()}})
 
 
-def used(bench: Workbench) -> dict[str, str]:
-    found: dict[str, str] = bench.status("ResourceQuota", "q")["used"]
+def used(bench: LimitBench) -> dict[str, str]:
+    found: dict[str, str] = bench.status_of("ResourceQuota", "q")["used"]
     return found
 
 
 def test_a_quota_counts_pods_that_live_whenever_they_came() -> None:
-    bench = Workbench()
+    bench = LimitBench()
     bench.pod("before")
-    bench.create("Pod", "elsewhere", metadata={"namespace": "other"}, spec={"containers": []})
+    elsewhere = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "elsewhere", "namespace": "other"}}
+    bench.store.create("Pod", {**elsewhere, "spec": {"containers": []}})
     quota(bench, cpu="10", pods="5", limits_cpu="9", memory="1Gi")
     bench.pod("after", cpu="1500m")
     assert used(bench) == {"cpu": "2500m", "pods": "2", "limits.cpu": "2500m", "memory": "0"}
-    assert bench.status("ResourceQuota", "q")["hard"] == {
+    assert bench.status_of("ResourceQuota", "q")["hard"] == {
         "cpu": "10", "pods": "5", "limits.cpu": "9", "memory": "1Gi",
     }  # fmt: skip
     bench.remove("Pod", "before")
@@ -76,7 +61,7 @@ def test_a_quota_counts_pods_that_live_whenever_they_came() -> None:
 
 
 def test_an_ended_pod_is_an_object_still() -> None:
-    bench = Workbench()
+    bench = LimitBench()
     bench.create("ResourceQuota", "q", spec={"hard": {"cpu": "10", "pods": "5", "count/pods": "5"}})
     bench.pod("p")
     assert used(bench) == {"cpu": "1", "pods": "1", "count/pods": "1"}
@@ -85,14 +70,14 @@ def test_an_ended_pod_is_an_object_still() -> None:
 
 
 def test_a_resource_that_is_no_longer_limited_leaves_the_status() -> None:
-    bench = Workbench()
+    bench = LimitBench()
     quota(bench, cpu="10", pods="5")
     bench.patch("ResourceQuota", "q", {"spec": {"hard": {"pods": None}}})
-    assert bench.status("ResourceQuota", "q") == {"hard": {"cpu": "10"}, "used": {"cpu": "0"}}
+    assert bench.status_of("ResourceQuota", "q") == {"hard": {"cpu": "10"}, "used": {"cpu": "0"}}
 
 
 def test_a_second_quota_and_a_recreated_one_count_existing_pods() -> None:
-    bench = Workbench()
+    bench = LimitBench()
     quota(bench, cpu="10")
     bench.remove("ResourceQuota", "q")
     bench.pod("p")
@@ -101,7 +86,7 @@ def test_a_second_quota_and_a_recreated_one_count_existing_pods() -> None:
 
 
 def test_a_given_usage_is_kept_and_later_pods_are_counted_on_top() -> None:
-    bench = Workbench()
+    bench = LimitBench()
     bench.pod("there")
     bench.create(
         "ResourceQuota", "q", spec={"hard": {"cpu": "10", "pods": "9"}}, status={"used": {"cpu": "6", "pods": 1}}
@@ -118,10 +103,10 @@ def test_a_given_usage_is_kept_and_later_pods_are_counted_on_top() -> None:
 
 
 def test_a_limit_may_stand_in_the_status_alone() -> None:
-    bench = Workbench()
+    bench = LimitBench()
     bench.create("ResourceQuota", "q", spec={}, status={"hard": {"cpu": "4"}, "used": {"cpu": "3"}})
     bench.pod("p")
-    assert bench.status("ResourceQuota", "q") == {"hard": {"cpu": "4"}, "used": {"cpu": "4"}}
+    assert bench.status_of("ResourceQuota", "q") == {"hard": {"cpu": "4"}, "used": {"cpu": "4"}}
 
 
 @pytest.mark.parametrize(
@@ -136,15 +121,15 @@ def test_a_limit_may_stand_in_the_status_alone() -> None:
 def test_disruptions_given_as_allowed_stand_until_pods_go(
     given: int, spec: dict[str, Any], after_each: list[int]
 ) -> None:
-    bench = Workbench()
+    bench = LimitBench()
     replicas = {"replicas": 4, "selector": {"matchLabels": APP}}
-    template = {"metadata": {"labels": APP}, "spec": {"containers": [], "nodeName": "n"}}
+    template = {"metadata": {"labels": APP}, "spec": {"containers": [], "nodeName": "n1"}}
     bench.create("ReplicaSet", "set", spec={**replicas, "template": template})
     status = {"disruptionsAllowed": given}
     bench.create("PodDisruptionBudget", "b", spec={"selector": {"matchLabels": APP}, **spec}, status=status)
     found = []
     for name in [obj["metadata"]["name"] for obj in bench.store.list("Pod")]:
-        found.append(bench.status("PodDisruptionBudget", "b")["disruptionsAllowed"])
+        found.append(bench.status_of("PodDisruptionBudget", "b")["disruptionsAllowed"])
         bench.store.patch("ReplicaSet", "default", "set", {"spec": {"template": {"spec": {"nodeName": None}}}})
         bench.store.delete("Pod", "default", name)
         bench.cluster.settle()
@@ -152,12 +137,12 @@ def test_disruptions_given_as_allowed_stand_until_pods_go(
 
 
 def test_disruptions_given_before_the_pods_are_there_are_not_added_to_theirs() -> None:
-    bench = Workbench()
+    bench = LimitBench()
     rule = {"selector": {"matchLabels": APP}, "maxUnavailable": 1}
     bench.create("PodDisruptionBudget", "b", spec=rule, status={"disruptionsAllowed": 1})
     for index in range(4):
         bench.pod(f"p{index}", labels=APP)
-    assert bench.status("PodDisruptionBudget", "b")["disruptionsAllowed"] == 1
+    assert bench.status_of("PodDisruptionBudget", "b")["disruptionsAllowed"] == 1
 
 
 @pytest.mark.parametrize(
@@ -174,37 +159,37 @@ def test_disruptions_given_before_the_pods_are_there_are_not_added_to_theirs() -
     ],
 )
 def test_a_budget_allows_the_healthy_pods_beyond_its_rule(spec: dict[str, Any], allowed: int) -> None:
-    bench = Workbench()
+    bench = LimitBench()
     bench.create("PodDisruptionBudget", "b", spec={"selector": {"matchLabels": APP}, **spec})
     for index in range(4):
         bench.pod(f"p{index}", labels=APP)
     bench.pod("other")
-    assert bench.status("PodDisruptionBudget", "b")["disruptionsAllowed"] == allowed
+    assert bench.status_of("PodDisruptionBudget", "b")["disruptionsAllowed"] == allowed
 
 
 def test_a_pod_that_leaves_is_healthy_no_longer_and_still_expected() -> None:
-    bench = Workbench()
+    bench = LimitBench()
     bench.create("PodDisruptionBudget", "b", spec={"selector": {"matchLabels": APP}, "maxUnavailable": 1})
     bench.create(
         "ReplicaSet", "set",
         spec={
             "replicas": 3, "selector": {"matchLabels": APP},
-            "template": {"metadata": {"labels": APP}, "spec": {"containers": [], "nodeName": "n"}},
+            "template": {"metadata": {"labels": APP}, "spec": {"containers": [], "nodeName": "n1"}},
         },
     )  # fmt: skip
-    assert bench.status("PodDisruptionBudget", "b") == {
+    assert bench.status_of("PodDisruptionBudget", "b") == {
         "currentHealthy": 3, "desiredHealthy": 2, "expectedPods": 3, "disruptionsAllowed": 1,
     }  # fmt: skip
     name = next(obj["metadata"]["name"] for obj in bench.store.list("Pod"))
     bench.store.delete("Pod", "default", name)
     bench.cluster.settle()
-    found = bench.status("PodDisruptionBudget", "b")
+    found = bench.status_of("PodDisruptionBudget", "b")
     assert (found["expectedPods"], found["currentHealthy"] - found["desiredHealthy"]) in {(3, 0), (3, 1)}
     assert found["disruptionsAllowed"] == max(0, found["currentHealthy"] - 2)
 
 
 def test_the_scheduler_gets_deltas_of_namespaces_quotas_and_budgets() -> None:
-    bench = Workbench()
+    bench = LimitBench()
     bench.create("Namespace", "lab", metadata={"labels": {"team": "a"}})
     quota(bench, cpu="10")
     bench.create("PodDisruptionBudget", "b", spec={"selector": {"matchLabels": APP}})

@@ -61,71 +61,38 @@ def test_pods_come_in_order_of_their_creation() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("name", "annotations", "resources"),
-    [
-        pytest.param(
-            "pod-1",
-            {
-                "scheduling.volcano.sh/queue-name": "ls",
-                "simulation.capcard-sched.io/duration": "490s",
-                "volcano.sh/card.name": "G2|T4|P100",
-            },
-            {
-                "requests": {"cpu": "12000m", "memory": "16384Mi", "nvidia.com/gpu": "1"},
-                "limits": {"nvidia.com/gpu": "1"},
-            },
-            id="no model named: any, the most numerous first",
-        ),
-        pytest.param(
-            "pod-2",
-            {
-                "scheduling.volcano.sh/queue-name": "ls",
-                "simulation.capcard-sched.io/duration": "300s",
-                "simulation.capcard-sched.io/exit-code": "1",
-                "volcano.sh/card.name": "P100",
-            },
-            {
-                "requests": {"cpu": "6000m", "memory": "12288Mi", "nvidia.com/gpu": "1"},
-                "limits": {"nvidia.com/gpu": "1"},
-            },
-            id="part of a card becomes a whole one, failure stays failure",
-        ),
-        pytest.param(
-            "pod-4",
-            {"scheduling.volcano.sh/queue-name": "be", "simulation.capcard-sched.io/duration": "1s"},
-            {"requests": {"cpu": "4000m", "memory": "8192Mi"}},
-            id="no card, over in an instant: runs one second",
-        ),
-        pytest.param(
-            "pod-5",
-            {
-                "scheduling.volcano.sh/queue-name": "be",
-                "simulation.capcard-sched.io/duration": "300s",
-                "volcano.sh/card.name": "P100|T4",
-            },
-            {
-                "requests": {"cpu": "8000m", "memory": "65536Mi", "nvidia.com/gpu": "2"},
-                "limits": {"nvidia.com/gpu": "2"},
-            },
-            id="repeated models collapse, never scheduled: runs as long as it existed",
-        ),
-        pytest.param(
-            "pod-6",
-            {"scheduling.volcano.sh/queue-name": "be", "volcano.sh/card.name": "G2"},
-            {
-                "requests": {"cpu": "8000m", "memory": "65536Mi", "nvidia.com/gpu": "1"},
-                "limits": {"nvidia.com/gpu": "1"},
-            },
-            id="never deleted: runs on",
-        ),
-    ],
-)
-def test_a_row_becomes_a_pod(name: str, annotations: dict[str, str], resources: dict[str, object]) -> None:
+#: Name, meaning, then queue, duration, exit code, card, and cpu, memory and cards requested.
+ROWS = [
+    ("pod-1", "no model named: any, the most numerous first",
+     "ls", "490s", "", "G2|T4|P100", "12000m", "16384Mi", "1"),
+    ("pod-2", "part of a card becomes a whole one, failure stays failure",
+     "ls", "300s", "1", "P100", "6000m", "12288Mi", "1"),
+    ("pod-4", "no card, over in an instant: runs one second", "be", "1s", "", "", "4000m", "8192Mi", ""),
+    ("pod-5", "repeated models collapse, never scheduled: runs as long as it existed",
+     "be", "300s", "", "P100|T4", "8000m", "65536Mi", "2"),
+    ("pod-6", "never deleted: runs on", "be", "", "", "G2", "8000m", "65536Mi", "1"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name, row", [pytest.param(row[0], row[2:], id=row[1]) for row in ROWS])
+def test_a_row_becomes_a_pod(name: str, row: tuple[str, ...]) -> None:
+    queue, duration, code, card, cpu, memory, cards = row
+    notes = {
+        "scheduling.volcano.sh/queue-name": queue,
+        "simulation.capcard-sched.io/duration": duration,
+        "simulation.capcard-sched.io/exit-code": code,
+        "volcano.sh/card.name": card,
+    }
+    limits = {"nvidia.com/gpu": cards} if cards else {}
+    resources = {"requests": {"cpu": cpu, "memory": memory, **limits}, **({"limits": limits} if cards else {})}
     assert pod(name)["create"] == {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": name, "namespace": "default", "annotations": annotations},
+        "metadata": {
+            "name": name,
+            "namespace": "default",
+            "annotations": {key: note for key, note in notes.items() if note},
+        },
         "spec": {
             "schedulerName": "capcard-sched",
             "restartPolicy": "Never",
@@ -135,27 +102,16 @@ def test_a_row_becomes_a_pod(name: str, annotations: dict[str, str], resources: 
 
 
 @pytest.mark.parametrize(
-    ("share", "expected"),
+    "share, of_ls",
     [
-        pytest.param(
-            1.0,
-            {"be": {"G2": 1, "P100": 2, "T4": 0}, "ls": {"G2": 1, "P100": 2, "T4": 0}},
-            id="the whole peak",
-        ),
-        pytest.param(
-            0.5,
-            {"be": {"G2": 1, "P100": 2, "T4": 0}, "ls": {"G2": 1, "P100": 1, "T4": 0}},
-            id="half of it, rounded down, beside the largest pod",
-        ),
-        pytest.param(
-            50.0,
-            {"be": {"G2": 1, "P100": 2, "T4": 0}, "ls": {"G2": 1, "P100": 2, "T4": 0}},
-            id="never more than the cluster has",
-        ),
+        pytest.param(1.0, 2, id="the whole peak"),
+        pytest.param(0.5, 1, id="half of it, rounded down, beside the largest pod"),
+        pytest.param(50.0, 2, id="never more than the cluster has"),
     ],
 )
-def test_quotas_are_a_share_of_the_undisturbed_peak(share: float, expected: dict[str, dict[str, int]]) -> None:
-    assert quotas(scenario(share)) == expected
+def test_quotas_are_a_share_of_the_undisturbed_peak(share: float, of_ls: int) -> None:
+    be = {"G2": 1, "P100": 2, "T4": 0}
+    assert quotas(scenario(share)) == {"be": be, "ls": {**be, "P100": of_ls}}
 
 
 # --- shared cards ---------------------------------------------------------------------------------------------------
@@ -196,15 +152,9 @@ def test_a_pod_keeps_its_part_of_a_card(name: str, types: str | None, limits: tu
     notes, resources = found["metadata"]["annotations"], found["spec"]["containers"][0]["resources"]
     assert notes.get("nvidia.com/use-gputype") == types
     assert "volcano.sh/card.name" not in notes
-    assert resources.get("limits") == (
-        None
-        if limits is None
-        else {
-            "volcano.sh/vgpu-number": str(limits[0]),
-            "volcano.sh/vgpu-cores": str(limits[1]),
-            "volcano.sh/vgpu-memory-percentage": str(limits[1]),
-        }
-    )
+    names = ("number", "cores", "memory-percentage")
+    expected = limits and {f"volcano.sh/vgpu-{name}": str(limits[name != "number"]) for name in names}
+    assert resources.get("limits") == expected
 
 
 def test_a_part_is_rounded_up_to_percent() -> None:

@@ -21,7 +21,7 @@ from capcard_sched.model.intents import (
     UpdateQueueStatus,
 )
 from capcard_sched.model.objects import PodGroupCondition, PodObject
-from capcard_sched.simulation.manifests import as_list, to_json, to_yaml
+from capcard_sched.simulation.manifests import as_list, to_json
 from capcard_sched.simulation.run import SimulationOptions, SimulationOutcome, simulate
 from capcard_sched.simulation.scenario import InputError
 from capcard_sched.simulation.scenario_reader import load_scenario
@@ -341,23 +341,6 @@ def test_equal_events_are_counted_and_different_ones_kept_apart() -> None:
     assert events["q.0000000000000004"]["metadata"]["namespace"] == "default"
 
 
-CONFLICTS = [
-    (
-        "patch",
-        {"at": "3s", "patch": {**REF, "spec": {}}},
-        "patch Pod default/a: the object does not exist at 3s",
-    ),
-    ("delete", {"at": "1m30s", "delete": REF}, "delete Pod default/a: the object does not exist at 1m30s"),
-]
-
-
-@pytest.mark.parametrize("verb, operation, message", [pytest.param(*case, id=case[0]) for case in CONFLICTS])
-def test_an_impossible_operation_is_named(verb: str, operation: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError) as caught:
-        run(Scripted(nothing), timeline(operation))
-    assert str(caught.value) == f"-: document 1: Scenario: spec.operations[0].{verb}: {message}"
-
-
 def test_creating_an_object_that_a_controller_made_is_named() -> None:
     with pytest.raises(InputError, match="create Pod default/a: the object already exists at 2s"):
         run(Scripted(nothing), pod(), timeline({"at": "2s", "create": pod()}))
@@ -375,27 +358,12 @@ def test_deleting_a_missing_object_is_only_a_warning() -> None:
     )
 
 
-def test_a_patch_that_spoils_an_object_is_refused_when_it_happens() -> None:
-    patch = {**REF, "spec": {"containers": []}}
-    with pytest.raises(InputError, match=r"patch Pod default/a: spec.containers: is required"):
-        run(Scripted(nothing), pod(), timeline({"at": "1s", "patch": patch}))
-
-
 def test_the_same_cluster_in_another_order_gives_the_same_bytes() -> None:
     documents = [NODE, *(pod(f"p-{i}") for i in range(4)), {**NODE, "metadata": {"name": "n0"}}]
     outputs = {
         to_json(as_list(run(Scripted(bind_everything()), *order).store)) for order in (documents, documents[::-1])
     }
     assert len(outputs) == 1
-
-
-def test_yaml_output_has_no_anchors_and_equals_the_json() -> None:
-    import yaml
-
-    document = as_list(run(Scripted(bind_everything()), NODE, pod()).store)
-    text = to_yaml(document)
-    assert "&id" not in text
-    assert yaml.safe_load(text) == json.loads(to_json(document))
 
 
 def test_missing_priority_classes_are_reported() -> None:

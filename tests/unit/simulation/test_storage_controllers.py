@@ -6,28 +6,19 @@ from typing import Any
 
 import pytest
 
-from capcard_sched.simulation.cluster import SimulatedCluster
 from capcard_sched.simulation.workloads.volumes import give_volume, volume_refusal
+from tests.unit.controllers.bench import ClusterBench
 
-CLUSTER_SCOPED = ("Node", "PersistentVolume", "StorageClass")
 
-
-class Workbench:
-    """A settled cluster with a node in a zone."""
+class StorageBench(ClusterBench):
+    """A cluster with a node in a zone, and classes of each kind."""
 
     def __init__(self) -> None:
-        self.cluster = SimulatedCluster(("ours",), "default")
-        self.store = self.cluster.store
-        self.create("Node", "n1", metadata={"labels": {"topology.kubernetes.io/zone": "a"}})
+        super().__init__()
+        self.patch("Node", "n1", {"metadata": {"labels": {"topology.kubernetes.io/zone": "a"}}})
         self.create("StorageClass", "waits", provisioner="x", volumeBindingMode="WaitForFirstConsumer")
         self.create("StorageClass", "now", provisioner="x")
         self.create("StorageClass", "hand", provisioner="kubernetes.io/no-provisioner")
-
-    def create(self, kind: str, name: str, **fields: Any) -> None:
-        api = "storage.k8s.io/v1" if kind == "StorageClass" else "v1"
-        metadata = {"name": name, **fields.pop("metadata", {})}
-        self.store.create(kind, {"apiVersion": api, "kind": kind, "metadata": metadata, **fields})
-        self.cluster.settle()
 
     def claim(self, name: str, storage_class: str | None, **spec: Any) -> None:
         body = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}, **spec}
@@ -39,11 +30,6 @@ class Workbench:
         body = {"capacity": {"storage": size}, "accessModes": ["ReadWriteOnce"], "storageClassName": storage_class}
         self.create("PersistentVolume", name, spec={**body, **spec})
 
-    def get(self, kind: str, name: str) -> dict[str, Any]:
-        found = self.store.get(kind, "" if kind in CLUSTER_SCOPED else "default", name)
-        assert found is not None, (kind, name)
-        return found
-
     def held(self, claim: str) -> str:
         found = self.get("PersistentVolumeClaim", claim)
         return str(found["spec"].get("volumeName", "")) if found["status"]["phase"] == "Bound" else ""
@@ -52,13 +38,9 @@ class Workbench:
         give_volume(self.store, "default", claim, volume, "n1")
         self.cluster.settle()
 
-    def delete(self, claim: str) -> None:
-        self.store.delete("PersistentVolumeClaim", "default", claim)
-        self.cluster.settle()
-
 
 def test_an_immediate_claim_takes_the_smallest_volume_that_will_do() -> None:
-    bench = Workbench()
+    bench = StorageBench()
     for name, size in (("large", "9Gi"), ("fits", "2Gi"), ("small", "1Mi")):
         bench.volume(name, "hand", size)
     bench.volume("other", "now")
@@ -69,7 +51,7 @@ def test_an_immediate_claim_takes_the_smallest_volume_that_will_do() -> None:
 
 
 def test_an_immediate_claim_waits_for_a_volume_or_for_its_class() -> None:
-    bench = Workbench()
+    bench = StorageBench()
     bench.claim("data", "hand")
     bench.claim("late", "later")
     assert (bench.held("data"), bench.held("late")) == ("", "")
@@ -80,7 +62,7 @@ def test_an_immediate_claim_waits_for_a_volume_or_for_its_class() -> None:
 
 
 def test_a_claim_names_its_volume_or_is_named_by_it() -> None:
-    bench = Workbench()
+    bench = StorageBench()
     bench.volume("first", "hand")
     bench.volume("second", "hand")
     bench.volume("kept", "waits", claimRef={"namespace": "default", "name": "awaited"})
@@ -91,7 +73,7 @@ def test_a_claim_names_its_volume_or_is_named_by_it() -> None:
 
 
 def test_a_claim_without_a_class_gets_the_default_class_of_its_time() -> None:
-    bench = Workbench()
+    bench = StorageBench()
     bench.claim("before", None)
     notes = {"annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}
     bench.create("StorageClass", "usual", provisioner="x", metadata=notes)
@@ -106,7 +88,7 @@ def test_a_claim_without_a_class_gets_the_default_class_of_its_time() -> None:
 
 
 def test_a_claim_that_waits_is_bound_as_the_scheduler_chose() -> None:
-    bench = Workbench()
+    bench = StorageBench()
     bench.volume("pv", "waits")
     bench.volume("better", "waits", "2Gi")
     bench.claim("chosen", "waits")
@@ -123,7 +105,7 @@ def test_a_claim_that_waits_is_bound_as_the_scheduler_chose() -> None:
 
 
 def test_a_volume_for_many_nodes_is_made_without_a_zone() -> None:
-    bench = Workbench()
+    bench = StorageBench()
     bench.claim("made", "waits", accessModes=["ReadWriteMany"])
     bench.give("made", "")
     assert "nodeAffinity" not in bench.get("PersistentVolume", bench.held("made"))["spec"]
@@ -141,7 +123,7 @@ def test_a_volume_for_many_nodes_is_made_without_a_zone() -> None:
     ],
 )
 def test_reasons_of_refused_bindings(claim: str, volume: str, refusal: str) -> None:
-    bench = Workbench()
+    bench = StorageBench()
     bench.volume("taken", "waits")
     bench.volume("pv", "waits")
     bench.claim("mine", "waits")
@@ -151,13 +133,13 @@ def test_reasons_of_refused_bindings(claim: str, volume: str, refusal: str) -> N
 
 
 def test_volume_phases_after_deletion_of_the_claim() -> None:
-    bench = Workbench()
+    bench = StorageBench()
     bench.volume("kept", "hand")
     bench.claim("by-hand", "hand")
     bench.claim("on-demand", "now")
     made = bench.held("on-demand")
-    bench.delete("by-hand")
-    bench.delete("on-demand")
+    bench.delete("PersistentVolumeClaim", "by-hand")
+    bench.delete("PersistentVolumeClaim", "on-demand")
     assert bench.get("PersistentVolume", "kept")["status"]["phase"] == "Released"
     assert bench.store.get("PersistentVolume", "", made) is None
     bench.claim("again", "hand")

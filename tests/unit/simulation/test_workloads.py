@@ -7,57 +7,9 @@ from typing import Any
 import pytest
 
 from capcard_sched.controllers.quota_usage import quota_usage
-from capcard_sched.simulation.clock import SECOND
-from capcard_sched.simulation.cluster import SimulatedCluster
+from tests.unit.controllers.bench import ClusterBench
 
 POD_SPEC = {"schedulerName": "ours", "containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}]}
-
-
-class Workbench:
-    """A settled cluster with one node; `bind` plays the scheduler."""
-
-    def __init__(self) -> None:
-        self.cluster = SimulatedCluster(("ours",), "default")
-        self.store = self.cluster.store
-        self.create("Node", "n1", status={"allocatable": {"cpu": "64"}})
-
-    def create(self, kind: str, name: str, **fields: Any) -> dict[str, Any]:
-        metadata = {"name": name, **fields.pop("metadata", {})}
-        self.store.create(kind, {"apiVersion": "v1", "kind": kind, "metadata": metadata, **fields})
-        self.cluster.settle()
-        return self.get(kind, name)
-
-    def get(self, kind: str, name: str) -> dict[str, Any]:
-        found = self.store.get(kind, "" if kind in ("Node", "PriorityClass") else "default", name)
-        assert found is not None, (kind, name)
-        return found
-
-    def all(self, kind: str) -> list[dict[str, Any]]:
-        return list(self.store.list(kind))
-
-    def names(self, kind: str) -> list[str]:
-        return [obj["metadata"]["name"] for obj in self.all(kind)]
-
-    def patch(self, kind: str, name: str, patch: dict[str, Any]) -> None:
-        self.store.patch(kind, "default", name, patch)
-        self.cluster.settle()
-
-    def delete(self, kind: str, name: str) -> None:
-        self.store.delete(kind, "default", name)
-        self.cluster.settle()
-
-    def bind(self) -> None:
-        for pod in self.all("Pod"):
-            if not pod["spec"].get("nodeName"):
-                self.store.patch("Pod", "default", pod["metadata"]["name"], {"spec": {"nodeName": "n1"}})
-        self.cluster.settle()
-
-    def wait(self, seconds: int) -> None:
-        until = self.cluster.clock.now + seconds * SECOND
-        while (due := self.cluster.clock.next_due()) is not None and due <= until:
-            self.cluster.clock.fire_next()
-            self.cluster.settle()
-        self.cluster.clock.now = until
 
 
 def deployment(replicas: int, image: str = "one", **spec: Any) -> dict[str, Any]:
@@ -65,14 +17,14 @@ def deployment(replicas: int, image: str = "one", **spec: Any) -> dict[str, Any]
     return {"replicas": replicas, "template": {"metadata": {"labels": {"app": "x"}}, "spec": pod_spec}, **spec}
 
 
-def images(bench: Workbench, *, live: bool = True) -> list[str]:
+def images(bench: ClusterBench, *, live: bool = True) -> list[str]:
     pods = [pod for pod in bench.all("Pod") if not live or not pod["metadata"].get("deletionTimestamp")]
     return sorted(pod["spec"]["containers"][0]["image"] for pod in pods)
 
 
 def test_a_rolling_update_surges_and_keeps_enough_pods_ready() -> None:
-    bench = Workbench()
-    bench.create("Deployment", "d", apiVersion="apps/v1", spec=deployment(4))
+    bench = ClusterBench()
+    bench.create("Deployment", "d", spec=deployment(4))
     bench.bind()
     bench.patch("Deployment", "d", {"spec": deployment(4, "two")})
     # 25% of 4: one pod more, one ready pod fewer.
@@ -90,9 +42,9 @@ def test_a_rolling_update_surges_and_keeps_enough_pods_ready() -> None:
 
 
 def test_recreate_waits_for_the_last_old_pod() -> None:
-    bench = Workbench()
+    bench = ClusterBench()
     strategy: dict[str, Any] = {"strategy": {"type": "Recreate"}}
-    bench.create("Deployment", "d", apiVersion="apps/v1", spec=deployment(2, **strategy))
+    bench.create("Deployment", "d", spec=deployment(2, **strategy))
     bench.bind()
     bench.patch("Deployment", "d", {"spec": deployment(2, "two", **strategy)})
     assert images(bench) == []
@@ -103,20 +55,19 @@ def test_recreate_waits_for_the_last_old_pod() -> None:
 
 
 def test_a_shrinking_set_gives_up_pods_without_a_node_first_then_the_youngest() -> None:
-    bench = Workbench()
-    bench.create("Deployment", "d", apiVersion="apps/v1", spec=deployment(2))
+    bench = ClusterBench()
+    bench.create("Deployment", "d", spec=deployment(2))
     bench.bind()
-    first, second = bench.names("Pod")
+    first, second = (pod["metadata"]["name"] for pod in bench.all("Pod"))
     bench.patch("Deployment", "d", {"spec": {"replicas": 3}})
     bench.patch("Deployment", "d", {"spec": {"replicas": 2}})
-    assert bench.names("Pod") == [first, second]
+    assert bench.names("Pod") == sorted([first, second])
     bench.patch("Deployment", "d", {"spec": {"replicas": 1}})
-    leaving = [pod["metadata"]["name"] for pod in bench.all("Pod") if pod["metadata"].get("deletionTimestamp")]
-    assert leaving == [second]
+    assert bench.live() == [first]
 
 
 def test_a_set_replaces_pods_that_ended_and_adopts_orphans_that_match() -> None:
-    bench = Workbench()
+    bench = ClusterBench()
     orphan = {"labels": {"app": "x"}}
     bench.create("Pod", "orphan", metadata=orphan, spec={**POD_SPEC, "nodeName": "n1"})
     spec = {
@@ -124,7 +75,7 @@ def test_a_set_replaces_pods_that_ended_and_adopts_orphans_that_match() -> None:
         "selector": {"matchLabels": {"app": "x"}},
         "template": {"metadata": orphan, "spec": POD_SPEC},
     }
-    bench.create("ReplicaSet", "rs", apiVersion="apps/v1", spec=spec)
+    bench.create("ReplicaSet", "rs", spec=spec)
     assert len(bench.names("Pod")) == 2
     assert bench.get("Pod", "orphan")["metadata"]["ownerReferences"][0]["name"] == "rs"
     bench.patch("Pod", "orphan", {"status": {"phase": "Failed"}})
@@ -132,72 +83,21 @@ def test_a_set_replaces_pods_that_ended_and_adopts_orphans_that_match() -> None:
 
 
 def test_a_parallel_stateful_set_does_not_wait_and_is_updated_from_the_end() -> None:
-    bench = Workbench()
+    bench = ClusterBench()
     spec = deployment(3, podManagementPolicy="Parallel")
-    bench.create("StatefulSet", "s", apiVersion="apps/v1", spec=spec)
+    bench.create("StatefulSet", "s", spec=spec)
     assert bench.names("Pod") == ["s-0", "s-1", "s-2"]
     bench.bind()
     bench.patch("StatefulSet", "s", {"spec": deployment(3, "two")})
-    leaving = [pod["metadata"]["name"] for pod in bench.all("Pod") if pod["metadata"].get("deletionTimestamp")]
-    assert leaving == ["s-2"]
+    assert bench.live() == ["s-0", "s-1"]
     for _ in range(3):
         bench.wait(30)
         bench.bind()
     assert images(bench) == ["two"] * 3
 
 
-MINIMUMS = [("3", 3), ("9", 4), ("x", 1), ("-1", 1), ("1.5", 1), ("", 1)]
-
-
-@pytest.mark.parametrize("written, minimum", MINIMUMS)
-def test_the_annotated_gang_size_counts_up_to_the_replicas(written: str, minimum: int) -> None:
-    bench = Workbench()
-    metadata = {"annotations": {"scheduling.volcano.sh/group-min-member": written}}
-    spec = {"replicas": 4, "template": {"spec": POD_SPEC}}
-    bench.create("ReplicaSet", "rs", apiVersion="apps/v1", metadata=metadata, spec=spec)
-    (group,) = bench.all("PodGroup")
-    assert group["spec"]["minMember"] == minimum
-    assert group["spec"]["minResources"]["cpu"] == str(minimum)
-    bench.patch("ReplicaSet", "rs", {"spec": {"replicas": 2}})
-    assert bench.all("PodGroup")[0]["spec"]["minMember"] == min(minimum, 2)
-
-
-def test_group_annotations_come_from_the_owner_and_a_few_from_the_pod() -> None:
-    bench = Workbench()
-    of_owner = {"volcano.sh/card.request": '{"A": 1}', "volcano.sh/preemptable": "true", "example.com/x": "y"}
-    of_pod = {"volcano.sh/preemptable": "false", "volcano.sh/service.type": "training", "volcano.sh/card.name": "A"}
-    spec = {"replicas": 1, "template": {"metadata": {"annotations": of_pod}, "spec": POD_SPEC}}
-    bench.create("ReplicaSet", "rs", apiVersion="apps/v1", metadata={"annotations": of_owner}, spec=spec)
-    assert inherited(bench.all("PodGroup")[0]) == {
-        "volcano.sh/card.request": '{"A": 1}',
-        "volcano.sh/preemptable": "false",
-        "volcano.sh/service.type": "training",
-    }
-
-
-def inherited(group: dict[str, Any]) -> dict[str, str]:
-    """Annotations of a PodGroup without the record of the keys that were copied, which must name them all."""
-    notes = dict(group["metadata"]["annotations"])
-    assert notes.pop("capcard-sched.io/inherited-keys").split(",") == sorted(notes)
-    return notes
-
-
-UNGROUPED = [
-    pytest.param({"annotations": {"scheduling.k8s.io/group-name": "g"}}, {}, id="names a group"),
-    pytest.param({"annotations": {"scheduling.volcano.sh/group-name": "g"}}, {}, id="names a group by the other key"),
-    pytest.param({}, {"schedulerName": "other"}, id="is another scheduler's"),
-]
-
-
-@pytest.mark.parametrize("metadata, spec", UNGROUPED)
-def test_some_pods_get_no_group(metadata: dict[str, Any], spec: dict[str, Any]) -> None:
-    bench = Workbench()
-    bench.create("Pod", "a", metadata=metadata, spec={**POD_SPEC, **spec})
-    assert bench.all("PodGroup") == []
-
-
 def test_pods_of_an_owner_we_do_not_run_share_a_group_named_after_it() -> None:
-    bench = Workbench()
+    bench = ClusterBench()
     owners = [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "ds", "uid": "u", "controller": True}]
     bench.create(
         "DaemonSet.apps/v1", "ds", metadata={"uid": "u", "namespace": "default", "annotations": {"volcano.sh/x": "1"}}
@@ -205,15 +105,16 @@ def test_pods_of_an_owner_we_do_not_run_share_a_group_named_after_it() -> None:
     for name in "ab":
         bench.create("Pod", name, metadata={"ownerReferences": owners}, spec=POD_SPEC)
     assert bench.names("PodGroup") == ["podgroup-u"]
-    assert inherited(bench.all("PodGroup")[0]) == {"volcano.sh/x": "1"}
+    notes = bench.all("PodGroup")[0]["metadata"]["annotations"]
+    assert notes == {"volcano.sh/x": "1", "capcard-sched.io/inherited-keys": "volcano.sh/x"}
 
 
 def test_an_orphaned_job_member_of_the_start_belongs_to_its_job_and_is_not_made_again() -> None:
-    bench = Workbench()
+    bench = ClusterBench()
     member = {"annotations": {"volcano.sh/job-name": "j", "volcano.sh/task-spec": "t"}}
     bench.create("Pod", "j-t-0", metadata=member, spec={**POD_SPEC, "nodeName": "n1"}, status={"phase": "Running"})
     tasks = [{"name": "t", "replicas": 1, "template": {"spec": POD_SPEC}}]
-    bench.create("Job", "j", apiVersion="batch.volcano.sh/v1alpha1", spec={"tasks": tasks})
+    bench.create("Job", "j", spec={"tasks": tasks})
     assert bench.get("Pod", "j-t-0")["metadata"]["ownerReferences"][0]["name"] == "j"
     assert bench.get("Job", "j")["status"]["state"]["phase"] == "Running"
 
@@ -233,18 +134,18 @@ PREEMPTABLE = "volcano.sh/preemptable"
 def test_preemptable_of_a_job_reaches_pods_whose_template_sets_none(
     template: dict[str, Any], annotation: str | None, label: str | None
 ) -> None:
-    bench = Workbench()
+    bench = ClusterBench()
     of_job = {"annotations": {PREEMPTABLE: "true"}, "labels": {PREEMPTABLE: "true"}}
     tasks = [{"name": "t", "replicas": 1, "template": {"metadata": template, "spec": POD_SPEC}}]
-    bench.create("Job", "j", apiVersion="batch.volcano.sh/v1alpha1", metadata=of_job, spec={"tasks": tasks})
-    bench.patch("PodGroup", bench.names("PodGroup")[0], {"status": {"phase": "Inqueue"}})
+    bench.create("Job", "j", metadata=of_job, spec={"tasks": tasks})
+    bench.admit()
     metadata = bench.get("Pod", "j-t-0")["metadata"]
     assert metadata["annotations"].get(PREEMPTABLE) == annotation
     assert metadata["labels"].get(PREEMPTABLE) == label
 
 
 def test_min_resources_take_the_important_tasks_first() -> None:
-    bench = Workbench()
+    bench = ClusterBench()
     bench.create("PriorityClass", "high", value=10)
     tasks = [
         {"name": "low", "replicas": 2, "template": {"spec": POD_SPEC}},
@@ -256,7 +157,7 @@ def test_min_resources_take_the_important_tasks_first() -> None:
             },
         },
     ]
-    bench.create("Job", "j", apiVersion="batch.volcano.sh/v1alpha1", spec={"minAvailable": 3, "tasks": tasks})
+    bench.create("Job", "j", spec={"minAvailable": 3, "tasks": tasks})
     resources = bench.all("PodGroup")[0]["spec"]["minResources"]
     assert resources == {
         "count/pods": "3",
@@ -290,7 +191,7 @@ def test_quota_usage_adds_containers_sidecars_and_overhead_and_takes_the_init_pe
 
 
 def test_a_pod_waits_for_a_node_that_is_not_there_yet() -> None:
-    bench = Workbench()
+    bench = ClusterBench()
     bench.create("Pod", "a", spec={**POD_SPEC, "nodeName": "n2"})
     assert bench.get("Pod", "a")["status"]["phase"] == "Pending"
     bench.create("Node", "n2")
@@ -298,7 +199,7 @@ def test_a_pod_waits_for_a_node_that_is_not_there_yet() -> None:
 
 
 def test_a_pod_that_is_deleted_while_it_runs_does_not_end_first() -> None:
-    bench = Workbench()
+    bench = ClusterBench()
     metadata = {"annotations": {"simulation.capcard-sched.io/duration": "10s"}}
     bench.create("Pod", "a", metadata=metadata, spec={**POD_SPEC, "nodeName": "n1"})
     bench.wait(5)
@@ -311,18 +212,17 @@ def test_a_pod_that_is_deleted_while_it_runs_does_not_end_first() -> None:
 
 
 def test_taints_of_the_user_stay_when_ours_go() -> None:
-    bench = Workbench()
+    bench = ClusterBench()
     theirs = [{"key": "node.kubernetes.io/not-ready", "effect": "NoExecute"}, {"key": "x", "effect": "NoSchedule"}]
     node = bench.create("Node", "n2", spec={"taints": theirs, "unschedulable": True})
     ours = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
     assert node["spec"]["taints"] == [*theirs, ours]
-    bench.store.patch("Node", "", "n2", {"spec": {"unschedulable": None}})
-    bench.cluster.settle()
+    bench.patch("Node", "n2", {"spec": {"unschedulable": None}})
     assert bench.get("Node", "n2")["spec"]["taints"] == theirs
 
 
 def test_an_object_with_two_owners_goes_with_the_last() -> None:
-    bench = Workbench()
+    bench = ClusterBench()
     for name in "ab":
         bench.create("ConfigMap", name, metadata={"uid": name})
     owners = [{"kind": "ConfigMap", "name": name, "uid": name} for name in "ab"]
