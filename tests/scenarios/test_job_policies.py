@@ -5,80 +5,24 @@ The Job has two pods of a task `a`, to which it happens after 10 s, and one of a
 
 from __future__ import annotations
 
+import json
 from typing import Any, NamedTuple
 
 import pytest
 
+from tests.scenarios.notation import objects_of
 from tests.scenarios.test_scenarios import run
 
 Manifest = dict[str, Any]
-CARD = "NVIDIA-H200"
-NODE: Manifest = {
-    "apiVersion": "v1",
-    "kind": "Node",
-    "metadata": {
-        "name": "n1",
-        "labels": {
-            "nvidia.com/gpu.product": CARD,
-            "nvidia.com/gpu.count": "8",
-            "nvidia.com/gpu.memory": "143771",
-        },
-    },
-    "status": {"allocatable": {"cpu": "64", "memory": "256Gi", "pods": "110", "nvidia.com/gpu": "8"}},
-}
-PLAIN = """
-actions: "enqueue, allocate"
-tiers:
-- plugins: [{name: priority}, {name: gang}]
-- plugins: [{name: predicates}, {name: nodeorder}]
-"""
-TIDE = """
-actions: "enqueue, allocate, backfill, reclaim"
-tiers:
-- plugins: [{name: priority}, {name: gang, enableReclaimable: false}, {name: conformance, enableReclaimable: false}]
-- plugins:
-  - name: predicates
-  - name: capacity-card
-    arguments: {podOwnerReferenceToServiceType: {ReplicaSet: inference, Job: training}%s}
-  - name: nodeorder
-"""
-
-
-def _template(cards: int = 0, **spec: Any) -> Manifest:
-    resources: Manifest = {"requests": {"cpu": "1"}}
-    if cards:
-        resources["limits"] = {"nvidia.com/gpu": cards}
-    return {
-        "metadata": {"annotations": {"volcano.sh/card.name": CARD} if cards else {}},
-        "spec": {"terminationGracePeriodSeconds": 3, "containers": [{"name": "main", "resources": resources}], **spec},
-    }
-
-
-def _job(
-    policies: list[Manifest], *, task_policies: list[Manifest] | None = None, task: Manifest | None = None
-) -> Manifest:
-    """A Job of two tasks; `task_policies` and `task` (more fields) are those of task `a`."""
-    a: Manifest = {"name": "a", "replicas": 2, "template": _template(), "policies": task_policies or [], **(task or {})}
-    tasks = [a, {"name": "b", "replicas": 1, "template": _template()}]
-    metadata = {"name": "j"}
-    spec = {"policies": policies, "tasks": tasks}
-    return {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "metadata": metadata, "spec": spec}
-
-
-def _pod(name: str, **more: Any) -> Manifest:
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, **more}
-
-
-def _restarted(times: int) -> Manifest:
-    return {"status": {"containerStatuses": [{"name": "main", "restartCount": times}]}}
-
-
-#: Changes at 10 s, as operations of a Scenario.
-HAPPENINGS: dict[str, list[Manifest]] = {
-    "PodEvicted": [{"delete": _pod("j-a-0")}],
-    "PodFailed": [{"patch": _pod("j-a-0", status={"phase": "Failed"})}],
-    "TaskCompleted": [{"patch": _pod(f"j-a-{index}", status={"phase": "Succeeded"})} for index in range(2)],
-    "TaskFailed": [{"patch": _pod("j-a-0", **_restarted(3))}],
+NODE = "node n1 8*NVIDIA-H200 cpu=64 memory=256Gi\n"
+PLAIN = ["enqueue, allocate", ["priority", "gang"], ["predicates", "nodeorder"]]
+TEMPLATE = "cpu=1 terminationGracePeriodSeconds=3"
+#: Changes at 10 s.
+HAPPENINGS = {
+    "PodEvicted": ["10s delete Pod j-a-0"],
+    "PodFailed": ["10s patch Pod j-a-0 {status: {phase: Failed}}"],
+    "TaskCompleted": [f"10s patch Pod j-a-{index} {{status: {{phase: Succeeded}}}}" for index in range(2)],
+    "TaskFailed": ["10s patch Pod j-a-0 {status: {containerStatuses: [{name: main, restartCount: 3}]}}"],
 }
 
 
@@ -94,13 +38,14 @@ class Seen(NamedTuple):
     groups: int
 
 
-def _happen(job: Manifest, operations: list[Manifest], until: str) -> Seen:
-    scenario: Manifest = {
-        "apiVersion": "simulation.capcard-sched.io/v1alpha1",
-        "kind": "Scenario",
-        "spec": {"operations": [{"at": "10s", **each} for each in operations]},
-    }
-    items = run([NODE, job, scenario], {"conf": PLAIN}, until)
+def _objects(policies: Any, operations: list[str], until: str, task: str = "") -> list[Any]:
+    """All objects some time after it happened; `policies` are those of the Job, `task` has more fields of task `a`."""
+    job = f"job j policies={json.dumps(policies)} + a*2 {TEMPLATE} {task} + b {TEMPLATE}"
+    return run(objects_of({"cluster": NODE + job, "operations": operations}), {"conf": PLAIN}, until)
+
+
+def _happen(policies: Any, operations: list[str], until: str = "60s", task: str = "") -> Seen:
+    items = _objects(policies, operations, until, task)
     found = next(item for item in items if item["kind"] == "Job")
     pods = {item["metadata"]["name"]: item for item in items if item["kind"] == "Pod"}
     phases = {name: item["status"].get("phase") for name, item in pods.items()}
@@ -135,10 +80,10 @@ OUTCOMES: dict[str, tuple[str, dict[str, bool]]] = {
 @pytest.mark.parametrize("event", HAPPENINGS)
 def test_an_event_has_the_outcome_of_its_policy(event: str, action: str, level: str) -> None:
     policies = [{"event": event, "action": action}]
-    job = _job(policies) if level == "job" else _job([], task_policies=policies)
+    task = f"policies={json.dumps(policies)}" if level == "task" else ""
+    seen = _happen([] if task else policies, HAPPENINGS[event], task=task)
     phase, running = OUTCOMES[action]
     restarts = action.startswith("Restart")
-    seen = _happen(job, HAPPENINGS[event], "60s")
     assert seen == Seen(phase, int(restarts), running, [] if restarts else KEPT[event], int(restarts))
 
 
@@ -152,18 +97,20 @@ def test_an_event_has_the_outcome_of_its_policy(event: str, action: str, level: 
     ids=["any event", "one of several", "another one"],
 )
 def test_a_policy_is_found_by_its_event(policies: list[Manifest], phase: str) -> None:
-    assert _happen(_job(policies), HAPPENINGS["PodEvicted"], "60s").phase == phase
+    assert _happen(policies, HAPPENINGS["PodEvicted"]).phase == phase
+
+
+ABORT = [{"event": "PodEvicted", "action": "AbortJob"}]
 
 
 def test_a_task_policy_overrides_the_job_policy() -> None:
-    job = _job([{"event": "PodEvicted", "action": "AbortJob"}], task_policies=[{"event": "*", "action": "RestartTask"}])
-    assert _happen(job, HAPPENINGS["PodEvicted"], "60s").running == {**ALL_NEW, "j-b-0": False}
-    assert _happen(job, [{"delete": _pod("j-b-0")}], "60s").phase == "Aborted"
+    task = 'policies=[{event: "*", action: RestartTask}]'
+    assert _happen(ABORT, HAPPENINGS["PodEvicted"], task=task).running == {**ALL_NEW, "j-b-0": False}
+    assert _happen(ABORT, ["10s delete Pod j-b-0"], task=task).phase == "Aborted"
 
 
 def test_one_pod_of_two_that_ended_well_completes_no_task() -> None:
-    job = _job([{"event": "TaskCompleted", "action": "CompleteJob"}])
-    seen = _happen(job, HAPPENINGS["TaskCompleted"][:1], "60s")
+    seen = _happen([{"event": "TaskCompleted", "action": "CompleteJob"}], HAPPENINGS["TaskCompleted"][:1])
     assert (seen.phase, seen.ended) == ("Running", ["j-a-0"])
 
 
@@ -172,45 +119,40 @@ def test_one_pod_of_two_that_ended_well_completes_no_task() -> None:
     [(None, 2, "Running"), (0, 3, "Aborted"), (5, 4, "Running"), (5, 5, "Aborted"), (-1, 99, "Running")],
 )
 def test_a_task_fails_when_its_containers_were_restarted_too_often(most: int | None, restarts: int, phase: str) -> None:
-    job = _job([{"event": "TaskFailed", "action": "AbortJob"}], task={} if most is None else {"maxRetry": most})
-    assert _happen(job, [{"patch": _pod("j-a-0", **_restarted(restarts))}], "60s").phase == phase
-    parts = [{"patch": _pod(f"j-a-{index}", **_restarted(part))} for index, part in enumerate((restarts - 1, 1))]
-    assert _happen(job, parts, "60s").phase == phase, "all pods of the task count"
+    def seen(*counts: int) -> str:
+        status = "{status: {containerStatuses: [{name: main, restartCount: %s}]}}"
+        operations = [f"10s patch Pod j-a-{index} {status % count}" for index, count in enumerate(counts)]
+        task = "" if most is None else f"maxRetry={most}"
+        return _happen([{"event": "TaskFailed", "action": "AbortJob"}], operations, task=task).phase
+
+    assert seen(restarts) == phase
+    assert seen(restarts - 1, 1) == phase, "all pods of the task count"
 
 
 def test_a_delayed_action_is_cancelled_when_the_pod_runs_again() -> None:
-    job = _job([{"event": "PodEvicted", "action": "AbortJob", "timeout": "20s"}])
-    cordon = {
-        "patch": {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}, "spec": {"unschedulable": True}}
-    }
-    assert _happen(job, HAPPENINGS["PodEvicted"], "60s").phase == "Running"
-    assert _happen(job, [cordon, *HAPPENINGS["PodEvicted"]], "29s").phase != "Aborted"
-    assert _happen(job, [cordon, *HAPPENINGS["PodEvicted"]], "60s").phase == "Aborted"
+    policies = [{"event": "PodEvicted", "action": "AbortJob", "timeout": "20s"}]
+    cordoned = ["10s patch Node n1 {spec: {unschedulable: true}}", *HAPPENINGS["PodEvicted"]]
+    assert _happen(policies, HAPPENINGS["PodEvicted"]).phase == "Running"
+    assert _happen(policies, cordoned, "29s").phase != "Aborted"
+    assert _happen(policies, cordoned).phase == "Aborted"
 
 
 @pytest.mark.parametrize(
-    ("policies", "emitted"),
+    ("policy", "emitted"),
     [
-        ([{"event": "PodEvicted", "action": "AbortJob"}], ["Start to execute action AbortJob "]),
-        ([{"event": "*", "action": "RestartTask"}], ["Start to execute action RestartTask "]),
-        ([{"event": "PodFailed", "action": "RestartJob"}], []),
+        (ABORT[0], ["Start to execute action AbortJob "]),
+        ({"event": "*", "action": "RestartTask"}, ["Start to execute action RestartTask "]),
+        ({"event": "PodFailed", "action": "RestartJob"}, []),
+        # The pod runs again before that.
         (
-            [{"event": "PodEvicted", "action": "TerminateJob", "timeout": "20s"}],
-            ["Execute action TerminateJob after 20s"],  # the pod runs again before that
+            {"event": "PodEvicted", "action": "TerminateJob", "timeout": "20s"},
+            ["Execute action TerminateJob after 20s"],
         ),
     ],
     ids=["at once", "on a task", "no policy for it", "put off"],
 )
-def test_an_event_on_the_job_names_the_action_that_a_policy_executes(
-    policies: list[Manifest], emitted: list[str]
-) -> None:
-    deletion = {"at": "10s", **HAPPENINGS["PodEvicted"][0]}
-    scenario: Manifest = {
-        "apiVersion": "simulation.capcard-sched.io/v1alpha1",
-        "kind": "Scenario",
-        "spec": {"operations": [deletion]},
-    }
-    items = run([NODE, _job(policies), scenario], {"conf": PLAIN}, "60s")
+def test_an_event_on_the_job_names_the_action_that_a_policy_executes(policy: Manifest, emitted: list[str]) -> None:
+    items = _objects([policy], HAPPENINGS["PodEvicted"], "60s")
     events = [item for item in items if item["kind"] == "Event" and item["involvedObject"]["kind"] == "Job"]
     assert [(each["type"], each["reason"], each["message"]) for each in events] == [
         ("Normal", "ExecuteAction", message) for message in emitted
@@ -221,49 +163,26 @@ def test_an_event_on_the_job_names_the_action_that_a_policy_executes(
 # --- deltas of the scheduler ----------------------------------------------------------------------------------------
 
 
-def _tide(policies: list[Manifest], *, argument: str = "", **job: Any) -> tuple[Manifest, list[str]]:
+def _tide(policies: list[Manifest], *, argument: Manifest | None = None, job: str = "") -> tuple[Manifest, list[str]]:
     """Inference takes 2 cards of 8 that four pods of training hold, of which two are enough.
 
     Returns the annotations of their PodGroup before, and which pods the scheduler evicted.
     """
-    queues = [
-        {
-            "apiVersion": "scheduling.volcano.sh/v1beta1",
-            "kind": "Queue",
-            "metadata": {"name": name, "annotations": {"volcano.sh/card.quota": f'{{"{CARD}": 8}}'}},
-            "spec": {"priority": priority, "reclaimable": reclaimable},
-        }
-        for name, priority, reclaimable in (("qi", 80000, False), ("qt", 20000, True))
+    cards = f"{TEMPLATE} gpu=2 card=NVIDIA-H200"
+    cluster = f"""{NODE}
+        queue qi cards=NVIDIA-H200:8 priority=80000 -reclaimable
+        queue qt cards=NVIDIA-H200:8 priority=20000 +reclaimable
+        job t queue=qt min=2 policies={json.dumps(policies)} {job} + w*4 min=2 {cards}
+        deployment i*0 queue=qi scheduler=capcard-sched {cards}""".replace("\n        ", "\n")
+    kinds = {"podOwnerReferenceToServiceType": {"ReplicaSet": "inference", "Job": "training"}, **(argument or {})}
+    quiet = {"enableReclaimable": False}
+    conf = [
+        "enqueue, allocate, backfill, reclaim",
+        ["priority", {"gang": quiet}, {"conformance": quiet}],
+        ["predicates", {"capacity-card": {"arguments": kinds}}, "nodeorder"],
     ]
-    training: Manifest = {
-        "apiVersion": "batch.volcano.sh/v1alpha1",
-        "kind": "Job",
-        "metadata": {"name": "t", **job},
-        "spec": {
-            "queue": "qt",
-            "minAvailable": 2,
-            "policies": policies,
-            "tasks": [{"name": "w", "replicas": 4, "minAvailable": 2, "template": _template(2)}],
-        },
-    }
-    template = _template(2, schedulerName="capcard-sched")
-    template["metadata"]["labels"] = {"app": "i"}
-    template["metadata"]["annotations"]["scheduling.volcano.sh/queue-name"] = "qi"
-    service: Manifest = {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": "i"},
-        "spec": {"replicas": 0, "selector": {"matchLabels": {"app": "i"}}, "template": template},
-    }
-    scale = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "i"}, "spec": {"replicas": 1}}
-    scenario = {
-        "apiVersion": "simulation.capcard-sched.io/v1alpha1",
-        "kind": "Scenario",
-        "spec": {"operations": [{"at": "10s", "patch": scale}]},
-    }
-    given = [NODE, *queues, training, service, scenario]
-    before = run(given, {"conf": TIDE % argument}, "9s")
-    after = run(given, {"conf": TIDE % argument}, "30s")
+    given = objects_of({"cluster": cluster, "operations": ["10s patch Deployment i {spec: {replicas: 1}}"]})
+    before, after = (run(given, {"conf": conf}, until) for until in ("9s", "30s"))
     assert [item["status"]["phase"] for item in before if item["kind"] == "Pod"] == ["Running"] * 4
     served = [item for item in after if item["kind"] == "Pod" and item["metadata"]["name"].startswith("i-")]
     assert [item["status"]["phase"] for item in served] == ["Running"]
@@ -306,11 +225,11 @@ def test_a_job_that_outlives_the_loss_of_a_pod_loses_no_more_than_is_needed(poli
 
 
 def test_the_scope_annotation_of_the_user_is_kept() -> None:
-    annotations, evicted = _tide([{"event": "PodEvicted", "action": "RestartJob"}], annotations={SCOPE: "elastic"})
+    annotations, evicted = _tide([{"event": "PodEvicted", "action": "RestartJob"}], job=f"annotations={SCOPE}:elastic")
     assert annotations[SCOPE] == "elastic"
     assert evicted == ["t-w-3"], "its policy does the rest"
 
 
 def test_under_gang_eviction_policy_one_pod_is_evicted_and_the_job_policy_decides_on_the_rest() -> None:
-    _, evicted = _tide([{"event": "PodEvicted", "action": "RestartJob"}], argument=", gangEviction: policy")
+    _, evicted = _tide([{"event": "PodEvicted", "action": "RestartJob"}], argument={"gangEviction": "policy"})
     assert evicted == ["t-w-3"]
