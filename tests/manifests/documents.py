@@ -18,7 +18,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 MANIFESTS: Final = ROOT / "manifests"
 CHART: Final = MANIFESTS / "helm" / "capcard-sched"
 INSTALL: Final = MANIFESTS / "install.yaml"
-#: The objects of a former installation, but its CustomResourceDefinitions, which are unchanged.
+#: The objects of a former installation that have changed since, and the names of the others.
 SCHEDULER_ONLY: Final = ROOT / "tests" / "data" / "install-scheduler-only.yaml"
 
 
@@ -49,9 +49,14 @@ def by_key(manifests: Iterable[Manifest]) -> dict[str, Manifest]:
 
 def scheduler_only(folder: Path) -> Path:
     """A manifest as it was before it had controllers and webhooks, with the CustomResourceDefinitions of today."""
-    definitions = [manifest for manifest in read(INSTALL) if manifest["kind"] == "CustomResourceDefinition"]
+    unchanged, *changed = read(SCHEDULER_ONLY)
+    former, today = by_key(changed), by_key(read(INSTALL))
+    definitions = [name for name in today if name.startswith("CustomResourceDefinition")]
+    assert {*former, *unchanged["unchanged"]} <= set(today)
+    kept = {*definitions, *former, *unchanged["unchanged"]}
     target = folder / "scheduler-only.yaml"
-    target.write_text(yaml.safe_dump_all([*definitions, *read(SCHEDULER_ONLY)]), "utf-8")
+    manifests = [former.get(name, manifest) for name, manifest in today.items() if name in kept]
+    target.write_text(yaml.safe_dump_all(manifests), "utf-8")
     return target
 
 
