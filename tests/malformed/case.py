@@ -1,9 +1,12 @@
-"""One row of the tables of malformed objects."""
+"""One row of the tables of malformed objects, and the tables of malformed files."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final, NamedTuple
+
+import yaml
 
 from capcard_sched.testing import Harness
 from tests.malformed.world import GPU, WarningEvent, World
@@ -93,3 +96,19 @@ def group(
             h.pod("bad", group="bad", card="A", cards=1)
 
     return Case(id, setup, events, bad if pods else None, condition=condition, check=check)
+
+
+def table(name: str, words: Mapping[str, str] | None = None) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Id, text and problems of the cases of a file beside this one, with its words and these expanded."""
+    content = yaml.safe_load(Path(__file__).with_name(name).read_text())
+
+    def expanded(text: str) -> str:
+        for word, meaning in {**content["words"], **(words or {})}.items():
+            text = text.replace(word, meaning)
+        return text
+
+    for block in content["blocks"]:
+        for key, found in block["cases"].items():
+            problems = [found] if isinstance(found, str) else found
+            text = expanded(block["text"].replace("$", key))
+            yield f"{block['of']}: {key}"[:90], text, tuple(expanded(block.get("place", "") + one) for one in problems)

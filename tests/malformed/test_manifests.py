@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-import yaml
 
 from capcard_sched.cli.main import run
 from capcard_sched.simulation.scenario import InputError
 from capcard_sched.simulation.scenario_reader import load_scenario
+from tests.malformed.case import table
 from tests.malformed.world import MANIFESTS
 
 
@@ -22,22 +21,6 @@ class Case(NamedTuple):
     text: str | bytes
     problems: tuple[str, ...]
     name: str = "bad.yaml"
-
-
-def described() -> Iterator[Case]:
-    """The cases of `manifests.yaml`."""
-    content = yaml.safe_load(Path(__file__).with_name("manifests.yaml").read_text())
-
-    def expanded(text: str) -> str:
-        for word, meaning in content["words"].items():
-            text = text.replace(word, meaning)
-        return text
-
-    for block in content["blocks"]:
-        for key, found in block["cases"].items():
-            text = expanded(block["text"].replace("$", key))
-            problems = (found,) if isinstance(found, str) else found
-            yield Case(f"{block['of']}: {key}"[:90], text, tuple(expanded(block["place"] + one) for one in problems))
 
 
 def unreadable(id: str, text: str | bytes, problem: str, name: str = "bad.yaml") -> Case:
@@ -51,7 +34,7 @@ NODE = "apiVersion: v1\nkind: Node\n"
 SURROGATE = "a string holds half of a surrogate pair, which is not valid Unicode"
 DEEP = "document 1: nested too deeply"
 CASES = [
-    *described(),
+    *(Case(*row) for row in table("manifests.yaml")),
     unreadable("thousands of digits", f"{NODE}status: {{x: {'9' * 5000}}}\n",
                f"document 1: line 3, column 13: '{'9' * 60}' is not an integer: too long"),
     unreadable("thousands of hexadecimal digits", f"{NODE}status: {{x: 0x{'f' * 5000}}}\n",

@@ -96,6 +96,12 @@ def test_a_parallel_stateful_set_does_not_wait_and_is_updated_from_the_end() -> 
     assert images(bench) == ["two"] * 3
 
 
+def test_a_pod_of_another_scheduler_gets_no_group() -> None:
+    bench = ClusterBench()
+    bench.create("Pod", "a", spec={**POD_SPEC, "schedulerName": "other"})
+    assert bench.all("PodGroup") == []
+
+
 def test_pods_of_an_owner_we_do_not_run_share_a_group_named_after_it() -> None:
     bench = ClusterBench()
     owners = [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "ds", "uid": "u", "controller": True}]

@@ -1,6 +1,7 @@
 """Checks of annotations, templates and nodes, one row per rule."""
 
-from typing import Any, NamedTuple
+import json
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from capcard_sched.validation.checks import (
     check_spelling,
 )
 from capcard_sched.validation.object_checks import check_objects
+from tests.scenarios.notation import manifests
 
 H200 = {"nvidia.com/gpu.product": "NVIDIA-H200", "nvidia.com/gpu.memory": "143771"}
 
@@ -64,57 +66,37 @@ def test_a_request_may_name_alternatives_and_its_severity_is_the_callers() -> No
     assert "mps-8" in check_card_request('{"A|B/mps-8": 2}')[0].message
 
 
-class PodCase(NamedTuple):
-    id: str
-    name: str | None
-    requests: dict[str, int]
-    expected: list[tuple[str, str]]
+#: The card name, the requests in thousandths, then severity and a part of the message of each finding.
+CARD_NAMES: dict[str, tuple[str | None, dict[str, int], list[tuple[str, str]]]] = {
+    "a whole card": ("H200", {"nvidia.com/gpu": 1000}, []),
+    "alternatives": ("A | B", {"nvidia.com/gpu": 1000}, []),
+    "an MPS share": ("A/mps-80g*1/2", {"nvidia.com/gpu.shared": 1000}, []),
+    "a MIG slice": ("A/mig-1g.18gb-mixed", {"nvidia.com/mig-1g.18gb": 1000}, []),
+    "no card at all": (None, {"cpu": 1000}, []),
+    "another vendor": ("Ascend910", {"huawei.com/Ascend910": 1000}, []),
+    "a request of none, which fits": ("H200", {"nvidia.com/gpu": 0}, []),
+    "an empty alternative": ("A||B", {"nvidia.com/gpu": 1000}, [("error", "empty alternative")]),
+    "a card twice": ("A|A", {"nvidia.com/gpu": 1000}, [("warning", "names a card twice")]),
+    "a card without a name": (None, {"nvidia.com/gpu": 1000}, [("warning", "without volcano.sh/card.name")]),
+    "a name without a card": ("H200", {"cpu": 1000}, [("warning", "no container requests a resource")]),
+    "a whole name on a share": ("A", {"nvidia.com/gpu.shared": 1000}, [("error", "is counted by nvidia.com/gpu")]),
+    "a share on whole cards": ("A/mps-8g*1/2", {"nvidia.com/gpu": 1000}, [("error", "by nvidia.com/gpu.shared")]),
+    "the wrong MIG profile": ("A/mig-1g-mixed", {"nvidia.com/mig-2g": 1000}, [("error", "by nvidia.com/mig-1g,")]),
+    "alternatives of two kinds": ("A|A/mig-1g-mixed", {"nvidia.com/gpu": 1000},
+                                  [("error", "use different resources <a whole card, nvidia.com/mig-1g>")]),
+    "two card resources": ("A", {"nvidia.com/gpu": 1000, "nvidia.com/mig-1g": 1000},
+                           [("warning", "several card resources")]),
+}  # fmt: skip
 
 
-POD_CASES = [
-    PodCase("a whole card", "H200", {"nvidia.com/gpu": 1000}, []),
-    PodCase("alternatives", "A | B", {"nvidia.com/gpu": 1000}, []),
-    PodCase("an MPS share", "A/mps-80g*1/2", {"nvidia.com/gpu.shared": 1000}, []),
-    PodCase("a MIG slice", "A/mig-1g.18gb-mixed", {"nvidia.com/mig-1g.18gb": 1000}, []),
-    PodCase("no card at all", None, {"cpu": 1000}, []),
-    PodCase("another vendor", "Ascend910", {"huawei.com/Ascend910": 1000}, []),
-    PodCase("an empty alternative", "A||B", {"nvidia.com/gpu": 1000}, [("error", "empty alternative")]),
-    PodCase("a card twice", "A|A", {"nvidia.com/gpu": 1000}, [("warning", "names a card twice")]),
-    PodCase("a card without a name", None, {"nvidia.com/gpu": 1000}, [("warning", "without volcano.sh/card.name")]),
-    PodCase("a name without a card", "H200", {"cpu": 1000}, [("warning", "no container requests a resource")]),
-    PodCase("a request of none, which fits", "H200", {"nvidia.com/gpu": 0}, []),
-    PodCase(
-        "a whole name on a share", "A", {"nvidia.com/gpu.shared": 1000}, [("error", "is counted by nvidia.com/gpu")]
-    ),
-    PodCase(
-        "a share on whole cards", "A/mps-8g*1/2", {"nvidia.com/gpu": 1000}, [("error", "counted by nvidia.com/gpu.sh")]
-    ),
-    PodCase(
-        "the wrong MIG profile", "A/mig-1g-mixed", {"nvidia.com/mig-2g": 1000}, [("error", "by nvidia.com/mig-1g,")]
-    ),
-    PodCase(
-        "alternatives of two kinds",
-        "A|A/mig-1g-mixed",
-        {"nvidia.com/gpu": 1000},
-        [("error", "use different resources <a whole card, nvidia.com/mig-1g>")],
-    ),
-    PodCase(
-        "two card resources",
-        "A",
-        {"nvidia.com/gpu": 1000, "nvidia.com/mig-1g": 1000},
-        [("warning", "several card resources")],
-    ),
-]
-
-
-@pytest.mark.parametrize("case", POD_CASES, ids=[case.id for case in POD_CASES])
-def test_a_card_name_is_judged_beside_the_resources_of_the_pod(case: PodCase) -> None:
-    annotations = {} if case.name is None else {"volcano.sh/card.name": case.name}
-    found = check_card_name(annotations, case.requests, known={"huawei.com/Ascend910"})
-    assert len(found) == len(case.expected)
-    for finding, (severity, message) in zip(found, case.expected, strict=True):
-        assert finding.severity == severity
-        assert message in finding.message
+@pytest.mark.parametrize("name, requests, expected", CARD_NAMES.values(), ids=CARD_NAMES)
+def test_a_card_name_is_judged_beside_the_resources_of_the_pod(
+    name: str | None, requests: dict[str, int], expected: list[tuple[str, str]]
+) -> None:
+    annotations = {} if name is None else {"volcano.sh/card.name": name}
+    found = check_card_name(annotations, requests, known={"huawei.com/Ascend910"})
+    assert severities(found) == [severity for severity, _ in expected]
+    assert all(message in finding.message for finding, (_, message) in zip(found, expected, strict=True))
 
 
 def test_the_old_spelling_of_the_card_name_is_read_and_reported() -> None:
@@ -130,38 +112,28 @@ def test_a_choice_names_the_accepted_values() -> None:
     assert finding.accepted == '"true" or "false"'
 
 
-NODES = [
-    ("a whole card", H200, {"nvidia.com/gpu": 8000}, []),
-    ("no device", {}, {"cpu": 8000, "rdma/hca": 1000}, []),
-    ("unhealthy devices", {}, {"nvidia.com/gpu": 0}, []),
-    ("no labels", {}, {"nvidia.com/gpu": 8000}, [("status", "8 x nvidia.com/gpu: no card label")]),
-    ("no memory label", {"nvidia.com/gpu.product": "A"}, {"nvidia.com/gpu": 1000}, [("status", "no card label")]),
-    (
-        "MPS without replicas",
-        H200,
-        {"nvidia.com/gpu.shared": 4000},
-        [("status", "4 x nvidia.com/gpu.shared: no card label")],
-    ),
-    ("MIG without a product", {}, {"nvidia.com/mig-1g": 1000}, [("status", "no card label")]),
-    (
-        "a label that is no number",
-        {**H200, "nvidia.com/gpu.replicas": "two"},
-        {"nvidia.com/gpu": 8000},
-        [("metadata", "Label nvidia.com/gpu.replicas=two is not a positive integer")],
-    ),
-]
+#: Labels, allocatable amounts in thousandths, and the begin of the field and a part of the message of the finding.
+NODES: dict[str, tuple[dict[str, str], dict[str, int], list[tuple[str, str]]]] = {
+    "a whole card": (H200, {"nvidia.com/gpu": 8000}, []),
+    "no device": ({}, {"cpu": 8000, "rdma/hca": 1000}, []),
+    "unhealthy devices": ({}, {"nvidia.com/gpu": 0}, []),
+    "no labels": ({}, {"nvidia.com/gpu": 8000}, [("status", "8 x nvidia.com/gpu: no card label")]),
+    "no memory label": ({"nvidia.com/gpu.product": "A"}, {"nvidia.com/gpu": 1000}, [("status", "no card label")]),
+    "MPS without replicas": (H200, {"nvidia.com/gpu.shared": 4000},
+                             [("status", "4 x nvidia.com/gpu.shared: no card label")]),
+    "MIG without a product": ({}, {"nvidia.com/mig-1g": 1000}, [("status", "no card label")]),
+    "a label that is no number": ({**H200, "nvidia.com/gpu.replicas": "two"}, {"nvidia.com/gpu": 8000},
+                                  [("metadata", "Label nvidia.com/gpu.replicas=two is not a positive integer")]),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("labels", "allocatable", "expected"), [row[1:] for row in NODES], ids=[row[0] for row in NODES]
-)
+@pytest.mark.parametrize("labels, allocatable, expected", NODES.values(), ids=NODES)
 def test_devices_that_form_no_card_are_reported(
     labels: dict[str, str], allocatable: dict[str, int], expected: list[tuple[str, str]]
 ) -> None:
     found = check_node(labels, allocatable)
-    assert len(found) == len(expected)
+    assert severities(found) == ["warning"] * len(expected)
     for finding, (place, message) in zip(found, expected, strict=True):
-        assert finding.severity == "warning"
         assert finding.field.startswith(place)
         assert message in finding.message
 
@@ -169,110 +141,46 @@ def test_devices_that_form_no_card_are_reported(
 # --- several objects ------------------------------------------------------------------------------------------------
 
 
-def queue(name: str, quota: str | None) -> dict[str, Any]:
-    annotations = {} if quota is None else {"volcano.sh/card.quota": quota}
-    return {"kind": "Queue", "metadata": {"name": name, "annotations": annotations}}
+Q8 = "queue q cards=NVIDIA-H200:8;"
+NODE = "node n 8*NVIDIA-H200;"
+PODS = "+ t*3 cpu=1 gpu=2"
+JOB = f"{PODS} card=NVIDIA-H200"
+DEPLOYMENT = "deployment d*2 queue=p card=NVIDIA-H200 gpu=1 notes=volcano.sh/service.type:online"
+
+#: Objects, and a part of each message.
+SETS = {
+    "all is well": (f"{Q8}{NODE}job j queue=q request=NVIDIA-H200:6 {JOB}", []),
+    "a request that is not the pods'": (f"job j queue=q request=NVIDIA-H200:5 {JOB}",
+                                        ["requests 5 x NVIDIA-H200, but the pods use 6"]),
+    "a request the pods do not name": (f"job j queue=q request=A:1,NVIDIA-H200:6 {JOB}",
+                                       ["requests 1 x A, but the pods use 0"]),
+    "a queue without quota for the card": (f"queue q cards=A:1; job j queue=q {JOB}",
+                                           ["queue q has no quota for card NVIDIA-H200"]),
+    "a queue with a quota of none": (f"queue q cards=NVIDIA-H200:0; job j queue=q {JOB}",
+                                     ["queue q has no quota for card"]),
+    "a request without quota": (f"queue q cards={{}}; job j queue=q request=A:1 {PODS} card=A||B",
+                                ["queue q has no quota for card A", "empty alternative"]),
+    "a quota that is void": (f"queue q cards='x'; job j queue=q {JOB}", ["not JSON"]),
+    "a queue that is not there": (f"{Q8}job j queue=other {JOB}", ['queue "other" is not among the queues']),
+    "the default queue": (f"{Q8}job j queue=default {JOB}", []),
+    "no queue at hand": (f"job j queue=other {JOB}", []),
+    "a card that no node has": (f"{NODE}job j queue=q {PODS} card=A", ["no node in the input provides card A"]),
+    "one alternative is enough": (f"{Q8}{NODE}job j queue=q {PODS} card=A|NVIDIA-H200", []),
+    "more quota than cards": (f"{Q8}queue r cards=NVIDIA-H200:4;{NODE}",
+                              ["quotas of all queues add up to 12 x NVIDIA-H200, the nodes have 8"]),
+    "a Deployment": (f"queue p cards={{}};{DEPLOYMENT}",
+                     ['"online" is not accepted', "queue p has no quota for card NVIDIA-H200"]),
+    "a Deployment of another scheduler": (f"{DEPLOYMENT} scheduler=default-scheduler",
+                                          ['"online" is not accepted', 'their scheduler is "default-scheduler"']),
+    "annotations with closed sets": (
+        f"job j queue=q annotations=volcano.sh/preemptable:no,volcano.sh/service.type:inference {JOB}",
+        ['"no" is not accepted']),
+}  # fmt: skip
 
 
-def node(count: int = 8) -> dict[str, Any]:
-    return {
-        "kind": "Node",
-        "metadata": {"name": "n", "labels": H200},
-        "status": {"allocatable": {"nvidia.com/gpu": count}},
-    }
-
-
-def job(queue: str = "q", request: str | None = None, card: str | None = "NVIDIA-H200", **extra: str) -> dict[str, Any]:
-    annotations = dict(extra) if request is None else {**extra, "volcano.sh/card.request": request}
-    template = {
-        "metadata": {"annotations": {} if card is None else {"volcano.sh/card.name": card}},
-        "spec": {"containers": [{"resources": {"limits": {"nvidia.com/gpu": 2}, "requests": {"cpu": "1"}}}]},
-    }
-    return {
-        "apiVersion": "batch.volcano.sh/v1alpha1",
-        "kind": "Job",
-        "metadata": {"name": "j", "annotations": annotations},
-        "spec": {"queue": queue, "tasks": [{"replicas": 3, "template": template}]},
-    }
-
-
-def deployment(scheduler: str | None = "volcano") -> dict[str, Any]:
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": "d", "annotations": {"volcano.sh/service.type": "online"}},
-        "spec": {
-            "replicas": 2,
-            "template": {
-                "metadata": {
-                    "annotations": {"scheduling.volcano.sh/queue-name": "p", "volcano.sh/card.name": "NVIDIA-H200"}
-                },
-                "spec": {
-                    "schedulerName": scheduler,
-                    "containers": [{"resources": {"limits": {"nvidia.com/gpu": "1"}}}],
-                },
-            },
-        },
-    }
-
-
-Q8 = queue("q", '{"NVIDIA-H200": 8}')
-
-SETS = [
-    ("all is well", [Q8, node(), job(request='{"NVIDIA-H200": 6}')], []),
-    (
-        "a request that is not the pods'",
-        [job(request='{"NVIDIA-H200": 5}')],
-        ["requests 5 x NVIDIA-H200, but the pods use 6"],
-    ),
-    (
-        "a request the pods do not name",
-        [job(request='{"A": 1, "NVIDIA-H200": 6}')],
-        ["requests 1 x A, but the pods use 0"],
-    ),
-    (
-        "a queue without quota for the card",
-        [queue("q", '{"A": 1}'), job()],
-        ["queue q has no quota for card NVIDIA-H200"],
-    ),
-    ("a queue with a quota of none", [queue("q", '{"NVIDIA-H200": 0}'), job()], ["queue q has no quota for card"]),
-    (
-        "a request without quota",
-        [queue("q", "{}"), job(request='{"A": 1}', card="A||B")],
-        ["queue q has no quota for card A", "empty alternative"],
-    ),
-    ("a quota that is void", [queue("q", "x"), job()], ["not JSON"]),
-    ("a queue that is not there", [Q8, job("other")], ['queue "other" is not among the queues in the input']),
-    ("the default queue", [Q8, job("default")], []),
-    ("no queue at hand", [job("other")], []),
-    ("a card that no node has", [node(), job(card="A")], ["no node in the input provides card A"]),
-    ("one alternative is enough", [Q8, node(), job(card="A|NVIDIA-H200")], []),
-    (
-        "more quota than cards",
-        [Q8, queue("r", '{"NVIDIA-H200": 4}'), node()],
-        ["quotas of all queues add up to 12 x NVIDIA-H200, the nodes have 8"],
-    ),
-    (
-        "a Deployment",
-        [queue("p", "{}"), deployment()],
-        ['"online" is not accepted', "queue p has no quota for card NVIDIA-H200"],
-    ),
-    (
-        "a Deployment of another scheduler",
-        [deployment(None)],
-        ['"online" is not accepted', 'their scheduler is "default-scheduler"'],
-    ),
-    (
-        "annotations with closed sets",
-        [job(**{"volcano.sh/preemptable": "no", "volcano.sh/service.type": "inference"})],
-        ['"no" is not accepted'],
-    ),
-]
-
-
-@pytest.mark.parametrize(("objects", "messages"), [row[1:] for row in SETS], ids=[row[0] for row in SETS])
-def test_objects_are_judged_in_the_light_of_each_other(objects: list[dict[str, Any]], messages: list[str]) -> None:
-    found = [finding.message for _, finding in check_objects(objects)]
+@pytest.mark.parametrize("objects, messages", SETS.values(), ids=SETS)
+def test_objects_are_judged_in_the_light_of_each_other(objects: str, messages: list[str]) -> None:
+    found = [finding.message for _, finding in check_objects(manifests(objects))]
     assert len(found) == len(messages), found
     for text, message in zip(found, messages, strict=True):
         assert message in text
@@ -327,16 +235,9 @@ def test_a_registration_of_shared_cards_is_checked(text: str, expected: list[str
     assert all(finding.field == 'metadata.annotations["volcano.sh/node-vgpu-register"]' for finding in findings)
 
 
-def _workload(own: dict[str, str], template: dict[str, str]) -> dict[str, Any]:
-    spec = {"containers": [{"name": "c", "resources": {"limits": {"nvidia.com/gpu": 1}}}]}
-    return {
-        "apiVersion": "batch.volcano.sh/v1alpha1",
-        "kind": "Job",
-        "metadata": {"name": "j", "annotations": {"volcano.sh/card.request": '{"H200": 2}', **own}},
-        "spec": {
-            "tasks": [{"name": "w", "replicas": 2, "template": {"metadata": {"annotations": template}, "spec": spec}}]
-        },
-    }
+def _workload(own: dict[str, str], template: dict[str, str]) -> list[dict[str, Any]]:
+    own = {"volcano.sh/card.request": '{"H200": 2}', **own}
+    return manifests(f"job j annotations={json.dumps(own)} + w*2 gpu=1 annotations={json.dumps(template)}")
 
 
 @pytest.mark.parametrize(
@@ -354,7 +255,7 @@ def _workload(own: dict[str, str], template: dict[str, str]) -> dict[str, Any]:
 def test_a_misspelt_or_misplaced_annotation_comes_first_and_without_its_consequences(
     own: dict[str, str], template: dict[str, str], messages: list[str]
 ) -> None:
-    found = [finding.message for _, finding in check_objects([_workload(own, template)])]
+    found = [finding.message for _, finding in check_objects(_workload(own, template))]
     assert [message[: len(start)] for message, start in zip(found, messages, strict=True)] == messages
 
 
@@ -377,7 +278,7 @@ def test_objects_are_compared_with_each_other(
     objects = [
         {"kind": "Queue", "metadata": {"name": queue["name"]}, "spec": {"parent": queue["parent"]}} for queue in queues
     ]
-    found = [finding.message for _, finding in check_objects([*objects, _workload(own, template)])]
+    found = [finding.message for _, finding in check_objects([*objects, *_workload(own, template)])]
     assert found == ([] if message is None else [message])
 
 
