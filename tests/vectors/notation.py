@@ -9,6 +9,7 @@ that is indented continues the one before.
   pod that requests a share. A bare word is the phase of a pod or group, the state of a queue, the card of a gpu_node.
 * `2*NVIDIA-H200` on a pod: two cards, and the name of the card. On a gpu_node: a card and its count.
 * `cpu=2`, `memory=1Gi`, `gpu=2` on a pod: its requests; `+` and `-`: a switch on or off (`-reclaimable`).
+* `since=Ready:60`: conditions of a pod that are true, and since how many seconds after midnight.
 * `whole p 6`: a Guaranteed pod of six CPUs (`whole p a:6,b:2`: of two containers) that may name a `policy`; `numa n
   free=0-3 pods=p`: the Numatopology of a node and the pods that it shows.
 * `object x kind=ResourceQuota spec={...}`: an object as the API server sends it. `usage n1 cpu=40`: a measured load.
@@ -30,6 +31,7 @@ import yaml
 from capcard_sched.model import deltas
 from capcard_sched.model.kinds import KINDS
 from capcard_sched.model.usage import NodeUsage
+from tests.objects import stamp
 from tests.unit.plugins.deviceshare.cluster import SharedCardObjects
 from tests.unit.plugins.numa_aware.machines import POLICY, SINGLE, container, numatopology
 
@@ -203,6 +205,12 @@ def _calls(tokens: list[str]) -> list[Call]:
 def _argument(verb: str, signature: inspect.Signature, key: str, text: str, kwargs: dict[str, Any]) -> None:
     if verb == "pod" and key in REQUESTS:
         kwargs.setdefault("requests", {})[REQUESTS[key]] = text
+        return
+    if verb == "pod" and key == "since":
+        times = value(text, "Mapping")
+        kwargs["conditions"] = [
+            {"type": name, "status": "True", "lastTransitionTime": stamp(second)} for name, second in times.items()
+        ]
         return
     declared = signature.parameters.get(key)
     undeclared = "Mapping[str, str]" if key == "nodeSelector" else "Any"

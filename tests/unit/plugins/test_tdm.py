@@ -3,46 +3,22 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capcard_sched.framework.api.node_view import Diagnosis
-from capcard_sched.framework.session.session import Session
-from capcard_sched.model.intents import Evict
-from capcard_sched.model.refusal import Code
 from capcard_sched.plugins.tdm import Window, most_evictions, parse_window
 from capcard_sched.testing import Harness
 
 ZONE = "volcano.sh/revocable-zone"
-PREEMPTABLE = "volcano.sh/preemptable"
-NO = {PREEMPTABLE: "false"}
-
-
-def _conf(arguments: str = "tdm.revocable-zone.night: 22:00-06:00", actions: str = "allocate") -> str:
-    return f'actions: "{actions}"\ntiers: [{{plugins: [{{name: tdm, arguments: {{{arguments}}}}}]}}]\n'
+CONF = "actions: allocate\ntiers: [{plugins: [{name: tdm, arguments: {tdm.revocable-zone.night: 22:00-06:00}}]}]\n"
 
 
 def at(time: str, day: int = 2) -> float:
     """A time of a day in January 2026, UTC."""
     hour, minute, second = map(int, time.split(":"))
     return datetime(2026, 1, day, hour, minute, second, tzinfo=UTC).timestamp()
-
-
-def cluster(time: str, conf: str = _conf(), **more: Any) -> Harness:
-    """Node `lent` of zone night, node `own` of none."""
-    h = Harness(conf, **more)
-    h.now = at(time) - 1
-    h.queue("q")
-    h.node("lent", labels={ZONE: "night"})
-    h.node("own")
-    return h
-
-
-# --- hours ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -96,77 +72,8 @@ def test_nothing_changes_before_the_announced_time(start: int, end: int, second:
     assert active is plain
 
 
-def test_the_time_zone_is_an_argument() -> None:
-    for zone, lent in (("UTC", False), ("Asia/Shanghai", True)):  # 15:00 UTC is 23:00 in Shanghai
-        h = cluster("15:00:00", _conf(f"tdm.revocable-zone.night: 22:00-06:00, tdm.time-zone: {zone}"))
-        h.group("g", annotations={ZONE: "*"})
-        h.pod("p")
-        assert judged(h, "p")["lent"] == ([] if lent else ["current time beyond revocable zone night:22:00-06:00"])
-
-
-# --- nodes ----------------------------------------------------------------------------------------------------------
-
-
-def judged(h: Harness, name: str) -> dict[str, list[str]]:
-    """Reasons per node; every refusal must be one that eviction cannot help against."""
-    session = h.session()
-    signature = session.engine.signature(session.queues["q"], h.task(name))
-    found = {}
-    for row, node in enumerate(session.nodes.nodes):
-        diagnosis = Diagnosis(1)
-        h.plugin("tdm").filter_by_zone(signature, session.rows(np.array([row])), diagnosis)
-        found[node.name] = list(diagnosis.reasons)
-        assert diagnosis.codes[0] == (Code.UNRESOLVABLE if diagnosis.reasons else 0)
-    return found
-
-
-def scored(h: Harness, name: str) -> list[float]:
-    session = h.session()
-    answer = h.plugin("tdm").score_zones(
-        session.engine.signature(session.queues["q"], h.task(name)), session.all_rows()
-    )
-    return [0.0] * len(session.nodes) if answer is None else answer.tolist()
-
-
-@pytest.mark.parametrize(
-    ("pod", "group", "lent"),
-    [
-        pytest.param({ZONE: "*"}, {}, True, id="the pod's star"),
-        pytest.param({}, {ZONE: "*"}, True, id="the group's star"),
-        pytest.param({PREEMPTABLE: "true"}, {}, True, id="preemptable implies it"),
-        pytest.param({}, {PREEMPTABLE: "true"}, True, id="a preemptable group implies it"),
-        pytest.param({ZONE: "night"}, {ZONE: "*"}, False, id="only a star is understood, and the pod decides"),
-        pytest.param({ZONE: "", PREEMPTABLE: "true"}, {}, False, id="the zone precedes preemptable"),
-        pytest.param({PREEMPTABLE: "false"}, {}, False, id="not preemptable"),
-        pytest.param({}, {}, False, id="17.6 no annotation"),
-    ],
-)
-def test_pods_that_may_use_revocable_nodes(pod: dict[str, str], group: dict[str, str], lent: bool) -> None:
-    h = cluster("23:00:00")
-    h.group("g", annotations=group)
-    h.pod("p", annotations=pod)
-    assert judged(h, "p") == {"lent": [] if lent else ["not allow to dispatch to revocable node"], "own": []}
-    assert scored(h, "p") == ([100.0, 0.0] if lent else [0.0, 0.0])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
-        ("tdm.revocable-zone.night: 22:00-06:00", "current time beyond revocable zone night:22:00-06:00"),
-        ("tdm.revocable-zone.other: 22:00-06:00", "revocable zone night not support"),
-        ("tdm.revocable-zone.night: 22-6", "revocable zone 22-6 format error"),
-    ],
-)
-def test_zones_that_take_no_pods(arguments: str, reason: str) -> None:
-    h = cluster("12:00:00", _conf(arguments))
-    h.group("g", annotations={ZONE: "*"})
-    h.pod("p")
-    assert judged(h, "p") == {"lent": [reason], "own": []}
-    assert scored(h, "p") == [0.0, 0.0]
-
-
 def test_without_labelled_nodes_pods_of_one_class_share_a_profile() -> None:
-    h = Harness(_conf())
+    h = Harness(CONF)
     h.queue("q")
     h.node("own")
     h.group("g")
@@ -180,24 +87,6 @@ def test_without_labelled_nodes_pods_of_one_class_share_a_profile() -> None:
     session = h.session()
     profiles = {session.engine.signature(session.queues["q"], h.task(name)) for name in ("p", "s")}
     assert len(profiles) == 2
-
-
-# --- jobs -----------------------------------------------------------------------------------------------------------
-
-
-def test_jobs_that_are_not_preemptable_go_first() -> None:
-    h = cluster("12:00:00")
-    h.group("lender", annotations={PREEMPTABLE: "true"})
-    h.group("labelled", labels={PREEMPTABLE: "true"})
-    h.group("plain")
-    h.group("firm", annotations=NO)
-    session = h.session()
-    assert [job.name for job in sorted(session.jobs.values(), key=session.job_key)] == [
-        "plain", "firm", "lender", "labelled",
-    ]  # fmt: skip
-
-
-# --- budgets --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -215,7 +104,9 @@ def test_jobs_that_are_not_preemptable_go_first() -> None:
     ],
 )
 def test_most_evictions(budget: dict[str, str], running: int, succeeded: int, other: int, evictions: int) -> None:
-    h = cluster("12:00:00")
+    h = Harness(CONF)
+    h.queue("q")
+    h.node("own")
     h.group("g", annotations={f"volcano.sh/{key}": value for key, value in budget.items()})
     for index in range(running):
         h.pod(f"r{index}", node="own")
@@ -225,86 +116,3 @@ def test_most_evictions(budget: dict[str, str], running: int, succeeded: int, ot
         h.pod(f"p{index}")
     h.session()
     assert most_evictions(h.job("g")) == evictions
-
-
-# --- victims --------------------------------------------------------------------------------------------------------
-
-
-def victims(h: Harness, preemptor: str, *candidates: str) -> list[str]:
-    found = h.plugin("tdm").preemptable(h.task(preemptor), [h.task(name) for name in candidates])
-    return [task.name for task in found]
-
-
-@pytest.mark.parametrize(
-    "annotations",
-    [{}, {PREEMPTABLE: "true"}, {PREEMPTABLE: "false", ZONE: "*"}],
-    ids=["no annotation", "preemptable", "revocable"],
-)
-def test_preemptable_and_revocable_pods_preempt_nothing(annotations: dict[str, str]) -> None:
-    h = cluster("23:00:00")
-    h.group("g")
-    h.group("a")
-    h.pod("p", annotations=annotations)
-    h.pod("a0", group="a", node="own")
-    h.session()
-    assert victims(h, "p", "a0") == []
-
-
-def overdue(h: Harness, session: Session) -> list[str]:
-    running = [h.task(name) for name in ("a0", "a1", "a2", "b0", "firm", "own", "strange")]
-    return [task.name for task in h.plugin("tdm").victim_tasks(running)]
-
-
-def evening(period: str = "1m") -> Harness:
-    h = cluster("05:00:00", _conf(f"tdm.revocable-zone.night: 22:00-06:00, tdm.evict.period: {period}"))
-    h.node("strange", labels={ZONE: "unknown"})
-    h.group("a", annotations={"volcano.sh/jdb-min-available": "1"})
-    h.group("b")
-    for index in range(3):
-        h.pod(f"a{index}", group="a", node="lent")
-    h.pod("b0", group="b", node="lent")
-    h.pod("firm", group="b", node="lent", annotations=NO)
-    h.pod("own", group="b", node="own")
-    h.pod("strange", group="b", node="strange")
-    return h
-
-
-def test_after_the_hours_preemptable_pods_on_revocable_nodes_are_evicted() -> None:
-    h = evening()
-    assert overdue(h, h.session()) == []
-    h.now = at("06:00:00")
-    assert overdue(h, h.session()) == ["a0", "a1", "b0"]
-
-
-def test_shuffle_empties_lent_nodes_in_the_morning() -> None:
-    h = cluster("05:59:00", _conf(actions="allocate, shuffle"))
-    h.group("a", min_member=1, annotations={"volcano.sh/jdb-max-unavailable": "100%"})
-    for index in range(3):
-        h.pod(f"a{index}", group="a", node="lent")
-    h.step(at("05:59:00"))
-    h.step(at("06:00:00"))
-    assert all(h.task(f"a{index}").status.title == "Running" for index in range(3))
-    result = h.step(at("06:00:01"))
-    evicted = [intent.name for intent in result.intents if isinstance(intent, Evict)]
-    assert sorted(evicted) == ["a0", "a1", "a2"]
-
-
-@pytest.mark.parametrize(
-    ("pods", "least", "notes", "gone"),
-    [
-        pytest.param(3, 3, {}, ["a0", "a1", "a2"], id="a gang that needs all goes whole"),
-        pytest.param(3, 2, {}, ["a0"], id="one at a time while it can do without"),
-        pytest.param(3, 1, {}, ["a0"], id="one at a time when each runs alone"),
-        pytest.param(3, 3, {"volcano.sh/jdb-max-unavailable": "1"}, [], id="its own budget keeps it together"),
-    ],
-)
-def test_shuffle_neither_breaks_a_gang_nor_leaves_it_on_lent_nodes(
-    pods: int, least: int, notes: dict[str, str], gone: list[str]
-) -> None:
-    h = cluster("05:59:00", _conf(actions="allocate, shuffle"))
-    h.group("a", min_member=least, annotations=notes)
-    for index in range(pods):
-        h.pod(f"a{index}", group="a", node="lent")
-    h.step(at("05:59:00"))
-    result = h.step(at("06:00:01"))
-    assert sorted(intent.name for intent in result.intents if isinstance(intent, Evict)) == gone
