@@ -9,7 +9,8 @@ that is indented continues the one before.
   pod that requests a share. A bare word is the phase of a pod or group, the state of a queue, the card of a gpu_node.
 * `2*NVIDIA-H200` on a pod: two cards, and the name of the card. On a gpu_node: a card and its count.
 * `cpu=2`, `memory=1Gi`, `gpu=2` on a pod: its requests; `+` and `-`: a switch on or off (`-reclaimable`).
-* `since=Ready:60`: conditions of a pod that are true, and since how many seconds after midnight.
+* `since=Ready:60`: conditions of a pod that are true, and since how many seconds after midnight. `claims=a,b`: the
+  claims that its volumes use. `port=80/UDP`: a port of its host. `on=n1,n2`: the nodes that a volume is bound to.
 * `whole p 6`: a Guaranteed pod of six CPUs (`whole p a:6,b:2`: of two containers) that may name a `policy`; `numa n
   free=0-3 pods=p`: the Numatopology of a node and the pods that it shows.
 * `object x kind=ResourceQuota spec={...}`: an object as the API server sends it. `usage n1 cpu=40`: a measured load.
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -31,6 +32,7 @@ import yaml
 from capcard_sched.model import deltas
 from capcard_sched.model.kinds import KINDS
 from capcard_sched.model.usage import NodeUsage
+from capcard_sched.testing.storage import on_nodes
 from tests.objects import stamp
 from tests.unit.plugins.deviceshare.cluster import SharedCardObjects
 from tests.unit.plugins.numa_aware.machines import POLICY, SINGLE, container, numatopology
@@ -206,16 +208,41 @@ def _argument(verb: str, signature: inspect.Signature, key: str, text: str, kwar
     if verb == "pod" and key in REQUESTS:
         kwargs.setdefault("requests", {})[REQUESTS[key]] = text
         return
-    if verb == "pod" and key == "since":
-        times = value(text, "Mapping")
-        kwargs["conditions"] = [
-            {"type": name, "status": "True", "lastTransitionTime": stamp(second)} for name, second in times.items()
-        ]
+    if (verb, key) in SPELLED:
+        field, spell = SPELLED[verb, key]
+        kwargs[field] = spell(text)
         return
     declared = signature.parameters.get(key)
     undeclared = "Mapping[str, str]" if key == "nodeSelector" else "Any"
     found = value(text, str(declared.annotation) if declared is not None else undeclared)
     kwargs[key] = _with_fields(found) if key in ("affinity", "topologySpreadConstraints") else found
+
+
+def _conditions(text: str) -> list[dict[str, str]]:
+    """`Ready:60`: true since a minute after midnight."""
+    times = value(text, "Mapping").items()
+    return [{"type": name, "status": "True", "lastTransitionTime": stamp(second)} for name, second in times]
+
+
+def _claims(text: str) -> list[dict[str, Any]]:
+    return [{"name": f"v{i}", "persistentVolumeClaim": {"claimName": name}} for i, name in enumerate(names(text))]
+
+
+def _with_port(text: str) -> list[dict[str, Any]]:
+    """`80/UDP/10.0.0.1`: a container with this port of its host; TCP of all addresses by default."""
+    port, _, rest = text.partition("/")
+    protocol, _, address = rest.partition("/")
+    ports = [{"containerPort": 1, "hostPort": int(port), "protocol": protocol or "TCP", "hostIP": address}]
+    return [{"name": "main", "resources": {"requests": {"cpu": "1"}}, "ports": ports}]
+
+
+#: Arguments in few words: the argument that the harness takes, and its value of the text.
+SPELLED: Final[Mapping[tuple[str, str], tuple[str, Callable[[str], Any]]]] = {
+    ("pod", "since"): ("conditions", _conditions),
+    ("pod", "claims"): ("volumes", _claims),
+    ("pod", "port"): ("containers", _with_port),
+    ("volume", "on"): ("affinity", lambda text: on_nodes(*names(text))),
+}
 
 
 def _with_fields(found: Any) -> Any:
