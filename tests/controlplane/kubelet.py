@@ -1,10 +1,10 @@
-"""Fake kubelets: they move bound pods to Running, end pods that are deleted, and send the heartbeats of nodes."""
+"""Fake kubelets: they move bound pods to Running, and end pods that are deleted."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Final, Self
@@ -102,17 +102,10 @@ class Kubelet:
         if meta["uid"] in self._ending:
             return
         now = _now()
+        running = {"imageID": "", "ready": True, "restartCount": 0, "started": True}
         containers = [
-            {
-                "name": container["name"],
-                "image": container["image"],
-                "imageID": "",
-                "ready": True,
-                "restartCount": 0,
-                "started": True,
-                "state": {"running": {"startedAt": now}},
-            }
-            for container in pod["spec"]["containers"]
+            {"name": each["name"], "image": each["image"], "state": {"running": {"startedAt": now}}, **running}
+            for each in pod["spec"]["containers"]
         ]
         status = {
             "phase": "Running",
@@ -160,59 +153,6 @@ class Kubelet:
                 if error.status < 500:
                     raise
             await asyncio.sleep(0.2)
-
-
-class Heartbeats:
-    """Sends each node's status heartbeat once per `period` seconds, evenly spread, as user `kubelet`.
-
-    Real kubelets do so every five minutes while nothing changes; the default here is thirty times as often.
-
-    Attributes:
-        sent: How many were sent so far.
-    """
-
-    def __init__(self, control_plane: ControlPlane, nodes: Sequence[str], *, period: float = 10.0) -> None:
-        self.sent = 0
-        self._nodes = nodes
-        self._period = period
-        self._cluster = Cluster(control_plane, user="kubelet")
-        self._task: asyncio.Task[None] | None = None
-
-    async def __aenter__(self) -> Self:
-        await self._cluster.__aenter__()
-        self._task = asyncio.create_task(self._send())
-        return self
-
-    async def __aexit__(self, _type: type[BaseException] | None, _value: object, _trace: TracebackType | None) -> None:
-        assert self._task is not None
-        self._task.cancel()
-        try:
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-        finally:
-            await self._cluster.__aexit__(None, None, None)
-
-    async def _send(self) -> None:
-        """A burst every 50 ms of those that are due; a slower server gets fewer requests."""
-        loop = asyncio.get_running_loop()
-        began, position = loop.time(), 0
-        while True:
-            due = int((loop.time() - began) * len(self._nodes) / self._period) - position
-            batch = [self._nodes[(position + offset) % len(self._nodes)] for offset in range(min(due, 64))]
-            await asyncio.gather(*map(self._beat, batch))
-            self.sent += len(batch)
-            position += len(batch) if due <= 64 else due
-            await asyncio.sleep(0.05)
-
-    async def _beat(self, node: str) -> None:
-        ready = {"type": "Ready", "status": "True", "lastHeartbeatTime": _now()}
-        with _gone_is_fine():
-            await self._cluster.request(
-                "PATCH",
-                f"/api/v1/nodes/{node}/status",
-                body={"status": {"conditions": [ready]}},
-                content_type="application/strategic-merge-patch+json",
-            )
 
 
 @contextlib.contextmanager

@@ -199,21 +199,30 @@ def test_one_changed_decision_is_reported_once_and_causes_no_other(tmp_path: Pat
     assert found.queues["q"].same == 3
 
 
-def test_a_decision_that_is_missing_here_comes_with_its_reason(tmp_path: Path) -> None:
-    day = quiet_day(tmp_path / "day.jsonl")
-    strict = conf("gang", "capacity-card")
-    day = Day(tmp_path / "cards.jsonl", "plain")
-    day.h.group("g", queue="r", phase="Inqueue")
-    day.h.pod("g-0", group="g", card="A", cards=2)
-    day.step()
+def strict_day(path: Path, *, cards: int = 2, min_resources: dict[str, object] | None = None) -> Path:
+    """A pod whose cards exceed the quota of its queue, bound by a conf without quotas."""
+    day = Day(path, "plain")
+    day.h.group("g", queue="r", phase="Pending" if min_resources else "Inqueue", min_resources=min_resources)
+    day.h.pod("g-0", group="g", card="A", cards=cards)
     day.step()
     day.close()
-    found = again(tmp_path / "cards.jsonl", strict)
+    return path
+
+
+def test_a_decision_that_is_missing_here_comes_with_its_reason(tmp_path: Path) -> None:
+    found = again(strict_day(tmp_path / "cards.jsonl"), conf("gang", "capacity-card"))
     (difference,) = [item for item in found.differences if item.what == "not bound"]
     assert (difference.object, difference.queue, difference.recorded) == ("Pod default/g-0", "r", "n1")
     assert "insufficient <A> quota" in difference.reason
     assert "<2000>" in difference.reason
     assert found.queues["r"].not_bound == 1
+
+
+def test_changed_admissions_are_reported(tmp_path: Path) -> None:
+    path = strict_day(tmp_path / "day.jsonl", cards=3, min_resources={"cpu": "1", "nvidia.com/gpu": 3})
+    (difference,) = again(path, conf("gang", "capacity-card")).differences
+    assert (difference.what, difference.object) == ("not admitted", "PodGroup default/g")
+    assert "quota" in difference.reason
 
 
 def test_an_earlier_bind_of_another_conf_is_reported_with_both_steps(tmp_path: Path) -> None:
@@ -237,18 +246,6 @@ def test_an_earlier_bind_of_another_conf_is_reported_with_both_steps(tmp_path: P
     assert by_kind["bound earlier"].replayed == "n1"
     assert by_kind["extra bind"].object == "Pod default/never-0"
     assert (found.queues["r"].earlier, found.queues["r"].extra) == (1, 1)
-
-
-def test_changed_admissions_are_reported(tmp_path: Path) -> None:
-    day = Day(tmp_path / "day.jsonl", "plain")
-    day.h.group("g", queue="r", phase="Pending", min_resources={"cpu": "1", "nvidia.com/gpu": 3})
-    day.h.pod("g-0", group="g", card="A", cards=3)
-    day.step()
-    day.close()
-    found = again(tmp_path / "day.jsonl", conf("gang", "capacity-card"))
-    (difference,) = [item for item in found.differences if item.what == "not admitted"]
-    assert difference.object == "PodGroup default/g"
-    assert "quota" in difference.reason
 
 
 def test_written_statuses_are_compared_too_under_the_recorded_conf(tmp_path: Path) -> None:
@@ -317,11 +314,7 @@ def test_the_command_reports_an_unchanged_recording(tmp_path: Path, capsys: pyte
 
 
 def test_the_command_shows_where_another_conf_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    day = Day(tmp_path / "day.jsonl", "plain")
-    day.h.group("g", queue="r", phase="Inqueue")
-    day.h.pod("g-0", group="g", card="A", cards=2)
-    day.step()
-    day.close()
+    strict_day(tmp_path / "day.jsonl")
     other = tmp_path / "conf.yaml"
     other.write_text(conf("gang", "capacity-card"))
     assert run(["replay", str(tmp_path / "day.jsonl"), "--scheduler-conf", str(other)]) == 0
