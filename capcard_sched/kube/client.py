@@ -14,21 +14,18 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, NamedTuple, Self
 from urllib.parse import quote, urlencode
 
-import aiohttp
-from yarl import URL
-
 from capcard_sched.kube.connection import ConnectionConfigError
-from capcard_sched.kube.errors import ApiError, RequestWithheld, Unreachable, api_error, cancellations
+from capcard_sched.kube.errors import ApiError, RequestWithheld, Unreachable, api_error, forget_frames
 from capcard_sched.kube.instrumentation import Observer
 from capcard_sched.kube.paths import resource_of, verb_of
-from capcard_sched.kube.pool import HttpResponse, Pool
-from capcard_sched.kube.stream import AbortingConnector, Stream, read_body, unreachable
+from capcard_sched.kube.pool import Pool, Stream
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
     from types import TracebackType
 
     from capcard_sched.kube.connection import Connection
+    from capcard_sched.kube.pool import HttpResponse
 
 
 class Throttle:
@@ -66,15 +63,10 @@ _CONNECT_SECONDS = 10.0
 _TOKEN_SECONDS = 10.0
 #: Bytes of the largest response about one object: etcd stores no larger ones.
 _OBJECT_BYTES = 8 * 2**20
-#: Bytes read ahead of a slow reader.
-_READ_AHEAD = 2**20
 #: Indexes of pools. Streams last for minutes, so they have a pool of their own.
 _LIMITED, _UNLIMITED = 0, 1
 #: Idempotent methods.
 _REPEATABLE = frozenset({"GET", "PUT", "DELETE"})
-#: Seconds for which an idle connection stays open.
-_KEEPALIVE_SECONDS = 60.0
-_NOT_OPEN = "the client is not open: use `async with client`"
 
 
 class _ClientRequest(NamedTuple):
@@ -89,6 +81,8 @@ class _ClientRequest(NamedTuple):
     seconds: float
     limit: int
     time_left: Callable[[], float] | None
+    #: Of a watch: seconds between two bytes.
+    silence: float | None = None
 
 
 class _Deadline:
@@ -123,17 +117,14 @@ class Client:
     ) -> None:
         """At most `connections` at a time, streams not counted; `timeout` in seconds for a whole request."""
         self.connection = connection
-        self._connections = connections
         self._timeout = timeout
         self._throttle = Throttle(qps, burst, clock)
         self._observer = observer or Observer()
         self._clock = clock
         # Responses are not compressed: unpacking a list costs more than its transfer over a cluster's network.
         self._headers = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": user_agent}
-        context, name = connection.ssl, connection.server_name
-        self._pools = Pool(connection.server, context, name, connections), Pool(connection.server, context, name, 0)
-        #: Carry streams, and all requests when a proxy is configured.
-        self._sessions: tuple[aiohttp.ClientSession, aiohttp.ClientSession] | None = None
+        self._pools = Pool(connection, connections), Pool(connection, 0)
+        self._is_open = False
         #: The encoded headers of every request, with the token that they contain.
         self._head: tuple[str | None, str] | None = None
         self._token: str | None = None
@@ -141,33 +132,15 @@ class Client:
         self._token_lock = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
-        self._sessions = (self._session(self._connections), self._session(0))
+        self._is_open = True
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        sessions, self._sessions = self._sessions or (), None
+        self._is_open = False
         for pool in self._pools:
             await pool.close()
-        for session in sessions:
-            await session.close()
-
-    def _session(self, limit: int) -> aiohttp.ClientSession:
-        connector = AbortingConnector(
-            limit=limit,
-            ssl=self.connection.ssl if self.connection.ssl is not None else True,
-            keepalive_timeout=_KEEPALIVE_SECONDS,
-            ttl_dns_cache=10,
-        )
-        return aiohttp.ClientSession(
-            connector=connector,
-            headers=self._headers,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            trust_env=False,
-            auto_decompress=False,
-            read_bufsize=_READ_AHEAD,
-        )
 
     async def request(
         self,
@@ -194,52 +167,55 @@ class Client:
         seconds = self._timeout if timeout is None else timeout
         pool = _LIMITED if throttled else _UNLIMITED
         request = _ClientRequest(pool, method, path, params, body, content_type, seconds, limit, time_left)
-        token = await self._present_token()
-        try:
-            return await self._attempt(request, token)
-        except ApiError as error:
-            if error.status != HTTPStatus.UNAUTHORIZED or not await self._renew(token):
-                raise
-        return await self._attempt(request, self._token)
+        response = await self._answer(request)
+        if not HTTPStatus.OK <= response.status < HTTPStatus.MULTIPLE_CHOICES:
+            raise _error_of(response)
+        return response.body
 
-    async def _attempt(self, request: _ClientRequest, token: str | None) -> bytes:
-        if self._sessions is None:
-            raise RuntimeError(_NOT_OPEN)
-        method, path = request.method, request.path
-        resource, collection = resource_of(path)
-        verb = verb_of(method, collection=collection)
+    async def _answer(self, request: _ClientRequest) -> HttpResponse:
+        """The response, after a 401 that to the same request with a renewed token."""
+        token = await self._present_token()
+        response = await self._attempt(request, token)
+        if response.status == HTTPStatus.UNAUTHORIZED and await self._renew(token):
+            return await self._attempt(request, self._token)
+        return response
+
+    async def _attempt(self, request: _ClientRequest, token: str | None) -> HttpResponse:
+        if not self._is_open:
+            raise RuntimeError("the client is not open: use `async with client`")
+        resource, collection = resource_of(request.path)
+        verb = verb_of(request.method, collection=collection) if request.silence is None else "watch"
         code, sent = 0, True
         if request.time_left is not None:
             request = request._replace(time_left=_Deadline(request.time_left, request.seconds))
         started = self._clock()
         try:
-            response = await (self._send if self.connection.proxy is None else self._send_by_proxy)(request, token)
+            response = await self._send(request, token)
             code = response.status
-        except Unreachable as error:
-            raise Unreachable(f"{method} {path}: {error}", sent=error.sent) from error
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            return response
+        except (Unreachable, TimeoutError) as error:
+            forget_frames(error)
             deadline = request.time_left
             seconds = deadline.seconds if isinstance(deadline, _Deadline) else request.seconds
-            raise unreachable(error, f"{method} {path}", seconds) from error
+            why = f"no response within {seconds:.3g} s" if isinstance(error, TimeoutError) else str(error)
+            what = f"{request.method} {request.path}: {why}"
+            raise Unreachable(what, sent=getattr(error, "sent", True)) from error
         except RequestWithheld:
             sent = False
             raise
         finally:
             if sent:
                 self._observer.request(verb, resource, code, self._clock() - started)
-        if not HTTPStatus.OK <= code < HTTPStatus.MULTIPLE_CHOICES:
-            raise api_error(code, {"Retry-After": response.retry_after or ""}, response.body)
-        return response.body
 
     async def _send(self, request: _ClientRequest, token: str | None) -> HttpResponse:
-        """Send on a pooled connection. Raises as `Pool.exchange`."""
+        """Send on a connection of the pool. Raises as `Pool.exchange`."""
         pool = self._pools[request.pool]
         target = pool.prefix + request.path
         if request.params:
             target += "?" + urlencode(request.params, quote_via=quote)
         if self._head is None or self._head[0] != token:
-            headers = {"Host": pool.authority, **self._headers, **_authorization(token)}
-            self._head = token, "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+            lines = (f"{name}: {value}\r\n" for name, value in {**self._headers, **_authorization(token)}.items())
+            self._head = token, "".join((pool.head, *lines))
         head = f"{request.method} {target} HTTP/1.1\r\n{self._head[1]}"
         if request.body is not None:
             head += f"Content-Type: {request.content_type}\r\nContent-Length: {len(request.body)}\r\n"
@@ -252,33 +228,8 @@ class Client:
             limit=request.limit,
             repeatable=request.method in _REPEATABLE,
             time_left=request.time_left,
+            silence=request.silence,
         )
-
-    async def _send_by_proxy(self, request: _ClientRequest, token: str | None) -> HttpResponse:
-        """Send through the proxy. The connection is opened after the call of `time_left` here."""
-        headers = _authorization(token)
-        if request.body is not None:
-            headers["Content-Type"] = request.content_type
-        seconds = request.seconds
-        if request.time_left is not None:
-            seconds = min(seconds, request.time_left())
-            if seconds <= 0.0:
-                raise RequestWithheld
-        before = cancellations()
-        async with self._open(request.pool).request(
-            request.method,
-            self._url(request.path, request.params),
-            data=request.body,
-            headers=headers,
-            timeout=aiohttp.ClientTimeout(total=seconds, connect=min(_CONNECT_SECONDS, seconds / 2)),
-            allow_redirects=False,
-            proxy=self.connection.proxy,
-            server_hostname=self.connection.server_name,
-        ) as response:
-            if cancellations() > before:
-                raise asyncio.CancelledError
-            body = await read_body(response, request.limit)
-            return HttpResponse(response.status, response.headers.get("Retry-After"), body)
 
     @asynccontextmanager
     async def stream(
@@ -294,59 +245,16 @@ class Client:
         A 401 is retried once with a renewed token. Raises ApiError or Unreachable.
         """
         seconds = self._timeout if timeout is None else timeout
-        token = await self._present_token()
-        response = await self._opened(token, path, params, seconds, silence)
-        if response.status == HTTPStatus.UNAUTHORIZED and await self._renew(token):
-            response.close()
-            response = await self._opened(self._token, path, params, seconds, silence)
+        request = _ClientRequest(_UNLIMITED, "GET", path, params, None, "", seconds, _OBJECT_BYTES, None, silence)
+        response = await self._answer(request)
+        if response.stream is None:
+            raise _error_of(response)
         try:
-            if response.status != HTTPStatus.OK:
-                try:
-                    async with asyncio.timeout(seconds):
-                        content = await read_body(response, _OBJECT_BYTES)
-                except (aiohttp.ClientError, OSError, TimeoutError) as error:
-                    raise unreachable(error, f"GET {path}", seconds) from error
-                raise api_error(response.status, response.headers, content)
-            yield Stream(response, path)
+            yield response.stream
+        except Unreachable as error:
+            raise Unreachable(f"GET {path}: {error}", sent=True) from None
         finally:
-            response.close()  # a watch has no end, so its connection cannot be reused
-
-    async def _opened(
-        self, token: str | None, path: str, params: Mapping[str, str], seconds: float, silence: float
-    ) -> aiohttp.ClientResponse:
-        resource, _ = resource_of(path)
-        code = 0
-        started = self._clock()
-        timeout = aiohttp.ClientTimeout(total=None, connect=min(_CONNECT_SECONDS, seconds / 2), sock_read=silence)
-        try:
-            async with asyncio.timeout(seconds):
-                before = cancellations()
-                response = await self._open(_UNLIMITED).get(
-                    self._url(path, params),
-                    headers=_authorization(token),
-                    timeout=timeout,
-                    allow_redirects=False,
-                    proxy=self.connection.proxy,
-                    server_hostname=self.connection.server_name,
-                )
-                if cancellations() > before:
-                    response.close()
-                    raise asyncio.CancelledError
-            code = response.status
-            return response
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise unreachable(error, f"GET {path}", seconds) from error
-        finally:
-            self._observer.request("watch", resource, code, self._clock() - started)
-
-    def _open(self, pool: int) -> aiohttp.ClientSession:
-        if self._sessions is None:
-            raise RuntimeError(_NOT_OPEN)
-        return self._sessions[pool]
-
-    def _url(self, path: str, params: Mapping[str, str] | None) -> URL:
-        url = URL(self.connection.server + path, encoded=True)  # paths come quoted from kube.paths
-        return url.with_query(dict(params)) if params else url
+            response.stream.abort()  # a watch has no end, so its connection cannot be reused
 
     async def _present_token(self) -> str | None:
         """Return the token; read it again in a thread when it has expired, since that may run an exec plugin."""
@@ -376,6 +284,10 @@ class Client:
                     return False
                 self._token_read = self._clock()
         return self._token != rejected
+
+
+def _error_of(response: HttpResponse) -> ApiError:
+    return api_error(response.status, {"Retry-After": response.retry_after or ""}, response.body)
 
 
 def _authorization(token: str | None) -> dict[str, str]:

@@ -190,6 +190,10 @@ def _connection(login: _Login, master: str, namespace: str) -> Connection:
         raise ConnectionConfigError(
             f"server {server!r} is not an address; accepted: http://host:port, https://host:port"
         )
+    if found.proxy and not found.proxy.startswith(_SCHEMES):
+        raise ConnectionConfigError(
+            f"proxy-url {found.proxy!r} is not supported; accepted: http://host:port, https://host:port"
+        )
     context = None
     if server.startswith("https://"):
         context = ssl_context(found.ssl_ca_cert, found.cert_file, found.key_file, verify=found.verify_ssl)

@@ -130,7 +130,7 @@ def forget_frames(error: BaseException) -> None:
 def cancellations() -> int:
     """Number of cancellations of the running task so far; growth across a call means that the call swallowed one.
 
-    aiohappyeyeballs (and aiohttp through it) cancels the losing attempts of a connection race. A cancellation of the
+    aiohappyeyeballs cancels the losing attempts of a connection race. A cancellation of the
     caller at that moment is swallowed, and the connection is returned: a loop that runs until cancelled would not end.
     """
     task = asyncio.current_task()

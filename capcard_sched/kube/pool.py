@@ -1,4 +1,4 @@
-"""Kept-alive connections to one server, for many short requests (docs/decisions/0013).
+"""Connections to one server, kept alive for short requests, or of one watch each (docs/decisions/0013).
 
 httptools parses responses, asyncio holds the sockets, aiohappyeyeballs opens them.
 """
@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 import struct
 import sys
+from base64 import b64encode
 from collections import deque
 from socket import SO_LINGER, SOCK_STREAM, SOL_SOCKET
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, cast
 
 from aiohappyeyeballs import start_connection
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
@@ -20,13 +22,18 @@ from yarl import URL
 from capcard_sched.kube.errors import ApiError, RequestWithheld, Unreachable, cancellations, forget_frames
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Callable
+
+    from capcard_sched.kube.connection import Connection
 
 #: Seconds for which an idle connection stays open.
 _KEEPALIVE_SECONDS: Final = 60.0
 #: Seconds between attempts at the addresses of one name (RFC 8305).
 _NEXT_ADDRESS_SECONDS: Final = 0.25
+#: Status of a response with a watch, or of an open tunnel.
+_OK: Final = 200
+#: Bytes read ahead of a slow reader of a watch.
+_READ_AHEAD: Final = 2**20
 #: Bytes of the longest head of a response.
 _HEAD_BYTES: Final = 2**17
 #: Value of SO_LINGER: closing resets the connection.
@@ -36,31 +43,42 @@ _ENDS: Final = frozenset({b"content-length", b"transfer-encoding"})
 
 
 class HttpResponse(NamedTuple):
-    """A complete response. `retry_after`: that header."""
+    """A response. `retry_after`: that header. `stream`: of a watch, what the body arrives on."""
 
     status: int
     retry_after: str | None
     body: bytes
-
-
-def too_large(status: int, limit: int) -> ApiError:
-    """The error for a response of more than `limit` bytes."""
-    return ApiError(status, "TooLarge", f"the response has more than {limit} bytes")
+    stream: _Connection | None = None
 
 
 class Pool:
     """Connections to one server. Belongs to one event loop."""
 
-    def __init__(self, server: str, context: ssl.SSLContext | None, server_name: str | None, limit: int) -> None:
-        """`server`: URL. `server_name`: name in the certificate, default the host. `limit`: connections, 0 for none."""
-        url = URL(server)
-        self._host, self._port = url.raw_host or "", url.port or 0
-        #: Value of the Host header.
-        self.authority = url.host_port_subcomponent or ""
+    def __init__(self, connection: Connection, limit: int) -> None:
+        """`limit`: connections, 0 for none."""
+        url, proxy = URL(connection.server), connection.proxy
+        first = URL(proxy or connection.server)
+        self._host, self._port = first.raw_host or "", first.port or 0
+        authority = url.host_port_subcomponent or ""
+        #: Headers of every request.
+        self.head = f"Host: {authority}\r\n"
         #: Prefix of every path.
         self.prefix = url.raw_path.rstrip("/")
-        self._ssl = (context or True) if url.scheme == "https" else None
-        self._server_name = (server_name or self._host) if self._ssl else None
+        name = connection.server_name or url.raw_host or ""
+        tls = connection.ssl or ssl.create_default_context() if "https" in {url.scheme, first.scheme} else None
+        self._ssl = tls if first.scheme == "https" else None
+        self._server_name = (self._host if proxy else name) if self._ssl else None
+        #: Of a tunnel through the proxy: its request, and TLS beyond it.
+        self._tunnel: tuple[bytes, ssl.SSLContext, str] | None = None
+        if proxy:
+            login = b64encode(f"{first.user}:{first.password or ''}".encode()).decode()
+            credentials = f"Proxy-Authorization: Basic {login}\r\n" if first.user else ""
+            if url.scheme == "https" and tls:
+                target = f"{url.host_subcomponent}:{url.port}"
+                request = f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n{credentials}\r\n"
+                self._tunnel = request.encode(), tls, name
+            else:
+                self.head, self.prefix = self.head + credentials, f"http://{authority}{self.prefix}"
         self._slots = asyncio.Semaphore(limit or sys.maxsize)  # FIFO
         self._open: set[_Connection] = set()
         #: Idle connections with the time since when, longest first.
@@ -76,13 +94,15 @@ class Pool:
         limit: int,
         repeatable: bool = False,
         time_left: Callable[[], float] | None = None,
+        silence: float | None = None,
     ) -> HttpResponse:
         """Send a request and return the complete response, whose body has at most `limit` bytes.
 
         `seconds`: for the whole exchange; `connect`: for a free slot, and again for a connection. `repeatable`: the
         request is sent again when an idle connection turns out to be closed. `time_left` is called right before the
-        request is sent; the exchange ends within these seconds, and 0 or less withholds the request. Raises
-        Unreachable, TimeoutError after sending, ApiError when the body is too large, RequestWithheld.
+        request is sent; the exchange ends within these seconds, and 0 or less withholds the request. `silence`: of a
+        watch, the longest pause; the body of a response with status 200 is then its `stream`, which the caller aborts.
+        Raises Unreachable, TimeoutError after sending, ApiError when the body is too large, RequestWithheld.
         """
         loop = asyncio.get_running_loop()
         now = loop.time()
@@ -98,12 +118,12 @@ class Pool:
             connection = self._pop_idle(now)
             if connection is not None:
                 try:
-                    return await self._exchange(connection, request, limit, now + seconds, time_left)
+                    return await self._exchange(connection, request, limit, now + seconds, time_left, silence)
                 except Unreachable:
                     if not repeatable or connection.responded:
                         raise
             fresh = await self._connect(min(now + seconds, loop.time() + connect), sent=connection is not None)
-            return await self._exchange(fresh, request, limit, now + seconds, time_left)
+            return await self._exchange(fresh, request, limit, now + seconds, time_left, silence)
         finally:
             self._slots.release()
 
@@ -117,7 +137,13 @@ class Pool:
             await asyncio.sleep(0)
 
     async def _exchange(
-        self, connection: _Connection, request: bytes, limit: int, until: float, time_left: Callable[[], float] | None
+        self,
+        connection: _Connection,
+        request: bytes,
+        limit: int,
+        until: float,
+        time_left: Callable[[], float] | None,
+        silence: float | None,
     ) -> HttpResponse:
         if time_left is not None:
             now, left = asyncio.get_running_loop().time(), time_left()
@@ -126,13 +152,13 @@ class Pool:
                 raise RequestWithheld
             until = min(until, now + left)
         try:
-            response = await connection.exchange(request, limit, until)
+            response = await connection.exchange(request, limit, until, silence)
         except BaseException:
             connection.abort()
             raise
         if connection.reusable:
             self._idle.append((asyncio.get_running_loop().time(), connection))
-        else:
+        elif response.stream is None:
             connection.abort()
         return response
 
@@ -160,7 +186,9 @@ class Pool:
                 _, connection = await loop.create_connection(
                     lambda: _Connection(self._open), sock=opened, ssl=self._ssl, server_hostname=self._server_name
                 )
-        except (OSError, UnicodeError) as error:  # the latter for an invalid host name
+                if self._tunnel is not None:
+                    await connection.pass_through(until, *self._tunnel)
+        except (OSError, UnicodeError, Unreachable, ApiError) as error:  # the second for an invalid host name
             forget_frames(error)
             why = "timed out" if isinstance(error, TimeoutError) else str(error)
             raise Unreachable(f"no connection to {self._host}:{self._port}: {why}", sent=sent) from error
@@ -187,12 +215,18 @@ class _Connection(asyncio.Protocol):
         self._retry_after: str | None = None
         self._headed = self._delimited = False
         self._done: asyncio.Future[HttpResponse] | None = None
+        #: Whether the body of a response with status 200 is read in parts, and what ended it: "" for a proper end.
+        self._is_stream = False
+        self._end: str | None = None
+        self._arrived = asyncio.Event()
+        self._silence: float | None = None
 
-    async def exchange(self, request: bytes, limit: int, until: float) -> HttpResponse:
+    async def exchange(self, request: bytes, limit: int, until: float, silence: float | None = None) -> HttpResponse:
         """As `Pool.exchange`; `until`: time of the event loop. After an error the connection must be aborted."""
         if self._transport is None or not self.reusable:
             raise Unreachable("the connection is closed", sent=False)
         self.responded = self._headed = False
+        self._is_stream, self._silence, self._end = silence is not None, silence, None
         self._limit, self._size, self._head_size = limit, 0, 0
         loop = asyncio.get_running_loop()
         self._done = loop.create_future()
@@ -203,6 +237,49 @@ class _Connection(asyncio.Protocol):
         finally:
             timer.cancel()
             self._done = None
+
+    async def pass_through(self, until: float, request: bytes, tls: ssl.SSLContext, name: str) -> None:
+        """Open a tunnel to a server. Raises OSError and as `exchange`; the connection is then aborted."""
+        try:
+            response = await self.exchange(request, _HEAD_BYTES, until, 0.0)
+            if response.status != _OK:
+                raise ConnectionError(f"the proxy responded with status {response.status}")
+            assert self._transport is not None
+            loop, self._parser = asyncio.get_running_loop(), HttpResponseParser(self)
+            self._transport = await loop.start_tls(self._transport, self, tls, server_hostname=name)
+            self.reusable = True
+        except BaseException:
+            self.abort()
+            self.connection_lost(None)  # TLS forwards no loss before the end of its handshake
+            raise
+
+    async def read(self) -> bytes:
+        """All bytes of the body that arrived since the last call, at least one; b"" at its proper end.
+
+        Raises Unreachable when the connection breaks, TimeoutError after `silence` seconds without a byte.
+        """
+        if not self._parts and self._end is None:
+            self._arrived.clear()
+            async with asyncio.timeout(self._silence):
+                await self._arrived.wait()
+        if not self._parts and self._end:
+            raise Unreachable(f"the stream broke: {self._end}", sent=True)
+        found, self._parts, self._size = b"".join(self._parts), [], 0
+        self._resume()
+        return found
+
+    async def pause(self, seconds: float) -> None:
+        """Pause reading, so that the bytes of this time arrive in one read, which costs much less."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+            try:
+                await asyncio.sleep(seconds)
+            finally:
+                self._resume()
+
+    def _resume(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def abort(self) -> None:
         """Close the connection at once."""
@@ -220,6 +297,9 @@ class _Connection(asyncio.Protocol):
 
     def _fail(self, error: Exception) -> None:
         self.abort()
+        if self._is_stream and self._headed and self._end is None:
+            self._end = str(error)
+            self._arrived.set()
         if self._done is not None and not self._done.done():
             self._done.set_exception(error)
 
@@ -228,7 +308,7 @@ class _Connection(asyncio.Protocol):
         self._registry.add(self)
 
     def data_received(self, data: bytes) -> None:
-        if self._done is None or self._done.done():
+        if (self._done is None or self._done.done()) and not (self._is_stream and self._end is None):
             self.abort()  # unsolicited data is no response to the next request
             return
         self.responded = True
@@ -247,6 +327,8 @@ class _Connection(asyncio.Protocol):
         self.reusable = False
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._transport is None:
+            return
         self._registry.discard(self)
         self._fail(Unreachable(str(exc) if exc is not None else "the server closed the connection", sent=True))
         # The parser holds its listener: both, and the buffers of TLS, would stay until a full garbage collection.
@@ -256,7 +338,8 @@ class _Connection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         if self._done is None or self._done.done():
             self.reusable = False  # a second response
-        self._parts, self._retry_after, self._headed, self._delimited = [], None, False, False
+        else:
+            self._parts, self._retry_after, self._headed, self._delimited = [], None, False, False
 
     def on_header(self, name: bytes, value: bytes) -> None:
         name = name.lower()
@@ -267,15 +350,26 @@ class _Connection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         self._headed = True
+        if self._is_stream and self._parser.get_status_code() == _OK:
+            self._complete(reusable=False)
+        else:
+            self._is_stream = self._is_stream and self._parser.get_status_code() < _OK
 
     def on_body(self, body: bytes) -> None:
+        if self._end is not None:
+            return
         self._parts.append(body)
         self._size += len(body)
-        if self._size > self._limit:
-            self._fail(too_large(self._parser.get_status_code(), self._limit))
+        if self._is_stream:
+            self._arrived.set()
+            if self._size > _READ_AHEAD and self._transport is not None:
+                self._transport.pause_reading()
+        elif self._size > self._limit:
+            text = f"the response has more than {self._limit} bytes"
+            self._fail(ApiError(self._parser.get_status_code(), "TooLarge", text))
 
     def on_message_complete(self) -> None:
-        if self._parser.get_status_code() < 200:
+        if self._parser.get_status_code() < _OK:
             self._headed = False  # an interim response: the final one follows
         else:
             self._complete(reusable=self._parser.should_keep_alive())
@@ -283,6 +377,13 @@ class _Connection(asyncio.Protocol):
     def _complete(self, *, reusable: bool) -> None:
         if self._done is not None and not self._done.done():
             self.reusable = self.reusable and reusable
-            self._done.set_result(
-                HttpResponse(self._parser.get_status_code(), self._retry_after, b"".join(self._parts))
-            )
+            stream = self if self._is_stream else None
+            status, body = self._parser.get_status_code(), b"".join(self._parts)
+            self._done.set_result(HttpResponse(status, self._retry_after, body, stream))
+        elif self._is_stream and self._end is None:
+            self._end = ""
+            self._arrived.set()
+
+
+#: The body of a watch as it arrives: `read` and `pause`.
+Stream: TypeAlias = _Connection

@@ -24,7 +24,7 @@ THIRD_PARTY = {
     "actions": {"msgspec", "numpy"},
     "admission": {"msgspec"},
     "plugins": {"msgspec", "numpy"},
-    "kube": {"aiohappyeyeballs", "aiohttp", "httptools", "kubernetes", "msgspec", "yarl"},
+    "kube": {"aiohappyeyeballs", "httptools", "kubernetes", "msgspec", "yarl"},
     "simulation": {"msgspec", "yaml"},
     "reports": {"msgspec", "rich"},
     "cli": {"cyclopts", "msgspec", "rich", "uvloop", "yaml"},

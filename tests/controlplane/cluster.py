@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, Self, TypeVar, overload
 import aiohttp
 import yaml
 
-from capcard_sched.kube.stream import AbortingConnector
+from tests.controlplane.connector import AbortingConnector
 from tests.controlplane.controlplane import ControlPlane
 
 #: An object in the API server's JSON form.

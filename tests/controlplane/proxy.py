@@ -18,8 +18,8 @@ import aiohttp
 from aiohttp import web
 from yarl import URL
 
-from capcard_sched.kube.stream import AbortingConnector
 from tests.controlplane.cluster import Manifest
+from tests.controlplane.connector import AbortingConnector
 from tests.controlplane.controlplane import ControlPlane
 
 #: Headers of one connection only: they are not handed on.

@@ -15,12 +15,12 @@ from datetime import UTC, datetime
 
 import msgspec
 import pytest
-from aiohttp.client_proto import ResponseHandler
 
 from capcard_sched.kube.client import ApiError, Client, RequestWithheld, Unreachable
 from capcard_sched.kube.connection import Connection, load_connection, ssl_context
 from capcard_sched.kube.errors import api_error, parse_retry_after
 from capcard_sched.kube.paths import collection_path, object_path
+from capcard_sched.kube.pool import _Connection
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.manifests import node, pod
 from tests.controlplane.proxy import Proxy
@@ -169,8 +169,10 @@ async def silent_server() -> AsyncIterator[int]:
     """Accepts connections and sends nothing; yields its port."""
 
     async def ignore(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read()
-        writer.close()
+        try:
+            await reader.read()
+        finally:
+            writer.close()
 
     server = await asyncio.start_server(ignore, "127.0.0.1", 0)
     try:
@@ -222,13 +224,13 @@ async def test_no_connection_outlives_the_client(
             async with client.stream(collection_path("Pod"), {"watch": "1"}, timeout=1):
                 pass
 
-        def connection_made(self: ResponseHandler, transport: asyncio.BaseTransport) -> None:
+        def connection_made(self: _Connection, transport: asyncio.BaseTransport) -> None:
             made(self, transport)
             task.cancel()
 
-        made = ResponseHandler.connection_made
+        made = _Connection.connection_made
         if connecting:
-            monkeypatch.setattr(ResponseHandler, "connection_made", connection_made)
+            monkeypatch.setattr(_Connection, "connection_made", connection_made)
         async with Client(msgspec.structs.replace(connection_of(cluster), server=server)) as client:
             task = asyncio.create_task(watch())
             with pytest.raises(asyncio.CancelledError if connecting else Unreachable):

@@ -88,6 +88,9 @@ def test_proxy_and_name_of_the_certificate_are_taken_over(tmp_path: Path, monkey
     assert connection.ssl.verify_mode is ssl.CERT_NONE
     cluster["proxy-url"] = "http://proxy:3128"
     assert load_connection(str(kubeconfig(tmp_path / "k", cluster=cluster, user={}))).proxy == "http://proxy:3128"
+    cluster["proxy-url"] = "socks5://proxy:1080"
+    with pytest.raises(ConnectionConfigError, match="'socks5://proxy:1080' is not supported; accepted: http:"):
+        load_connection(str(kubeconfig(tmp_path / "k", cluster=cluster, user={})))
 
 
 def test_user_and_password_are_distinguished_from_a_token(tmp_path: Path) -> None:

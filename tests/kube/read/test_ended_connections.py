@@ -16,16 +16,15 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import pytest
 
-from capcard_sched.kube.client import Client, Stream, Unreachable
+from capcard_sched.kube.client import Client, Unreachable
 from capcard_sched.kube.connection import load_connection
 from capcard_sched.kube.paths import object_path
 from capcard_sched.kube.pool import _Connection
-from capcard_sched.kube.stream import _RecordedProtocol
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.manifests import node
 from tests.controlplane.proxy import Proxy
 
-_OF_CLIENTS = frozenset({Stream, Unreachable, ConnectionRefusedError, _Connection, _RecordedProtocol})
+_OF_CLIENTS = frozenset({Unreachable, ConnectionRefusedError, _Connection})
 #: Number of connections, and the largest number of objects of one type that the last of them may keep.
 _ENDED = 12
 _KEPT = 4

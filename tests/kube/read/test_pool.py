@@ -1,9 +1,10 @@
-"""Connections to a server that responses by a script, and the same requests through a proxy."""
+"""Connections to a server that responses by a script, and the same requests through a proxy; watches."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -13,7 +14,7 @@ import pytest
 from capcard_sched.kube.client import Client
 from capcard_sched.kube.connection import Connection, load_connection, ssl_context
 from capcard_sched.kube.errors import ApiError, RequestWithheld, Unreachable
-from capcard_sched.kube.pool import HttpResponse, Pool
+from capcard_sched.kube.pool import HttpResponse, Pool, Stream
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.manifests import node
 
@@ -78,6 +79,10 @@ class Scripted:
                 await asyncio.sleep(0.01)
 
 
+def address(server: str, context: ssl.SSLContext | None = None) -> Connection:
+    return Connection(server, context, lambda: None, "default")
+
+
 @asynccontextmanager
 async def scripted(
     *script: bytes | list[bytes] | None, wait: float = 0.0, connections: int = 2
@@ -85,7 +90,7 @@ async def scripted(
     reported = Scripted(*script, wait=wait)
     server = await asyncio.start_server(reported.serve, "127.0.0.1", 0)
     reported.port = server.sockets[0].getsockname()[1]
-    pool = Pool(f"http://127.0.0.1:{reported.port}", None, None, connections)
+    pool = Pool(address(f"http://127.0.0.1:{reported.port}"), connections)
     try:
         yield reported, pool
     finally:
@@ -377,14 +382,14 @@ async def test_closing_breaks_requests_in_flight() -> None:
 
 async def test_all_addresses_of_a_name_are_tried() -> None:
     async with scripted() as (reported, _):
-        pool = Pool(f"http://localhost:{reported.port}", None, None, 1)  # no server listens at ::1
+        pool = Pool(address(f"http://localhost:{reported.port}"), 1)  # no server listens at ::1
         assert (await send(pool)).body == b"ok"
         await pool.close()
 
 
 async def test_a_handshake_that_does_not_end_leaves_no_connection() -> None:
     async with scripted() as (reported, _):
-        pool = Pool(f"https://127.0.0.1:{reported.port}", ssl_context(verify=False), None, 1)
+        pool = Pool(address(f"https://127.0.0.1:{reported.port}", ssl_context(verify=False)), 1)
         with pytest.raises(Unreachable, match="timed out") as lost:
             await send(pool, connect=0.2)
         assert not lost.value.sent
@@ -444,25 +449,153 @@ async def _pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         writer.close()
 
 
-async def test_requests_and_streams_go_through_the_proxy_of_the_kubeconfig(cluster: Cluster) -> None:
+OPEN = b"HTTP/1.1 200 Connection established\r\n\r\n"
+
+
+@asynccontextmanager
+async def tunnels(answer: bytes = OPEN) -> AsyncIterator[tuple[list[bytes], str]]:
+    """A proxy that answers CONNECT, and opens the tunnel for a 200; yields the heads of requests, and its address."""
     requested: list[bytes] = []
 
     async def tunnel(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        requested.append((await reader.readuntil(b"\r\n\r\n")).split(b"\r\n")[0])
+        requested.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(answer)
+        if answer is not OPEN:
+            writer.close()
+            return
         host, _, port = requested[-1].split()[1].decode().rpartition(":")
         there_reader, there = await asyncio.open_connection(host, int(port))
-        writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
         await asyncio.gather(_pipe(reader, there), _pipe(there_reader, writer))
 
-    server = await asyncio.start_server(tunnel, "127.0.0.1", 0)
-    async with server:
-        proxy = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        direct = load_connection(str(cluster.control_plane.kubeconfig))
-        async with Client(msgspec.structs.replace(direct, proxy=proxy)) as client:
-            made = await client.request("POST", "/api/v1/nodes", body=json.dumps(node("n")).encode())
-            assert b'"uid"' in made
-            with pytest.raises(ApiError, match="404 NotFound"):
-                await client.request("GET", "/api/v1/nodes/m")
-            async with client.stream("/api/v1/namespaces", {"watch": "1"}) as stream:
-                assert b'"ADDED"' in await stream.read()
-    assert requested == [f"CONNECT {direct.server.removeprefix('https://')} HTTP/1.1".encode()] * 2
+    async with await asyncio.start_server(tunnel, "127.0.0.1", 0) as server:
+        yield requested, f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+async def test_requests_and_streams_go_through_the_proxy_of_the_kubeconfig(cluster: Cluster) -> None:
+    direct = load_connection(str(cluster.control_plane.kubeconfig))
+    async with (
+        tunnels() as (requested, proxy),
+        Client(msgspec.structs.replace(direct, proxy=f"http://me:a%20secret@{proxy}")) as client,
+    ):
+        made = await client.request("POST", "/api/v1/nodes", body=json.dumps(node("n")).encode())
+        assert b'"uid"' in made
+        with pytest.raises(ApiError, match="404 NotFound"):
+            await client.request("GET", "/api/v1/nodes/m")
+        async with client.stream("/api/v1/namespaces", {"watch": "1"}) as stream:
+            assert b'"ADDED"' in await stream.read()
+    target = direct.server.removeprefix("https://").encode()
+    login = b"Proxy-Authorization: Basic bWU6YSBzZWNyZXQ=\r\n"
+    assert requested == [b"CONNECT %b HTTP/1.1\r\nHost: %b\r\n%b\r\n" % (target, target, login)] * 2
+
+
+@pytest.mark.parametrize(
+    "answer, problem",
+    [
+        (b"HTTP/1.1 407 Required\r\nContent-Length: 2\r\n\r\nno", "the proxy responded with status 407"),
+        (b"HTTP/1.1 502 Bad Gateway\r\n\r\n", "the proxy responded with status 502"),
+        (b"SSH-2.0\r\n\r\n", "not HTTP"),
+    ],
+    ids=["refused", "without a length", "another protocol"],
+)
+async def test_a_proxy_that_opens_no_tunnel_is_named_and_the_request_was_never_sent(
+    answer: bytes, problem: str
+) -> None:
+    async with tunnels(answer) as (_, proxy):
+        target = msgspec.structs.replace(address("https://api.test:6443", ssl_context()), proxy=f"http://{proxy}")
+        async with Client(target) as client:
+            with pytest.raises(Unreachable, match=rf"no connection to {proxy}: .*{problem}") as lost:
+                await client.request("POST", "/api/v1/nodes", body=b"{}")
+    assert not lost.value.sent
+
+
+async def test_a_server_behind_a_tunnel_is_verified(cluster: Cluster) -> None:
+    direct = load_connection(str(cluster.control_plane.kubeconfig))
+    async with tunnels() as (_, proxy):
+        changed = msgspec.structs.replace(direct, proxy=f"http://{proxy}", server_name="another.example.com")
+        async with Client(changed) as client:
+            with pytest.raises(Unreachable, match=r"another\.example\.com") as lost:
+                await client.request("GET", "/version")
+    assert not lost.value.sent
+
+
+async def test_a_proxy_gets_the_whole_address_of_a_server_without_tls() -> None:
+    async with scripted() as (reported, _):
+        proxy = f"http://me@127.0.0.1:{reported.port}"
+        async with Client(msgspec.structs.replace(address("http://api.test/c"), proxy=proxy)) as client:
+            assert await client.request("GET", "/version") == b"ok"
+    assert reported.heads[0].startswith(
+        b"GET http://api.test/c/version HTTP/1.1\r\nHost: api.test\r\nProxy-Authorization: Basic bWU6\r\n"
+    )
+
+
+# --- streams ----------------------------------------------------------------------------------------------------------
+
+HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@asynccontextmanager
+async def streamed(*script: bytes | list[bytes] | None) -> AsyncIterator[tuple[Scripted, Stream]]:
+    """A server, and the stream of its first response."""
+    async with scripted(*script) as (reported, pool):
+        response = await pool.exchange(GET, seconds=8, connect=5, limit=10, silence=5)
+        assert response.stream is not None
+        try:
+            yield reported, response.stream
+        finally:
+            response.stream.abort()
+
+
+async def read_all(stream: Stream) -> bytes:
+    parts = []
+    async with asyncio.timeout(10):
+        while part := await stream.read():
+            parts.append(part)
+    return b"".join(parts)
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [[CHUNKED], [CHUNKED[i : i + 1] for i in range(len(CHUNKED))], [INTERIM[: -len(PLAIN)] + CHUNKED], [CHUNKED + OK]],
+    ids=["one piece", "bytes", "after interim responses", "before another response"],
+)
+async def test_a_stream_has_all_parts_of_its_body_and_an_end(pieces: list[bytes]) -> None:
+    async with streamed(pieces) as (_, stream):
+        assert await read_all(stream) == b'{"ab":[1,\r\n2,3]}'
+        assert await stream.read() == b""
+
+
+async def test_a_stream_without_chunks_ends_with_its_connection_and_others_break() -> None:
+    async with streamed(b"HTTP/1.1 200 OK\r\n\r\nlines") as (reported, stream):
+        assert await stream.read() == b"lines"
+        reported.cut()
+        assert await stream.read() == b""
+    async with streamed(HEAD + b"5\r\nli") as (reported, stream):
+        assert await stream.read() == b"li"
+        reported.cut()
+        with pytest.raises(Unreachable, match="the stream broke: the server closed the connection"):
+            await stream.read()
+    async with streamed([HEAD, b"nonsense\r\n"]) as (_, stream):
+        with pytest.raises(Unreachable, match="the stream broke: the response is not HTTP"):
+            await stream.read()
+
+
+async def test_a_slow_reader_of_a_stream_stops_its_server() -> None:
+    chunk = b"%x\r\n%b\r\n" % (2**16, b"x" * 2**16)
+    async with streamed([HEAD, *[chunk] * 48, b"0\r\n\r\n"]) as (_, stream):
+        async with asyncio.timeout(10):
+            while stream._size <= 2**20:  # noqa: ASYNC110 - until it stops
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.2)
+        assert stream._size < 2**21
+        assert len(await read_all(stream)) == 48 * 2**16
+
+
+async def test_a_watch_that_is_refused_has_a_whole_response_and_leaves_its_connection() -> None:
+    refused = b"HTTP/1.1 410 Gone\r\nContent-Length: 4\r\n\r\ngone"
+    async with scripted(refused, HEAD + b"1\r\nx\r\n") as (reported, pool):
+        responses = [await pool.exchange(GET, seconds=8, connect=5, limit=10, silence=5) for _ in range(2)]
+        assert responses[0] == HttpResponse(410, None, b"gone")
+        assert responses[1].stream is not None
+        assert await responses[1].stream.read() == b"x"
+        responses[1].stream.abort()
+        assert reported.requests == [1, 1]
