@@ -69,15 +69,6 @@ def test_a_predicate_passes_when_its_status_is_empty(
     assert webhook.verbs() == ["batch" if batch else "predicate"]
 
 
-@pytest.mark.parametrize("code, helped", [(2, True), (3, False)])
-def test_eviction_may_help_unless_the_code_excludes_it(webhook: Webhook, code: int, helped: bool) -> None:
-    webhook.replies = {"predicate": {"status": "no", "code": code}}
-    h = cluster(conf(webhook.url, "predicate"), nodes=1)
-    session = h.session()
-    _, diagnosis = session.engine.diagnose(profile_of(h, session))
-    assert (diagnosis.codes == Code.UNSCHEDULABLE).all() == helped
-
-
 def test_the_message_of_a_pending_pod_counts_the_responses(webhook: Webhook) -> None:
     webhook.replies = {
         "predicate": lambda received: {"status": "hot" if received["node"]["Name"] == "n0" else "old", "code": 3}
@@ -105,7 +96,6 @@ def test_a_batch_response_without_a_node_rejects_the_node(webhook: Webhook) -> N
     "prefix, url",
     [
         pytest.param("http://h:80//", "http://h:80/predicate", id="16.5"),
-        pytest.param("http://h:80", "http://h:80/predicate", id="no slash"),
         pytest.param("https://h/v1/", "https://h/v1/predicate", id="path"),
     ],
 )
@@ -257,17 +247,6 @@ def test_16_6_a_failed_call_counts_by_ignorable(webhook: Webhook, verb: str, ign
                 found = "fails"
                 found = plugin.score_by_webhook(profile_of(h, session), session.all_rows())
     assert found == expected
-
-
-def test_a_job_is_not_ready_without_the_vote_of_a_required_webhook() -> None:
-    """Unlike in Volcano, where it means ready."""
-    with Webhook(ready=BROKEN) as webhook:
-        h = cluster(conf(webhook.url, "ready"))
-        h.step()
-        assert h.binds == {}
-        h = cluster(conf(webhook.url, "ready", ignorable=True))
-        h.step()
-        assert h.binds == {"p": "n0"}
 
 
 @pytest.mark.parametrize("ignorable", [True, False])

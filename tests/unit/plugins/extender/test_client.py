@@ -7,7 +7,8 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -46,13 +47,9 @@ def test_without_a_client_every_call_fails_and_is_counted() -> None:
     [
         (Raw(b"", 500), "status", "failed predicate with extender at URL URL/predicate, code 500"),
         (Raw(b"{}", 201), "status", "code 201"),
-        (Raw(b"{}", 302), "status", "code 302"),
-        (Raw(b"{}", 404), "status", "code 404"),
         (Raw(b"{}", delay=5), "timeout", "no response to predicate from URL/predicate within 0.3 s"),
         (Drip(0.05), "timeout", "no response to predicate from URL/predicate within 0.3 s"),
         (Raw(b""), "answer", "it is not JSON"),
-        (Raw(b'{"status": '), "answer", "it is not JSON"),
-        (Raw(b"\xff\xfe"), "answer", "it is not JSON"),
         (Raw(b"[1]"), "answer", "the body: Expected object, got array"),
         (
             Raw(b'{"status": 7}'),
@@ -61,8 +58,6 @@ def test_without_a_client_every_call_fails_and_is_counted() -> None:
         ),
         (Raw(b'{"status": "no", "code": "2"}'), "answer", "code: Expected int, got str; accepted: "),
         (Raw(b'{"status": "no", "code": 6}'), "answer", "code: Expected int <= 5; accepted: "),
-        (Raw(b'{"status": "no", "code": 1.5}'), "answer", "code: Expected int, got float"),
-        (Raw(b'{"status": null}'), "answer", "status: Expected str, got null"),
     ],
 )
 def test_a_failure_names_the_verb_and_the_error(
@@ -87,15 +82,12 @@ def test_a_failure_names_the_verb_and_the_error(
         ("predicateBatch", b"{}", "results: expected a map, got null; accepted: "),
         ("prioritize", b'{"nodeScore": {"n": "1"}}', "nodeScore[...]: Expected float, got str; accepted: "),
         ("prioritize", b'{"nodeScore": {"n": 1e999}}', "nodeScore[...]: Number out of range; accepted: "),
-        ("prioritize", b'{"nodeScore": {"n": NaN}}', "it is not JSON"),
         ("preemptable", b'{"status": 2}', "status: Expected int <= 1; accepted: "),
-        ("preemptable", b'{"status": true}', "status: Expected int, got bool; accepted: "),
         ("reclaimable", b'{"victims": [{"Name": "x"}]}', "victims[0]: Object missing required field UID; accepted: "),
         ("jobEnqueueable", b'{"status": "1"}', "status: Expected int, got str; accepted: "),
         ("jobReady", b'{"status": 1}', "status: Expected bool, got int; accepted: "),
         ("queueOverused", b'{"overused": "true"}', "overused: Expected bool, got str; accepted: "),
         ("allocateFunc", b'{"errorMessage": []}', "errorMessage: Expected str, got array; accepted: "),
-        ("jobReady", b'{"status": "\xff"}', "status: Expected bool, got str; accepted: "),
         ("allocateFunc", b'{"errorMessage": "\xff"}', "it is not JSON: 'utf-8' codec can't decode"),
         ("jobReady", b'{"x": ' + b"[" * 10_000 + b"]" * 10_000 + b"}", "it is nested too deeply; accepted: "),
     ],
@@ -127,32 +119,34 @@ def test_a_message_of_a_response_becomes_one_short_line(text: str, shown: str) -
     assert wire.readable(text) == shown
 
 
-def test_a_refused_connection_is_a_failure(client_of: Callable[..., WebhookClient]) -> None:
-    port = free_port()
-    (found,) = call_webhook(client_of(f"http://127.0.0.1:{port}"))
-    assert found.kind == "connection"
-    assert f"predicate failed at http://127.0.0.1:{port}/predicate" in found.message
+@contextmanager
+def talking(talk: Callable[[socket.socket], None]) -> Iterator[tuple[str, threading.Thread]]:
+    """The URL of a server that handles its listening socket like this, and its thread."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=talk, args=(server,), daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}", thread
+        thread.join(10)
 
 
-def test_an_unresolvable_host_is_a_failure(client_of: Callable[..., WebhookClient]) -> None:
-    (found,) = call_webhook(client_of("http://extender.invalid"))
-    assert found.kind == "connection"
+def test_a_refused_connection_and_an_unresolvable_host_are_failures(client_of: Callable[..., WebhookClient]) -> None:
+    refused = f"http://127.0.0.1:{free_port()}"
+    for url in (refused, "http://extender.invalid"):
+        (found,) = call_webhook(client_of(url))
+        assert found.kind == "connection"
+        assert f"predicate failed at {url}/predicate" in found.message
 
 
 def test_a_response_that_is_no_http_is_a_failure(client_of: Callable[..., WebhookClient]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        thread = threading.Thread(target=_talk_nonsense, args=(server,), daemon=True)
-        thread.start()
-        (found,) = call_webhook(client_of(f"http://127.0.0.1:{server.getsockname()[1]}"))
-        thread.join(5)
+    def talk_nonsense(server: socket.socket) -> None:
+        connection, _ = server.accept()
+        with connection:
+            connection.recv(65536)
+            connection.sendall(b"SSH-2.0-nonsense\r\n\r\n")
+
+    with talking(talk_nonsense) as (url, _):
+        (found,) = call_webhook(client_of(url))
     assert found.kind == "connection"
-
-
-def _talk_nonsense(server: socket.socket) -> None:
-    connection, _ = server.accept()
-    with connection:
-        connection.recv(65536)
-        connection.sendall(b"SSH-2.0-nonsense\r\n\r\n")
 
 
 @pytest.mark.parametrize("extra, read", [(0, True), (1, False)])
@@ -171,26 +165,19 @@ def test_a_response_may_have_ten_mebibytes_and_no_byte_more(
 
 
 def test_an_endless_response_of_unknown_length_is_aborted(client_of: Callable[..., WebhookClient]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        thread = threading.Thread(target=_pour, args=(server,), daemon=True)
-        thread.start()
-        (found,) = call_webhook(client_of(f"http://127.0.0.1:{server.getsockname()[1]}", timeout=60.0))
+    def pour(server: socket.socket) -> None:
+        connection, _ = server.accept()
+        with connection, suppress(OSError):
+            connection.recv(65536)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+            while True:
+                connection.sendall(b"10000\r\n" + b" " * 65536 + b"\r\n")
+
+    with talking(pour) as (url, thread):
+        (found,) = call_webhook(client_of(url, timeout=60.0))
         thread.join(10)
         assert not thread.is_alive()
     assert found.kind == "size"
-
-
-def _pour(server: socket.socket) -> None:
-    connection, _ = server.accept()
-    with connection:
-        connection.recv(65536)
-        connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
-        chunk = b"10000\r\n" + b" " * 65536 + b"\r\n"
-        try:
-            while True:
-                connection.sendall(chunk)
-        except OSError:
-            return
 
 
 def test_without_a_usable_url_nothing_is_sent(client_of: Callable[..., WebhookClient]) -> None:
@@ -207,28 +194,25 @@ def test_without_a_usable_url_nothing_is_sent(client_of: Callable[..., WebhookCl
 def test_a_kept_connection_that_turns_out_closed_is_replaced_once_when_that_does_no_harm(
     client_of: Callable[..., WebhookClient], question: Any, answered: bool
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        thread = threading.Thread(target=_answer_then_hang_up, args=(server,), daemon=True)
-        thread.start()
-        client = client_of(f"http://127.0.0.1:{server.getsockname()[1]}")
+    def answer_then_hang_up(server: socket.socket) -> None:
+        answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+        first, _ = server.accept()
+        with first:
+            first.recv(65536)
+            first.sendall(answer)
+            first.recv(65536)
+        second, _ = server.accept()
+        with second:
+            if second.recv(65536):
+                second.sendall(answer)
+
+    with talking(answer_then_hang_up) as (url, _):
+        client = client_of(url)
         assert not isinstance(call_webhook(client, question=question)[0], CallFailure)
         (found,) = call_webhook(client, question=question)
         assert isinstance(found, CallFailure) != answered
-        socket.create_connection(server.getsockname()).close()  # the server waits for a second one in either case
-        thread.join(5)
-
-
-def _answer_then_hang_up(server: socket.socket) -> None:
-    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
-    first, _ = server.accept()
-    with first:
-        first.recv(65536)
-        first.sendall(answer)
-        first.recv(65536)
-    second, _ = server.accept()
-    with second:
-        if second.recv(65536):
-            second.sendall(answer)
+        # The server waits for a second connection in either case.
+        socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))).close()
 
 
 # --- side by side -----------------------------------------------------------------------------------------------------

@@ -132,10 +132,6 @@ def test_the_example_server_and_the_example_conf_work_together(example: str) -> 
     assert "1 node is due for maintenance: today" in h.pod_message("p2")
 
 
-def test_the_example_has_about_forty_lines() -> None:
-    assert len([line for line in block("python").splitlines() if line.strip()]) <= 45
-
-
 # --- simulation and replay --------------------------------------------------------------------------------------------
 
 SCENARIO = """

@@ -56,13 +56,6 @@ def test_when_the_best_nodes_fail_twice_as_many_are_sent(webhook: Webhook) -> No
     assert len(set(sent_nodes(webhook))) == 28
 
 
-def test_the_best_of_those_that_pass_is_taken(webhook: Webhook) -> None:
-    webhook.replies = {"predicate": only("n0", "n1"), "prioritize": {"nodeScore": {"n2": 9, "n1": 5}}}
-    h = cluster(conf(webhook.url, "predicate", "prioritize"))
-    h.step()
-    assert h.binds == {"p": "n1"}
-
-
 def test_nodes_that_other_plugins_filter_out_are_not_sent(webhook: Webhook) -> None:
     h = Harness(conf(webhook.url, "predicate", others="gang predicates"))
     h.node("closed", unschedulable=True)
@@ -252,8 +245,7 @@ def test_many_pods_cost_little_while_the_breaker_is_open(webhook: Webhook) -> No
     plugin = h.plugin("extender")
     h.step()
     assert len(webhook.received) == 1
-    assert len(plugin._objects._nodes) == 1  # no response was written without a reader
-    assert sum(len(known) for known in plugin._nodes._known.values()) == 1
+    assert len(plugin._objects._nodes) == 1  # no request was written without a reader
 
 
 @pytest.mark.parametrize("ignorable", [True, False])

@@ -74,19 +74,17 @@ def test_a_placement_that_the_webhook_does_not_agree_with_is_undone(webhook: Web
     assert h.task("p").node is None
 
 
-@pytest.mark.parametrize("ignorable", [True, False])
-def test_an_event_that_cannot_be_sent_counts_by_ignorable(webhook: Webhook, ignorable: bool) -> None:
-    webhook.replies = {"allocate": BROKEN}
+@pytest.mark.parametrize(
+    ("reply", "ignorable", "placed"),
+    [(BROKEN, True, True), (BROKEN, False, False), ({"errorMessage": "no"}, True, False)],
+)
+def test_a_failed_event_counts_by_ignorable_and_a_message_counts_always(
+    webhook: Webhook, reply: Any, ignorable: bool, placed: bool
+) -> None:
+    webhook.replies = {"allocate": reply}
     h = cluster(conf(webhook.url, "allocate", ignorable=ignorable))
     h.step()
-    assert bool(h.binds) == ignorable
-
-
-def test_a_message_sets_the_event_error_however_ignorable_the_webhook_is(webhook: Webhook) -> None:
-    webhook.replies = {"allocate": {"errorMessage": "no"}}
-    h = cluster(conf(webhook.url, "allocate", ignorable=True))
-    h.step()
-    assert h.binds == {}
+    assert bool(h.binds) == placed
 
 
 def test_deallocate_is_sent_for_the_pods_of_an_undone_gang(webhook: Webhook) -> None:
