@@ -128,6 +128,8 @@ class World:
         called, *words = question.replace("[", " [ ").replace("]", " ] ").split()
         plugin, _, hook = called.partition(".")
         if plugin == "session":
+            if hook == "job_pipelined":
+                return session.job_pipelined(self._named("job", words[0]))
             task, candidates = self._arguments(session, ("task", "candidates"), words)
             return listed(session.dispatch.victims(hook, task, candidates))
         if hook in ("filter", "score"):
@@ -196,7 +198,7 @@ class World:
             if kind in ("candidates", "tasks"):
                 assert words.pop(0) == "[", "a list of pods in brackets"
                 end = words.index("]")
-                found.append([self.harness.task(name) for word in words[:end] for name in names(word)])
+                found.append([self._named("task", name) for word in words[:end] for name in names(word)])
                 del words[: end + 1]
             elif kind:
                 found.append(self._argument(session, kind, words.pop(0)))
@@ -205,10 +207,10 @@ class World:
 
     def _argument(self, session: Session, kind: str, word: str) -> Any:
         if kind == "job":
-            return self.harness.job(word)
+            return self._named("job", word)
         if kind in ("queue", "reclaimer queue"):
             return session.queues[word]
-        task = self.harness.task(word)
+        task: Task = self._named("task", word)
         if kind == "cls":
             return task.cls
         if kind == "signature":
@@ -216,6 +218,11 @@ class World:
             return session.engine.signature(session.queues[task.job.queue], task)
         assert kind == "task", kind
         return task
+
+    def _named(self, kind: str, word: str) -> Any:
+        """A task or job by `name`, or by `namespace/name`."""
+        namespace, _, name = word.rpartition("/")
+        return getattr(self.harness, kind)(name, namespace=namespace or "default")
 
     def _filter(self, session: Session, plugin: Plugin, signature: PodSignature, _: Sequence[str]) -> dict[str, str]:
         """Nodes by the reasons against them; `may help`: evictions may remove it; `error`: an object is wrong."""

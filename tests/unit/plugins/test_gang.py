@@ -1,17 +1,13 @@
-"""Gang: validity, readiness, victims, conditions and metrics."""
+"""Gang: metrics, and its note in `validate`."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from capcard_sched.cli.main import run
 from capcard_sched.framework.api.plugin import Sample
-from capcard_sched.model.intents import UpdatePodGroup
-from capcard_sched.model.objects import PodGroupCondition
-from capcard_sched.model.status import TaskStatus
 from capcard_sched.plugins.gang import Gang
 from capcard_sched.testing import Harness
 
@@ -19,57 +15,6 @@ _CONF = """
 actions: "allocate"
 tiers: [{plugins: [{name: gang}]}]
 """
-
-
-def _cluster(**group: Any) -> Harness:
-    h = Harness(_CONF)
-    h.node("n1")
-    h.queue("q")
-    h.group("g", **group)
-    return h
-
-
-def _conditions(intents: list[Any]) -> list[PodGroupCondition]:
-    updates = [intent for intent in intents if isinstance(intent, UpdatePodGroup)]
-    return list(updates[-1].conditions) if updates else []
-
-
-# --- victims ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("hook", ["preemptable", "reclaimable"])
-@pytest.mark.parametrize(
-    "minimum, victims",
-    [
-        pytest.param(3, ["p0", "p1"], id="what is beyond the minimum, in the order given"),
-        pytest.param(5, [], id="none of a gang that is just whole"),
-        pytest.param(0, ["p0", "p1", "p2", "p3", "p4"], id="all without a minimum"),
-    ],
-)
-def test_only_pods_of_a_gang_beyond_its_minimum_are_victims(hook: str, minimum: int, victims: list[str]) -> None:
-    h = _cluster(min_member=minimum)
-    for i in range(5):
-        h.pod(f"p{i}", node="n1")
-    h.pod("preemptor", group="other")
-    h.session()
-    candidates = [h.task(f"p{i}") for i in range(5)]
-    answer = getattr(Gang(), hook)(h.task("preemptor"), candidates)
-    assert [task.name for task in answer] == victims
-
-
-# --- close ------------------------------------------------------------------------------------------------------------
-
-
-def test_a_gang_whose_members_only_terminate_is_not_unschedulable() -> None:
-    h = _cluster(min_member=2)
-    h.pod("p0", node="n1")
-    h.pod("p1", node="n1")
-    h.step()
-    h.terminate("p0")
-    conditions = _conditions(h.step().intents)
-    assert h.job("g").counts[TaskStatus.RELEASING] == 1
-    assert "Unschedulable" not in [c.type for c in conditions]
-    assert Sample("unschedule_job_count", {}, 0) in list(h.plugin("gang").metrics())
 
 
 def _one_short() -> Harness:
