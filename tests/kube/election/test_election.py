@@ -88,16 +88,12 @@ async def allow(cluster: Cluster, user: str, *rules: dict[str, Any]) -> None:
 
 async def test_the_first_replica_creates_the_lease_and_leads(cluster: Cluster, kubeconfig: Path) -> None:
     async with Elector(kubeconfig, cluster.namespace, "a") as one:
-        took = await until(lambda: one.leads, "a leader")
-        assert took < 2.0
-        assert one.changes == [True]
-        found = await cluster.get("leases", LEASE)
-        assert found["metadata"]["labels"] == {"app": "capcard-sched"}
-        output = found["spec"]
+        assert await until(lambda: one.leads, "a leader") < 2.0
+        assert (one.changes, one.election.holder, one.election.transitions) == ([True], "a", 0)
+        output = await spec(cluster)
         assert (output["holderIdentity"], output["leaseDurationSeconds"], output["leaseTransitions"]) == ("a", 4, 0)
         acquired = datetime.fromisoformat(output["acquireTime"])
         assert abs((datetime.now(UTC) - acquired).total_seconds()) < 30
-        assert (one.election.holder, one.election.transitions) == ("a", 0)
 
 
 @pytest.mark.campaign
@@ -239,8 +235,8 @@ async def test_a_missing_namespace_is_reported_and_awaited(cluster: Cluster, kub
     later = f"{cluster.namespace}-later"
     async with Elector(kubeconfig, later, "a") as one:
         await asyncio.sleep(1.5)
-        assert len(one.reported(ElectionEvent.NO_NAMESPACE)) == 1
-        assert f"namespace {later} does not exist" in one.reported(ElectionEvent.NO_NAMESPACE)[0]
+        (reported,) = one.reported(ElectionEvent.NO_NAMESPACE)
+        assert f"namespace {later} does not exist" in reported
         await cluster.make_namespace(later)
         await until(lambda: one.leads, "a leader")
 
@@ -326,28 +322,19 @@ async def test_a_release_hands_over_at_once_with_the_usual_durations(cluster: Cl
 
 
 @pytest.mark.campaign
-async def test_without_the_right_to_watch_a_release_is_found_by_polling(
-    cluster: Cluster, control_plane: ControlPlane, kubeconfig: Path, one: Elector
+@pytest.mark.parametrize(("rules", "forbidden", "within"), [([*RULES], ["watch"], 1.5), ([*RULES, WATCH_TOO], [], 1.0)])
+async def test_a_release_is_found_by_a_watch_of_the_lease_or_by_polling(
+    cluster: Cluster, control_plane: ControlPlane, one: Elector, rules: Any, forbidden: list[str], within: float
 ) -> None:
-    await allow(cluster, "nobody", *RULES)
-    async with standby(control_plane.kubeconfig_for("nobody"), cluster.namespace) as two:
+    await allow(cluster, "nobody", *rules)
+    period = 2.0 if not forbidden else 0.5
+    async with standby(control_plane.kubeconfig_for("nobody"), cluster.namespace, retry_period=period) as two:
         await asyncio.sleep(1.0)
-        assert len(two.reported(ElectionEvent.FORBIDDEN)) == 1
-        assert "watch" in two.reported(ElectionEvent.FORBIDDEN)[0]
+        reports = two.reported(ElectionEvent.FORBIDDEN)
+        assert len(reports) == len(forbidden)
+        assert all(verb in text for verb, text in zip(forbidden, reports, strict=True))
         assert await one.election.release()
-        assert await until(lambda: two.leads, "the next leader") < 1.5
-
-
-async def test_the_right_to_watch_one_lease_by_name_is_enough(cluster: Cluster, control_plane: ControlPlane) -> None:
-    await allow(cluster, "nobody", *RULES, WATCH_TOO)
-    async with (
-        leader(control_plane.kubeconfig_for("nobody"), cluster.namespace) as one,
-        standby(control_plane.kubeconfig_for("nobody"), cluster.namespace, retry_period=2.0) as two,
-    ):
-        await asyncio.sleep(1.0)
-        await one.election.release()
-        assert await until(lambda: two.leads, "the next leader") < 1.0
-        assert not one.reported(ElectionEvent.FORBIDDEN) + two.reported(ElectionEvent.FORBIDDEN)
+        assert await until(lambda: two.leads, "the next leader") < within
 
 
 async def test_a_killed_leader_is_replaced_after_its_lease(cluster: Cluster, kubeconfig: Path, one: Elector) -> None:

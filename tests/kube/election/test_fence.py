@@ -252,19 +252,6 @@ async def test_a_probe_without_a_conclusive_response_reports_it(status: int, pro
     assert it.token(one.election) == "a/0"
 
 
-async def test_a_takeover_is_known_to_the_fence_within_moments(cluster: Cluster) -> None:
-    loop = asyncio.get_running_loop()
-    kubeconfig = cluster.control_plane.kubeconfig_for("scheduler-a")
-    for number in range(8):
-        async with Elector(kubeconfig, NAMESPACE, f"r{number}") as one:
-            await cluster.wait_until(one.election.is_leader, "a leader", every=0.01)
-            started = loop.time()
-            assert await fence(one).probe(one.election) is FenceState.ACTIVE
-            assert loop.time() - started < 0.5
-            assert one.election.transitions == number
-            await one.election.release()
-
-
 @pytest.mark.campaign
 async def test_a_fence_whose_binding_was_made_again_is_found_blocking_until_the_api_server_restarts(
     cluster: Cluster, one: Elector

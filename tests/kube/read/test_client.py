@@ -72,13 +72,6 @@ async def test_objects_are_made_read_and_deleted(cluster: Cluster) -> None:
     ]
 
 
-async def test_parameters_are_quoted(cluster: Cluster, client: Client) -> None:
-    await cluster.create_all([node("n", labels={"zone": "a"}), node("m", labels={"zone": "b"})])
-    params = {"labelSelector": "zone in (a, c),zone notin (b)", "limit": "5"}
-    found = json.loads(await client.request("GET", "/api/v1/nodes", params=params))
-    assert [item["metadata"]["name"] for item in found["items"]] == ["n"]
-
-
 async def test_an_error_carries_status_reason_and_object(cluster: Cluster) -> None:
     ears = Ears()
     async with Client(connection_of(cluster), observer=ears) as client:

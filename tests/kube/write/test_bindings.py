@@ -246,39 +246,6 @@ async def test_a_late_condition_never_marks_a_bound_pod_as_unscheduled(
 # --- leadership -----------------------------------------------------------------------------------------------------
 
 
-async def test_nothing_is_sent_without_the_lease_and_all_of_it_when_it_was_only_late(
-    cluster: Cluster, proxy: Proxy, effects: Harness
-) -> None:
-    made = await cluster.create(pod("p"))
-    effects.leads = False
-    effects.submit(UpdatePodCondition(*ids(made), "Unschedulable", "no free node"), bind_of(made))
-    await asyncio.sleep(0.4)
-    assert proxy.exchanges == []
-    effects.leads = True
-    await effects.quiet()
-    assert await cluster.bound() == {"p": "n1"}
-
-
-@pytest.mark.campaign
-async def test_a_lost_lease_voids_everything_unsent_also_when_it_comes_back(cluster: Cluster, proxy: Proxy) -> None:
-    made = await cluster.create_all([pod(f"p{index}") for index in range(20)])
-    slow = proxy.delay("POST", "/binding", 0.5, times=None)
-    async with Harness(cluster, proxy, binders=4) as effects:
-        effects.submit(*(bind_of(each) for each in made))
-        await slow.struck(4)
-        effects.leads = False
-        effects.reset()
-        effects.leads = True
-        assert not any(effects.effects.backlog().values())
-        await asyncio.sleep(1.0)
-        assert len(effects.requests("POST", "/binding")) == 4
-        assert effects.deltas == []
-        slow.lift()
-        free = [each for each in made if each["metadata"]["name"] not in await cluster.bound()]
-        await effects.write(*(bind_of(each) for each in free))
-    assert len(await cluster.bound()) == 20
-
-
 async def test_an_unknown_outcome_is_not_pursued_after_the_lease_is_lost(
     cluster: Cluster, proxy: Proxy, effects: Harness
 ) -> None:

@@ -225,19 +225,6 @@ async def test_statuses_wait_for_bindings_but_not_for_ever_and_admissions_do_not
         assert len(effects.requests("POST", "/binding")) < 80, "while bindings were still waiting"
 
 
-async def test_the_loss_of_the_lease_voids_statuses(cluster: Cluster, effects: Harness) -> None:
-    made = await cluster.create(pod_group("g"))
-    effects.leads = False
-    effects.submit(group_status(made, "Running", running=2))
-    await asyncio.sleep(0.1)
-    effects.reset()
-    effects.leads = True
-    await effects.quiet()
-    await asyncio.sleep(0.2)
-    assert effects.requests("PATCH", "/") == []
-    assert effects.observer.writes == []
-
-
 @pytest.mark.parametrize("away", ["reset", 503])
 async def test_after_a_long_outage_a_status_is_written_within_seconds(
     cluster: Cluster, proxy: Proxy, effects: Harness, away: int | str
