@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from capcard_sched.model.deltas import Delta, ObjectGone
 from capcard_sched.model.job import Task
 from capcard_sched.model.status import TaskStatus
 from capcard_sched.state.cluster import ClusterState
@@ -97,6 +98,39 @@ def rebuilt(state: ClusterState) -> Sums:
             }
         },
     }
+
+
+class CheckedState(ClusterState):
+    """A state of some deltas; after each delta its sums equal a recount."""
+
+    def __init__(self, *found: Delta) -> None:
+        super().__init__(("capcard-sched",), "default")
+        self.apply(*found)
+
+    def apply(self, *found: Delta) -> None:
+        """Apply deltas in order."""
+        for delta in found:
+            super().apply(delta)
+            assert recorded(self) == rebuilt(self)
+
+    def delete(self, kind: str, name: str, uid: str = "", *, namespace: str = "default") -> None:
+        """Delete an object; nodes, queues and priority classes have no namespace."""
+        self.apply(gone(kind, name, uid, namespace=namespace))
+
+    def marked(self, *found: Delta) -> set[str]:
+        """The changes that deltas mark, as kind:name."""
+        self.open_session()
+        self.apply(*found)
+        dirty = self.open_session()
+        assert not dirty.everything
+        assert bool(dirty) == bool(dirty.jobs or dirty.queues or dirty.nodes)
+        kinds = {"job": dirty.jobs, "queue": dirty.queues, "node": dirty.nodes}
+        return {f"{kind}:{name}" for kind, names in kinds.items() for name in names}
+
+
+def gone(kind: str, name: str, uid: str = "", *, namespace: str = "default") -> ObjectGone:
+    """The deletion of an object; nodes, queues and priority classes have no namespace."""
+    return ObjectGone(kind, "" if kind in ("Node", "Queue", "PriorityClass") else namespace, name, uid)
 
 
 def _is_bound(task: Task) -> bool:

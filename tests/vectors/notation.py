@@ -7,6 +7,7 @@ that is indented continues the one before.
 * `pod a/x`: pod x of group a (`pod x`: group g; `pod -/x`: of no group). `group b/a`: group a of queue b (default: q).
 * `@n1`: the node of a pod. `cards n1 A:10000`: a node with shared cards, `share p 1000 cores=10`: a
   pod that requests a share. A bare word is the phase of a pod or group, the state of a queue, the card of a gpu_node.
+* `request=A|B:2` and `service=training` on a group: its annotations card.request and service.type.
 * `2*NVIDIA-H200` on a pod: two cards, and the name of the card. On a gpu_node: a card and its count.
 * `cpu=2`, `memory=1Gi`, `gpu=2` on a pod: its requests; `+` and `-`: a switch on or off (`-reclaimable`).
 * `since=Ready:60`: conditions of a pod that are true, and since how many seconds after midnight. `claims=a,b`: the
@@ -22,6 +23,7 @@ that is indented continues the one before.
 from __future__ import annotations
 
 import inspect
+import json
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
@@ -29,6 +31,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import yaml
 
+from capcard_sched.model import annotations as keys
 from capcard_sched.model import deltas
 from capcard_sched.model.kinds import KINDS
 from capcard_sched.model.usage import NodeUsage
@@ -46,6 +49,8 @@ ALIASES: Final = {
 }
 #: Requests of pods that may be arguments of their own.
 REQUESTS: Final = {"cpu": "cpu", "memory": "memory", "gpu": "nvidia.com/gpu"}
+#: Annotations of groups that may be arguments of their own.
+NOTES: Final = {"request": keys.CARD_REQUEST, "service": keys.SERVICE_TYPE}
 #: Short names of fields of affinity and spread constraints.
 FIELDS: Final = {
     "required": "requiredDuringSchedulingIgnoredDuringExecution",
@@ -211,6 +216,10 @@ def _argument(verb: str, signature: inspect.Signature, key: str, text: str, kwar
     if (verb, key) in SPELLED:
         field, spell = SPELLED[verb, key]
         kwargs[field] = spell(text)
+        return
+    if verb == "group" and key in NOTES:
+        note = json.dumps(value(text, "Mapping")) if key == "request" else text
+        kwargs.setdefault("annotations", {})[NOTES[key]] = note
         return
     declared = signature.parameters.get(key)
     undeclared = "Mapping[str, str]" if key == "nodeSelector" else "Any"

@@ -123,6 +123,7 @@ class World:
 
         `predicates.filter p`: the nodes that the plugin rejects by reason. `nodeorder.score p [n1 n2]`: the sum of its
         scores by node, of all nodes or of candidates. `numa-aware.cpus n`: the CPUs of claims, and those left.
+        `gang.metrics unschedule_task_count q`: the samples of a series by the values of their labels, those with q.
         """
         session = self._open()
         called, *words = question.replace("[", " [ ").replace("]", " ] ").split()
@@ -132,6 +133,8 @@ class World:
                 return session.job_pipelined(self._named("job", words[0]))
             task, candidates = self._arguments(session, ("task", "candidates"), words)
             return listed(session.dispatch.victims(hook, task, candidates))
+        if hook == "metrics":
+            return self._samples(plugin, words[0], set(words[1:]))
         if hook in ("filter", "score"):
             signature: PodSignature = self._argument(session, "signature", words.pop(0))
             return getattr(self, f"_{hook}")(session, self.harness.plugin(plugin), signature, words[1:-1])
@@ -252,6 +255,14 @@ class World:
         for part in (hooks.static_scores(rows), hooks.comparing_scores(rows)):
             total = total if part is None else total + part
         return pairs({name: f"{score:.10g}" for name, score in zip(candidates, total.tolist(), strict=True)}, ":")
+
+    def _samples(self, plugin: str, series: str, values: set[str]) -> dict[str, float]:
+        samples = [one for one in self.harness.plugin(plugin).metrics() if one.name == series]
+        return {
+            " ".join(one.labels.values()): int(one.value) if one.value == int(one.value) else one.value
+            for one in samples
+            if values <= set(one.labels.values())
+        }
 
     def _in_order(self, order: Any, hook: str, words: list[str]) -> Any:
         """Names in the order of a hook, `=` between equal ones; for a single name its key."""

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from capcard_sched.model.intents import Evict
 from capcard_sched.model.status import TaskStatus
-from tests.unit.plugins.capacity_card.tides import H200, SERVICE, Tides
+from capcard_sched.testing import Harness
+from tests.evictions import evicted
+
+H200 = "NVIDIA-H200"
+SERVICE = "volcano.sh/service.type"
+CONF = """
+actions: "enqueue, allocate, backfill, reclaim"
+tiers:
+- plugins: [{name: priority}, {name: gang, enableReclaimable: false}, {name: conformance, enableReclaimable: false}]
+- plugins: [{name: predicates}, {name: capacity-card, arguments: ARGUMENTS}, {name: nodeorder}]
+"""
 
 _LIVE = (TaskStatus.RUNNING, TaskStatus.BOUND, TaskStatus.BINDING)
 
@@ -63,9 +75,20 @@ _ARGUMENTS = st.fixed_dictionaries(
 )
 
 
-def build(arguments: dict[str, Any], quota: int, running: list[Running], waiting: list[Waiting]) -> Tides:
-    h = Tides(arguments, quotas={H200: quota})
-    h.queue("kept", cards=h.every, priority=20000, reclaimable=False)
+def tide(arguments: dict[str, Any], quota: int) -> Harness:
+    """Queue qi, which takes within its quota, qt and kept, which train, and qj, which serves."""
+    h = Harness(CONF.replace("ARGUMENTS", json.dumps({"cardUnlimitedCpuMemory": True, **arguments})))
+    for value in (20000, 40000, 60000, 80000):
+        h.priority_class(f"pc-{value}", value)
+    h.queue("qi", cards={H200: quota, "H100": quota}, priority=80000, reclaimable=False)
+    h.queue("qj", cards={H200: 16}, priority=80000, reclaimable=True)
+    h.queue("qt", cards={H200: 16, "H100": 16}, priority=20000, reclaimable=True)
+    h.queue("kept", cards={H200: 16}, priority=20000, reclaimable=False)
+    return h
+
+
+def build(arguments: dict[str, Any], quota: int, running: list[Running], waiting: list[Waiting]) -> Harness:
+    h = tide(arguments, quota)
     room = {"n1": 8, "n2": 8}
     for name in room:
         h.gpu_node(name)
@@ -148,3 +171,17 @@ def test_every_eviction_of_the_tide_is_allowed(
     for name, taken in taken_for.items():
         bound = [pod for pod in h.binds if pod.startswith(f"{name}-w-")]
         assert bound, f"{taken} left for {name}, which got nothing"
+
+
+@pytest.mark.parametrize(("wanted", "victim"), [(f"{H200}|H100", "g-0"), (f"H100|{H200}", "g-1")])
+def test_all_else_being_equal_the_earlier_alternative_decides(wanted: str, victim: str) -> None:
+    """Before the name of the node."""
+    h = tide({}, 16)
+    h.group("g", queue="qt", phase="Running", annotations={SERVICE: "training"})
+    h.group("r", queue="qi", annotations={SERVICE: "inference"})
+    for number, card in enumerate((H200, "H100")):
+        h.gpu_node(f"n{number}", card=card)
+        h._births[f"default-g-{number}-uid"] = 1
+        h.pod(f"g-{number}", group="g", card=card, cards=8, node=f"n{number}")
+    h.pod("r", group="r", card=wanted, cards=4)
+    assert evicted(h.step()) == [victim]
