@@ -30,6 +30,14 @@ def exact(of: str, name: str) -> dict[str, Any]:
     return member(of, exactMatch={"name": name})
 
 
+def pattern(of: str, text: str) -> dict[str, Any]:
+    return member(of, regexMatch={"pattern": text})
+
+
+def labels(of: str, **wanted: str) -> dict[str, Any]:
+    return member(of, labelMatch={"matchLabels": wanted})
+
+
 def tree(h: Harness) -> HyperNodeTree:
     h.step()
     return h.state.tree
@@ -74,25 +82,19 @@ def test_members_by_name_form_the_tree() -> None:
 
 
 def test_members_by_pattern_and_by_labels() -> None:
-    h = cluster("a1", "a2", "b1", "c1")
-    h.hyper_node("leaf-a", 1, members=[member("Node", regexMatch={"pattern": "^a[0-9]$"})])
-    h.hyper_node("leaf-b", 1, members=[member("Node", labelMatch={"matchLabels": {"rack": "b"}})])
-    h.hyper_node("top", 2, members=[member("HyperNode", regexMatch={"pattern": "^leaf-"})])
-    assert below(tree(h)) == {"leaf-a": "top", "leaf-b": "top", "top": ""}
-    assert leaves(h) == {"a1": "leaf-a", "a2": "leaf-a", "b1": "leaf-b", "c1": ""}
-
-
-def test_a_pattern_is_searched_for_as_the_reference_does() -> None:
-    h = cluster("node-a-1", "node-b-1", "node-c-1")
-    h.hyper_node("leaf-a", 1, members=[member("Node", regexMatch={"pattern": "a-"})])
-    h.hyper_node("leaf-b", 1, members=[member("Node", regexMatch={"pattern": "b-"})])
-    assert leaves(h) == {"node-a-1": "leaf-a", "node-b-1": "leaf-b", "node-c-1": ""}
+    h = cluster("a1", "a2", "b1", "c1", "node-d-1")
+    h.hyper_node("leaf-a", 1, members=[pattern("Node", "^a[0-9]$")])
+    h.hyper_node("leaf-d", 1, members=[pattern("Node", "d-")])  # searched for, as the reference does
+    h.hyper_node("leaf-b", 1, members=[labels("Node", rack="b")])
+    h.hyper_node("top", 2, members=[pattern("HyperNode", "^leaf-")])
+    assert below(tree(h)) == {"leaf-a": "top", "leaf-b": "top", "leaf-d": "top", "top": ""}
+    assert leaves(h) == {"a1": "leaf-a", "a2": "leaf-a", "b1": "leaf-b", "c1": "", "node-d-1": "leaf-d"}
 
 
 def test_nodes_that_come_go_and_are_labelled_anew_move() -> None:
     h = cluster("a1", "b1")
-    h.hyper_node("by-label", 1, members=[member("Node", labelMatch={"matchLabels": {"rack": "a"}})])
-    h.hyper_node("by-name", 1, members=[member("Node", regexMatch={"pattern": "^b"})])
+    h.hyper_node("by-label", 1, members=[labels("Node", rack="a")])
+    h.hyper_node("by-name", 1, members=[pattern("Node", "^b")])
     assert leaves(h) == {"a1": "by-label", "b1": "by-name"}
     h.node("b1", labels={"rack": "a"})
     h.node("b2", labels={"rack": "b"})
@@ -141,111 +143,58 @@ def test_a_change_of_a_hyper_node_is_a_reason_for_a_session_and_an_echo_is_not()
 
 
 NOT_A_NODE = "node x does not exist"
-BROKEN = [
-    (
-        {"tier": 1, "members": [exact("Node", "x")]},
-        f"spec.members[0].selector.exactMatch.name: {NOT_A_NODE}",
-    ),
-    (
-        {"tier": 3, "members": [exact("HyperNode", "x")]},
-        "spec.members[0].selector.exactMatch.name: HyperNode x does not exist",
-    ),
-    (
-        {"tier": 1, "members": [member("Node", regexMatch={"pattern": "(a"})]},
-        (
-            "spec.members[0].selector.regexMatch.pattern: '(a' is not a regular expression: "
-            "missing ), unterminated subpattern at position 0"
-        ),
-    ),
-    (
-        {"tier": 1, "members": [member("Node", regexMatch={"pattern": ""})]},
-        "spec.members[0].selector.regexMatch.pattern: empty; give a regular expression",
-    ),
-    (
-        {"tier": 1, "members": [member("Node", regexMatch={"pattern": "x" * 513})]},
-        "spec.members[0].selector.regexMatch.pattern: 513 characters; a regular expression of at most 512 is accepted",
-    ),
-    (
-        {"tier": 1, "members": [member("Node", regexMatch={"pattern": "^x"})]},
-        "spec.members[0].selector.regexMatch.pattern: '^x' matches no node; give what at least one node matches",
-    ),
-    (
-        {"tier": 1, "members": [member("Node", labelMatch={"matchLabels": {"rack": "x"}})]},
-        "spec.members[0].selector.labelMatch: the selector matches no node; give what at least one node matches",
-    ),
-    (
-        {"tier": 3, "members": [member("HyperNode", regexMatch={"pattern": "^x"})]},
-        (
-            "spec.members[0].selector.regexMatch.pattern: '^x' matches no HyperNode of a tier below 3; "
-            "give a regular expression that the name of one matches"
-        ),
-    ),
-    (
-        {"tier": 3, "members": [member("HyperNode", labelMatch={"matchLabels": {"a": "b"}})]},
-        "spec.members[0].selector.labelMatch: labels select members of type Node only; use exactMatch",
-    ),
-    (
-        {"tier": 1, "members": [{"type": "Rack", "selector": {"exactMatch": {"name": "c1"}}}]},
-        "spec.members[0].type: 'Rack' is neither Node nor HyperNode",
-    ),
-    (
-        {"tier": 1, "members": [{"type": "Node"}]},
-        "spec.members[0].selector: give exactly one of exactMatch, regexMatch and labelMatch, not 0",
-    ),
-    (
-        {"tier": 1, "members": [member("Node", exactMatch={"name": "c1"}, regexMatch={"pattern": "a"})]},
-        "spec.members[0].selector: give exactly one of exactMatch, regexMatch and labelMatch, not 2",
-    ),
-    (
-        {"tier": 1, "members": [exact("Node", "")]},
-        "spec.members[0].selector.exactMatch.name: empty; give the name of a Node",
-    ),
-    (
-        {"tier": 2, "members": [exact("HyperNode", "spine")]},
-        (
-            "spec.members[0].selector.exactMatch.name: HyperNode spine is of tier 2; "
-            "members must be of a tier below 2, the tier of the HyperNode itself"
-        ),
-    ),
-    (
-        {"tier": 2, "members": [exact("HyperNode", "wrong")]},
-        (
-            "spec.members[0].selector.exactMatch.name: HyperNode wrong is of tier 2; "
-            "members must be of a tier below 2, the tier of the HyperNode itself"
-        ),
-    ),
-    (
-        {"tier": 3, "members": [exact("HyperNode", "leaf-a")]},
-        (
-            "spec.members[0].selector.exactMatch.name: HyperNode leaf-a is a member of HyperNode spine already; "
-            "a HyperNode may be a member of one other only"
-        ),
-    ),
-    (
-        {"tier": 1, "members": [exact("Node", "a1")]},
-        (
-            "spec.members[0].selector.exactMatch.name: node a1 is a member of HyperNode leaf-a already; "
-            "a node may be a member of one HyperNode and of those above it only"
-        ),
-    ),
-    ({"members": [exact("Node", "c1")]}, "spec.tier: missing; expected a whole number from 0 on"),
-    ({"tier": -1}, "spec.tier: -1; expected a whole number from 0 on"),
-]
+IN = "spec.members[0].selector"
+ONE_OF = f"{IN}: give exactly one of exactMatch, regexMatch and labelMatch, not"
+#: Tier and member of a HyperNode, and its problem.
+BROKEN: list[tuple[int, dict[str, Any], str]] = [
+    (1, exact("Node", "x"), f"{IN}.exactMatch.name: {NOT_A_NODE}"),
+    (1, exact("Node", ""), f"{IN}.exactMatch.name: empty; give the name of a Node"),
+    (3, exact("HyperNode", "x"), f"{IN}.exactMatch.name: HyperNode x does not exist"),
+    (1, pattern("Node", "(a"), (f"{IN}.regexMatch.pattern: '(a' is not a regular expression: missing ), unterminated "
+     "subpattern at position 0")),
+    (1, pattern("Node", ""), f"{IN}.regexMatch.pattern: empty; give a regular expression"),
+    (1, pattern("Node", "x" * 513), (f"{IN}.regexMatch.pattern: 513 characters; a regular expression of at most 512 is "
+     "accepted")),
+    (1, pattern("Node", "^x"), f"{IN}.regexMatch.pattern: '^x' matches no node; give what at least one node matches"),
+    (3, pattern("HyperNode", "^x"), (f"{IN}.regexMatch.pattern: '^x' matches no HyperNode of a tier below 3; "
+     "give a regular expression that the name of one matches")),
+    (1, labels("Node", rack="x"), (f"{IN}.labelMatch: the selector matches no node; give what at least one node "
+     "matches")),
+    (3, labels("HyperNode", a="b"), f"{IN}.labelMatch: labels select members of type Node only; use exactMatch"),
+    (1, exact("Rack", "c1"), "spec.members[0].type: 'Rack' is neither Node nor HyperNode"),
+    (1, {"type": "Node"}, f"{ONE_OF} 0"),
+    (1, member("Node", exactMatch={"name": "c1"}, regexMatch={"pattern": "a"}), f"{ONE_OF} 2"),
+    *((2, exact("HyperNode", name), (f"{IN}.exactMatch.name: HyperNode {name} is of tier 2; members must be of a tier "
+       "below 2, the tier of the HyperNode itself")) for name in ("spine", "wrong")),
+    (3, exact("HyperNode", "leaf-a"), (f"{IN}.exactMatch.name: HyperNode leaf-a is a member of HyperNode spine already; "
+     "a HyperNode may be a member of one other only")),
+    (1, exact("Node", "a1"), (f"{IN}.exactMatch.name: node a1 is a member of HyperNode leaf-a already; "
+     "a node may be a member of one HyperNode and of those above it only")),
+    (-1, exact("Node", "c1"), "spec.tier: -1; expected a whole number from 0 on"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("spec", "text"), BROKEN, ids=[text.partition(";")[0][-60:] for _, text in BROKEN])
-def test_a_problem_names_the_field_and_the_accepted_form_and_the_rest_holds(spec: dict[str, Any], text: str) -> None:
+@pytest.mark.parametrize(("tier", "one", "text"), BROKEN, ids=[text.partition(";")[0][-60:] for *_, text in BROKEN])
+def test_a_problem_names_the_field_and_the_accepted_form_and_the_rest_holds(
+    tier: int, one: dict[str, Any], text: str
+) -> None:
     h = two_tiers()
-    body = {"metadata": {"name": "wrong", "uid": "wrong-uid"}, "spec": spec}
-    h.apply(deltas.ObjectChanged(msgspec.convert(body, HyperNodeObject)))
+    before = leaves(h), below(tree(h))
+    h.hyper_node("wrong", tier, members=[one])
     assert problems(h) == {"wrong": text}
     assert [event.message for event in h.all_events if event.reason == "InvalidObject"] == [text]
-    assert leaves(h) == {"a1": "leaf-a", "a2": "leaf-a", "b1": "leaf-b", "b2": "leaf-b", "c1": ""}
-    assert {name: above for name, above in below(tree(h)).items() if name != "wrong"} == {
-        "leaf-a": "spine", "leaf-b": "spine", "spine": "",
-    }  # fmt: skip
+    found = tree(h)
+    assert leaves(h) == before[0]
+    assert {name: above for name, above in below(found).items() if name != "wrong"} == before[1]
     h.delete_hyper_node("wrong")
     assert problems(h) == {}
+
+
+def test_a_hyper_node_without_a_tier_has_a_problem() -> None:
+    h = two_tiers()
+    body = {"metadata": {"name": "wrong"}, "spec": {"members": [exact("Node", "c1")]}}
+    h.apply(deltas.ObjectChanged(msgspec.convert(body, HyperNodeObject)))
+    assert problems(h) == {"wrong": "spec.tier: missing; expected a whole number from 0 on"}
 
 
 def test_a_member_that_could_be_read_stays_beside_one_that_could_not() -> None:

@@ -50,7 +50,7 @@ def test_a_gated_pod_is_counted_but_not_offered_for_placement() -> None:
 
 
 def test_best_effort_means_requesting_nothing() -> None:
-    requests = ({}, {"cpu": 0}, {"cpu": "1"})
+    requests: tuple[dict[str, int], ...] = ({}, {"cpu": 0}, {"cpu": 1})
     state = CheckedState(group("g"), *(pod(f"p{i}", group="g", requests=each) for i, each in enumerate(requests)))
     assert state.jobs["default/g"].pending_best_effort == 2
 
@@ -61,9 +61,12 @@ def test_best_effort_means_requesting_nothing() -> None:
 def test_a_pod_before_everything_it_names_is_in_place_once_all_is_there() -> None:
     facts = [pod("p", group="g", node="n1"), group("g"), queue("q"), node("n1")]
     state = CheckedState()
-    for fact, schedulable, orphans in zip(facts, ([], [], ["default/g"], ["default/g"]), ([], ["default/g"], [], [])):
+    for fact, known in zip(facts, ("neither", "orphan", "schedulable", "schedulable"), strict=True):
         state.apply(fact)
-        assert (list(state.schedulable), list(state.orphans)) == (schedulable, orphans)
+        assert (list(state.orphans), list(state.schedulable)) == (
+            ["default/g"] * (known == "orphan"),
+            ["default/g"] * (known == "schedulable"),
+        )
     assert recorded(state) == recorded(CheckedState(*reversed(facts)))
 
 

@@ -25,24 +25,35 @@ def h() -> Harness:
     return harness
 
 
-@pytest.mark.parametrize(
-    "add",
-    [
-        pytest.param(lambda h: h.claim("c", storage_class="x"), id="claim"),
-        pytest.param(lambda h: h.volume("v"), id="volume"),
-        pytest.param(lambda h: h.storage_class("s"), id="class"),
-        pytest.param(lambda h: h.csi_node("n1", csi_test=3), id="limits"),
-        pytest.param(lambda h: h.csi_driver("csi.test", storage_capacity=True), id="driver"),
-        pytest.param(lambda h: h.storage_capacity("c", storage_class="s", capacity=1, labels={}), id="capacity"),
-        pytest.param(lambda h: h.attachment("a", node="n1", volume="v"), id="attachment"),
-    ],
-)
-def test_a_change_opens_a_session_and_the_same_again_does_not(h: Harness, add: Change) -> None:
-    add(h)
-    assert not h.step().idle
-    h.settle()
-    add(h)
-    assert h.step().idle
+CAPACITY = deltas.ObjectGone("CSIStorageCapacity", "kube-system", "c")
+#: Objects and their deletion; the last two are malformed.
+OBJECTS: list[tuple[Change, deltas.ObjectGone]] = [
+    (lambda h: h.claim("c", storage_class="x"), deltas.ObjectGone("PersistentVolumeClaim", "default", "c")),
+    (lambda h: h.volume("v", claim="c"), deltas.ObjectGone("PersistentVolume", "", "v")),
+    (lambda h: h.storage_class("s"), deltas.ObjectGone("StorageClass", "", "s")),
+    (lambda h: h.csi_node("n1", csi_test=3), deltas.ObjectGone("CSINode", "", "n1")),
+    (lambda h: h.csi_driver("d", storage_capacity=True), deltas.ObjectGone("CSIDriver", "", "d")),
+    (lambda h: h.storage_capacity("c", storage_class="s", capacity=1, labels={}), CAPACITY),
+    (lambda h: h.attachment("a", node="n1", volume="v"), deltas.ObjectGone("VolumeAttachment", "", "a")),
+    (lambda h: h.storage_capacity("c", storage_class="s", capacity="x", labels={}), CAPACITY),
+    (lambda h: h.csi_node("n1", csi_test=-3), deltas.ObjectGone("CSINode", "", "n1")),
+]
+
+
+@pytest.mark.parametrize(("add", "gone"), OBJECTS, ids=[gone.kind for _, gone in OBJECTS])
+def test_a_change_opens_a_session_and_the_same_again_does_not(h: Harness, add: Change, gone: deltas.Delta) -> None:
+    changes: tuple[Change, ...] = (add, lambda h: h.apply(gone))
+    for change in changes:
+        change(h)
+        assert not h.step().idle
+        h.settle()
+        change(h)
+        assert h.step().idle
+    storage = h.state.volumes
+    for kept in (storage.claims, storage.volumes, storage.volumes_of_class, storage.reserved, storage.classes,
+                 storage.limits, storage.tracked_drivers, storage.capacities, storage.attachments):  # fmt: skip
+        assert not kept
+    assert not h.state.problems
 
 
 @pytest.mark.parametrize(
@@ -57,41 +68,6 @@ def test_a_change_names_the_claim_whose_pods_it_concerns(h: Harness, add: Change
     add(h)
     h.step()
     assert h.last_session.changed.volumes == {changed}
-
-
-@pytest.mark.parametrize(
-    ("add", "gone"),
-    [
-        (lambda h: h.claim("c"), deltas.ObjectGone("PersistentVolumeClaim", "default", "c")),
-        (lambda h: h.volume("v", claim="c"), deltas.ObjectGone("PersistentVolume", "", "v")),
-        (lambda h: h.storage_class("s"), deltas.ObjectGone("StorageClass", "", "s")),
-        (lambda h: h.csi_node("n1", csi_test=3), deltas.ObjectGone("CSINode", "", "n1")),
-        (lambda h: h.csi_driver("d", storage_capacity=True), deltas.ObjectGone("CSIDriver", "", "d")),
-        (
-            lambda h: h.storage_capacity("c", storage_class="s", capacity=1, labels={}),
-            deltas.ObjectGone("CSIStorageCapacity", "kube-system", "c"),
-        ),
-        (
-            lambda h: h.storage_capacity("c", storage_class="s", capacity="x", labels={}),
-            deltas.ObjectGone("CSIStorageCapacity", "kube-system", "c"),
-        ),
-        (lambda h: h.csi_node("n1", csi_test=-3), deltas.ObjectGone("CSINode", "", "n1")),
-        (lambda h: h.attachment("a", node="n1", volume="v"), deltas.ObjectGone("VolumeAttachment", "", "a")),
-    ],
-)
-def test_deleted_objects_leave_no_state(h: Harness, add: Change, gone: deltas.Delta) -> None:
-    add(h)
-    h.settle()
-    h.apply(gone)
-    assert not h.step().idle
-    h.apply(gone)
-    h.settle()
-    assert h.step().idle
-    storage = h.state.volumes
-    for kept in (storage.claims, storage.volumes, storage.volumes_of_class, storage.reserved, storage.classes,
-                 storage.limits, storage.tracked_drivers, storage.capacities, storage.attachments):  # fmt: skip
-        assert not kept
-    assert not h.state.problems
 
 
 def test_a_volume_moves_between_classes_and_claims(h: Harness) -> None:

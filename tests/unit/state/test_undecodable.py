@@ -9,9 +9,8 @@ import pytest
 from capcard_sched.model import deltas
 from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.status import PodGroupPhase, TaskStatus
-from capcard_sched.state.cluster import ClusterState
 from capcard_sched.testing import Harness
-from tests.accounting import rebuilt, recorded
+from tests.accounting import CheckedState, gone
 from tests.objects import group, node, pod, queue
 
 PROBLEM = "spec: bad"
@@ -26,7 +25,7 @@ def _undecodable(kind: Any, name: str, uid: str = "", node: str = "") -> deltas.
     return deltas.ObjectUnreadable(ObjectRef(kind, namespace, name, uid), PROBLEM, node)
 
 
-def _capacity(state: ClusterState) -> dict[str, dict[str, int]]:
+def _capacity(state: CheckedState) -> dict[str, dict[str, int]]:
     table = state.nodes
     return {name: state.columns.amounts(table.allocatable[one.row]) for name, one in table.by_name.items()}
 
@@ -45,8 +44,7 @@ def test_an_undecodable_bound_pod_keeps_its_usage() -> None:
 
 def test_an_undecodable_podgroup_queue_and_node_keep_their_facts() -> None:
     state = CheckedState(node("n"), queue("q", capability={"cpu": "4"}), group("g", phase="Inqueue", minMember=2))
-    for kind, name in (("PodGroup", "g"), ("Queue", "q"), ("Node", "n")):
-        state.apply(_undecodable(kind, name))
+    state.apply(*(_undecodable(kind, name) for kind, name in (("PodGroup", "g"), ("Queue", "q"), ("Node", "n"))))
     job = state.jobs["default/g"]
     assert (job.queue, job.phase, job.min_available) == ("q", PodGroupPhase.INQUEUE, 2)
     assert (state.queues["q"].capability, list(state.schedulable)) == ({"cpu": 4000}, ["default/g"])
@@ -78,18 +76,16 @@ def test_a_bound_undecodable_pod_closes_its_node_until_it_is_gone(end: str, list
     assert _capacity(state) == {"n": {}}
     state.apply(node("n", cpu="16"))
     assert _capacity(state) == {"n": {}}
-    ends: dict[str, list[deltas.Delta]] = {
-        "deleted": [gone("Pod", "p", "p-uid")],
-        "finished": [_undecodable("Pod", "p", "p-uid")],
-        "decodable": [pod("p", node="n")],
-        "replaced": [pod("p", uid="other")],
-        "on another node": [_undecodable("Pod", "p", "other", "m")],
+    ends: dict[str, deltas.Delta] = {
+        "deleted": gone("Pod", "p", "p-uid"),
+        "finished": _undecodable("Pod", "p", "p-uid"),
+        "decodable": pod("p", node="n"),
+        "replaced": pod("p", uid="other"),
+        "on another node": _undecodable("Pod", "p", "other", "m"),
     }
-    for delta in ends[end]:
-        state.apply(delta)
+    state.apply(ends[end])
     assert _capacity(state) == {"n": {**OFFERED, "cpu": 16000}}
-    for delta in (gone("Pod", "p"), gone("Node", "n")):
-        state.apply(delta)
+    state.apply(gone("Pod", "p"), gone("Node", "n"))
     assert not state._node_cache._nodes
     assert not state._node_cache._closed_by
 
