@@ -65,6 +65,17 @@ def test_an_evicted_pod_is_explained_by_its_reclaimer() -> None:
     assert [(pod.pod, pod.by, pod.action) for pod in found] == [("b-0", "default/r-0", "reclaim")]
 
 
+@pytest.mark.parametrize("bound", [False, True])
+def test_a_nomination_ends_with_its_pod_or_its_binding(bound: bool) -> None:
+    h = _taken("a", "b")
+    h.step()
+    assert len(h.last_session.carry_over.nominations) == 1
+    h.delete_pod("b-0" if bound else "r-0")
+    h.step()
+    assert h.binds == ({"r-0": "n1"} if bound else {})
+    assert not h.last_session.carry_over.nominations
+
+
 def test_nominations_survive_a_change_of_the_conf() -> None:
     h = _taken("a", "b")
     assert evicted(h.step()) == ["b-0"]

@@ -50,7 +50,7 @@ def _spec(text: str) -> Json:
         elif name == "pod":
             spec |= _c(*found)
         else:
-            always = {"restartPolicy": "Always"} if kind == "sidecar" else {}
+            always: Json = {"restartPolicy": "Always"} if kind == "sidecar" else {}
             spec["initContainers" if kind else "containers"].append(_c(*found, name=name, **always))
     return spec
 

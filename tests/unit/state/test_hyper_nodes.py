@@ -166,8 +166,8 @@ BROKEN: list[tuple[int, dict[str, Any], str]] = [
     (1, member("Node", exactMatch={"name": "c1"}, regexMatch={"pattern": "a"}), f"{ONE_OF} 2"),
     *((2, exact("HyperNode", name), (f"{IN}.exactMatch.name: HyperNode {name} is of tier 2; members must be of a tier "
        "below 2, the tier of the HyperNode itself")) for name in ("spine", "wrong")),
-    (3, exact("HyperNode", "leaf-a"), (f"{IN}.exactMatch.name: HyperNode leaf-a is a member of HyperNode spine already; "
-     "a HyperNode may be a member of one other only")),
+    (3, exact("HyperNode", "leaf-a"), (f"{IN}.exactMatch.name: HyperNode leaf-a is a member of HyperNode spine "
+     "already; a HyperNode may be a member of one other only")),
     (1, exact("Node", "a1"), (f"{IN}.exactMatch.name: node a1 is a member of HyperNode leaf-a already; "
      "a node may be a member of one HyperNode and of those above it only")),
     (-1, exact("Node", "c1"), "spec.tier: -1; expected a whole number from 0 on"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 
@@ -78,7 +78,7 @@ def test_usage_is_published_on_queues_when_enabled(harness: Callable[..., Harnes
     h = cluster(harness({"publishCardUsage": enabled}))
     h.queue("idle", cards={"A": 16})
 
-    def published() -> dict[str, dict[str, str | None]]:
+    def published() -> Mapping[str, Mapping[str, str | None]]:
         session = h.session()
         h.plugin("capacity-card").close(session)
         return session.queue_annotations
