@@ -105,6 +105,22 @@ class VectorHarness(SharedCardObjects):
         status = {} if used is None else {"hard": hard, "used": used}
         self.object(name, kind="ResourceQuota", metadata={"namespace": "default"}, spec={"hard": hard}, status=status)
 
+    def budget(
+        self,
+        name: str,
+        *,
+        namespace: str = "default",
+        of: Mapping[str, str] | None = None,
+        selector: Any = None,
+        allowed: int | None = None,
+        disrupted: Mapping[str, str] | None = None,
+    ) -> None:
+        """Add or replace a PodDisruptionBudget; without `allowed` its controller has not seen it."""
+        given = {"disruptionsAllowed": allowed, "disruptedPods": disrupted}
+        status = {field: found for field, found in given.items() if found is not None}
+        spec = {"selector": {"matchLabels": of} if selector is None else selector}
+        self.object(name, kind="PodDisruptionBudget", metadata={"namespace": namespace}, spec=spec, status=status)
+
     def usage(
         self, node: str, *, cpu: float | None = None, memory: float | None = None, at: float | None = None
     ) -> None:
