@@ -10,7 +10,6 @@ from capcard_sched.framework.api.node_view import NodeView, PodSignature
 from capcard_sched.plugins.binpack import Binpack
 from capcard_sched.testing import Harness
 
-
 _GPU = "nvidia.com/gpu"
 _CONF = """
 actions: "allocate"
