@@ -60,6 +60,7 @@ def decided(results: Sequence[StepResult]) -> dict[str, Any]:
         ),
         "nominate": pairs({pod.name: pod.nominated_node for pod in pods if pod.nominated_node is not None}),
         "phase": pairs({group.name: group.phase for group in groups}, ":"),
+        "admitted": packed([group.name for group in groups if group.admitted]),
         "conditions": lines(
             f"{group.name} {one.type}={one.status} {one.reason}{one.message and f': {one.message}'}"
             for group in groups

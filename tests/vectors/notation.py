@@ -33,11 +33,13 @@ import yaml
 
 from capcard_sched.model import annotations as keys
 from capcard_sched.model import deltas
+from capcard_sched.model.card_registration import RegisteredCard, encode_registration
 from capcard_sched.model.kinds import KINDS
 from capcard_sched.model.usage import NodeUsage
+from capcard_sched.testing import Harness
 from capcard_sched.testing.storage import on_nodes
 from tests.objects import stamp
-from tests.unit.plugins.deviceshare.cluster import SharedCardObjects
+from tests.unit.plugins.deviceshare.worlds import L40S
 from tests.unit.plugins.numa_aware.machines import POLICY, SINGLE, container, numatopology
 
 #: Short names of arguments.
@@ -51,16 +53,19 @@ ALIASES: Final = {
 REQUESTS: Final = {"cpu": "cpu", "memory": "memory", "gpu": "nvidia.com/gpu"}
 #: Annotations of groups that may be arguments of their own.
 NOTES: Final = {"request": keys.CARD_REQUEST, "service": keys.SERVICE_TYPE}
+NUMBER, MEMORY, CORES = "volcano.sh/vgpu-number", "volcano.sh/vgpu-memory", "volcano.sh/vgpu-cores"
 #: Short names of fields of affinity and spread constraints.
 FIELDS: Final = {
     "required": "requiredDuringSchedulingIgnoredDuringExecution",
     "preferred": "preferredDuringSchedulingIgnoredDuringExecution",
     "per": "topologyKey",
 }
+#: Arguments that a statement hands over to the method of a node or a pod.
+_MAPPINGS: Final = ("annotations", "labels", "nodeSelector", "resources")
 _RANGE: Final = re.compile(r"^(.*?)(\d+)\.\.(\d+)$")
 
 
-class VectorHarness(SharedCardObjects):
+class VectorHarness(Harness):
     """The harness with statements for what has no method of its own."""
 
     def do(self, text: str) -> None:
@@ -130,6 +135,50 @@ class VectorHarness(SharedCardObjects):
     def delete_usage(self, node: str) -> None:
         """End the measurement of a node."""
         self.apply(deltas.NodeUsageGone(node))
+
+    def cards(
+        self,
+        node: str,
+        *cards: str | RegisteredCard,
+        annotations: dict[str, str] | None = None,
+        offered: int | None = None,
+        register: str | None = None,
+        **more: Any,
+    ) -> None:
+        """A node with cards, written `uuid:memory` for an L40S of ten slots, or a registration as text."""
+        found = []
+        for card in cards:
+            if isinstance(card, str):
+                uuid, size = card.split(":")
+                found.append(RegisteredCard(uuid, 10, int(size), L40S, healthy=True, mode="hami-core"))
+            else:
+                found.append(card)
+        notes = {keys.NODE_VGPU_REGISTER: encode_registration(tuple(found)) if register is None else register}
+        number = sum(card.slots for card in found) if offered is None else offered
+        memory = sum(card.memory for card in found)
+        resources = {NUMBER: number, **({MEMORY: memory, CORES: 100 * len(found)} if register is None else {})}
+        resources |= more.pop("resources", {})
+        self.node(node, annotations={**notes, **(annotations or {})}, resources=resources, **more)
+
+    def share(
+        self,
+        name: str,
+        memory: int | None = None,
+        *,
+        number: int = 1,
+        cores: int | None = None,
+        limits: Mapping[str, Any] | None = None,
+        **more: Any,
+    ) -> None:
+        """A pod of one container that requests shares."""
+        amounts = {NUMBER: number, MEMORY: memory, CORES: cores}
+        wanted = {name: amount for name, amount in amounts.items() if amount is not None}
+        self.pod(name, limits={**wanted, **(limits or {})}, **more)
+
+    def uses(self, node: str) -> list[tuple[int, int, int]]:
+        """Number, memory and cores in use of each card."""
+        ledger = self.plugin("deviceshare").rows.by_node[node].ledgers[0]
+        return [(card.use.number, card.use.memory, card.use.cores) for card in ledger.cards]
 
 
 class Call(NamedTuple):
@@ -238,7 +287,7 @@ def _argument(verb: str, signature: inspect.Signature, key: str, text: str, kwar
         kwargs.setdefault("annotations", {})[NOTES[key]] = note
         return
     declared = signature.parameters.get(key)
-    undeclared = "Mapping[str, str]" if key == "nodeSelector" else "Any"
+    undeclared = "Mapping[str, str]" if key in _MAPPINGS else "Any"
     found = value(text, str(declared.annotation) if declared is not None else undeclared)
     kwargs[key] = _with_fields(found) if key in ("affinity", "topologySpreadConstraints") else found
 

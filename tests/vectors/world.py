@@ -15,6 +15,7 @@ from capcard_sched.framework.api.node_view import Diagnosis, FilterResult, NodeV
 from capcard_sched.framework.api.plugin import Grant, Plugin, VictimDecision
 from capcard_sched.framework.core import StepResult
 from capcard_sched.framework.explain.diagnose import diagnose_job
+from capcard_sched.framework.explain.find import find_job
 from capcard_sched.framework.session.session import Session
 from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.job import Task
@@ -124,6 +125,7 @@ class World:
         `predicates.filter p`: the nodes that the plugin rejects by reason. `nodeorder.score p [n1 n2]`: the sum of its
         scores by node, of all nodes or of candidates. `numa-aware.cpus n`: the CPUs of claims, and those left.
         `gang.metrics unschedule_task_count q`: the samples of a series by the values of their labels, those with q.
+        scores by node, of all nodes or of candidates. `deviceshare.nearest p`: figures of the nodes that reject p.
         """
         session = self._open()
         called, *words = question.replace("[", " [ ").replace("]", " ] ").split()
@@ -140,6 +142,11 @@ class World:
             return getattr(self, f"_{hook}")(session, self.harness.plugin(plugin), signature, words[1:-1])
         if hook == "cpus":
             return self._cpus(words[0])
+        if hook == "nearest":
+            details = self.harness.plugin(plugin).rejection_details(
+                self.harness.task(words[0]), session.engine.all_rows()
+            )
+            return lines(f"{node}: {'; '.join(texts)}" for node, texts in details)
         found = getattr(self.harness.plugin(plugin), hook)
         if hook in _ORDER:
             return self._in_order(found, hook, words)
@@ -155,7 +162,10 @@ class World:
     def explain(self, subject: str) -> str:
         """Stage and summary of the diagnosis of a job, or of `job/pod`."""
         name, _, pod = subject.partition("/")
-        found = diagnose_job(self.harness.core.snapshot(), self.harness.job(name), pod=pod)
+        snapshot = self.harness.core.snapshot()
+        job = snapshot.state.jobs.get(f"default/{name}") or find_job(snapshot, "default", name)
+        assert job is not None, name
+        found = diagnose_job(snapshot, job, pod=pod)
         return f"{found.stage}: {found.summary}"
 
     def _cpus(self, node: str) -> str:

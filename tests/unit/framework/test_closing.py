@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from capcard_sched.framework.close.podgroups import next_phase
+from capcard_sched.framework.close.podgroups import GRACE_SECONDS, MissingGroups, next_phase
 from capcard_sched.model import deltas
-from capcard_sched.model.intents import Bind, UpdatePodCondition, UpdatePodGroup, UpdateQueueStatus
+from capcard_sched.model.intents import Bind, UpdatePodCondition, UpdatePodGroup
 from capcard_sched.model.job import Job
 from capcard_sched.model.resources import ResourceColumns
 from capcard_sched.model.status import PodGroupPhase, TaskStatus
@@ -67,25 +67,6 @@ def _conditions(update: UpdatePodGroup) -> dict[str, tuple[str, str | None]]:
     return {one.type: (one.status, one.last_transition_time) for one in update.conditions}
 
 
-def test_the_life_of_a_gang_in_phases() -> None:
-    h = _cluster(min_member=2, phase="Pending")
-    (update,) = _updates(h.step().intents)
-    assert (update.phase, update.admitted) == ("Inqueue", True)
-    h.pod("p0")
-    h.pod("p1")
-    h.step()
-    assert (h.phases, len(h.binds)) == ({"g": "Inqueue"}, 2)
-    (update,) = _updates(h.step().intents)
-    assert (update.phase, update.admitted) == ("Running", False)
-    assert ("Scheduled", "pod group is ready") in h.event_messages("PodGroup", "g")
-    h.set_phase("p0", "Succeeded")
-    h.step()
-    assert h.phases == {"g": "Running"}
-    h.set_phase("p1", "Failed")
-    h.step()
-    assert h.phases == {"g": "Completed"}
-
-
 def test_conditions_oppose_each_other_and_keep_the_time_of_their_last_change() -> None:
     h = _cluster(min_member=2)
     h.pod("p0", requests={"cpu": "3"})
@@ -105,77 +86,6 @@ def test_conditions_oppose_each_other_and_keep_the_time_of_their_last_change() -
     }
     updates = _updates(h.step().intents)
     assert [_conditions(update) for update in updates] == [_conditions(third)] * len(updates)
-
-
-def test_figures_of_a_standing_failure_are_refreshed_with_its_event_every_five_minutes() -> None:
-    h = _cluster(min_member=2)
-    h.pod("p0", requests={"cpu": "9"})
-    h.pod("p1", requests={"cpu": "9"})
-    h.step()
-    events = len(h.all_events)
-    for i in range(3):
-        h.node(f"more-{i}", cpu="1")
-        assert h.step().intents == []
-    assert h.pod_message("p0") == "0/1 nodes are unavailable: 1 Insufficient cpu."
-    assert len(h.all_events) == events
-    refreshed = ["PodGroup", "Pod", "Pod"]
-    for wait, expected in ((290, []), (301, refreshed), (290, []), (301, ["PodGroup"])):
-        h.node("more-0", cpu="1", labels={"at": str(h.now)})
-        h.step(now=h.now + wait)
-        assert [event.object.kind for event in h.events] == expected
-    assert h.pod_message("p0") == "0/4 nodes are unavailable: 4 Insufficient cpu."
-
-
-# --- queues -----------------------------------------------------------------------------------------------------------
-
-
-def _statuses(intents: list[Any]) -> dict[str, dict[str, str]]:
-    return {intent.name: intent.allocated for intent in intents if isinstance(intent, UpdateQueueStatus)}
-
-
-def test_queue_status_is_in_kubernetes_names_and_counts_for_those_above() -> None:
-    h = Harness(_CONF, run=True)
-    h.node("n1", cpu="4", resources={"nvidia.com/gpu": 4})
-    h.queue("root")
-    h.queue("team")
-    h.queue("leaf", parent="team")
-    h.queue("other")
-    h.group("g", queue="leaf")
-    h.pod("p0", requests={"cpu": "1500m", "memory": "1Gi", "nvidia.com/gpu": 2})
-    used = {"cpu": "1500m", "memory": "1Gi", "nvidia.com/gpu": "2", "pods": "1"}
-    none = {"cpu": "0", "memory": "0"}
-    assert _statuses(h.step().intents) == {"root": used, "team": used, "leaf": used, "other": none}
-    assert _statuses(h.step().intents) == {}
-    h.queue("leaf", parent="other")
-    moved = _statuses(h.step().intents)
-    assert {name: moved.get(name, {}).get("pods", "0") for name in ("team", "other")} == {"team": "0", "other": "1"}
-    h.delete_queue("leaf")
-    gone = _statuses(h.step().intents)
-    assert {name: gone.get(name, {}).get("pods", "0") for name in ("root", "other")} == {"root": "0", "other": "0"}
-    assert set(gone) == {"root", "other"}
-
-
-def test_a_queue_with_cyclic_or_missing_parents_affects_no_other_queue() -> None:
-    h = Harness(_CONF)
-    h.node("n1", cpu="4")
-    h.queue("root")
-    h.queue("a", parent="b")
-    h.queue("b", parent="a")
-    h.queue("c", parent="missing")
-    for name in ("a", "b", "c"):
-        h.group(name, queue=name)
-        h.pod(f"p-{name}", group=name)
-    found = _statuses(h.step().intents)
-    assert set(h.binds) == {"p-a", "p-b", "p-c"}
-    held = {name: status.get("pods", "0") for name, status in found.items()}
-    assert held == {"root": "0", "a": "2", "b": "2", "c": "1"}
-
-
-def test_a_queue_that_never_held_anything_shows_zeros_once() -> None:
-    h = Harness(_CONF, run=True)
-    h.queue("idle")
-    assert _statuses(h.step().intents) == {"idle": {"cpu": "0", "memory": "0"}}
-    assert _statuses(h.step().intents) == {}
 
 
 def test_memories_are_dropped_once_they_decide_nothing() -> None:
@@ -254,3 +164,14 @@ def test_a_silent_core_decides_the_same_and_makes_no_texts() -> None:
         assert [job.key for job in h.core.snapshot().failed_attempts] == ["default/waits"], "skipped from now on"
     assert phases[0] == phases[1]
     assert binds == [["fits-0"], ["fits-0"]]
+
+
+def test_a_clock_that_is_set_back_prolongs_no_grace_period() -> None:
+    h = Harness(_CONF)
+    h.pod("p", group="late")
+    h.step(now=100.0)
+    missing, jobs = MissingGroups(), h.state.groups_missing
+    assert not missing.update(jobs, 1000.0)
+    assert not missing.update(jobs, 500.0)
+    assert missing.next_wakeup == 500.0 + GRACE_SECONDS
+    assert list(missing.update(jobs, 500.0 + GRACE_SECONDS)) == ["default/late"]

@@ -37,40 +37,6 @@ def _cluster(conf: str = _CONF, plugins: tuple[type[Plugin], ...] = ()) -> Harne
 _PLAIN = _CONF.replace("{name: moody}, ", "")
 
 
-def test_nothing_new_means_no_session() -> None:
-    h = _cluster(_PLAIN)
-    h.queue("q")
-    h.group("g", min_member=2)
-    h.pod("p0")
-    h.pod("p1")
-    assert not h.step().idle
-    h.settle()
-    sessions = h.core._sessions
-    result = h.step()
-    assert (result.idle, result.intents, h.core._sessions) == (True, [], sessions)
-    h.node("n1", cpu="8")
-    assert h.step().idle, "an echo is nothing new"
-    h.pod("p2", group=None, node="n1", scheduler="other")
-    assert not h.step().idle
-
-
-def test_an_unchanged_refusal_is_reported_once() -> None:
-    h = _cluster(_PLAIN)
-    h.queue("q")
-    h.group("g", min_member=2)
-    h.pod("p0", requests={"cpu": "7"})
-    h.pod("p1", requests={"cpu": "9"})
-    h.step()
-    emitted = len(h.all_events)
-    assert h.pod_message("p1") == "0/2 nodes are unavailable: 2 Insufficient cpu."
-    for _ in range(3):
-        h.pod("foreign", group=None, requests={}, node="n1", scheduler="other")
-        h.step()
-        h.delete_pod("foreign")
-        h.step()
-    assert len(h.all_events) == emitted
-
-
 def test_a_refused_binding_is_tried_again() -> None:
     h = _cluster(_PLAIN)
     h.queue("q")
@@ -143,27 +109,6 @@ def test_a_plugin_instance_lives_as_long_as_its_conf() -> None:
     assert h.plugin("gang") is first
     h.reconfigure(_PLAIN)
     assert h.plugin("gang") is not first
-
-
-# --- missing objects --------------------------------------------------------------------------------------------------
-
-
-def test_a_job_in_an_unknown_queue_gets_one_event() -> None:
-    h = _cluster(_PLAIN)
-    h.group("g", queue="nowhere")
-    h.pod("p0")
-    h.step()
-    expected = [("QueueNotFound", "Queue <nowhere> does not exist")]
-    assert h.event_messages("PodGroup", "g") == expected
-    assert set(expected) < set(h.event_messages("Pod", "p0"))
-    assert h.pod_message("p0") == "Queue <nowhere> does not exist"
-    emitted = len(h.all_events)
-    h.node("n3")
-    h.step()
-    assert len(h.all_events) == emitted
-    h.queue("nowhere")
-    h.settle()
-    assert set(h.binds) == {"p0"}
 
 
 # --- plugins that fail ------------------------------------------------------------------------------------------------

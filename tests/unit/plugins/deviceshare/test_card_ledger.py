@@ -22,44 +22,48 @@ def _uses(node: CardLedger) -> list[CardUsage]:
     return [card.use for card in node.cards]
 
 
-def test_a_pod_is_booked_once_however_often_it_is_booked() -> None:
-    node = ledger("A:10000")
-    shares = node.shares_of(decode_devices("A,NVIDIA,1000,10:").containers).shares
-
-    node.book("pod", shares)
-    node.book("pod", shares)
-
-    assert _uses(node) == [CardUsage(1, 1000, 10)]
+MIG_A100 = "M:40536 mig type=NVIDIA-NVIDIA A100-SXM4-40GB"
 
 
-def test_two_containers_on_one_card_are_two_shares() -> None:
-    node = ledger("A:10000")
+@pytest.mark.parametrize(
+    "card, bookings, released, use, left",
+    [
+        pytest.param(
+            "A:10000", ["p A,NVIDIA,1000,10:", "p A,NVIDIA,1000,10:"], "p", CardUsage(1, 1000, 10), CardUsage(),
+            id="a pod is booked once however often it is booked",
+        ),
+        pytest.param(
+            "A:10000", ["p A,NVIDIA,2000,0:;A,NVIDIA,2000,0:"], "p", CardUsage(2, 4000, 0), CardUsage(),
+            id="two containers on one card are two shares",
+        ),
+        pytest.param(
+            "A:10000", ["p A,NVIDIA,1000,0:"], "other", CardUsage(1, 1000, 0), CardUsage(1, 1000, 0),
+            id="a pod that is not known gives nothing back",
+        ),
+        pytest.param(
+            MIG_A100, ["p M[group2-3],NVIDIA,3000,0:"], "p", CardUsage(1, 5120, 0, (("group2", 3),)), CardUsage(),
+            id="a slice takes its own memory and its group",
+        ),
+        pytest.param(
+            "A:100 slots=1", ["p A,NVIDIA,80,60:", "q A,NVIDIA,80,60:"], "p", CardUsage(2, 160, 120),
+            CardUsage(1, 80, 60), id="a card that is booked beyond its size keeps the truth",
+        ),
+    ],
+)  # fmt: skip
+def test_a_card_holds_what_is_booked_and_not_released(
+    card: str, bookings: list[str], released: str, use: CardUsage, left: CardUsage
+) -> None:
+    node = ledger(card)
+    for booking in bookings:
+        _book(node, *booking.split(" "))
+    assert _uses(node) == [use]
+    if use.number > 1 and card.endswith("slots=1"):
+        assert isinstance(choose_cards(node.cards, request("1xp0"), BINPACK), NoChoice), "it offers nothing"
 
-    _book(node, "pod", "A,NVIDIA,2000,0:;A,NVIDIA,2000,0:")
-    assert _uses(node) == [CardUsage(2, 4000, 0)]
+    node.release(released)
 
-    node.release("pod")
-    assert _uses(node) == [CardUsage()]
-    assert node.cards == node.idle
-
-
-def test_a_pod_that_is_not_known_gives_nothing_back() -> None:
-    node = ledger("A:10000")
-    _book(node, "pod", "A,NVIDIA,1000,0:")
-
-    node.release("other")
-
-    assert _uses(node) == [CardUsage(1, 1000, 0)]
-
-
-def test_a_slice_takes_its_own_memory_and_its_group() -> None:
-    node = ledger("M:40536 mig type=NVIDIA-NVIDIA A100-SXM4-40GB")
-
-    _book(node, "pod", "M[group2-3],NVIDIA,3000,0:")
-    assert _uses(node) == [CardUsage(1, 5120, 0, (("group2", 3),))]
-
-    node.release("pod")
-    assert _uses(node) == [CardUsage()]
+    assert _uses(node) == [left]
+    assert (node.cards == node.idle) == (left == CardUsage())
 
 
 @pytest.mark.parametrize(
@@ -72,7 +76,7 @@ def test_a_slice_takes_its_own_memory_and_its_group() -> None:
     ],
 )
 def test_a_slice_that_the_card_cannot_have_is_a_plain_amount(text: Any) -> None:
-    node = ledger("M:40536 mig type=NVIDIA-NVIDIA A100-SXM4-40GB")
+    node = ledger(MIG_A100)
 
     found = node.shares_of(decode_devices(text).containers)
     node.book("pod", found.shares)
@@ -118,18 +122,6 @@ def test_a_nominated_pod_keeps_its_shares_from_other_pods() -> None:
     node.release("comer")
     assert node.cards[0].use == CardUsage(1, 80, 0)
     assert node.future[0].use == CardUsage()
-
-
-def test_a_card_that_is_booked_beyond_its_size_keeps_the_truth_and_offers_nothing() -> None:
-    node = ledger("A:100 slots=1")
-
-    _book(node, "one", "A,NVIDIA,80,60:")
-    _book(node, "two", "A,NVIDIA,80,60:")
-
-    assert _uses(node) == [CardUsage(2, 160, 120)]
-    assert isinstance(choose_cards(node.cards, request("1xp0"), BINPACK), NoChoice)
-    node.release("one")
-    assert _uses(node) == [CardUsage(1, 80, 60)]
 
 
 # --- properties -------------------------------------------------------------------------------------------------------
@@ -229,7 +221,7 @@ def test_no_text_breaks_the_ledger(text: Any) -> None:
 
 
 def test_a_pod_may_wait_for_the_slice_of_another_one() -> None:
-    node = ledger("M:40536 mig type=NVIDIA-NVIDIA A100-SXM4-40GB")
+    node = ledger(MIG_A100)
     _book(node, "leaver", "M[group4-0],NVIDIA,40536,0:")
     node.set_leaving("leaver", leaving=True)
     for wanted in ("1xwhole", "1x3000"):

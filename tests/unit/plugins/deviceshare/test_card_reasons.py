@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from capcard_sched.cli.main import run
-from capcard_sched.model import annotations as keys
 from capcard_sched.plugins.deviceshare.card_reasons import card_reasons
 from capcard_sched.plugins.deviceshare.device_choice import BINPACK, NoChoice, choose_cards
 from capcard_sched.plugins.deviceshare.shared_card import Cause
-from tests.unit.plugins.deviceshare.cluster import NUMBER, VgpuHarness, conf
+from tests.unit.plugins.deviceshare.cluster import conf
 from tests.unit.plugins.deviceshare.worlds import A100_40, A100_80, ledger, request
 
 MIG = f"mig type={A100_40}"
@@ -70,27 +69,6 @@ def test_a_card_closed_by_the_podgroup_is_named() -> None:
 
     assert isinstance(refused, NoChoice)
     assert card_reasons(wanted, refused, node.uuids, ["c"]).texts == ("A: has a pod of the same PodGroup",)
-
-
-def test_the_nearest_nodes_come_first_and_nodes_without_cards_are_left_out() -> None:
-    h = VgpuHarness(conf())
-    h.node("none", resources={NUMBER: 10})
-    for name, used in (("far", 9000), ("near", 5000), ("middle", 7000)):
-        h.cards(name, f"GPU-{name}:10000")
-        h.pod(f"on-{name}", node=name, annotations={keys.VGPU_IDS: f"GPU-{name},NVIDIA,{used},0:"})
-    h.group("g")
-    h.share("p", 6000)
-    h.step()
-    plugin, session = h.plugin("deviceshare"), h.last_session
-    assert session is not None
-
-    found = list(plugin.rejection_details(h.task("p"), session.engine.all_rows()))
-
-    assert found == [
-        ("near", ("GPU-near: 5,000 of 10,000 free, 6,000 requested",)),
-        ("middle", ("GPU-middle: 3,000 of 10,000 free, 6,000 requested",)),
-        ("far", ("GPU-far: 1,000 of 10,000 free, 6,000 requested",)),
-    ]
 
 
 CLUSTER = """

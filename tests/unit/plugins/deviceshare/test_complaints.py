@@ -5,155 +5,97 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from capcard_sched.model import annotations as keys
-from capcard_sched.model.deltas import ObjectChanged
 from capcard_sched.model.intents import AnnotateNode, Bind
-from capcard_sched.model.objects import ConfigMapObject
 from capcard_sched.testing import EPOCH
 from tests.unit.plugins.deviceshare.cluster import VgpuHarness, conf
 
 TESTS = Path(__file__).parents[3]
-HERE = "unit/plugins/deviceshare"
-PLUGIN, CHOICE, VECTORS = f"{HERE}/test_deviceshare.py", f"{HERE}/test_device_choice.py", "vectors/deviceshare.yaml"
-LEDGER, LOCKS, OWN = f"{HERE}/test_card_ledger.py", "kube/write/test_node_locks.py", f"{HERE}/test_complaints.py"
-SERVER = "e2e/test_shared_cards.py"
-
-COMPLAINTS: list[tuple[str, list[str]]] = [
-    (
-        "Memory and cores of a placed pod count twice.",
-        [f"{VECTORS}::a bound pod that comes back from the watch is counted once"],
-    ),
-    (
-        "The allocated memory in the metrics drifts.",
-        [
-            f"{OWN}::test_series_are_those_of_the_cards_and_pods_that_exist",
-            f"{SERVER}::test_the_walk_through_of_shared_gpus",
-        ],
-    ),
-    (
-        "The annotations and the node of a bound pod disagree, and are written while the placement is undecided.",
-        [
-            f"{SERVER}::test_a_binding_that_fails_after_the_choice_leaves_no_annotation_and_the_card_free",
-            f"{VECTORS}::a pod whose annotations name another node is booked where it is",
-            f"{PLUGIN}::test_the_devices_of_a_bound_pod_cannot_be_edited",
-        ],
-    ),
-    (
-        "A discarded gang leaves annotations that skip the check in the next attempt.",
-        [
-            f"{VECTORS}::stale annotations of a pod that waits hold nothing and are overwritten",
-            f"{VECTORS}::a gang that does not fit holds no card",
-        ],
-    ),
-    (
-        "The policy has no effect on the card, and its level is unclear.",
-        [
-            f"{CHOICE}::test_a_vector_gives_its_devices_and_its_score",
-            f"{PLUGIN}::test_the_policy_ranks_nodes_when_it_has_a_weight",
-            f"{PLUGIN}::test_arguments_that_do_less_than_they_seem_to_are_warned_of",
-        ],
-    ),
-    (
-        "The spread score is always 0; the second device of a pod on a card is lost.",
-        [
-            f"{CHOICE}::test_a_taken_card_scores_by_policy",
-            f"{VECTORS}::two shares of a pod on one card count twice",
-        ],
-    ),
-    (
-        "A percentage yields 0 units.",
-        [f"{HERE}/test_vgpu_request.py::test_a_percentage_is_of_each_card_and_rounded_down"],
-    ),
-    (
-        "Whole cards of different sizes never fit one pod.",
-        [f"{OWN}::test_whole_cards_of_different_sizes_fit_one_pod"],
-    ),
-    (
-        "A pod that requests more vGPUs than a node has cards pends without an explanation.",
-        [f"{OWN}::test_more_shares_than_cards_have_a_reason_of_their_own"],
-    ),
-    (
-        "The reasons name neither the missing annotation nor the amount.",
-        [
-            f"{VECTORS}::equal causes add up in the message",
-            f"{HERE}/test_card_reasons.py::test_a_refusal_lists_the_figures_of_each_card",
-            "malformed/test_shared_cards.py::test_a_registration_gives_one_warning_on_its_node",
-        ],
-    ),
-    (
-        "Without the lock allocations run in parallel, with it gangs break.",
-        [
-            f"{SERVER}::test_a_gang_is_served_in_the_order_of_its_bindings_and_survives_a_restart",
-            f"{SERVER}::test_with_the_lock_one_pod_after_the_other_is_bound",
-        ],
-    ),
-    (
-        "The lock is released by the wrong pod, or held for minutes after its pod ends.",
-        [
-            f"{LOCKS}::test_a_lock_that_is_released_for_another_pod_still_keeps_the_order",
-            f"{LOCKS}::test_pods_of_a_node_take_the_lock_in_the_order_of_their_bindings",
-            f"{LOCKS}::test_a_lock_of_another_client_is_waited_for_and_given_up_after_five_minutes",
-        ],
-    ),
-    (
-        "A pod with two kinds of devices meets its own lock.",
-        [f"{OWN}::test_a_pod_with_two_kinds_of_devices_takes_one_lock"],
-    ),
-    (
-        "The device plugin takes the wrong one of two pods of the same second.",
-        [f"{VECTORS}::vgpu time rises with every pod of a node", f"{VECTORS}::vgpu time rises over a restart"],
-    ),
-    (
-        "Nodes without a registration, or with a part of one, crash the scheduler.",
-        ["malformed/test_shared_cards.py::test_a_registration_gives_one_warning_on_its_node"],
-    ),
-    (
-        "Handshakes throttle clusters of 200 nodes.",
-        [f"{OWN}::test_a_node_gets_one_handshake_in_thirty_seconds_however_often_it_changes"],
-    ),
-    (
-        "Preemption ignores cards.",
-        [
-            f"{HERE}/test_victims.py::test_a_pod_leaves_for_the_memory_of_its_card",
-            f"{HERE}/test_victims.py::test_cards_are_reclaimed_for_another_queue",
-            f"{HERE}/test_victims.py::test_a_tide_evicts_the_pods_of_the_card_that_helps",
-        ],
-    ),
-    (
-        "The quota of a queue ignores vGPU memory and cores.",
-        [f"{PLUGIN}::test_a_queue_that_names_shares_limits_them"],
-    ),
-    (
-        "A card gets more than 100 cores, because pods are known by name.",
-        [f"{VECTORS}::pods of one name in two namespaces both count"],
-    ),
-    (
-        "With many cards the node offers no vgpu-memory, and no pod is placed.",
-        [
-            f"{PLUGIN}::test_queues_that_do_not_name_shares_do_not_limit_them",
-            f"{VECTORS}::a node with more units than the kubelet accepts is named once",
-        ],
-    ),
-    (
-        "A change of the device plugin's ConfigMap needs a restart.",
-        [
-            f"{OWN}::test_another_config_map_is_read_after_a_reload",
-            f"{OWN}::test_a_change_of_the_config_map_is_in_force",
-        ],
-    ),
-]
+#: Files by the first word of a test below.
+FILES = {
+    "own": "unit/plugins/deviceshare/test_complaints.py",
+    "plugin": "unit/plugins/deviceshare/test_deviceshare.py",
+    "choice": "unit/plugins/deviceshare/test_device_choice.py",
+    "request": "unit/plugins/deviceshare/test_vgpu_request.py",
+    "reasons": "unit/plugins/deviceshare/test_card_reasons.py",
+    "quotas": "unit/plugins/deviceshare/test_share_quotas.py",
+    "vector": "vectors/deviceshare.yaml",
+    "victims": "vectors/deviceshare-victims.yaml",
+    "malformed": "malformed/test_shared_cards.py",
+    "locks": "kube/write/test_node_locks.py",
+    "server": "e2e/test_shared_cards.py",
+}
+#: Complaint to the tests that hold the behavior here; a vector by its name.
+COMPLAINTS = """
+Memory and cores of a placed pod count twice.
+  vector a bound pod that comes back from the watch is counted once
+The allocated memory in the metrics drifts.
+  own test_series_are_those_of_the_cards_and_pods_that_exist
+  server test_the_walk_through_of_shared_gpus
+The annotations and the node of a bound pod disagree, and are written while the placement is undecided.
+  server test_a_binding_that_fails_after_the_choice_leaves_no_annotation_and_the_card_free
+  vector a pod whose annotations name another node is booked where it is
+  plugin test_the_devices_of_a_bound_pod_cannot_be_edited
+A discarded gang leaves annotations that skip the check in the next attempt.
+  vector stale annotations of a pod that waits hold nothing and are overwritten
+  vector a gang that does not fit holds no card
+The policy has no effect on the card, and its level is unclear.
+  choice test_a_vector_gives_its_devices_and_its_score
+  vector a policy with a weight ranks nodes
+  plugin test_arguments_that_do_less_than_they_seem_to_are_warned_of
+The spread score is always 0; the second device of a pod on a card is lost.
+  choice test_a_taken_card_scores_by_policy
+  vector two shares of a pod on one card count twice
+A percentage yields 0 units.
+  request test_a_percentage_is_of_each_card_and_rounded_down
+Whole cards of different sizes never fit one pod.
+  own test_whole_cards_of_different_sizes_fit_one_pod
+A pod that requests more vGPUs than a node has cards pends without an explanation.
+  own test_more_shares_than_cards_have_a_reason_of_their_own
+The reasons name neither the missing annotation nor the amount.
+  vector equal causes add up in the message
+  reasons test_a_refusal_lists_the_figures_of_each_card
+  malformed test_a_registration_gives_one_warning_on_its_node
+Without the lock allocations run in parallel, with it gangs break.
+  server test_a_gang_is_served_in_the_order_of_its_bindings_and_survives_a_restart
+  server test_with_the_lock_one_pod_after_the_other_is_bound
+The lock is released by the wrong pod, or held for minutes after its pod ends.
+  locks test_a_lock_that_is_released_for_another_pod_still_keeps_the_order
+  locks test_pods_of_a_node_take_the_lock_in_the_order_of_their_bindings
+  locks test_a_lock_of_another_client_is_waited_for_and_given_up_after_five_minutes
+A pod with two kinds of devices meets its own lock.
+  own test_a_pod_with_two_kinds_of_devices_takes_one_lock
+The device plugin takes the wrong one of two pods of the same second.
+  vector vgpu time rises with every pod of a node
+  vector vgpu time rises over a restart
+Nodes without a registration, or with a part of one, crash the scheduler.
+  malformed test_a_registration_gives_one_warning_on_its_node
+Handshakes throttle clusters of 200 nodes.
+  own test_a_node_gets_one_handshake_in_thirty_seconds_however_often_it_changes
+Preemption ignores cards.
+  victims a pod leaves for the memory of its card
+  victims cards are reclaimed for another queue
+  victims a tide evicts the pods of the card that helps
+The quota of a queue ignores vGPU memory and cores.
+  quotas test_a_queue_that_names_shares_limits_them
+A card gets more than 100 cores, because pods are known by name.
+  vector pods of one name in two namespaces both count
+With many cards the node offers no vgpu-memory, and no pod is placed.
+  quotas test_pods_on_cards_that_are_not_registered_any_more_limit_nothing
+  vector a node with more units than the kubelet accepts is named once
+A change of the device plugin's ConfigMap needs a restart.
+  own test_another_config_map_is_read_after_a_reload
+  own test_a_change_of_the_config_map_is_in_force
+"""
 
 
-@pytest.mark.parametrize("tests", [pytest.param(tests, id=complaint) for complaint, tests in COMPLAINTS])
-def test_a_complaint_has_tests(tests: list[str]) -> None:
-    assert tests
-    for test in tests:
-        file, _, name = test.partition("::")
-        where = rf"name: {name}$" if file == VECTORS else rf"^(async )?def {name}\("
-        assert re.search(where, (TESTS / file).read_text(), re.MULTILINE), test
+@pytest.mark.parametrize("test", [line.strip() for line in COMPLAINTS.splitlines() if line.startswith("  ")])
+def test_a_complaint_has_tests(test: str) -> None:
+    file, _, name = test.partition(" ")
+    where = rf"name: {name}$" if FILES[file].endswith("yaml") else rf"^(async )?def {name}\("
+    assert re.search(where, (TESTS / FILES[file]).read_text(), re.MULTILINE)
 
 
 def _series(h: VgpuHarness) -> dict[tuple[str, str, str], float]:
@@ -196,9 +138,7 @@ def test_series_are_those_of_the_cards_and_pods_that_exist() -> None:
 
 def test_whole_cards_of_different_sizes_fit_one_pod() -> None:
     h = VgpuHarness()
-    h.cards("n1", *(f"G{index}:{1000 + index}" for index in range(8)))
-    h.group("g")
-    h.share("p", number=8)
+    h.do(f"cards n1 {' '.join(f'G{index}:{1000 + index}' for index in range(8))}; group g; share p number=8")
 
     h.step()
 
@@ -208,9 +148,7 @@ def test_whole_cards_of_different_sizes_fit_one_pod() -> None:
 
 def test_more_shares_than_cards_have_a_reason_of_their_own() -> None:
     h = VgpuHarness()
-    h.cards("n1", "A:10000", "B:10000")
-    h.group("g")
-    h.share("p", 10, number=3)
+    h.do("cards n1 A:10000 B:10000; group g; share p 10 number=3")
 
     h.step()
 
@@ -232,9 +170,7 @@ def test_a_node_gets_one_handshake_in_thirty_seconds_however_often_it_changes() 
 
 def test_a_pod_with_two_kinds_of_devices_takes_one_lock() -> None:
     h = VgpuHarness(conf(NodeLockEnable=True, ASCEND310PVNPUEnable=True))
-    h.cards("n1", "A:1000", resources={"huawei.com/npu-core": 8})
-    h.group("g")
-    h.share("p", 100, limits={"huawei.com/npu-core": 1})
+    h.do("cards n1 A:1000 resources=huawei.com/npu-core:8; group g; share p 100 limits=huawei.com/npu-core:1")
 
     (bind,) = (intent for intent in h.step().intents if isinstance(intent, Bind))
 
@@ -242,23 +178,19 @@ def test_a_pod_with_two_kinds_of_devices_takes_one_lock() -> None:
     assert {keys.VGPU_IDS, keys.NPU_CORE} <= set(bind.annotations)
 
 
-def _settings(name: str, text: str) -> ObjectChanged:
-    metadata = {"name": name, "namespace": "kube-system"}
-    found = {"metadata": metadata, "data": {"device-config.yaml": text}}
-    return ObjectChanged(msgspec.convert(found, ConfigMapObject))
+def _settings(name: str, text: str) -> str:
+    data = f"{{device-config.yaml: 'nvidia: {{{text}}}'}}"
+    return f"object {name} kind=ConfigMap metadata={{namespace: kube-system}} data={data}"
 
 
 def test_a_change_of_the_config_map_is_in_force() -> None:
     h = VgpuHarness()
-    h.cards("n1", "A:10000", resources={"a.b/gpus": 10})
-    h.group("g")
-    h.pod("p", limits={"a.b/gpus": 1})
+    h.do("cards n1 A:10000 resources=a.b/gpus:10; group g; pod p limits=a.b/gpus:1")
     h.step()
     assert h.bind_annotations == {"p": {}}  # an ordinary resource
 
-    h.apply(_settings("volcano-vgpu-device-config", "nvidia: {resourceCountName: a.b/gpus}"))
-    h.group("g2")
-    h.pod("q", group="g2", limits={"a.b/gpus": 1})
+    h.do(_settings("volcano-vgpu-device-config", "resourceCountName: a.b/gpus"))
+    h.do("group g2; pod g2/q limits=a.b/gpus:1")
     h.step()
 
     assert h.bind_annotations["q"][keys.VGPU_IDS] == "A,NVIDIA,10000,0:"
@@ -267,8 +199,8 @@ def test_a_change_of_the_config_map_is_in_force() -> None:
 def test_another_config_map_is_read_after_a_reload() -> None:
     h = VgpuHarness()
     h.cards("n1", "A:10000")
-    h.apply(_settings("volcano-vgpu-device-config", "nvidia: {gpuMemoryFactor: 2}"))
-    h.apply(_settings("other", "nvidia: {gpuMemoryFactor: 3}"))
+    h.do(_settings("volcano-vgpu-device-config", "gpuMemoryFactor: 2"))
+    h.do(_settings("other", "gpuMemoryFactor: 3"))
     h.step()
     assert h.plugin("deviceshare").types[0].config.factor == 2
 
@@ -276,6 +208,6 @@ def test_another_config_map_is_read_after_a_reload() -> None:
     h.step()
     assert h.plugin("deviceshare").types[0].config.factor == 3
 
-    h.apply(_settings("other", "nvidia: {gpuMemoryFactor: 4}"))
+    h.do(_settings("other", "gpuMemoryFactor: 4"))
     h.step()
     assert h.plugin("deviceshare").types[0].config.factor == 4
