@@ -334,67 +334,6 @@ def test_the_order_of_deltas_does_not_change_the_result(conf: str, world: _World
         assert first == second
 
 
-@pytest.mark.parametrize("conf", ["plain", "spread", "cards"])
-@given(world=_worlds)
-def test_every_pod_goes_where_a_full_scan_would_put_it(conf: str, world: _World) -> None:
-    """`take` looks at what changed only; `candidates` and `choose` look at everything before every pod."""
-    taking, eager = (_Run(_CONFS[conf], world).h for _ in range(2))
-    lazy, plain = taking.session(), eager.session()
-    for key in sorted(lazy.state.schedulable):
-        job, twin = lazy.state.jobs[key], plain.state.jobs[key]
-        queue = lazy.queues[job.queue]
-        for task in lazy.pending_tasks(job):
-            if task.cls.best_effort:
-                continue
-            signature = lazy.engine.signature(queue, task)
-            same = plain.state.tasks[task.uid]
-            other = plain.engine.signature(plain.queues[twin.queue], same)
-            ranking = lazy.engine.ranking(signature)
-            if ranking.is_per_node or lazy.engine.reads_other_nodes(signature):
-                continue
-            rows = ranking.take(1, None, ())
-            row = plain.engine.choose(other, plain.engine.candidates(other, future=False))
-            assert rows == ([row] if row >= 0 else [])
-            if rows:
-                lazy.state.place(job, [task], [lazy.nodes.nodes[row]], TaskStatus.ALLOCATED)
-                ranking.applied()
-                plain.state.place(twin, [same], [plain.nodes.nodes[row]], TaskStatus.ALLOCATED)
-
-
-@pytest.mark.parametrize("conf", ["plain", "spread", "cards"])
-@given(
-    nodes=st.lists(_nodes.map(lambda nodes: nodes[0]), min_size=1, max_size=6),
-    pod=_pods,
-    counts=st.lists(st.integers(1, 9), min_size=1, max_size=4),
-)
-def test_a_run_of_pods_goes_where_one_after_the_other_would(
-    conf: str, nodes: list[_Node], pod: _Pod, counts: list[int]
-) -> None:
-    assume(pod.cpu or pod.card)
-    quotas = {name: {"A": 99, "B": 99} for name in ("q", "r")}
-    size = sum(counts)
-    world = _World(nodes, quotas, [_Gang("q", 1, (pod,) * size, "")], [], [])
-    in_runs, one_by_one = (_Run(_CONFS[conf], world).h for _ in range(2))
-    chosen = []
-    for h, chunks in ((in_runs, counts), (one_by_one, [1] * size)):
-        session = h.session()
-        job = session.state.jobs["default/g0"]
-        tasks = session.pending_tasks(job)
-        ranking = session.engine.ranking(session.engine.signature(session.queues["q"], tasks[0]))
-        if ranking.is_per_node:
-            return
-        rows: list[int] = []
-        for count in chunks:
-            taken = ranking.take(count, None, ())
-            if taken:
-                run = tasks[len(rows) : len(rows) + len(taken)]
-                session.state.place(job, run, [session.nodes.nodes[row] for row in taken], TaskStatus.ALLOCATED)
-                ranking.applied()
-            rows += taken
-        chosen.append(rows)
-    assert chosen[0] == chosen[1]
-
-
 # --- one big example under different hash seeds -----------------------------------------------------------------------
 
 _SCRIPT = """

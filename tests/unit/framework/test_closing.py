@@ -12,7 +12,7 @@ from capcard_sched.model.intents import Bind, UpdatePodCondition, UpdatePodGroup
 from capcard_sched.model.job import Job
 from capcard_sched.model.resources import ResourceColumns
 from capcard_sched.model.status import PodGroupPhase, TaskStatus
-from capcard_sched.testing import Harness
+from tests.vectors.notation import VectorHarness
 
 _CONF = """
 actions: "enqueue, allocate, backfill"
@@ -51,10 +51,9 @@ def test_phase(minimum: int, before: str, statuses: dict[str, int], unschedulabl
     assert next_phase(_job(minimum, before, statuses), unschedulable=unschedulable).value == after
 
 
-def _cluster(**group: Any) -> Harness:
-    h = Harness(_CONF, run=True)
-    h.node("n1", cpu="4")
-    h.queue("q")
+def _cluster(**group: Any) -> VectorHarness:
+    h = VectorHarness(_CONF, run=True)
+    h.do("node n1 cpu=4; queue q")
     h.group("g", **group)
     return h
 
@@ -69,8 +68,7 @@ def _conditions(update: UpdatePodGroup) -> dict[str, tuple[str, str | None]]:
 
 def test_conditions_oppose_each_other_and_keep_the_time_of_their_last_change() -> None:
     h = _cluster(min_member=2)
-    h.pod("p0", requests={"cpu": "3"})
-    h.pod("p1", requests={"cpu": "3"})
+    h.do("pod p0 cpu=3; pod p1 cpu=3")
     (first,) = _updates(h.step().intents)
     assert _conditions(first) == {"Unschedulable": ("True", "2026-01-01T00:00:01Z")}
     (condition,) = first.conditions
@@ -91,17 +89,13 @@ def test_conditions_oppose_each_other_and_keep_the_time_of_their_last_change() -
 def test_memories_are_dropped_once_they_decide_nothing() -> None:
     h = _cluster(min_member=2)
     h.queue("broken", cards="no quota at all")
-    h.group("lost", queue="nowhere")
-    h.pod("p0")
-    h.pod("lone", group=None, requests={"cpu": "1000"})
+    h.do("group nowhere/lost; pod p0; pod -/lone cpu=1000")
     h.step(now=1000.0)
     closer = h.core._closer
     assert closer._pod_conditions.keys() == {h.task("p0").uid, h.task("lone").uid}
     assert {ref.kind for ref, _ in closer._events} >= {"Pod", "PodGroup"}
     assert closer._repeat_at
-    h.delete_pod("p0")
-    h.delete_pod("lone")
-    h.delete_group("g")
+    h.do("delete_pod p0; delete_pod lone; delete_group g")
     h.step(now=1001.0)
     closer.prune(h.state.tasks, 1001.0)
     assert closer._pod_conditions == {}
@@ -111,11 +105,8 @@ def test_memories_are_dropped_once_they_decide_nothing() -> None:
 
 
 def test_a_new_term_emits_again_reports_that_the_last_may_have_lost() -> None:
-    h = Harness()
-    h.node("n1", cpu="1")
-    h.queue("q")
-    h.group("g", queue="q", min_member=1)
-    h.pod("p", group="g", requests={"cpu": "4"})
+    h = VectorHarness()
+    h.do("node n1 cpu=1; queue q; group g min=1; pod p cpu=4")
     h.step()
     first = sorted((event.object.kind, event.reason) for event in h.events)
     assert ("Pod", "FailedScheduling") in first
@@ -148,9 +139,8 @@ def test_a_group_without_a_minimum_waits_for_the_pods_of_its_reservation(
 def test_a_silent_core_decides_the_same_and_makes_no_texts() -> None:
     phases, binds = [], []
     for is_silent in (False, True):
-        h = Harness()
-        h.node("n1", cpu="2")
-        h.queue("q")
+        h = VectorHarness()
+        h.do("node n1 cpu=2; queue q")
         for name, cpu in (("fits", "1"), ("waits", "4")):
             h.group(name, queue="q", min_member=1)
             h.pod(f"{name}-0", group=name, requests={"cpu": cpu})
@@ -167,7 +157,7 @@ def test_a_silent_core_decides_the_same_and_makes_no_texts() -> None:
 
 
 def test_a_clock_that_is_set_back_prolongs_no_grace_period() -> None:
-    h = Harness(_CONF)
+    h = VectorHarness(_CONF)
     h.pod("p", group="late")
     h.step(now=100.0)
     missing, jobs = MissingGroups(), h.state.groups_missing

@@ -16,8 +16,8 @@ from capcard_sched.framework.session.session import Session
 from capcard_sched.model import deltas
 from capcard_sched.model.intents import Bind
 from capcard_sched.model.status import TaskStatus, Vote
-from capcard_sched.testing import Harness
 from tests.accounting import rebuilt, recorded
+from tests.vectors.notation import VectorHarness
 
 _CONF = """
 actions: "enqueue, allocate, backfill"
@@ -25,10 +25,9 @@ tiers: [{plugins: [{name: priority}, {name: gang}, {name: moody}, {name: binpack
 """
 
 
-def _cluster(conf: str = _CONF, plugins: tuple[type[Plugin], ...] = ()) -> Harness:
-    h = Harness(conf, plugins=plugins)
-    h.node("n1", cpu="8")
-    h.node("n2", cpu="8")
+def _cluster(conf: str = _CONF, plugins: tuple[type[Plugin], ...] = ()) -> VectorHarness:
+    h = VectorHarness(conf, plugins=plugins)
+    h.do("node n1 cpu=8; node n2 cpu=8")
     return h
 
 
@@ -39,9 +38,7 @@ _PLAIN = _CONF.replace("{name: moody}, ", "")
 
 def test_a_refused_binding_is_tried_again() -> None:
     h = _cluster(_PLAIN)
-    h.queue("q")
-    h.group("g")
-    h.pod("p0")
+    h.do("queue q; group g; pod p0")
     h.step()
     h._deltas.clear()  # the binding never shows
     h.apply(deltas.BindFailed("default", "p0", "default-p0-uid", "conflict"))
@@ -52,15 +49,13 @@ def test_a_refused_binding_is_tried_again() -> None:
 
 def test_each_gang_is_handed_over_as_it_is_committed_and_again_in_the_result() -> None:
     handed: list[list[str]] = []
-    h = Harness(_PLAIN, on_commit=lambda binds: handed.append([bind.name for bind in binds]))
-    h.node("n1", cpu="8")
-    h.queue("q")
+    h = VectorHarness(_PLAIN, on_commit=lambda binds: handed.append([bind.name for bind in binds]))
+    h.do("node n1 cpu=8; queue q")
     for group in ("a", "b"):
         h.group(group, min_member=2)
         for member in range(2):
             h.pod(f"{group}{member}", group=group)
-    h.group("waits", min_member=3)
-    h.pod("w0", group="waits")
+    h.do("group waits min=3; pod waits/w0")
     result = h.step()
     assert handed == [["a0", "a1"], ["b0", "b1"]]
     assert [each.name for each in result.intents if isinstance(each, Bind)] == ["a0", "a1", "b0", "b1"]
@@ -71,13 +66,10 @@ def test_each_gang_is_handed_over_as_it_is_committed_and_again_in_the_result() -
 
 def test_timings_come_from_the_timer_and_decide_nothing() -> None:
     ticks = iter(range(1000))
-    timed = Harness(_PLAIN, timer=lambda: float(next(ticks)))
-    plain = Harness(_PLAIN)
+    timed = VectorHarness(_PLAIN, timer=lambda: float(next(ticks)))
+    plain = VectorHarness(_PLAIN)
     for h in (timed, plain):
-        h.node("n1")
-        h.queue("q")
-        h.group("g")
-        h.pod("p0")
+        h.do("node n1; queue q; group g; pod p0")
     reports = [h.step().report for h in (timed, plain)]
     assert timed.binds == plain.binds == {"p0": "n1"}
     assert reports[1].timings == []
@@ -88,10 +80,7 @@ def test_timings_come_from_the_timer_and_decide_nothing() -> None:
 
 def test_a_new_conf_is_used_from_the_next_step_on_and_sees_everything() -> None:
     h = _cluster('actions: "enqueue"\ntiers: [{plugins: [{name: gang}]}]')
-    h.queue("q")
-    h.group("g", min_member=2, phase="Pending")
-    h.pod("p0")
-    h.pod("p1")
+    h.do("queue q; group g Pending min=2; pod p0; pod p1")
     h.settle()
     assert (h.phases, h.binds) == ({"g": "Inqueue"}, {})
     h.reconfigure(_PLAIN)
@@ -172,10 +161,9 @@ _CALLED_HOOKS = [
 ]
 
 
-def _mixed(h: Harness) -> None:
+def _mixed(h: VectorHarness) -> None:
     """A good gang, and a bad one that goes first in a queue of its own."""
-    h.queue("bad-queue")
-    h.queue("q")
+    h.do("queue bad-queue; queue q")
     for name, queue in (("bad", "bad-queue"), ("good", "q")):
         h.group(name, queue=queue, min_member=2, phase="Pending")
         for i in range(2):
@@ -210,14 +198,9 @@ def test_the_failure_is_reported_on_the_object(hook: str) -> None:
 
 def test_a_plugin_that_fails_in_an_undo_hook_leaves_no_partial_state() -> None:
     h = _cluster(plugins=(_moody("on_deallocate"),))
-    h.queue("q")
-    h.group("bad", min_member=3)
-    for i in range(2):
-        h.pod(f"bad-{i}", group="bad", annotations={"volcano.sh/revocable-zone": "bad"})
-    h.pod("bad-2", group="bad", requests={"cpu": "99"}, annotations={"volcano.sh/revocable-zone": "bad"})
-    h.group("good", min_member=1)
-    h.pod("good-0", group="good", requests={"cpu": "8"})
-    h.pod("good-1", group="good", requests={"cpu": "8"})
+    h.do("queue q; group bad min=3; pod bad/bad-0..1 annotations=volcano.sh/revocable-zone:bad")
+    h.do("pod bad/bad-2 cpu=99 annotations=volcano.sh/revocable-zone:bad; group good min=1; pod good/good-0 cpu=8")
+    h.do("pod good/good-1 cpu=8")
     result = h.step()
     assert set(h.binds) == {"good-0", "good-1"}
     assert {(error.plugin, error.hook) for error in result.report.errors} == {("moody", "on_deallocate")}
@@ -233,8 +216,7 @@ def test_a_plugin_whose_sums_may_be_off_counts_anew_in_the_next_session(hook: st
             seen.append(session.changed.everything)
 
     h = _cluster(plugins=(Counting,))
-    h.queue("q")
-    h.group("bad", min_member=2)
+    h.do("queue q; group bad min=2")
     for i, cpu in enumerate(("1", "99")):
         notes = {"volcano.sh/revocable-zone": "bad"}
         h.pod(f"bad-{i}", group="bad", requests={"cpu": cpu}, annotations=notes)
@@ -264,9 +246,7 @@ def test_a_plugin_that_fails_at_the_ends_of_a_session_is_reported(hook: str) -> 
         raise RuntimeError("not in the mood")
 
     h = _cluster(plugins=(type("Moody", (_Moody,), {hook: fail}),))
-    h.queue("q")
-    h.group("g")
-    h.pod("p0")
+    h.do("queue q; group g; pod p0")
     result = h.step()
     assert [(error.plugin, error.hook) for error in result.report.errors] == [("moody", hook)]
     assert set(h.binds) == (set() if hook == "open" else {"p0"}), "without its protection nothing is placed"
@@ -281,11 +261,8 @@ def test_an_action_that_fails_does_not_stop_the_next() -> None:
         def execute(self, session: object) -> None:
             raise RuntimeError("not today")
 
-    h = Harness(_PLAIN.replace("enqueue, allocate", "enqueue, broken, allocate"), actions=[Broken])
-    h.node("n1")
-    h.queue("q")
-    h.group("g")
-    h.pod("p0")
+    h = VectorHarness(_PLAIN.replace("enqueue, allocate", "enqueue, broken, allocate"), actions=[Broken])
+    h.do("node n1; queue q; group g; pod p0")
     result = h.step()
     assert [(error.hook, error.object) for error in result.report.errors] == [("broken", "action broken")]
     assert set(h.binds) == {"p0"}
@@ -294,7 +271,7 @@ def test_an_action_that_fails_does_not_stop_the_next() -> None:
 # --- determinism ------------------------------------------------------------------------------------------------------
 
 
-def _busy(h: Harness) -> None:
+def _busy(h: VectorHarness) -> None:
     for i in range(4):
         h.queue(f"q{i}", weight=i + 1)
     for i in range(6):

@@ -8,7 +8,7 @@ import pytest
 
 from capcard_sched.framework.close.write_conflict_backoff import BACKOFF_SECONDS, WriteConflictBackoff
 from capcard_sched.model.intents import AnnotateQueue, UpdatePodGroup, UpdateQueueStatus
-from capcard_sched.testing import Harness
+from tests.vectors.notation import VectorHarness
 
 _CONF = """
 actions: "enqueue, allocate, backfill"
@@ -19,19 +19,14 @@ tiers:
 _THEIRS = [{"type": "Unschedulable", "status": "True", "reason": "NotEnoughResources", "message": "as they see it"}]
 
 
-def _cluster() -> Harness:
-    h = Harness(_CONF)
-    h.node("n1", cpu="4")
-    h.queue("q", capability={"cpu": "64", "memory": "256Gi"})
-    h.group("g", min_member=2)
-    h.pod("p0", requests={"cpu": "3"})
-    h.pod("p1", requests={"cpu": "3"})
-    h.group("other")
-    h.pod("held", group="other", node="n1")
+def _cluster() -> VectorHarness:
+    h = VectorHarness(_CONF)
+    h.do("node n1 cpu=4; queue q capability=cpu:64,memory:256Gi; group g min=2; pod p0 cpu=3; pod p1 cpu=3")
+    h.do("group other; pod other/held @n1")
     return h
 
 
-def _overwrite(h: Harness, kind: str) -> None:
+def _overwrite(h: VectorHarness, kind: str) -> None:
     """Another writer writes."""
     if kind == "PodGroup":
         h.group("g", min_member=2, phase="Inqueue", conditions=_THEIRS)

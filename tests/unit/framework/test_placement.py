@@ -13,8 +13,8 @@ from capcard_sched.framework.api.plugin import Plugin
 from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.refusal import Code
 from capcard_sched.model.status import TaskStatus
-from capcard_sched.testing import Harness
 from tests import objects
+from tests.vectors.notation import VectorHarness
 
 
 def _conf(*plugins: str) -> str:
@@ -22,12 +22,11 @@ def _conf(*plugins: str) -> str:
     return f'actions: "allocate"\ntiers: [{{plugins: [{listed}]}}]'
 
 
-def _cluster(count: int, *plugins: type[Plugin], cpu: int = 4) -> Harness:
-    h = Harness(_conf(*(plugin.name for plugin in plugins)), plugins=plugins)
+def _cluster(count: int, *plugins: type[Plugin], cpu: int = 4) -> VectorHarness:
+    h = VectorHarness(_conf(*(plugin.name for plugin in plugins)), plugins=plugins)
     for i in reversed(range(count)):
         h.node(f"n{i}", cpu=str(cpu))
-    h.queue("q")
-    h.group("g")
+    h.do("queue q; group g")
     return h
 
 
@@ -139,9 +138,7 @@ def test_placement_of_pods(nodes: int, plugins: list[type[Plugin]], pods: int, e
 
 def test_long_runs_refill_the_list_of_the_best() -> None:
     h = _cluster(200, _Emptiest, cpu=5)
-    h.group("g", min_member=1000)
-    for i in range(1000):
-        h.pod(f"g-w-{i}")
+    h.do("group g min=1000; pod g-w-0..999")
     h.step()
     per_node: dict[str, int] = {}
     for node in h.binds.values():
@@ -153,7 +150,7 @@ def test_long_runs_refill_the_list_of_the_best() -> None:
 
 
 def test_a_ranking_of_negative_scores_follows_the_placements_of_many_others() -> None:
-    h = Harness(_conf("fullest"), plugins=[_Fullest])
+    h = VectorHarness(_conf("fullest"), plugins=[_Fullest])
     h.queue("q")
     for i in range(80):
         h.node(f"n{i:02}", cpu=str(100 + i))
@@ -176,8 +173,7 @@ def test_a_lane_that_is_full_ends_the_run() -> None:
 
 def test_a_ranking_follows_placements_and_undoings_of_others() -> None:
     h = _cluster(2, _Emptiest)
-    h.pod("a", requests={"cpu": "1"})
-    h.pod("b", requests={"cpu": "3"})
+    h.do("pod a cpu=1; pod b cpu=3")
     session = h.session()
     job, engine, queue = h.job("g"), session.engine, session.queues["q"]
     small = engine.signature(queue, h.task("a"))
@@ -265,9 +261,7 @@ class _Remembering(Plugin):
 
 def test_scores_a_plugin_keeps_are_not_written_to() -> None:
     h = _cluster(3, _Remembering)
-    h.node("n0", cpu="2")
-    for i in range(2):
-        h.pod(f"p-{i}", group="g", requests={"cpu": "1"})
+    h.do("node n0 cpu=2; pod p-0..1 cpu=1")
     h.step()
     assert set(h.binds.values()) == {"n1"}
     assert _Remembering.points, "the plugin was called"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from capcard_sched.testing import Harness
+from tests.vectors.notation import VectorHarness
 
 CONF = """
 actions: "enqueue, allocate"
@@ -40,7 +40,7 @@ def device(path: str, field: str) -> str:
 def test_a_limit_without_effect_is_an_event_on_the_queue(
     plugin: str, queue: Mapping[str, Any], detail: str | None
 ) -> None:
-    h = Harness(CONF % plugin)
+    h = VectorHarness(CONF % plugin)
     h.queue("q", **queue)
     reported = [message for _, message in h.step().report.warnings]
     assert h.event_messages("Queue", "q") == ([] if detail is None else [("LimitNotEnforced", detail)])
@@ -71,11 +71,10 @@ def below(path: str, resource: str) -> str:
 def test_a_limit_of_a_parent_without_effect_below_it_is_reported(
     plugin: str, fields: Mapping[str, Any], details: list[str]
 ) -> None:
-    h = Harness(CONF % plugin)
+    h = VectorHarness(CONF % plugin)
     h.queue("dept", **fields)
     assert h.step().report.warnings == []
-    h.queue("team", parent="dept")
-    h.queue("other", parent="dept")
+    h.do("queue team parent=dept; queue other parent=dept")
     expected = "; ".join(details)
     assert [message for _, message in h.step().report.warnings] == ([expected] if details else [])
     assert h.event_messages("Queue", "dept") == ([("LimitNotEnforced", expected)] if details else [])
@@ -89,9 +88,8 @@ def test_a_limit_of_a_parent_without_effect_below_it_is_reported(
 
 
 def test_a_parent_that_is_missing_or_part_of_a_cycle_is_reported() -> None:
-    h = Harness(CONF % "capacity-card")
-    h.queue("team", parent="dpt")
-    h.queue("dept")
+    h = VectorHarness(CONF % "capacity-card")
+    h.do("queue team parent=dpt; queue dept")
     missing = "spec.parent: queue dpt does not exist: limits of a parent do not apply"
     assert [(ref.name, message) for ref, message in h.step().report.warnings] == [
         ("team", f'{missing}; did you mean "dept"?')
@@ -100,8 +98,7 @@ def test_a_parent_that_is_missing_or_part_of_a_cycle_is_reported() -> None:
     h.step()
     h.delete_queue("dpt")
     assert [ref.name for ref, _ in h.step().report.warnings] == ["team"]
-    h.queue("dept", parent="team")
-    h.queue("team", parent="dept")
+    h.do("queue dept parent=team; queue team parent=dept")
     assert {(ref.name, message) for ref, message in h.step().report.warnings} == {
         ("dept", "spec.parent: the parents form a cycle: dept, team, dept"),
         ("team", "spec.parent: the parents form a cycle: team, dept, team"),
@@ -109,7 +106,7 @@ def test_a_parent_that_is_missing_or_part_of_a_cycle_is_reported() -> None:
 
 
 def test_the_log_gets_each_warning_once() -> None:
-    h = Harness(CONF % "proportion")
+    h = VectorHarness(CONF % "proportion")
     h.queue("q", cards={"A": 1})
     assert len(h.step().report.warnings) == 1
     h.queue("q", cards={"A": 2})
@@ -121,11 +118,8 @@ def test_the_log_gets_each_warning_once() -> None:
 
 
 def test_a_deleted_queue_with_bound_pods_is_reported_once() -> None:
-    h = Harness(CONF % "capacity-card")
-    h.gpu_node("n1")
-    h.queue("q", cards={"NVIDIA-H200": 8})
-    h.group("g", phase="Running")
-    h.pod("p", card="NVIDIA-H200", cards=1, node="n1")
+    h = VectorHarness(CONF % "capacity-card")
+    h.do("gpu_node n1; queue q cards=NVIDIA-H200:8; group g Running; pod p @n1 1*NVIDIA-H200")
     h.step()
     h.delete_queue("q")
     assert [(ref.name, message) for ref, message in h.step().report.warnings] == [

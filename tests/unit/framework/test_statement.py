@@ -13,8 +13,8 @@ from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.intents import Bind, Evict
 from capcard_sched.model.status import TaskStatus
 from capcard_sched.state.document import to_document
-from capcard_sched.testing import Harness
 from tests.accounting import rebuilt, recorded
+from tests.vectors.notation import VectorHarness
 
 _CONF = """
 actions: "allocate"
@@ -71,20 +71,11 @@ class _Moody(Plugin):
         return {task.uid: {"also": "this"} for task in placement.tasks}
 
 
-def _cluster() -> tuple[Harness, Session]:
-    h = Harness(_CONF, plugins=[_Ledger, _Moody])
-    h.node("n1", cpu="8")
-    h.node("n2", cpu="8")
-    h.queue("q")
-    h.group("g", min_member=3, min_task_member={"a": 1, "b": 2})
-    h.pod("a0", role="a", requests={"cpu": "2"})
-    h.pod("b0", role="b")
-    h.pod("b1", role="b")
-    h.pod("idle", role="b", requests={})
-    h.group("old", min_member=1)
-    h.pod("running", group="old", node="n1")
-    h.pod("leaving", group="old", node="n2", requests={"cpu": "6"})
-    h.terminate("leaving")
+def _cluster() -> tuple[VectorHarness, Session]:
+    h = VectorHarness(_CONF, plugins=[_Ledger, _Moody])
+    h.do("node n1 cpu=8; node n2 cpu=8; queue q; group g min=3 roles=a:1,b:2; pod a0 cpu=2 role=a; pod b0 role=b")
+    h.do("pod b1 role=b; pod idle role=b requests={}; group old min=1; pod old/running @n1; pod old/leaving @n2 cpu=6")
+    h.do("terminate leaving")
     return h, h.session()
 
 
