@@ -6,14 +6,13 @@ import json
 from typing import Any
 
 from capcard_sched.framework.session.session import Session
-from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.annotations import (
     TASK_TOPOLOGY_AFFINITY,
     TASK_TOPOLOGY_ANTI_AFFINITY,
     TASK_TOPOLOGY_TASK_ORDER,
 )
 from capcard_sched.plugins.task_topology import JobBuckets, TaskTopology
-from capcard_sched.testing import Harness, hooks_of
+from capcard_sched.testing import Harness
 
 
 def conf(*others: str, **arguments: Any) -> str:
@@ -71,23 +70,6 @@ class World:
         return [
             sorted(tasks[uid].name for uid, bucket in self.job.of.items() if bucket is one) for one in self.job.buckets
         ]
-
-    def scores(self, pod: str) -> dict[str, float] | None:
-        """Score of every node for the next pod of the class and role of `pod`."""
-        task = self.h.task(pod)
-        signature = self.session.engine.signature(self.session.queues["q"], task)
-        found = hooks_of(self.plugin, signature).comparing_scores(self.session.all_rows())
-        if found is None:
-            return None
-        return dict(zip(self.session.nodes.names, (round(score, 2) for score in found.tolist()), strict=True))
-
-    def order(self) -> list[str]:
-        return [task.name for task in self.session.pending_tasks(self.h.job("g"))]
-
-    def place(self, pod: str, node: str) -> Any:
-        statement = Statement(self.session)
-        statement.allocate(self.h.job("g"), [self.h.task(pod)], [self.session.nodes.by_name[node]])
-        return statement
 
 
 def snapshot(job: JobBuckets) -> Any:
