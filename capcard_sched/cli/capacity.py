@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import cyclopts
 import msgspec
 
-from capcard_sched.cli.cluster_source import ClusterSource, Source
-from capcard_sched.cli.lists import Column, ListFlags, Listing, field, show_list
+from capcard_sched.cli.lists import Column, Listing, add_list, field
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from capcard_sched.cli.cluster_source import ClusterSource
     from capcard_sched.reports.shared_cards import SharedCardRow
 
 _Row: TypeAlias = dict[str, Any]
@@ -68,97 +68,73 @@ _NODES = Listing(
 )
 
 
-@card_app.command(name="list", usage="capcard-sched card list [OPTIONS] [NAMES...]")
-def list_cards(
-    *names: str,
-    flags: ListFlags = ListFlags(),  # noqa: B008 - frozen
-    source: Source = Source(),  # noqa: B008 - frozen
-) -> int:
+def _read_cards(found: ClusterSource) -> list[_Row]:
+    from capcard_sched.framework.explain.capacity import CapacityReader
+
+    nodes = found.core.snapshot().state.nodes.by_name
+    whole = [
+        {
+            "name": card,
+            "node": use.name,
+            "total": use.total,
+            "used": use.total - use.free,
+            "free": use.free,
+            **dict.fromkeys(_SHARED_FIELDS),
+            "state": use.excluded,
+            "holders": [msgspec.to_builtins(each) for each in use.holders],
+            "queues": sorted({each.queue for each in use.holders}),
+            "labels": dict(nodes[use.name].labels),
+        }
+        for card, use in CapacityReader(found.core.snapshot()).list_cards()
+    ]
+    return sorted([*whole, *_shared_items(found)], key=lambda item: (item["node"], item["name"]))
+
+
+def _read_nodes(found: ClusterSource) -> list[_Row]:
+    from capcard_sched.framework.explain.capacity import CapacityReader
+
+    nodes = found.core.snapshot().state.nodes.by_name
+    shared: dict[str, list[_Row]] = {}
+    for item in _shared_items(found):
+        shared.setdefault(item["node"], []).append(item)
+    return [
+        {
+            "name": node.name,
+            "state": node.state,
+            "cards": [*node.cards, *(item["name"] for item in shared.get(node.name, ()))],
+            "total": node.total,
+            "used": node.total - node.free,
+            "free": node.free,
+            "vgpus": _sum(shared.get(node.name, ()), "total"),
+            "usedVgpus": _sum(shared.get(node.name, ()), "used"),
+            "freeCpu": node.free_cpu,
+            "freeMemory": node.free_memory,
+            "pods": node.pods,
+            "maxPods": node.max_pods,
+            "queues": sorted({task.job.queue for task in nodes[node.name].tasks.values() if task.job}),
+            "labels": dict(nodes[node.name].labels),
+        }
+        for node in CapacityReader(found.core.snapshot()).list_nodes()
+    ]
+
+
+add_list(
+    card_app,
+    _CARDS,
     """List the cards of each node: total, used, free, and with -o wide the workloads that hold them.
 
-    FREE is also the largest block that one pod can get on the node. Of cards that a device plugin shares, TOTAL,
-    USED and FREE count vGPUs; memory is in units of the device plugin, cores in percent of one card. With -f, runs the
-    manifests through the simulator first. Without -f, reads a live cluster; writes nothing.
-
-    Exit status: 0; 2 on bad input or an unknown card; 1 on an internal error.
-
-    Args:
-        names: Cards to list. Default: all.
-        flags: Flags of every list.
-        source: Flags that select the cluster.
-    """
-
-    def read(found: ClusterSource) -> list[_Row]:
-        from capcard_sched.framework.explain.capacity import CapacityReader
-
-        nodes = found.core.snapshot().state.nodes.by_name
-        whole = [
-            {
-                "name": card,
-                "node": use.name,
-                "total": use.total,
-                "used": use.total - use.free,
-                "free": use.free,
-                **dict.fromkeys(_SHARED_FIELDS),
-                "state": use.excluded,
-                "holders": [msgspec.to_builtins(each) for each in use.holders],
-                "queues": sorted({each.queue for each in use.holders}),
-                "labels": dict(nodes[use.name].labels),
-            }
-            for card, use in CapacityReader(found.core.snapshot()).list_cards()
-        ]
-        return sorted([*whole, *_shared_items(found)], key=lambda item: (item["node"], item["name"]))
-
-    return show_list(_CARDS, read, flags, source, names)
-
-
-@node_app.command(name="list", usage="capcard-sched node list [OPTIONS] [NAMES...]")
-def list_nodes(
-    *names: str,
-    flags: ListFlags = ListFlags(),  # noqa: B008 - frozen
-    source: Source = Source(),  # noqa: B008 - frozen
-) -> int:
+FREE is also the largest block that one pod can get on the node. Of cards that a device plugin shares, TOTAL, USED and \
+FREE count vGPUs; memory is in units of the device plugin, cores in percent of one card. """,
+    _read_cards,
+)
+add_list(
+    node_app,
+    _NODES,
     """List nodes with their cards: total, used and free, and vGPUs; with -o wide also free cpu and memory, and pods.
 
-    With -f, runs the manifests through the simulator first. Without -f, reads a live cluster; writes nothing.
-
-    Exit status: 0; 2 on bad input or an unknown node; 1 on an internal error.
-
-    Args:
-        names: Nodes to list. Default: all.
-        flags: Flags of every list.
-        source: Flags that select the cluster.
-    """
-
-    def read(found: ClusterSource) -> list[_Row]:
-        from capcard_sched.framework.explain.capacity import CapacityReader
-
-        nodes = found.core.snapshot().state.nodes.by_name
-        shared: dict[str, list[_Row]] = {}
-        for item in _shared_items(found):
-            shared.setdefault(item["node"], []).append(item)
-        return [
-            {
-                "name": node.name,
-                "state": node.state,
-                "cards": [*node.cards, *(item["name"] for item in shared.get(node.name, ()))],
-                "total": node.total,
-                "used": node.total - node.free,
-                "free": node.free,
-                "vgpus": _sum(shared.get(node.name, ()), "total"),
-                "usedVgpus": _sum(shared.get(node.name, ()), "used"),
-                "freeCpu": node.free_cpu,
-                "freeMemory": node.free_memory,
-                "pods": node.pods,
-                "maxPods": node.max_pods,
-                "queues": sorted({task.job.queue for task in nodes[node.name].tasks.values() if task.job}),
-                "labels": dict(nodes[node.name].labels),
-            }
-            for node in CapacityReader(found.core.snapshot()).list_nodes()
-        ]
-
-    return show_list(_NODES, read, flags, source, names)
-
+""",
+    _read_nodes,
+)
 
 #: Fields of shared cards in an item of `card list`; null in one of whole cards.
 _SHARED_FIELDS = ("sharedCards", "memory", "usedMemory", "cores", "usedCores", "largestFreeMemory")

@@ -13,12 +13,10 @@ from capcard_sched.cli.lists import (
     Column,
     Listing,
     NamespacedListFlags,
-    OutputFlag,
-    WatchFlag,
     field,
     show_list,
 )
-from capcard_sched.cli.live_objects import Live, change_object, object_change, show_object
+from capcard_sched.cli.live_objects import Live, change_object, object_change, object_show
 from capcard_sched.cli.simulate import BadInputError
 from capcard_sched.model.timestamps import span
 
@@ -120,23 +118,7 @@ def list_jobs(
     return show_list(listing, read, flags, source, names)
 
 
-@app.command(name="get")
-def get_job(
-    name: str,
-    *,
-    watch: WatchFlag = False,
-    output: OutputFlag = "table",
-    live: Live = Live(),  # noqa: B008 - frozen
-) -> int:
-    """Show one Job.
-
-    Args:
-        name: The Job.
-        watch: Print the Job again whenever it changes.
-        output: Output format.
-        live: Flags that select the cluster and the namespace.
-    """
-    return show_object(_OBJECT, name, output, live, watch=watch)
+app.command(object_show(_OBJECT, "Show one Job."), name="get")
 
 
 @app.command(name="run")

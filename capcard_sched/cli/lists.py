@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, Ty
 import msgspec
 from cyclopts import Parameter
 
-from capcard_sched.cli.cluster_source import load_cluster
+from capcard_sched.cli.cluster_source import Source, load_cluster
 from capcard_sched.cli.exit_codes import usage_error
 from capcard_sched.cli.live_cluster import leave_cache
 from capcard_sched.cli.simulate import BadInputError
 from capcard_sched.model.trials import API_VERSION
 
 if TYPE_CHECKING:
-    from capcard_sched.cli.cluster_source import ClusterSource, Source
+    from cyclopts import App
+
+    from capcard_sched.cli.cluster_source import ClusterSource
 
 Json: TypeAlias = dict[str, Any]
 Output: TypeAlias = Literal["table", "wide", "json", "yaml", "name"]
@@ -141,6 +143,28 @@ def show_list(
     except BadInputError as error:
         return usage_error(str(error))
     return found.report()
+
+
+def add_list(app: App, listing: Listing, text: str, read: Callable[[ClusterSource], list[Json]]) -> None:
+    """Add the verb `list` of a kind without namespaces. `text`: the beginning of its help."""
+    kind = listing.kind.lower()
+
+    def command(
+        *names: str,
+        flags: ListFlags = ListFlags(),
+        source: Source = Source(),  # noqa: B008 - frozen
+    ) -> int:
+        return show_list(listing, read, flags, source, names)
+
+    command.__doc__ = f"""{text}With -f, runs the manifests through the simulator first. Without -f, reads a live \
+cluster; writes nothing.
+
+Exit status: 0; 2 on bad input or an unknown {kind}; 1 on an internal error.
+
+Args:
+    names: {listing.kind}s to list. Default: all.
+"""
+    app.command(command, name="list", usage=f"capcard-sched {kind} list [OPTIONS] [NAMES...]")
 
 
 def _selected(

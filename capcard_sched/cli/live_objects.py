@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar
 from cyclopts import Group, Parameter
 
 from capcard_sched.cli.exit_codes import usage_error
+from capcard_sched.cli.lists import OutputFlag, Printer, WatchFlag, print_document
 
 if TYPE_CHECKING:
-    from capcard_sched.cli.lists import Listing, Output
+    from capcard_sched.cli.lists import Listing
     from capcard_sched.controllers.objects import JsonObject
     from capcard_sched.kube.client import Client
 
@@ -222,41 +223,51 @@ def object_change(kind: str, verb: str, text: str, action: str = "") -> Callable
 
         return change_object(live, verb, kind, name, work)
 
-    change.__doc__ = f"{text}\n\nArgs:\n    name: The {'queue' if kind == 'Queue' else kind}."
+    change.__doc__ = f"{text}\n\nArgs:\n    name: The {_noun(kind)}."
     return change
 
 
-def show_object(
+def object_show(
     listing: Listing,
-    name: str,
-    output: Output,
-    live: Live,
-    *,
-    watch: bool,
+    text: str,
     complete: Callable[[LiveObjects, JsonObject], Coroutine[Any, Any, JsonObject]] | None = None,
-) -> int:
-    """Print one object, with `watch` again whenever it changes. `complete` adds the figures of a table to it."""
-    from capcard_sched.cli.lists import Printer, print_document
+) -> Callable[..., int]:
+    """The verb `get`. `text`: its help. `complete` adds the figures of a table to an object."""
 
-    printer = Printer(listing, output)
+    def get(name: str, *, watch: WatchFlag = False, output: OutputFlag = "table", live: Live = Live()) -> int:
+        printer = Printer(listing, output)
 
-    async def show(objects: LiveObjects, obj: JsonObject) -> None:
-        if output in {"json", "yaml"}:
-            if watch and output == "yaml":
-                print("---")
-            print_document(obj, output)
-            sys.stdout.flush()
-        else:
-            printer.print_items([obj if complete is None else await complete(objects, obj)])
+        async def show(objects: LiveObjects, obj: JsonObject) -> None:
+            if output in {"json", "yaml"}:
+                if watch and output == "yaml":
+                    print("---")
+                print_document(obj, output)
+                sys.stdout.flush()
+            else:
+                printer.print_items([obj if complete is None else await complete(objects, obj)])
 
-    async def work(objects: LiveObjects) -> int:
-        if not watch:
-            await show(objects, await objects.get(listing.kind, name))
+        async def work(objects: LiveObjects) -> int:
+            found = await objects.get(listing.kind, name)  # an unknown name is an error
+            if not watch:
+                await show(objects, found)
+                return 0
+            async for batch in objects.watch_one(listing.kind, name):
+                for obj in batch:
+                    await show(objects, obj)
             return 0
-        await objects.get(listing.kind, name)  # an unknown name is an error
-        async for batch in objects.watch_one(listing.kind, name):
-            for obj in batch:
-                await show(objects, obj)
-        return 0
 
-    return with_objects(live, work)
+        return with_objects(live, work)
+
+    kind = _noun(listing.kind)
+    get.__doc__ = f"""{text}
+
+Args:
+    name: The {kind}.
+    watch: Print the {kind} again whenever it changes.
+    output: Output format.
+"""
+    return get
+
+
+def _noun(kind: str) -> str:
+    return "queue" if kind == "Queue" else kind

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import cyclopts
 import msgspec
 
-from capcard_sched.cli.cluster_source import ClusterSource, Source
-from capcard_sched.cli.lists import Column, ListFlags, Listing, show_list
+from capcard_sched.cli.lists import Column, Listing, add_list
 from capcard_sched.model.queue import ROOT
 from capcard_sched.reports.terminal import format_amount, format_base_amount
+
+if TYPE_CHECKING:
+    from capcard_sched.cli.cluster_source import ClusterSource
 
 app = cyclopts.App(name="queue", help="Show and change queues.", result_action="return_value")
 for _verb in ("get", "create", "open", "close", "update", "delete"):
@@ -89,31 +91,13 @@ LISTING: Final = Listing(
 )
 
 
-@app.command(name="list", usage="capcard-sched queue list [OPTIONS] [NAMES...]")
-def list_queues(
-    *names: str,
-    flags: ListFlags = ListFlags(),  # noqa: B008 - frozen
-    source: Source = Source(),  # noqa: B008 - frozen
-) -> int:
-    """List queues with quota, allocated, reserved and free amounts per card and resource.
+def _read(found: ClusterSource) -> list[dict[str, Any]]:
+    from capcard_sched.framework.explain.queue_uses import queue_uses
 
-    With -f, runs the manifests through the simulator first. Without -f, reads a live cluster; writes nothing.
+    labels = {name: dict(queue.labels) for name, queue in found.core.snapshot().state.queues.items()}
+    return [
+        {**msgspec.to_builtins(use), "labels": labels.get(use.name, {})} for use in queue_uses(found.core.snapshot())
+    ]
 
-    Exit status: 0; 2 on bad input or an unknown queue; 1 on an internal error.
 
-    Args:
-        names: Queues to list. Default: all.
-        flags: Flags of every list.
-        source: Flags that select the cluster.
-    """
-
-    def read(found: ClusterSource) -> list[dict[str, Any]]:
-        from capcard_sched.framework.explain.queue_uses import queue_uses
-
-        labels = {name: dict(queue.labels) for name, queue in found.core.snapshot().state.queues.items()}
-        return [
-            {**msgspec.to_builtins(use), "labels": labels.get(use.name, {})}
-            for use in queue_uses(found.core.snapshot())
-        ]
-
-    return show_list(LISTING, read, flags, source, names)
+add_list(app, LISTING, "List queues with quota, allocated, reserved and free amounts per card and resource.\n\n", _read)

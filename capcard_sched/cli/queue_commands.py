@@ -5,8 +5,8 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from capcard_sched.cli.exit_codes import usage_error
-from capcard_sched.cli.lists import Column, Listing, OutputFlag, WatchFlag
-from capcard_sched.cli.live_objects import Live, LiveObjects, change_object, object_change, show_object
+from capcard_sched.cli.lists import Column, Listing
+from capcard_sched.cli.live_objects import Live, LiveObjects, change_object, object_change, object_show
 
 _PHASES = ("Inqueue", "Pending", "Running", "Unknown", "Completed")
 _OBJECT = Listing(
@@ -25,29 +25,14 @@ _OBJECT = Listing(
 )
 
 
-def get_queue(
-    name: str,
-    *,
-    watch: WatchFlag = False,
-    output: OutputFlag = "table",
-    live: Live = Live(),  # noqa: B008 - frozen
-) -> int:
-    """Show one queue and its PodGroups by phase.
-
-    Args:
-        name: The queue.
-        watch: Print the queue again whenever it changes.
-        output: Output format.
-        live: Flags that select the cluster.
-    """
-    return show_object(_OBJECT, name, output, live, watch=watch, complete=_with_phases)
-
-
 async def _with_phases(objects: LiveObjects, queue: dict[str, Any]) -> dict[str, Any]:
     name = queue["metadata"]["name"]
     own = [group for group in await objects.list("PodGroup") if group["spec"].get("queue", "default") == name]
     phases = [(group.get("status") or {}).get("phase") or "Pending" for group in own]
     return {**queue, "phases": {phase: phases.count(phase) for phase in _PHASES}}
+
+
+get_queue = object_show(_OBJECT, "Show one queue and its PodGroups by phase.", _with_phases)
 
 
 def create_queue(

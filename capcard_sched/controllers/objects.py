@@ -31,8 +31,6 @@ JOB: Final = "Job"
 CRON_JOB: Final = "CronJob"
 COMMAND: Final = "Command"
 
-PENDING_POD: Final = "Pending"
-RUNNING_POD: Final = "Running"
 ENDED_PHASES: Final = ("Succeeded", "Failed")
 ROOT_QUEUE: Final = "root"
 

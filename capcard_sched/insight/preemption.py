@@ -113,12 +113,6 @@ def begin_trial(core: Core, objects: ObjectView, job: Job, now: float) -> Evicti
     return EvictionTrial(core, objects, job, now, missing, never)
 
 
-def preemption_trial(core: Core, objects: ObjectView, job: Job, now: float) -> PreemptionFinding | None:
-    """The result for a pending job; None where there is no trial."""
-    trial = begin_trial(core, objects, job, now)
-    return None if trial is None else trial.finding()
-
-
 def _try_evictions(
     core: Core, objects: ObjectView, now: float, conf: Conf, job: Job, *, lifted: bool
 ) -> StateDifference:

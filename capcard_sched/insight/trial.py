@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from capcard_sched.framework.explain.queue_uses import card_uses
-from capcard_sched.insight.forked_copy import in_copy
 from capcard_sched.model.deltas import ObjectGone
 from capcard_sched.model.intents import Evict
 from capcard_sched.model.quantity import in_units
@@ -50,25 +49,6 @@ class StateFigures(NamedTuple):
     usage: dict[tuple[str, str], float]
 
 
-def run_trial(
-    core: Core,
-    now: float,
-    changes: Sequence[Delta] = (),
-    *,
-    conf: Conf | None = None,
-    max_sessions: int = MAX_SESSIONS,
-    only: str = "",
-) -> StateDifference:
-    """The difference that `changes` and another scheduler-conf make, from `now` (Unix seconds) on.
-
-    `only`: the key of the one job that sessions attempt; "" for all. The state of `core` stays as it is. Raises
-    ForkedCopyError. Cost: the sessions; the copy takes milliseconds.
-    """
-    return in_copy(
-        lambda: advance(core, now, changes, conf=conf, max_sessions=max_sessions, only=only), StateDifference
-    )
-
-
 def try_actions(
     core: Core, now: float, conf: Conf, key: str, changes: Sequence[Delta], *, max_sessions: int, alone: bool
 ) -> StateDifference:
@@ -98,10 +78,11 @@ def advance(
     target: str = "",
     react: Callable[[Core, Sequence[Intent]], Sequence[Delta]] = lambda *_: (),
 ) -> StateDifference:
-    """`run_trial` on the core itself, which keeps the result: for a core that serves nothing else.
+    """The difference that `changes` and another scheduler-conf make, from `now` (Unix seconds) on.
 
-    `target`: the key of the job whose placement ends the trial, and the only one in the difference; "" for none.
-    `react`: further deltas after each session with these intents, in place of controllers and kubelets.
+    On the core itself, for one of a copy. `only`: the key of the one job that sessions attempt; "" for all. `target`:
+    the key of the job whose placement ends the trial, and the only one in the difference; "" for none. `react`: further
+    deltas after each session with these intents, in place of controllers and kubelets.
     """
     before = figures_of(core, target)
     if conf is not None and conf.tiers == core.snapshot().conf.tiers:

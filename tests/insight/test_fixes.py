@@ -19,7 +19,7 @@ from capcard_sched.framework.core import StepResult
 from capcard_sched.framework.explain.diagnose import diagnose_job
 from capcard_sched.insight.fixes import suggest_fixes
 from capcard_sched.insight.object_view import DeltaObjects
-from capcard_sched.insight.preemption import preemption_trial
+from capcard_sched.insight.preemption import begin_trial
 from capcard_sched.model.deltas import Delta
 from capcard_sched.model.intents import Evict
 from capcard_sched.model.trials import ChangeKind, FixSearch, SuggestedChange
@@ -246,9 +246,9 @@ class FixedCluster(Harness):
 def search(cluster: FixedCluster) -> FixSearch | None:
     job, core = cluster.job("gang"), cluster.core
     found = diagnose_job(core.snapshot(), job)
-    trial = preemption_trial(core, DeltaObjects(cluster.seen), job, cluster.now)
+    trial = begin_trial(core, DeltaObjects(cluster.seen), job, cluster.now)
     if trial is not None:
-        found = msgspec.structs.replace(found, preemption=trial.result)
+        found = msgspec.structs.replace(found, preemption=trial.finding().result)
     return suggest_fixes(core, DeltaObjects(cluster.seen), job, found, cluster.now)
 
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
 import pytest
 
+from capcard_sched.framework.core import Core
 from capcard_sched.insight.forked_copy import ForkedCopyError, RunningCopy, in_copy
 from capcard_sched.insight.object_view import DeltaObjects
-from capcard_sched.insight.preemption import preemption_trial
-from capcard_sched.insight.trial import run_trial, with_actions
-from capcard_sched.model.deltas import ObjectChanged
+from capcard_sched.insight.preemption import PreemptionFinding, begin_trial
+from capcard_sched.insight.trial import advance, with_actions
+from capcard_sched.model.deltas import Delta, ObjectChanged
 from capcard_sched.model.objects import NodeObject, QueueObject
 from capcard_sched.model.trials import StateDifference
 from capcard_sched.testing import Harness
@@ -45,6 +48,10 @@ def full(conf: str = CONF, priority: int = 1000, **pod: Any) -> tuple[Harness, D
     seen = DeltaObjects(list(h._deltas))
     h.step()
     return h, seen
+
+
+def run_trial(core: Core, now: float, changes: Sequence[Delta] = (), **how: Any) -> StateDifference:
+    return in_copy(partial(advance, core, now, changes, **how), StateDifference)
 
 
 def queue(cards: int) -> ObjectChanged:
@@ -128,12 +135,17 @@ def test_a_failed_trial_is_a_fact_and_no_crash(h: Harness, monkeypatch: pytest.M
         raise ForkedCopyError("the copy ended without a result")
 
     monkeypatch.setattr("capcard_sched.insight.preemption.try_actions", fail)
-    found = preemption_trial(h.core, DeltaObjects(()), h.job("waits"), 100.0)
-    assert found is not None
+    found = evictions(h, DeltaObjects(()))
     assert (found.result, list(found.facts)) == (
         None,
         ["The trial with preempt and reclaim failed: the copy ended without a result"],
     )
+
+
+def evictions(h: Harness, objects: DeltaObjects) -> PreemptionFinding:
+    trial = begin_trial(h.core, objects, h.job("waits"), 100.0)
+    assert trial is not None
+    return trial.finding()
 
 
 EVICTING = CONF.replace("allocate", "allocate, preempt, reclaim")
@@ -146,8 +158,7 @@ NEVER: dict[str, Any] = {"preemptionPolicy": "Never"}
 )
 def test_a_policy_without_which_a_pod_would_preempt_is_named(pod: dict[str, Any], origin: str) -> None:
     h, objects = full(EVICTING, **pod)
-    found = preemption_trial(h.core, objects, h.job("waits"), 100.0)
-    assert found is not None
+    found = evictions(h, objects)
     assert found.result is not None
     assert (found.result.actions, found.result.forbidden_by, found.result.starts) == ((), (origin,), True)
     (fact,) = found.facts
@@ -159,4 +170,4 @@ def test_a_policy_without_which_a_pod_would_preempt_is_named(pod: dict[str, Any]
 
 def test_a_policy_is_not_named_where_priority_does_not_suffice() -> None:
     h, objects = full(EVICTING, priority=0, **NEVER)
-    assert preemption_trial(h.core, objects, h.job("waits"), 100.0) == (None, [])
+    assert evictions(h, objects) == (None, [])

@@ -13,7 +13,7 @@ from capcard_sched.framework.conf.scheduler_conf import Conf
 from capcard_sched.framework.core import Core
 from capcard_sched.insight.forked_copy import in_copy
 from capcard_sched.insight.object_view import DeltaObjects
-from capcard_sched.insight.preemption import EVICTING_ACTIONS, preemption_trial
+from capcard_sched.insight.preemption import EVICTING_ACTIONS, begin_trial
 from capcard_sched.insight.trial import advance, with_actions
 from capcard_sched.model.job import Job
 from capcard_sched.model.trials import PreemptionTrial, StateDifference
@@ -94,8 +94,9 @@ def test_a_trial_that_ends_with_its_job_has_the_result_of_one_for_all_jobs(
     event(f"{min(len(everything.evicted), 3)} evictions or more")
     core.keep_silent()  # as for an answer: its sessions make no texts
     for job in _load_again(core, now):
-        found = preemption_trial(core, DeltaObjects(()), job, now)
-        assert found is not None
+        trial = begin_trial(core, DeltaObjects(()), job, now)
+        assert trial is not None
+        found = trial.finding()
         assert found.result == wanted[job.key], job.key
         assert found.result is not None
         event("starts" if found.result.starts else "does not start")

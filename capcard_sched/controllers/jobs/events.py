@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from capcard_sched.controllers.jobs.job_status import JobMember
 
 POD_PENDING: Final = "PodPending"
-POD_RUNNING: Final = "PodRunning"
 POD_FAILED: Final = "PodFailed"
 POD_EVICTED: Final = "PodEvicted"
 TASK_COMPLETED: Final = "TaskCompleted"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from capcard_sched.kube.errors import RequestWithheld
 
@@ -18,6 +18,14 @@ _POLL_SECONDS = 0.05
 
 class LeadershipLost(Exception):  # noqa: N818 -- ends work, signals no error
     """The write belongs to an earlier term of leadership."""
+
+
+class RequestParts(TypedDict, total=False):
+    """What a write passes on to `Client.request`."""
+
+    params: Mapping[str, str] | None
+    body: bytes | None
+    content_type: str
 
 
 class LeadershipGate:
@@ -45,32 +53,19 @@ class LeadershipGate:
             await asyncio.sleep(_POLL_SECONDS)
         raise LeadershipLost
 
-    async def send(
-        self,
-        client: Client,
-        term: int,
-        method: str,
-        path: str,
-        *,
-        params: Mapping[str, str] | None = None,
-        body: bytes | None = None,
-        content_type: str = "application/json",
-    ) -> bytes:
+    async def send(self, client: Client, term: int, method: str, path: str, **parts: Unpack[RequestParts]) -> bytes:
         """As `Client.request`, for a write of this term; the only path of writes. Raises LeadershipLost, too.
 
         The check is repeated right before the request is sent, after its waits for the throttle and a connection.
         """
+
+        def left() -> float:
+            return self.time_left() if term == self.term else 0.0
+
         while True:
             await self.wait(term)
             try:
-                return await client.request(
-                    method,
-                    path,
-                    params=params,
-                    body=body,
-                    content_type=content_type,
-                    time_left=lambda: self.time_left() if term == self.term else 0.0,
-                )
+                return await client.request(method, path, time_left=left, **parts)
             except RequestWithheld:
                 continue
 
@@ -86,20 +81,10 @@ class GatedClient:
         self._gate = gate
         self._term = term
 
-    async def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        params: Mapping[str, str] | None = None,
-        body: bytes | None = None,
-        content_type: str = "application/json",
-    ) -> bytes:
+    async def request(self, method: str, path: str, **parts: Unpack[RequestParts]) -> bytes:
         """As `Client.request`. Raises LeadershipLost, too."""
         if method == "GET":
             if self._term != self._gate.term:
                 raise LeadershipLost
-            return await self._client.request(method, path, params=params, body=body, content_type=content_type)
-        return await self._gate.send(
-            self._client, self._term, method, path, params=params, body=body, content_type=content_type
-        )
+            return await self._client.request(method, path, **parts)
+        return await self._gate.send(self._client, self._term, method, path, **parts)
