@@ -1,179 +1,163 @@
-"""Proportion's hooks. test_proportion_filling.py tests the division, test_queue_quotas.py what capacity has alike."""
+"""Weighted shares: the exact fill, the iterative rounds, and their agreement."""
 
 from __future__ import annotations
 
-from typing import Any
+from fractions import Fraction
+from typing import NamedTuple
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from capcard_sched.plugins.proportion import fill, iterate
 from capcard_sched.testing import Harness
-from tests.unit.plugins.capacity.clusters import reclaim, work
+from tests.unit.plugins.capacity.clusters import work
+
+_PODS = 2
 
 
-def _cluster(cpu: str = "10", *, actions: str = "enqueue, allocate", arguments: str = "", **node: Any) -> Harness:
-    h = Harness(f"""
-actions: "{actions}"
-tiers: [{{plugins: [{{name: proportion, arguments: {{{arguments}}}}}]}}]
-""")
-    h.node("n1", cpu=cpu, pods=10_000, **node)
-    return h
+class Case(NamedTuple):
+    id: str
+    total: int
+    weights: list[int]
+    requests: list[int]
+    guarantees: list[int]
+    capabilities: list[int | None]
+    exact: list[int]
+    rounds: list[int]
 
 
-def _deserved(h: Harness) -> dict[str, int]:
-    samples = h.plugin("proportion").metrics()
-    return {s.labels["queue_name"]: int(s.value) for s in samples if s.name == "queue_deserved_milli_cpu"}
+CASES = [
+    Case("a small request is met, the rest goes on", 10_000, [1, 1], [2000, 20_000], [0, 0], [None, None],
+         [2000, 8000], [2000, 8000]),
+    Case("by weight", 12_000, [1, 2], [20_000, 20_000], [0, 0], [None, None], [4000, 8000], [4000, 8000]),
+    Case("no more than the capability", 10_000, [1, 1], [20_000, 20_000], [0, 0], [3000, None],
+         [3000, 7000], [3000, 7000]),
+    Case("a guarantee is kept free", 10_000, [1, 1], [0, 20_000], [4000, 0], [None, None],
+         [4000, 6000], [4000, 6000]),
+    Case("cpu", 8000, [1, 3], [8000, 2000], [0, 0], [None, None], [6000, 2000], [6000, 2000]),
+    Case("gpu", 8000, [1, 3], [1000, 8000], [0, 0], [None, None], [1000, 7000], [1000, 7000]),
+    Case("three queues", 10_000, [1, 2, 1], [1000, 3000, 20_000], [0, 0, 0], [None, None, None],
+         [1000, 3000, 6000], [1000, 3000, 6000]),
+    Case("a guarantee is no head start", 20_000, [1, 1, 2], [20_000, 20_000, 2000], [6000, 0, 0],
+         [None, None, None], [9000, 9000, 2000], [9500, 8500, 2000]),
+    Case("a guarantee does not oversubscribe", 12_000, [1, 1, 1], [20_000] * 3, [6000, 0, 0],
+         [None, None, None], [6000, 3000, 3000], [6000, 4000, 4000]),
+]  # fmt: skip
 
 
-# --- deserved ---------------------------------------------------------------------------------------------------------
+def _real_capabilities(case: Case) -> list[int]:
+    free = case.total - sum(case.guarantees)
+    return [
+        min(free + guarantee, case.total if capability is None else capability)
+        for guarantee, capability in zip(case.guarantees, case.capabilities, strict=True)
+    ]
 
 
-@pytest.mark.parametrize("iterative", [False, True])
-def test_deserved_follows_the_weights_within_request_capability_and_guarantee(iterative: bool) -> None:
-    h = _cluster("18", arguments=f"proportion.iterative: {str(iterative).lower()}")
-    h.queue("heavy", weight=2)
-    h.queue("capped", capability={"cpu": "3"})
-    h.queue("modest")
-    h.queue("guaranteed", guarantee={"cpu": "2"})
-    work(h, "heavy", runs=4, waits=20)
-    work(h, "capped", waits=20)
-    work(h, "modest", runs=1)
-    h.session()
-    assert _deserved(h) == pytest.approx({"capped": 3000, "guaranteed": 2000, "heavy": 12_000, "modest": 1000}, abs=1)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+def test_exact_fill_gives_the_worked_amounts(case: Case) -> None:
+    ceilings = [min(pair) for pair in zip(_real_capabilities(case), case.requests, strict=True)]
+    assert fill(case.total, case.weights, case.guarantees, ceilings) == case.exact
 
 
-def test_a_guarantee_of_a_queue_without_jobs_is_kept_free_for_it() -> None:
-    h = _cluster()
-    h.queue("idle", guarantee={"cpu": "4"})
-    h.queue("busy")
-    work(h, "busy", waits=20)
-    h.session()
-    assert _deserved(h) == {"busy": 6000, "idle": 4000}
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+def test_rounds_of_the_reference_give_the_worked_amounts(case: Case) -> None:
+    def column(values: list[int]) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+        return np.array([[value, 0, 0] for value in values], dtype=np.int64)
+
+    deserved = iterate(
+        np.array([case.total, 0, 110]),
+        np.array(case.weights),
+        column(case.guarantees),
+        column(_real_capabilities(case)),
+        column(case.requests),
+        pods_column=_PODS,
+    )
+    assert deserved[:, 0].tolist() == pytest.approx(case.rounds, abs=0.1)
 
 
-def test_the_iterative_argument_gives_guarantees_their_head_start() -> None:
-    h = _cluster("20", arguments="proportion.iterative: true")
-    h.queue("a", guarantee={"cpu": "6"})
-    h.queue("b", weight=2)
-    h.queue("d")
-    for queue, pods in (("a", 20), ("b", 2), ("d", 20)):
-        work(h, queue, waits=pods)
-    h.session()
-    assert _deserved(h) == pytest.approx({"a": 9500, "b": 2000, "d": 8500}, abs=1)
+def test_rounds_keep_a_blocked_queue_in_the_division() -> None:
+    total = np.array([8000, 8000, 110])
+    requests = np.array([[8000, 1000, 1], [2000, 8000, 1]])
+    capability = np.array([[8000, 8000, 110]] * 2)
+    deserved = iterate(
+        total, np.array([1, 3]), np.zeros((2, 3), dtype=np.int64), capability, requests, pods_column=_PODS
+    )
+    assert deserved[:, :2] == pytest.approx(np.array([[6000, 1000], [2000, 7000]]), abs=0.5)
 
 
-def test_queues_without_jobs_take_no_part_of_the_rounds() -> None:
-    h = _cluster("20", arguments="proportion.iterative: true")
-    h.queue("a", guarantee={"cpu": "6"})
-    h.queue("b", weight=2)
-    h.queue("d")
-    h.queue("jobless", weight=100)
-    for queue, pods in (("a", 20), ("b", 2), ("d", 20)):
-        work(h, queue, waits=pods)
-    h.session()
-    assert _deserved(h) == pytest.approx({"a": 9500, "b": 2000, "d": 8500, "jobless": 0}, abs=1)
+def test_pods_alone_keep_no_round_going() -> None:
+    no_units = np.zeros((1, 3), dtype=np.int64)
+    deserved = iterate(
+        np.array([0, 0, 110]), np.array([1]), no_units, no_units + 110, np.array([[0, 0, 200]]), pods_column=_PODS
+    )
+    assert deserved.tolist() == [[0, 0, 110]]
 
 
-def test_ended_and_terminating_pods_request_nothing() -> None:
-    h = _cluster()
-    h.queue("a")
-    h.group("a", queue="a")
-    h.pod("done", group="a", node="n1", phase="Succeeded", requests={"cpu": "4"})
-    h.pod("leaves", group="a", node="n1", requests={"cpu": "2"})
-    h.pod("runs", group="a", node="n1", requests={"cpu": "1"})
-    h.terminate("leaves")
-    h.session()
-    assert _deserved(h) == {"a": 1000}
+def test_weights_below_one_get_their_floor() -> None:
+    assert fill(100, [0, -1, 1], [5, 7, 0], [50, 50, 1000]) == [5, 7, 88]
 
 
-# --- orders and quotas ------------------------------------------------------------------------------------------------
+def test_those_at_their_ceiling_stay_there_while_others_wait_at_their_floor() -> None:
+    assert fill(15, [1, 1], [0, 10], [5, 20]) == [5, 10]
+    assert fill(14, [1, 1], [0, 10], [5, 20]) == [4, 10]
+    assert fill(16, [1, 1], [0, 10], [5, 20]) == [5, 11]
 
 
-def test_reclaim_takes_from_a_queue_while_it_is_above_deserved() -> None:
-    h = _cluster("8")
-    h.queue("rich")
-    h.queue("poor")
-    work(h, "rich", runs=4, each="1500m")
-    work(h, "poor", waits=8)
-    h.session()
-    assert _deserved(h) == {"poor": 4000, "rich": 4000}
-    victims, causes = reclaim(h, "poor-waits0", ["rich-runs0", "rich-runs1", "rich-runs2"], plugin="proportion")
-    assert victims == ["rich-runs0", "rich-runs1"]
-    assert causes == {"rich-runs2": "deserved"}
+def test_floors_beyond_the_total_are_given_all_the_same() -> None:
+    assert fill(10, [1, 1], [8, 8], [20, 20]) == [8, 8]
 
 
-def test_reclaim_keeps_a_guarantee() -> None:
-    h = _cluster("8")
-    h.queue("rich", guarantee={"cpu": "4"})
-    h.queue("poor")
-    work(h, "rich", runs=4, each="1500m")
-    work(h, "poor", waits=8)
-    h.session()
-    assert _deserved(h) == {"poor": 4000, "rich": 4000}
-    victims, causes = reclaim(h, "poor-waits0", ["rich-runs0", "rich-runs1", "rich-runs2"], plugin="proportion")
-    assert victims == ["rich-runs0"]
-    assert causes == {"rich-runs1": "guarantee", "rich-runs2": "guarantee"}
+_QUEUE = st.tuples(st.integers(1, 50), st.integers(0, 40), st.integers(0, 200))
 
 
-def test_deserved_amounts_are_protected_behind_a_permissive_tier() -> None:
-    h = Harness("""
-actions: "allocate"
-tiers: [{plugins: [{name: conformance}]}, {plugins: [{name: proportion}]}]
-""")
-    h.node("n1", cpu="8", pods=10_000)
-    h.queue("rich")
-    h.queue("poor")
-    work(h, "rich", runs=4, each="1500m")
-    work(h, "poor", waits=8)
-    session = h.session()
-    candidates = [h.task(f"rich-runs{i}") for i in range(3)]
-    victims = session.dispatch.victims("reclaimable", h.task("poor-waits0"), candidates)
-    assert [task.name for task in victims] == ["rich-runs0", "rich-runs1"]
+@given(st.integers(0, 1000), st.lists(_QUEUE, min_size=1, max_size=8))
+def test_all_entries_share_one_level(total: int, queues: list[tuple[int, int, int]]) -> None:
+    weights = [weight for weight, _, _ in queues]
+    floors = [floor for _, floor, _ in queues]
+    tops = [max(floor, ceiling) for _, floor, ceiling in queues]
+    shares = fill(total, weights, floors, tops)
+    assert all(floor <= share <= top for floor, share, top in zip(floors, shares, tops, strict=True))
+    assert sum(shares) <= max(total, sum(floors))
+    # Less than one base unit each is lost to rounding.
+    assert sum(shares) > min(max(total, sum(floors)), sum(tops)) - len(queues)
+    # No queue that could take more stands lower, for its weight, than any that is above its floor.
+    for share, weight, top in zip(shares, weights, tops, strict=True):
+        for other, other_weight, floor in zip(shares, weights, floors, strict=True):
+            if share < top and other > floor:
+                assert Fraction(share + 1, weight) > Fraction(other, other_weight)
 
 
-# --- in sessions ------------------------------------------------------------------------------------------------------
+@given(
+    st.integers(1, 10_000),
+    st.lists(st.tuples(st.integers(1, 9), st.integers(0, 20_000)), min_size=1, max_size=6),
+)
+def test_without_guarantees_exact_and_rounds_agree(total: int, queues: list[tuple[int, int]]) -> None:
+    weights = [weight for weight, _ in queues]
+    requests = [request for _, request in queues]
+    exact = fill(total, weights, [0] * len(queues), [min(total, request) for request in requests])
+    rows = np.array([[request, 0, 0] for request in requests], dtype=np.int64)
+    rounds = iterate(np.array([total, 0, 0]), np.array(weights), rows * 0, rows * 0 + total, rows, pods_column=_PODS)
+    assert rounds[:, 0] == pytest.approx(np.array(exact), abs=1.5)
 
 
-def test_series_of_every_queue_are_there() -> None:
-    h = _cluster("8")
-    h.queue("idle")
-    h.queue("q", weight=3)
-    work(h, "q", runs=2, waits=2)
-    h.session()
-    samples = {(s.name, *s.labels.values()): s.value for s in h.plugin("proportion").metrics()}
-    expected = {
-        ("queue_allocated_milli_cpu", "q"): 2000,
-        ("queue_request_milli_cpu", "q"): 4000,
-        ("queue_deserved_milli_cpu", "q"): 4000,
-        ("queue_deserved_memory_bytes", "q"): 0,
-        ("queue_allocated_scalar_resources", "q", "pods"): 2,
-        ("queue_share", "q"): 0.5,
-        ("queue_weight", "q"): 3,
-        ("queue_overused", "q"): 0,
-        ("queue_allocated_milli_cpu", "idle"): 0,
-        ("queue_request_milli_cpu", "idle"): 0,
-        ("queue_overused", "idle"): 1,
-    }
-    assert {key: samples[key] for key in expected} == expected
+@given(st.integers(0, 1000), st.lists(_QUEUE, min_size=1, max_size=8))
+def test_the_order_of_queues_does_not_matter(total: int, queues: list[tuple[int, int, int]]) -> None:
+    def shares(given: list[tuple[int, int, int]]) -> dict[tuple[int, int, int], int]:
+        weights, floors, ceilings = ([queue[i] for queue in given] for i in range(3))
+        return dict(zip(given, fill(total, weights, floors, ceilings), strict=True))
 
-
-def test_reservations_are_a_series() -> None:
-    h = _cluster("8", resources={"nvidia.com/gpu": 8})
-    h.queue("q")
-    h.group("g", queue="q", phase="Inqueue", min_member=2, min_resources={"cpu": "6", "nvidia.com/gpu": "3"})
-    h.pod("p", group="g", node="n1", requests={"cpu": "2", "nvidia.com/gpu": 1})
-    h.session()
-    samples = {(s.name, *s.labels.values()): s.value for s in h.plugin("proportion").metrics()}
-    assert samples["queue_inqueue_milli_cpu", "q"] == 4000
-    assert samples["queue_inqueue_scalar_resources", "q", "nvidia.com/gpu"] == 2000
+    assert shares(queues) == shares(queues[::-1]) == shares(sorted(queues))
 
 
 def test_deserved_never_adds_up_to_more_than_the_cluster() -> None:
-    h = _cluster("10", memory="10Gi")
+    h = Harness('actions: "enqueue, allocate"\ntiers: [{plugins: [{name: proportion}]}]')
+    h.node("n1", cpu="10", memory="10Gi", pods=10_000)
     rng = np.random.default_rng(1)
     for i in range(12):
         h.queue(f"q{i}", weight=int(rng.integers(1, 9)))
         work(h, f"q{i}", waits=int(rng.integers(0, 9)), each=f"{rng.integers(1, 3000)}m")
-    session = h.session()
-    total = sum(np.array(a.deserved) for a in h.plugin("proportion")._attributes.values())
-    assert (total <= session.total).all()
+    h.session()
+    deserved = [one.value for one in h.plugin("proportion").metrics() if one.name == "queue_deserved_milli_cpu"]
+    assert 9_900 < sum(deserved) <= 10_000

@@ -40,11 +40,6 @@ def capacity(h: Harness) -> Capacity:
     return plugin
 
 
-def figures(h: Harness, kind: str) -> dict[str, float]:
-    """The samples of one metric by queue."""
-    return {s.labels["queue_name"]: s.value for s in capacity(h).metrics() if s.name == f"queue_{kind}"}
-
-
 def insufficient(
     hook: str, found: Figures, names: str = "insufficient cpu", *, queue: str = "q", plugin: str = "capacity"
 ) -> Refusal:

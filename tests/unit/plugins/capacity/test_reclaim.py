@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from capcard_sched.framework.session.statement import Statement
-from capcard_sched.testing import Harness
-from tests.unit.plugins.capacity.clusters import GPU, capacity, cluster, reclaim, work
+from tests.unit.plugins.capacity.clusters import GPU, capacity, cluster, reclaim
 
 
 class Case(NamedTuple):
@@ -88,19 +87,3 @@ def test_a_queue_never_reclaims_its_own_victim(deserved: dict[str, str] | None, 
     for name in victims:
         statement.evict(h.task(name), "reclaim")
         assert capacity(h).preemptive(session.queues["rich"], h.task(name)) is not None
-
-
-def test_deserved_amounts_are_protected_behind_a_permissive_tier() -> None:
-    h = Harness("""
-actions: "allocate"
-tiers: [{plugins: [{name: conformance}]}, {plugins: [{name: capacity}]}]
-""")
-    h.node("n1", cpu="20")
-    h.queue("rich", deserved={"cpu": "2"})
-    h.queue("poor", deserved={"cpu": "9"})
-    work(h, "rich", runs=4)
-    work(h, "poor", waits=1)
-    session = h.session()
-    candidates = [h.task(f"rich-runs{i}") for i in range(4)]
-    victims = session.dispatch.victims("reclaimable", h.task("poor-waits0"), candidates)
-    assert [task.name for task in victims] == ["rich-runs0", "rich-runs1"]
