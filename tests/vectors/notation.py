@@ -79,6 +79,10 @@ class VectorHarness(Harness):
         body["metadata"] = {"name": name, **body.get("metadata", {})}
         self.apply(deltas.ObjectChanged(msgspec.convert(body, watch.type)))
 
+    def evict_failed(self, name: str) -> None:
+        """The API server refuses the eviction of a pod."""
+        self.apply(deltas.EvictFailed("default", name, self.task(name).uid, "a disruption budget"))
+
     def delete_object(self, name: str, *, kind: str, namespace: str = "") -> None:
         """Delete an object."""
         self.apply(deltas.ObjectGone(kind, namespace, name))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, Final
 
 from capcard_sched.framework.api.plugin import Placement, Plugin
@@ -52,4 +53,15 @@ class Grumpy(Plugin):
         return None
 
 
-PLUGINS: Final[tuple[type[Plugin], ...]] = (Tide, QueueCards, Grumpy)
+class Pointing(Plugin):
+    """Names the pods with the label `shuffle: out`; fails for one with `shuffle: boom`."""
+
+    name: ClassVar[str] = "pointing"
+
+    def victim_tasks(self, tasks: Sequence[Task]) -> list[Task]:
+        if any(task.labels.get("shuffle") == "boom" for task in tasks):
+            raise RuntimeError("boom")
+        return [task for task in tasks if task.labels.get("shuffle") == "out"]
+
+
+PLUGINS: Final[tuple[type[Plugin], ...]] = (Tide, QueueCards, Grumpy, Pointing)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from capcard_sched.actions.preempt import PreemptArguments
 from capcard_sched.framework.conf.scheduler_conf import parse_conf
 from capcard_sched.testing import registry
 
@@ -40,3 +41,27 @@ configurations: [{name: preempt, arguments: {minCandidateNodesAbsolut: 3}}]
         "configurations[0].arguments.minCandidateNodesAbsolut",
         'did you mean "minCandidateNodesAbsolute"?',
     )
+
+
+_PREEMPT = """
+actions: preempt
+tiers: [{plugins: [{name: gang}]}]
+configurations: [{name: preempt, arguments: """
+
+
+@pytest.mark.parametrize(
+    "written, problems",
+    [
+        ("{minCandidateNodesPercentage: 10, topologyAwarePreemptWorkerNum: 16, predicateErrorCacheEnable: false}", 0),
+        ("{minCandidateNodesPercentage: 101}", 1),
+        ("{minCandidateNodesAbsolute: 0}", 1),
+        ("{enableTopologyAwarePreemption: true, minCandidateNodesAbsolute: 200}", 1),
+        ("{minCandidateNodes: 3}", 1),
+    ],
+)
+def test_arguments_of_preempt_are_checked(written: str, problems: int) -> None:
+    result = parse_conf(_PREEMPT + written + "}]", registry=registry())
+    assert result.conf is not None
+    found = [problem for problem in result.problems if "configurations" in str(problem.path)]
+    assert len(found) == problems, found
+    assert isinstance(result.conf.action_arguments["preempt"], PreemptArguments)

@@ -6,7 +6,6 @@ import pytest
 
 from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.deltas import EvictFailed, Takeover
-from capcard_sched.model.intents import UpdatePodCondition
 from capcard_sched.model.status import TaskStatus
 from capcard_sched.state.document import to_document
 from capcard_sched.testing import Harness
@@ -70,16 +69,6 @@ def test_w12_a_refused_eviction_restores_the_pod_and_allows_a_later_eviction(pha
     assert evicted(h.step(h.now + 200)) == ["low0-w-0"], "a retry is a new eviction, not one that was done already"
 
 
-def test_w14_a_discarded_plan_nominates_no_pod() -> None:
-    """An eviction for one of the two would be possible, and is tried: it is not reported."""
-    h = _full()
-    _want(h, pods=2)
-    result = h.step()
-    assert evicted(result) == []
-    assert {intent.nominated_node for intent in result.intents if isinstance(intent, UpdatePodCondition)} == {None}
-    assert not h.last_session.carry_over.nominations
-
-
 def test_w33_an_eviction_of_an_earlier_term_that_was_not_carried_out_is_decided_anew() -> None:
     """A replica that lost the Lease keeps its cache current; its unwritten decisions are void."""
     h = _full(nodes=2)
@@ -109,29 +98,6 @@ tiers:
 - plugins: [{name: priority}, {name: gang}]
 - plugins: [{name: predicates}]
 """
-
-
-def _small_behind_big(dequeue: str | None) -> Harness:
-    h = Harness(_IN_TURN_CONF, run=True)
-    h.queue("q", dequeue=dequeue)
-    h.queue("other")
-    h.node("n0", cpu="4")
-    h.group("big", queue="q", min_member=2)
-    for i in range(2):
-        h.pod(f"big-w-{i}", group="big", requests={"cpu": "4"})
-    h.group("small", queue="q")
-    h.pod("small-w-0", group="small", requests={"cpu": "1"})
-    return h
-
-
-@pytest.mark.parametrize(
-    "dequeue, bound",
-    [pytest.param(None, {"small-w-0"}, id="unset"), ("traverse", {"small-w-0"}), ("fifo", set())],
-)
-def test_w36_a_queue_with_dequeue_strategy_fifo_is_strict_fifo(dequeue: str | None, bound: set[str]) -> None:
-    h = _small_behind_big(dequeue)
-    h.settle_for(3)
-    assert h.binds.keys() == bound
 
 
 def test_w36_the_jobs_behind_the_head_are_refused_in_their_order() -> None:
