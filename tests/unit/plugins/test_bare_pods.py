@@ -16,31 +16,18 @@ tiers:
 """
 
 _OBJECTS = """
-apiVersion: v1
-kind: Node
-metadata: {name: n}
-status: {allocatable: {cpu: 1, memory: 8Gi, pods: 110}}
+{apiVersion: v1, kind: Node, metadata: {name: n}, status: {allocatable: {cpu: 1, memory: 8Gi, pods: 110}}}
 ---
-apiVersion: scheduling.k8s.io/v1
-kind: PriorityClass
-metadata: {name: high}
-value: 10
+{apiVersion: scheduling.k8s.io/v1, kind: PriorityClass, metadata: {name: high}, value: 10}
 ---
-apiVersion: v1
-kind: Pod
-metadata: {name: bare}
-spec: {schedulerName: capcard-sched, nodeName: n, containers: [{name: c, resources: {requests: {cpu: 1}}}]}
-status: {phase: Running}
+{apiVersion: v1, kind: Pod, metadata: {name: bare}, status: {phase: Running}, spec: {
+  schedulerName: capcard-sched, nodeName: n, containers: [{name: c, resources: {requests: {cpu: 1}}}]}}
 ---
-apiVersion: scheduling.volcano.sh/v1beta1
-kind: PodGroup
-metadata: {name: g}
-spec: {minMember: 1, priorityClassName: high}
+{apiVersion: scheduling.volcano.sh/v1beta1, kind: PodGroup, metadata: {name: g}, spec: {
+  minMember: 1, priorityClassName: high}}
 ---
-apiVersion: v1
-kind: Pod
-metadata: {name: p, annotations: {scheduling.k8s.io/group-name: g}}
-spec: {schedulerName: capcard-sched, priorityClassName: high, containers: [{name: c, resources: {requests: {cpu: 1}}}]}
+{apiVersion: v1, kind: Pod, metadata: {name: p, annotations: {scheduling.k8s.io/group-name: g}}, spec: {
+  schedulerName: capcard-sched, priorityClassName: high, containers: [{name: c, resources: {requests: {cpu: 1}}}]}}
 """
 
 

@@ -89,24 +89,6 @@ def test_an_eviction_that_came_to_nothing_is_repaired_at_the_next_open() -> None
     assert by_row(h, pod_count) == [1, 0]
 
 
-def test_counts_follow_nodes_that_come_and_go() -> None:
-    h = cluster()
-    h.pod("asks", affinity=NEAR_WEB)
-    h.session()
-    pod_count = counters(h).pods(WEB)
-    assert by_row(h, pod_count) == [1, 0]
-    h.node("0")
-    h.pod("more", group=None, node="b", labels={"app": "web"})
-    h.session()
-    assert by_row(h, pod_count) == [0, 1, 1]
-    h.delete_node("a")
-    h.session()
-    assert by_row(h, pod_count) == [0, 1]
-    h.node("a")
-    h.session()
-    assert by_row(h, pod_count) == [0, 1, 1]
-
-
 def test_nothing_is_counted_while_no_pod_has_terms() -> None:
     h = cluster()
     h.session()

@@ -135,26 +135,14 @@ def test_the_example_server_and_the_example_conf_work_together(example: str) -> 
 # --- simulation and replay --------------------------------------------------------------------------------------------
 
 SCENARIO = """
-apiVersion: v1
-kind: Node
-metadata: {name: n1}
-status: {allocatable: {cpu: 64, memory: 256Gi}}
+{apiVersion: v1, kind: Node, metadata: {name: n1}, status: {allocatable: {cpu: 64, memory: 256Gi}}}
 ---
-apiVersion: v1
-kind: Node
-metadata: {name: n2}
-status: {allocatable: {cpu: 64, memory: 256Gi}}
+{apiVersion: v1, kind: Node, metadata: {name: n2}, status: {allocatable: {cpu: 64, memory: 256Gi}}}
 ---
-apiVersion: scheduling.volcano.sh/v1beta1
-kind: Queue
-metadata: {name: default}
+{apiVersion: scheduling.volcano.sh/v1beta1, kind: Queue, metadata: {name: default}}
 ---
-apiVersion: v1
-kind: Pod
-metadata: {name: p}
-spec:
-  schedulerName: capcard-sched
-  containers: [{name: main, resources: {requests: {cpu: 1}}}]
+{apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {
+  schedulerName: capcard-sched, containers: [{name: main, resources: {requests: {cpu: 1}}}]}}
 """
 
 

@@ -97,12 +97,6 @@ def test_machines_of_more_numa_nodes_may_come_later() -> None:
     assert (rows.present.tolist(), rows.tracked.tolist(), rows.tracks_any) == ([False], [False], False)
 
 
-def test_equal_nodes_are_planned_once() -> None:
-    _, rows = taken_up([{"free": "0-15"}] * 3 + [{"free": "0-7"}])
-    rows.place(np.arange(4, dtype=np.intp), rows.tracked, (5, 3))
-    assert len(rows._plans[5, 3]) == 2
-
-
 def test_results_of_many_kinds_are_evicted_and_computed_again() -> None:
     h, rows = taken_up([{"free": "0-15"}, {"free": "0-3,8-15"}])
     everything = np.arange(2, dtype=np.intp)
