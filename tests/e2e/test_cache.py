@@ -17,7 +17,7 @@ import pytest_asyncio
 from capcard_sched.cli.cluster_source import INSTALLED_CONF
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
-from tests.e2e.asking import A10, NO_CONF, Answer, set_the_scene
+from tests.e2e.asking import A10, NO_CONF, Answer, allow, set_the_scene
 
 #: The program with a clock that stands: ages are the same in two answers.
 CLOCK = "import os, time; time.time = lambda now=float(os.environ['NOW']): now\n"
@@ -167,23 +167,16 @@ async def test_a_cache_holds_what_its_kubeconfig_may_read(
     await set_the_scene(cluster)
     groups = {"": "pods", "scheduling.volcano.sh": "podgroups", "batch.volcano.sh": "jobs"}
     rules = [{"apiGroups": [group], "resources": [name], "verbs": ["get", "list"]} for group, name in groups.items()]
-    api = "rbac.authorization.k8s.io"
-    role = {"apiVersion": f"{api}/v1", "kind": "Role", "metadata": {"name": "reader"}, "rules": rules}
-    binding = {
-        "apiVersion": f"{api}/v1",
-        "kind": "RoleBinding",
-        "metadata": {"name": "reader"},
-        "roleRef": {"apiGroup": api, "kind": "Role", "name": "reader"},
-        "subjects": [{"apiGroup": api, "kind": "User", "name": "somebody"}],
-    }
-    await cluster.create_all([role, binding])
+    await allow(cluster, "somebody", rules)
     config = control_plane.kubeconfig_for("somebody", namespace=cluster.namespace, name="cached-in-part")
     shell = Shell(config, cluster.namespace, tmp_path)
     status, _, err = await shell("cache --socket {socket}")
     assert status == 2
     assert err.splitlines()[-1].startswith("error: access denied: ")
     assert "cannot watch resource" in err
-    await cluster.patch("roles", "reader", {"rules": [{**rule, "verbs": ["get", "list", "watch"]} for rule in rules]})
+    await cluster.patch(
+        "roles", "may-somebody", {"rules": [{**rule, "verbs": ["get", "list", "watch"]} for rule in rules]}
+    )
     process = await shell.begin()
     try:
         for line in ("explain waits", "job list", "card list"):

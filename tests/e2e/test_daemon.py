@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from capcard_sched.model.annotations import GROUP_NAME
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.kubelet import Kubelet
 from tests.controlplane.manifests import gang, gpu_node, node, pod, queue
-from tests.e2e.daemons import CARD_CONF, QUICK_ELECTION, Daemon
+from tests.e2e.checker import prove
+from tests.e2e.daemons import CARD_CONF, Controllers, Daemon
+from tests.e2e.history import History
 
 _CARD = {"cpu": "1", "nvidia.com/gpu": "1"}
 
@@ -63,13 +66,27 @@ async def test_pods_without_a_group_are_scheduled_before_any_controller_runs(
         await daemon.stop()
 
 
+@pytest.mark.campaign
 @pytest.mark.asyncio
-async def test_without_a_fencing_policy_a_fenced_daemon_logs_it_and_binds(
-    cluster: Cluster, control_plane: ControlPlane, tmp_path: Path
+async def test_controllers_that_race_the_scheduler_cost_no_second_decision(
+    cluster: Cluster, control_plane: ControlPlane, history: History, tmp_path: Path
 ) -> None:
-    flags = (*QUICK_ELECTION, f"--leader-elect-resource-namespace={cluster.namespace}", "--fence")
-    await cluster.create_all([node("n1"), pod("p")])
-    async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, *flags) as daemon:
-        line = await daemon.logged("fencing policy NOT active", within=60)
-        assert "Apply manifests/base/admission-fence.yaml" in line["detail"]
-        await cluster.wait_until(cluster.bound, "the pod to be bound", within=60)
+    """A pod without a group is bound, and gets the PodGroup that the controllers make for it, in either order."""
+    nodes = [node(f"n{index}", cpu=8) for index in range(5)]
+    await cluster.create_all([*nodes, queue("q", capability={"cpu": "64", "memory": "256Gi"})])
+    async with (
+        Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, conf=CARD_CONF) as daemon,
+        Controllers(control_plane.kubeconfig_for("admin"), tmp_path) as controllers,
+    ):
+        await daemon.logged("caches synced")
+        await controllers.logged("controllers started")
+        await cluster.create_all(pod(f"bare-{index}", queue="q") for index in range(40))
+
+        async def grouped() -> bool:
+            phases = [group.get("status", {}).get("phase") for group in await cluster.list("podgroups")]
+            named = [GROUP_NAME in each["metadata"]["annotations"] for each in await cluster.list("pods")]
+            allocated = (await cluster.get("queues", "q")).get("status", {}).get("allocated", {})
+            return phases == ["Running"] * 40 and all(named) and allocated.get("pods") == allocated["cpu"] == "40"
+
+        await cluster.wait_until(grouped, "every pod to be bound and to have its group", within=40)
+        assert len((await prove(history, control_plane, daemon)).binds) == 40

@@ -110,51 +110,28 @@ async def test_pending_objects_show_the_reason_with_figures(
         assert shown.messages_of("InsufficientScalarQuota") == [("volcano.capacity-card", short)]
         assert shown.messages_of("FailedScheduling") == [("capcard-sched", short)]
         assert re.search(r"PodScheduled +False", shown.head)
-        assert (shown.value("Status"), shown.value("Node")) == ("Pending", "<none>")
         condition = (await cluster.get("pods", "waits-0"))["status"]["conditions"][0]
-        assert (condition["type"], condition["reason"], condition["message"]) == (
-            "PodScheduled",
-            "Unschedulable",
-            short,
-        )
+        assert (condition["reason"], condition["message"]) == ("Unschedulable", short)
 
-        # Its PodGroup, and what is in its condition now.
-        shown = await describe("podgroup/waits")
-        assert shown.messages_of("InsufficientScalarQuota") == [("capcard-sched", short)]
-        assert shown.value("Phase") == "Pending"
-        assert shown.value("Reason") == "NotEnoughResources"
-        assert shown.value("Message").startswith("2/2 tasks in gang unschedulable: pod group is not ready, 2 Pending")
-        assert shown.value("Message").endswith(f": {short}")
-
-        # A job without pods.
-        shown = await describe("podgroup/early")
-        (event,) = shown.events
-        assert (event.type, event.reason, event.source) == ("Warning", "InsufficientScalarQuota", "capcard-sched")
-        assert shown.value("Reason") == "InsufficientScalarQuota"
-        assert shown.value("Message") == event.message
-        assert "requested <3000>, total would be <6000>, but capability is <4000>" in event.message
-
-        # Pods that no node can take: one of them shows the number of nodes, and the reason.
-        shown = await describe("podgroup/nodes")
-        why = "0/2 nodes are unavailable: 1 Insufficient nvidia.com/gpu, 1 node(s) didn't have card <NVIDIA-H200>."
-        assert shown.value("Phase") == "Inqueue"
-        assert shown.value("Message").endswith(f": {why}")
-        assert [message.endswith(f": {why}") for _, message in shown.messages_of("Unschedulable")] == [True]
-        messages = [event.message for member in range(3) for event in (await describe(f"pod/nodes-{member}")).events]
-        promised = "can possibly be assigned to n2, once minAvailable is satisfied"
-        assert sorted(promised in message or message == why for message in messages) == [True] * 3
-        assert sum(message == why for message in messages) == 1
+        # PodGroups of a job with pods, of one without, and of one that no node can take.
+        for name, phase, reason, text in (
+            ("waits", "Pending", "NotEnoughResources", f": {short}"),
+            ("early", "Pending", "InsufficientScalarQuota", "total would be <6000>, but capability is <4000>"),
+            ("nodes", "Inqueue", "NotEnoughResources", "1 node(s) didn't have card <NVIDIA-H200>."),
+        ):
+            shown = await describe(f"podgroup/{name}")
+            assert (shown.value("Phase"), shown.value("Reason")) == (phase, reason), name
+            assert shown.value("Message").endswith(text), name
+            assert shown.events[-1].source == "capcard-sched", name
 
         # A wrong annotation, on the pod and on the queue.
         wrong = "Get request resource failed, Queue <q>, error: <invalid card name <A10||B>: empty alternative>"
         assert (await describe("pod/odd")).messages_of("GetTaskRequestResourceFailed") == [
             ("volcano.capacity-card", wrong)
         ]
-        shown = await describe("queue/broken")
-        void = "<A10>: 2.5 is not a non-negative integer; all card quotas of Queue <broken> are 0"
-        assert shown.messages_of("InvalidCardQuota") == [
-            ("capcard-sched", f"Invalid annotation {keys.CARD_QUOTA}: {void}")
-        ]
+        ((source, text),) = (await describe("queue/broken")).messages_of("InvalidCardQuota")
+        assert source == "capcard-sched"
+        assert "<A10>: 2.5 is not a non-negative integer" in text
 
         # The queue: what it may use, what it uses.
         shown = await describe("queue/q")

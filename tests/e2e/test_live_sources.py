@@ -18,7 +18,7 @@ from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.kubelet import Kubelet
 from tests.controlplane.manifests import gang, gpu_node, pod, queue
-from tests.e2e.asking import A10, CARD, H200, NO_CONF, LiveCommand, set_the_scene
+from tests.e2e.asking import A10, CARD, H200, LiveCommand, set_the_scene
 from tests.e2e.daemons import CARD_CONF, Daemon
 
 
@@ -128,34 +128,6 @@ async def test_an_invalid_installed_scheduler_conf_is_reported(
 
 
 # --- lists ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.asyncio
-async def test_each_list_reads_the_live_cluster(cluster: Cluster, run_live: LiveCommand) -> None:
-    await set_the_scene(cluster)
-    expected = {
-        "job": {"early", "fits", "runs", "waits"},
-        "pod": {
-            f"{gang}-{member}" for gang, size in (("runs", 4), ("waits", 2), ("fits", 2)) for member in range(size)
-        },
-        "queue": {"other", "q"},
-        "card": {A10, H200},
-        "node": {"n1", "n2"},
-    }
-    for kind, names in expected.items():
-        scope = ["-n", cluster.namespace] if kind in {"job", "pod"} else []
-        answer = await run_live(kind, "list", "-o", "json", *scope)
-        assert (answer.status, answer.err) == (0, NO_CONF)
-        assert {item["name"] for item in answer.document["items"]} == names
-    rows = [line.split() for line in (await run_live("job", "list", "-n", cluster.namespace)).out.splitlines()]
-    assert ["runs", "podgroup", "q", "Running", "4/4", "(4)"] in [row[:6] for row in rows]
-    assert ["waits", "podgroup", "q", "Pending", "0/2", "(2)"] in [row[:6] for row in rows]
-    elsewhere = await run_live("job", "list", "-n", "elsewhere")
-    assert (elsewhere.status, elsewhere.out, elsewhere.err) == (
-        0,
-        "",
-        f"{NO_CONF}No resources found in elsewhere namespace.\n",
-    )
 
 
 async def _make_ready(cluster: Cluster) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -14,15 +15,15 @@ import yaml
 from capcard_sched.cli.main import run
 from capcard_sched.kube.controllers.records import RESOURCES
 from capcard_sched.kube.kinds import KINDS
-from tests.controlplane.cluster import Cluster, Manifest
+from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.manifests import gang, gpu_node, queue
 from tests.controlplane.processes import free_port
+from tests.e2e.asking import Answer, LiveCommand, allow
 from tests.insight.test_situations import HERE
 
 A10 = "A10"
 READER = HERE.parents[1] / "manifests" / "readers" / "clusterrole.yaml"
-_RBAC = "rbac.authorization.k8s.io"
 
 
 class Verb(NamedTuple):
@@ -65,24 +66,18 @@ WRITING = [
 ]
 
 
-class Shell:
-    """Runs verbs in this process as a user."""
-
-    def __init__(self, cluster: Cluster, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        self._cluster, self._folder, self._capsys = cluster, folder, capsys
-
-    async def __call__(self, words: str, config: Path, *, namespaced: bool = True) -> tuple[int, str, str]:
-        self._capsys.readouterr()
-        command = [*words.format(tmp=self._folder).split(), f"--kubeconfig={config}"]
-        if namespaced:
-            command += ["-n", self._cluster.namespace]
-        status = await asyncio.to_thread(run, command)
-        return status, *self._capsys.readouterr()
+Shell = Callable[..., Awaitable[Answer]]
 
 
 @pytest.fixture
 def shell(cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Shell:
-    return Shell(cluster, tmp_path, capsys)
+    """Runs verbs in this process as a user."""
+
+    async def run_words(words: str, config: Path, *, namespaced: bool = True) -> Answer:
+        scope = ["-n", cluster.namespace] if namespaced else []
+        return await LiveCommand(config, cluster.namespace, capsys)(*words.format(tmp=tmp_path).split(), *scope)
+
+    return run_words
 
 
 async def furnish(cluster: Cluster) -> None:
@@ -101,20 +96,6 @@ async def furnish(cluster: Cluster) -> None:
     }
     api = "batch.volcano.sh/v1alpha1"
     await cluster.create({"apiVersion": api, "kind": "Job", "metadata": {"name": "train"}, "spec": spec})
-
-
-async def allow(cluster: Cluster, user: str, rules: list[Manifest], *, everywhere: bool) -> None:
-    """Bind rules to a user, in all namespaces or in that of the test."""
-    kind, name = "ClusterRole" if everywhere else "Role", f"reader-{user}"
-    role = {"apiVersion": f"{_RBAC}/v1", "kind": kind, "metadata": {"name": name}, "rules": rules}
-    binding = {
-        "apiVersion": f"{_RBAC}/v1",
-        "kind": f"{kind}Binding",
-        "metadata": {"name": name},
-        "roleRef": {"apiGroup": _RBAC, "kind": kind, "name": name},
-        "subjects": [{"apiGroup": _RBAC, "kind": "User", "name": user}],
-    }
-    await cluster.create_all([role, binding])
 
 
 def one_error(err: str) -> str:
@@ -159,7 +140,7 @@ async def test_rights_in_one_namespace_show_readable_objects_and_name_denied_rig
         {"apiGroups": ["scheduling.volcano.sh"], "resources": ["podgroups"], "verbs": ["get", "list"]},
         {"apiGroups": ["batch.volcano.sh"], "resources": ["jobs"], "verbs": ["get", "list"]},
     ]
-    await allow(cluster, "somebody", rules, everywhere=False)
+    await allow(cluster, "somebody", rules)
     config = control_plane.kubeconfig_for("somebody", namespace=cluster.namespace)
     for verb in READING.values():
         status, out, err = await shell(verb.words, config, namespaced=verb.namespaced)
@@ -205,9 +186,7 @@ async def test_the_role_of_readers_suffices_for_each_reading_verb(
     config = control_plane.kubeconfig_for(token=await cluster.token_of("asker"), name="asker")
     account = f"system:serviceaccount:{cluster.namespace}:asker"
     rules = yaml.safe_load(READER.read_text())["rules"]
-    await allow(cluster, account.replace(":", "-"), rules, everywhere=True)
-    subject = {"kind": "User", "name": account, "apiGroup": _RBAC}
-    await cluster.patch("clusterrolebindings", f"reader-{account.replace(':', '-')}", {"subjects": [subject]})
+    await allow(cluster, account, rules, everywhere=True)
     for verb in READING.values():
         status, _, err = await shell(verb.words, config, namespaced=verb.namespaced)
         assert status in ({0, 3} if verb.words.startswith("what-if") else {0}), (verb.words, err)

@@ -85,29 +85,10 @@ def foreign(manifests: list[Manifest]) -> list[Manifest]:
     return manifests
 
 
-async def test_each_binds_its_own_pods_under_a_lease_of_its_own(
-    cluster: Cluster, control_plane: ControlPlane, history: History, tmp_path: Path
-) -> None:
-    await cluster.create_all([node("n1", cpu=16), queue("q", capability=_ROOM)])
-    await cluster.create_all([*gang("ours", 3, queue="q"), *foreign(gang("theirs", 3, queue="q"))])
-    await cluster.create_all([pod("bare"), pod("bare-theirs", scheduler=_OTHER), pod("nobodys", scheduler="third")])
-    async with Two(control_plane, tmp_path) as daemons:
-        mine = {"bare", *(f"ours-{index}" for index in range(3))}
-        theirs = {"bare-theirs", *(f"theirs-{index}" for index in range(3))}
-        await settled(cluster, mine | theirs)
-        assert binders(control_plane, cluster.namespace) == {
-            **dict.fromkeys(mine, "scheduler-a"),
-            **dict.fromkeys(theirs, "scheduler-b"),
-        }
-        leases = {lease["metadata"]["name"] for lease in await cluster.list("leases", namespace="default")}
-        assert {_ONE, _OTHER} <= leases
-        await prove(history, control_plane, *daemons)
-
-
 async def test_capacity_and_quota_that_the_other_scheduler_holds_are_not_allocated_again(
     cluster: Cluster, control_plane: ControlPlane, history: History, tmp_path: Path
 ) -> None:
-    """Four cards on the node and three in the quota; the other's gang has two of both."""
+    """Each binds its own pods under a Lease of its own. The node has four cards, the quota three."""
     await cluster.create_all([gpu_node("n1", "A10", 4, cpu=16), queue("q", cards={"A10": 3}, capability=_ROOM)])
     async with Two(control_plane, tmp_path) as daemons:
         await cluster.create_all(foreign(gang("theirs", 2, queue="q", cards="A10", requests=_CARD)))
@@ -135,8 +116,14 @@ async def test_capacity_and_quota_that_the_other_scheduler_holds_are_not_allocat
 
         await cluster.wait_until(unfit, "the event of the pod that does not fit", within=20)
         await cluster.delete("pods", "too-big")
-        await cluster.create(pod("fits", requests={"cpu": "13"}))
+        await cluster.create_all([pod("fits", requests={"cpu": "13"}), pod("nobodys", scheduler="third", requests={})])
         await settled(cluster, {"theirs-0", "theirs-1", "one-0", "fits"})
+        assert binders(control_plane, cluster.namespace) == {
+            **dict.fromkeys(("one-0", "fits"), "scheduler-a"),
+            **dict.fromkeys(("theirs-0", "theirs-1"), "scheduler-b"),
+        }
+        leases = {lease["metadata"]["name"] for lease in await cluster.list("leases", namespace="default")}
+        assert {_ONE, _OTHER} <= leases
         await prove(history, control_plane, *daemons)
 
 

@@ -209,81 +209,32 @@ def test_the_flags_of_a_release_name_its_own_objects(helm: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "command, custom, words",
-    [
-        (
-            "controllers",
-            {"controller_kube_api_qps": 50, "controller_kube_api_burst": 100},
-            ["--kube-api-qps=50", "--kube-api-burst=100"],
-        ),
-        ("controllers", {"controller_log_level": 4}, ["--v=4"]),
-        ("controllers", {"controller_extra_args": ["--max-requeue-num=-1"]}, ["--max-requeue-num=-1"]),
-        ("admission", {"admission_log_level": 0}, ["--v=0"]),
-        ("admission", {"admission_extra_args": ["--log-format=json"]}, ["--log-format=json"]),
-    ],
-)
-def test_a_value_becomes_the_flag_of_its_component(
-    helm: Path, command: str, custom: Manifest, words: list[str]
-) -> None:
-    default = container(rendered(helm), command)["args"]
-    assert container(rendered(helm, {"custom": custom}), command)["args"] == default + words
-
-
-@pytest.mark.parametrize("component, command", [("controller", "controllers"), ("admission", "admission")])
-def test_pod_settings_reach_the_pods_of_their_component(helm: Path, component: str, command: str) -> None:
-    settings: Manifest = {
-        "replicas": 3,
-        "tolerations": [{"operator": "Exists"}],
-        "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
-        "ns": {"pool": "system"},
-        "priority_class": "",
-        "podLabels": {"team": "ml"},
-        "sc": {"fsGroup": 1},
-        "main_csc": {"readOnlyRootFilesystem": None},
-        "resources": {"limits": {"memory": "4Gi"}},
-    }
-    values = {"custom": {f"{component}_{name}": value for name, value in settings.items()}}
-    found = deployment(rendered(helm, values), command)
-    template = found["spec"]["template"]
-    assert found["spec"]["replicas"] == 3
-    assert template["metadata"]["labels"]["team"] == "ml"
-    assert template["spec"]["tolerations"] == settings["tolerations"]
-    assert template["spec"]["affinity"] == settings["affinity"]
-    assert template["spec"]["nodeSelector"] == settings["ns"]
-    assert template["spec"]["securityContext"]["fsGroup"] == 1
-    assert template["spec"]["securityContext"]["runAsNonRoot"]
-    assert "readOnlyRootFilesystem" not in template["spec"]["containers"][0]["securityContext"]
-    assert template["spec"]["containers"][0]["resources"]["limits"] == {"memory": "4Gi"}
-    assert "priorityClassName" not in template["spec"]
-    assert "nodeSelector" not in deployment(rendered(helm, values))["spec"]["template"]["spec"]
-
-
-@pytest.mark.parametrize(
     "custom, words",
     [
-        ({"default_queue": "shared"}, ["--default-queue=shared"]),
-        ({"scheduler_schedule_period": "500ms"}, ["--schedule-period=500ms"]),
-        (
-            {"scheduler_kube_api_qps": 50, "scheduler_kube_api_burst": 100},
-            ["--kube-api-qps=50", "--kube-api-burst=100"],
-        ),
-        ({"scheduler_plugins_dir": "/plugins"}, ["--plugins-dir=/plugins"]),
-        ({"ignored_provisioners": ["a/b", "c/d"]}, ["--ignored-provisioners=a/b", "--ignored-provisioners=c/d"]),
-        (
-            {"scheduler_kube_api_qps": 1_000_000, "scheduler_kube_api_burst": 1_000_000},
-            ["--kube-api-qps=1000000", "--kube-api-burst=1000000"],
-        ),
-        ({"scheduler_kube_api_qps": 0.5}, ["--kube-api-qps=0.5"]),
-        ({"scheduler_log_level": 0}, ["--v=0"]),
-        ({"scheduler_log_level": 4}, ["--v=4"]),
-        ({"scheduler_extra_args": ["--log-format=json"]}, ["--log-format=json"]),
-        ({"eviction_api_enable": True}, ["--use-eviction-api=true"]),
+        ({"default_queue": "shared"}, "--default-queue=shared"),
+        ({"scheduler_schedule_period": "500ms"}, "--schedule-period=500ms"),
+        ({"scheduler_kube_api_qps": 50, "scheduler_kube_api_burst": 100}, "--kube-api-qps=50 --kube-api-burst=100"),
+        ({"scheduler_plugins_dir": "/plugins"}, "--plugins-dir=/plugins"),
+        ({"ignored_provisioners": ["a/b", "c/d"]}, "--ignored-provisioners=a/b --ignored-provisioners=c/d"),
+        ({"scheduler_kube_api_burst": 1_000_000}, "--kube-api-burst=1000000"),
+        ({"scheduler_kube_api_qps": 0.5}, "--kube-api-qps=0.5"),
+        ({"scheduler_log_level": 0}, "--v=0"),
+        ({"scheduler_log_level": 4}, "--v=4"),
+        ({"scheduler_extra_args": ["--log-format=json"]}, "--log-format=json"),
+        ({"eviction_api_enable": True}, "--use-eviction-api=true"),
+        ({"controller_kube_api_qps": 50, "controller_kube_api_burst": 100}, "--kube-api-qps=50 --kube-api-burst=100"),
+        ({"controller_log_level": 4}, "--v=4"),
+        ({"controller_extra_args": ["--max-requeue-num=-1"]}, "--max-requeue-num=-1"),
+        ({"admission_log_level": 0}, "--v=0"),
+        ({"admission_extra_args": ["--log-format=json"]}, "--log-format=json"),
     ],
+    ids=str,
 )
-def test_a_value_becomes_its_flag(helm: Path, custom: Manifest, words: list[str]) -> None:
-    default = container(rendered(helm))["args"]
-    given = container(rendered(helm, {"custom": custom}))["args"]
-    assert given == default + words
+def test_a_value_becomes_the_flag_of_its_component(helm: Path, custom: Manifest, words: str) -> None:
+    component = next(iter(custom)).partition("_")[0]
+    command = {"controller": "controllers", "admission": "admission"}.get(component, "run")
+    default = container(rendered(helm), command)["args"]
+    assert container(rendered(helm, {"custom": custom}), command)["args"] == default + words.split()
 
 
 @pytest.mark.parametrize(
@@ -328,35 +279,40 @@ def test_the_image_is_put_together(helm: Path, basic: Manifest, image: str) -> N
     assert container(rendered(helm, {"basic": basic}))["image"] == image
 
 
-def test_pod_settings_reach_the_pod(helm: Path) -> None:
-    toleration = {"key": "node-role.kubernetes.io/control-plane", "operator": "Exists"}
-    affinity: Manifest = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}
-    values = {
-        "basic": {"image_pull_secret": "pull", "image_pull_policy": "Always"},
-        "custom": {
-            "scheduler_tolerations": [toleration],
-            "scheduler_affinity": affinity,
-            "scheduler_ns": {"pool": "system"},
-            "scheduler_priority_class": "",
-            "scheduler_podLabels": {"team": "ml"},
-            "common_labels": {"cost": "shared"},
-            "scheduler_sc": {"runAsNonRoot": True, "runAsUser": None, "runAsGroup": None, "fsGroup": None},
-            "scheduler_resources": {"limits": {"memory": "4Gi"}},
-        },
+@pytest.mark.parametrize(
+    "component, command", [("scheduler", "run"), ("controller", "controllers"), ("admission",) * 2]
+)
+def test_pod_settings_reach_the_pods_of_their_component(helm: Path, component: str, command: str) -> None:
+    settings: Manifest = {
+        "replicas": 3,
+        "tolerations": [{"operator": "Exists"}],
+        "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
+        "ns": {"pool": "system"},
+        "priority_class": "",
+        "podLabels": {"team": "ml"},
+        "sc": {"runAsUser": None, "runAsGroup": None, "fsGroup": 1},
+        "main_csc": {"readOnlyRootFilesystem": None},
+        "resources": {"limits": {"memory": "4Gi"}},
     }
-    objects = rendered(helm, values)
-    template = deployment(objects)["spec"]["template"]
-    spec = template["spec"]
-    assert spec["imagePullSecrets"] == [{"name": "pull"}]
-    assert spec["containers"][0]["imagePullPolicy"] == "Always"
-    assert spec["tolerations"] == [toleration]
-    assert spec["affinity"] == affinity
-    assert spec["nodeSelector"] == {"pool": "system"}
-    assert "priorityClassName" not in spec
-    assert spec["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
-    assert spec["containers"][0]["resources"]["limits"] == {"memory": "4Gi"}
+    custom = {f"{component}_{name}": value for name, value in settings.items()}
+    basic = {"image_pull_secret": "pull", "image_pull_policy": "Always"}
+    objects = rendered(helm, {"basic": basic, "custom": {**custom, "common_labels": {"cost": "shared"}}})
+    found = deployment(objects, command)
+    template = found["spec"]["template"]
+    spec, (main,) = template["spec"], template["spec"]["containers"]
+    assert found["spec"]["replicas"] == 3
     assert (template["metadata"]["labels"]["team"], template["metadata"]["labels"]["cost"]) == ("ml", "shared")
     assert all(each["metadata"]["labels"]["cost"] == "shared" for each in objects)
+    assert (spec["imagePullSecrets"], main["imagePullPolicy"]) == ([{"name": "pull"}], "Always")
+    assert (spec["tolerations"], spec["affinity"]) == (settings["tolerations"], settings["affinity"])
+    assert spec["nodeSelector"] == settings["ns"]
+    seccomp = {"seccompProfile": {"type": "RuntimeDefault"}}
+    assert spec["securityContext"] == {"runAsNonRoot": True, "fsGroup": 1, **seccomp}
+    assert "readOnlyRootFilesystem" not in main["securityContext"]
+    assert main["resources"]["limits"] == {"memory": "4Gi"}
+    assert "priorityClassName" not in spec
+    other = "run" if component != "scheduler" else "controllers"
+    assert "nodeSelector" not in deployment(objects, other)["spec"]["template"]["spec"]
 
 
 def test_a_conf_of_ones_own_replaces_the_built_in_one(helm: Path) -> None:
@@ -448,9 +404,3 @@ def test_metrics_are_open_to_the_namespace_with_the_given_labels_only(helm: Path
 )
 def test_wrong_values_are_refused_by_name(helm: Path, values: Manifest, output: str) -> None:
     assert output in refusal(helm, values)
-
-
-def test_files_of_the_components_exist() -> None:
-    for component in ("eviction-api", "podgroup-status"):
-        (kustomization,) = read(MANIFESTS / component / "kustomization.yaml")
-        assert all((MANIFESTS / component / name).exists() for name in kustomization["resources"])

@@ -11,8 +11,6 @@ import zipfile
 from pathlib import Path
 from typing import NamedTuple
 
-import pytest
-
 from tests.manifests.documents import ROOT
 
 _PINNED = re.compile(r"^([A-Za-z0-9._-]+)==\S+")
@@ -149,8 +147,3 @@ def test_the_copied_paths_suffice_to_build_the_package(tmp_path: Path) -> None:
         names = set(archive.namelist())
     for module in ("cli/main.py", "plugins/gang.py", "actions/allocate.py", "config/scheduler.yaml", "kube/client.py"):
         assert f"capcard_sched/{module}" in names
-
-
-@pytest.mark.parametrize("name", ["aiohttp", "kubernetes", "msgspec", "numpy", "structlog"])
-def test_packages_that_the_daemon_imports_are_locked(name: str) -> None:
-    assert "capcard-sched (pyproject.toml)" in locked()[name]

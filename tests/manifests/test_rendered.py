@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from cyclopts import App
 
 import capcard_sched
-from capcard_sched.cli.run import run
+from capcard_sched.cli.run import controllers, run
+from capcard_sched.daemon.controller_options import ControllerOptions
 from capcard_sched.daemon.options import Options
 from capcard_sched.framework.conf.registry import Registry
 from capcard_sched.framework.conf.scheduler_conf import parse_conf
@@ -33,8 +35,6 @@ def arguments() -> list[str]:
 
 
 def options() -> Options:
-    from cyclopts import App
-
     app = App(result_action="return_value")
     app.command(run, name="run")
     _, bound, _ = app.parse_args(arguments(), exit_on_error=False, print_error=False)
@@ -91,6 +91,22 @@ def test_the_daemon_takes_the_arguments_and_finds_nothing_wrong_with_them() -> N
     assert options().problems() == []
     assert options().ignored.given() == {}
     assert options().scheduler_name == ("capcard-sched",)
+
+
+def test_the_controllers_take_their_arguments_and_may_take_their_lease() -> None:
+    name = "capcard-sched-controllers"
+    (container,) = ALL[f"Deployment capcard-system/{name}"]["spec"]["template"]["spec"]["containers"]
+    app = App(result_action="return_value")
+    app.command(controllers, name="controllers")
+    words = [word.replace("$(POD_NAMESPACE)", "capcard-system") for word in container["args"]]
+    _, bound, _ = app.parse_args(words, exit_on_error=False, print_error=False)
+    taken: ControllerOptions = bound.arguments["options"]
+    assert taken.problems() == []
+    role = ALL[f"Role capcard-system/{name}-leader-election"]
+    named = [rule["resourceNames"] for rule in role["rules"] if "resourceNames" in rule]
+    assert named == [[taken.leader_elect_resource_name]]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert ports == {"metrics": taken.listen_address.port, "healthz": taken.healthz_address.port}
 
 
 def test_the_conf_is_mounted_where_the_daemon_looks() -> None:

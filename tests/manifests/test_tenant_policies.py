@@ -132,7 +132,9 @@ CHANGES: tuple[dict[str, str | None], ...] = (
 )
 
 
-async def test_annotations_of_bound_pods_are_fixed(admin: Cluster, tenant: Cluster) -> None:
+async def test_annotations_of_pods_are_fixed_when_they_are_bound(admin: Cluster, tenant: Cluster) -> None:
+    await tenant.create(pod("free", annotations={CARD: "A", QUEUE: "q"}))
+    await tenant.patch("pods", "free", {"metadata": {"annotations": {CARD: "B", QUEUE: None}}})
     await bound_pod(admin, "p", **{CARD: "A", QUEUE: "q", BOUND_QUEUE: "q"})
     for changes, subresource in itertools.product(CHANGES, ("", "status")):
         async with forbidden("queue, group and card annotations of a bound pod cannot be changed", changes):
@@ -140,27 +142,17 @@ async def test_annotations_of_bound_pods_are_fixed(admin: Cluster, tenant: Clust
     await tenant.patch("pods", "p", {"metadata": {"annotations": {"mine": "free"}, "labels": {"mine": "free"}}})
 
 
-async def test_annotations_of_unbound_pods_are_free(admin: Cluster, tenant: Cluster) -> None:
-    await tenant.create(pod("p", annotations={CARD: "A", QUEUE: "q"}))
-    await tenant.patch("pods", "p", {"metadata": {"annotations": {CARD: "B", QUEUE: None}}})
-
-
-async def test_the_queue_of_a_group_that_left_pending_is_fixed(admin: Cluster, tenant: Cluster) -> None:
-    for phase in ("Inqueue", "Running", "Unknown", "Completed"):
-        name = phase.lower()
-        await in_phase(admin, name, phase)
-        async with forbidden("spec.queue of a PodGroup that has left Pending cannot be changed", phase):
-            await tenant.patch("podgroups", name, {"spec": {"queue": "other"}})
-        async with forbidden("spec.queue of a PodGroup", phase):
-            await tenant.patch("podgroups", name, {"spec": {"queue": None}})
-        await tenant.patch("podgroups", name, {"spec": {"minMember": 1}, "metadata": {"labels": {"mine": "free"}}})
-
-
-async def test_the_queue_of_a_pending_group_is_free(admin: Cluster, tenant: Cluster) -> None:
+async def test_the_queue_of_a_group_is_fixed_when_it_left_pending(admin: Cluster, tenant: Cluster) -> None:
     await tenant.create(pod_group("new", queue="q"))
     await tenant.patch("podgroups", "new", {"spec": {"queue": "other"}})
-    await in_phase(admin, "g", "Pending")
-    await tenant.patch("podgroups", "g", {"spec": {"queue": "other"}})
+    for phase in ("Pending", "Inqueue", "Running", "Unknown", "Completed"):
+        name = phase.lower()
+        await in_phase(admin, name, phase)
+        for value in (None, "other") if phase != "Pending" else ():
+            async with forbidden("spec.queue of a PodGroup that has left Pending cannot be changed", phase):
+                await tenant.patch("podgroups", name, {"spec": {"queue": value}})
+        queued = {"queue": "other"} if phase == "Pending" else {}
+        await tenant.patch("podgroups", name, {"spec": {"minMember": 1, **queued}, "metadata": {"labels": {"a": "b"}}})
 
 
 async def test_a_tenant_writes_no_status_so_that_no_phase_is_faked(admin: Cluster, tenant: Cluster) -> None:
@@ -172,15 +164,24 @@ async def test_a_tenant_writes_no_status_so_that_no_phase_is_faked(admin: Cluste
         await tenant.create({**pod_group("h"), "status": {"phase": "Inqueue"}})
 
 
-async def test_a_group_with_running_pods_cannot_be_deleted(admin: Cluster, tenant: Cluster) -> None:
-    for phase in ("Inqueue", "Running"):
-        name = phase.lower()
-        await in_phase(admin, name, phase, 2)
-        async with forbidden("a PodGroup with running pods cannot be deleted", phase):
+async def test_a_group_can_be_deleted_when_none_of_its_pods_runs(admin: Cluster, tenant: Cluster) -> None:
+    for phase, running in (
+        ("Inqueue", 2),
+        ("Running", 2),
+        ("Pending", 0),
+        ("Inqueue", 0),
+        ("Running", 0),
+        ("Completed", 1),
+    ):
+        name = f"{phase.lower()}-{running}"
+        await in_phase(admin, name, phase, running)
+        if running == 2:
+            for path in ("", name):
+                async with forbidden("a PodGroup with running pods cannot be deleted", phase):
+                    await tenant.request("DELETE", await tenant.path("podgroups", path))
+        else:
             await tenant.delete("podgroups", name)
-        async with forbidden("a PodGroup with running pods cannot be deleted", phase):
-            await tenant.request("DELETE", await tenant.path("podgroups"))
-        assert await admin.find("podgroups", name) is not None
+        assert (await admin.find("podgroups", name) is not None) == (running == 2)
 
 
 async def test_a_group_is_not_deleted_with_pods_that_end_in_a_million_seconds(admin: Cluster, tenant: Cluster) -> None:
@@ -192,14 +193,6 @@ async def test_a_group_is_not_deleted_with_pods_that_end_in_a_million_seconds(ad
     async with forbidden("queue, group and card annotations"):
         await tenant.patch("pods", "p", {"metadata": {"annotations": {GROUP: None}}})
     await admin.delete("pods", "p", grace=0)
-
-
-async def test_a_group_without_running_pods_can_be_deleted(admin: Cluster, tenant: Cluster) -> None:
-    for phase, running in (("Pending", 0), ("Inqueue", 0), ("Running", 0), ("Completed", 1)):
-        name = phase.lower()
-        await in_phase(admin, name, phase, running)
-        await tenant.delete("podgroups", name)
-        assert await admin.find("podgroups", name) is None
 
 
 def job(name: str, **spec: Any) -> Manifest:

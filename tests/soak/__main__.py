@@ -81,7 +81,7 @@ class Soak:
         ):
             await prepare(cluster)
             await cluster.make_namespace(NAMESPACE)
-            await install_policies(cluster, NAMESPACE)
+            await install_policies(cluster)
             async with History(control_plane, (*KINDS, "leases")) as history:
                 await cluster.create_all([*priority_classes(), *node_manifests(), *queue_manifests()])
                 replicas = [

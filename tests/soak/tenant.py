@@ -8,6 +8,7 @@ from typing import Any, Final
 import yaml
 
 from tests.controlplane.cluster import Cluster, Manifest, RequestError
+from tests.e2e.asking import allow
 from tests.manifests.documents import MANIFESTS
 
 #: A user of the control plane without rights of its own.
@@ -15,8 +16,8 @@ TENANT: Final = "somebody"
 _REFUSED: Final = (403, 422)
 
 
-async def install_policies(cluster: Cluster, namespace: str) -> None:
-    """Grant the tenant its rights, and apply the admission policies of the manifests to its requests alone.
+async def install_policies(cluster: Cluster) -> None:
+    """Grant the tenant its rights in the namespace of the client, and apply the admission policies to it alone.
 
     In a cluster the policies exempt the scheduler's ServiceAccount; here the replicas and the churn are other users.
     """
@@ -24,17 +25,10 @@ async def install_policies(cluster: Cluster, namespace: str) -> None:
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["*"]},
         {"apiGroups": ["scheduling.volcano.sh"], "resources": ["podgroups"], "verbs": ["*"]},
     ]
-    subjects = [{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": TENANT}]
-    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": TENANT}
-    rbac = "rbac.authorization.k8s.io/v1"
-    metadata = {"name": TENANT, "namespace": namespace}
-    await cluster.create({"apiVersion": rbac, "kind": "Role", "metadata": metadata, "rules": rules})
-    await cluster.create(
-        {"apiVersion": rbac, "kind": "RoleBinding", "metadata": metadata, "roleRef": reference, "subjects": subjects}
-    )
+    await allow(cluster, TENANT, rules)
     for manifest in yaml.safe_load_all((MANIFESTS / "base" / "admission-tenants.yaml").read_text("utf-8")):
         await cluster.apply(_for_tenant(manifest))
-    async with Cluster(cluster.control_plane, user=TENANT, namespace=namespace) as tenant:
+    async with Cluster(cluster.control_plane, user=TENANT, namespace=cluster.namespace) as tenant:
 
         async def refused() -> bool:
             group: dict[str, Any] = {"minMember": 1, "priorityClassName": "system-cluster-critical"}

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
-import subprocess
-import sys
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from capcard_sched.cli.main import run as run_verb
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
+from tests.e2e.asking import LiveCommand
 from tests.e2e.controllers.conftest import Jobs
 from tests.e2e.daemons import Controllers
 from tests.manifests.documents import MANIFESTS
@@ -21,66 +19,60 @@ from tests.manifests.documents import MANIFESTS
 pytestmark = pytest.mark.asyncio
 
 
-class CommandLine:
-    """Runs verbs in this process as a user with a kubeconfig."""
+Verbs = Callable[..., Awaitable[str]]
 
-    def __init__(self, cluster: Cluster, config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        self._given = ["--kubeconfig", str(config), "-n", cluster.namespace]
-        self._capsys = capsys
 
-    async def __call__(self, *words: str, status: int = 0) -> str:
-        """Standard output, or standard error when another exit status than 0 is expected."""
-        self._capsys.readouterr()
-        done = await asyncio.to_thread(run_verb, [*words, *self._given])
-        out, err = self._capsys.readouterr()
-        assert done == status, out + err
-        return err if status else out
+@pytest.fixture
+def verbs(cluster: Cluster, control_plane: ControlPlane, capsys: pytest.CaptureFixture[str]) -> Verbs:
+    """Runs verbs: standard output, or standard error when another exit status than 0 is expected."""
+
+    async def run(*words: str, status: int = 0, user: str = "admin") -> str:
+        command = LiveCommand(control_plane.kubeconfig_for(user), cluster.namespace, capsys)
+        answer = await command(*words, "-n", cluster.namespace)
+        assert answer.status == status, answer
+        return answer.err if status else answer.out
+
+    return run
 
 
 async def test_a_user_runs_suspends_resumes_and_deletes_a_job(
-    cluster: Cluster,
-    control_plane: ControlPlane,
-    controllers: Controllers,
-    jobs: Jobs,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    verbs: Verbs, cluster: Cluster, controllers: Controllers, jobs: Jobs, tmp_path: Path
 ) -> None:
-    run = CommandLine(cluster, control_plane.kubeconfig_for("admin"), capsys)
-    assert await run("job", "run", "j", "-r", "2", "-m", "2") == "run job j successfully\n"
+    assert await verbs("job", "run", "j", "-r", "2", "-m", "2") == "run job j successfully\n"
     await jobs.phase("j", "Running")
-    headers, row = (await run("job", "list")).splitlines()
+    headers, row = (await verbs("job", "list")).splitlines()
     assert headers.split() == ["NAME", "KIND", "QUEUE", "PHASE", "PODS", "(MIN)", "AGE"]
     assert row.split()[:-1] == ["j", "job", "default", "Running", "2/2", "(2)"]
-    headers, row = (await run("job", "list", "-A", "-q", "default", "-o", "wide", "-S", "capcard-sched")).splitlines()
+    headers, row = (await verbs("job", "list", "-A", "-q", "default", "-o", "wide", "-S", "capcard-sched")).splitlines()
     assert headers.split()[0] == "NAMESPACE"
     assert row.split()[0] == cluster.namespace
-    assert await run("job", "list", "-S", "volcano") == ""
-    pods = (await run("pod", "list", "-j", "j")).splitlines()
+    assert await verbs("job", "list", "-S", "volcano") == ""
+    pods = (await verbs("pod", "list", "-j", "j")).splitlines()
     assert [line.split()[:4] for line in pods[1:]] == [
         ["j-task-0", "1/1", "Running", "0"],
         ["j-task-1", "1/1", "Running", "0"],
     ]
-    headers, row = (await run("job", "get", "j")).splitlines()
+    headers, row = (await verbs("job", "get", "j")).splitlines()
     assert headers.split()[:5] == ["NAME", "QUEUE", "PHASE", "REPLICAS", "MIN"]
     assert row.split()[:5] == ["j", "default", "Running", "2", "2"]
-    assert await run("job", "suspend", "j") == "suspend job j successfully\n"
+    assert await verbs("job", "suspend", "j") == "suspend job j successfully\n"
     await jobs.phase("j", "Aborted")
-    assert await run("job", "resume", "j") == "resume job j successfully\n"
+    assert await verbs("job", "resume", "j") == "resume job j successfully\n"
     await jobs.phase("j", "Running")
-    found = json.loads(await run("job", "get", "j", "-o", "json"))
+    found = json.loads(await verbs("job", "get", "j", "-o", "json"))
     assert found["status"]["retryCount"] == 1
-    assert await run("job", "list", "-o", "name") == "job.batch.volcano.sh/j\n"
-    assert await run("job", "delete", "j") == "delete job j successfully\n"
+    assert await verbs("job", "list", "-o", "name") == "job.batch.volcano.sh/j\n"
+    assert await verbs("job", "delete", "j") == "delete job j successfully\n"
 
     manifest = tmp_path / "job.yaml"
     manifest.write_text(json.dumps({"apiVersion": found["apiVersion"], "kind": "Job", "metadata": {"name": "f"},
                                     "spec": {**found["spec"], "minAvailable": 1}}))  # fmt: skip
-    assert await run("job", "run", "-f", str(manifest)) == "run job f successfully\n"
+    assert await verbs("job", "run", "-f", str(manifest)) == "run job f successfully\n"
     await jobs.phase("f", "Running")
 
 
 async def test_the_role_of_editors_suffices_for_the_verbs_of_jobs_and_not_for_queues(
-    cluster: Cluster, control_plane: ControlPlane, capsys: pytest.CaptureFixture[str]
+    verbs: Verbs, cluster: Cluster
 ) -> None:
     await cluster.apply(MANIFESTS / "readers" / "jobs.yaml")
     subject = {"kind": "User", "name": "somebody", "apiGroup": "rbac.authorization.k8s.io"}
@@ -94,7 +86,7 @@ async def test_the_role_of_editors_suffices_for_the_verbs_of_jobs_and_not_for_qu
             "subjects": [subject],
         }
     )
-    run = CommandLine(cluster, control_plane.kubeconfig_for("somebody"), capsys)
+    run = partial(verbs, user="somebody")
 
     assert await run("job", "run", "j") == "run job j successfully\n"
     for verb in ("suspend", "resume", "delete"):
@@ -105,25 +97,24 @@ async def test_the_role_of_editors_suffices_for_the_verbs_of_jobs_and_not_for_qu
 
 
 async def test_a_user_creates_closes_opens_and_deletes_a_queue(
-    cluster: Cluster, control_plane: ControlPlane, controllers: Controllers, capsys: pytest.CaptureFixture[str]
+    verbs: Verbs, cluster: Cluster, controllers: Controllers
 ) -> None:
-    run = CommandLine(cluster, control_plane.kubeconfig_for("admin"), capsys)
     await cluster.create({"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue", "metadata": {"name": "root"}})
-    assert await run("queue", "create", "q", "-w", "3") == "create queue q successfully\n"
+    assert await verbs("queue", "create", "q", "-w", "3") == "create queue q successfully\n"
 
     async def state(wanted: str) -> bool:
-        headers, row = (await run("queue", "get", "q")).splitlines()
+        headers, row = (await verbs("queue", "get", "q")).splitlines()
         assert headers.split()[:4] == ["NAME", "WEIGHT", "STATE", "PARENT"]
         return row.split()[:4] == ["q", "3", wanted, "root"]
 
     await cluster.wait_until(lambda: state("Open"), "the queue to be open", within=30)
-    await run("queue", "close", "q")
+    await verbs("queue", "close", "q")
     await cluster.wait_until(lambda: state("Closed"), "the queue to be closed", within=30)
-    await run("queue", "open", "q")
+    await verbs("queue", "open", "q")
     await cluster.wait_until(lambda: state("Open"), "the queue to be open again", within=30)
-    assert await run("queue", "update", "q", "-w", "5") == "update queue q successfully\n"
+    assert await verbs("queue", "update", "q", "-w", "5") == "update queue q successfully\n"
     assert (await cluster.get("queues", "q"))["spec"]["weight"] == 5
-    assert await run("queue", "delete", "q") == "delete queue q successfully\n"
+    assert await verbs("queue", "delete", "q") == "delete queue q successfully\n"
 
 
 @pytest.mark.parametrize(
@@ -137,18 +128,5 @@ async def test_a_user_creates_closes_opens_and_deletes_a_queue(
         (["queue", "close", "absent"], 'queues.scheduling.volcano.sh "absent" not found'),
     ],
 )
-async def test_a_mistake_is_an_error_with_its_cause(
-    cluster: Cluster, control_plane: ControlPlane, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = CommandLine(cluster, control_plane.kubeconfig_for("admin"), capsys)
-    assert await run(*words, status=2) == f"error: {message}\n"
-
-
-async def test_kubectl_completes_its_plugin(cluster: Cluster, control_plane: ControlPlane) -> None:
-    path = os.pathsep.join([str(Path(sys.executable).parent), str(control_plane.programs), os.environ["PATH"]])
-    command = ["kubectl", "__complete", "capcard", "job", "s"]
-    environment = {**os.environ, "PATH": path}
-    out = await asyncio.to_thread(
-        subprocess.check_output, command, stderr=subprocess.DEVNULL, text=True, env=environment
-    )
-    assert out.split() == ["suspend", ":4"]
+async def test_a_mistake_is_an_error_with_its_cause(verbs: Verbs, words: list[str], message: str) -> None:
+    assert await verbs(*words, status=2) == f"error: {message}\n"

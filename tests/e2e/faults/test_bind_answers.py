@@ -10,14 +10,13 @@ import pytest
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.proxy import Fault, Proxy
 from tests.e2e.checker import prove
-from tests.e2e.faults.impatient import impatient
+from tests.e2e.daemons import CARD_CONF, Daemon
 from tests.e2e.faults.workloads import create_gangs, furnish, until_bound
 from tests.e2e.history import History
 
 pytestmark = pytest.mark.campaign
 
 _SIZE = 4
-_FOR_EVER = 600.0
 
 _Strike = Callable[[Proxy, str], Fault]
 
@@ -45,8 +44,6 @@ TRANSIENT: dict[str, _Strike] = {
     "done-gateway": _replace(504),
     "done-conflict": _replace(409),
     "done-not-found": _replace(404),
-    "late": lambda proxy, path: proxy.delay("POST", path, _FOR_EVER, nth=2),
-    "late-answer": lambda proxy, path: proxy.delay("POST", path, _FOR_EVER, after=True, nth=2),
     # Refusals that do not last: the pod is left alone for a while.
     "bad": _answer(400),
     "forbidden": _answer(403),
@@ -62,7 +59,8 @@ async def test_no_response_leaves_a_gang_incomplete_or_binds_a_pod_twice(
     await furnish(cluster, cards=_SIZE * len(TRANSIENT))
     faults = {name: strike(proxy, rf"/pods/{name}-\d/binding$") for name, strike in TRANSIENT.items()}
     await create_gangs(cluster, list(TRANSIENT), _SIZE)
-    async with impatient(proxy, tmp_path, "--bind-workers=96") as daemon:
+    config = proxy.kubeconfig_for("scheduler-a")
+    async with Daemon(config, tmp_path, "--bind-workers=96", conf=CARD_CONF) as daemon:
         await until_bound(cluster, _SIZE * len(TRANSIENT), within=40)
         assert {name: fault.strikes for name, fault in faults.items() if not fault.strikes} == {}
         await prove(history, cluster.control_plane, daemon)

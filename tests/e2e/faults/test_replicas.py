@@ -13,13 +13,13 @@ from tests.controlplane.cluster import Cluster
 from tests.controlplane.proxy import Exchange, Proxy
 from tests.e2e.checker import prove
 from tests.e2e.daemons import CARD_CONF, QUICK_ELECTION, Daemon
-from tests.e2e.faults.holding import hold
 from tests.e2e.faults.workloads import create_gangs, furnish, until_bound
 from tests.e2e.history import History
 
 pytestmark = pytest.mark.campaign
 
 _SIZE = 8
+_FOR_EVER = 600.0
 #: Long enough to create 128 pods and to hold bindings of all of them: a request ends with the time until renewal.
 _SLOW_ELECTION = (
     "--leader-elect-lease-duration=15s",
@@ -67,13 +67,13 @@ async def test_a_gang_whose_leader_is_killed_at_any_member_is_completed_by_the_s
         holds = []
         for name, position in zip(gangs, [*positions, *positions], strict=True):
             path = rf"/pods/{name}-\d+/binding$"
-            holds.append(hold(proxy, "POST", path, nth=position))
+            holds.append(proxy.delay("POST", path, _FOR_EVER, nth=position, times=None))
             if name.startswith("committed"):  # matched first, because made last
-                holds.append(hold(proxy, "POST", path, after=True, nth=position, times=1))
+                holds.append(proxy.delay("POST", path, _FOR_EVER, after=True, nth=position))
         await create_gangs(cluster, gangs, _SIZE)
         sent = 2 * sum(positions) - len(positions)
         await cluster.wait_until(
-            lambda: sum(each.held for each in holds) == len(gangs) * _SIZE - sent + len(positions),
+            lambda: sum(each.strikes for each in holds) == len(gangs) * _SIZE - sent + len(positions),
             "every gang to stand at its position",
             within=30,
         )
@@ -93,9 +93,9 @@ async def test_a_leader_that_was_away_for_too_long_writes_nothing_when_it_comes_
     one = _replica(proxy, "scheduler-a", tmp_path, *QUICK_ELECTION, "--bind-workers=2")
     two = _replica(second_proxy, "scheduler-b", tmp_path, *QUICK_ELECTION)
     async with _pair(one, two):
-        held = hold(proxy, "POST", "/binding$", nth=4)
+        held = proxy.delay("POST", "/binding$", _FOR_EVER, nth=4, times=None)
         await create_gangs(cluster, ["first"], 8)
-        await cluster.wait_until(lambda: held.held == 2, "two bindings on their way", within=30)
+        await cluster.wait_until(lambda: held.strikes == 2, "two bindings on their way", within=30)
         if by == "SIGSTOP":
             one.signal(signal.SIGSTOP)
         else:
@@ -111,7 +111,7 @@ async def test_a_leader_that_was_away_for_too_long_writes_nothing_when_it_comes_
         await one.logged("standing by", within=30)
         await prove(history, cluster.control_plane, one, two)  # which takes requests of both
         assert _written(proxy.exchanges[before:]) == []
-        held.release()
+        held.lift()
         assert await two.stop() == 0
         await create_gangs(cluster, ["third"], 8)
         await until_bound(cluster, 24)

@@ -18,17 +18,6 @@ from tests.e2e.history import History
 pytestmark = pytest.mark.campaign
 
 _SIZE = 4
-_WATCHED = ("pods", "nodes", "podgroups", "queues")
-
-
-async def _until_watch_event(daemon: Daemon, cluster: Cluster, event: str, *kinds: str, times: int = 1) -> None:
-    """Wait until this happened to the watches of all these kinds."""
-
-    async def everywhere() -> bool:
-        counts = [await daemon.metric("volcano_watch_events_total", resource=kind, event=event) for kind in kinds]
-        return min(counts) >= times
-
-    await cluster.wait_until(everywhere, f"watches of {kinds} to be {event}", within=30)
 
 
 @pytest.mark.asyncio
@@ -43,37 +32,4 @@ async def test_watches_cut_in_the_middle_of_objects_lose_nothing(
         await create_gangs(cluster, [f"g{index}" for index in range(10)], _SIZE)
         await until_bound(cluster, 40)
         await asyncio.gather(*(cut.struck(within=30) for cut in cuts))
-        await prove(history, cluster.control_plane, daemon)
-
-
-@pytest.mark.asyncio
-async def test_a_history_that_was_compacted_while_the_watches_were_silent_is_listed_afresh(
-    cluster: Cluster, history: History, proxy: Proxy, tmp_path: Path
-) -> None:
-    """Pods, a quota and a node change, and pods go and come by the same name, unheard."""
-    await furnish(cluster, cards=16, quota=8)
-    async with Daemon(proxy.kubeconfig_for("scheduler-a"), tmp_path, conf=CARD_CONF) as daemon:
-        await create_gangs(cluster, ["first", "second"], _SIZE)
-        await until_bound(cluster, 8)
-        await daemon.logged("caches synced", within=30)
-        pauses = [proxy.pause(f"/{kind}$") for kind in _WATCHED]
-        for name in ("first", "second"):
-            for index in range(_SIZE):
-                await cluster.delete("pods", f"{name}-{index}")
-            await cluster.delete("podgroups", name)
-        await create_gangs(cluster, ["second", "third", "fourth"], _SIZE)
-        quota = {"metadata": {"annotations": {"volcano.sh/card.quota": '{"A10": 12}'}}}
-        await cluster.patch("queues", "q", quota)
-        await cluster.patch("nodes", "n0", {"spec": {"unschedulable": True}})
-        await history.caught_up()
-        await asyncio.to_thread(cluster.control_plane.compact)
-        await asyncio.to_thread(cluster.control_plane.restart_apiserver)
-        for kind in _WATCHED:
-            proxy.reset_streams(f"/{kind}$")
-        for pause in pauses:
-            pause.resume()
-        await _until_watch_event(daemon, cluster, "expired", *_WATCHED)
-        await until_bound(cluster, 8)
-        await cluster.patch("nodes", "n0", {"spec": {"unschedulable": None}})
-        await until_bound(cluster, 12)
         await prove(history, cluster.control_plane, daemon)

@@ -6,6 +6,7 @@ import asyncio
 import copy
 import re
 import signal
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import yaml
 
 from capcard_sched.kube.kinds import KINDS, WatchedKind
 from capcard_sched.model.annotations import CARD_ALLOCATED
+from tests.controlplane.build import require
 from tests.controlplane.cluster import CRDS, Cluster, install_crds
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.kubelet import Kubelet
@@ -22,7 +24,7 @@ from tests.controlplane.manifests import gang, gpu_node, pod, queue
 from tests.controlplane.proxy import Proxy
 from tests.e2e.daemons import Daemon
 from tests.e2e.rbac.installed import Audit, Installation, Right, install, without
-from tests.e2e.rbac.volumes import DISK, LOCAL, available, claim, mounting, provision, storage_classes, volume
+from tests.kube.volumes.test_volume_binding import PROVISIONER, available, claim, provision, storage_class, volume
 from tests.manifests.documents import MANIFESTS, overlay
 
 pytestmark = pytest.mark.asyncio
@@ -30,6 +32,14 @@ pytestmark = pytest.mark.asyncio
 _CARD = {"cpu": "1", "nvidia.com/gpu": "1"}
 _SCHEDULING = "scheduling.volcano.sh"
 _ROOM = {"cpu": "64", "memory": "256Gi"}
+
+
+@pytest.fixture(scope="module")
+def plain_control_plane() -> Iterator[ControlPlane]:
+    """Without WatchList, so that what is watched is listed first; one per module, which may spoil it."""
+    with ControlPlane(require(), apiserver_flags=["--feature-gates=WatchList=false"]) as running:
+        running.start_controller_manager("persistentvolume-binder-controller")
+        yield running
 
 
 async def _gangs(cluster: Cluster) -> None:
@@ -64,11 +74,13 @@ async def _statuses_written(cluster: Cluster, waits: str = "waits-0") -> bool:
 
 async def _volumes(cluster: Cluster) -> None:
     """A pod whose claims wait for it: one of a volume that is there, one of a volume to be made."""
-    await cluster.create_all([*storage_classes(), volume("pv", LOCAL, "n1")])
+    classes = [storage_class("local", "kubernetes.io/no-provisioner"), storage_class("disk", PROVISIONER)]
+    await cluster.create_all([*classes, volume("pv", "local", only="n1")])
     await available(cluster, "pv")
-    await cluster.create_all([claim("kept", LOCAL), claim("made", DISK)])
+    await cluster.create_all([claim("kept", "local"), claim("made", "disk")])
     provisioning = asyncio.create_task(provision(cluster, "made"))
-    await cluster.create(pod("mounts", **mounting("kept", "made")))
+    mounts = [{"name": name, "persistentVolumeClaim": {"claimName": name}} for name in ("kept", "made")]
+    await cluster.create(pod("mounts", volumes=mounts))
     await _bound(cluster, "mounts")
     await provisioning
 
