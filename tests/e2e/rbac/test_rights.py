@@ -78,7 +78,7 @@ async def _volumes(cluster: Cluster) -> None:
     await cluster.create_all([*classes, volume("pv", "local", only="n1")])
     await available(cluster, "pv")
     await cluster.create_all([claim("kept", "local"), claim("made", "disk")])
-    provisioning = asyncio.create_task(provision(cluster, "made"))
+    provisioning = asyncio.create_task(provision(cluster, "made", only="n1"))
     mounts = [{"name": name, "persistentVolumeClaim": {"claimName": name}} for name in ("kept", "made")]
     await cluster.create(pod("mounts", volumes=mounts))
     await _bound(cluster, "mounts")
