@@ -1,26 +1,18 @@
-"""The recorder around a scripted core, and the summary of its records."""
+"""The timeline of a run: cards in use, waiting times, jobs blocked by quota, evictions; and how it is printed."""
+
+from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+import msgspec
 import pytest
 from rich.console import Console
 
 from capcard_sched.model.deltas import BindFailed, Delta, EvictFailed, ObjectChanged, ObjectGone
 from capcard_sched.model.intents import Bind, Evict, Intent, ObjectRef
-from capcard_sched.model.objects import (
-    Container,
-    NodeObject,
-    NodeStatus,
-    ObjectMeta,
-    PodGroupObject,
-    PodGroupSpec,
-    PodObject,
-    PodSpec,
-    PodStatus,
-    RawAmounts,
-    ResourceRequirements,
-)
+from capcard_sched.model.objects import NodeObject, PodGroupObject, PodObject
 from capcard_sched.model.refusal import Figures, Refusal
 from capcard_sched.reports.recording import Recorder
 from capcard_sched.reports.timeline import (
@@ -33,8 +25,10 @@ from capcard_sched.reports.timeline import (
     render,
     timeline_of,
 )
+from tests.scenarios.notation import manifests
 
 H200, H100 = "NVIDIA-H200", "NVIDIA-H100"
+TYPES: dict[str, Any] = {"Node": NodeObject, "PodGroup": PodGroupObject, "Pod": PodObject}
 
 
 @dataclass
@@ -60,72 +54,77 @@ class Script:
         return self._results.pop(0) if self._results else Result()
 
 
-def node(name: str, card: str, count: int) -> ObjectChanged:
-    labels = {"nvidia.com/gpu.product": card, "nvidia.com/gpu.memory": "81920"}
-    amounts: RawAmounts = {"cpu": "8", "nvidia.com/gpu": str(count)}
-    return ObjectChanged(NodeObject(ObjectMeta(name=name, labels=labels), status=NodeStatus(allocatable=amounts)))
+def deltas(text: str) -> list[Delta]:
+    """Changes in the notation of the scenarios, and `gone KIND NAME`. A pod `x` is of the job `job-x`."""
+    found: list[Delta] = []
+    for statement in filter(None, map(str.strip, text.split(";"))):
+        words = statement.split()
+        if words[0] == "gone":
+            found.append(ObjectGone(words[1], "" if words[1] == "Node" else "default", words[2]))
+            continue
+        (body,) = manifests(f"{statement} group=job-{words[1]}" if words[0] == "pod" else statement)
+        body["metadata"].setdefault("uid", f"uid-{words[1]}")
+        if body["kind"] != "Node":
+            body["metadata"]["namespace"] = "default"
+        found.append(ObjectChanged(msgspec.convert(body, TYPES[body["kind"]])))
+    return found
 
 
-def group(name: str, queue: str, service: str = "") -> ObjectChanged:
-    notes = {"volcano.sh/service.type": service} if service else None
-    meta = ObjectMeta(name=name, namespace="default", annotations=notes)
-    return ObjectChanged(PodGroupObject(meta, PodGroupSpec(queue=queue)))
+def result(text: str) -> Result:
+    """What a session decided: `bind POD NODE [CARD]`, `evict POD NODE REASON`, `refuse [pod/]JOB CARD LIMIT`."""
+    made = Result()
+    for words in (statement.split(None, 3) for statement in filter(None, text.split(";"))):
+        match words:
+            case ["bind", pod, node, *card]:
+                notes = {"volcano.sh/card.assigned": card[0]} if card else {}
+                made.intents.append(Bind("default", pod, f"uid-{pod}", node, notes))
+            case ["evict", pod, node, message]:
+                made.intents.append(Evict("default", pod, f"uid-{pod}", "reclaim", message, node))
+            case ["refuse", name, card, limit]:
+                made.report.refusals.append(refuse(name, card, int(limit)))
+    return made
 
 
-def pod(name: str, card: str = "", cards: int = 1, on: str | None = None, phase: str = "Pending") -> ObjectChanged:
-    notes = {"scheduling.k8s.io/group-name": f"job-{name}"} | ({"volcano.sh/card.name": card} if card else {})
-    limits: RawAmounts | None = {"nvidia.com/gpu": str(cards)} if card else None
-    return ObjectChanged(
-        PodObject(
-            ObjectMeta(name=name, namespace="default", uid=f"uid-{name}", annotations=notes),
-            PodSpec(node_name=on, containers=(Container(resources=ResourceRequirements(limits=limits)),)),
-            PodStatus(phase=phase),
-        )
-    )
-
-
-def bind(name: str, to: str, card: str = "") -> Bind:
-    return Bind("default", name, f"uid-{name}", to, {"volcano.sh/card.assigned": card} if card else {})
-
-
-def evict(name: str, message: str, on: str = "a") -> Evict:
-    return Evict("default", name, f"uid-{name}", "reclaim", message, on)
-
-
-def refuse(name: str, card: str, limit: int, kind: str = "PodGroup") -> tuple[ObjectRef, Refusal]:
+def refuse(name: str, card: str, limit: int) -> tuple[ObjectRef, Refusal]:
     figures = Figures(card, 1000, limit + 1000, limit)
     refusal = Refusal("job_enqueueable", "capacity-card", "InsufficientScalarQuota", "no", queue="q", figures=figures)
-    if kind == "Pod":
-        return ObjectRef("Pod", "default", name, f"uid-{name}"), refusal
-    return ObjectRef("PodGroup", "default", f"job-{name}"), refusal
+    kind, slash, pod = name.partition("/")
+    if slash:
+        return ObjectRef("Pod", "default", pod, f"uid-{pod}"), refusal
+    return ObjectRef("PodGroup", "default", kind), refusal
 
 
-def recorded(*steps: tuple[float, Sequence[Delta], Result]) -> Recorder[Result]:
-    recorder = Recorder(Script(*(result for _, _, result in steps)))
-    for now, deltas, _ in steps:
-        recorder.step(deltas, now)
+def recorded(text: str, *more: tuple[int, Delta]) -> Recorder[Result]:
+    """A run of lines `TIME CHANGES -> DECISIONS`; `more` deltas come with the lines of these numbers."""
+    rows = [line.partition("->") for line in text.strip().splitlines()]
+    recorder = Recorder(Script(*(result(decided) for _, _, decided in rows)))
+    for number, (row, _, _) in enumerate(rows):
+        at, _, changes = row.strip().partition(" ")
+        recorder.step([*deltas(changes), *(delta for line, delta in more if line == number)], float(at))
     return recorder
 
 
-NODES = (node("a", H200, 8), node("b", H100, 4))
+NODES = f"node a 8*{H200}; node b 4*{H100}"
+X4 = f"pod x gpu=4 card={H200}"
 
 
 def test_the_core_gets_every_delta_and_its_result_comes_back() -> None:
-    answer = Result([bind("p", "a")])
+    answer = result("bind p a")
     script = Script(answer)
-    assert Recorder(script).step([pod("p")], 5.0) is answer
+    assert Recorder(script).step(deltas("pod p"), 5.0) is answer
     assert script.seen == [(1, 5.0)]
 
 
 def test_use_is_averaged_over_time_and_peaks_are_kept() -> None:
-    recorder = recorded(
-        (0.0, [*NODES, group("job-x", "q"), pod("x", H200, 4), pod("y", H200, 2)], Result([bind("x", "a")])),
-        (10.0, [], Result([bind("y", "a")])),
-        (15.0, [pod("x", H200, 4, on="a", phase="Succeeded")], Result()),
-        (20.0, [ObjectGone("Pod", "default", "y", "uid-y")], Result()),
-        (40.0, [], Result()),
+    timeline = timeline_of(
+        recorded(f"""
+            0 {NODES}; group job-x queue=q; {X4}; pod y gpu=2 card={H200} -> bind x a
+            10 -> bind y a
+            15 {X4} nodeName=a status={{phase: Succeeded}}
+            20 gone Pod y
+            40"""),
+        buckets=4,
     )
-    timeline = timeline_of(recorder, buckets=4)
     assert timeline.buckets == [
         TimeBucket(0.0, 10.0, {H200: 4.0}, {H200: 4}),
         TimeBucket(10.0, 20.0, {H200: 4.0}, {H200: 6}),
@@ -136,91 +135,81 @@ def test_use_is_averaged_over_time_and_peaks_are_kept() -> None:
 
 
 def test_cards_of_all_types_have_a_peak_together() -> None:
-    recorder = recorded(
-        (0.0, [*NODES, pod("x", H200, 4), pod("y", H100, 2)], Result([bind("x", "a")])),
-        (10.0, [pod("x", H200, 4, on="a", phase="Succeeded")], Result([bind("y", "b")])),
-        (20.0, [], Result()),
-    )
-    assert timeline_of(recorder, buckets=1).total == [(3.0, 4)]
+    run = recorded(f"""
+        0 {NODES}; {X4}; pod y gpu=2 card={H100} -> bind x a
+        10 {X4} nodeName=a status={{phase: Succeeded}} -> bind y b
+        20""")
+    assert timeline_of(run, buckets=1).total == [(3.0, 4)]
 
 
 def test_a_shared_card_is_in_use_while_a_pod_has_a_share_of_it() -> None:
-    registered = "A,10,100,L40S,true,hami-core:B,10,100,L40S,true,hami-core:"
-
-    def shared(text: str) -> ObjectChanged:
-        notes = {"volcano.sh/node-vgpu-register": text}
-        return ObjectChanged(NodeObject(ObjectMeta(name="s", annotations=notes)))
+    def node(text: str) -> str:
+        return f"node s annotations={{volcano.sh/node-vgpu-register: '{text}'}}"
 
     def taken(name: str, devices: str) -> Bind:
         return Bind("default", name, f"uid-{name}", "s", {"volcano.sh/vgpu-ids-new": devices})
 
     first: list[Intent] = [taken("x", "A,NVIDIA,10,0:;A,NVIDIA,10,0:"), taken("y", "A,NVIDIA,10,0:B,NVIDIA,10,0:")]
-    recorder = recorded(
-        (0.0, [shared(registered), pod("x"), pod("y"), pod("z")], Result(first)),
-        (10.0, [pod("y", on="s", phase="Succeeded")], Result([taken("z", "none,NVIDIA,1,0:")])),
-        (20.0, [ObjectGone("Pod", "default", "x", "uid-x"), shared(registered[:29])], Result()),
-        (30.0, [], Result()),
-    )
+    registered = "A,10,100,L40S,true,hami-core:B,10,100,L40S,true,hami-core:"
+    recorder = Recorder(Script(Result(first), Result([taken("z", "none,NVIDIA,1,0:")])))
+    recorder.step(deltas(f"{node(registered)}; pod x; pod y; pod z"), 0.0)
+    recorder.step(deltas("pod y nodeName=s status={phase: Succeeded}"), 10.0)
+    recorder.step(deltas(f"gone Pod x; {node(registered[:29])}"), 20.0)
+    recorder.step([], 30.0)
     assert recorder.use == {"L40S": [(0.0, 2), (10.0, 1), (20.0, 0)]}
     assert timeline_of(recorder).cards == {"L40S": 1}
 
 
-@pytest.mark.parametrize(
-    ("assigned", "to", "expected"),
-    [
-        pytest.param(H100, "b", {H100: [(1.0, 2)]}, id="the card that the binding names"),
-        pytest.param("", "b", {H100: [(1.0, 2)]}, id="else the first that the node offers"),
-        pytest.param("", "gone", {}, id="an unknown node offers nothing"),
-    ],
-)
-def test_a_choice_of_cards_counts_for_the_one_taken(
-    assigned: str, to: str, expected: dict[str, list[tuple[float, int]]]
-) -> None:
-    result = Result([bind("x", to, assigned)])
-    recorder = recorded((1.0, [*NODES, pod("x", f"{H200}|{H100}", 2)], result))
-    assert recorder.use == expected
+#: A run, and the changes of the cards in use as (time, cards).
+USE = {
+    "of a choice the card that the binding names counts": (
+        f"1 {NODES}; pod x gpu=2 card={H200}|{H100} -> bind x b {H100}", {H100: [(1.0, 2)]}),
+    "else the first of a choice that the node offers": (
+        f"1 {NODES}; pod x gpu=2 card={H200}|{H100} -> bind x b", {H100: [(1.0, 2)]}),
+    "an unknown node offers nothing": (f"1 {NODES}; pod x gpu=2 card={H200}|{H100} -> bind x gone", {}),
+    "pods that run from the start hold cards": (f"0 {NODES}; {X4} nodeName=a status={{phase: Running}}",
+                                                {H200: [(0.0, 4)]}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("run, expected", USE.values(), ids=USE)
+def test_the_use_of_cards_follows_bindings_and_nodes(run: str, expected: dict[str, Any]) -> None:
+    assert recorded(run).use == expected
 
 
 def test_a_failed_binding_returns_the_cards_and_the_wait_continues() -> None:
-    recorder = recorded(
-        (0.0, [*NODES, group("job-x", "q"), pod("x", H200)], Result([bind("x", "a")])),
-        (1.0, [BindFailed("default", "x", "uid-x", "gone")], Result()),
-        (9.0, [], Result([bind("x", "a")])),
-        (10.0, [pod("x", H200, on="a", phase="Running")], Result()),
-    )
-    assert recorder.use[H200] == [(0.0, 1), (1.0, 0), (9.0, 1)]
+    run = f"0 {NODES}; group job-x queue=q; {X4} -> bind x a\n1\n9 -> bind x a\n10 {X4} nodeName=a"
+    recorder = recorded(run, (1, BindFailed("default", "x", "uid-x", "gone")))
+    assert recorder.use[H200] == [(0.0, 4), (1.0, 0), (9.0, 4)]
     assert timeline_of(recorder).waits[0].longest == 9.0
 
 
-def test_pods_that_run_from_the_start_hold_cards_without_having_waited() -> None:
-    recorder = recorded((0.0, [*NODES, group("job-x", "q"), pod("x", H200, 3, on="a", phase="Running")], Result()))
-    assert recorder.use == {H200: [(0.0, 3)]}
-    assert timeline_of(recorder).waits[0].longest == 0.0
+#: A run, and queue, pods, those that wait at its end, mean and longest wait.
+WAITS = {
+    "pods that run from the start did not wait": (
+        f"0 {NODES}; group job-x queue=q; {X4} nodeName=a status={{phase: Running}}", [("q", 1, 0, 0.0, 0.0)]),
+    "several queues have a row together": (
+        f"""0 {NODES}; group job-x queue=a; group job-y queue=b; pod x; pod y -> bind x a
+            4 -> bind y a
+            10""", [("a", 1, 0, 0.0, 0.0), ("b", 1, 0, 4.0, 4.0), ("", 2, 0, 2.0, 4.0)]),
+    "a pod that is deleted while it waits is no measured wait": ("0 group job-x queue=q; pod x\n5 gone Pod x", []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("run, expected", WAITS.values(), ids=WAITS)
+def test_waits_are_counted_per_queue(run: str, expected: list[Any]) -> None:
+    found = timeline_of(recorded(run)).waits
+    assert [(wait.queue, wait.pods, wait.pending, wait.mean, wait.longest) for wait in found] == expected
 
 
 def test_waits_are_summed_up_per_queue() -> None:
-    deltas: list[Delta] = [*NODES, *(group(f"job-{name}", "q") for name in "xyz"), *(pod(name) for name in "xyz")]
-    recorder = recorded(
-        (0.0, deltas, Result([bind("x", "a")])), (4.0, [], Result([bind("y", "a")])), (10.0, [], Result())
-    )
-    assert timeline_of(recorder).waits == [QueueWaits("q", 3, 1, 14 / 3, 4.0, 10.0, 10.0, 10.0, "default/z")]
-
-
-def test_several_queues_have_a_row_together() -> None:
-    deltas: list[Delta] = [*NODES, group("job-x", "a"), group("job-y", "b"), pod("x"), pod("y")]
-    recorder = recorded(
-        (0.0, deltas, Result([bind("x", "a")])), (4.0, [], Result([bind("y", "a")])), (10.0, [], Result())
-    )
-    assert [(wait.queue, wait.pods, wait.mean) for wait in timeline_of(recorder).waits] == [
-        ("a", 1, 0.0),
-        ("b", 1, 4.0),
-        ("", 2, 2.0),
-    ]
+    groups = "; ".join(f"group job-{name} queue=q; pod {name}" for name in "xyz")
+    run = f"0 {NODES}; {groups} -> bind x a\n4 -> bind y a\n10"
+    assert timeline_of(recorded(run)).waits == [QueueWaits("q", 3, 1, 14 / 3, 4.0, 10.0, 10.0, 10.0, "default/z")]
 
 
 def test_waits_last_until_the_end_of_the_run() -> None:
-    deltas: list[Delta] = [*NODES, group("job-x", "q"), pod("x")]
-    recorder = recorded((0.0, deltas, Result()), (4.0, [], Result()))
+    recorder = recorded(f"0 {NODES}; group job-x queue=q; pod x\n4")
     recorder.finish(600.0)
     summary = timeline_of(recorder)
     assert (summary.seconds, summary.waits[0].longest) == (600.0, 600.0)
@@ -228,95 +217,69 @@ def test_waits_last_until_the_end_of_the_run() -> None:
     assert timeline_of(recorder).seconds == 600.0
 
 
-def test_a_pod_deleted_while_it_waited_is_no_measured_wait() -> None:
-    recorder = recorded(
-        (0.0, [group("job-x", "q"), pod("x")], Result()), (5.0, [ObjectGone("Pod", "default", "x")], Result())
-    )
-    assert timeline_of(recorder).waits == []
-
-
 def test_a_quota_blocks_a_job_from_the_refusal_to_the_placement() -> None:
-    deltas: list[Delta] = [*NODES, *(group(f"job-{name}", "q") for name in "xyz"), *(pod(name, H200) for name in "xyz")]
-    refusals = Report([refuse("x", H200, 2000), refuse("y", H200, 2000, "Pod"), refuse("z", H100, 0)])
-    recorder = recorded(
-        (0.0, deltas, Result()),
-        (1.0, [], Result([], refusals)),
-        (2.0, [], Result([], Report([refuse("y", H200, 3000, "Pod")]))),
-        (6.0, [], Result([bind("y", "a")])),
-        (11.0, [ObjectGone("Pod", "default", "z", "uid-z")], Result()),
-        (21.0, [], Result()),
-    )
-    assert timeline_of(recorder).quota_waits == [
+    groups = "; ".join(f"group job-{name} queue=q; pod {name} gpu=1 card={H200}" for name in "xyz")
+    run = recorded(f"""
+        0 {NODES}; {groups}
+        1 -> refuse job-x {H200} 2000;refuse pod/y {H200} 2000;refuse job-z {H100} 0
+        2 -> refuse pod/y {H200} 3000
+        6 -> bind y a
+        11 gone Pod z
+        21""")
+    assert timeline_of(run).quota_waits == [
         QuotaWaits("q", H200, 3000, 2, 1, 25.0, 20.0, "default/x"),
         QuotaWaits("q", H100, 0, 1, 0, 10.0, 10.0, "default/job-z"),
     ]
 
 
 def test_a_service_is_named_by_the_common_prefix_of_its_pods() -> None:
-    pods = [pod(f"chat-5d-{name}", H200) for name in "ab"]
+    pods = deltas("pod chat-5d-a; pod chat-5d-b")
     for change in pods:
-        change.object.metadata.annotations["scheduling.k8s.io/group-name"] = "podgroup-7"  # type: ignore[index]
-    refusals = [(ObjectRef("PodGroup", "default", "podgroup-7"), refuse("x", H200, 2000)[1])]
-    recorder = recorded((0.0, [*NODES, *pods], Result([], Report(refusals))), (5.0, [], Result()))
-    assert [hold.longest_job for hold in timeline_of(recorder).quota_waits] == ["default/chat-5d-*"]
+        change.object.metadata.annotations["scheduling.k8s.io/group-name"] = "podgroup-7"  # type: ignore[union-attr,index]
+    run = recorded(f"0 -> refuse podgroup-7 {H200} 2000\n5", *((0, pod) for pod in pods))
+    assert [hold.longest_job for hold in timeline_of(run).quota_waits] == ["default/chat-5d-*"]
 
 
 def test_totals_follow_the_nodes() -> None:
-    recorder = recorded((0.0, [*NODES], Result()), (1.0, [node("a", H200, 6), ObjectGone("Node", "", "b")], Result()))
-    assert timeline_of(recorder).cards == {H200: 6}
+    assert timeline_of(recorded(f"0 {NODES}\n1 node a 6*{H200}; gone Node b")).cards == {H200: 6}
 
 
 def test_cards_are_summed_up_by_service_type_in_card_hours_and_over_time() -> None:
     """A pod counts for its service type until it is deleted: a terminating pod still has its cards."""
-    recorder = recorded(
-        (
-            0.0,
-            [
-                *NODES,
-                pod("t", H200, 4, on="a", phase="Running"),
-                group("job-t", "train", "training"),
-                group("job-i", "serve", "inference"),
-                group("job-u", "serve", "batch"),
-                *(pod("i", H200, 2), pod("u", H100, 1)),
-            ],
-            Result([bind("u", "b")]),
-        ),
-        (1800.0, [], Result([evict("t", "reclaim: more")])),
-        (3600.0, [ObjectGone("Pod", "default", "t", "uid-t")], Result([bind("i", "a")])),
-        (7200.0, [], Result()),
+    kinds = {"t": ("train", "training"), "i": ("serve", "inference"), "u": ("serve", "batch")}
+    groups = "; ".join(
+        f"group job-{name} queue={queue} annotations=volcano.sh/service.type:{kind}"
+        for name, (queue, kind) in kinds.items()
     )
-    assert timeline_of(recorder, buckets=2).services == [
+    waiting = f"pod i gpu=2 card={H200}; pod u gpu=1 card={H100}"
+    run = recorded(f"""
+        0 {NODES}; pod t gpu=4 card={H200} nodeName=a; {groups}; {waiting} -> bind u b
+        1800 -> evict t a reclaim: more
+        3600 gone Pod t -> bind i a
+        7200""")
+    assert timeline_of(run, buckets=2).services == [
         ServiceUse("inference", H200, 2.0, [0.0, 2.0]),
         ServiceUse("training", H200, 4.0, [4.0, 0.0]),
         ServiceUse("", H100, 2.0, [1.0, 1.0]),
     ]
-
-
-def test_without_a_service_type_there_is_no_sum_by_type() -> None:
-    recorder = recorded((0.0, [*NODES, group("job-x", "q"), pod("x", H200, 3, on="a")], Result()), (9.0, [], Result()))
-    assert timeline_of(recorder).services == []
+    assert timeline_of(recorded(f"0 {NODES}; group job-x queue=q; {X4} nodeName=a\n9")).services == []
 
 
 def test_evictions_are_listed_with_their_cards_and_reason() -> None:
-    deltas: list[Delta] = [*NODES, group("job-x", "q"), pod("x", H200, 3, on="a", phase="Running"), pod("y", on="b")]
-    recorder = recorded(
-        (5.0, deltas, Result()),
-        (9.0, [], Result([evict("x", "reclaim: NVIDIA-H200: 3 for ns/r"), evict("y", "preempt", "b")])),
-    )
-    assert timeline_of(recorder).evictions == [
-        EvictionEntry(4.0, "default/x", "q", "a", H200, 3, "reclaim: NVIDIA-H200: 3 for ns/r"),
+    run = recorded(f"""
+        5 {NODES}; group job-x queue=q; {X4} nodeName=a status={{phase: Running}}; pod y nodeName=b
+        9 -> evict x a reclaim: {H200}: 3 for ns/r;evict y b preempt""")
+    assert timeline_of(run).evictions == [
+        EvictionEntry(4.0, "default/x", "q", "a", H200, 4, f"reclaim: {H200}: 3 for ns/r"),
         EvictionEntry(4.0, "default/y", "", "b", "", 0, "preempt"),
     ]
 
 
 def test_an_eviction_that_was_refused_did_not_happen() -> None:
-    deltas: list[Delta] = [*NODES, group("job-x", "q"), pod("x", H200, 3, on="a", phase="Running")]
-    recorder = recorded(
-        (0.0, deltas, Result([evict("x", "first")])),
-        (1.0, [EvictFailed("default", "x", "uid-x", "no"), EvictFailed("default", "x", "uid-x", "no")], Result()),
-        (2.0, [], Result([evict("x", "second")])),
-    )
-    assert [one.message for one in timeline_of(recorder).evictions] == ["second"]
+    first = f"0 {NODES}; group job-x queue=q; {X4} nodeName=a status={{phase: Running}} -> evict x a first"
+    refused = (1, EvictFailed("default", "x", "uid-x", "no"))
+    run = recorded(f"{first}\n1\n2 -> evict x a second", refused, refused)
+    assert [one.message for one in timeline_of(run).evictions] == ["second"]
 
 
 def test_an_empty_run_is_three_sentences() -> None:
