@@ -4,12 +4,16 @@ import importlib.util
 import re
 import string
 import subprocess
+from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from capcard_sched.cli.commands import app
+from capcard_sched.controllers.jobs.plugins.registry import PLUGINS
+from capcard_sched.daemon.controller_metrics import CONTROLLER_METRICS
+from capcard_sched.daemon.controller_options import NAMES, ControllerOptions
 from capcard_sched.framework.api.hooks import HOOKS, SWITCHES, UNUSED
 from capcard_sched.framework.conf.registry import Registry
 from capcard_sched.model import reasons
@@ -36,19 +40,11 @@ def tracked() -> list[Path]:
     return [path for path in paths if path.is_file() and not path.is_symlink()]
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        "diagnosis.schema.json",
-        "what-if.schema.json",
-        "flags.md",
-        "hooks.md",
-        "metrics.md",
-        "mutants.md",
-        "plugins.md",
-        "reasons.md",
-    ],
-)
+SCHEMAS = ["diagnosis.schema.json", "what-if.schema.json"]
+TABLES = ["flags.md", "hooks.md", "metrics.md", "mutants.md", "plugins.md", "reasons.md"]
+
+
+@pytest.mark.parametrize("page", [*SCHEMAS, *TABLES])
 def test_a_generated_page_is_current(page: str) -> None:
     assert (ROOT / "docs" / page).read_text() == generator().PAGES[page](), "run `make docs`"
 
@@ -68,29 +64,13 @@ def test_the_list_of_uncalled_hooks_is_current() -> None:
 
 
 def test_every_switch_is_spelled_as_existing_files_spell_it() -> None:
-    assert set(SWITCHES) == {
-        "enableJobOrder",
-        "enableHierarchy",
-        "enableJobReady",
-        "enableJobPipelined",
-        "enableTaskOrder",
-        "enablePreemptable",
-        "enableReclaimable",
-        "enablePreemptive",
-        "enableQueueOrder",
-        "EnabledClusterOrder",
-        "enablePredicate",
-        "enableBestNode",
-        "enableNodeOrder",
-        "enableTargetJob",
-        "enableReservedNodes",
-        "enableJobEnqueued",
-        "enabledVictim",
-        "enableJobStarving",
-        "enabledOverused",
-        "enabledAllocatable",
-        "enabledHyperNodeOrder",
-    }
+    enable = (
+        "JobOrder Hierarchy JobReady JobPipelined TaskOrder Preemptable Reclaimable Preemptive QueueOrder Predicate"
+    )
+    enable += " BestNode NodeOrder TargetJob ReservedNodes JobEnqueued JobStarving"
+    enabled = "Victim Overused Allocatable HyperNodeOrder"
+    expected = {f"enable{name}" for name in enable.split()} | {f"enabled{name}" for name in enabled.split()}
+    assert set(SWITCHES) == expected | {"EnabledClusterOrder"}
 
 
 @pytest.mark.parametrize(("name", "reason"), reasons.every().items(), ids=list(reasons.every()))
@@ -116,6 +96,14 @@ def test_every_plugin_and_action_has_a_section() -> None:
     registry = Registry.load()
     for name in (*registry.plugin_names(), *registry.action_names()):
         assert f"\n### {name}\n" in page
+
+
+def test_every_flag_metric_plugin_and_controller_is_on_the_page_of_the_controllers() -> None:
+    words = [f"--{item.name.replace('_', '-')}" for item in fields(ControllerOptions) if item.name != "ignored"]
+    words += [row.full_name for row in CONTROLLER_METRICS]
+    words += [*NAMES, *(plugin.name for plugin in PLUGINS)]
+    page = (ROOT / "docs" / "controllers.md").read_text()
+    assert [word for word in words if f"`{word}`" not in page] == []
 
 
 def test_every_verb_of_the_command_line_is_in_the_readme() -> None:
