@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.malformed.case import BOUND, Case, group, invalid, refused
-from tests.malformed.queue_cases import NO_INTEGER, NO_OBJECT, NOT_JSON, TOO_DEEP
+from tests.malformed.queue_cases import NO_INTEGER, NOT_JSON
 from tests.malformed.world import BAD_QUANTITIES, BIG, GPU, WarningEvent, World
 
 REQUEST = "volcano.sh/card.request"
@@ -46,16 +46,8 @@ def beyond(id: str, text: str, card: str, requested: int, limit: int) -> Case:
 
 REQUESTS = [
     *request("a word", "some", f"not JSON: Expecting value at line 1 column 1; {NOT_JSON}"),
-    *request("a list", "[1]", f"[...] {NO_OBJECT}"),
-    *request("negative", '{"A":-1}', f"<A>: -1 {NO_INTEGER}"),
-    *request("a fraction", '{"A":1.5}', f"<A>: 1.5 {NO_INTEGER}"),
-    *request("a huge exponent", '{"A":1e999999999}', f"<A>: 1e999999999 {NO_INTEGER}"),
     *request("a number in quotes", '{"A":"1"}', f'<A>: "1" {NO_INTEGER}'),
     *request("an empty alternative", '{"A||B":1}', "invalid card name <A||B>: empty alternative"),
-    *request("an empty card", '{"":1}', "<>: 1 has an empty card name"),
-    *request("a card twice", '{"A":1,"A":1}', "<A>: 1 is a duplicate key; name each card once"),
-    *request("alternatives twice", '{"A|B":1,"A | B":2}', "<A | B>: 2 is a duplicate key; name each card once"),
-    *request("deep objects", '{"A":' * 20_000, TOO_DEEP),
     *request("too long", "x" * 300_000, "longer than 262144 characters"),
     requested("empty", ""),
     requested("null", "null"),

@@ -107,31 +107,16 @@ class RandomCluster:
         if name not in self._nodes:
             self._nodes.append(name)
         labels = {"zone": self._any("x", "y"), "rack": self._any("r", "s", "t")}
-        taints = self._any(
-            (),
-            (),
-            (),
-            (),
-            (),
-            *[({"key": "only", "value": "few", "effect": self._any("NoSchedule", "PreferNoSchedule")},)],
-        )
-        common: dict[str, Any] = {
-            "cpu": str(one(6, 20)),
-            "memory": f"{one(16, 64)}Gi",
-            "labels": labels,
-            "taints": taints,
-        }
+        only = {"key": "only", "value": "few", "effect": self._any("NoSchedule", "PreferNoSchedule")}
+        taints = self._any((), (), (), (), (), (only,))
+        common: dict[str, Any] = {"cpu": str(one(6, 20)), "memory": f"{one(16, 64)}Gi", "labels": labels}
         if one(0, 4):
             self.h.gpu_node(
-                name,
-                card=self._any("A", "A", "A", "B", "B", "C"),
-                count=one(2, 6),
-                unschedulable=not one(0, 14),
-                pods=one(6, 20),
-                **common,
-            )
+                name, card=self._any("A", "A", "A", "B", "B", "C"), count=one(2, 6), taints=taints,
+                unschedulable=not one(0, 14), pods=one(6, 20), **common,
+            )  # fmt: skip
         else:
-            self.h.node(name, **common)
+            self.h.node(name, taints=taints, **common)
 
     def _hyper_nodes(self) -> None:
         self._random.shuffle(racks := list(self._nodes))
@@ -167,9 +152,8 @@ class RandomCluster:
             notes[keys.CARD_REQUEST] = f'{{"{card}": {count * minimum}}}'
         if not one(0, 4):
             notes[keys.EVICT_SCOPE] = "job"
-        topology = self._any(
-            None, None, None, None, None, {"mode": self._any("hard", "soft"), "highestTierAllowed": one(1, 2)}
-        )
+        leaf = {"mode": self._any("hard", "soft"), "highestTierAllowed": one(1, 2)}
+        topology = self._any(None, None, None, None, None, leaf)
         self.h.group(
             name, queue=queue, min_member=minimum, phase="Pending",
             annotations=notes, priority_class=priority, topology=topology,
@@ -185,10 +169,8 @@ class RandomCluster:
     def _pod_spec(self, name: str) -> dict[str, Any]:
         one = self._random.randint
         spec: dict[str, Any] = {"requests": {"cpu": str(one(1, 3)), "memory": f"{one(1, 6)}Gi"} if one(0, 11) else {}}
-        term = {
-            "labelSelector": {"matchLabels": {"job": name}},
-            "topologyKey": self._any("zone", "kubernetes.io/hostname"),
-        }
+        key = self._any("zone", "kubernetes.io/hostname")
+        term = {"labelSelector": {"matchLabels": {"job": name}}, "topologyKey": key}
         match one(0, 24):
             case 0:
                 spec["nodeSelector"] = {"zone": "x"}

@@ -11,7 +11,7 @@ from benchmarks.measure import NOW, build_core, encode, take_in
 from benchmarks.plain_scheduler import schedule
 from benchmarks.workloads import WORKLOADS, make
 from capcard_sched.framework.core import Core
-from capcard_sched.model.deltas import Delta, ObjectChanged
+from capcard_sched.model.deltas import ObjectChanged
 from capcard_sched.model.intents import Bind
 from capcard_sched.model.objects import NodeObject, PodGroupObject, PodObject, QueueObject
 
@@ -123,13 +123,9 @@ def _pod(group: str, member: int, template: dict[str, Any]) -> dict[str, Any]:
 
 def engine_on(documents: Documents) -> dict[str, str]:
     core = build_core()
-    nodes, queues, groups, pods = documents
-    deltas: list[Delta] = [ObjectChanged(msgspec.convert(node, NodeObject)) for node in nodes]
-    deltas += [ObjectChanged(msgspec.convert(queue, QueueObject)) for queue in queues]
-    deltas += [ObjectChanged(msgspec.convert(group, PodGroupObject)) for group in groups]
-    deltas += [ObjectChanged(msgspec.convert(pod, PodObject)) for pod in pods]
-    for delta in deltas:
-        core.apply(delta)
+    for objects, kind in zip(documents, (NodeObject, QueueObject, PodGroupObject, PodObject), strict=True):
+        for body in objects:
+            core.apply(ObjectChanged(msgspec.convert(body, kind)))
     return engine(core)
 
 

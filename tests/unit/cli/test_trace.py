@@ -24,24 +24,6 @@ def test_the_ending_of_the_output_decides_its_form(tmp_path: Path, capsys: pytes
     )
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        pytest.param({"pods": NODES}, "no column name", id="files swapped"),
-        pytest.param({"nodes": DATA / "none.csv"}, "No such file", id="missing file"),
-        pytest.param({"quota_share": 0.0}, "--quota-share: quota share 0.0", id="bad share"),
-        pytest.param({"output": DATA / "none" / "s.yaml"}, "No such file", id="output cannot be written"),
-    ],
-)
-def test_bad_input_ends_with_status_2_and_the_reason(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: dict[str, Path], message: str
-) -> None:
-    given = {"nodes": NODES, "pods": PODS, "output": tmp_path / "s.yaml", **arguments}
-    assert openb(**given) == 2  # type: ignore[arg-type]
-    assert message in capsys.readouterr().err
-    assert not (tmp_path / "s.yaml").exists()
-
-
 def test_a_trace_runs_and_shows_jobs_blocked_by_quota(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     scenario = str(tmp_path / "s.yaml")
     assert (

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from capcard_sched.model.timestamps import span
+from capcard_sched.model.annotations import NODE_VGPU_REGISTER, VGPU_IDS
 from capcard_sched.reports.overview import CardRow, EvictionRow, JobRow, Use, survey
 from capcard_sched.reports.progress import SimulationProgress
 from capcard_sched.reports.tables import print_overview
@@ -213,11 +213,6 @@ def test_an_empty_cluster_is_one_line() -> None:
     assert output.getvalue() == "After 0s: 0/0 jobs reached minAvailable; 0 pods pending.\n"
 
 
-@pytest.mark.parametrize("seconds, text", [(0, "0s"), (59.9, "59s"), (61, "1m1s"), (3600, "1h"), (90_000, "1d1h")])
-def test_spans_have_two_units_at_most(seconds: float, text: str) -> None:
-    assert span(seconds) == text
-
-
 @pytest.mark.parametrize(
     "resource, amount, text",
     [
@@ -257,3 +252,60 @@ def test_queues_show_cards_by_node_for_any_annotations_of_the_pods() -> None:
     ]
     rows = survey([NODE, queue(metadata=quota), group(), *pods], START, START).queues
     assert rows[0].uses[0] == Use("H200", "3", "4", 0.75)
+
+
+# --- shared cards ---------------------------------------------------------------------------------------------------
+
+CARDS = "A,10,1000,NVIDIA-NVIDIA L40S,true,hami-core:M,4,40536,NVIDIA-NVIDIA A100-SXM4-40GB,true,mig:"
+
+
+def shared_node(name: str, text: str) -> dict[str, Any]:
+    metadata = {"name": name, "annotations": {NODE_VGPU_REGISTER: text}}
+    return {"kind": "Node", "metadata": metadata, "status": {"allocatable": {"volcano.sh/vgpu-number": "14"}}}
+
+
+def sharing(name: str, devices: str, *, node: str | None = "n1", phase: str = "Running") -> dict[str, Any]:
+    return {
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default", "annotations": {VGPU_IDS: devices}},
+        "spec": {"nodeName": node} if node else {},
+        "status": {"phase": phase},
+    }
+
+
+def share_rows(*items: dict[str, Any]) -> list[tuple[str, int, int, int, int, list[str]]]:
+    return [
+        (row.node, row.gpu, row.shares, row.memory, row.cores, [tenant.pod for tenant in row.tenants])
+        for row in survey(items, 0, 0).shared_cards
+    ]
+
+
+def test_cards_have_the_shares_of_the_pods_on_them() -> None:
+    pods = [
+        sharing("one", "A,NVIDIA,100,10:;A,NVIDIA,200,0:"),
+        sharing("two", "A,NVIDIA,300,50:M[group2-3],NVIDIA,3000,0:"),
+        sharing("waits", "A,NVIDIA,400,0:", node=None, phase="Pending"),
+        sharing("done", "A,NVIDIA,400,0:", phase="Succeeded"),
+        sharing("elsewhere", "A,NVIDIA,400,0:", node="n2"),
+    ]
+
+    assert share_rows(shared_node("n1", CARDS), *pods) == [
+        ("n1", 0, 3, 600, 60, ["default/one", "default/two"]),
+        ("n1", 1, 1, 3000, 0, ["default/two"]),
+    ]
+
+
+def test_registrations_and_devices_that_cannot_be_read_show_nothing() -> None:
+    assert share_rows(shared_node("n1", "nothing"), sharing("one", "garbage,")) == []
+    assert share_rows(shared_node("n1", CARDS), sharing("one", "A,NVIDIA,x,y:"))[0][2] == 0
+
+
+def test_the_table_pictures_cards_and_tenants() -> None:
+    out = io.StringIO()
+    pods = [sharing("one", "A,NVIDIA,500,10:"), sharing("two", "A,NVIDIA,250,0:M[group2-3],NVIDIA,3000,0:")]
+
+    print_overview(survey([shared_node("n1", CARDS), *pods], 0, 0), Console(file=out, width=120))
+
+    words = " ".join(out.getvalue().split())
+    assert "n1 0 2/10 750/1000 10% ██████████▓▓▓▓▓░░░░░ one 500, two 250 1 1/4 3000/40536 0%" in words
+    assert "two 3000 [group2-3]" in out.getvalue()

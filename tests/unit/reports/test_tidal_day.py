@@ -87,13 +87,6 @@ def test_the_gang_runs_whole_or_not_at_all_and_returns_in_the_evening(
     assert not pods["tuning-worker-0"], "resumed, but no cards are free, and training reclaims none"
 
 
-@pytest.mark.parametrize("moment", ["8h1m", "12h"])
-def test_no_part_of_a_gang_runs_while_inference_has_the_cards(moment: str) -> None:
-    store = run(moment)[1].store
-    placed = [pod for pod in store.list(POD) if pod["spec"].get("nodeName")]
-    assert not [pod for pod in placed if pod["metadata"]["name"].startswith("pretrain")]
-
-
 def test_the_day_prints_as_tables(day: tuple[Timeline, SimulationOutcome]) -> None:
     console = Console(record=True, width=160)
     console.print(render(day[0]))

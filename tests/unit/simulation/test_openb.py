@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from capcard_sched.simulation.openb import Sharing, TraceScenario, cards_by_model, make_scenario
+from capcard_sched.simulation.openb import Sharing, TraceScenario, make_scenario
 from capcard_sched.simulation.openb_rows import TraceError, TraceNode, TracePod, read_nodes, read_pods
 
 DATA = Path(__file__).parents[2] / "data" / "openb"
@@ -185,20 +185,6 @@ def test_a_pod_that_ends_when_another_begins_does_not_raise_the_peak() -> None:
 def test_a_quota_share_must_be_a_number_above_zero(share: float) -> None:
     with pytest.raises(ValueError, match="is not a number above 0"):
         scenario(share)
-
-
-def test_cards_are_counted_per_model() -> None:
-    assert cards_by_model(read_nodes(NODES)) == {"G2": 8, "P100": 2, "T4": 8}
-
-
-def test_yaml_and_json_give_the_same_result() -> None:
-    as_yaml, as_json = io.BytesIO(), io.BytesIO()
-    scenario().write_yaml(as_yaml)
-    scenario().write_json(as_json)
-    documents = list(yaml.load_all(as_yaml.getvalue(), Loader=yaml.CSafeLoader))
-    assert documents == json.loads(as_json.getvalue())["items"]
-    assert documents[-1]["kind"] == "Scenario"
-    assert documents[-1]["spec"]["operations"] == scenario().operations
 
 
 def test_an_empty_trace_is_an_empty_scenario() -> None:

@@ -26,6 +26,8 @@ from capcard_sched.simulation.run import SimulationOptions, SimulationOutcome, s
 from capcard_sched.simulation.scenario import InputError
 from capcard_sched.simulation.scenario_reader import load_scenario
 from tests.objects import change_of
+from tests.scenarios.notation import manifests
+from tests.scenarios.test_scenarios import fits
 
 SECOND = 1_000_000
 NODE = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}, "status": {"allocatable": {"cpu": 4}}}
@@ -164,15 +166,8 @@ def test_a_restless_cluster_is_stopped_with_a_warning() -> None:
     assert "set the end of the run with --until" in outcome.warnings[0]
 
 
-def deployment(replicas: int, annotations: dict[str, str] | None = None) -> dict[str, Any]:
-    template = {"metadata": {"labels": {"app": "d"}, "annotations": annotations or {}}, "spec": pod()["spec"]}
-    spec = {"replicas": replicas, "selector": {"matchLabels": {"app": "d"}}, "template": template}
-    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}, "spec": spec}
-
-
 def test_a_deployment_whose_pods_end_again_and_again_is_stopped_with_a_warning() -> None:
-    churn = deployment(1, {"simulation.capcard-sched.io/duration": "1s"})
-    outcome = run(Scripted(bind_everything()), NODE, churn)
+    outcome = run(Scripted(bind_everything()), NODE, *manifests("deployment d*1 runs=1s"))
     assert "set the end of the run with --until" in outcome.warnings[0]
     live = [each for each in outcome.store.list("Pod") if each["status"]["phase"] != "Succeeded"]
     assert len(live) == 1
@@ -186,7 +181,7 @@ def test_a_run_of_many_replicas_is_not_taken_for_an_endless_one(monkeypatch: pyt
         waiting.extend(bind_everything()(deltas, now))
         return [waiting.pop()] if waiting else ()
 
-    outcome = run(Scripted(one_at_a_time), NODE, deployment(70))
+    outcome = run(Scripted(one_at_a_time), NODE, *manifests("deployment d*70"))
     assert outcome.warnings == ()
     assert outcome.sessions > 70
     assert all(each["spec"]["nodeName"] == "n1" for each in outcome.store.list("Pod"))
@@ -209,50 +204,45 @@ def test_deltas_hold_the_last_version_once() -> None:
     assert pods[0].metadata.annotations == {"scheduling.k8s.io/group-name": f"podgroup-{pods[0].metadata.uid}"}
 
 
-REFUSED = [
-    ("no such node", Bind("default", "a", "", "elsewhere"), 'nodes "elsewhere" not found'),
-    ("another pod by now", Bind("default", "a", "other-uid", "n1"), 'pods "a" not found'),
-    ("no such pod", Bind("default", "b", "", "n1"), 'pods "b" not found'),
-]
+BIND, EVICT = Bind("default", "a", "", "n1"), Evict("default", "a", "", "reclaim", "reclaim")
+#: Fields of the pod `a`, intents of one session, and the failure that comes back.
+REFUSED: dict[str, tuple[dict[str, Any], list[Intent], Delta]] = {
+    "no such node": ({}, [Bind("default", "a", "", "elsewhere")],
+                     BindFailed("default", "a", "", 'nodes "elsewhere" not found')),
+    "another pod by now": ({}, [Bind("default", "a", "other-uid", "n1")],
+                           BindFailed("default", "a", "other-uid", 'pods "a" not found')),
+    "no such pod": ({}, [Bind("default", "b", "", "n1")], BindFailed("default", "b", "", 'pods "b" not found')),
+    "a bound pod": ({}, [BIND, BIND], BindFailed("default", "a", "", "pod a is already assigned to node n1")),
+    "a leaving pod": ({"nodeName": "n1"}, [EVICT, BIND],
+                      BindFailed("default", "a", "", "pod a is being deleted, cannot be assigned to a host")),
+    "no pod to evict": ({}, [Evict("default", "x", "u", "preempt", "preempt")],
+                        EvictFailed("default", "x", "u", 'pods "x" not found')),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("intent, message", [pytest.param(*case[1:], id=case[0]) for case in REFUSED])
-def test_impossible_bindings_come_back_as_refusals(intent: Bind, message: str) -> None:
-    scheduler = once(intent)
-    run(scheduler, NODE, pod())
-    assert BindFailed("default", intent.name, intent.uid, message) in scheduler.steps[1][1]
-
-
-def test_a_bound_pod_cannot_be_bound_again_nor_a_leaving_one() -> None:
-    bind = Bind("default", "a", "", "n1")
-    scheduler = once(bind, bind)
-    run(scheduler, NODE, pod())
-    assert any("already assigned to node n1" in delta.message for delta in failures(scheduler))
-    scheduler = once(Evict("default", "a", "", "reclaim", "reclaim"), bind)
-    run(scheduler, NODE, pod(nodeName="n1"))
-    assert any("is being deleted" in delta.message for delta in failures(scheduler))
-
-
-def failures(scheduler: Scripted) -> list[BindFailed]:
-    return [delta for _, deltas in scheduler.steps for delta in deltas if isinstance(delta, BindFailed)]
+@pytest.mark.parametrize("spec, intents, failure", REFUSED.values(), ids=REFUSED)
+def test_impossible_intents_come_back_as_failures(spec: dict[str, Any], intents: list[Intent], failure: Delta) -> None:
+    scheduler = once(*intents)
+    run(scheduler, NODE, pod(**spec))
+    assert failure in [delta for _, deltas in scheduler.steps for delta in deltas]
 
 
 def test_an_evicted_pod_shows_the_reason_terminates_and_is_deleted() -> None:
-    evict = Evict("default", "a", "", "reclaim", "reclaim")
-    halfway = run(once(evict), NODE, pod(nodeName="n1"), until=10 * SECOND)
-    found = get(halfway, "Pod", "a")
-    conditions = {condition["type"]: condition for condition in found["status"]["conditions"]}
-    assert conditions["Ready"]["status"] == "False"
-    assert conditions["Ready"]["reason"] == "Evict"
-    assert conditions["Ready"]["message"] == "Pod is evicted, because of reclaim"
-    assert conditions["DisruptionTarget"]["reason"] == "PreemptionByScheduler"
-    assert conditions["DisruptionTarget"]["message"] == "volcano: preempting to accommodate a higher priority pod"
-    assert found["metadata"]["deletionTimestamp"] == "2026-01-01T00:00:30Z"
+    halfway = run(once(EVICT), NODE, pod(nodeName="n1"), until=10 * SECOND)
+    text = "Pod is evicted, because of reclaim"
+    target = {
+        "type": "DisruptionTarget",
+        "reason": "PreemptionByScheduler",
+        "message": "volcano: preempting to accommodate a higher priority pod",
+    }
+    ready = {"type": "Ready", "status": "False", "reason": "Evict", "message": text}
+    wanted = {"metadata": {"deletionTimestamp": "2026-01-01T00:00:30Z"}, "status": {"conditions": [ready, target]}}
+    assert fits(wanted, get(halfway, "Pod", "a"))
     assert [(one.at, one.pod, one.node, one.reason) for one in halfway.evictions] == [(0, "a", "n1", "reclaim")]
     events = {(event["involvedObject"]["kind"], event["message"]) for event in halfway.store.list("Event")}
-    assert events == {("Pod", "Pod is evicted, because of reclaim"), ("PodGroup", "reclaim")}
+    assert events == {("Pod", text), ("PodGroup", "reclaim")}
 
-    scheduler = once(evict)
+    scheduler = once(EVICT)
     assert list(run(scheduler, NODE, pod(nodeName="n1")).store.list("Pod")) == []
     assert [at for at, deltas in scheduler.steps for delta in deltas if change_of(delta) == "PodGone"] == [30]
 
@@ -263,55 +253,35 @@ def test_an_eviction_for_another_pod_emits_its_event_on_the_pod_and_not_on_its_g
     assert [event["involvedObject"]["kind"] for event in events if event["reason"] == "Evict"] == ["Pod"]
 
 
-def test_an_eviction_of_a_missing_pod_fails() -> None:
-    scheduler = once(Evict("default", "x", "u", "preempt", "preempt"))
-    run(scheduler)
-    assert EvictFailed("default", "x", "u", 'pods "x" not found') in scheduler.steps[1][1]
-
-
 def test_status_intents_are_written() -> None:
     condition = PodGroupCondition("Unschedulable", "True", "session-1", "2026-01-01T00:00:00Z", "Why", "text")
-    group = {
-        "apiVersion": "scheduling.volcano.sh/v1beta1",
-        "kind": "PodGroup",
-        "metadata": {"name": "g"},
-        "spec": {"minMember": 1},
-    }
     outcome = run(
         once(
             UpdatePodGroup("default", "g", "", "Inqueue", 1, 0, 2, (condition,)),
             UpdatePodGroup("default", "missing", "", "Inqueue", 1, 0, 2, ()),
+            UpdateQueueStatus("default", {"cpu": "2", "gpu": "1"}),
             UpdateQueueStatus("default", {"cpu": "2"}),
             AnnotateQueue("default", {"x": "1", "y": None}),
             UpdatePodCondition("default", "a", "", "Unschedulable", "no room", "n1"),
         ),
-        group,
+        *manifests("group g min=1"),
         pod(annotations={"scheduling.k8s.io/group-name": "g"}),
     )
+    written = {
+        "type": "Unschedulable",
+        "status": "True",
+        "transitionID": "session-1",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+        "reason": "Why",
+        "message": "text",
+    }
     status = get(outcome, "PodGroup", "g")["status"]
-    assert (status["phase"], status["running"], status["failed"], status.get("succeeded")) == ("Inqueue", 1, 2, None)
-    assert status["conditions"] == [
-        {
-            "type": "Unschedulable",
-            "status": "True",
-            "transitionID": "session-1",
-            "lastTransitionTime": "2026-01-01T00:00:00Z",
-            "reason": "Why",
-            "message": "text",
-        }
-    ]
+    assert fits({"phase": "Inqueue", "running": 1, "failed": 2, "succeeded": None}, status)
+    assert status["conditions"] == [written]
     queue = get(outcome, "Queue", "default")
-    assert queue["status"]["allocated"] == {"cpu": "2"}
+    assert queue["status"]["allocated"] == {"cpu": "2"}, "without resources that are no longer held"
     assert queue["metadata"]["annotations"] == {"x": "1"}
-    found = get(outcome, "Pod", "a")["status"]
-    assert found["nominatedNodeName"] == "n1"
-    assert found["conditions"][0]["message"] == "no room"
-
-
-def test_resources_that_are_no_longer_held_leave_the_queue_status() -> None:
-    updates = [UpdateQueueStatus("default", {"cpu": "2", "gpu": "1"}), UpdateQueueStatus("default", {"cpu": "0"})]
-    outcome = run(once(*updates))
-    assert get(outcome, "Queue", "default")["status"]["allocated"] == {"cpu": "0"}
+    assert fits({"nominatedNodeName": "n1", "conditions": [{"message": "no room"}]}, get(outcome, "Pod", "a")["status"])
 
 
 def test_equal_events_are_counted_and_different_ones_kept_apart() -> None:

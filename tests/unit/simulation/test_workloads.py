@@ -105,9 +105,8 @@ def test_a_pod_of_another_scheduler_gets_no_group() -> None:
 def test_pods_of_an_owner_we_do_not_run_share_a_group_named_after_it() -> None:
     bench = ClusterBench()
     owners = [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "ds", "uid": "u", "controller": True}]
-    bench.create(
-        "DaemonSet.apps/v1", "ds", metadata={"uid": "u", "namespace": "default", "annotations": {"volcano.sh/x": "1"}}
-    )
+    notes = {"volcano.sh/x": "1", "example.com/x": "y"}
+    bench.create("DaemonSet.apps/v1", "ds", metadata={"uid": "u", "namespace": "default", "annotations": notes})
     for name in "ab":
         bench.create("Pod", name, metadata={"ownerReferences": owners}, spec=POD_SPEC)
     assert bench.names("PodGroup") == ["podgroup-u"]

@@ -33,12 +33,7 @@ def test_a_well_formed_quota_is_not_mentioned(text: str) -> None:
 
 QUOTAS = [
     ("no JSON", "{H200: 1}", "error", "not JSON"),
-    ("no object", "[1]", "error", "is not a JSON object"),
     ("a fraction", '{"H200": 2.5}', "error", "<H200>: 2.5 is not a non-negative integer"),
-    ("a string", '{"H200": "2"}', "error", '<H200>: "2" is not'),
-    ("a boolean", '{"H200": true}', "error", "<H200>: true is not"),
-    ("null", '{"H200": null}', "error", "<H200>: null is not"),
-    ("negative", '{"H200": -1}', "error", "<H200>: -1 is not"),
     ("an empty name", '{" ": 1}', "error", "empty card name"),
     ("alternatives", '{"A|B": 1}', "error", "is set for alternatives"),
     ("a key twice", '{"A": 1, "A": 2}', "error", "duplicate key"),
