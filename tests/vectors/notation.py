@@ -11,7 +11,8 @@ that is indented continues the one before.
 * `2*NVIDIA-H200` on a pod: two cards, and the name of the card. On a gpu_node: a card and its count.
 * `cpu=2`, `memory=1Gi`, `gpu=2` on a pod: its requests; `+` and `-`: a switch on or off (`-reclaimable`).
 * `since=Ready:60`: conditions of a pod that are true, and since how many seconds after midnight. `claims=a,b`: the
-  claims that its volumes use. `port=80/UDP`: a port of its host. `on=n1,n2`: the nodes that a volume is bound to.
+  claims that its volumes use. `ebs=1,2`: volumes of AWS in the pod itself. `port=80/UDP`: a port of its host.
+  `on=n1,n2`: the nodes that a volume is bound to.
 * `whole p 6`: a Guaranteed pod of six CPUs (`whole p a:6,b:2`: of two containers) that may name a `policy`; `numa n
   free=0-3 pods=p`: the Numatopology of a node and the pods that it shows.
 * `object x kind=ResourceQuota spec={...}`: an object as the API server sends it. `usage n1 cpu=40`: a measured load.
@@ -306,6 +307,10 @@ def _claims(text: str) -> list[dict[str, Any]]:
     return [{"name": f"v{i}", "persistentVolumeClaim": {"claimName": name}} for i, name in enumerate(names(text))]
 
 
+def _ebs(text: str) -> list[dict[str, Any]]:
+    return [{"name": f"v{i}", "awsElasticBlockStore": {"volumeID": name}} for i, name in enumerate(names(text))]
+
+
 def _with_port(text: str) -> list[dict[str, Any]]:
     """`80/UDP/10.0.0.1`: a container with this port of its host; TCP of all addresses by default."""
     port, _, rest = text.partition("/")
@@ -318,6 +323,7 @@ def _with_port(text: str) -> list[dict[str, Any]]:
 SPELLED: Final[Mapping[tuple[str, str], tuple[str, Callable[[str], Any]]]] = {
     ("pod", "since"): ("conditions", _conditions),
     ("pod", "claims"): ("volumes", _claims),
+    ("pod", "ebs"): ("volumes", _ebs),
     ("pod", "port"): ("containers", _with_port),
     ("volume", "on"): ("affinity", lambda text: on_nodes(*names(text))),
 }
