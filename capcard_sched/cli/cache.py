@@ -24,7 +24,7 @@ from capcard_sched.cli.cache_client import DECLINED, ERROR, LENGTH, SEPARATOR, S
 from capcard_sched.cli.commands import app
 from capcard_sched.cli.exit_codes import usage_error
 from capcard_sched.cli.held_cluster import HeldCluster
-from capcard_sched.cli.live_cluster import DeclinedError, api_errors, connection_of, hold, read_lists
+from capcard_sched.cli.live_cluster import DeclinedError, connection_of, hold
 from capcard_sched.cli.main import complete, run
 from capcard_sched.cli.simulate import BadInputError, build_core, options_of
 from capcard_sched.cli.watch import run_followed
@@ -153,9 +153,7 @@ async def _serve(held: HeldCluster, listener: sockets.socket) -> None:
         loop.add_signal_handler(number, task.cancel)
     async with asyncio.TaskGroup() as group:
         group.create_task(CacheServer(held, listener).run())
-        with api_errors(held.connection):
-            read = await read_lists(held.connection, "", held.namespace, jobs=True, receiver=None)
-        await held.follow(read._replace(deltas=()))
+        await held.follow(await held.find_kinds())
 
 
 class CacheServer:

@@ -16,7 +16,7 @@ from capcard_sched.cli.live_cluster import LiveCluster, address_of, api_errors, 
 from capcard_sched.cli.simulate import BadInputError
 from capcard_sched.cli.watch import follow_objects
 from capcard_sched.controllers.objects import JOB
-from capcard_sched.insight.live_objects import JOBS
+from capcard_sched.insight.live_objects import JOBS, list_readable
 from capcard_sched.insight.object_view import DeltaObjects, for_core
 from capcard_sched.kube.instrumentation import Observer
 from capcard_sched.kube.kinds import KINDS
@@ -24,10 +24,11 @@ from capcard_sched.model.deltas import ObjectChanged, ObjectGone, ObjectUnreadab
 from capcard_sched.model.kinds import kind_of_object
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Coroutine, Iterable
 
     from capcard_sched.cli.live_cluster import ClusterRequest
     from capcard_sched.framework.core import Core
+    from capcard_sched.insight.live_objects import Readable
     from capcard_sched.kube.connection import Connection
     from capcard_sched.kube.informers import Informers
     from capcard_sched.kube.kinds import WatchedKind
@@ -60,10 +61,20 @@ class HeldCluster(Observer):
         #: Resource to the last event of its watch other than success, with its text.
         self._troubles: dict[str, tuple[str, str]] = {}
 
-    def follow(self, read: LiveCluster) -> Coroutine[Any, Any, None]:
+    async def find_kinds(self) -> Readable:
+        """What may be read, by a list of one object for each kind. Raises BadInputError."""
+        from capcard_sched.kube.client import Client
+
+        with api_errors(self.connection):
+            async with Client(self.connection) as client:
+                found = await list_readable(client, self.namespace, self, [JOBS], probe=True)
+        print_notes(self._unread((*KINDS, JOBS)), found.unreadable)
+        return found
+
+    def follow(self, found: Readable) -> Coroutine[Any, Any, None]:
         """What keeps the cluster current for ever: the kinds that are readable, and optional ones once they are."""
-        self.unreadable, self._readable = read.unreadable, frozenset(kind.resource for kind in read.kinds)
-        kinds = [replace(kind, required=True) for kind in read.kinds]
+        self.unreadable, self._readable = found.unreadable, frozenset(kind.resource for kind in found.kinds)
+        kinds = [replace(kind, required=True) for kind in found.kinds]
         kinds += [kind for kind in (*KINDS, JOBS) if not kind.required and kind.resource not in self._readable]
 
         def begin(informers: Informers) -> None:
@@ -139,15 +150,19 @@ class HeldCluster(Observer):
         for problem in self.informers.problems(left_out):
             print(f"warning: {problem}; skipped", file=sys.stderr)
         kinds = [kind for kind in self.informers.kinds if kind.name not in left_out]
-        unread: dict[str, list[str]] = {}
+        unreadable = tuple(one for one in self.unreadable if request.jobs or one.partition(" ")[0] != JOBS.resource)
+        print_notes(self._unread(kinds), unreadable)
+        deltas = SortedDeltas(self.kept, kinds)
+        return LiveCluster(connection, conf, deltas, unreadable, tuple(kinds), self.core, self.objects)
+
+    def _unread(self, kinds: Iterable[WatchedKind[Any]]) -> dict[str, list[str]]:
+        """Events of watches to the resources of optional kinds that are not read."""
+        found: dict[str, list[str]] = {}
         for kind in kinds:
             event = self._troubles.get(kind.resource, ("", ""))[0]
             if event in _UNREAD and kind.resource not in self._readable:
-                unread.setdefault(event, []).append(kind.resource)
-        unreadable = tuple(one for one in self.unreadable if request.jobs or one.partition(" ")[0] != JOBS.resource)
-        print_notes(unread, unreadable)
-        deltas = SortedDeltas(self.kept, kinds)
-        return LiveCluster(connection, conf, deltas, unreadable, tuple(kinds), self.core, self.objects)
+                found.setdefault(event, []).append(kind.resource)
+        return found
 
 
 class SortedDeltas(Sequence["Delta"]):

@@ -78,9 +78,7 @@ def read_cluster(request: ClusterRequest) -> LiveCluster:
     found: list[LiveCluster] = []  # not the result of the task: asyncio formats results as text
 
     async def read() -> None:
-        own = request.namespace or connection.namespace or "default"
-        jobs, receiver = request.jobs, request.receiver
-        found.append(await read_lists(connection, request.conf_name, own, jobs=jobs, receiver=receiver))
+        found.append(await _read_lists(connection, request))
 
     # uvloop decrypts a list in three quarters of the time.
     with api_errors(connection), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -168,10 +166,7 @@ def api_errors(connection: Connection) -> Iterator[None]:
         raise BadInputError(f"{connection.server}: {error}") from None
 
 
-async def read_lists(
-    connection: Connection, conf_name: str, namespace: str, *, jobs: bool, receiver: Receiver | None
-) -> LiveCluster:
-    """As `read_cluster`. Raises ApiError, MissingKindError and Unreachable, too."""
+async def _read_lists(connection: Connection, request: ClusterRequest) -> LiveCluster:
     import asyncio
 
     from capcard_sched.insight.live_objects import JOBS, list_readable
@@ -194,10 +189,11 @@ async def read_lists(
 
         async def begin() -> Callable[[Sequence[Delta]], None] | None:
             nonlocal conf
-            conf = await installed_conf(client, conf_name) if conf_name else None
-            return None if receiver is None else await asyncio.to_thread(receiver, conf)
+            conf = await installed_conf(client, request.conf_name) if request.conf_name else None
+            return None if request.receiver is None else await asyncio.to_thread(request.receiver, conf)
 
-        found = await list_readable(client, namespace, Notes(), [JOBS] if jobs else (), begin)
+        namespace = request.namespace or connection.namespace or "default"
+        found = await list_readable(client, namespace, Notes(), [JOBS] if request.jobs else (), begin)
     print_notes(unread, found.unreadable)
     return LiveCluster(connection, conf, found.deltas, found.unreadable, found.kinds)
 

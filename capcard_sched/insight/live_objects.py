@@ -153,19 +153,22 @@ async def list_readable(
     observer: Observer,
     more: Iterable[WatchedKind[Any]] = (),
     begin: Callable[[], Awaitable[Callable[[Sequence[Delta]], None] | None]] | None = None,
+    *,
+    probe: bool = False,
 ) -> Readable:
     """Every object of the kinds that the scheduler watches, and of `more`, as far as it is readable.
 
     Pods, PodGroups and Jobs that are not readable in all namespaces are listed in `namespace`; "" for none. `begin` is
-    called once the first lists are requested; its result, if any, takes in the deltas of `KINDS` by page.
-    Raises ApiError when no namespace is readable, MissingKindError, and Unreachable.
+    called once the first lists are requested; its result, if any, takes in the deltas of `KINDS` by page. `probe`: one
+    object of each kind at most, to find the kinds. Raises ApiError when no namespace is readable, MissingKindError, and
+    Unreachable.
     """
     found: list[Delta] = []
     unreadable: list[str] = []
     readable: list[WatchedKind[Any]] = []
     refusal: ApiError | None = None
     kinds = (*KINDS, *more)
-    async with ReadAhead(client, kinds) as lists:
+    async with ReadAhead(client, kinds, probe=probe) as lists:
         take = None if begin is None else await begin()
 
         def keep(deltas: Sequence[Delta]) -> None:

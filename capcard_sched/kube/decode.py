@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeAlias, TypeVar
 
 import msgspec
@@ -293,8 +294,9 @@ class ReadAhead:
     The last kind is requested first: with the pods, which are last in `KINDS`, it has the most pages.
     """
 
-    def __init__(self, client: Client, kinds: Sequence[WatchedKind[Any]]) -> None:
-        self._client = client
+    def __init__(self, client: Client, kinds: Sequence[WatchedKind[Any]], *, probe: bool = False) -> None:
+        """`probe`: read one object of each kind at most, as a test of rights."""
+        self._client, self._probe = client, probe
         self._lists: list[tuple[WatchedKind[Any], asyncio.Queue[ListPage[Any] | Exception | None]]] = [
             (kind, asyncio.Queue()) for kind in kinds
         ]
@@ -326,10 +328,14 @@ class ReadAhead:
     ) -> None:
         while waiting:
             kind, queue = waiting.pop()
-            found = pages(self._client, kind.path, KindDecoder(kind), field_selector=kind.field_selector)
+            size = 1 if self._probe else PAGE
+            found = pages(self._client, kind.path, KindDecoder(kind), size=size, field_selector=kind.field_selector)
             try:
-                async for page in found:
-                    queue.put_nowait(page)
+                async with aclosing(found):
+                    async for page in found:
+                        queue.put_nowait(page)
+                        if self._probe:
+                            break
                 queue.put_nowait(None)
             except ApiError as error:
                 queue.put_nowait(error)

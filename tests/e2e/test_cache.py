@@ -15,8 +15,14 @@ import pytest
 import pytest_asyncio
 
 from capcard_sched.cli.cluster_source import INSTALLED_CONF
+from capcard_sched.insight.live_objects import list_readable
+from capcard_sched.insight.object_view import _kind_of
+from capcard_sched.kube.client import Client
+from capcard_sched.kube.connection import load_connection
+from capcard_sched.kube.instrumentation import Observer
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
+from tests.controlplane.manifests import node
 from tests.e2e.asking import A10, NO_CONF, Answer, allow, set_the_scene
 
 #: The program with a clock that stands: ages are the same in two answers.
@@ -114,6 +120,15 @@ LISTS = [
 
 
 @pytest.mark.asyncio
+async def test_one_object_of_each_kind_shows_what_is_readable(cluster: Cluster, control_plane: ControlPlane) -> None:
+    await cluster.create_all([node("n1"), node("n2"), node("n3")])
+    async with Client(load_connection(str(control_plane.kubeconfig_for("scheduler-b")))) as client:
+        whole, probed = [await list_readable(client, "", Observer(), probe=probe) for probe in (False, True)]
+    assert (probed.kinds, probed.unreadable) == (whole.kinds, whole.unreadable)
+    nodes = [[delta for delta in found.deltas if _kind_of(delta) == "Node"] for found in (whole, probed)]
+    assert [len(found) for found in nodes] == [3, 1]
+
+
 @pytest.mark.parametrize("lines", [ANSWERS, LISTS], ids=["answers", "lists"])
 async def test_the_texts_are_those_without_the_cache(shell: Shell, lines: list[str]) -> None:
     for line in lines:
