@@ -2,105 +2,94 @@
 
 from __future__ import annotations
 
+import pytest
+
 from capcard_sched.daemon.observability.health import LIST_SECONDS, Health
 from tests.clock import Clock
 
+_NOT_YET = {"lists-applied": "the lists are not applied yet"}
+_READY = {"lists-applied": ""}
 
-def make(period: float = 1.0) -> tuple[Health, Clock]:
+
+@pytest.mark.parametrize(
+    "story",
+    [
+        pytest.param("applied, wait 1e6: alive, ok", id="a standby is not slow however long nothing happens"),
+        pytest.param(
+            "leads, wait 1e6: alive, applied, wait 1e6: alive, dies: dead",
+            id="only the end of the scheduler thread is a death, not long lists and not long sessions",
+        ),
+        pytest.param(
+            "applied, leads, wait 30: ok, wait 0.5: slow, cycle: ok", id="a leader is slow after half a minute"
+        ),
+        pytest.param(
+            "applied, wait 1e6, leads: ok, wait 31, leads: slow, stands by: ok",
+            id="a new leader has the whole time for its first cycle, a repeated report is no new term",
+        ),
+        pytest.param(
+            f"applied, leads, wait 20, outdated, wait {LIST_SECONDS}: ok, wait 1: initial lists, applied: ok",
+            id="a leader that lists again has more time",
+        ),
+        pytest.param(
+            "start: not ready, leads: not ready, stands by, applied: ready, outdated: not ready",
+            id="ready means that the lists are applied, not that one leads",
+        ),
+        pytest.param(
+            "leads, stands by: not ready, applied, leads, outdated, stands by: ready",
+            id="losing the lease during a relist leaves readiness unchanged",
+        ),
+    ],
+)
+def test_health_follows_what_happens(story: str) -> None:
     clock = Clock()
-    return Health(period, clock), clock
+    health = Health(1.0, clock)
+    for step in story.split(", "):
+        what, _, expected = step.partition(": ")
+        match what.split():
+            case ["applied"]:
+                health.lists_applied()
+            case ["outdated"]:
+                health.lists_outdated()
+            case ["leads"]:
+                health.leads(leading=True)
+            case ["stands", "by"]:
+                health.leads(leading=False)
+            case ["cycle"]:
+                health.cycle_done()
+            case ["dies"]:
+                health.alive = lambda: False
+            case ["wait", seconds]:
+                clock.now += float(seconds)
+        match expected:
+            case "ok":
+                assert health.slow_cycle() == "", step
+            case "slow":
+                assert "no scheduling cycle completed" in health.slow_cycle(), step
+            case "initial lists":
+                assert "initial lists" in health.slow_cycle(), step
+            case "alive" | "dead":
+                assert health.liveness_error() == ("" if expected == "alive" else "the scheduler thread is dead"), step
+            case "ready" | "not ready":
+                assert health.readiness() == (_READY if expected == "ready" else _NOT_YET), step
 
 
-def test_a_standby_is_alive_and_not_slow_however_long_nothing_happens() -> None:
-    health, clock = make()
-    health.lists_applied()
-    clock.now += 1e6
-    assert (health.liveness_error(), health.slow_cycle(), health.cycle_age()) == ("", "", 0.0)
-
-
-def test_liveness_fails_only_when_the_scheduler_thread_has_ended() -> None:
-    health, clock = make()
-    health.leads(leading=True)
-    clock.now += 1e6
-    assert health.liveness_error() == "", "the initial lists take long"
-    health.lists_applied()
-    clock.now += 1e6
-    assert health.liveness_error() == "", "a session takes long"
-    health.alive = lambda: False
-    assert health.liveness_error() == "the scheduler thread is dead"
-
-
-def test_a_leader_whose_cycles_stop_is_slow_after_ten_periods_or_half_a_minute() -> None:
-    for period, limit in ((0.1, 30.0), (1.0, 30.0), (6.0, 60.0)):
-        health, clock = make(period)
-        health.lists_applied()
-        health.leads(leading=True)
-        clock.now += limit
-        assert health.slow_cycle() == ""
-        assert health.cycle_age() == limit
-        clock.now += 0.5
-        assert "no scheduling cycle completed" in health.slow_cycle()
-        assert f"limit {limit:.0f} s" in health.slow_cycle()
-        health.cycle_done()
-        assert health.slow_cycle() == ""
-
-
-def test_a_new_leader_has_the_whole_time_for_its_first_cycle() -> None:
-    health, clock = make()
-    health.lists_applied()
-    clock.now += 1e6
-    health.leads(leading=True)
-    assert health.slow_cycle() == ""
-    clock.now += 31
-    health.leads(leading=True)  # repeated: no new term
-    assert health.slow_cycle()
-    health.leads(leading=False)
-    assert health.slow_cycle() == ""
-
-
-def test_a_leader_that_lists_again_has_more_time() -> None:
-    health, clock = make()
+@pytest.mark.parametrize(("period", "limit"), [(0.1, 30.0), (1.0, 30.0), (6.0, 60.0)])
+def test_the_limit_of_a_cycle_is_ten_periods_or_half_a_minute(period: float, limit: float) -> None:
+    clock = Clock()
+    health = Health(period, clock)
+    assert health.cycle_age() == 0.0
     health.lists_applied()
     health.leads(leading=True)
-    clock.now += 20
-    health.lists_outdated()
-    clock.now += LIST_SECONDS
-    assert health.slow_cycle() == ""
-    clock.now += 1
-    assert "initial lists" in health.slow_cycle()
-    health.lists_applied()
-    assert health.slow_cycle() == ""
-
-
-def test_ready_means_that_the_lists_are_applied_not_that_one_leads() -> None:
-    health, _ = make()
-    not_yet = {"lists-applied": "the lists are not applied yet"}
-    assert health.readiness() == not_yet
-    health.leads(leading=True)
-    assert health.readiness() == not_yet
-    health.leads(leading=False)
-    health.lists_applied()
-    assert health.readiness() == {"lists-applied": ""}
-    health.lists_outdated()
-    assert health.readiness() == not_yet
-
-
-def test_losing_the_lease_during_a_relist_leaves_readiness_unchanged() -> None:
-    health, _ = make()
-    health.leads(leading=True)
-    health.leads(leading=False)
-    assert not health.synced, "it never listed anything"
-    health.lists_applied()
-    health.leads(leading=True)
-    health.lists_outdated()
-    health.leads(leading=False)
-    assert health.readiness() == {"lists-applied": ""}
+    clock.now += limit
+    assert (health.slow_cycle(), health.cycle_age()) == ("", limit)
+    clock.now += 0.5
+    assert f"limit {limit:.0f} s" in health.slow_cycle()
 
 
 def test_readiness_names_every_missing_condition() -> None:
-    health, _ = make()
+    health = Health(1.0, Clock())
     lists = {"list/nodes": "", "list/pods": "forbidden"}
     health.steps = lambda: lists
-    assert health.readiness() == {**lists, "lists-applied": "the lists are not applied yet"}
+    assert health.readiness() == {**lists, **_NOT_YET}
     health.lists_applied()
-    assert health.readiness() == {"list/nodes": "", "list/pods": "", "lists-applied": ""}, "a watch that broke later"
+    assert health.readiness() == {"list/nodes": "", "list/pods": "", **_READY}, "a watch that broke later"

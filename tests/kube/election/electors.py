@@ -7,7 +7,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from capcard_sched.kube.client import Client
@@ -52,11 +51,9 @@ class Elector:
         self.task = asyncio.create_task(self.election.run())
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.kill()
-        await self.client.__aexit__(kind, error, None)
+        await self.client.__aexit__(None, None, None)
 
     @property
     def leads(self) -> bool:

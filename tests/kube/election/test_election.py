@@ -7,7 +7,6 @@ import os
 import random
 import signal
 import time
-from collections import Counter
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,11 +15,11 @@ from typing import Any
 import pytest
 
 from capcard_sched.kube.election import ElectionEvent
-from capcard_sched.kube.instrumentation import Observer
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.proxy import Proxy
 from tests.kube.election.electors import LEASE, Elector, Watchman, leader, standby, until
+from tests.kube.read.mirror import Ears
 
 RULES = [
     {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]},
@@ -100,21 +99,14 @@ async def test_the_first_replica_creates_the_lease_and_leads(cluster: Cluster, k
 async def test_a_leader_renews_every_retry_period_with_one_request_past_the_client_side_limit(
     cluster: Cluster, kubeconfig: Path
 ) -> None:
-    class Counting(Observer):
-        def __init__(self) -> None:
-            self.counts: Counter[str] = Counter()
-
-        def request(self, verb: str, resource: str, code: int, seconds: float) -> None:
-            self.counts[verb] += 1
-
-    seen = Counting()
+    seen = Ears()
     async with leader(kubeconfig, cluster.namespace, observer=seen, qps=0.01) as one:
         before = await spec(cluster)
-        seen.counts.clear()
+        seen.requests.clear()
         await asyncio.sleep(3.2)
         assert one.changes == [True]
-        assert 4 <= seen.counts["update"] <= 7
-        assert set(seen.counts) == {"update"}
+        assert 4 <= len(seen.requests) <= 7
+        assert {verb for verb, *_ in seen.requests} == {"update"}
         age = one.election.renewal_age()
         assert age is not None
         assert 0.0 <= age < 2.0

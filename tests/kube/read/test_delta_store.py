@@ -20,6 +20,7 @@ from capcard_sched.model.kinds import KIND_BY_NAME
 from capcard_sched.model.objects import NodeObject, ObjectMeta, PodObject
 from capcard_sched.state.cluster import ClusterState
 from tests import objects
+from tests.kube.read.mirror import Ears
 
 POD, NODE = (next(kind for kind in KINDS if kind.name == name) for name in ("Pod", "Node"))
 
@@ -150,22 +151,14 @@ def test_flags_choose_kinds() -> None:
     assert {kind.name for kind in KINDS if kind.required} == {"Node", "Pod", "PodGroup", "Queue"}
 
 
-class Problems(Observer):
-    def __init__(self) -> None:
-        self.seen: list[tuple[str, str, str]] = []
-
-    def watch(self, resource: str, event: str, detail: str = "") -> None:
-        self.seen.append((resource, event, detail))
-
-
 def test_an_unreadable_object_is_reported_once_per_problem_and_emitted_when_fixed() -> None:
-    problems = Problems()
+    problems = Ears()
     known, out = DeltaStore(NODE, problems), list[Delta]()
     known.changed(node("n"), out)
     for problem in ("spec: bad", "spec: bad", "status: bad"):
         known.undecodable(UndecodableObject("MODIFIED", ObjectMeta(name="n"), problem), out)
     known.changed(node("n"), out)
-    assert problems.seen == [
+    assert problems.watches == [
         ("nodes", "undecodable", "Node n: spec: bad"),
         ("nodes", "undecodable", "Node n: status: bad"),
     ]

@@ -6,7 +6,6 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 from capcard_sched.kube.client import Client
@@ -117,13 +116,11 @@ class Harness:
         self._running = asyncio.create_task(self.effects.run())
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         assert self._running is not None
         self._running.cancel()
         (ended,) = await asyncio.gather(self._running, return_exceptions=True)
-        await self.client.__aexit__(kind, error, trace)
+        await self.client.__aexit__(None, None, None)
         assert isinstance(ended, asyncio.CancelledError), ended
 
     # --- queries of tests -------------------------------------------------------------------------------------------

@@ -103,6 +103,23 @@ async def test_a_write_that_waited_for_its_turn_does_not_leave_when_the_lease_go
     assert {kind: repr(error) for kind, error in zip(WRITES, found, strict=True) if error is not None} == {}
 
 
+async def test_a_lost_lease_voids_everything_unsent_also_when_it_comes_back(cluster: Cluster, proxy: Proxy) -> None:
+    pods = [(cluster.namespace, f"p{number}", f"u{number}") for number in range(60)]
+    async with Harness(cluster, proxy, binders=2, pre_bind=_settle) as effects:
+        effects.leads = False
+        for each in pods:
+            volumes = Bind(*each[:2], f"{each[2]}-volumes", "n1", volumes=(ClaimBinding("c", "v"),))
+            condition = UpdatePodCondition(*each, "Unschedulable", "no free node")
+            told = EmitEvent(ObjectRef("Pod", *each), "Normal", "Told", "so")
+            effects.submit(Bind(*each, "n1"), volumes, condition, told)
+        await asyncio.sleep(0.2)
+        effects.reset()
+        effects.leads = True
+        assert not any(effects.effects.backlog().values())
+        await asyncio.sleep(1.0)
+        assert (written(proxy), effects.deltas) == ([], [])
+
+
 async def test_a_write_that_waited_for_a_connection_does_not_leave_either(cluster: Cluster, proxy: Proxy) -> None:
     made = await cluster.create_all([pod("p"), pod("q")])
     await cluster.create(node("n1"))
