@@ -1,4 +1,4 @@
-"""Writes per pod of the job controller while many Jobs start on an API server that is the bottleneck.
+"""The loop of a controller, and its writes per pod while many Jobs start on an API server that is the bottleneck.
 
 Counts in virtual time: the store of the simulator takes so many writes per second, from the controllers, from a
 scheduler and from kubelets, and delivers changes to the cache as a watch does.
@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 import json
 import selectors
+import time
 from collections import Counter, deque
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any
 
 import pytest
 
 from capcard_sched.controllers.jobs.job_controller import JobController
-from capcard_sched.controllers.objects import JOB, POD, POD_GROUP, JsonObject, meta, status
+from capcard_sched.controllers.objects import JOB, POD, POD_GROUP, JsonObject, Key, meta, status
+from capcard_sched.controllers.view import Controller, Failure, Result, View
 from capcard_sched.kube.controllers.controller_loop import ControllerLoop
 from capcard_sched.kube.controllers.object_cache import ObjectCache
 from capcard_sched.kube.controllers.records import decode_change
@@ -26,8 +28,6 @@ from capcard_sched.model.deltas import ObjectGone
 from capcard_sched.model.kinds import KIND_BY_NAME
 from capcard_sched.simulation.clock import SECOND, VirtualClock
 from capcard_sched.simulation.store import Change, Store
-
-pytestmark = pytest.mark.campaign
 
 GANG = 8
 #: Seconds until a watch delivers a change, between two sessions, and until a bound pod runs.
@@ -114,6 +114,32 @@ class SlowServer:
         return list(self.store.list(kind))
 
 
+def loop_of(
+    controller: Controller,
+    client: Any,
+    cache: ObjectCache,
+    clock: Callable[[], float],
+    problems: list[str],
+    workers: int,
+) -> ControllerLoop:
+    """The loop of a controller that leads."""
+    gate = LeadershipGate(lambda: 60.0)
+    executor = WriteExecutor(client, gate, cache, emit=lambda _: None, count=lambda _: None, clock=clock)
+    return ControllerLoop(
+        "a-controller",
+        controller,
+        cache,
+        executor,
+        term=gate.term,
+        workers=workers,
+        max_requeue=15,
+        lazy_seconds=1.0,
+        clock=clock,
+        steady=clock,
+        report=lambda _, key, text: problems.append(f"{key}: {text}"),
+    )
+
+
 def job(number: int) -> JsonObject:
     template = {"spec": {"containers": [{"name": "main", "image": "train"}]}}
     return {
@@ -160,25 +186,9 @@ async def _start(server: SlowServer, pod: str) -> None:
 
 async def burst(server: SlowServer, jobs: int, workers: int) -> None:
     """Create the Jobs, and return when every pod runs."""
-    gate = LeadershipGate(lambda: 60.0)
-    client: Any = server
-    executor = WriteExecutor(
-        client, gate, server.cache, emit=lambda _: None, count=lambda _: None, clock=server.loop.time
-    )
     problems: list[str] = []
-    server.jobs = ControllerLoop(
-        "job-controller",
-        JobController("capcard-sched", lambda: pytest.fail("no Job uses ssh")),
-        server.cache,
-        executor,
-        term=gate.term,
-        workers=workers,
-        max_requeue=15,
-        lazy_seconds=1.0,
-        clock=server.loop.time,
-        steady=server.loop.time,
-        report=lambda _, key, text: problems.append(f"{key}: {text}"),
-    )
+    controller = JobController("capcard-sched", lambda: pytest.fail("no Job uses ssh"))
+    server.jobs = loop_of(controller, server, server.cache, server.loop.time, problems, workers)
     endless: list[Coroutine[Any, Any, None]] = [server.jobs.run(), schedule(server)]
     tasks = [asyncio.create_task(each) for each in endless]
     for number in range(jobs):
@@ -194,6 +204,7 @@ async def burst(server: SlowServer, jobs: int, workers: int) -> None:
     assert not problems
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(("jobs", "rate"), [(200, 15), (150, 100), (150, 1000)])
 def test_a_burst_of_jobs_takes_at_most_1_3_writes_per_pod(jobs: int, rate: float) -> None:
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
@@ -205,3 +216,36 @@ def test_a_burst_of_jobs_takes_at_most_1_3_writes_per_pod(jobs: int, rate: float
     assert server.writes["POST pods"] == pods
     assert server.writes["POST podgroups"] == jobs
     assert server.writes.total() / pods <= 1.3, (server.writes, loop.time())
+
+
+class NothingToDo:
+    """A controller whose objects are in line."""
+
+    watches = frozenset({"Job"})
+    replays = watches
+
+    def keys(self, kind: str, old: JsonObject | None, new: JsonObject | None) -> Iterator[Key]:
+        assert new is not None
+        yield Key(kind, "ns", new["metadata"]["name"])
+
+    def reconcile(self, view: View, key: Key, now: float) -> Result:
+        return Result()
+
+    def failed(self, view: View, key: Key, now: float, failure: Failure) -> Result:
+        return Result()
+
+
+async def test_passes_without_writes_let_others_run_in_between() -> None:
+    """The loop of a controller shares its thread with the watches and the election."""
+    cache = ObjectCache(time.monotonic, lambda *_: None)
+    loop = loop_of(NothingToDo(), None, cache, time.monotonic, [], workers=3)
+    for number in range(500):
+        loop.observe("Job", None, {"metadata": {"name": str(number)}})
+    running = asyncio.create_task(loop.run())
+    turns = 0
+    while len(loop):
+        turns += 1
+        await asyncio.sleep(0)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert turns >= 500 / 3
