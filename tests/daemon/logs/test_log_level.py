@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import stat
 from collections.abc import AsyncIterator
@@ -15,6 +14,7 @@ import pytest
 import pytest_asyncio
 
 from capcard_sched.daemon.observability.logs import LevelServer, Logs
+from tests.clock import until
 
 
 @pytest_asyncio.fixture
@@ -41,9 +41,7 @@ async def test_a_level_is_set_for_a_while_and_then_restored(server: tuple[Logs, 
     assert await fetch(running, "/getlevel") == (200, "2\n")
     assert await fetch(running, "/setlevel?level=5&duration=200ms") == (200, "5 for 200ms, then 2\n")
     assert await fetch(running, "/getlevel") == (200, "5\n")
-    async with asyncio.timeout(5):
-        while logs.verbosity != 2:  # noqa: ASYNC110 - within the same event loop
-            await asyncio.sleep(0.05)
+    await until(lambda: logs.verbosity == 2, "the usual level")
     await fetch(running, "/setlevel?level=5&duration=1h")
     assert await fetch(running, "/setlevel?level=4&duration=1h") == (200, "4 for 1h0m0s, then 2\n"), "the usual level"
     await running.stop()

@@ -22,6 +22,7 @@ from capcard_sched.framework.conf.scheduler_conf import Conf, parse_conf
 from capcard_sched.model.deltas import NodeUsageChanged
 from capcard_sched.model.usage import NodeUsage
 from capcard_sched.testing import registry
+from tests.clock import until
 from tests.controlplane.processes import free_port
 
 NOW = 1_800_000_000.0
@@ -111,11 +112,7 @@ class Source:
     async def polled(self, result: str, more: int = 1) -> None:
         """Until so many more questions ended that way."""
         wanted = self.polls(result) + more
-        for _ in range(int(PATIENCE / 0.005)):
-            if self.polls(result) >= wanted:
-                return
-            await asyncio.sleep(0.005)
-        raise AssertionError(f"{self.polls(result):g} questions {result}, not {wanted:g}")
+        await until(lambda: self.polls(result) >= wanted, f"{wanted:g} questions {result}", within=PATIENCE)
 
     @asynccontextmanager
     async def running(self, address: str, interval: str = "20ms", plugin: str = "usage") -> AsyncIterator[list[Any]]:

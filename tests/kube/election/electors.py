@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -12,6 +11,7 @@ from typing import Any, Self
 from capcard_sched.kube.client import Client
 from capcard_sched.kube.connection import load_connection
 from capcard_sched.kube.election import Election, ElectionEvent
+from tests.clock import until
 
 #: Short enough for tests, long enough for a busy machine to renew in time.
 QUICK: dict[str, Any] = {"lease_duration": 4.0, "renew_deadline": 3.0, "retry_period": 0.5}
@@ -85,15 +85,6 @@ async def standby(kubeconfig: Path, namespace: str, identity: str = "b", **setti
     async with Elector(kubeconfig, namespace, identity, **settings) as two:
         await until(lambda: bool(two.election.holder), "a standby")
         yield two
-
-
-async def until(check: Callable[[], bool], what: str, *, within: float = 20.0) -> float:
-    """Wait until it is so; returns the seconds it took."""
-    started = time.monotonic()
-    while not check():
-        assert time.monotonic() - started < within, f"waited {within:g} s for {what}"
-        await asyncio.sleep(0.002)
-    return time.monotonic() - started
 
 
 class Watchman:

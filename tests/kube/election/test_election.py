@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 from capcard_sched.kube.election import ElectionEvent
+from tests.clock import until
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.proxy import Proxy
-from tests.kube.election.electors import LEASE, Elector, Watchman, leader, standby, until
+from tests.kube.election.electors import LEASE, Elector, Watchman, leader, standby
 from tests.kube.read.mirror import Ears
 
 RULES = [

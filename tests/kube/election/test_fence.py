@@ -17,12 +17,13 @@ from capcard_sched.kube.connection import load_connection
 from capcard_sched.kube.fence import PROBE_POD, Fence, FenceState, may_be_fenced
 from capcard_sched.kube.paths import object_path
 from capcard_sched.model.annotations import FENCE
+from tests.clock import until
 from tests.controlplane.build import require
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.manifests import node, pod
 from tests.controlplane.proxy import Proxy
-from tests.kube.election.electors import LEASE, Elector, leader, standby, until
+from tests.kube.election.electors import LEASE, Elector, leader, standby
 
 MANIFEST = Path(__file__).resolve().parents[3] / "manifests" / "base" / "admission-fence.yaml"
 NAMESPACE = "fenced"
@@ -274,13 +275,9 @@ async def test_a_fence_whose_binding_was_made_again_is_found_blocking_until_the_
     await bind(one.client, "p", it.token(one.election))
     await asyncio.to_thread(cluster.control_plane.restart_apiserver)
     await until(lambda: one.leads, "a leader")
-    await until_state(it, one, FenceState.ACTIVE)
+
+    async def acts_again() -> bool:
+        return await it.probe(one.election) is FenceState.ACTIVE
+
+    await until(acts_again, "the fence to act")
     assert reported.states[:3] == [FenceState.ACTIVE, FenceState.ABSENT, FenceState.BLOCKING]
-
-
-async def until_state(it: Fence, elector: Elector, state: FenceState) -> None:
-    for _ in range(40):
-        if await it.probe(elector.election) is state:
-            return
-        await asyncio.sleep(0.5)
-    raise AssertionError(f"the fence is {it.state}, not {state}")

@@ -10,10 +10,11 @@ import pytest
 
 from capcard_sched.kube.election import Election
 from capcard_sched.kube.lease import LeaseObservation
+from tests.clock import until
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.manifests import node, pod
 from tests.controlplane.proxy import Proxy
-from tests.kube.election.electors import LEASE, QUICK, Elector, leader, until
+from tests.kube.election.electors import LEASE, QUICK, Elector, leader
 from tests.kube.write.harness import Harness, bind_of
 
 pytestmark = pytest.mark.campaign

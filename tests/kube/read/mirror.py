@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -15,6 +15,7 @@ from capcard_sched.kube.instrumentation import Observer
 from capcard_sched.kube.kinds import KINDS, WatchedKind
 from capcard_sched.model.deltas import Delta, ObjectChanged, ObjectGone
 from capcard_sched.model.objects import NodeObject, PodObject
+from tests.clock import until
 from tests.controlplane.cluster import ALL, Cluster
 from tests.controlplane.proxy import Proxy
 
@@ -118,14 +119,3 @@ async def watching(
             await asyncio.wait({running})
     if not running.cancelled() and running.exception() is not None:
         running.result()
-
-
-async def until(check: Callable[[], bool | Awaitable[bool]], what: str, *, within: float = 15.0) -> None:
-    """Wait until it holds."""
-    deadline = asyncio.get_running_loop().time() + within
-    while True:
-        response = check()
-        if response if isinstance(response, bool) else await response:
-            return
-        assert asyncio.get_running_loop().time() < deadline, f"waited {within:g} s for {what}"
-        await asyncio.sleep(0.02)

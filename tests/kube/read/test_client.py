@@ -21,6 +21,7 @@ from capcard_sched.kube.connection import Connection, load_connection, ssl_conte
 from capcard_sched.kube.errors import api_error, parse_retry_after
 from capcard_sched.kube.paths import collection_path, object_path
 from capcard_sched.kube.pool import _Connection
+from tests.clock import until
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.manifests import node, pod
 from tests.controlplane.proxy import Proxy
@@ -373,9 +374,7 @@ async def test_a_stream_without_a_reader_ends_for_the_server_too(proxy: Proxy, b
         async with by_proxy.stream("/api/v1/nodes", {"watch": "1"}) as stream:
             await stream.pause(0.01)
             assert proxy.watching("nodes") == 1
-        async with asyncio.timeout(2.0):
-            while proxy.watching("nodes"):  # noqa: ASYNC110 -- a turn or two
-                await asyncio.sleep(0.01)
+        await until(lambda: not proxy.watching("nodes"), "the end of the stream", within=2.0)
 
 
 async def test_open_streams_take_no_connection_from_requests(cluster: Cluster) -> None:

@@ -20,10 +20,11 @@ from capcard_sched.kube.kinds import KINDS, WatchedKind, chosen_kinds
 from capcard_sched.model import deltas
 from capcard_sched.model.objects import ConfigMapObject, NamespaceObject, NodeObject, ObjectMeta, PodObject
 from tests import objects
+from tests.clock import until
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.manifests import gang, node, pod, queue
 from tests.controlplane.proxy import Proxy, failure
-from tests.kube.read.mirror import PODS_AND_NODES, QUICK, Ears, Mirror, until, watching
+from tests.kube.read.mirror import PODS_AND_NODES, QUICK, Ears, Mirror, watching
 
 
 async def change_everything(cluster: Cluster, round: int) -> None:

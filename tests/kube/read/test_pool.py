@@ -15,6 +15,7 @@ from capcard_sched.kube.client import Client
 from capcard_sched.kube.connection import Connection, load_connection, ssl_context
 from capcard_sched.kube.errors import ApiError, RequestWithheld, Unreachable
 from capcard_sched.kube.pool import HttpResponse, Pool, Stream
+from tests.clock import until
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.manifests import node
 
@@ -67,16 +68,10 @@ class Scripted:
             writer.close()
 
     async def received(self, requests: int) -> None:
-        """That many requests have come."""
-        async with asyncio.timeout(5):
-            while len(self.requests) < requests:  # noqa: ASYNC110 -- within the same event loop
-                await asyncio.sleep(0.01)
+        await until(lambda: len(self.requests) >= requests, f"{requests} requests")
 
     async def all_ended(self) -> None:
-        """Every connection has ended."""
-        async with asyncio.timeout(5):
-            while self.ended < self.connections:  # noqa: ASYNC110 -- once, at the end
-                await asyncio.sleep(0.01)
+        await until(lambda: self.ended >= self.connections, "the end of every connection")
 
 
 def address(server: str, context: ssl.SSLContext | None = None) -> Connection:
