@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import hypothesis.strategies as st
-import pytest
 from hypothesis import given
 
 from capcard_sched.framework.api.plugin import Sample
@@ -65,17 +64,6 @@ def _tree(h: Harness, *, waiting: bool = True) -> None:
         h.pod(f"{name}-runs", group=name, node="n1", requests=request)
         if waiting or queue == "sci":
             h.pod(f"{name}-waits", group=name, requests=request)
-
-
-@pytest.mark.parametrize("weights", ["1/0", "1/x", "1/-3", "1/nan", "1", ""])
-def test_weights_that_are_none_count_as_one(weights: str) -> None:
-    h = _cluster(hierarchy=True, cpu="10")
-    h.queue("a", annotations=_place("root/a", weights))
-    h.group("a", queue="a")
-    h.pod("a-runs", group="a", node="n1", requests={"cpu": "2"})
-    h.pod("a-waits", group="a", requests={"cpu": "2"})
-    session = h.session()
-    assert h.plugin("drf").queue_order(session.queues["a"]) == (0, pytest.approx(0.2))
 
 
 def test_the_tree_kept_over_sessions_equals_one_built_anew() -> None:

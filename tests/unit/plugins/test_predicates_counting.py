@@ -100,13 +100,3 @@ def test_nothing_is_counted_while_no_pod_has_terms() -> None:
     for _ in range(70):
         h.session()
     assert counters(h).idle
-
-
-def test_pods_of_one_class_have_several_signatures_when_terms_of_others_select_only_some() -> None:
-    h = cluster()
-    h.pod("keeps-away", node="b", affinity=NEAR_WEB)
-    h.pod("web", labels={"app": "web"})
-    h.pod("db", labels={"app": "db"})
-    session = h.session()
-    assert h.task("web").cls is h.task("db").cls
-    assert len(session.pending_signatures(h.job("g"))) == 2

@@ -9,11 +9,9 @@ import random
 from collections import Counter
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capcard_sched.framework.api.dispatch import HookFailed
 from capcard_sched.framework.session.session import Session
 from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.deltas import BindFailed
@@ -190,20 +188,3 @@ def test_bindings_of_many_sessions_never_contradict_each_other(seed: int, fails:
                 break
     counts = Counter(bind.name for bind in bound.values())
     assert not counts or max(counts.values()) == 1
-
-
-def test_a_volume_that_another_pod_got_meanwhile_is_not_given_again() -> None:
-    h = Harness(CONF)
-    h.queue("q")
-    h.node("n1")
-    h.storage_class("local", provisioner="kubernetes.io/no-provisioner")
-    h.volume("pv", storage_class="local")
-    for name in "ab":
-        h.group(name)
-        h.claim(name, storage_class="local")
-        h.pod(name, group=name, **claims_of([name]))
-    session = h.session()
-    node = session.nodes.nodes[0]
-    Statement(session).allocate(h.job("a"), [h.task("a")], [node])
-    with pytest.raises(HookFailed, match="n1 has no volume for it"):
-        Statement(session).allocate(h.job("b"), [h.task("b")], [node])

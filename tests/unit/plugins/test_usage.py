@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capcard_sched.framework.api.node_view import FilterResult, NodeView, PodSignature
+from capcard_sched.framework.api.node_view import NodeView, PodSignature
 from capcard_sched.model.deltas import NodeUsageChanged
 from capcard_sched.model.usage import NodeUsage, UsageFormError, parse_usage
 from capcard_sched.plugins.usage.estimates import estimate
-from capcard_sched.testing import EPOCH, Harness, hooks_of
+from capcard_sched.testing import EPOCH, Harness
 
 
 def conf(arguments: str = "") -> str:
@@ -41,22 +41,6 @@ def profile_of(h: Harness, pod: str = "p") -> tuple[PodSignature, NodeView]:
 
 
 # --- sessions ---------------------------------------------------------------------------------------------------------
-
-
-def test_without_a_measurement_the_plugin_has_no_effect() -> None:
-    h = Harness(conf())
-    h.queue("q")
-    h.group("g")
-    h.node("n0")
-    signature, rows = profile_of(h)
-    plugin = h.plugin("usage")
-    answer = FilterResult(len(rows))
-    hooks = hooks_of(plugin, signature)
-    hooks.filter_static(rows, answer)
-    assert answer.unanimous
-    assert hooks.static_scores(rows) is None
-    assert not hooks.reads_pods, "nodes need no evaluation one by one"
-    assert signature.contexts == {}
 
 
 @pytest.mark.parametrize(

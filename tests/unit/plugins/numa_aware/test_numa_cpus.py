@@ -86,29 +86,7 @@ def test_cpus_of_hinted_nodes_go_first(free: str, count: int, nodes: int, taken:
     assert format_cpus(assign(XEON, parse_cpus(free), count, nodes)) == format_cpus(parse_cpus(taken))
 
 
-def test_more_than_there_are_is_an_error() -> None:
-    with pytest.raises(ValueError, match="5 CPUs of 4"):
-        assign_packed(XEON, parse_cpus("0-3"), 5)
-
-
 # --- hints ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("free", "total", "wanted", "hint"),
-    [
-        ([3, 6], [8, 8], 6, Hint(0b10, preferred=True)),
-        ([3, 4], [8, 8], 6, Hint(0b11, preferred=False)),
-        ([8, 8], [8, 8], 9, Hint(0b11, preferred=True)),
-        ([8, 8], [8, 8], 8, Hint(0b01, preferred=True)),
-        ([3, 4], [8, 8], 8, None),
-        ([0, 0, 5, 5], [8, 8, 8, 8], 10, Hint(0b1100, preferred=True)),
-        ([4, 1, 4, 4], [4, 4, 4, 4], 8, Hint(0b0101, preferred=True)),
-        ([16, 2], [16, 8], 17, Hint(0b11, preferred=True)),
-    ],
-)
-def test_hints(free: list[int], total: list[int], wanted: int, hint: Hint | None) -> None:
-    assert best_hint(free, total, wanted) == hint
 
 
 @pytest.mark.parametrize(
