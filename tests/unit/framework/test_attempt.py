@@ -13,8 +13,8 @@ from capcard_sched.model.job import Task
 from capcard_sched.model.queue import Queue
 from capcard_sched.model.refusal import Refusal
 from capcard_sched.model.status import TaskStatus
-from capcard_sched.testing import Harness
 from tests.accounting import rebuilt, recorded
+from tests.vectors.notation import VectorHarness
 
 _CONF = """
 actions: "enqueue, allocate, backfill"
@@ -22,15 +22,15 @@ tiers: [{plugins: [{name: priority}, {name: gang}, {name: drf}, {name: binpack}]
 """
 
 
-def _cluster(*nodes: int, conf: str = _CONF, plugins: tuple[type[Plugin], ...] = ()) -> Harness:
-    h = Harness(conf, plugins=plugins)
+def _cluster(*nodes: int, conf: str = _CONF, plugins: tuple[type[Plugin], ...] = ()) -> VectorHarness:
+    h = VectorHarness(conf, plugins=plugins)
     for i, cpu in enumerate(nodes):
         h.node(f"n{i}", cpu=str(cpu))
     h.queue("q")
     return h
 
 
-def _gang(h: Harness, name: str, minimum: int, *cpus: int, queue: str = "q", **more: Any) -> None:
+def _gang(h: VectorHarness, name: str, minimum: int, *cpus: int, queue: str = "q", **more: Any) -> None:
     h.group(name, min_member=minimum, queue=queue)
     for i, cpu in enumerate(cpus):
         h.pod(f"{name}-w-{i}", group=name, requests={"cpu": str(cpu)} if cpu else {}, **more)
@@ -64,89 +64,33 @@ def test_all_of_the_minimum_or_nothing(nodes: tuple[int, ...], minimum: int, cpu
     assert job.counts[TaskStatus.ALLOCATED] == job.counts[TaskStatus.PIPELINED] == 0
 
 
-def test_one_full_attempt_per_job_and_session() -> None:
-    h = _cluster(3)
-    for name in ("a", "b", "c"):
-        _gang(h, name, 4, *[1] * 4)
-    result = h.step()
-    assert (result.report.visited_jobs, h.binds) == (3, {})
-
-
-# --- elastic jobs -----------------------------------------------------------------------------------------------------
-
-
-def test_an_elastic_job_takes_all_it_can_when_alone() -> None:
-    h = _cluster(4, 4)
-    _gang(h, "g", 2, *[1] * 12)
-    result = h.step()
-    assert len(h.binds) == 8
-    assert result.report.visited_jobs == 1
-
-
-# --- pipelined placements ---------------------------------------------------------------------------------------------
-
-
-def _leaving(h: Harness, name: str, cpu: int, node: str = "n0") -> None:
-    h.pod(name, group=None, scheduler="other", node=node, requests={"cpu": str(cpu)})
-    h.terminate(name)
-
-
-def test_releasing_capacity_is_pipelined_until_the_session_closes() -> None:
-    h = _cluster(4)
-    _leaving(h, "old", 3)
-    _gang(h, "g", 2, 1, 3)
-    h.step()
-    assert not h.binds
-    assert h.pod_message("g-w-1") == (
-        "Pod default/g-w-1 can possibly be assigned to n0, once resource is released and minAvailable is satisfied"
-    )
-    assert recorded(h.state) == rebuilt(h.state)
-    assert h.job("g").counts[TaskStatus.PENDING] == 2
-    assert not h.state.nodes.pipelined.any()
-    h.delete_pod("old")
-    h.step()
-    assert set(h.binds) == {"g-w-0", "g-w-1"}
-
-
 # --- continuing after a misfit ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "minimum, size, roles, placed, failed, rest, goes_on",
+    "minimum, roles, placed, failed, rest, goes_on",
     [
-        pytest.param(4, 6, {"ps": 1, "worker": 3}, {"worker": 3}, {"worker"}, {"ps": 1}, True, id="enough workers"),
-        pytest.param(4, 6, {"ps": 1, "worker": 3}, {"worker": 2}, {"worker"}, {"ps": 3}, False, id="too few workers"),
-        pytest.param(3, 6, {"ps": 1, "worker": 3}, {"ps": 1}, {"worker"}, {"ps": 2}, True, id="below the sum, 1 + 2"),
-        pytest.param(3, 6, {"ps": 1, "worker": 3}, {"ps": 1}, {"worker"}, {"ps": 1}, False, id="below the sum, 1 + 1"),
-        pytest.param(6, 6, {}, {}, {""}, {"": 5}, False, id="everyone is needed"),
-        pytest.param(2, 6, {}, {}, {""}, {"": 5}, True, id="no roles"),
-        pytest.param(4, 6, {}, {"": 1}, {""}, {"": 2}, False, id="not enough left to reach the minimum"),
+        pytest.param(4, "ps:1,worker:3", {"worker": 3}, "worker", {"ps": 1}, True, id="enough workers"),
+        pytest.param(4, "ps:1,worker:3", {"worker": 2}, "worker", {"ps": 3}, False, id="too few workers"),
+        pytest.param(3, "ps:1,worker:3", {"ps": 1}, "worker", {"ps": 2}, True, id="below the sum, 1 + 2"),
+        pytest.param(3, "ps:1,worker:3", {"ps": 1}, "worker", {"ps": 1}, False, id="below the sum, 1 + 1"),
+        pytest.param(6, "", {}, "", {"": 5}, False, id="everyone is needed"),
+        pytest.param(2, "", {}, "", {"": 5}, True, id="no roles"),
+        pytest.param(4, "", {"": 1}, "", {"": 2}, False, id="not enough left to reach the minimum"),
     ],
 )
-def test_whether_to_go_on_after_a_misfit(
-    minimum: int,
-    size: int,
-    roles: dict[str, int],
-    placed: dict[str, int],
-    failed: set[str],
-    rest: dict[str, int],
-    goes_on: bool,
+def test_whether_to_go_on_after_a_misfit_in_a_gang_of_six(
+    minimum: int, roles: str, placed: dict[str, int], failed: str, rest: dict[str, int], goes_on: bool
 ) -> None:
     h = _cluster(64)
-    h.group("g", min_member=minimum, min_task_member=roles or None)
-    made: dict[str, list[str]] = {}
-    for role, count in placed.items():
-        for i in range(count):
-            h.pod(f"placed-{role}-{i}", role=role, node="n0")
-    for role, count in rest.items():
-        made[role] = [f"rest-{role}-{i}" for i in range(count)]
-        for name in made[role]:
-            h.pod(name, role=role)
-    for i in range(size - sum(placed.values()) - sum(rest.values())):
-        h.pod(f"failed-{i}", role=next(iter(failed)))
+    h.do(f"group g min={minimum} {roles and f'roles={roles}'}")
+    h.do("; ".join(f"pod placed-{role}-0..{count - 1} role={role} @n0" for role, count in placed.items()))
+    h.do("; ".join(f"pod rest-{role}-0..{count - 1} role={role}" for role, count in rest.items()))
+    for i in range(6 - sum(placed.values()) - sum(rest.values())):
+        h.pod(f"failed-{i}", role=failed)
     h.session()
-    tasks = [h.task(name) for names in made.values() for name in names]
-    assert need_continue_allocating(h.job("g"), failed, tasks) is goes_on
+    tasks = [h.task(f"rest-{role}-{i}") for role, count in rest.items() for i in range(count)]
+    assert need_continue_allocating(h.job("g"), {failed}, tasks) is goes_on
 
 
 # --- quotas -----------------------------------------------------------------------------------------------------------
@@ -217,18 +161,15 @@ def test_a_rejected_signature_does_not_block_later_tasks() -> None:
 # --- backfill ---------------------------------------------------------------------------------------------------------
 
 
-class _LastFirst(Plugin):
-    """Orders pods against their index."""
-
-    name: ClassVar[str] = "last-first"
-
-    def task_order(self, task: Task) -> int:
-        return -task.index
-
-
 def test_a_second_plugin_orders_the_pods_that_are_equal_to_the_first() -> None:
+    class LastFirst(Plugin):
+        name = "last-first"
+
+        def task_order(self, task: Task) -> int:
+            return -task.index
+
     conf = "{actions: allocate, tiers: [{plugins: [{name: priority}, {name: gang}, {name: last-first}]}]}"
-    h = _cluster(2, conf=conf, plugins=(_LastFirst,))
+    h = _cluster(2, conf=conf, plugins=(LastFirst,))
     _gang(h, "g", 1, 1, 1, 1)
     h.pod("urgent-0", group="g", requests={"cpu": "1"}, priority=9)
     h.settle()
@@ -241,9 +182,7 @@ def test_an_equal_gang_before_it_changes_no_outcome_of_a_gang_whose_quota_is_sma
 ) -> None:
     for first in (True, False):
         h = _cluster(1, conf=_CONF.replace("{name: drf}", "{name: capacity}"))
-        for name in ("half", "other-half"):
-            h.node(name, cpu="500m")
-        h.queue("small", capability={"cpu": str(limit)})
+        h.do(f"node half,other-half cpu=500m; queue small capability=cpu:{limit}")
         if first:
             _gang(h, "a", 2, 1, 1)
         _gang(h, "b", 2, 1, 1, queue="small")

@@ -112,19 +112,10 @@ def plugins(conf: Conf) -> list[list[str]]:
 # --- valid files ----------------------------------------------------------------------------------------------------
 
 
-def test_actions_keep_their_order_and_lose_blanks() -> None:
-    assert accepted(GOOD.replace("enqueue, allocate, backfill", " backfill ,allocate,, allocate ")).actions == (
-        "backfill",
-        "allocate",
-        "allocate",
-    )
-
-
-def test_tiers_and_plugins_keep_their_order() -> None:
-    conf = accepted(
-        'actions: "allocate"\ntiers: [{plugins: [{name: nodeorder}, {name: gang}]}, {plugins: []}, '
-        "{plugins: [{name: drf}]}]"
-    )
+def test_actions_tiers_and_plugins_keep_their_order_and_actions_lose_blanks() -> None:
+    tiers = "tiers: [{plugins: [{name: nodeorder}, {name: gang}]}, {plugins: []}, {plugins: [{name: drf}]}]"
+    conf = accepted(f'actions: " backfill ,allocate,, allocate "\n{tiers}')
+    assert conf.actions == ("backfill", "allocate", "allocate")
     assert plugins(conf) == [["nodeorder", "gang"], [], ["drf"]]
 
 
@@ -189,21 +180,9 @@ def test_arguments_of_an_action_come_from_the_first_entry_with_its_name() -> Non
     assert [problem.path for problem in result.problems] == ["configurations[1].name"]
 
 
-def test_an_argument_that_is_taken_out_of_the_file_returns_to_its_default() -> None:
-    assert accepted(GOOD + "configurations: [{name: allocate, arguments: {batch: 4}}]").action_arguments[
-        "allocate"
-    ] == (AllocateArguments(4))
-    assert accepted(GOOD).action_arguments["allocate"] == AllocateArguments()
-
-
 def test_metrics_are_strings_for_every_yaml_type() -> None:
     conf = accepted(GOOD + "metrics: {type: prometheus, interval: 30s, tls.insecureSkipVerify: true, address: 5}")
-    assert conf.metrics == {
-        "type": "prometheus",
-        "interval": "30s",
-        "tls.insecureSkipVerify": "true",
-        "address": "5",
-    }
+    assert " ".join(conf.metrics.values()) == "prometheus 30s true 5"
 
 
 @pytest.mark.parametrize("text", ["", "   \n\n", "---\n", "# a comment\n", "{}", '""', "null", b"", b"\xef\xbb\xbf"])
@@ -303,12 +282,9 @@ CARD = "tiers[0].plugins[0].arguments"
 CASES = [
     # the document
     Case("the document is a list", "- actions", "error", "", "expected a map, got a list"),
-    Case("the document is a string", "actions", "error", "", 'expected a map, got the string "actions"'),
-    Case("the document is a number", "12", "error", "", "expected a map, got the number 12"),
     Case("no key is known", "action: allocate", "error", "", "found action", 'did you mean "actions"?'),
     Case("a ConfigMap", "kind: ConfigMap\ndata: {a: b}", "error", "", "found kind, data", "a Kubernetes object"),
     Case("not YAML: a missing bracket", "actions: [allocate", "error", "", "not valid YAML", line=1),
-    Case("not YAML: an unclosed quote", 'actions: "allocate', "error", "", "not valid YAML"),
     Case("not YAML: a stray colon", "actions: a: b", "error", "", "mapping values are not allowed", line=1),
     Case("a tab for indentation", "tiers:\n\t- plugins: []", "error", "", "indent with spaces", line=2),
     Case("a control character", "actions: \x00", "error", "", "not valid YAML"),
@@ -320,32 +296,17 @@ CASES = [
     Case("a key twice", "actions: allocate\nactions: enqueue", "error", "", "(first on line 1)", line=2),
     Case("a key twice, deep", entry("{name: gang, name: drf}"), "error", "", "the key 'name' occurs twice", line=4),
     Case("an alias", "actions: &a allocate\ntiers: *a", "error", "", "the alias *a is not accepted", line=2),
-    Case(
-        "an alias that contains itself", "tiers: &t\n- plugins: *t", "error", "", "the alias *t is not accepted", line=2
-    ),
-    Case(
-        "a billion laughs",
-        "a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\nactions: *c",
-        "error",
-        "",
-        "the alias *a is not accepted",
-        line=2,
-    ),
     Case("a merge key", "<<: {actions: allocate}", "error", "", "the merge key << is not accepted"),
     Case("a Python object", "actions: !!python/object/apply:os.system [id]", "error", "", "the tag", line=1),
     Case("an unknown tag", "actions: !mine allocate", "error", "", "the tag '!mine' is not supported"),
-    Case("a set", "tiers: !!set {a, b}", "error", "", "the tag"),
     Case("a number that is none", "metrics: {interval: !!int abc}", "error", "", "'abc' is not an integer"),
     Case("a map as a key", "{a: b}: c", "error", "", "a key must be a plain word"),
     Case("nested far too deeply", "tiers: " + "[" * 50000, "error", "", "nested more than 32 levels deep"),
-    Case("nested too deeply in blocks", "".join(f"{' ' * i}-\n" for i in range(60)), "error", "", "nested more"),
     Case("an integer of many digits", "actions: " + "9" * 5000, "error", "", "is not an integer: too long"),
     # top level
     Case("an unknown key", GOOD + "acctions: x", "warning", "acctions", "ignored", 'did you mean "actions"?', 6),
     Case("a key in the wrong case", GOOD + "Metrics: {}", "warning", "Metrics", "ignored", 'did you mean "metrics"?'),
-    Case("a key like no other", GOOD + "zzz: 1", "warning", "zzz", "unknown key; it is ignored"),
     Case("actions are a list", "actions: [enqueue, allocate]", "error", "actions", "expected a string, got a list"),
-    Case("actions are a number", "actions: 5", "error", "actions", "expected a string, got the number 5"),
     Case("actions are true", "actions: yes", "error", "actions", "expected a string, got true"),
     Case("actions are blank", GOOD.replace("enqueue, allocate, backfill", " , "), "warning", "actions", "no actions"),
     Case("actions are missing", "tiers: [{plugins: [{name: gang}]}]", "warning", "", "no actions; the built-in"),
@@ -353,9 +314,7 @@ CASES = [
          'did you mean "backfill"?', 2),
     Case("no action is known", GOOD.replace("enqueue, allocate, backfill", "foo"), "error", "actions", "none of the"),
     Case("tiers are missing", "actions: allocate", "warning", "", "no tiers; the built-in ones are used"),
-    Case("tiers are null", "actions: allocate\ntiers:", "warning", "tiers", "no tiers; the built-in ones are used"),
     Case("tiers are a map", "tiers: {plugins: []}", "error", "tiers", "expected a list, got a map"),
-    Case("tiers are a string", "tiers: gang", "error", "tiers", 'expected a list, got the string "gang"'),
     Case("tiers are empty", "actions: allocate\ntiers: []", "warning", "tiers", "no plugin is enabled"),
     Case("configurations are a map", GOOD + "configurations: {}", "error", "configurations", "expected a list"),
     Case("metrics are a list", GOOD + "metrics: []", "error", "metrics", "expected a map, got a list"),
@@ -364,19 +323,15 @@ CASES = [
          'did you mean "address"?'),
     # tiers and entries
     Case("a tier is a string", "tiers: [gang]", "error", "tiers[0]", 'expected a map, got the string "gang"'),
-    Case("a tier is null", "tiers: [null]", "error", "tiers[0]", "expected a map, got nothing"),
     Case("a tier has an unknown key", "actions: allocate\ntiers: [{plugin: []}]", "warning", "tiers[0].plugin",
          "unknown key", 'did you mean "plugins"?'),
     Case("plugins are a map", "tiers: [{plugins: {name: gang}}]", "error", "tiers[0].plugins", "expected a list"),
     Case("an entry is a string", entry("gang"), "error", "tiers[0].plugins[0]", 'got the string "gang"', line=4),
-    Case("an entry is a list", entry("[gang]"), "error", "tiers[0].plugins[0]", "expected a map, got a list"),
     Case("a name is missing", entry("{enableJobOrder: true}"), "error", "tiers[0].plugins[0].name", "is required"),
     Case("a name is a number", entry("{name: 5}"), "error", "tiers[0].plugins[0].name", "got the number 5"),
     Case("a name is blank", entry("{name: ' '}"), "error", "tiers[0].plugins[0].name", "expected a name"),
     Case("an unknown plugin", entry("name: gangg"), "warning", "tiers[0].plugins[0].name", 'unknown plugin "gangg"',
          'did you mean "gang"?', 4),
-    Case("the wrong separator", entry("name: capacity_card"), "warning", "tiers[0].plugins[0].name", "skipped",
-         'did you mean "capacity-card"?'),
     Case("a regular spelling of an irregular switch", entry("{name: gang, enableAllocatable: true}"), "warning",
          "tiers[0].plugins[0].enableAllocatable", "ignored", 'did you mean "enabledAllocatable"?'),
     Case("a switch in lower case", entry("{name: gang, enablejoborder: true}"), "warning",
@@ -389,8 +344,6 @@ CASES = [
          "tiers[0].plugins[0].enabledVictim", "expected true or false, got a list"),
     Case("arguments are a list", entry("{name: gang, arguments: [a]}"), "error", "tiers[0].plugins[0].arguments",
          "expected a map, got a list"),
-    Case("arguments are a string", entry("{name: gang, arguments: a}"), "error", "tiers[0].plugins[0].arguments",
-         'expected a map, got the string "a"'),
     Case("a plugin is listed twice", entry("{name: gang}\n  - {name: gang}"), "warning", "tiers[0].plugins[1].name",
          'plugin "gang" is listed twice; the first entry', "", 5),
     # arguments
@@ -400,8 +353,6 @@ CASES = [
          'plugin gang has no argument "a"; it is ignored'),
     Case("a boolean is a string", argument('cardUnlimitedCpuMemory: "true"'), "warning",
          f"{CARD}.cardUnlimitedCpuMemory", 'expected true or false, got the string "true"; the default is used'),
-    Case("a boolean is a number", argument("cardUnlimitedCpuMemory: 1"), "warning",
-         f"{CARD}.cardUnlimitedCpuMemory", "expected true or false, got the number 1"),
     Case("a number is a string", argument('nodeOrderWeight: "2"'), "warning", f"{CARD}.nodeOrderWeight",
          'expected a number > 0, got the string "2"; the default is used'),
     Case("a number is out of bounds", argument("nodeOrderWeight: 0"), "warning", f"{CARD}.nodeOrderWeight",
@@ -409,7 +360,6 @@ CASES = [
     Case("a number is not a number", argument("nodeOrderWeight: .nan"), "warning", f"{CARD}.nodeOrderWeight", "> 0"),
     Case("a number is infinite", argument("nodeOrderWeight: .inf"), "warning", f"{CARD}.nodeOrderWeight", "> 0"),
     Case("a number is true", argument("nodeOrderWeight: true"), "warning", f"{CARD}.nodeOrderWeight", "got true"),
-    Case("a number is a list", argument("nodeOrderWeight: [1]"), "warning", f"{CARD}.nodeOrderWeight", "got a list"),
     Case("an integer is a float", argument("count: 2.5"), "warning", f"{CARD}.count", "expected an integer >= 0"),
     Case("an integer is a round float", argument("count: 2.0"), "warning", f"{CARD}.count", "expected an integer >= 0"),
     Case("an integer is negative", argument("count: -1"), "warning", f"{CARD}.count", "got the number -1"),
@@ -425,8 +375,6 @@ CASES = [
          "Expected array, got object"),
     Case("a structured argument with a wrong leaf", argument('shape: [{utilization: 0, score: "x"}]'), "error",
          f"{CARD}.shape", "Expected int, got str at [0].score"),
-    Case("a structured argument without a part", argument("shape: [{utilization: 0}]"), "error", f"{CARD}.shape",
-         "missing required field score at [0]"),
     Case("an argument with dots", entry('{name: binpack, arguments: {binpack.weight: "3"}}'), "warning",
          f'{CARD}["binpack.weight"]', "expected an integer"),
     Case("an argument with a prefix", entry("{name: binpack, arguments: {binpack.resources.gpu: x}}"), "warning",
@@ -440,9 +388,6 @@ CASES = [
          "configurations[0].name", 'unknown action "alocate"', 'did you mean "allocate"?'),
     Case("a configuration with an unknown key", GOOD + "configurations: [{name: allocate, argument: {}}]", "warning",
          "configurations[0].argument", "unknown key", 'did you mean "arguments"?'),
-    Case("an action's argument is unknown", GOOD + "configurations: [{name: allocate, arguments: {bach: 1}}]",
-         "warning", "configurations[0].arguments.bach", 'action allocate has no argument "bach"',
-         'did you mean "batch"?'),
     Case("an action's argument of the wrong type", GOOD + "configurations: [{name: allocate, arguments: {batch: x}}]",
          "warning", "configurations[0].arguments.batch", "expected an integer", "", 6),
     # combinations
@@ -570,13 +515,10 @@ def test_any_document_is_accepted_or_rejected_with_a_reason(value: dict[str, Any
     assert (result.conf is None) == any(problem.severity == "error" for problem in result.problems)
 
 
-@given(st.text(alphabet=st.sampled_from("abn:-[]{}&*!|>'\"%@`#,? \n\t0.<\\\0é\ud800"), max_size=60))
-def test_any_text_is_accepted_or_rejected_with_a_reason(text: str) -> None:
-    result = parse(text)
-    assert result.conf is not None or result.problems
-
-
-@given(st.binary(max_size=60))
-def test_any_bytes_are_accepted_or_rejected_with_a_reason(data: bytes) -> None:
-    result = parse(data)
+@given(
+    st.text(alphabet=st.sampled_from("abn:-[]{}&*!|>'\"%@`#,? \n\t0.<\\\0é\ud800"), max_size=60)
+    | st.binary(max_size=60)
+)
+def test_any_text_and_any_bytes_are_accepted_or_rejected_with_a_reason(content: str | bytes) -> None:
+    result = parse(content)
     assert result.conf is not None or result.problems

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import ClassVar
 
@@ -14,17 +15,9 @@ from capcard_sched.framework.conf.registry import Registry, RegistryError, param
 from capcard_sched.framework.session.action import Action
 
 BUILT_IN_PLUGINS = {
-    "priority",
-    "gang",
-    "conformance",
-    "overcommit",
-    "drf",
-    "predicates",
-    "nodeorder",
-    "binpack",
-    "proportion",
+    "priority", "gang", "conformance", "overcommit", "drf", "predicates", "nodeorder", "binpack", "proportion",
     "capacity-card",
-}
+}  # fmt: skip
 BUILT_IN_ACTIONS = {"enqueue", "allocate", "backfill"}
 
 
@@ -54,31 +47,18 @@ def test_the_built_in_parts_are_found_by_their_entry_points() -> None:
     registry = Registry.load()
     assert set(registry.plugin_names()) >= BUILT_IN_PLUGINS
     assert set(registry.action_names()) >= BUILT_IN_ACTIONS
-
-
-@pytest.mark.parametrize("name", sorted(BUILT_IN_PLUGINS))
-def test_a_built_in_plugin_conforms_to_the_hooks_table(name: str) -> None:
-    plugin = Registry.load().plugin(name)
-    assert plugin is not None
-    assert plugin.name == name
-
-
-@pytest.mark.parametrize("name", sorted(BUILT_IN_ACTIONS))
-def test_a_built_in_action_can_be_run(name: str) -> None:
-    action = Registry.load().action(name)
-    assert action is not None
-    assert action.name == name
+    plugins = {name: registry.plugin(name) for name in registry.plugin_names()}
+    actions = {name: registry.action(name) for name in registry.action_names()}
+    assert {name: found and found.name for name, found in (plugins | actions).items()} == {
+        name: name for name in (*plugins, *actions)
+    }
+    assert registry.plugin("gang") is plugins["gang"], "a class is imported once"
 
 
 def test_an_unregistered_name_is_none() -> None:
     registry = Registry.load()
     assert registry.plugin("nobody") is None
     assert registry.action("gang") is None
-
-
-def test_a_class_is_imported_once() -> None:
-    registry = Registry.load()
-    assert registry.plugin("gang") is registry.plugin("gang")
 
 
 def test_only_requested_modules_are_imported() -> None:
@@ -91,48 +71,28 @@ def test_only_requested_modules_are_imported() -> None:
 
 
 def test_without_an_installation_the_message_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    from importlib import metadata
-
     monkeypatch.setattr(metadata, "entry_points", lambda: metadata.EntryPoints(()))
     with pytest.raises(RegistryError, match="install capcard-sched into this environment"):
         Registry.load()
 
 
-class _Distribution:
-    name = "third-party"
+_API = "capcard_sched.framework.api"
+ENTRY_CASES = {
+    "a module that is missing": ("no_such_module:X", "ModuleNotFoundError"),
+    "an attribute that is missing": (f"{_API}.plugin:X", "AttributeError"),
+    "something that is no class": (f"{_API}.hooks:HOOKS", "not a subclass of Plugin"),
+    "an action among the plugins": ("capcard_sched.framework.session.action:Action", "not a subclass of Plugin"),
+    "a class without a name": (f"{_API}.plugin:Plugin", "has no name"),
+    "a class of another name": ("capcard_sched.plugins.gang:Gang", "the class calls itself 'gang'"),
+}
 
 
-def _entry(name: str, value: str, group: str = "capcard_sched.plugins") -> object:
-    from importlib import metadata
-
-    entry = metadata.EntryPoint(name, value, group)
-    vars(entry)["dist"] = _Distribution()
-    return entry
-
-
-ENTRY_CASES = [
-    ("a module that is missing", _entry("x", "no_such_module:X"), "ModuleNotFoundError"),
-    ("an attribute that is missing", _entry("x", "capcard_sched.framework.api.plugin:X"), "AttributeError"),
-    ("something that is no class", _entry("x", "capcard_sched.framework.api.hooks:HOOKS"), "not a subclass of Plugin"),
-    (
-        "an action among the plugins",
-        _entry("x", "capcard_sched.framework.session.action:Action"),
-        "not a subclass of Plugin",
-    ),
-    ("a class without a name", _entry("x", "capcard_sched.framework.api.plugin:Plugin"), "has no name"),
-    ("a class of another name", _entry("x", "capcard_sched.plugins.gang:Gang"), "the class calls itself 'gang'"),
-]
-
-
-@pytest.mark.parametrize(
-    ("entry", "message"), [case[1:] for case in ENTRY_CASES], ids=[case[0] for case in ENTRY_CASES]
-)
+@pytest.mark.parametrize(("value", "message"), ENTRY_CASES.values(), ids=ENTRY_CASES)
 def test_an_unusable_entry_point_is_refused_on_lookup(
-    entry: object, message: str, monkeypatch: pytest.MonkeyPatch
+    value: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from importlib import metadata
-
-    monkeypatch.setattr(metadata, "entry_points", lambda: metadata.EntryPoints([entry]))  # type: ignore[list-item]
+    entry = metadata.EntryPoint("x", value, "capcard_sched.plugins")
+    monkeypatch.setattr(metadata, "entry_points", lambda: metadata.EntryPoints([entry]))
     registry = Registry.load()
     assert registry.plugin_names() == ("x",)
     with pytest.raises(RegistryError, match=message):
@@ -140,10 +100,8 @@ def test_an_unusable_entry_point_is_refused_on_lookup(
 
 
 def test_two_packages_that_claim_one_name_are_both_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from importlib import metadata
-
-    entries = [_entry("x", "first:X"), _entry("x", "second:X")]
-    monkeypatch.setattr(metadata, "entry_points", lambda: metadata.EntryPoints(entries))  # type: ignore[arg-type]
+    entries = [metadata.EntryPoint("x", value, "capcard_sched.plugins") for value in ("first:X", "second:X")]
+    monkeypatch.setattr(metadata, "entry_points", lambda: metadata.EntryPoints(entries))
     with pytest.raises(RegistryError, match=r"second:X .*the name 'x' is taken by entry point x = first:X"):
         Registry.load()
 
@@ -188,91 +146,57 @@ def test_an_arguments_struct_of_a_file_can_be_read(tmp_path: Path) -> None:
     assert conf.tiers[0][0].arguments.size == 3  # type: ignore[attr-defined]
 
 
-FOLDER_CASES = [
-    ("a syntax error", "def", "bad.py: cannot be imported: SyntaxError"),
-    ("an import that fails", "import no_such_module", "bad.py: cannot be imported: ModuleNotFoundError"),
-    ("code that raises", "1/0", "bad.py: cannot be imported: ZeroDivisionError"),
-    ("a file without a class", "x = 1", "bad.py: defines no subclass of Plugin or Action"),
-    ("a plugin without a name", HEAD + "class P(Plugin): pass", "P: has no name"),
-    ("an action without a name", HEAD + "class A(Action):\n def execute(self, s): pass", "A: has no name"),
-    ("an action without execute", HEAD + "class A(Action): name = 'a'", "A: defines no execute(session)"),
-    (
-        "an action whose execute takes too much",
+PLUGIN = HEAD + "class P(Plugin):\n name = 'p'\n "
+FOLDER_CASES = {
+    "a syntax error": ("def", "bad.py: cannot be imported: SyntaxError"),
+    "an import that fails": ("import no_such_module", "bad.py: cannot be imported: ModuleNotFoundError"),
+    "code that raises": ("1/0", "bad.py: cannot be imported: ZeroDivisionError"),
+    "a file without a class": ("x = 1", "bad.py: defines no subclass of Plugin or Action"),
+    "a plugin without a name": (HEAD + "class P(Plugin): pass", "P: has no name"),
+    "an action without a name": (HEAD + "class A(Action):\n def execute(self, s): pass", "A: has no name"),
+    "an action without execute": (HEAD + "class A(Action): name = 'a'", "A: defines no execute(session)"),
+    "an action whose execute takes too much": (
         HEAD + "class A(Action):\n name = 'a'\n def execute(self, session, more): pass",
         "A.execute: is called as execute(session) -> None, which does not fit: missing a required argument: 'more'",
     ),
-    ("a name that is taken", HEAD + "class P(Plugin): name = 'gang'", "the name 'gang' is taken by entry point gang"),
-    (
-        "one name twice in a file",
-        HEAD + "class P(Plugin): name = 'p'\nclass Q(Plugin): name = 'p'",
-        "bad.py: Q: the name 'p' is taken by",
-    ),
-    (
-        "a hook with a typing error",
-        HEAD + "class P(Plugin):\n name = 'p'\n def job_redy(self, job): pass",
-        'P.job_redy: there is no such hook; did you mean "job_ready"?',
-    ),
-    (
-        "an event hook that does not exist",
-        HEAD + "class P(Plugin):\n name = 'p'\n def on_bind(self, task): pass",
-        "P.on_bind: there is no such hook; known are on_allocate, on_deallocate",
-    ),
-    (
-        "a filter without its decorator",
-        HEAD + "class P(Plugin):\n name = 'p'\n def filter(self, signature, view, result): pass",
-        "P.filter: is declared with the decorator `@filter(reads=...)`",
-    ),
-    (
-        "a filter with too few parameters",
-        HEAD + f"{NODE_HOOKS}class P(Plugin):\n name = 'p'\n @filter\n def fits(self, signature, view): pass",
-        "P.fits: is called as fits(signature, node view, result) -> None, which does not fit",
-    ),
-    (
-        "a former hook",
-        HEAD + "class P(Plugin):\n name = 'p'\n def predicate(self, signature, view, result): pass",
-        "P.predicate: is replaced by `@filter(reads=...)`",
-    ),
-    (
-        "a former hook that reads other nodes",
-        HEAD + "class P(Plugin):\n name = 'p'\n def predicate_domain(self, signature, view, result): pass",
-        "P.predicate_domain: is replaced by `@filter(reads=OTHER_NODES, when=...)`",
-    ),
-    (
-        "a former attribute",
-        HEAD + "class P(Plugin):\n name = 'p'\n time_dependent = True",
-        "P.time_dependent: is replaced by `reads = Reads.CLOCK`",
-    ),
-    (
-        "a hook with too few parameters",
-        HEAD + "class P(Plugin):\n name = 'p'\n def allocatable(self, task): pass",
-        "P.allocatable: is called as allocatable(queue, task) -> Refusal | None, which does not fit",
-    ),
-    (
-        "a hook with too many parameters",
-        HEAD + "class P(Plugin):\n name = 'p'\n def job_ready(self, job, extra): pass",
-        "P.job_ready: is called as job_ready(job) -> bool, which does not fit",
-    ),
-    (
-        "a hook that is inherited and wrong",
+    "a name that is taken": (
+        HEAD + "class P(Plugin): name = 'gang'", "the name 'gang' is taken by entry point gang"),
+    "one name twice in a file": (
+        HEAD + "class P(Plugin): name = 'p'\nclass Q(Plugin): name = 'p'", "bad.py: Q: the name 'p' is taken by"),
+    "a hook with a typing error": (
+        PLUGIN + "def job_redy(self, job): pass", 'P.job_redy: there is no such hook; did you mean "job_ready"?'),
+    "an event hook that does not exist": (
+        PLUGIN + "def on_bind(self, task): pass",
+        "P.on_bind: there is no such hook; known are on_allocate, on_deallocate"),
+    "a filter without its decorator": (
+        PLUGIN + "def filter(self, signature, view, result): pass",
+        "P.filter: is declared with the decorator `@filter(reads=...)`"),
+    "a filter with too few parameters": (
+        NODE_HOOKS + PLUGIN + "@filter\n def fits(self, signature, view): pass",
+        "P.fits: is called as fits(signature, node view, result) -> None, which does not fit"),
+    "a former hook": (
+        PLUGIN + "def predicate(self, signature, view, result): pass",
+        "P.predicate: is replaced by `@filter(reads=...)`"),
+    "a former hook that reads other nodes": (
+        PLUGIN + "def predicate_domain(self, signature, view, result): pass",
+        "P.predicate_domain: is replaced by `@filter(reads=OTHER_NODES, when=...)`"),
+    "a former attribute": (
+        PLUGIN + "time_dependent = True", "P.time_dependent: is replaced by `reads = Reads.CLOCK`"),
+    "a hook with too few parameters": (
+        PLUGIN + "def allocatable(self, task): pass",
+        "P.allocatable: is called as allocatable(queue, task) -> Refusal | None, which does not fit"),
+    "a hook with too many parameters": (
+        PLUGIN + "def job_ready(self, job, extra): pass",
+        "P.job_ready: is called as job_ready(job) -> bool, which does not fit"),
+    "a hook that is inherited and wrong": (
         HEAD + "class _B(Plugin):\n def job_ready(self): pass\nclass P(_B): name = 'p'",
-        "P.job_ready: is called as job_ready(job) -> bool, which does not fit",
-    ),
-    (
-        "a hook that is no method",
-        HEAD + "class P(Plugin):\n name = 'p'\n job_ready = True",
-        "P.job_ready: must be a method",
-    ),
-    (
-        "a hook that is async",
-        HEAD + "class P(Plugin):\n name = 'p'\n async def job_ready(self, job): pass",
-        "P.job_ready: must not be async",
-    ),
-]
+        "P.job_ready: is called as job_ready(job) -> bool, which does not fit"),
+    "a hook that is no method": (PLUGIN + "job_ready = True", "P.job_ready: must be a method"),
+    "a hook that is async": (PLUGIN + "async def job_ready(self, job): pass", "P.job_ready: must not be async"),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("text", "message"), [case[1:] for case in FOLDER_CASES], ids=[case[0] for case in FOLDER_CASES]
-)
+@pytest.mark.parametrize(("text", "message"), FOLDER_CASES.values(), ids=FOLDER_CASES)
 def test_a_file_that_cannot_be_used_is_refused_with_the_reason(text: str, message: str, tmp_path: Path) -> None:
     found = refusal(tmp_path, bad=text)
     assert message in found
