@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 from capcard_sched.cli.simulate import core_with_conf
@@ -10,48 +11,21 @@ from capcard_sched.framework.core import Core, StepResult
 from capcard_sched.model.deltas import Delta
 from capcard_sched.simulation.run import SimulationOptions, simulate
 from capcard_sched.simulation.scenario_reader import load_scenario
+from tests.scenarios.notation import manifests
+
+
+def written(text: str) -> str:
+    """A file of the objects of some statements."""
+    return "\n---\n".join(json.dumps(one) for one in manifests(text))
+
 
 #: `runs` holds the 4 cards of the quota; `waits` needs 2 more.
-WAITING = """
-apiVersion: v1
-kind: Node
-metadata:
-  name: n1
-  labels: {nvidia.com/gpu.product: NVIDIA-H200, nvidia.com/gpu.memory: '143771', nvidia.com/gpu.count: '8'}
-status: {allocatable: {cpu: '64', memory: 512Gi, pods: '110', nvidia.com/gpu: '8'}}
----
-apiVersion: scheduling.volcano.sh/v1beta1
-kind: Queue
-metadata: {name: team, annotations: {volcano.sh/card.quota: '{"NVIDIA-H200": 4}'}}
----
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: runs}
-spec:
-  replicas: 4
-  selector: {matchLabels: {app: runs}}
-  template:
-    metadata:
-      labels: {app: runs}
-      annotations: {scheduling.volcano.sh/queue-name: team, volcano.sh/card.name: NVIDIA-H200}
-    spec:
-      schedulerName: volcano
-      containers: [{name: main, image: x, resources: {limits: {nvidia.com/gpu: 1}}}]
----
-apiVersion: batch.volcano.sh/v1alpha1
-kind: Job
-metadata: {name: waits}
-spec:
-  schedulerName: volcano
-  queue: team
-  minAvailable: 2
-  tasks:
-  - name: worker
-    replicas: 2
-    template:
-      metadata: {annotations: {volcano.sh/card.name: NVIDIA-H200}}
-      spec: {containers: [{name: main, image: x, resources: {limits: {nvidia.com/gpu: 1}}}]}
-"""
+WAITING = written("""
+node n1 8*NVIDIA-H200 cpu=64 memory=512Gi
+queue team cards=NVIDIA-H200:4
+deployment runs*4 queue=team card=NVIDIA-H200 gpu=1
+job waits queue=team min=2 + worker*2 card=NVIDIA-H200 gpu=1
+""")
 
 #: A node with whole cards, on which a device plugin shares two more. One of these is unhealthy, the other has a pod.
 MIXED_CARDS = """

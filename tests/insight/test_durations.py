@@ -12,7 +12,7 @@ from capcard_sched.daemon.diagnosis.recording import Recording, RecordingReader
 from capcard_sched.insight.durations import FEWEST_LIKE_JOBS, DurationTable, JobFeatures, JobRun
 from capcard_sched.insight.job_runs import runs_of_recording, stem_of
 from capcard_sched.simulation.clock import EPOCH, SECOND
-from tests.insight.scenes import core_of, recorded_run
+from tests.insight.scenes import core_of, recorded_run, written
 from tests.insight.test_what_if import CLUSTER, job
 
 SHAPE = JobFeatures("default", "q", "train", "NVIDIA-H200", 1.0, 8)
@@ -133,8 +133,10 @@ def test_a_stem_has_no_numbers_and_hashes_at_its_end(name: str, stem: str) -> No
 
 def test_a_recording_has_the_runs_of_its_jobs(tmp_path: Path) -> None:
     manifests, file = tmp_path / "cluster.yaml", tmp_path / "recording.jsonl"
-    text = CLUSTER + job("a-1", 4, seconds=60) + job("b-1", 4, seconds=30) + job("c-1", 4)
-    manifests.write_text(text.replace("schedulerName: capcard-sched", "schedulerName: volcano"))
+    jobs = [
+        job(name, 4, seconds=seconds, scheduler="volcano") for name, seconds in {"a-1": 60, "b-1": 30, "c-1": 0}.items()
+    ]
+    manifests.write_text(written(CLUSTER + "".join(jobs)))
     core = core_of()
     recording = Recording(
         file, core.snapshot().conf, scheduler_names=("volcano",), default_queue="default", clock=lambda: EPOCH

@@ -15,40 +15,37 @@ from capcard_sched.daemon.diagnosis.recording import Recording
 from capcard_sched.insight.estimates import RUNS
 from capcard_sched.insight.expected_start import Forecast, KnownState
 from capcard_sched.insight.what_if import job_starts
-from capcard_sched.model.annotations import CARD_NAME, CARD_QUOTA, RUNNING_ESTIMATE, SIMULATION_DURATION
+from capcard_sched.model.annotations import RUNNING_ESTIMATE, SIMULATION_DURATION
 from capcard_sched.model.diagnosis import ExpectedStart
 from capcard_sched.model.timestamps import parse_timestamp
 from capcard_sched.simulation.clock import EPOCH, SECOND
 from capcard_sched.simulation.kinds import kind_of
 from capcard_sched.simulation.run import SimulationOptions, SimulationOutcome, simulate
 from capcard_sched.simulation.scenario import Entry, Origin, Scenario, in_creation_order
-from tests.insight.scenes import core_of, recorded_run
+from tests.insight.scenes import core_of, recorded_run, written
 from tests.insight.test_situations import explained
 from tests.insight.test_what_if import CARD, CLUSTER, job
+from tests.scenarios.notation import manifests
 
 Manifest = dict[str, Any]
 
 
 def node(name: str, cards: int = 8) -> Manifest:
-    amounts = {"cpu": "64", "memory": "256Gi", "pods": "110", "nvidia.com/gpu": str(cards)}
-    labels = {"nvidia.com/gpu.product": CARD, "nvidia.com/gpu.memory": "143771", "kubernetes.io/hostname": name}
-    metadata = {"name": name, "labels": labels}
-    return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "status": {"allocatable": amounts}}
+    (made,) = manifests(f"node {name} {cards}*{CARD} cpu=64 memory=256Gi labels=kubernetes.io/hostname:{name}")
+    return made
 
 
 def queue(cards: int) -> Manifest:
-    metadata = {"name": "q", "annotations": {CARD_QUOTA: json.dumps({CARD: cards})}}
-    return {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue", "metadata": metadata}
+    (made,) = manifests(f"queue q cards={CARD}:{cards}")
+    return made
 
 
 def vcjob(name: str, seconds: float | None, *, pods: int = 1, cards: int = 1, **spec: Any) -> Manifest:
     """A Job that the simulator ends after `seconds`; None: never."""
-    notes = {CARD_NAME: CARD} | ({} if seconds is None else {SIMULATION_DURATION: f"{seconds}s"})
-    container = {"name": "c", "image": "i", "resources": {"limits": {"nvidia.com/gpu": str(cards)}}}
-    template = {"metadata": {"annotations": notes}, "spec": {"containers": [container], "restartPolicy": "Never"}}
-    tasks = [{"name": "w", "replicas": pods, "template": template}]
-    body = {"schedulerName": "volcano", "queue": "q", "minAvailable": pods, "tasks": tasks, **spec}
-    return {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "metadata": {"name": name}, "spec": body}
+    runs = "" if seconds is None else f"runs={seconds}s"
+    (made,) = manifests(f"job {name} queue=q min={pods} + w*{pods} gpu={cards} card={CARD} restartPolicy=Never {runs}")
+    made["spec"] |= spec
+    return made
 
 
 def simulated(manifests: list[Manifest], until: int | None = None) -> SimulationOutcome:
@@ -90,11 +87,11 @@ def test_with_known_durations_the_expected_start_is_the_start(
         if way == "deadline":
             each["spec"]["tasks"][0]["template"]["spec"]["activeDeadlineSeconds"] = seconds
         made.append(each)
-    manifests = [*(node(f"n{index}") for index in range(nodes)), queue(quota), *made]
-    early = snapshot_of(simulated(manifests, until), hidden=way != "simulator")
+    given_objects = [*(node(f"n{index}") for index in range(nodes)), queue(quota), *made]
+    early = snapshot_of(simulated(given_objects, until), hidden=way != "simulator")
     found = forecast(early)
     assert forecast(early) == found, "the same state gives the same answer"
-    whole = simulated(manifests)
+    whole = simulated(given_objects)
     created = {f"default/job/{each['metadata']['name']}": each for each in made}
     waits = {key: start.wait for key, start in job_starts(whole.store).items() if key in created}
     for key, wait in waits.items():
@@ -113,9 +110,9 @@ def history(seconds: range, cards: int = 4) -> list[Manifest]:
 
 
 def test_durations_of_like_jobs_give_percentiles_and_name_their_number() -> None:
-    manifests = [node("n1"), queue(4), *history(range(100, 120)), vcjob("wait-1", 50, cards=4)]
+    given_objects = [node("n1"), queue(4), *history(range(100, 120)), vcjob("wait-1", 50, cards=4)]
     # 12 jobs have ended, the 13th runs since a moment.
-    early = snapshot_of(simulated(manifests, 1290), hidden=True)
+    early = snapshot_of(simulated(given_objects, 1290), hidden=True)
     found = forecast(early)
     following = found["default/job/train-13"]
     assert following.runs == RUNS
@@ -132,36 +129,36 @@ def test_durations_of_like_jobs_give_percentiles_and_name_their_number() -> None
 
 
 def test_a_job_that_outlives_all_like_jobs_has_no_estimate() -> None:
-    manifests = [
+    given_objects = [
         node("n1"),
         queue(4),
         *history(range(10, 22)),
         vcjob("train-99", 10_000, cards=4),
         vcjob("w", 1, cards=4),
     ]
-    early = snapshot_of(simulated(manifests, 1000), hidden=True)
+    early = snapshot_of(simulated(given_objects, 1000), hidden=True)
     found = forecast(early)["default/job/w"]
     assert (found.p10, found.p50, found.p90) == (None, None, None)
     assert found.reason == "no estimate of the end of default/job/train-99"
 
 
 def test_without_an_estimate_the_start_is_unknown_and_the_reason_names_the_job() -> None:
-    manifests = [node("n1"), queue(4), vcjob("a", None, cards=4), vcjob("b", None, cards=4)]
-    found = forecast(snapshot_of(simulated(manifests, 60), hidden=True))["default/job/b"]
+    given_objects = [node("n1"), queue(4), vcjob("a", None, cards=4), vcjob("b", None, cards=4)]
+    found = forecast(snapshot_of(simulated(given_objects, 60), hidden=True))["default/job/b"]
     assert (found.p50, found.runs) == (None, 1)
     assert found.reason == "no estimate of the end of default/job/a"
 
 
 def test_an_exceeded_estimate_counts_as_none() -> None:
-    manifests = [node("n1"), queue(4), vcjob("a", 500, cards=4, runningEstimate="30s"), vcjob("b", None, cards=4)]
+    given_objects = [node("n1"), queue(4), vcjob("a", 500, cards=4, runningEstimate="30s"), vcjob("b", None, cards=4)]
     for until, known in ((20, True), (40, False)):
-        found = forecast(snapshot_of(simulated(manifests, until), hidden=True))["default/job/b"]
+        found = forecast(snapshot_of(simulated(given_objects, until), hidden=True))["default/job/b"]
         assert (found.p50 is not None) == known
 
 
 def test_a_job_that_starts_after_no_completion_reports_it() -> None:
-    manifests = [node("n1"), queue(4), vcjob("a", 60, cards=4), vcjob("b", None, cards=8)]
-    found = forecast(snapshot_of(simulated(manifests, 20)))["default/job/b"]
+    given_objects = [node("n1"), queue(4), vcjob("a", 60, cards=4), vcjob("b", None, cards=8)]
+    found = forecast(snapshot_of(simulated(given_objects, 20)))["default/job/b"]
     assert found.p50 is None
     assert found.reason == "the end of other jobs does not start it"
 
@@ -173,7 +170,7 @@ def start_of(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, Any]
 
 def test_explain_shows_the_expected_start_and_its_basis(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "cluster.yaml"
-    file.write_text(CLUSTER + job("a", 4, seconds=600) + job("b", 4))
+    file.write_text(written(CLUSTER + job("a", 4, seconds=600) + job("b", 4)))
     line, document = start_of(capsys, "b", "-f", str(file), "--until", "5m")
     basis = "when default/job/a ends (simulated duration)"
     assert line == f"Expected start:  in 5m1s, at 2026-01-01T00:10:01Z, {basis}"
@@ -187,7 +184,7 @@ def test_explain_shows_the_expected_start_and_its_basis(tmp_path: Path, capsys: 
 
 def test_a_job_that_can_never_start_has_no_expected_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "cluster.yaml"
-    file.write_text(CLUSTER + job("big", 8))
+    file.write_text(written(CLUSTER + job("big", 8)))
     line, document = start_of(capsys, "big", "-f", str(file), "--until", "1m")
     assert line == "Expected start:  unknown: can never start"
     assert document["expectedStart"]["p50"] is None
@@ -195,10 +192,10 @@ def test_a_job_that_can_never_start_has_no_expected_start(tmp_path: Path, capsys
 
 def test_a_recording_is_a_history_of_like_jobs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     past, now, file = tmp_path / "past.yaml", tmp_path / "now.yaml", tmp_path / "recording.jsonl"
-    jobs = "".join(job(f"train-{index:02}", 4, seconds=100 + index) for index in range(12))
-    past.write_text((CLUSTER + jobs).replace("schedulerName: capcard-sched", "schedulerName: volcano"))
-    more = "---\napiVersion: scheduling.volcano.sh/v1beta1\nkind: Queue\nmetadata: {name: other}\n"
-    now.write_text(CLUSTER + more + job("train-50", 4) + job("train-51", 4))  # with uids of their own
+    jobs = "".join(job(f"train-{index:02}", 4, seconds=100 + index, scheduler="volcano") for index in range(12))
+    past.write_text(written(CLUSTER + jobs))
+    more = " queue other;"  # objects have uids of their own
+    now.write_text(written(CLUSTER + more + job("train-50", 4) + job("train-51", 4)))
     core = core_of()
     conf = core.snapshot().conf
     recording = Recording(file, conf, scheduler_names=("volcano",), default_queue="default", clock=lambda: EPOCH)
@@ -216,7 +213,7 @@ def test_a_recording_is_a_history_of_like_jobs(tmp_path: Path, capsys: pytest.Ca
 
 def test_a_file_that_is_no_recording_is_one_error_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = tmp_path / "cluster.yaml"
-    file.write_text(CLUSTER + job("a", 4) + job("b", 4))
+    file.write_text(written(CLUSTER + job("a", 4) + job("b", 4)))
     assert run(["explain", "b", "-f", str(file), "--until", "9s", "--history", str(file)]) == 2
     assert capsys.readouterr().err == (
         f"error: {file}: not a recording file: expected a file written by `run --record`\n"
@@ -224,9 +221,12 @@ def test_a_file_that_is_no_recording_is_one_error_line(capsys: pytest.CaptureFix
 
 
 def test_a_list_has_the_expected_start_of_each_kind_of_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pods = "".join(BARE % (name, CARD, seconds) for name, seconds in (("notebook-1", 600), ("notebook-2", 60)))
+    pods = "".join(
+        f" pod {name} queue=q card={CARD} gpu=4 runs={seconds}s scheduler=capcard-sched;"
+        for name, seconds in (("notebook-1", 600), ("notebook-2", 60))
+    )
     file = tmp_path / "cluster.yaml"
-    file.write_text(CLUSTER + pods + job("b", 4, seconds=60))
+    file.write_text(written(CLUSTER + pods + job("b", 4, seconds=60)))
     words = ["job", "list", "-f", str(file), "--until", "5m", "--expected-start"]
     assert run(words) == 0
     rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
@@ -237,21 +237,6 @@ def test_a_list_has_the_expected_start_of_each_kind_of_job(tmp_path: Path, capsy
     starts = {item["name"]: item["expectedStart"] for item in json.loads(capsys.readouterr().out)["items"]}
     assert starts["notebook-1"] is None
     assert starts["b"]["awaited"][0]["workload"] == "default/pod/notebook-1"
-
-
-BARE = """---
-apiVersion: v1
-kind: Pod
-metadata:
-  name: %s
-  annotations:
-    scheduling.volcano.sh/queue-name: q
-    volcano.sh/card.name: %s
-    simulation.capcard-sched.io/duration: %ds
-spec:
-  schedulerName: capcard-sched
-  containers: [{name: c, image: i, resources: {limits: {nvidia.com/gpu: "4"}}}]
-"""
 
 
 def start_cell(row: str, header: str) -> str:

@@ -33,8 +33,8 @@ async def test_a_list_and_a_diagnosis_have_the_start_that_follows_from_declared_
     running = vcjob("a", None, cards=4, runningEstimate="2h")
     waiting = vcjob("b", None, cards=4)
     waiting["metadata"]["annotations"] = {RUNNING_ESTIMATE: "30m"}
-    manifests = [node("n1"), queue(4), running, waiting, vcjob("c", None, cards=4), vcjob("d", None, cards=4)]
-    store = simulated(manifests, 30).store
+    given_objects = [node("n1"), queue(4), running, waiting, vcjob("c", None, cards=4), vcjob("d", None, cards=4)]
+    store = simulated(given_objects, 30).store
     await create_as_they_are(cluster, json.loads(json.dumps([obj for kind in _KINDS for obj in store.list(kind)])))
     (pod,) = [pod for pod in await cluster.list("pods") if pod["spec"].get("nodeName")]
     created = parse_timestamp(pod["metadata"]["creationTimestamp"])

@@ -11,52 +11,26 @@ import pytest
 from capcard_sched.cli.main import run
 from capcard_sched.cli.what_if import WORSE
 from tests.insight.json_schema import violations
+from tests.insight.scenes import written
 
 DEMO = str(Path(__file__).parents[2] / "config" / "examples" / "demo")
 SCHEMA = Path(__file__).parents[2] / "docs" / "what-if.schema.json"
 CARD = "NVIDIA-H200"
-CLUSTER = f"""
-apiVersion: v1
-kind: Node
-metadata:
-  name: n1
-  labels: {{nvidia.com/gpu.product: {CARD}, nvidia.com/gpu.memory: "143771", kubernetes.io/hostname: n1}}
-status: {{allocatable: {{cpu: "64", memory: 256Gi, pods: "110", nvidia.com/gpu: "8"}}}}
----
-apiVersion: scheduling.volcano.sh/v1beta1
-kind: Queue
-metadata: {{name: q, annotations: {{volcano.sh/card.quota: '{{"{CARD}": 4}}'}}}}
-"""
+#: Statements: queue `q` has 4 of the 8 cards of `n1`.
+CLUSTER = f"node n1 8*{CARD} cpu=64 memory=256Gi labels=kubernetes.io/hostname:n1; queue q cards={CARD}:4;"
 
 
-def job(name: str, cards: int, *, seconds: int = 0) -> str:
-    """A vcjob of one pod; it runs for `seconds`, for ever with 0."""
-    notes = f"volcano.sh/card.name: {CARD}"
-    if seconds:
-        notes += f", simulation.capcard-sched.io/duration: {seconds}s"
-    return f"""---
-apiVersion: batch.volcano.sh/v1alpha1
-kind: Job
-metadata: {{name: {name}}}
-spec:
-  schedulerName: capcard-sched
-  queue: q
-  minAvailable: 1
-  tasks:
-  - name: w
-    replicas: 1
-    template:
-      metadata: {{annotations: {{{notes}}}}}
-      spec:
-        containers: [{{name: c, image: i, resources: {{limits: {{nvidia.com/gpu: "{cards}"}}}}}}]
-"""
+def job(name: str, cards: int, *, seconds: int = 0, scheduler: str = "capcard-sched") -> str:
+    """The statement of a vcjob of one pod; it runs for `seconds`, for ever with 0."""
+    runs = f" runs={seconds}s" if seconds else ""
+    return f" job {name} scheduler={scheduler} queue=q min=1 + w gpu={cards} card={CARD}{runs};"
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> str:
-    """Queue `q` has 4 of the 8 cards of `n1`: `a` holds them, `b` waits."""
+    """`a` holds the cards of the quota, `b` waits."""
     file = tmp_path / "cluster.yaml"
-    file.write_text(CLUSTER + job("a", 4) + job("b", 4))
+    file.write_text(written(CLUSTER + job("a", 4) + job("b", 4)))
     return str(file)
 
 
@@ -95,7 +69,7 @@ def test_nodes_without_quota_change_nothing_and_with_it_they_start_a_job(
     tmp_path: Path, cluster: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     more = tmp_path / "c.yaml"
-    more.write_text(job("c", 8))
+    more.write_text(written(job("c", 8)))
     found, _ = report(capsys, "-f", cluster, "--add-nodes", "2xn1")
     assert (jobs(found, "starts"), found["usage"]) == ([], [])
     changes = ["--add-nodes", "2xn1", "--quota", f"q/{CARD}=16", "--add", str(more)]
@@ -105,26 +79,12 @@ def test_nodes_without_quota_change_nothing_and_with_it_they_start_a_job(
 
 
 def test_a_drained_node_returns_its_pods_to_the_queue(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    bound = f"""---
-apiVersion: scheduling.volcano.sh/v1beta1
-kind: PodGroup
-metadata: {{name: g}}
-spec: {{minMember: 1, queue: q}}
-status: {{phase: Running}}
----
-apiVersion: v1
-kind: Pod
-metadata:
-  name: p
-  annotations: {{scheduling.k8s.io/group-name: g, volcano.sh/card.name: {CARD}}}
-spec:
-  schedulerName: capcard-sched
-  nodeName: n1
-  containers: [{{name: c, image: i, resources: {{limits: {{nvidia.com/gpu: "4"}}}}}}]
-status: {{phase: Running, startTime: "2026-01-01T00:00:00Z"}}
-"""
+    running = "{phase: Running, startTime: '2026-01-01T00:00:00Z'}"
+    bound = (
+        f"group g queue=q min=1; pod p group=g card={CARD} gpu=4 nodeName=n1 scheduler=capcard-sched status={running}"
+    )
     file = tmp_path / "bound.yaml"
-    file.write_text(CLUSTER + bound)
+    file.write_text(written(f"{CLUSTER} group g queue=q min=1; {pod}"))
     found, status = report(capsys, "-f", str(file), "--drain", "n1")
     assert (jobs(found, "blocked"), status) == (["default/podgroup/g"], WORSE)
     assert {"queue": "q", "resource": CARD, "before": 4.0, "after": 0.0} in found["usage"]
@@ -134,8 +94,8 @@ status: {{phase: Running, startTime: "2026-01-01T00:00:00Z"}}
 
 def test_an_urgent_job_delays_those_behind_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     base, more = tmp_path / "base.yaml", tmp_path / "more.yaml"
-    base.write_text(CLUSTER + job("a", 4, seconds=60) + job("b", 4, seconds=60))
-    more.write_text(job("aa", 4, seconds=120))
+    base.write_text(written(CLUSTER + job("a", 4, seconds=60) + job("b", 4, seconds=60)))
+    more.write_text(written(job("aa", 4, seconds=120)))
     found, status = report(capsys, "-f", str(base), "--add", str(more))
     assert jobs(found, "starts") == ["default/job/aa"]
     (moved,) = found["moved"]
@@ -160,24 +120,7 @@ def test_a_deployment_with_more_or_fewer_pods_is_a_difference(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "cluster.yaml"
-    file.write_text(
-        CLUSTER
-        + f"""---
-apiVersion: apps/v1
-kind: Deployment
-metadata: {{name: chat}}
-spec:
-  replicas: 3
-  selector: {{matchLabels: {{app: chat}}}}
-  template:
-    metadata:
-      labels: {{app: chat}}
-      annotations: {{volcano.sh/card.name: {CARD}, scheduling.volcano.sh/queue-name: q}}
-    spec:
-      schedulerName: capcard-sched
-      containers: [{{name: c, image: i, resources: {{limits: {{nvidia.com/gpu: 2}}}}}}]
-"""
-    )
+    file.write_text(written(f"{CLUSTER} deployment chat*3 gpu=2 card={CARD} queue=q scheduler=capcard-sched"))
     chat = "default/deployment/chat"
     found, status = report(capsys, "-f", str(file), "--quota", f"q/{CARD}=6")
     assert (found["pods"], status) == ([{"job": chat, "before": 2, "after": 3}], 0)
