@@ -28,28 +28,13 @@ job waits queue=team min=2 + worker*2 card=NVIDIA-H200 gpu=1
 """)
 
 #: A node with whole cards, on which a device plugin shares two more. One of these is unhealthy, the other has a pod.
-MIXED_CARDS = """
-apiVersion: v1
-kind: Node
-metadata:
-  name: mixed
-  labels: {nvidia.com/gpu.product: NVIDIA-H200, nvidia.com/gpu.memory: '143771'}
-  annotations:
-    volcano.sh/node-vgpu-register: "GPU-0,10,8192,NVIDIA-T4,true,hami-core:GPU-1,10,8192,NVIDIA-T4,false,hami-core:"
-spec: {unschedulable: true}
-status: {allocatable: {cpu: '64', pods: '110', nvidia.com/gpu: '8', volcano.sh/vgpu-number: '10'}}
----
-apiVersion: v1
-kind: Pod
-metadata:
-  name: shares
-  namespace: default
-  annotations:
-    volcano.sh/vgpu-node: mixed
-    volcano.sh/vgpu-ids-new: "GPU-0,NVIDIA,1024,25:;"
-spec: {nodeName: mixed, containers: [{name: main, image: x}]}
-status: {phase: Running}
-"""
+MIXED_CARDS = written("""
+node mixed 8*NVIDIA-H200 cpu=64 memory=none volcano.sh/vgpu-number=10 spec={unschedulable: true}
+  annotations={volcano.sh/node-vgpu-register:
+  "GPU-0,10,8192,NVIDIA-T4,true,hami-core:GPU-1,10,8192,NVIDIA-T4,false,hami-core:"}
+pod default/shares scheduler=none nodeName=mixed status={phase: Running}
+  annotations={volcano.sh/vgpu-node: mixed, volcano.sh/vgpu-ids-new: "GPU-0,NVIDIA,1024,25:;"}
+""")
 
 
 def core_of(options: SimulationOptions | None = None) -> Core:

@@ -80,9 +80,7 @@ def test_nodes_without_quota_change_nothing_and_with_it_they_start_a_job(
 
 def test_a_drained_node_returns_its_pods_to_the_queue(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     running = "{phase: Running, startTime: '2026-01-01T00:00:00Z'}"
-    bound = (
-        f"group g queue=q min=1; pod p group=g card={CARD} gpu=4 nodeName=n1 scheduler=capcard-sched status={running}"
-    )
+    pod = f"pod p group=g card={CARD} gpu=4 nodeName=n1 scheduler=capcard-sched status={running}"
     file = tmp_path / "bound.yaml"
     file.write_text(written(f"{CLUSTER} group g queue=q min=1; {pod}"))
     found, status = report(capsys, "-f", str(file), "--drain", "n1")

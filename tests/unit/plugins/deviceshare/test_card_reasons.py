@@ -10,6 +10,7 @@ from capcard_sched.cli.main import run
 from capcard_sched.plugins.deviceshare.card_reasons import card_reasons
 from capcard_sched.plugins.deviceshare.device_choice import BINPACK, NoChoice, choose_cards
 from capcard_sched.plugins.deviceshare.shared_card import Cause
+from tests.insight.scenes import written
 from tests.unit.plugins.deviceshare.cluster import conf
 from tests.unit.plugins.deviceshare.worlds import A100_40, A100_80, ledger, request
 
@@ -71,31 +72,14 @@ def test_a_card_closed_by_the_podgroup_is_named() -> None:
     assert card_reasons(wanted, refused, node.uuids, ["c"]).texts == ("A: has a pod of the same PodGroup",)
 
 
-CLUSTER = """
-apiVersion: v1
-kind: Node
-metadata:
-  name: n1
-  annotations: {{volcano.sh/node-vgpu-register: "{cards}"}}
-status: {{allocatable: {{cpu: 64, memory: 256Gi, pods: 110, volcano.sh/vgpu-number: 80}}}}
-"""
-POD = """
----
-apiVersion: v1
-kind: Pod
-metadata: {{name: {name}}}
-spec:
-  schedulerName: volcano
-  containers: [{{name: main, resources: {{limits: {{volcano.sh/vgpu-number: 1, volcano.sh/vgpu-memory: {memory}}}}}}}]
-"""
-
-
 def test_explain_prints_the_figures_per_card(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cards = "".join(f"GPU-{index},10,4914,NVIDIA-NVIDIA L40S,true,hami-core:" for index in (2, 3))
-    text = CLUSTER.format(cards=cards)
-    for name, memory in (("a-holder", 2914), ("b-holder", 4000), ("waits", 3000)):
-        text += POD.format(name=name, memory=memory)
-    (tmp_path / "cluster.yaml").write_text(text)
+    node = f"node n1 volcano.sh/vgpu-number=80 annotations={{volcano.sh/node-vgpu-register: '{cards}'}}"
+    pods = {"a-holder": 2914, "b-holder": 4000, "waits": 3000}
+    shares = (
+        f"pod {name} limits=volcano.sh/vgpu-number:1,volcano.sh/vgpu-memory:{size}" for name, size in pods.items()
+    )
+    (tmp_path / "cluster.yaml").write_text(written("; ".join([node, *shares])))
     (tmp_path / "conf.yaml").write_text(conf(SchedulePolicy="spread"))
 
     command = ["explain", "waits", "-f", str(tmp_path / "cluster.yaml"), "--until", "1m"]
