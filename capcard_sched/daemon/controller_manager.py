@@ -193,7 +193,7 @@ class ControllerManager(HealthState):
 
     def leads(self, leading: bool) -> None:
         """Record the change in the metrics; the loops of the last term are over."""
-        self._metrics.leads(leading)
+        self._metrics.set_gauge("controller_leader", leading)
         self._loops = []
         self._cache.observed = False
 
@@ -258,7 +258,7 @@ class ControllerManager(HealthState):
             each.observe(kind, old, new)
 
     def _pass_failed(self, controller: str, key: Key, error: str) -> None:
-        self._metrics.failed(controller)
+        self._metrics.increment("controller_reconcile_errors_total", controller)
         self._log.warning("reconcile failed", controller=controller, object=str(key), err=error)
 
     async def _confirm(self) -> None:
@@ -286,7 +286,7 @@ class ControllerManager(HealthState):
         queues = [meta(queue)["name"] for queue in self._cache.all(QUEUE)]
         self._metrics.sample(queues, {name: self._cache.group_phases(name) for name in queues}, len(self._cache))
         for each in self._loops:
-            self._metrics.queue_length(each.name, len(each))
+            self._metrics.set_gauge("controller_queue_length", len(each), each.name)
 
 
 _BITS: Final = 2048

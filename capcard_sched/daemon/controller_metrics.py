@@ -84,14 +84,6 @@ class ControllerMetrics(MetricSet, Observer):
         """A request ended."""
         self._counters["controller_requests_total"].labels(verb, resource, str(code)).inc()
 
-    def failed(self, controller: str) -> None:
-        """A pass ended with an error."""
-        self._counters["controller_reconcile_errors_total"].labels(controller).inc()
-
-    def leads(self, leading: bool) -> None:
-        """Leadership began or ended."""
-        self._gauges["controller_leader"].set(int(leading))
-
     def sample(self, queues: Iterable[str], phases: Mapping[str, Mapping[str, int]], cached: int) -> None:
         """PodGroups per queue and phase, and the size of the cache."""
         present = {*queues, *phases}
@@ -103,7 +95,3 @@ class ControllerMetrics(MetricSet, Observer):
                 gauge.labels(queue).set(phases.get(queue, {}).get(phase, 0))
         self._queues = present
         self._gauges["controller_cached_objects"].set(cached)
-
-    def queue_length(self, controller: str, length: int) -> None:
-        """Objects that wait."""
-        self._gauges["controller_queue_length"].labels(controller).set(length)

@@ -226,7 +226,7 @@ class Service:
         def done(task: asyncio.Task[Any]) -> None:
             self._background.discard(task)
             if not task.cancelled() and (error := task.exception()) is not None:
-                self._metrics.internal_error("background")
+                self._metrics.increment("internal_errors_total", "", "background")
                 self._log.error("internal error", error=f"{type(error).__name__}: {error}", exc_info=error)
 
         task.add_done_callback(done)
@@ -312,7 +312,7 @@ class Service:
         """An unexpected exception in the scheduler thread."""
         if self._recording is not None:
             self._recording.failed(what, error)
-        self._metrics.internal_error(what.partition(" ")[0])
+        self._metrics.increment("internal_errors_total", "", what.partition(" ")[0])
         self._log.error("internal error", part=what, error=f"{type(error).__name__}: {error}", exc_info=error)
 
     async def _sample(self) -> None:
@@ -323,10 +323,10 @@ class Service:
         slow = False
         while True:
             for lane, waiting in self._backend.writer.backlog().items():
-                self._metrics.backlog(lane, waiting)
-            self._metrics.cache_age(self._backend.informers.stale_for())
-            self._metrics.usage_age(self._usage.age())
-            self._metrics.cycle_age(self._health.cycle_age())
+                self._metrics.set_gauge("api_queue_depth", waiting, lane)
+            self._metrics.set_gauge("cache_age_seconds", self._backend.informers.stale_for())
+            self._metrics.set_gauge("node_usage_age_seconds", self._usage.age() or 0.0)
+            self._metrics.set_gauge("cycle_age_seconds", self._health.cycle_age())
             self._metrics.log_lines_dropped(self._logs.dropped)
             if (report := self._health.slow_cycle()) and not slow:
                 self._log.warning("slow scheduling cycle", detail=report)

@@ -303,7 +303,7 @@ class UsageSource:
         if missing and not self._unmatched:
             self._log.warning("nodes without measured usage", nodes=missing, of=len(nodes), label=settings.node_label)
         self._unmatched = bool(missing)
-        self._metrics.usage_poll("measured")
+        self._metrics.increment("node_usage_polls_total", "measured")
         if not nodes:
             return  # nodes are not listed yet
         self._measured_at = self._clock()
@@ -312,7 +312,7 @@ class UsageSource:
         self._error, self._stale = "", False
 
     def _failed(self, error: str) -> None:
-        self._metrics.usage_poll("failed")
+        self._metrics.increment("node_usage_polls_total", "failed")
         log = self._log.warning if error != self._error else self._log.debug
         log("failed to measure node usage", err=error)
         self._error = error

@@ -48,6 +48,15 @@ class MetricSet:
         for collector in collectors:
             collector(registry=self.registry)
 
+    def set_gauge(self, name: str, value: float, *labels: str) -> None:
+        """Set the gauge of a row."""
+        gauge = self._gauges[name]
+        (gauge.labels(*labels) if labels else gauge).set(value)
+
+    def increment(self, name: str, *labels: str) -> None:
+        """Increment the counter of a row, which has labels."""
+        self._counters[name].labels(*labels).inc()
+
     def exposition(self) -> bytes:
         """All series in the Prometheus text format 0.0.4. O(series); call it in a thread of its own."""
         text = generate_latest(self.registry)

@@ -152,10 +152,6 @@ class Metrics(MetricSet, Observer):
         for error in errors:
             self._counters["internal_errors_total"].labels(error.plugin, error.hook).inc()
 
-    def internal_error(self, where: str) -> None:
-        """Record a recovered error outside of sessions; `where`: part of the daemon."""
-        self._counters["internal_errors_total"].labels("", where).inc()
-
     @property
     def wants_sample(self) -> bool:
         """Whether this replica leads and the state may have changed since the last sample."""
@@ -225,30 +221,10 @@ class Metrics(MetricSet, Observer):
     def dropped(self, kind: str, count: int) -> None:
         self._counters["api_writes_total"].labels(kind, "dropped").inc(count)
 
-    def backlog(self, lane: str, waiting: int) -> None:
-        """`waiting` writes are queued in this lane."""
-        self._gauges["api_queue_depth"].labels(lane).set(waiting)
-
-    def cache_age(self, seconds: float) -> None:
-        """Seconds since the last watch event."""
-        self._gauges["cache_age_seconds"].set(seconds)
-
     def log_lines_dropped(self, total: int) -> None:
         """The log dropped `total` lines since the start."""
         self._counters["log_lines_dropped_total"].inc(total - self._log_lines_dropped)
         self._log_lines_dropped = total
-
-    def cycle_age(self, seconds: float) -> None:
-        """The leader's last cycle ended so long ago."""
-        self._gauges["cycle_age_seconds"].set(seconds)
-
-    def usage_poll(self, result: str) -> None:
-        """A node-usage query was `measured` or `failed`."""
-        self._counters["node_usage_polls_total"].labels(result).inc()
-
-    def usage_age(self, seconds: float | None) -> None:
-        """Seconds since the last successful node-usage query; None when not configured."""
-        self._gauges["node_usage_age_seconds"].set(seconds or 0.0)
 
     def leader(self, leading: bool) -> None:
         """Record leadership. A standby exports no series of queues and jobs."""

@@ -168,7 +168,7 @@ async def test_a_scrape_requests_fresh_values_and_waits_for_a_bounded_time() -> 
     requested: list[str] = []
 
     async def refresh() -> None:
-        metrics.cache_age(len(requested) + 7.0)
+        metrics.set_gauge("cache_age_seconds", len(requested) + 7.0)
         requested.append("asked")
         if len(requested) > 1:
             await asyncio.sleep(60)
