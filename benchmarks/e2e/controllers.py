@@ -25,8 +25,9 @@ from benchmarks.e2e.pod_requests import RawPods, raw_gangs, raw_pods, send
 from benchmarks.e2e.server import CpuSampler, Server, cpu_seconds, peak_mib
 from capcard_sched.model import annotations as keys
 from tests.controlplane.cluster import Cluster
-from tests.e2e.admission.server import SYSTEM, Admission
+from tests.e2e.admission.server import Admission
 from tests.e2e.daemons import Controllers, Daemon
+from tests.e2e.rbac.installed import SYSTEM
 from tests.manifests.documents import MANIFESTS
 
 #: Seconds: everything takes less, or something is wrong.

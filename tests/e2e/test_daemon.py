@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
@@ -15,10 +16,11 @@ from tests.e2e.checker import prove
 from tests.e2e.daemons import CARD_CONF, Controllers, Daemon
 from tests.e2e.history import History
 
+pytestmark = pytest.mark.asyncio
+
 _CARD = {"cpu": "1", "nvidia.com/gpu": "1"}
 
 
-@pytest.mark.asyncio
 async def test_a_gang_within_its_quota_is_bound_and_one_beyond_it_gets_the_reason(
     cluster: Cluster, control_plane: ControlPlane, kubelet: Kubelet, tmp_path: Path
 ) -> None:
@@ -53,7 +55,6 @@ async def test_a_gang_within_its_quota_is_bound_and_one_beyond_it_gets_the_reaso
     assert not [line for line in daemon.lines() if line["level"] in ("error", "critical")]
 
 
-@pytest.mark.asyncio
 async def test_pods_without_a_group_are_scheduled_before_any_controller_runs(
     cluster: Cluster, control_plane: ControlPlane, tmp_path: Path
 ) -> None:
@@ -67,7 +68,6 @@ async def test_pods_without_a_group_are_scheduled_before_any_controller_runs(
 
 
 @pytest.mark.campaign
-@pytest.mark.asyncio
 async def test_controllers_that_race_the_scheduler_cost_no_second_decision(
     cluster: Cluster, control_plane: ControlPlane, history: History, tmp_path: Path
 ) -> None:
@@ -90,3 +90,116 @@ async def test_controllers_that_race_the_scheduler_cost_no_second_decision(
 
         await cluster.wait_until(grouped, "every pod to be bound and to have its group", within=40)
         assert len((await prove(history, control_plane, daemon)).binds) == 40
+
+
+PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
+_PODS: Final = 150
+#: Attempts for the pods of queue `hostile` take some seconds each, and are counted in a file.
+_PLUGIN: Final = """
+import time
+from capcard_sched.framework.api.plugin import Plugin
+
+class Costly(Plugin):
+    name = "costly"
+
+    def allocatable(self, queue, task):
+        if queue.name == "hostile":
+            with open({path!r}, "a") as file:
+                file.write(task.name + "\\n")
+            time.sleep({seconds})
+"""
+_CONF: Final = """
+actions: "allocate"
+tiers:
+- plugins: [{name: priority}, {name: gang}, {name: costly}, {name: predicates}]
+"""
+
+
+def _plugin(folder: Path, seconds: float) -> tuple[Path, Path]:
+    """The folder of the plugin, and the file of its attempts."""
+    tried, plugins = folder / "tried", folder / "plugins"
+    tried.touch()
+    plugins.mkdir()
+    (plugins / "costly.py").write_text(_PLUGIN.format(path=str(tried), seconds=seconds))
+    return plugins, tried
+
+
+@pytest.mark.campaign
+async def test_a_healthy_job_is_bound_before_another_queue_was_tried_to_its_end(
+    cluster: Cluster, control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    plugins, tried = _plugin(tmp_path, 0.2)
+    await cluster.create_all([node("n", cpu="8"), queue("hostile"), queue("healthy")])
+    await cluster.create_all(
+        [pod(f"hostile-{number}", queue="hostile", requests={"cpu": "100"}) for number in range(_PODS)]
+    )
+    flags = (f"--plugins-dir={plugins}", "--session-deadline=1s", f"--record={tmp_path / 'day.jsonl'}")
+    async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, *flags, conf=_CONF) as daemon:
+        await cluster.wait_until(tried.read_text, "the first attempts")
+        await cluster.create_all([pod("healthy", queue="healthy", requests={"cpu": "1"})])
+        await cluster.wait_until(cluster.bound, "the healthy pod to be bound")
+        assert len(tried.read_text().splitlines()) < _PODS
+        assert (await cluster.bound()).keys() == {"healthy"}
+
+        line = await daemon.logged("queue used its share of the session deadline", within=30)
+        name = "volcano_queue_deadline_sessions_total"
+        assert await daemon.metric(name, queue_name="hostile") >= 1
+        assert await daemon.metric(name, queue_name="healthy") == 0
+        assert line["queue"] == "hostile"
+        await daemon.stop()
+    assert '"cuts":{"hostile":{"share":' in (tmp_path / "day.jsonl").read_text()
+
+
+@pytest.mark.campaign
+async def test_a_long_session_is_reported_and_delays_no_probe_and_no_shutdown(
+    cluster: Cluster, control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    plugins, tried = _plugin(tmp_path, 300.0)
+    await cluster.create_all([node("n"), queue("hostile")])
+    flags = (f"--plugins-dir={plugins}",)
+    async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, *flags, conf=_CONF) as daemon:
+        await cluster.create(pod("hostile", queue="hostile"))
+        await cluster.wait_until(tried.read_text, "the long session")
+        await daemon.logged("slow scheduling cycle", within=90)
+        for page in ("/healthz", "/readyz", "/metrics"):
+            status, _ = await daemon.get(page)
+            assert status == 200, page
+        await daemon.stop(within=6.0)
+
+
+# --- many affinity terms ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.campaign
+async def test_flags_limit_the_affinity_terms_and_spread_constraints_of_a_pod(
+    cluster: Cluster, control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    selector = {"matchLabels": {"app": "a"}}
+    keys = ("kubernetes.io/hostname", "zone", "rack")
+    terms = [{"weight": 1, "podAffinityTerm": {"labelSelector": selector, "topologyKey": key}} for key in keys]
+    spread = {"maxSkew": 1, "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": selector}
+    constraints: list[Any] = [{**spread, "topologyKey": key} for key in keys]
+    await cluster.create_all(
+        [
+            node("n"),
+            *(pod(f"terms-{n}", affinity={"podAffinity": {PREFERRED: terms[:n]}}) for n in (2, 3)),
+            *(pod(f"spread-{n}", topologySpreadConstraints=constraints[:n]) for n in (1, 2)),
+        ]
+    )
+    flags = ("--max-affinity-terms=2", "--max-spread-constraints=1")
+    async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, *flags):
+        for name, text in {
+            "terms-3": "pod has 3 affinity terms, the limit is 2",
+            "spread-2": "pod has 2 topology spread constraints, the limit is 1",
+        }.items():
+
+            async def has_reason(name: str = name, text: str = text) -> bool:
+                status = (await cluster.get("pods", name))["status"]
+                return any(text in row.get("message", "") for row in status.get("conditions", ()))
+
+            await cluster.wait_until(has_reason, f"the reason of {name}", within=120)
+
+        async def others_are_bound() -> bool:
+            return (await cluster.bound()).keys() == {"terms-2", "spread-1"}
+
+        await cluster.wait_until(others_are_bound, "the others to be bound")

@@ -8,12 +8,10 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
 from tests.controlplane.cluster import Cluster, Manifest
 from tests.controlplane.controlplane import ControlPlane
@@ -22,8 +20,8 @@ from tests.controlplane.manifests import node
 from tests.e2e.admission.server import Admission
 from tests.e2e.controllers.conftest import Jobs
 from tests.e2e.daemons import QUICK_ELECTION, Controllers, Daemon
-from tests.e2e.rbac.installed import SYSTEM, Audit, rights_of
-from tests.manifests.documents import INSTALL, ROOT, by_key, read, scheduler_only
+from tests.e2e.rbac.installed import SYSTEM, Audit, account, granted_by
+from tests.manifests.documents import INSTALL, ROOT, arguments, by_key, read, scheduler_only
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.campaign]
 
@@ -68,25 +66,8 @@ class User:
 
 async def flags(cluster: Cluster, name: str) -> list[str]:
     """Arguments of a Deployment that is installed."""
-    deployment = await cluster.get("deployments", name, namespace=SYSTEM)
-    words = deployment["spec"]["template"]["spec"]["containers"][0]["args"][1:]
-    return [word.replace("$(POD_NAMESPACE)", SYSTEM) for word in words if not word.startswith(_REPLACED)]
-
-
-async def account(cluster: Cluster, name: str) -> Path:
-    """The kubeconfig of a ServiceAccount."""
-    token = await cluster.token_of(name, namespace=SYSTEM)
-    return cluster.control_plane.kubeconfig_for(token=token, namespace=SYSTEM, name=name)
-
-
-@pytest_asyncio.fixture
-async def nodes(cluster: Cluster, control_plane: ControlPlane, kubelet: Kubelet) -> AsyncIterator[None]:
-    """Two nodes, and the controllers of Kubernetes."""
-    await cluster.create_all(node(name, cpu="32", memory="64Gi") for name in ("n1", "n2"))
-    names = "garbage-collector-controller,deployment-controller,replicaset-controller"
-    await asyncio.to_thread(control_plane.start_controller_manager, names)
-    yield
-    await asyncio.to_thread(control_plane.stop_controller_manager)
+    words = arguments(await cluster.get("deployments", name, namespace=SYSTEM))[1:]
+    return [word for word in words if not word.startswith(_REPLACED)]
 
 
 def deployment(name: str) -> Manifest:
@@ -107,16 +88,17 @@ def deployment(name: str) -> Manifest:
 
 @pytest.mark.timeout(300)
 async def test_a_scheduler_is_upgraded_to_the_whole_product_and_the_commands_of_the_readme_work(
-    cluster: Cluster, control_plane: ControlPlane, nodes: None, tmp_path: Path
+    cluster: Cluster, control_plane: ControlPlane, kubelet: Kubelet, workloads: None, tmp_path: Path
 ) -> None:
+    await cluster.create_all(node(name, cpu="32", memory="64Gi") for name in ("n1", "n2"))
     user = User(control_plane, cluster.namespace)
     jobs = Jobs(cluster)
     await user.run(f"kubectl apply -f {scheduler_only(tmp_path)}")
     conf = by_key(read(INSTALL))[f"ConfigMap {SYSTEM}/capcard-sched-conf"]["data"]["scheduler.yaml"]
     async with AsyncExitStack() as stack:
-        arguments = [*await flags(cluster, "capcard-sched"), *QUICK_ELECTION]
+        given = [*await flags(cluster, "capcard-sched"), *QUICK_ELECTION]
         config = await account(cluster, "capcard-sched")
-        scheduler = await stack.enter_async_context(Daemon(config, tmp_path, *arguments, conf=conf))
+        scheduler = await stack.enter_async_context(Daemon(config, tmp_path, *given, conf=conf))
         await cluster.create(deployment("before"))
 
         async def bound() -> dict[str, str]:
@@ -132,9 +114,9 @@ async def test_a_scheduler_is_upgraded_to_the_whole_product_and_the_commands_of_
         audit = Audit(control_plane, f"system:serviceaccount:{SYSTEM}:capcard-sched-admission")
         admission = Admission(cluster, tmp_path)
         await admission.redirect()
-        arguments = [*await flags(cluster, "capcard-sched-controllers"), *QUICK_ELECTION]
+        given = [*await flags(cluster, "capcard-sched-controllers"), *QUICK_ELECTION]
         config = await account(cluster, "capcard-sched-controllers")
-        controllers = await stack.enter_async_context(Controllers(config, tmp_path, *arguments))
+        controllers = await stack.enter_async_context(Controllers(config, tmp_path, *given))
         await admission.start()
         stack.callback(admission.stop)
 
@@ -182,13 +164,8 @@ async def test_a_scheduler_is_upgraded_to_the_whole_product_and_the_commands_of_
             assert '"level":"error"' not in program.text, program.text[-3000:]
 
         assert not audit.denied()
-        granted = {
-            right
-            for name, role in by_key(read(INSTALL)).items()
-            if name.startswith(("ClusterRole capcard-sched-admission", f"Role {SYSTEM}/capcard-sched-admission"))
-            for rule in role["rules"]
-            for right in rights_of(rule)
-        }
+        names = ("ClusterRole capcard-sched-admission", f"Role {SYSTEM}/capcard-sched-admission")
+        granted = granted_by(role for name, role in by_key(read(INSTALL)).items() if name.startswith(names))
         assert audit.used() <= granted
         # An update renews the certificate; the API server of the tests lists through the watch.
         assert {right.verb for right in granted - audit.used()} <= {"update", "list", "get"}

@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib.util
 import os
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
+from cyclopts import App
 
 #: An object in the API server's JSON form.
 Manifest = dict[str, Any]
@@ -45,6 +46,21 @@ def by_key(manifests: Iterable[Manifest]) -> dict[str, Manifest]:
         assert key(manifest) not in found, f"{key(manifest)} is there twice"
         found[key(manifest)] = manifest
     return found
+
+
+def arguments(deployment: Manifest) -> list[str]:
+    """The verb and the flags of a Deployment's container, in the namespace `capcard-system`."""
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    return [word.replace("$(POD_NAMESPACE)", "capcard-system") for word in container["args"]]
+
+
+def options_of(deployment: Manifest, command: Callable[..., object]) -> Any:
+    """The options of the command line of a Deployment; `command` is the function of its verb."""
+    words = arguments(deployment)
+    app = App(result_action="return_value")
+    app.command(command, name=words[0])
+    _, bound, _ = app.parse_args(words, exit_on_error=False, print_error=False)
+    return bound.arguments["options"]
 
 
 def scheduler_only(folder: Path) -> Path:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cyclopts import App
 
 from capcard_sched.admission.webhooks import WEBHOOKS
 from capcard_sched.cli.admission import admission
 from capcard_sched.daemon.admission.options import AdmissionOptions
-from tests.manifests.documents import MANIFESTS, Manifest, kustomized
+from tests.manifests.documents import MANIFESTS, Manifest, kustomized, options_of
 
 MODES = ("standalone", "beside-volcano")
 
@@ -37,13 +36,7 @@ def webhooks(objects: list[Manifest]) -> list[Manifest]:
 
 def flags(objects: list[Manifest]) -> AdmissionOptions:
     (deployment,) = (each for each in of_kind(objects, "Deployment") if each["metadata"]["name"].endswith("-admission"))
-    words = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
-    app = App(result_action="return_value")
-    app.command(admission, name="admission")
-    _, bound, _ = app.parse_args(
-        [word.replace("$(POD_NAMESPACE)", "capcard-system") for word in words], exit_on_error=False, print_error=False
-    )
-    options: AdmissionOptions = bound.arguments["options"]
+    options: AdmissionOptions = options_of(deployment, admission)
     return options
 
 

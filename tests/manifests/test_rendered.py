@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from cyclopts import App
 
 import capcard_sched
 from capcard_sched.cli.run import controllers, run
@@ -16,9 +15,19 @@ from capcard_sched.daemon.options import Options
 from capcard_sched.framework.conf.registry import Registry
 from capcard_sched.framework.conf.scheduler_conf import parse_conf
 from capcard_sched.kube.kinds import KINDS
-from tests.manifests.documents import CHART, INSTALL, MANIFESTS, ROOT, Manifest, by_key, derived, kustomized, read
+from tests.manifests.documents import (
+    CHART,
+    INSTALL,
+    MANIFESTS,
+    ROOT,
+    Manifest,
+    by_key,
+    derived,
+    kustomized,
+    options_of,
+    read,
+)
 
-FOLDER_FILES = sorted(path for path in MANIFESTS.rglob("*.yaml") if "templates" not in path.parts)
 ALL = by_key(document for document in read(INSTALL) if document["kind"] != "CustomResourceDefinition")
 #: The objects of the scheduler.
 OURS = {name: each for name, each in ALL.items() if each["metadata"].get("labels", {}).get("app") == "capcard-sched"}
@@ -29,16 +38,8 @@ def deployment() -> Manifest:
     return OURS["Deployment capcard-system/capcard-sched"]
 
 
-def arguments() -> list[str]:
-    words: list[str] = deployment()["spec"]["template"]["spec"]["containers"][0]["args"]
-    return [word.replace("$(POD_NAMESPACE)", "capcard-system") for word in words]
-
-
 def options() -> Options:
-    app = App(result_action="return_value")
-    app.command(run, name="run")
-    _, bound, _ = app.parse_args(arguments(), exit_on_error=False, print_error=False)
-    taken: Options = bound.arguments["options"]
+    taken: Options = options_of(deployment(), run)
     return taken
 
 
@@ -57,19 +58,19 @@ def test_the_chart_has_no_crd_that_is_not_derived() -> None:
     assert {path for path in derived() if path.parent == CHART / "crds"} == set((CHART / "crds").iterdir())
 
 
-@pytest.mark.parametrize("path", FOLDER_FILES, ids=lambda path: str(path.relative_to(MANIFESTS)))
-def test_every_file_is_yaml(path: Path) -> None:
-    assert read(path) or path.name == "values.yaml"
-
-
 def test_the_single_manifest_equals_the_kustomize_output_of_the_folder(kubectl: Path) -> None:
     assert by_key(read(INSTALL)) == by_key(kustomized(kubectl, MANIFESTS))
 
 
-def test_every_crd_is_in_the_one_manifest() -> None:
-    there = {document["metadata"]["name"] for path in (MANIFESTS / "crds").glob("*.yaml") for document in read(path)}
-    installed = {each["metadata"]["name"] for each in read(INSTALL) if each["kind"] == "CustomResourceDefinition"}
-    assert installed == there
+def test_every_file_is_yaml_and_in_its_kustomization() -> None:
+    for path in (path for path in MANIFESTS.rglob("*.yaml") if "templates" not in path.parts):
+        assert read(path) or path.name == "values.yaml", path
+    listed = {path.name for path in (MANIFESTS / "crds").iterdir()}
+    (top,) = read(MANIFESTS / "kustomization.yaml")
+    assert {name.removeprefix("crds/") for name in top["resources"] if name.startswith("crds/")} == listed
+    for folder in (MANIFESTS / name for name in ("base", "controllers", "admission")):
+        (kustomization,) = read(folder / "kustomization.yaml")
+        assert {*kustomization["resources"], "kustomization.yaml"} == {path.name for path in folder.iterdir()}, folder
 
 
 def test_the_mounted_conf_is_the_built_in_one() -> None:
@@ -95,12 +96,9 @@ def test_the_daemon_takes_the_arguments_and_finds_nothing_wrong_with_them() -> N
 
 def test_the_controllers_take_their_arguments_and_may_take_their_lease() -> None:
     name = "capcard-sched-controllers"
-    (container,) = ALL[f"Deployment capcard-system/{name}"]["spec"]["template"]["spec"]["containers"]
-    app = App(result_action="return_value")
-    app.command(controllers, name="controllers")
-    words = [word.replace("$(POD_NAMESPACE)", "capcard-system") for word in container["args"]]
-    _, bound, _ = app.parse_args(words, exit_on_error=False, print_error=False)
-    taken: ControllerOptions = bound.arguments["options"]
+    installed = ALL[f"Deployment capcard-system/{name}"]
+    (container,) = installed["spec"]["template"]["spec"]["containers"]
+    taken: ControllerOptions = options_of(installed, controllers)
     assert taken.problems() == []
     role = ALL[f"Role capcard-system/{name}-leader-election"]
     named = [rule["resourceNames"] for rule in role["rules"] if "resourceNames" in rule]

@@ -13,9 +13,9 @@ import aiohttp
 
 from tests.controlplane.cluster import Cluster, Manifest
 from tests.controlplane.processes import end, free_port, spawn, tail
-from tests.manifests.documents import MANIFESTS, kustomized
+from tests.e2e.rbac.installed import SYSTEM, account
+from tests.manifests.documents import MANIFESTS, arguments, kustomized
 
-SYSTEM = "capcard-system"
 NAME = "capcard-sched-admission"
 
 
@@ -55,13 +55,10 @@ class Admission:
                 hook["clientConfig"]["url"] = f"https://127.0.0.1:{self.port}{path}"
 
     async def start(self) -> None:
-        token = await self.cluster.token_of(NAME, namespace=SYSTEM)
-        deployment = await self.cluster.get("deployments", NAME, namespace=SYSTEM)
-        flags = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
-        plane = self.cluster.control_plane
-        kubeconfig = plane.kubeconfig_for(token=token, namespace=SYSTEM, name=NAME)
+        flags = arguments(await self.cluster.get("deployments", NAME, namespace=SYSTEM))
+        kubeconfig = await account(self.cluster, NAME)
         own = ("--port=", "--webhook-namespace=")
-        command = [
+        command: list[str | Path] = [
             Path(sys.executable).with_name("capcard-sched"),
             *(flag.replace("/certificates/", f"{self._folder}/") for flag in flags if not flag.startswith(own)),
             f"--kubeconfig={kubeconfig}",

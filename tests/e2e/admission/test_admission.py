@@ -19,8 +19,8 @@ import pytest_asyncio
 from capcard_sched.daemon.admission.certificates import ServingCertificate, renewed
 from tests.controlplane.cluster import Cluster, Manifest, RequestError
 from tests.controlplane.controlplane import ControlPlane
-from tests.e2e.admission.server import NAME, SYSTEM, Admission
-from tests.e2e.rbac.installed import Audit
+from tests.e2e.admission.server import NAME, Admission
+from tests.e2e.rbac.installed import SYSTEM, Audit
 from tests.manifests.documents import overlay
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.controlplane]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -23,11 +22,6 @@ tiers:
 - plugins: [{name: predicates}, {name: nodeorder}]
 """
 BATCH = "batch.volcano.sh/v1alpha1"
-#: The controllers of Kubernetes that create pods, and its garbage collector.
-WORKLOAD_CONTROLLERS = (
-    "garbage-collector-controller,deployment-controller,replicaset-controller,statefulset-controller,"
-    "daemonset-controller,job-controller"
-)
 
 
 class Jobs:
@@ -84,14 +78,6 @@ async def controllers(cluster: Cluster, control_plane: ControlPlane, tmp_path: P
     async with Controllers(control_plane.kubeconfig_for("admin"), tmp_path) as running:
         await running.logged("controllers started")
         yield running
-
-
-@pytest_asyncio.fixture
-async def workloads(control_plane: ControlPlane) -> AsyncIterator[None]:
-    """The controllers of Kubernetes that create pods, and its garbage collector."""
-    await asyncio.to_thread(control_plane.start_controller_manager, WORKLOAD_CONTROLLERS)
-    yield
-    await asyncio.to_thread(control_plane.stop_controller_manager)
 
 
 @pytest_asyncio.fixture

@@ -18,11 +18,11 @@ from tests.controlplane.cluster import ALL, Cluster, Manifest, RequestError, pre
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.kubelet import Kubelet
 from tests.controlplane.manifests import node
-from tests.e2e.admission.server import SYSTEM, Admission
-from tests.e2e.controllers.conftest import WORKLOAD_CONTROLLERS
+from tests.e2e.admission.server import Admission
+from tests.e2e.conftest import WORKLOAD_CONTROLLERS
 from tests.e2e.daemons import QUICK_ELECTION, Controllers, Daemon
-from tests.e2e.rbac.installed import Audit, Right, install, rights_of
-from tests.manifests.documents import MANIFESTS, by_key
+from tests.e2e.rbac.installed import SYSTEM, Audit, Right, account, granted_by, install
+from tests.manifests.documents import MANIFESTS, arguments, by_key
 from tests.scenarios.controllers.scenario_steps import CONF, GRACE, Player, Step, load_scenarios
 
 #: Seconds for which an expectation may take, and for which a state must last.
@@ -170,20 +170,11 @@ async def _play_all(control_plane: ControlPlane, folder: Path) -> tuple[dict[str
         await admin.create_all(node(name, cpu="64", memory="64Gi", labels=pool) for name in ("n1", "n2"))
         admission = Admission(admin, folder)
         installation = await install(admin, MANIFESTS / "controllers")
-        template = by_key(installation.objects)[f"Deployment {SYSTEM}/{_ACCOUNT}"]["spec"]["template"]
-        words = [word for word in template["spec"]["containers"][0]["args"][1:] if "--enable-" not in word]
-        flags = [*(word.replace("$(POD_NAMESPACE)", SYSTEM) for word in words), *QUICK_ELECTION]
-        token = await admin.token_of(_ACCOUNT, namespace=SYSTEM)
-        account = control_plane.kubeconfig_for(token=token, namespace=SYSTEM, name=_ACCOUNT)
+        words = arguments(by_key(installation.objects)[f"Deployment {SYSTEM}/{_ACCOUNT}"])[1:]
+        flags = [*(word for word in words if not word.startswith("--enable-")), *QUICK_ELECTION]
         audit = Audit(control_plane, f"system:serviceaccount:{SYSTEM}:{_ACCOUNT}")
-        granted = {
-            right
-            for role in installation.objects
-            if role["kind"] in {"Role", "ClusterRole"}
-            for rule in role["rules"]
-            for right in rights_of(rule)
-        }
-        processes = Processes(account, flags, folder)
+        granted = granted_by(installation.objects)
+        processes = Processes(await account(admin, _ACCOUNT), flags, folder)
         try:
             await admission.install()
             await admission.start()

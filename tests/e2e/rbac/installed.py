@@ -16,7 +16,7 @@ import yaml
 from tests.controlplane.cluster import Cluster, Manifest
 from tests.controlplane.controlplane import ControlPlane
 from tests.e2e.daemons import Daemon
-from tests.manifests.documents import kustomized
+from tests.manifests.documents import arguments, kustomized
 
 SYSTEM: Final = "capcard-system"
 ACCOUNT: Final = "capcard-sched"
@@ -58,15 +58,10 @@ class Installation(NamedTuple):
     @property
     def arguments(self) -> list[str]:
         """Those of the Deployment, without what is different here."""
-        (container,) = self._one("Deployment")["spec"]["template"]["spec"]["containers"]
-        verb, *flags = container["args"]
+        verb, *flags = arguments(self._one("Deployment"))
         assert verb == "run"
         assert all(any(flag.startswith(own) for flag in flags) for own in _ITS_OWN)
-        return [
-            flag.replace("$(POD_NAMESPACE)", SYSTEM)
-            for flag in flags
-            if not any(flag.startswith(own) for own in _ITS_OWN)
-        ]
+        return [flag for flag in flags if not flag.startswith(_ITS_OWN)]
 
     @property
     def conf(self) -> str:
@@ -85,8 +80,7 @@ class Installation(NamedTuple):
 
     async def kubeconfig(self, server: str = "") -> Path:
         """One of the ServiceAccount; `server`: another way to the API server."""
-        token = await self.cluster.token_of(ACCOUNT, namespace=SYSTEM)
-        return self.cluster.control_plane.kubeconfig_for(token=token, server=server, namespace=SYSTEM, name=ACCOUNT)
+        return await account(self.cluster, ACCOUNT, server)
 
     async def granted(self) -> set[Right]:
         """Rights of the roles that are bound to the account."""
@@ -97,6 +91,18 @@ class Installation(NamedTuple):
                     role = await self.cluster.get(of, binding["roleRef"]["name"], namespace=SYSTEM)
                     found |= {right for rule in role["rules"] for right in rights_of(rule)}
         return found
+
+
+async def account(cluster: Cluster, name: str, server: str = "") -> Path:
+    """The kubeconfig of a ServiceAccount of ours; `server`: another way to the API server."""
+    token = await cluster.token_of(name, namespace=SYSTEM)
+    return cluster.control_plane.kubeconfig_for(token=token, server=server, namespace=SYSTEM, name=name)
+
+
+def granted_by(objects: Iterable[Manifest]) -> set[Right]:
+    """Rights of the roles among objects."""
+    roles = (each for each in objects if each["kind"] in {"Role", "ClusterRole"})
+    return {right for role in roles for rule in role["rules"] for right in rights_of(rule)}
 
 
 async def install(cluster: Cluster, folder: Path) -> Installation:
