@@ -122,10 +122,11 @@ class World:
     def ask(self, question: str) -> Any:
         """The answer of a plugin in an open session (`gang.preemptable p0 [p1 p2]`), or of all tiers (`session.`).
 
-        `predicates.filter p`: the nodes that the plugin rejects by reason. `nodeorder.score p [n1 n2]`: the sum of its
-        scores by node, of all nodes or of candidates. `numa-aware.cpus n`: the CPUs of claims, and those left.
+        `predicates.filter p`: the nodes that the plugin rejects by reason; `predicates.passes p`: the others, or -.
+        `nodeorder.score p [n1 n2]`: the sum of its scores by node, of all nodes or of candidates. These three take
+        several pods, too (`p1..3`). `deviceshare.nearest p`: figures of the nodes that reject p.
+        `numa-aware.cpus n`: the CPUs of claims, and those left.
         `gang.metrics unschedule_task_count q`: the samples of a series by the values of their labels, those with q.
-        scores by node, of all nodes or of candidates. `deviceshare.nearest p`: figures of the nodes that reject p.
         """
         session = self._open()
         called, *words = question.replace("[", " [ ").replace("]", " ] ").split()
@@ -137,9 +138,12 @@ class World:
             return listed(session.dispatch.victims(hook, task, candidates))
         if hook == "metrics":
             return self._samples(plugin, words[0], set(words[1:]))
-        if hook in ("filter", "score"):
-            signature: PodSignature = self._argument(session, "signature", words.pop(0))
-            return getattr(self, f"_{hook}")(session, self.harness.plugin(plugin), signature, words[1:-1])
+        if hook in ("filter", "passes", "score"):
+            answer, asked, pods = getattr(self, f"_{hook}"), self.harness.plugin(plugin), names(words.pop(0))
+            answers = {
+                pod: answer(session, asked, self._argument(session, "signature", pod), words[1:-1]) for pod in pods
+            }
+            return pairs(answers, ":") if hook == "passes" else answers if len(pods) > 1 else answers[pods[0]]
         if hook == "cpus":
             return self._cpus(words[0])
         if hook == "nearest":
@@ -255,6 +259,11 @@ class World:
                 mark = _MARKS.get(Code(int(diagnosis.codes[0])), "")
                 found.setdefault("; ".join(diagnosis.reasons) + mark, []).append(name)
         return {reason: packed(alike) for reason, alike in found.items()}
+
+    def _passes(self, session: Session, plugin: Plugin, signature: PodSignature, nodes: Sequence[str]) -> str:
+        """The nodes that a plugin does not reject."""
+        rejected = {name for alike in self._filter(session, plugin, signature, nodes).values() for name in names(alike)}
+        return packed([name for name in session.nodes.names if name not in rejected]) or "-"
 
     def _score(self, session: Session, plugin: Plugin, signature: PodSignature, nodes: Sequence[str]) -> str:
         """Scores by node."""
