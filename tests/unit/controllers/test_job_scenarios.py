@@ -299,8 +299,10 @@ def test_a_gang_is_one_unit_of_eviction_when_an_eviction_ends_it() -> None:
     bench = ClusterBench()
     bench.job("j", task("w", 2), policies=_policies(PodEvicted="AbortJob"))
     bench.job("k", task("w", 2), policies=_policies(PodFailed="AbortJob"))
+    kept = {"annotations": {"volcano.sh/evict-scope": "elastic"}}
+    bench.job("u", task("w", 2), metadata=kept, policies=_policies(PodEvicted="RestartJob"))
     scopes = {
         group["metadata"]["name"][0]: group["metadata"]["annotations"].get("volcano.sh/evict-scope")
         for group in bench.all("PodGroup")
     }
-    assert scopes == {"j": "job", "k": None}
+    assert scopes == {"j": "job", "k": None, "u": "elastic"}
