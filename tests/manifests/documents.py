@@ -19,7 +19,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 MANIFESTS: Final = ROOT / "manifests"
 CHART: Final = MANIFESTS / "helm" / "capcard-sched"
 INSTALL: Final = MANIFESTS / "install.yaml"
-#: The objects of a former installation that have changed since, and the names of the others.
+#: The objects of a former installation, and how they differ from those of today.
 SCHEDULER_ONLY: Final = ROOT / "tests" / "data" / "install-scheduler-only.yaml"
 
 
@@ -65,15 +65,27 @@ def options_of(deployment: Manifest, command: Callable[..., object]) -> Any:
 
 def scheduler_only(folder: Path) -> Path:
     """A manifest as it was before it had controllers and webhooks, with the CustomResourceDefinitions of today."""
-    unchanged, *changed = read(SCHEDULER_ONLY)
-    former, today = by_key(changed), by_key(read(INSTALL))
-    definitions = [name for name in today if name.startswith("CustomResourceDefinition")]
-    assert {*former, *unchanged["unchanged"]} <= set(today)
-    kept = {*definitions, *former, *unchanged["unchanged"]}
+    (former,) = read(SCHEDULER_ONLY)
+    today = by_key(read(INSTALL))
+    assert set(former) <= set(today)
+    for name, fields in former.items():
+        for path, value in fields.items():
+            _set(today[name], path.split("/"), value)
+    kept = [found for name, found in today.items() if name in former or found["kind"] == "CustomResourceDefinition"]
     target = folder / "scheduler-only.yaml"
-    manifests = [former.get(name, manifest) for name, manifest in today.items() if name in kept]
-    target.write_text(yaml.safe_dump_all(manifests), "utf-8")
+    target.write_text(yaml.safe_dump_all(kept), "utf-8")
     return target
+
+
+def _set(found: Any, path: list[str], value: Any) -> None:
+    """Set a field, or remove it."""
+    *above, last = path
+    for part in above:
+        found = found[int(part) if isinstance(found, list) else part]
+    if value is None:
+        del found[last]
+    else:
+        found[last] = value
 
 
 def kustomized(kubectl: Path, folder: Path) -> list[Manifest]:
