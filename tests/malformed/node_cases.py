@@ -86,18 +86,8 @@ CASES = [
         for id, value, text in BAD_QUANTITIES[1::4]
     ),
     *(amount(id, SHARED, value, text, cards(BOTH)) for id, value, text in BAD_QUANTITIES[2::6]),
-    Case(
-        "node: pods: negative",
-        lambda h: h.node("bad", pods=-4),
-        (
-            invalid(
-                "Node",
-                "bad",
-                "status.allocatable[pods]: '-4' is negative; status.capacity[pods]: '-4' is negative",
-            ),
-        ),
-        check=unused,
-    ),
+    Case("node: pods: negative", lambda h: h.node("bad", pods=-4), (invalid("Node", "bad",
+         "status.allocatable[pods]: '-4' is negative; status.capacity[pods]: '-4' is negative"),), check=unused),
     node("devices: none", resources={GPU: 0}, check=cards(ONE)),
     node("devices: a fraction", resources={GPU: "2.5"}, check=cards({"A": 11000})),
     node("resources without a proper name", resources={"": 1, "/": 1, "x/": 1, "nvidia.com/mig-": 3},

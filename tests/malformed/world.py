@@ -8,11 +8,13 @@ later, so that the session after it has to work as well.
 
 from __future__ import annotations
 
+import json
 from typing import NamedTuple
 
 from capcard_sched.framework.session.report import HookError
 from capcard_sched.model.intents import UpdatePodGroup
 from capcard_sched.testing import Harness
+from tests.scenarios.notation import manifests
 
 GPU = "nvidia.com/gpu"
 HOST = "kubernetes.io/hostname"
@@ -58,31 +60,14 @@ BAD_QUANTITIES: tuple[tuple[str, str | float, str], ...] = (
 
 
 #: A node, a queue `q` and a gang of two that gets its cards, for the simulator.
-MANIFESTS = """
-apiVersion: v1
-kind: Node
-metadata:
-  name: good
-  labels: {nvidia.com/gpu.product: A, nvidia.com/gpu.memory: "1024"}
-status: {allocatable: {cpu: 8, memory: 8Gi, nvidia.com/gpu: 8}}
----
-apiVersion: scheduling.volcano.sh/v1beta1
-kind: Queue
-metadata: {name: q, annotations: {volcano.sh/card.quota: '{"A": 8}'}}
----
-apiVersion: batch.volcano.sh/v1alpha1
-kind: Job
-metadata: {name: gang}
-spec:
-  queue: q
-  minAvailable: 2
-  tasks:
-  - replicas: 2
-    template:
-      metadata: {annotations: {volcano.sh/card.name: A}}
-      spec: {containers: [{name: c, resources: {limits: {cpu: 1, nvidia.com/gpu: 1}}}]}
----
-"""
+MANIFESTS = "".join(
+    f"{json.dumps(found)}\n---\n"
+    for found in manifests("""
+node good 8*A cpu=8 memory=8Gi
+queue q cards=A:8
+job gang queue=q min=2 + worker*2 cpu=1 gpu=1 card=A
+""")
+)
 
 
 class WarningEvent(NamedTuple):

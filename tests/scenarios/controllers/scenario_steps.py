@@ -35,12 +35,12 @@ from typing import Any, Final, Protocol
 
 import yaml
 
-from tests.scenarios.stepped import SCHEDULER
 from tests.scenarios.test_scenarios import fits
 
 Manifest = dict[str, Any]
 Step = dict[str, Any]
 
+SCHEDULER: Final = "capcard-sched"
 #: Scheduling by the quota of queues: a queue without capability for a Job holds it back.
 CONF: Final = """
 actions: "enqueue, allocate, backfill"
@@ -273,14 +273,8 @@ def _command(given: Manifest) -> Manifest:
     kind = "Queue" if "queue" in given else "Job"
     name = given.get("queue") or given["job"]
     target = {"apiVersion": _API[kind], "kind": kind, "name": name}
-    metadata = {"name": f"{given['action'].lower()}-{name}"}
-    return {
-        "apiVersion": _API["Command"],
-        "kind": "Command",
-        "metadata": metadata,
-        "action": given["action"],
-        "target": target,
-    }
+    head = {"apiVersion": _API["Command"], "kind": "Command", "metadata": {"name": f"{given['action'].lower()}-{name}"}}
+    return {**head, "action": given["action"], "target": target}
 
 
 _MANIFESTS: Final[dict[str, Callable[[Any], Manifest]]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -12,13 +13,22 @@ import pytest
 from capcard_sched.admission.pods import AdmissionConfig
 from capcard_sched.admission.review import AdmissionRequest, ClusterView, finding_text
 from capcard_sched.admission.webhooks import WEBHOOKS, WebhookContext
+from capcard_sched.framework.conf.registry import Registry
+from capcard_sched.framework.conf.scheduler_conf import parse_conf
+from capcard_sched.framework.core import Core
 from capcard_sched.model.objects import QueueObject
+from capcard_sched.simulation.clock import EPOCH, SECOND
+from capcard_sched.simulation.cluster import SimulatedCluster
+from capcard_sched.simulation.effects import IntentExecutor
 from capcard_sched.simulation.kinds import kind_of
+from capcard_sched.simulation.scenario import Scenario
 from capcard_sched.simulation.store import AlreadyExistsError, Change
-from tests.scenarios.controllers.scenario_steps import CONF, Manifest, Player, Step, load_scenarios
-from tests.scenarios.stepped import SCHEDULER, SteppedCluster
+from capcard_sched.simulation.watch import StoreWatch
+from tests.scenarios.controllers.scenario_steps import CONF, SCHEDULER, Manifest, Player, Step, load_scenarios
+from tests.scenarios.notation import manifests
 from tests.unit.controllers.bench import restart_controllers
 
+REGISTRY: Final = Registry.load()
 #: Virtual seconds for which an expectation may take, and for which a state must last.
 _LIMIT, _HELD = 300, 60
 _WEBHOOKS: Final = {"Job": "/jobs/validate", "PodGroup": "/podgroups/validate", "Queue": "/queues/validate"}
@@ -29,47 +39,62 @@ class RejectedError(AlreadyExistsError):
 
 
 class SimulatedWorld:
-    """A cluster for one scenario."""
+    """A cluster for one scenario, with our scheduler and the simulated controllers."""
 
-    namespace = SteppedCluster.namespace
+    namespace = "default"
 
     def __init__(self) -> None:
-        self._stepped = SteppedCluster(CONF)
-        self._store = self._stepped.store
+        found = parse_conf(CONF, registry=REGISTRY)
+        assert found.conf is not None, found.problems
+        self._core = Core(found.conf, REGISTRY, (SCHEDULER,), "default")
+        self._cluster = SimulatedCluster((SCHEDULER,), "default")
+        self._store = self._cluster.store
+        self._feed = StoreWatch(self._store, EPOCH)
+        self._store.observe(self._feed.observe)
+        self._effects = IntentExecutor(self._store, self._feed, self._cluster.recorder, self._cluster.component)
         self._queues = ClusterView()
         self._defaults = self._store.admit
         self._store.admit = self._admit
         self._store.observe(self._observe)
-        self._stepped.load()
-        self._stepped.create(
-            {
-                "apiVersion": "v1",
-                "kind": "Node",
-                "metadata": {"name": "n1"},
-                "status": {"allocatable": {"cpu": "64", "pods": "110"}},
-            }
-        )
+        self._cluster.load(Scenario((), ()))
+        self._create(*manifests("node n1 cpu=64 memory=none"))
 
     # --- time ---
+
+    def _advance(self) -> None:
+        """One second, then one session."""
+        clock = self._cluster.clock
+        moment = clock.now + SECOND
+        while (due := clock.next_due()) is not None and due <= moment:
+            clock.fire_next()
+            self._cluster.settle()
+        clock.now = moment
+        for intent in self._core.step(self._feed.drain(), clock.unix).intents:
+            self._effects.apply(intent)
+        self._cluster.settle()
 
     async def until(self, check: Callable[[], Awaitable[str]]) -> None:
         for _ in range(_LIMIT):
             problem = await check()
             if not problem:
                 return
-            self._stepped.advance()
+            self._advance()
         raise AssertionError(problem)
 
     async def hold(self, check: Callable[[], Awaitable[str]]) -> None:
         for _ in range(_HELD):
             problem = await check()
             assert not problem, problem
-            self._stepped.advance()
+            self._advance()
 
     # --- objects ---
 
+    def _create(self, manifest: Manifest) -> None:
+        self._store.create(kind_of(manifest), json.loads(json.dumps(manifest)))
+        self._cluster.settle()
+
     async def create(self, manifest: Manifest) -> None:
-        self._stepped.create(manifest)
+        self._create(manifest)
 
     async def rejection(self, manifest: Manifest) -> str:
         try:
@@ -79,20 +104,28 @@ class SimulatedWorld:
         return ""
 
     async def patch(self, kind: str, name: str, body: Manifest) -> None:
-        self._stepped.patch(kind, name, body)
+        self._store.patch(kind, self._place(kind), name, body, by_user=True)
+        self._cluster.settle()
 
     async def delete(self, kind: str, name: str) -> None:
-        self._stepped.delete(kind, name)
+        self._store.delete(kind, self._place(kind), name)
+        self._cluster.settle()
 
     async def finish(self, pod: str, code: int) -> None:
-        self._stepped.finish(pod, code)
+        ended = {"exitCode": code, "finishedAt": self._cluster.clock.timestamp()}
+        rows = [{"name": "main", "ready": False, "restartCount": 0, "state": {"terminated": ended}}]
+        phase = "Failed" if code else "Succeeded"
+        await self.patch("Pod", pod, {"status": {"phase": phase, "containerStatuses": rows}})
 
     async def list(self, kind: str) -> list[Manifest]:
         return list(self._store.list(kind))
 
     async def restart_controllers(self) -> None:
         """New controllers list everything."""
-        restart_controllers(self._stepped.cluster, SCHEDULER)
+        restart_controllers(self._cluster, SCHEDULER)
+
+    def _place(self, kind: str) -> str:
+        return "" if kind in ("Queue", "Node") else self.namespace
 
     # --- admission ---
 

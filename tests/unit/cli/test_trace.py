@@ -53,15 +53,3 @@ def test_a_trace_of_shared_cards_runs(tmp_path: Path, capsys: pytest.CaptureFixt
     assert uuids["pod-2"] == uuids["pod-3"] == "GPU-node-e-1"
     assert [devices[name].split(",")[3] for name in ("pod-2", "pod-3")] == ["46:", "32:"]
     assert devices["pod-4"] == ""
-
-
-def test_with_objects_on_standard_output_the_timeline_goes_to_standard_error(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    scenario = tmp_path / "s.json"
-    assert openb(nodes=NODES, pods=PODS, output=scenario) == 0
-    capsys.readouterr()
-    assert run(["simulate", "-f", str(scenario), "--timeline", "-o", "json"]) == 0
-    captured = capsys.readouterr()
-    assert json.loads(captured.out)["kind"] == "List"
-    assert "Waiting times" in captured.err

@@ -76,15 +76,6 @@ def test_a_resource_that_is_no_longer_limited_leaves_the_status() -> None:
     assert bench.status_of("ResourceQuota", "q") == {"hard": {"cpu": "10"}, "used": {"cpu": "0"}}
 
 
-def test_a_second_quota_and_a_recreated_one_count_existing_pods() -> None:
-    bench = LimitBench()
-    quota(bench, cpu="10")
-    bench.remove("ResourceQuota", "q")
-    bench.pod("p")
-    quota(bench, cpu="10")
-    assert used(bench) == {"cpu": "1"}
-
-
 def test_a_given_usage_is_kept_and_later_pods_are_counted_on_top() -> None:
     bench = LimitBench()
     bench.pod("there")

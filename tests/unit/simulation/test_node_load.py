@@ -10,14 +10,23 @@ from capcard_sched.model.deltas import Delta, NodeUsageChanged, NodeUsageGone, O
 from capcard_sched.model.usage import NodeUsage
 from capcard_sched.simulation.cluster import SimulatedCluster
 from capcard_sched.simulation.kinds import NODE
+from capcard_sched.simulation.store import Store
 from capcard_sched.simulation.watch import StoreWatch
 from capcard_sched.validation.structure import check_object
 from tests.objects import change_of
 
 
-def _node(load: str | None) -> JsonObject:
-    notes = {} if load is None else {SIMULATION_USAGE: load}
-    return {"apiVersion": "v1", "kind": NODE, "metadata": {"name": "n", "annotations": notes}}
+def _node(load: str) -> JsonObject:
+    return {"apiVersion": "v1", "kind": NODE, "metadata": {"name": "n", "annotations": {SIMULATION_USAGE: load}}}
+
+
+def _watched(load: str) -> tuple[Store, StoreWatch]:
+    """A store with a node of this load, and its deltas."""
+    store = SimulatedCluster(("capcard-sched",), "default").store
+    feed = StoreWatch(store)
+    store.observe(feed.observe)
+    store.create(NODE, _node(load))
+    return store, feed
 
 
 def _drained(feed: StoreWatch) -> list[Delta]:
@@ -25,27 +34,21 @@ def _drained(feed: StoreWatch) -> list[Delta]:
 
 
 def test_a_written_load_its_changes_and_its_end_are_each_emitted_once() -> None:
-    cluster = SimulatedCluster(("capcard-sched",), "default")
-    feed = StoreWatch(cluster.store)
-    cluster.store.observe(feed.observe)
-    cluster.store.create(NODE, _node("cpu=80,memory=50"))
+    store, feed = _watched("cpu=80,memory=50")
     assert _drained(feed) == [NodeUsageChanged({"n": NodeUsage(80.0, 50.0)})]
-    cluster.store.patch(NODE, "", "n", {"metadata": {"labels": {"a": "b"}}})
+    store.patch(NODE, "", "n", {"metadata": {"labels": {"a": "b"}}})
     assert _drained(feed) == []
-    cluster.store.patch(NODE, "", "n", {"metadata": {"annotations": {SIMULATION_USAGE: "cpu=10"}}})
+    store.patch(NODE, "", "n", {"metadata": {"annotations": {SIMULATION_USAGE: "cpu=10"}}})
     assert _drained(feed) == [NodeUsageChanged({"n": NodeUsage(10.0)})]
-    cluster.store.patch(NODE, "", "n", {"metadata": {"annotations": {SIMULATION_USAGE: None}}})
+    store.patch(NODE, "", "n", {"metadata": {"annotations": {SIMULATION_USAGE: None}}})
     assert _drained(feed) == [NodeUsageGone("n")]
 
 
 def test_the_load_of_a_node_goes_with_it() -> None:
-    cluster = SimulatedCluster(("capcard-sched",), "default")
-    feed = StoreWatch(cluster.store)
-    cluster.store.observe(feed.observe)
-    cluster.store.create(NODE, _node("cpu=80"))
+    store, feed = _watched("cpu=80")
     feed.drain()
-    uid = cluster.store.get(NODE, "", "n")["metadata"]["uid"]  # type: ignore[index]
-    cluster.store.delete(NODE, "", "n")
+    uid = store.get(NODE, "", "n")["metadata"]["uid"]  # type: ignore[index]
+    store.delete(NODE, "", "n")
     assert sorted(feed.drain(), key=lambda delta: type(delta).__name__) == [
         NodeUsageGone("n"),
         ObjectGone("Node", "", "n", uid),

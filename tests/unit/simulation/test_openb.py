@@ -30,23 +30,26 @@ def quotas(of: TraceScenario) -> dict[str, dict[str, int]]:
     }
 
 
+def machine(name: str, sharing: Sharing = "whole") -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+    """Labels but the host name, annotations, and allocatable amounts of a node."""
+    found = {doc["metadata"]["name"]: doc for doc in scenario(sharing=sharing).manifests if doc["kind"] == "Node"}
+    assert list(found) == ["node-a", "node-b", "node-c", "node-d", "node-e"]
+    labels = dict(found[name]["metadata"]["labels"])
+    assert labels.pop("kubernetes.io/hostname") == name
+    return labels, found[name]["metadata"].get("annotations", {}), found[name]["status"]["allocatable"]
+
+
+PLAIN = {"cpu": "16000m", "memory": "122880Mi", "pods": "256"}
+
+
 def test_machines_become_nodes_with_card_labels() -> None:
-    nodes = {doc["metadata"]["name"]: doc for doc in scenario().manifests if doc["kind"] == "Node"}
-    assert list(nodes) == ["node-a", "node-b", "node-c", "node-d", "node-e"]
-    assert nodes["node-e"]["metadata"]["labels"] == {
-        "kubernetes.io/hostname": "node-e",
-        "nvidia.com/gpu.product": "P100",
-        "nvidia.com/gpu.count": "2",
-        "nvidia.com/gpu.memory": "16384",
-    }
-    assert nodes["node-e"]["status"]["allocatable"] == {
-        "cpu": "16000m",
-        "memory": "122880Mi",
-        "pods": "256",
-        "nvidia.com/gpu": "2",
-    }
-    assert nodes["node-d"]["metadata"]["labels"] == {"kubernetes.io/hostname": "node-d"}
-    assert "nvidia.com/gpu" not in nodes["node-d"]["status"]["allocatable"]
+    labels, _, amounts = machine("node-e")
+    cards = {"product": "P100", "count": "2", "memory": "16384"}
+    assert labels == {f"nvidia.com/gpu.{key}": value for key, value in cards.items()}
+    assert amounts == {**PLAIN, "nvidia.com/gpu": "2"}
+    labels, _, amounts = machine("node-d")
+    assert labels == {}
+    assert "nvidia.com/gpu" not in amounts
 
 
 def test_pods_come_in_order_of_their_creation() -> None:
@@ -118,24 +121,12 @@ def test_quotas_are_a_share_of_the_undisturbed_peak(share: float, of_ls: int) ->
 
 
 def test_shared_machines_register_their_cards() -> None:
-    nodes = {doc["metadata"]["name"]: doc for doc in scenario(sharing="vgpu").manifests if doc["kind"] == "Node"}
-    assert nodes["node-e"]["metadata"] == {
-        "name": "node-e",
-        "labels": {"kubernetes.io/hostname": "node-e"},
-        "annotations": {
-            "volcano.sh/node-vgpu-register": "GPU-node-e-0,10,16384,NVIDIA-P100,true,hami-core:"
-            "GPU-node-e-1,10,16384,NVIDIA-P100,true,hami-core:"
-        },
-    }
-    assert nodes["node-e"]["status"]["allocatable"] == {
-        "cpu": "16000m",
-        "memory": "122880Mi",
-        "pods": "256",
-        "volcano.sh/vgpu-number": "20",
-        "volcano.sh/vgpu-memory": "32768",
-        "volcano.sh/vgpu-cores": "200",
-    }
-    assert "annotations" not in nodes["node-d"]["metadata"]
+    labels, notes, amounts = machine("node-e", "vgpu")
+    cards = "".join(f"GPU-node-e-{number},10,16384,NVIDIA-P100,true,hami-core:" for number in range(2))
+    assert (labels, notes) == ({}, {"volcano.sh/node-vgpu-register": cards})
+    shares = {"number": "20", "memory": "32768", "cores": "200"}
+    assert amounts == {**PLAIN, **{f"volcano.sh/vgpu-{key}": value for key, value in shares.items()}}
+    assert machine("node-d", "vgpu")[1] == {}
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,6 @@ from capcard_sched.model.intents import (
     UpdateQueueStatus,
 )
 from capcard_sched.model.objects import PodGroupCondition, PodObject
-from capcard_sched.simulation.manifests import as_list, to_json
 from capcard_sched.simulation.run import SimulationOptions, SimulationOutcome, simulate
 from capcard_sched.simulation.scenario import InputError
 from capcard_sched.simulation.scenario_reader import load_scenario
@@ -326,14 +325,6 @@ def test_deleting_a_missing_object_is_only_a_warning() -> None:
     assert outcome.warnings == (
         "-: document 3: Scenario: spec.operations[0].delete: delete Pod default/a: the object is already deleted at 5s",
     )
-
-
-def test_the_same_cluster_in_another_order_gives_the_same_bytes() -> None:
-    documents = [NODE, *(pod(f"p-{i}") for i in range(4)), {**NODE, "metadata": {"name": "n0"}}]
-    outputs = {
-        to_json(as_list(run(Scripted(bind_everything()), *order).store)) for order in (documents, documents[::-1])
-    }
-    assert len(outputs) == 1
 
 
 def test_missing_priority_classes_are_reported() -> None:
