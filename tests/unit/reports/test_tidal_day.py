@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from capcard_sched import config
 from capcard_sched.controllers.objects import JOB, POD
@@ -13,7 +12,7 @@ from capcard_sched.framework.conf.scheduler_conf import parse_conf
 from capcard_sched.framework.core import Core, StepResult
 from capcard_sched.model.timestamps import parse_span
 from capcard_sched.reports.recording import Recorder
-from capcard_sched.reports.timeline import Timeline, render, timeline_of
+from capcard_sched.reports.timeline import Timeline, timeline_of
 from capcard_sched.simulation.clock import EPOCH, SECOND
 from capcard_sched.simulation.run import SimulationOptions, SimulationOutcome, simulate
 from capcard_sched.simulation.scenario_reader import load_scenario
@@ -85,11 +84,3 @@ def test_the_gang_runs_whole_or_not_at_all_and_returns_in_the_evening(
     assert pods["pretrain-worker-0"]
     assert pods["pretrain-worker-1"]
     assert not pods["tuning-worker-0"], "resumed, but no cards are free, and training reclaims none"
-
-
-def test_the_day_prints_as_tables(day: tuple[Timeline, SimulationOutcome]) -> None:
-    console = Console(record=True, width=160)
-    console.print(render(day[0]))
-    text = console.export_text()
-    for expected in ("Cards by service type", "card-hours", "202.0", "152.0", "pretrain-worker-0", "reclaim: "):
-        assert expected in text
