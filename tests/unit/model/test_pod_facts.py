@@ -208,51 +208,24 @@ def test_unreadable_times_do_not_hide_a_pod() -> None:
 
 
 _TEXTS = st.sampled_from(["a", "b", "3", "true", "30s"])
+_NOTES = (keys.GROUP_NAME, keys.QUEUE_NAME, keys.TASK_PRIORITY, keys.PREEMPTABLE, keys.COOLDOWN_TIME, keys.CARD_NAME,
+          keys.CARD_ASSIGNED, keys.BOUND_QUEUE, keys.GPU_INDEX)  # fmt: skip
+_OWNER = {"kind": st.sampled_from(["Job", "ReplicaSet"]), "uid": _TEXTS, "controller": st.booleans()}
+_LABELS = st.sampled_from([keys.TASK_SPEC, keys.COOLDOWN_TIME, keys.PREEMPTABLE])
 _METADATA = st.fixed_dictionaries(
     {"name": st.sampled_from(["job-worker-1", "job-worker-2"])},
     optional={
-        "annotations": st.dictionaries(
-            st.sampled_from(
-                [
-                    keys.GROUP_NAME,
-                    keys.QUEUE_NAME,
-                    keys.TASK_PRIORITY,
-                    keys.PREEMPTABLE,
-                    keys.COOLDOWN_TIME,
-                    keys.CARD_NAME,
-                    keys.CARD_ASSIGNED,
-                    keys.BOUND_QUEUE,
-                    keys.GPU_INDEX,
-                ]
-            ),
-            _TEXTS,
-            max_size=2,
-        ),
-        "labels": st.dictionaries(
-            st.sampled_from([keys.TASK_SPEC, keys.COOLDOWN_TIME, keys.PREEMPTABLE]), _TEXTS, max_size=1
-        ),
-        "ownerReferences": st.lists(
-            st.fixed_dictionaries(
-                {"kind": st.sampled_from(["Job", "ReplicaSet"]), "uid": _TEXTS, "controller": st.booleans()}
-            ),
-            max_size=1,
-        ),
+        "annotations": st.dictionaries(st.sampled_from(_NOTES), _TEXTS, max_size=2),
+        "labels": st.dictionaries(_LABELS, _TEXTS, max_size=1),
+        "ownerReferences": st.lists(st.fixed_dictionaries(_OWNER), max_size=1),
         "deletionTimestamp": st.just("2026-01-01T00:00:00Z"),
     },
 )
+_SCHEDULED = {"type": st.just("PodScheduled"), "status": st.just("True"),
+              "lastTransitionTime": st.sampled_from(["2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"])}  # fmt: skip
+_STATUS = {"phase": st.sampled_from(["Pending", "Running"]), "conditions": st.tuples(st.fixed_dictionaries(_SCHEDULED))}
 _PODS = st.builds(
-    lambda metadata, priority, phase, at: _pod(
-        metadata=metadata,
-        status={
-            "phase": phase,
-            "conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": at}],
-        },
-        priority=priority,
-    ),
-    _METADATA,
-    st.sampled_from([None, 0, 7]),
-    st.sampled_from(["Pending", "Running"]),
-    st.sampled_from(["2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"]),
+    _pod, metadata=_METADATA, status=st.fixed_dictionaries(_STATUS), priority=st.sampled_from([None, 0, 7])
 )
 
 

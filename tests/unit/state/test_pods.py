@@ -158,6 +158,12 @@ def test_a_stale_update_does_not_undo_a_binding() -> None:
     assert state.confirmed == []
 
 
+def test_a_deletion_during_a_binding_takes_effect() -> None:
+    state = _bound_by_us()
+    state.apply(pod("p", group="g", deleting=True))
+    assert state.tasks["p-uid"].status is TaskStatus.RELEASING
+
+
 def test_a_refused_binding_makes_the_pod_pend_again() -> None:
     state = _bound_by_us()
     state.apply(deltas.BindFailed("default", "p", "p-uid", "no"))

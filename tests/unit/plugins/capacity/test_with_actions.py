@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -13,12 +13,12 @@ from capcard_sched.testing import Harness
 _STEPS = 15
 
 
-def _cluster(*, tree: bool = False, gang: str = "{name: gang}") -> Harness:
+def _cluster(*, tree: bool) -> Harness:
     h = Harness(
         f"""
 actions: "enqueue, allocate, reclaim"
 tiers:
-- plugins: [{{name: priority}}, {gang}, {{name: conformance}}]
+- plugins: [{{name: priority}}, {{name: gang}}, {{name: conformance}}]
 - plugins: [{{name: capacity, enableHierarchy: {str(tree).lower()}}}, {{name: predicates}}]
 """,
         run=True,
@@ -53,41 +53,23 @@ def _run(h: Harness) -> tuple[dict[str, int], list[str]]:
     return dict(placed), victims
 
 
-def _halves(h: Harness) -> None:
-    for name in ("borrows", "comes"):
-        h.queue(name, deserved={"cpu": "5"})
-    _singles(h, "borrows", 10, node="n1")
-    _singles(h, "comes", 8)
-
-
-def _guaranteed(h: Harness) -> None:
-    h.queue("borrows", guarantee={"cpu": "8"}, deserved={"cpu": "5"})
-    h.queue("comes", deserved={"cpu": "5"})
-    _singles(h, "borrows", 10, node="n1")
-    _singles(h, "comes", 8)
-
-
-def _refuses(h: Harness) -> None:
-    h.queue("borrows", deserved={"cpu": "5"}, reclaimable=False)
-    h.queue("comes", deserved={"cpu": "5"})
-    _singles(h, "borrows", 10, node="n1")
-    _singles(h, "comes", 8)
-
-
 @pytest.mark.parametrize("tree", [False, True])
 @pytest.mark.parametrize(
-    "fill, placed",
+    "lender, placed",
     [
-        pytest.param(_halves, {"borrows": 5, "comes": 5}, id="down to deserved"),
-        pytest.param(_guaranteed, {"borrows": 8, "comes": 2}, id="down to the guarantee"),
-        pytest.param(_refuses, {"borrows": 10}, id="not from a queue that is not reclaimable"),
+        pytest.param({}, {"borrows": 5, "comes": 5}, id="down to deserved"),
+        pytest.param({"guarantee": {"cpu": "8"}}, {"borrows": 8, "comes": 2}, id="down to the guarantee"),
+        pytest.param({"reclaimable": False}, {"borrows": 10}, id="not from a queue that is not reclaimable"),
     ],
 )
 def test_borrowed_capacity_is_reclaimed_and_stays_reclaimed(
-    tree: bool, fill: Callable[[Harness], None], placed: dict[str, int]
+    tree: bool, lender: dict[str, Any], placed: dict[str, int]
 ) -> None:
     h = _cluster(tree=tree)
-    fill(h)
+    h.queue("borrows", deserved={"cpu": "5"}, **lender)
+    h.queue("comes", deserved={"cpu": "5"})
+    _singles(h, "borrows", 10, node="n1")
+    _singles(h, "comes", 8)
     result, victims = _run(h)
     assert result == placed
     # Each pod made room once, and none of them took it back.
@@ -106,32 +88,6 @@ def test_victims_come_from_the_nearest_queue_first() -> None:
     result, victims = _run(h)
     assert result == {"a": 2, "b": 3, "far": 5}
     assert {victim[0] for victim in victims} == {"b"}
-
-
-def test_a_gang_comes_for_all_of_its_minimum_or_evicts_nothing() -> None:
-    h = _cluster()
-    h.queue("borrows", deserved={"cpu": "7"})
-    h.queue("comes", deserved={"cpu": "4"})
-    _singles(h, "borrows", 10, node="n1")
-    h.group("gang", queue="comes", min_member=4)
-    for i in range(4):
-        h.pod(f"gang-w-{i}", group="gang")
-    # Three pods are all that may leave, and the gang needs four.
-    assert _run(h) == ({"borrows": 10}, [])
-    h.queue("borrows", deserved={"cpu": "6"})
-    assert _run(h)[0] == {"borrows": 6, "comes": 4}
-
-
-def test_a_guarantee_does_not_reduce_the_deserved_amount_of_others() -> None:
-    h = _cluster()
-    for name in ("borrows", "comes"):
-        h.queue(name, deserved={"cpu": "3"})
-    h.queue("absent", guarantee={"cpu": "4"})
-    _singles(h, "borrows", 6, node="n1")
-    _singles(h, "comes", 8)
-    placed, victims = _run(h)
-    assert placed == {"borrows": 3, "comes": 3}
-    assert len(victims) == 3
 
 
 def test_siblings_below_a_full_parent_take_back_from_each_other() -> None:
