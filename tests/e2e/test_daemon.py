@@ -24,12 +24,13 @@ _CARD = {"cpu": "1", "nvidia.com/gpu": "1"}
 async def test_a_gang_within_its_quota_is_bound_and_one_beyond_it_gets_the_reason(
     cluster: Cluster, control_plane: ControlPlane, kubelet: Kubelet, tmp_path: Path
 ) -> None:
+    """Pods without a group are bound before any controller runs, in the queues that the daemon makes at its start."""
     await cluster.create_all(
         [gpu_node("n1", "A10", 8), queue("q", cards={"A10": 4}, capability={"cpu": "64", "memory": "64Gi"})]
     )
     fits = gang("fits", 4, queue="q", cards="A10", requests=_CARD)
     waits = gang("waits", 2, queue="q", cards="A10", requests=_CARD)
-    await cluster.create_all([*fits, *waits])
+    await cluster.create_all([*fits, *waits, pod("bare"), pod("foreign", scheduler="somebody-else")])
     async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, conf=CARD_CONF) as daemon:
 
         async def emitted() -> bool:
@@ -37,11 +38,12 @@ async def test_a_gang_within_its_quota_is_bound_and_one_beyond_it_gets_the_reaso
             return any(event["reason"] == "InsufficientScalarQuota" for event in events)
 
         async def all_bound() -> bool:
-            return len(await cluster.bound()) >= 4
+            return len(await cluster.bound()) >= 5
 
         await cluster.wait_until(all_bound, "the gang to be bound", within=20)
         await cluster.wait_until(emitted, "the event of the refusal", within=20)
-        assert await cluster.bound() == {f"fits-{member}": "n1" for member in range(4)}
+        assert await cluster.bound() == dict.fromkeys(("bare", *(f"fits-{member}" for member in range(4))), "n1")
+        assert {queue["metadata"]["name"] for queue in await cluster.list("queues")} == {"default", "root", "q"}
 
         async def runs() -> bool:
             group = await cluster.get("podgroups", "fits")
@@ -50,21 +52,9 @@ async def test_a_gang_within_its_quota_is_bound_and_one_beyond_it_gets_the_reaso
         await cluster.wait_until(runs, "the gang to be Running", within=20)
         assert (await daemon.get("/healthz"))[0] == 200
         assert (await daemon.get("/readyz"))[0] == 200
-        assert await daemon.metric("volcano_pods_bound_total") == 4
+        assert await daemon.metric("volcano_pods_bound_total") == 5
         assert await daemon.stop() == 0
     assert not [line for line in daemon.lines() if line["level"] in ("error", "critical")]
-
-
-async def test_pods_without_a_group_are_scheduled_before_any_controller_runs(
-    cluster: Cluster, control_plane: ControlPlane, tmp_path: Path
-) -> None:
-    await cluster.create_all([node("n1"), pod("bare"), pod("foreign", scheduler="somebody-else")])
-    async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path) as daemon:
-        await cluster.wait_until(cluster.bound, "the pod to be bound", within=20)
-        assert await cluster.bound() == {"bare": "n1"}
-        names = {queue["metadata"]["name"] for queue in await cluster.list("queues")}
-        assert names == {"default", "root"}, "made at start"
-        await daemon.stop()
 
 
 @pytest.mark.campaign
