@@ -18,12 +18,11 @@ import pytest
 from hypothesis import given, settings
 
 from capcard_sched.framework.api.hooks import SWITCHES
-from capcard_sched.model.deltas import ObjectChanged
 from capcard_sched.model.intents import Evict
-from capcard_sched.model.limits import PodDisruptionBudgetObject
 from capcard_sched.model.status import TaskStatus
-from capcard_sched.testing import Harness, registry
+from capcard_sched.testing import registry
 from tests.accounting import rebuilt, recorded
+from tests.vectors.notation import VectorHarness
 
 _GPU = "nvidia.com/gpu"
 _LIVE = (TaskStatus.RUNNING, TaskStatus.BOUND, TaskStatus.BINDING)
@@ -183,7 +182,7 @@ class _Run:
     """A harness under a conf, with victims that leave and come again."""
 
     def __init__(self, conf: _Conf, world: _World) -> None:
-        self.h = h = Harness(conf.text(), run=True)
+        self.h = h = VectorHarness(conf.text(), run=True)
         self.conf = conf
         self.world = world
         self.gangs: dict[str, _Gang] = {}
@@ -200,12 +199,11 @@ class _Run:
         )
         for name, (cpu, card, cards) in self.nodes.items():
             h.gpu_node(name, card=card, count=cards, cpu=str(cpu), labels={"volcano.sh/revocable-zone": "rz1"})
-        budget = {
-            "metadata": {"name": "budget", "namespace": "default"},
-            "spec": {"selector": {"matchLabels": {"gang": "g0"}}},
-            "status": {"disruptionsAllowed": 1},
-        }
-        h.apply(ObjectChanged(msgspec.convert(budget, PodDisruptionBudgetObject)))
+        selector = "{selector: {matchLabels: {gang: g0}}}"
+        h.do(
+            f"object budget kind=PodDisruptionBudget metadata={{namespace: default}} spec={selector} "
+            "status={disruptionsAllowed: 1}"
+        )
 
     def arrive(self, gangs: list[_Gang]) -> None:
         for gang in gangs:

@@ -64,46 +64,32 @@ _ROOM = TaskOutcome("schedulable", "", "n1")
     "size, minimum, outcomes, text",
     [
         pytest.param(
-            6,
-            6,
-            {0: _ROOM, 1: _ROOM, 2: _ROOM, 3: _unfit("full."), 4: _unfit("full."), 5: _unfit("full.")},
-            "pod group is not ready, 6 Pending, 6 minAvailable; Pending: 3 Schedulable, 3 Unschedulable. "
-            "Origin reason is g-w-3: full.",
+            6, 6, {i: _ROOM if i < 3 else _unfit("full.") for i in range(6)},
+            "6 Pending, 6 minAvailable; Pending: 3 Schedulable, 3 Unschedulable. Origin reason is g-w-3: full.",
             id="half of the gang had room",
         ),
+        pytest.param(2, 3, {}, "2 Pending, 3 minAvailable; Pending: 2 Unschedulable", id="untried"),
         pytest.param(
-            2, 3, {}, "pod group is not ready, 2 Pending, 3 minAvailable; Pending: 2 Unschedulable", id="untried"
-        ),
-        pytest.param(
-            12,
-            2,
-            {i: _unfit("rare." if i == 1 else "common.") for i in range(12)},
-            "pod group is not ready, 2 minAvailable, 12 Pending; Pending: 12 Unschedulable. "
-            "Origin reason is g-w-0: common.",
+            12, 2, {i: _unfit("rare." if i == 1 else "common.") for i in range(12)},
+            "2 minAvailable, 12 Pending; Pending: 12 Unschedulable. Origin reason is g-w-0: common.",
             id="the most frequent reason, counts by number",
         ),
         pytest.param(
-            12,
-            12,
-            {9: _unfit("same."), 10: _unfit("same."), 2: _unfit("same.")},
-            "pod group is not ready, 12 Pending, 12 minAvailable; Pending: 12 Unschedulable. "
-            "Origin reason is g-w-2: same.",
+            12, 12, {i: _unfit("same.") for i in (9, 10, 2)},
+            "12 Pending, 12 minAvailable; Pending: 12 Unschedulable. Origin reason is g-w-2: same.",
             id="the message names its first task in task order",
         ),
         pytest.param(
-            1,
-            1,
-            {0: TaskOutcome("pipelined", "", "n1")},
-            "pod group is not ready, 1 Pending, 1 minAvailable; Pending: 1 Unschedulable",
+            1, 1, {0: TaskOutcome("pipelined", "", "n1")}, "1 Pending, 1 minAvailable; Pending: 1 Unschedulable",
             id="promised room is not schedulable yet",
         ),
-        pytest.param(0, 2, {}, "pod group is not ready, 2 minAvailable", id="no pods"),
+        pytest.param(0, 2, {}, "2 minAvailable", id="no pods"),
     ],
-)
+)  # fmt: skip
 def test_job_text(size: int, minimum: int, outcomes: dict[int, TaskOutcome], text: str) -> None:
     h = _gang(size, minimum)
     by_uid = {h.task(f"g-w-{i}").uid: outcome for i, outcome in outcomes.items()}
-    assert job_fit_text(h.job("g"), by_uid, _key) == text
+    assert job_fit_text(h.job("g"), by_uid, _key) == f"pod group is not ready, {text}"
 
 
 def test_job_text_counts_every_status() -> None:

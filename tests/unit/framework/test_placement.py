@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
 import pytest
 
-from capcard_sched.framework.api.node_hooks import CANDIDATES, NODE_AMOUNTS, NODE_SPEC, OTHER_NODES, filter, score
+from capcard_sched.framework.api.node_hooks import (
+    CANDIDATES,
+    NODE_AMOUNTS,
+    NODE_SPEC,
+    OTHER_NODES,
+    NodeReads,
+    filter,
+    score,
+)
 from capcard_sched.framework.api.node_view import FilterResult, NodeView, PodSignature, Scores
 from capcard_sched.framework.api.plugin import Plugin
 from capcard_sched.framework.session.statement import Statement
@@ -30,26 +39,42 @@ def _cluster(count: int, *plugins: type[Plugin], cpu: int = 4) -> VectorHarness:
     return h
 
 
-class _Emptiest(Plugin):
-    """Prefers nodes with more free cpu."""
+def _scoring(name: str, reads: NodeReads, compute: Callable[[NodeView], Scores]) -> type[Plugin]:
+    """A plugin that scores nodes by what it reads."""
 
-    name: ClassVar[str] = "emptiest"
+    @score(reads=reads)
+    def score_nodes(self: Plugin, signature: PodSignature, rows: NodeView) -> Scores:
+        return compute(rows)
 
-    @score(reads=NODE_AMOUNTS)
-    def score_idle(self, signature: PodSignature, rows: NodeView) -> Scores:
-        scores: Scores = rows.idle[:, 0] / 1000.0
-        return scores
+    return type(name.title(), (Plugin,), {"name": name, "score_nodes": score_nodes})
 
 
-class _Fullest(Plugin):
-    """Prefers nodes with less free cpu; all scores are negative."""
+#: Prefer nodes with more free cpu, and with less (all scores are negative).
+_EMPTIEST = _scoring("emptiest", NODE_AMOUNTS, lambda rows: rows.idle[:, 0] / 1000.0)
+_FULLEST = _scoring("fullest", NODE_AMOUNTS, lambda rows: -rows.idle[:, 0].astype(np.float64))
+#: Compares nodes: the middle one of those left is best.
+_COMPARING = _scoring("comparing", CANDIDATES, lambda rows: (np.arange(len(rows)) == len(rows) // 2).astype(np.float64))
 
-    name: ClassVar[str] = "fullest"
 
-    @score(reads=NODE_AMOUNTS)
-    def score_used(self, signature: PodSignature, rows: NodeView) -> Scores:
-        scores: Scores = -rows.idle[:, 0].astype(np.float64)
-        return scores
+class _OnePerNode(Plugin):
+    """Reads the tasks of the node itself, undeclared: at most one pod on each."""
+
+    name: ClassVar[str] = "one-per-node"
+
+    @filter
+    def filter_taken(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
+        result.reject(np.array([bool(rows.nodes[row].tasks) for row in rows.rows]), Code.UNSCHEDULABLE, "taken")
+
+
+class _Together(Plugin):
+    """Reads other nodes: everyone follows the first pod."""
+
+    name: ClassVar[str] = "together"
+
+    @filter(reads=OTHER_NODES)
+    def filter_apart(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
+        taken = [row for row, node in enumerate(rows.nodes) if node.tasks]
+        result.reject(~np.isin(rows.rows, taken or rows.rows), Code.UNSCHEDULABLE, "apart from the others")
 
 
 class _Favourite(Plugin):
@@ -67,40 +92,6 @@ class _Favourite(Plugin):
         return np.array([100.0 * (rows.nodes[row].name == "n2") for row in rows.rows])
 
 
-class _OnePerNode(Plugin):
-    """Looks at the tasks of the node itself: at most one pod on each."""
-
-    name: ClassVar[str] = "one-per-node"
-
-    @filter
-    def filter_taken(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
-        result.reject(np.array([bool(rows.nodes[row].tasks) for row in rows.rows]), Code.UNSCHEDULABLE, "taken")
-
-
-class _Together(Plugin):
-    """Depends on other nodes: everyone follows the first pod."""
-
-    name: ClassVar[str] = "together"
-
-    @filter(reads=OTHER_NODES)
-    def filter_apart(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
-        taken = [row for row, node in enumerate(rows.nodes) if node.tasks]
-        if taken:
-            result.reject(~np.isin(rows.rows, taken), Code.UNSCHEDULABLE, "apart from the others")
-
-
-class _Comparing(Plugin):
-    """Scores nodes against each other: the middle one of those left is best."""
-
-    name: ClassVar[str] = "comparing"
-
-    @score(reads=CANDIDATES)
-    def compare(self, signature: PodSignature, rows: NodeView) -> Scores:
-        scores = np.zeros(len(rows))
-        scores[len(rows) // 2] = 1.0
-        return scores
-
-
 class _Last(Plugin):
     """Takes the choice out of everyone's hands."""
 
@@ -116,14 +107,14 @@ class _Last(Plugin):
     "nodes, plugins, pods, expected",
     [
         pytest.param(3, [], 5, "n0 n0 n0 n0 n1", id="equal nodes fill up in order of name"),
-        pytest.param(3, [_Emptiest], 7, "n0 n1 n2 n0 n1 n2 n0", id="every pod sees the ones before"),
+        pytest.param(3, [_EMPTIEST], 7, "n0 n1 n2 n0 n1 n2 n0", id="every pod sees the ones before"),
         pytest.param(4, [_Favourite], 7, "n2 n2 n2 n2 n1 n1 n1", id="static answers hold throughout"),
-        pytest.param(4, [_Favourite, _Emptiest], 5, "n2 n2 n2 n2 n1", id="scores are added"),
+        pytest.param(4, [_Favourite, _EMPTIEST], 5, "n2 n2 n2 n2 n1", id="scores are added"),
         pytest.param(3, [_OnePerNode], 4, "n0 n1 n2 -", id="a scorer that reads tasks runs for each task"),
         pytest.param(3, [_Together], 6, "n0 n0 n0 n0 - -", id="so does a scorer that reads other nodes"),
-        pytest.param(3, [_Comparing], 5, "n1 n1 n1 n1 n2", id="so does a scorer that compares nodes"),
+        pytest.param(3, [_COMPARING], 5, "n1 n1 n1 n1 n2", id="so does a scorer that compares nodes"),
         pytest.param(3, [_Last], 5, "n2 n2 n2 n2 n1", id="the best-node hook has the last word"),
-        pytest.param(0, [_Emptiest], 2, "- -", id="no nodes"),
+        pytest.param(0, [_EMPTIEST], 2, "- -", id="no nodes"),
     ],
 )
 @pytest.mark.parametrize("minimum", [1, 0])
@@ -137,7 +128,7 @@ def test_placement_of_pods(nodes: int, plugins: list[type[Plugin]], pods: int, e
 
 
 def test_long_runs_refill_the_list_of_the_best() -> None:
-    h = _cluster(200, _Emptiest, cpu=5)
+    h = _cluster(200, _EMPTIEST, cpu=5)
     h.do("group g min=1000; pod g-w-0..999")
     h.step()
     per_node: dict[str, int] = {}
@@ -150,7 +141,7 @@ def test_long_runs_refill_the_list_of_the_best() -> None:
 
 
 def test_a_ranking_of_negative_scores_follows_the_placements_of_many_others() -> None:
-    h = VectorHarness(_conf("fullest"), plugins=[_Fullest])
+    h = VectorHarness(_conf("fullest"), plugins=[_FULLEST])
     h.queue("q")
     for i in range(80):
         h.node(f"n{i:02}", cpu=str(100 + i))
@@ -163,7 +154,7 @@ def test_a_ranking_of_negative_scores_follows_the_placements_of_many_others() ->
 
 
 def test_a_lane_that_is_full_ends_the_run() -> None:
-    h = _cluster(4, _Emptiest)
+    h = _cluster(4, _EMPTIEST)
     h.pod("p")
     session = h.session()
     ranking = session.engine.ranking(session.engine.signature(session.queues["q"], h.task("p")))
@@ -172,7 +163,7 @@ def test_a_lane_that_is_full_ends_the_run() -> None:
 
 
 def test_a_ranking_follows_placements_and_undoings_of_others() -> None:
-    h = _cluster(2, _Emptiest)
+    h = _cluster(2, _EMPTIEST)
     h.do("pod a cpu=1; pod b cpu=3")
     session = h.session()
     job, engine, queue = h.job("g"), session.engine, session.queues["q"]

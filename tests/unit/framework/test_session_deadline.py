@@ -84,20 +84,24 @@ class _World:
         return list(self._tried)
 
 
-def test_a_queue_beyond_its_share_leaves_the_session_to_the_others() -> None:
-    world = _World()
+@pytest.mark.parametrize(
+    ("deadline", "healthy", "tried"),
+    [
+        pytest.param(4.0, True, 3, id="two queues: 2 s each, the last attempt begins within them"),
+        pytest.param(4.0, False, 5, id="a queue alone has the whole deadline"),
+        pytest.param(0.0, True, 10, id="no deadline"),
+        pytest.param(1000.0, True, 10, id="within the deadline nothing is deferred"),
+    ],
+)
+def test_a_queue_beyond_its_share_leaves_the_session_to_the_others(deadline: float, healthy: bool, tried: int) -> None:
+    world = _World(deadline=deadline)
     world.jobs(10)
-    world.job("healthy", "other")
+    if healthy:
+        world.job("healthy", "other")
 
-    assert world.step() == ["h0", "h1", "h2"], "two queues: 2 s each, the last attempt begins within them"
-    assert world.h.binds == {"healthy-0": "n"}
-
-
-def test_a_queue_alone_has_the_whole_deadline() -> None:
-    world = _World()
-    world.jobs(10)
-
-    assert world.step() == ["h0", "h1", "h2", "h3", "h4"]
+    assert world.step() == [f"h{i}" for i in range(tried)]
+    assert world.h.binds == ({"healthy-0": "n"} if healthy else {})
+    assert bool(world.h.last_session.report.cuts) is (tried < 10)
 
 
 def test_the_next_sessions_continue_where_the_queue_stopped_and_end_when_all_jobs_were_tried() -> None:
@@ -200,16 +204,6 @@ def test_a_strict_fifo_queue_keeps_its_order() -> None:
         world.step()
 
     assert [name for name in world.h.binds if name.startswith("h")] == [f"h{i}-0" for i in range(8)]
-
-
-@pytest.mark.parametrize("deadline", [0.0, 1000.0])
-def test_within_the_deadline_nothing_is_deferred(deadline: float) -> None:
-    world = _World(deadline=deadline)
-    world.jobs(10)
-    world.job("healthy", "other")
-
-    assert world.step() == [f"h{i}" for i in range(10)]
-    assert not world.h.last_session.report.cuts
 
 
 def test_a_recorded_cut_repeats_the_session_without_a_timer() -> None:
