@@ -116,6 +116,8 @@ def test_of_the_events_beyond_the_budget_one_is_kept_and_dropped_ones_are_counte
     for number, reason in enumerate("AB"):
         made.observe(event(reason, reason=reason), 1.0)
         assert made.drain_lost() == number, "a later one takes the place of the kept one"
+    assert made.observe(event("C", reason="C"), 2 * REFILL_SECONDS) is not None
+    assert made.drain_lost() == 1, "so does one that is written"
     assert made.drain_lost() == 0
 
 
