@@ -220,9 +220,11 @@ class GangAllocator:
         end, most, cls = position + 1, min(len(tasks), position + limit), signature.cls
         if end == most:
             return end
-        contexts, queue, first = self._engine.contexts, self._queue, tasks[position]
+        contexts, queue, first, others = self._engine.contexts, self._queue, tasks[position], tasks[end:most]
         own: object = None
-        for task in tasks[end:most]:
+        if not [task for task in others if task.cls is not cls or task.labels is not first.labels]:
+            return most
+        for task in others:
             if task.cls is not cls:
                 break
             if task.labels is not first.labels:  # else the contexts are equal, by contract

@@ -181,13 +181,14 @@ class Accounting:
         request = cls.request
         allocated = status is _ALLOCATED
         target, amounts = (table.charged, cls.charge) if allocated else (table.pipelined, request)
-        fills: dict[int, int] = {}
+        rows = [node.row for node in nodes]
+        fills = dict.fromkeys(rows, 1)
+        for row in fills if len(fills) < count else ():
+            fills[row] = rows.count(row)
         for task, node in zip(tasks, nodes, strict=True):
             task.status = status
             task.node = node
             node.tasks[task.uid] = task
-            row = node.row
-            fills[row] = fills.get(row, 0) + 1
         if count == len(pending):
             pending.clear()
         else:

@@ -60,6 +60,9 @@ class ChargeSum(dict[str, int]):
         return {key: amount for key, amount in self.items() if key not in PLAIN}
 
     def add(self, amounts: Iterable[tuple[str, int]], times: int = 1) -> None:
+        if times == 1 and not self:
+            self.update(amounts)
+            return
         held = self.get
         for key, amount in amounts:
             total = held(key, 0) + amount * times

@@ -93,7 +93,7 @@ class Minimum:
             for name, amount in (job.min_resources or {}).items():
                 if name in self._inventory.shares:
                     counted = sum(task.cls.requests.get(name, 0) for task in created)
-                    short.add([(name, max(0, amount - counted))])
+                    short.put(name, short[name] + max(0, amount - counted))
             want += short
             need += short
         self._apply_min_resources(job, request.cards, members, want, need)

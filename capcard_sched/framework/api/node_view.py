@@ -153,7 +153,7 @@ class NodeView:
 
     def has_capacity(self, request: Vector, *, future: bool = False) -> Mask:
         """Whether entries have capacity for a request now (`future`: once releasing pods are gone): bool [k]."""
-        requested = np.flatnonzero(request)
+        requested = request.nonzero()[0]
         free = self.future_idle[:, requested]
         if not future:  # idle capacity assigned to pipelined pods is taken
             free = np.minimum(free, self.idle[:, requested])

@@ -340,10 +340,10 @@ class ScoreCache:
         """Feasible rows, ascending, and their scores without comparing hooks: intp and float64 [k]."""
         table = self._table
         if self._synced != table.serial:
-            changed = np.flatnonzero(table.stamps > self._synced)
+            changed = (table.stamps > self._synced).nonzero()[0]
             self._evaluate(changed[self._feasible.take(changed)])
             self._synced = table.serial  # only now: a failed hook is called again
-        rows = np.flatnonzero(self._scores > _NEVER)
+        rows = (self._scores > _NEVER).nonzero()[0]
         return rows, self._scores.take(rows)
 
     def _evaluate(self, rows: Rows) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from capcard_sched.framework.api.node_view import FilterResult, NodeView
 from capcard_sched.framework.api.plugin import Reads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable
+    from collections.abc import Callable, Hashable, Iterable, Sequence
 
     from capcard_sched.framework.api.dispatch import BoundNodeHook, Dispatch
     from capcard_sched.framework.api.node_view import Diagnosis, PodSignature, Rows, Scores
@@ -32,6 +33,8 @@ class NodeHooks:
         self.tree_followers = frozenset(plugin.name for plugin in dispatch.plugins if Reads.TREE in plugin.reads)
         self._signature_without_tree = [entry for entry in self._signature if entry[0] not in self.tree_followers]
         self._of: dict[PodSignature, SignatureHooks] = {}
+        #: Whether each filter and score applies, to the hooks that do.
+        self._applying: dict[tuple[bool, ...], _ApplyingHooks] = {}
 
     def open(self) -> None:
         """Starts a session."""
@@ -50,8 +53,30 @@ class NodeHooks:
         """The filters and scores that apply to a signature in this session."""
         found = self._of.get(signature)
         if found is None:
-            found = self._of[signature] = SignatureHooks(self._dispatch, signature)
+            hooks = self._dispatch.filters, self._dispatch.scores
+            applies = tuple([one.when is None or one.when(signature) for of_kind in hooks for one in of_kind])
+            applying = self._applying.get(applies)
+            if applying is None:
+                applying = self._applying[applies] = _ApplyingHooks(*hooks, applies)
+            found = self._of[signature] = SignatureHooks(self._dispatch, signature, applying)
         return found
+
+
+class _ApplyingHooks:
+    """The filters and scores that apply to some signatures, by what they read."""
+
+    def __init__(
+        self, filters: Sequence[BoundNodeHook], scores: Sequence[BoundNodeHook], applies: Sequence[bool]
+    ) -> None:
+        filters, scores = [*compress(filters, applies)], [*compress(scores, applies[len(filters) :])]
+        self.static_filters = [hook for hook in filters if hook.reads == NODE_SPEC]
+        self.row_filters = [hook for hook in filters if NODE_SPEC < hook.reads < CANDIDATES]
+        self.other_filters = [hook for hook in filters if hook.reads >= CANDIDATES]
+        self.static_scores = [hook.call for hook in scores if hook.reads == NODE_SPEC]
+        self.row_scores = [hook.call for hook in scores if NODE_SPEC < hook.reads < CANDIDATES]
+        self.comparing_scores = [hook.call for hook in scores if hook.reads >= CANDIDATES]
+        self.read_pods = any(hook.reads == NODE_PODS for hook in (*filters, *scores))
+        self.read_other_nodes = bool(self.other_filters) or any(hook.reads == OTHER_NODES for hook in scores)
 
 
 class SignatureHooks:
@@ -59,37 +84,25 @@ class SignatureHooks:
 
     __slots__ = (
         "_best_node",
-        "_comparing_scores",
-        "_other_filters",
-        "_row_filters",
-        "_row_scores",
+        "_hooks",
         "_signature",
-        "_static_filters",
-        "_static_scores",
         "reads_other_nodes",
         "reads_pods",
     )
 
-    def __init__(self, dispatch: Dispatch, signature: PodSignature) -> None:
+    def __init__(self, dispatch: Dispatch, signature: PodSignature, hooks: _ApplyingHooks) -> None:
         self._signature = signature
         self._best_node = dispatch.entries("best_node")
-        filters = [hook for hook in dispatch.filters if hook.when is None or hook.when(signature)]
-        scores = [hook for hook in dispatch.scores if hook.when is None or hook.when(signature)]
-        self._static_filters = [hook for hook in filters if hook.reads == NODE_SPEC]
-        self._row_filters = [hook for hook in filters if NODE_SPEC < hook.reads < CANDIDATES]
-        self._other_filters = [hook for hook in filters if hook.reads >= CANDIDATES]
-        self._static_scores = [hook.call for hook in scores if hook.reads == NODE_SPEC]
-        self._row_scores = [hook.call for hook in scores if NODE_SPEC < hook.reads < CANDIDATES]
-        self._comparing_scores = [hook.call for hook in scores if hook.reads >= CANDIDATES]
+        self._hooks = hooks
         #: Whether a filter or score reads more of a node than its amounts.
-        self.reads_pods = any(hook.reads == NODE_PODS for hook in (*filters, *scores))
+        self.reads_pods = hooks.read_pods
         #: Whether placements elsewhere may change the result for a node.
-        self.reads_other_nodes = bool(self._other_filters) or any(hook.reads == OTHER_NODES for hook in scores)
+        self.reads_other_nodes = hooks.read_other_nodes
 
     def compares_nodes(self, table: NodeTable, candidates: Rows) -> bool:
         """Whether the score of one of all feasible rows depends on the others now."""
         return bool(self._best_node) or any(
-            call(self._signature, NodeView(table, candidates)) is not None for call in self._comparing_scores
+            call(self._signature, NodeView(table, candidates)) is not None for call in self._hooks.comparing_scores
         )
 
     # --- filters ----------------------------------------------------------------------------------------------------
@@ -100,19 +113,19 @@ class SignatureHooks:
 
     def filter_static(self, selection: NodeView, result: FilterResult) -> None:
         """Runs the filters that placements cannot change."""
-        self._filter(self._static_filters, selection, result)
+        self._filter(self._hooks.static_filters, selection, result)
 
     def filter_rows(self, selection: NodeView, result: FilterResult) -> None:
         """Runs the filters that read single nodes."""
-        self._filter(self._row_filters, selection, result)
+        self._filter(self._hooks.row_filters, selection, result)
 
     def filter_by_others(self, selection: NodeView, result: FilterResult) -> None:
         """Runs the filters that read other nodes."""
-        self._filter(self._other_filters, selection, result)
+        self._filter(self._hooks.other_filters, selection, result)
 
     def diagnose(self, selection: NodeView, diagnosis: Diagnosis) -> None:
         """Runs all filters one by one, with the reasons by plugin."""
-        for hook in (*self._static_filters, *self._row_filters, *self._other_filters):
+        for hook in (*self._hooks.static_filters, *self._hooks.row_filters, *self._hooks.other_filters):
             diagnosis.caller = (hook.plugin, "filter")
             hook.call(self._signature, selection, diagnosis)
 
@@ -121,7 +134,7 @@ class SignatureHooks:
     def scores(self, selection: NodeView) -> Scores:
         """Row hooks over a selection, without the static part: float64 [k], -inf where a filter rejects."""
         result: FilterResult | None = None
-        if self._row_filters:
+        if self._hooks.row_filters:
             result = FilterResult(len(selection))
             self.filter_rows(selection, result)
         total = self.row_scores(selection)
@@ -131,20 +144,20 @@ class SignatureHooks:
 
     def row_scores(self, selection: NodeView) -> Scores:
         """The scores that read single nodes: float64 [k]."""
-        total = self._sum(self._row_scores, selection)
+        total = self._sum(self._hooks.row_scores, selection)
         return np.zeros(len(selection)) if total is None else total
 
     def static_scores(self, selection: NodeView) -> Scores | None:
         """The scores that placements cannot change: float64 [k]; None without any."""
-        return self._sum(self._static_scores, selection)
+        return self._sum(self._hooks.static_scores, selection)
 
     def comparing_scores(self, selection: NodeView) -> Scores | None:
         """The scores that read other nodes: float64 [k]; None without any."""
-        return self._sum(self._comparing_scores, selection)
+        return self._sum(self._hooks.comparing_scores, selection)
 
     def with_comparing_scores(self, selection: NodeView, total: Scores) -> Scores:
         """`total` with the scores that read other nodes: float64 [k]."""
-        compared = self._sum(self._comparing_scores, selection, total)
+        compared = self._sum(self._hooks.comparing_scores, selection, total)
         return total if compared is None else compared
 
     def _sum(

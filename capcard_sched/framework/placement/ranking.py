@@ -124,7 +124,7 @@ class Ranking:
         self._floor = _NOTHING_LISTED
         #: Position in the log of classes.
         self._position = classes.logged
-        self._evaluate(np.flatnonzero(classes.first[: classes.count] < len(classes.ids)))
+        self._evaluate((classes.first[: classes.count] < len(classes.ids)).nonzero()[0])
 
     # --- evaluation -------------------------------------------------------------------------------------------------
 
@@ -234,7 +234,7 @@ class Ranking:
     def _few_newcomers(self, events: npt.NDArray[np.int64]) -> list[_Entry]:
         """`_newcomers` without arrays, which cost more than they save for a handful."""
         rows_of, score_of, floor = self._node_classes.rows, self._scores.item, self._floor
-        changed = [node_class for node_class in events.tolist() if rows_of[node_class]]
+        changed = [node_class for node_class in {*events.tolist()} if rows_of[node_class]]
         fresh = [node_class for node_class in changed if (score := score_of(node_class)) != score]
         if fresh:
             self._evaluate(np.array(fresh, dtype=np.int64))
@@ -264,7 +264,7 @@ class Ranking:
         classes = self._node_classes
         first = classes.first[: classes.count]
         scores = self._scores[: classes.count]
-        numbers = np.flatnonzero((scores > _NEVER) & (first < len(classes.ids)))
+        numbers = ((scores > _NEVER) & (first < len(classes.ids))).nonzero()[0]
         self._head, self._floor = 0, _EVERYTHING_LISTED
         if not len(numbers):
             self._listed = []
