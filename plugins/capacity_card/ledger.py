@@ -65,8 +65,6 @@ class Ledger:
         self.jobs: dict[str, JobAccount] = {}
         #: Thousandths of cards that charged pods hold, by (card, service type); entries stay at 0.
         self.by_service: dict[tuple[str, ServiceType], int] = {}
-        #: The limit that quantities, which alike jobs share, exceed in a queue: by its name and their id, per session.
-        self._exceeded: dict[tuple[str, int], tuple[JobQuantities, QuotaShortage | None]] = {}
         #: Events that contradict the ledger: pods charged twice, or discharged without a charge.
         self.internal_errors = 0
         #: Queue name to `spec.parent`, as of the tree of accounts.
@@ -120,7 +118,7 @@ class Ledger:
 
     def _refresh_queues(self, session: Session, names: set[str]) -> list[Queue]:
         queues, parents = session.queues, self._parents
-        self._exceeded.clear()
+        self._minimum.forget_limits()
         for name in names - queues.keys():
             self._close_queue(name)
         found = [queues[name] for name in sorted(names) if name in queues]
@@ -347,17 +345,9 @@ class Ledger:
         """The account of a job, with up-to-date quantities. O(pods of the job)."""
         stale = self._stale[account.queue.name]
         if account.job.key in stale:
-            account.assess(*self._examine(account), stale.pop(account.job.key))
+            quantities = self._minimum.quantities(account.job, account.charges)
+            account.assess(quantities, self._minimum.exceeded(account.queue, quantities), stale.pop(account.job.key))
         return account
-
-    def _examine(self, account: JobAccount) -> tuple[JobQuantities, QuotaShortage | None]:
-        """The quantities of a job, and the limit that its need exceeds, whatever the usage."""
-        quantities, queue = self._minimum.quantities(account.job, account.charges), account.queue
-        key = queue.name, id(quantities)
-        known = self._exceeded.get(key)
-        if known is None:
-            known = self._exceeded[key] = quantities, queue.exceeded(quantities.need, same_card=self.same_card)
-        return known
 
     def impossible(self, account: JobAccount) -> QuotaShortage | None:
         """The limit that the minimum of a job exceeds. Its sums follow at the next read, for its phase of now."""
@@ -365,7 +355,7 @@ class Ledger:
         if job.key not in stale:
             return account.impossible
         stale[job.key] = stale[job.key] or job.phase
-        return self._examine(account)[1]
+        return self._minimum.exceeded_by(account.queue, job, account.charges)
 
     def quantities_of(self, job: Job) -> JobQuantities | None:
         """Current quantities of a job; None for a job without a queue."""

@@ -14,10 +14,12 @@ from capcard_sched.plugins.capacity_card.charge import PLAIN, ChargeSum, alterna
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from capcard_sched.framework.quota.limits import QuotaShortage
     from capcard_sched.model.job import Job, Task
     from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments
     from capcard_sched.plugins.capacity_card.cards import CardDemands, CardInventory
     from capcard_sched.plugins.capacity_card.charge import Charge
+    from capcard_sched.plugins.capacity_card.quota import QueueAccount
 
 _NO_INDEX = 1 << 62
 class_of = attrgetter("cls")
@@ -25,6 +27,7 @@ _ALLOCATED, _PENDING, _LEAVING = range(3)
 #: On their node, but not part of the job any more.
 _GOING = frozenset({TaskStatus.RELEASING, TaskStatus.UNKNOWN})
 _WAITING = TaskStatus.PENDING
+_NAMES = tuple(PLAIN.items())
 
 
 class JobQuantities(NamedTuple):
@@ -69,6 +72,44 @@ class Minimum:
         self._arguments = arguments
         self._inventory = inventory
         self._demands = demands
+        #: The limit that quantities, which alike jobs share, exceed in a queue: by its name and their id.
+        self._exceeded: dict[tuple[str, int], tuple[JobQuantities, QuotaShortage | None]] = {}
+        #: The number of pods of a class that the limits of an empty queue admit: by its name and the id of the class.
+        self._most: dict[tuple[str, int], int] = {}
+
+    def forget_limits(self) -> None:
+        """Drop what follows from the limits of queues, which may have changed. Once per session."""
+        self._exceeded.clear()
+        self._most.clear()
+
+    def exceeded(self, queue: QueueAccount, quantities: JobQuantities) -> QuotaShortage | None:
+        """The limit of a queue or of an ancestor that a need exceeds, whatever the usage."""
+        key = queue.name, id(quantities)
+        known = self._exceeded.get(key)
+        if known is None:
+            same_card = self._arguments.multi_card_job_mode == "single"
+            known = self._exceeded[key] = quantities, queue.exceeded(quantities.need, same_card=same_card)
+        return known[1]
+
+    def exceeded_by(self, queue: QueueAccount, job: Job, held: Mapping[str, Charge]) -> QuotaShortage | None:
+        """`exceeded` of a job: without its quantities where all its pods fit, of which its need is a part."""
+        return None if self._all_fit(queue, job, held) else self.exceeded(queue, self.quantities(job, held))
+
+    def _all_fit(self, queue: QueueAccount, job: Job, held: Mapping[str, Charge]) -> bool:
+        """Whether the pods of a job fit an empty queue; false where their classes differ, or any does not wait."""
+        count, minimum = len(job.tasks), job.min_resources
+        if held or not count or count < job.min_available or len(job.pending) < count:
+            return False
+        cls, *others = set(map(class_of, job.tasks.values()))
+        if others or (
+            minimum is not None and any(minimum.get(name, 0) > queue.quota.ceiling(key) for key, name in _NAMES)
+        ):
+            return False
+        key = queue.name, cls.id
+        most = self._most.get(key)
+        if most is None:
+            most = self._most[key] = queue.most(self._demands.of(cls).claim.amounts)
+        return count <= most
 
     def quantities(self, job: Job, held: Mapping[str, Charge]) -> JobQuantities:
         """O(pods). Jobs with alike pods share one result."""

@@ -15,11 +15,11 @@ from capcard_sched.model.annotations import CARD_QUOTA
 from capcard_sched.model.cards import is_card_quota, parse_card_quota
 from capcard_sched.model.status import PodGroupPhase
 from capcard_sched.plugins.capacity_card.cards import parsed
-from capcard_sched.plugins.capacity_card.charge import PLAIN, ChargeSum
+from capcard_sched.plugins.capacity_card.charge import PLAIN, ChargeSum, alternatives_of
 from capcard_sched.plugins.capacity_card.multi_card_admission import QueueUsage
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping
     from typing import Self
 
     from capcard_sched.framework.quota.limits import QuotaShortage
@@ -228,12 +228,30 @@ class QueueAccount:
 
     def exceeded(self, need: ChargeSum, *, same_card: bool) -> QuotaShortage | None:
         """The limit of the queue or an ancestor that a need exceeds, whatever the usage; or None."""
-        limits = [(self.name, self.quota.ceiling), *((one.name, one.quota.subtree_limit) for one in self.limiting)]
-        for name, limit in limits:
+        for name, limit in self._ceilings():
             found = QueueUsage(name, ChargeSum(), limit).shortage(need, same_card=same_card)
             if found is not None:
                 return found
         return None
+
+    def most(self, amounts: Iterable[tuple[str, int]]) -> int:
+        """A number of pods that never exceed these limits, whatever the usage; `amounts`: those of one pod, by key.
+
+        Alternatives do not add up, so more pods may fit.
+        """
+        ceilings = self._ceilings()
+        return min(
+            [
+                max([limit(card) for card in alternatives_of(key)]) // amount
+                for _, limit in ceilings
+                for key, amount in amounts
+            ],
+            default=UNLIMITED,
+        )
+
+    def _ceilings(self) -> list[tuple[str, Callable[[str], int]]]:
+        """Name and limits in a cluster of any size, of the queue and of the ancestors that limit its jobs."""
+        return [(self.name, self.quota.ceiling), *[(one.name, one.quota.subtree_limit) for one in self.limiting]]
 
     @property
     def share(self) -> float:

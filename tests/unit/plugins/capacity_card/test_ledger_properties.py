@@ -32,6 +32,9 @@ def sums_of(book: ChargeBook) -> list[ChargeSum]:
 
 def books(plugin: CapacityCard) -> dict[str, Any]:
     plugin.ledger.recompute()
+    for job in plugin.ledger.jobs.values():  # alike pods that all fit are not summed up
+        found = plugin.minimum.exceeded_by(job.queue, job.job, job.charges)
+        assert found == plugin.minimum.exceeded(job.queue, plugin.minimum.quantities(job.job, job.charges))
     queues = {
         name: (
             *sums_of(account.own),
