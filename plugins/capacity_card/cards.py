@@ -319,8 +319,8 @@ class CardDemands:
         cpu, memory = cls.requests.get(CPU, 0), cls.requests.get(MEMORY, 0)
         if self._arguments.card_unlimited_cpu_memory and (amount or self._unnamed_resource(cls)):
             cpu = memory = 0
-        known = sorted(self._inventory.shares)
-        shares = tuple([(name, cls.requests[name]) for name in known if cls.requests.get(name)])
+        known = self._inventory.shares
+        shares = tuple(sorted([(name, held) for name, held in cls.requests.items() if held and name in known]))
         card = "|".join(alternatives)
         amounts = tuple([each for each in ((CPU_KEY, cpu), (MEMORY_KEY, memory), *shares, (card, amount)) if each[1]])
         claim = Charge(amounts, card, amount, cls.id, not error, shares)

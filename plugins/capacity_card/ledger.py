@@ -142,12 +142,14 @@ class Ledger:
 
     def _update_quota(self, queue: Queue) -> bool:
         """Recompute the quota of a queue from its object and the cluster total. Whether its own limits changed."""
+        account, facts = self.queues.get(queue.name), (queue.limits, queue.deserved, self._inventory.shares, self._free)
+        if account is not None and account.facts == facts:
+            return False
         quota = queue_quota(queue, self._inventory.shares, self._free)
-        account = self.queues.get(queue.name)
         if account is None:
             account = self.queues[queue.name] = QueueAccount(queue.name, quota, self._tree)
         changed = quota.own_limits != account.quota.own_limits
-        account.quota = quota
+        account.quota, account.facts = quota, facts
         for book in (account.own, account.subtree):
             book.seen.update(quota.cards, quota.shares)
         account.invalidate()

@@ -182,11 +182,13 @@ class QueueAccount:
     and memory apply to its own jobs.
     """
 
-    __slots__ = ("_share", "ancestors", "books", "jobs", "limiting", "name", "own", "quota", "subtree")
+    __slots__ = ("_share", "ancestors", "books", "facts", "jobs", "limiting", "name", "own", "quota", "subtree")
 
     def __init__(self, name: str, quota: QueueQuota, tree: SumTree[ChargeBook]) -> None:
         self.name = name
         self.quota = quota
+        #: What the quota follows from, once the ledger has it.
+        self.facts: tuple[object, ...] = ()
         #: Keys of the jobs with an account here.
         self.jobs: set[str] = set()
         #: The accounts above it, nearest first, and those of them that limit cards or shares.
