@@ -117,6 +117,8 @@ class Core:
         self._problems: ReportOnce[ObjectRef, str] = ReportOnce()
         self._ignored_edits: ReportOnce[ObjectRef, str] = ReportOnce()
         self._last_session: Session | None = None
+        #: The report of each step without a session: nothing is recorded in it.
+        self._idle_report = SessionReport("")
         self.reconfigure(conf)
 
     def sibling(self, conf: Conf) -> Core:
@@ -149,6 +151,11 @@ class Core:
                 resolved.append((plugin, dict(option.switches)))
             tiers.append(resolved)
         self._dispatch = Dispatch(tiers)
+        hooks = [
+            (one, hook, getattr(one, hook, None)) for hook in ("prepare", "open") for one in self._dispatch.plugins
+        ]
+        #: Name, hook and method of the plugins that prepare or open sessions, in order.
+        self._starts = [(plugin.name, hook, start) for plugin, hook, start in hooks if start is not None]
         self._queue_warnings = QueueWarnings(conf.quota_plugins)
         self._signatures = SignatureCache(self._dispatch)
         self._quota_hooks = quota_hooks(self._dispatch)
@@ -239,13 +246,14 @@ class Core:
         ended the attempts of queues in a recording, by queue; the timer then ends none.
         """
         state = self._state
-        state.apply_all(deltas)
+        if deltas:
+            state.apply_all(deltas)
         intents = self._confirm()
         next_wakeup = self._next_wakeup
         busy = self._is_dirty() or self._unfinished or self._reads_clock
         if not busy and (next_wakeup is None or now < next_wakeup):
             self._report_problems(intents)  # an invalid object changes nothing else
-            return StepResult(intents, SessionReport(""), True, next_wakeup, self._only_retries)
+            return StepResult(intents, self._idle_report, True, next_wakeup, self._only_retries)
         session = self.open_session(now, on_commit, cuts)
         if not session.report.errors:
             everything = session.changed.everything or (next_wakeup is not None and now >= next_wakeup)
@@ -266,9 +274,10 @@ class Core:
 
     def _is_dirty(self) -> bool:
         dirty = self._state.changes
-        if bool(dirty) or any(getattr(dirty, field) for field in self._watched_fields):
-            return True
-        return self._restricts(dirty)
+        for field in self._watched_fields:
+            if getattr(dirty, field):
+                return True
+        return bool(dirty) or self._restricts(dirty)
 
     def _restricts(self, changed: Changes) -> bool:
         """Whether a namespace changed, and some queue accepts jobs by namespace."""
@@ -322,18 +331,14 @@ class Core:
             self._last_session.release()
         self._last_session = session
         self._queue_warnings.report(session)
-        for hook in ("prepare", "open"):
-            for plugin in self._dispatch.plugins:
-                start = getattr(plugin, hook, None)
-                if start is None:
-                    continue
-                began = self._read_timer()
-                try:
-                    start(session)
-                except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-                    session.record_failure(plugin.name, hook, error)
-                    self._keep_dirty(changed)
-                self._time(session, "plugin", plugin.name, "OnSessionOpen", began)
+        for name, hook, start in self._starts:
+            began = self._read_timer()
+            try:
+                start(session)
+            except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+                session.record_failure(name, hook, error)
+                self._keep_dirty(changed)
+            self._time(session, "plugin", name, "OnSessionOpen", began)
         return session
 
     def _read_timer(self) -> float:
@@ -388,6 +393,8 @@ class Core:
             (self._problems, reasons.INVALID_OBJECT, self._state.problems),
             (self._ignored_edits, reasons.QUOTA_EVASION_IGNORED, self._state.ignored_edits.details),
         ):
+            if not (details or reported):
+                continue
             reported.keep(details)
             new = (ref for ref in sorted(details) if reported.update(ref, (details[ref],)))
             intents.extend(EmitEvent(ref, row.type, row.code, row.render(detail=details[ref])) for ref in new)

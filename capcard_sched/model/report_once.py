@@ -22,6 +22,9 @@ class ReportOnce(Generic[S, R]):
     def __init__(self) -> None:
         self._current: dict[S, frozenset[R]] = {}
 
+    def __len__(self) -> int:
+        return len(self._current)
+
     def __iter__(self) -> Iterator[S]:
         return iter(self._current)
 

@@ -53,10 +53,8 @@ class Changes:
 
     def drain(self) -> Changes:
         """Return the collected changes and reset this instance."""
-        drained, empty = Changes(), Changes()
-        for name in self.__slots__:
-            setattr(drained, name, getattr(self, name))
-            setattr(self, name, getattr(empty, name))
+        drained = Changes(*[getattr(self, name) for name in self.__slots__])
+        Changes.__init__(self)
         drained.everything |= drained.force_resync
         drained.force_resync = False
         return drained
