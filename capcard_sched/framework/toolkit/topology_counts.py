@@ -157,9 +157,7 @@ class TopologyCounts:
         if index is not self._index:
             self._index = index
             self._move_rows()
-        for cls in set(session.classes).difference(self._with_terms):
-            self.has_terms(cls)
-        with_terms = any(map(self._with_terms.__getitem__, session.classes))
+        with_terms = any(map(self.has_terms, session.classes))
         self._refresh_jobs(session, everything=everything, with_terms=with_terms)
         self._opening = False
         stale: Collection[str] = table.by_name if everything else changed.nodes | self._touched
