@@ -157,8 +157,7 @@ class TopologyCounts:
         if index is not self._index:
             self._index = index
             self._move_rows()
-        with_terms = any(map(self.has_terms, session.classes))
-        self._refresh_jobs(session, everything=everything, with_terms=with_terms)
+        self._refresh_jobs(session, everything=everything)
         self._opening = False
         stale: Collection[str] = table.by_name if everything else changed.nodes | self._touched
         if not self._grouped and self._pods:
@@ -166,7 +165,7 @@ class TopologyCounts:
                 self._grouped = True  # the loop below groups all nodes
             else:
                 self._group_all()
-        if self._grouped or self._present or with_terms:  # else no node has a sum
+        if self._grouped or self._present or any(map(self.has_terms, session.classes)):  # else no node has a sum
             for name in stale:
                 self._refresh_node(name, table.by_name.get(name))
         self._touched.clear()
@@ -228,22 +227,22 @@ class TopologyCounts:
             for carrier, amount in self._present[name].items():
                 carrier.change(row, amount)
 
-    def _refresh_jobs(self, session: Session, *, everything: bool, with_terms: bool) -> None:
+    def _refresh_jobs(self, session: Session, *, everything: bool) -> None:
         keys: Iterable[str] = session.jobs if everything else set(session.changed.jobs)
         if session.queues.keys() != self._queues:
             appeared = session.queues.keys() - self._queues
             self._queues = set(session.queues)
             if not everything:
                 keys = set(keys).union(*(session.queues[name].jobs for name in appeared))
-        if not (self._uses or with_terms):
-            return  # most clusters
+        if not self._uses and not any(map(self.has_terms, session.classes)):
+            return  # most clusters: there are fewer classes than jobs
         for key in keys:
             job = session.jobs.get(key)
             needed: set[TopologyCount] = set()
             pending = job.pending.values() if job is not None else ()
-            classes = {cls for cls in {task.cls for task in pending} if self.has_terms(cls)}
-            for task in pending if classes else ():
-                if task.cls in classes:
+            with_terms = {cls for cls in {task.cls for task in pending} if self.has_terms(cls)}
+            for task in pending if with_terms else ():
+                if task.cls in with_terms:
                     needed.update(self._reader.needed(task))
                     needed.update(pod_count for pod_count, _ in self._reader.carried(task))
             for count in self._uses.pop(key, ()):

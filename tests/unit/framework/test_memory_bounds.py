@@ -44,7 +44,7 @@ def test_caches_of_classes_are_bounded_and_placements_stay_correct() -> None:
                 "preferredDuringSchedulingIgnoredDuringExecution": [weighted],
             }
         }
-        h.group("g")
+        h.group("g", phase="Pending")
         h.pod(
             f"p-{i}", group="g", requests={"cpu": f"{i + 1}m"}, labels={"app": f"a-{i}"}, affinity=affinity,
             nodeSelector={"zone": wanted}, tolerations=[{"key": f"k-{i}", "operator": "Exists"}],
