@@ -112,6 +112,25 @@ class ChargeSum(dict[str, int]):
         return uncovered
 
 
+class JobQuantities(NamedTuple):
+    """Amounts of one job, derived from its pods and annotations."""
+
+    want: ChargeSum
+    need: ChargeSum
+    #: Charges of gated pods, which are left out of reservations.
+    gated: ChargeSum
+    #: Charges of Pending pods, claims under their own key.
+    pending: ChargeSum
+    #: Amounts held beyond the minimum.
+    elastic: ChargeSum
+    #: Whether any pod is not finished.
+    has_pods: bool
+    #: Why the need cannot be computed: the error of a pending pod of the minimum set.
+    error: str
+    #: Why the annotation is invalid; it refuses the job only while no pod exists.
+    request_problem: str
+
+
 @lru_cache(maxsize=4096)
 def alternatives_of(key: str) -> tuple[str, ...]:
     """The cards of a key: one for a single card, several for a claim."""

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from capcard_sched.model.task_class import TaskClass
     from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments, ServiceType
     from capcard_sched.plugins.capacity_card.cards import CardDemand, CardDemands, CardInventory
-    from capcard_sched.plugins.capacity_card.charge import Charge
-    from capcard_sched.plugins.capacity_card.minimum import JobQuantities, Minimum
+    from capcard_sched.plugins.capacity_card.charge import Charge, JobQuantities
+    from capcard_sched.plugins.capacity_card.minimum import Minimum
 
 #: Statuses of charged pods: on a node until they are gone, and inside a session the nominated ones.
 CHARGED_STATUSES = PLACED_STATUSES | {TaskStatus.PIPELINED}

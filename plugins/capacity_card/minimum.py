@@ -9,7 +9,7 @@ from capcard_sched.model.annotations import CARD_REQUEST
 from capcard_sched.model.cards import parse_card_request
 from capcard_sched.model.status import COMPLETED_STATUSES, PodGroupPhase, TaskStatus
 from capcard_sched.plugins.capacity_card.cards import CardAmounts, mixed_resources, parsed
-from capcard_sched.plugins.capacity_card.charge import PLAIN, ChargeSum, alternatives_of, same_set
+from capcard_sched.plugins.capacity_card.charge import PLAIN, ChargeSum, JobQuantities, alternatives_of, same_set
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -28,25 +28,6 @@ _ALLOCATED, _PENDING, _LEAVING = range(3)
 _GOING = frozenset({TaskStatus.RELEASING, TaskStatus.UNKNOWN})
 _WAITING = TaskStatus.PENDING
 _NAMES = tuple(PLAIN.items())
-
-
-class JobQuantities(NamedTuple):
-    """Amounts of one job, derived from its pods and annotations."""
-
-    want: ChargeSum
-    need: ChargeSum
-    #: Charges of gated pods, which are left out of reservations.
-    gated: ChargeSum
-    #: Charges of Pending pods, claims under their own key.
-    pending: ChargeSum
-    #: Amounts held beyond the minimum.
-    elastic: ChargeSum
-    #: Whether any pod is not finished.
-    has_pods: bool
-    #: Why the need cannot be computed: the error of a pending pod of the minimum set.
-    error: str
-    #: Why the annotation is invalid; it refuses the job only while no pod exists.
-    request_problem: str
 
 
 class _Member(NamedTuple):

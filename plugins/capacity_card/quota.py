@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from capcard_sched.model.job import Job
     from capcard_sched.model.queue import Queue
     from capcard_sched.plugins.capacity_card.arguments import ServiceType
-    from capcard_sched.plugins.capacity_card.charge import Charge
-    from capcard_sched.plugins.capacity_card.minimum import JobQuantities
+    from capcard_sched.plugins.capacity_card.charge import Charge, JobQuantities
 
 
 #: Constants, as `model.status` recommends.
