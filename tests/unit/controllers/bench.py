@@ -105,6 +105,11 @@ class ClusterBench:
     def restart_controllers(self) -> None:
         restart_controllers(self.cluster, "ours")
 
+    def job_runner(self) -> ControllerRunner:
+        """What runs the controller of Jobs."""
+        runners = [each for each in self.cluster._controllers if isinstance(each, ControllerRunner)]
+        return next(each for each in runners if isinstance(each._controller, JobController))
+
     # --- Jobs ---
 
     def job(self, name: str, *tasks: Manifest, **spec: Any) -> Manifest:
@@ -151,6 +156,12 @@ class ClusterBench:
             if not pod["spec"].get("nodeName"):
                 self.store.patch("Pod", "default", pod["metadata"]["name"], {"spec": {"nodeName": "n1"}})
         self.cluster.settle()
+
+    def run_again(self) -> None:
+        """The pods that terminate are gone, and those that follow them run."""
+        self.wait(GRACE)
+        self.admit()
+        self.bind()
 
     def evict(self, pod: str) -> None:
         self.delete("Pod", pod)

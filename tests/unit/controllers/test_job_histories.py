@@ -55,11 +55,7 @@ class FaultyRunner(ControllerRunner):
         self._faults = faults
         self._left = faults.ends.pop(0) if faults.ends else -1
         self._seen = self._progress = 0
-        present = next(
-            each
-            for each in bench.cluster._controllers
-            if isinstance(each, ControllerRunner) and isinstance(each._controller, JobController)
-        )
+        present = bench.job_runner()
         super().__init__(bench.store, present._view, bench.cluster.recorder, _controller())
         bench.cluster._controllers = tuple(self if each is present else each for each in bench.cluster._controllers)
         bench.store._observers = [

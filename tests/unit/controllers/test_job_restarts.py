@@ -8,7 +8,6 @@ from capcard_sched.controllers.jobs.job_controller import JobController
 from capcard_sched.controllers.jobs.plugins.job_plugin import KeyPair
 from capcard_sched.controllers.objects import Key
 from capcard_sched.controllers.view import Observe
-from capcard_sched.simulation.workloads.controller_runner import ControllerRunner
 from tests.unit.controllers.bench import GRACE, ClusterBench, Manifest, task
 
 PREEMPTED: Manifest = {
@@ -83,12 +82,9 @@ def test_two_partitions_are_restarted_independently() -> None:
 
 def _uncounting(bench: ClusterBench) -> None:
     """The job controller does not count evictions by the scheduler."""
-    runner = next(
-        each
-        for each in bench.cluster._controllers
-        if isinstance(each, ControllerRunner) and isinstance(each._controller, JobController)
+    bench.job_runner()._controller = JobController(
+        "ours", lambda: KeyPair("private", "public"), count_preemptions=False
     )
-    runner._controller = JobController("ours", lambda: KeyPair("private", "public"), count_preemptions=False)
 
 
 def _restart(bench: ClusterBench, *, preempted: bool) -> None:
@@ -137,11 +133,7 @@ def test_an_eviction_waits_for_its_condition() -> None:
 def test_the_time_to_the_first_pods_is_observed_once_per_pod() -> None:
     bench = ClusterBench()
     created = bench.job("j", task("w", 3))
-    runner = next(
-        each
-        for each in bench.cluster._controllers
-        if isinstance(each, ControllerRunner) and isinstance(each._controller, JobController)
-    )
+    runner = bench.job_runner()
     group = bench.names("PodGroup")[0]
     bench.store.patch("PodGroup", "default", group, {"status": {"phase": "Inqueue"}})
     key = Key("Job", "default", "j")

@@ -25,9 +25,7 @@ def test_the_last_retry_fails_the_job_and_keeps_the_pods_that_ended() -> None:
     for retry in (1, 2):
         bench.finish("j-w-0", code=1)
         assert bench.retries() == retry
-        bench.wait(GRACE)
-        bench.admit()
-        bench.bind()
+        bench.run_again()
         assert bench.phase() == "Running"
     bench.finish("j-w-0", code=1)
     bench.wait(GRACE)
@@ -166,9 +164,7 @@ def test_the_podgroup_becoming_unknown_is_an_event_in_every_version() -> None:
     for retry in (1, 2):
         bench.patch("PodGroup", bench.names("PodGroup")[0], {"status": {"phase": "Unknown"}})
         assert (bench.phase(), bench.retries()) == ("Restarting", retry)
-        bench.wait(GRACE)
-        bench.admit()
-        bench.bind()
+        bench.run_again()
         assert bench.phase() == "Running"
 
 
@@ -254,9 +250,7 @@ def test_the_phases_of_a_job_are_listed_once_each() -> None:
     bench.running_job("j", task("w", 2), maxRetry=9)
     for number in range(3):
         bench.command("RestartJob", name=f"c{number}")
-        bench.wait(GRACE)
-        bench.admit()
-        bench.bind()
+        bench.run_again()
     assert [entry["status"] for entry in bench.status()["conditions"]] == ["Restarting", "Pending", "Running"]
 
 
