@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import yaml
 
 from tests.controlplane.cluster import Cluster, Manifest
 from tests.controlplane.controlplane import ControlPlane
-from tests.controlplane.device_plugin import LOCK, PHASE, DevicePlugin
+from tests.controlplane.device_plugin import HANDSHAKE, LOCK, PHASE, DevicePlugin
 from tests.controlplane.manifests import node, pod, pod_group, queue
 from tests.controlplane.proxy import Proxy
 from tests.e2e.daemons import Controllers, Daemon
@@ -155,6 +156,45 @@ async def test_a_gang_is_served_in_the_order_of_its_bindings_and_survives_a_rest
             await _served(cluster, *names)
         served = [each.pod for each in plugin.served if each.pod in times]
         assert served == sorted(names, key=times.__getitem__)
+
+
+@pytest.mark.campaign
+async def test_a_plugin_that_is_gone_and_a_card_that_is_pulled(
+    cluster: Cluster, control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    await cluster.create_all([queue("default"), _node()])
+    kubeconfig = control_plane.kubeconfig_for("scheduler-a")
+    async with (
+        DevicePlugin(control_plane, "node5-3") as plugin,
+        Daemon(kubeconfig, tmp_path, conf=_conf(**BINPACK)) as daemon,
+    ):
+        await plugin.register("".join(CARDS[:2]))
+        await daemon.logged("caches synced")
+        await cluster.create(_share("first", 4000))
+        await _served(cluster, "first")
+        await plugin.register(CARDS[0])  # its card, the second one, is pulled
+        await cluster.create(_share("second", 4000))
+        await _served(cluster, "second")
+        assert (await _notes(cluster, "second"))[IDS] == "GPU-0,NVIDIA,4000,0:"
+        await plugin.register("".join(CARDS[:2]))
+        await cluster.create(_share("third", 4000))
+
+        async def refused(words: str) -> bool:
+            return words in await _message(cluster, "third")
+
+        await cluster.wait_until(lambda: refused("(memory)"), "the third pod to be refused", within=20)
+
+        plugin.paused = True
+        old = datetime.now(UTC) - timedelta(seconds=70)
+        patch = {"metadata": {"annotations": {HANDSHAKE: f"Requesting_{old:%Y.%m.%d %H:%M:%S}"}}}
+        await cluster.patch("nodes", "node5-3", patch, namespace="")
+        await cluster.wait_until(lambda: refused("not initialized"), "the node to have no cards", within=20)
+
+        async def given_up() -> bool:
+            found = await cluster.get("nodes", "node5-3", namespace="")
+            return str(found["metadata"]["annotations"][HANDSHAKE]).startswith("Deleted_")
+
+        await cluster.wait_until(given_up, "the handshake to be given up", within=20)
 
 
 @pytest.mark.campaign

@@ -1,0 +1,88 @@
+"""The fence of its manifest, with the rights of the manifests: a binding of a former leader that comes late."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from tests.controlplane.build import require
+from tests.controlplane.cluster import Cluster, install_crds
+from tests.controlplane.controlplane import ControlPlane
+from tests.controlplane.proxy import Proxy
+from tests.e2e.checker import prove
+from tests.e2e.daemons import CARD_CONF, QUICK_ELECTION, Daemon
+from tests.e2e.faults.holding import hold
+from tests.e2e.faults.workloads import create_gangs, furnish, until_bound
+from tests.e2e.history import History
+
+_MANIFESTS = Path(__file__).resolve().parents[3] / "manifests"
+_NAMESPACE = "capcard-system"
+_FENCE = "capcard-sched.io/fence"
+
+
+@pytest.fixture(scope="module")
+def fenced() -> Iterator[ControlPlane]:
+    """A control plane of this module: its policy must outlive every other test (kubernetes/kubernetes#130887)."""
+    with ControlPlane(require()) as running:
+        yield running
+
+
+@pytest_asyncio.fixture
+async def cluster(fenced: ControlPlane) -> AsyncIterator[Cluster]:
+    """A cluster in which the scheduler is installed with the fence, and does not run."""
+    async with Cluster(fenced) as client:
+        await install_crds(client)
+        await client.apply(_MANIFESTS / "base" / "namespace.yaml")
+        for manifest in ("serviceaccount", "rbac-leader-election", "rbac-scheduling", "rbac-volumes"):
+            await client.apply(_MANIFESTS / "base" / f"{manifest}.yaml")
+        await client.apply(_MANIFESTS / "base" / "admission-fence.yaml")
+        client.namespace = await client.make_namespace()
+        yield client
+
+
+@pytest.mark.campaign
+@pytest.mark.asyncio
+async def test_a_binding_of_the_former_leader_that_was_on_its_way_is_refused(
+    cluster: Cluster, history: History, proxy: Proxy, second_proxy: Proxy, tmp_path: Path
+) -> None:
+    token = await cluster.token_of("capcard-sched", namespace=_NAMESPACE)
+    flags = (*QUICK_ELECTION, f"--leader-elect-resource-namespace={_NAMESPACE}", "--fence")
+    one, two = (
+        Daemon(
+            cluster.control_plane.kubeconfig_for(token=token, server=way.url),
+            tmp_path,
+            *flags,
+            conf=CARD_CONF,
+            name=name,
+        )
+        for way, name in ((proxy, "one"), (second_proxy, "two"))
+    )
+    await furnish(cluster, cards=8)
+    async with one:
+        assert (await one.logged("fencing policy active", within=30))["state"] == "active"
+        async with two:
+            await two.logged("caches synced", within=30)
+            late = hold(proxy, "POST", "/binding$", nth=3, outlive=True)
+            await create_gangs(cluster, ["g"], 8)
+            await cluster.wait_until(lambda: late.held == 6, "six bindings on their way", within=30)
+            # Its bindings are on their way, and its renewals do not arrive.
+            for verb in ("GET", "PUT"):
+                proxy.reset(verb, "/leases/", times=None)
+            busy = hold(second_proxy, "POST", "/pods/g-[0-9]+/binding$")
+            await two.logged("became leader", within=30)
+            assert (await two.logged("fencing policy active", within=30))["state"] == "active"
+            await cluster.wait_until(lambda: busy.held == 6, "the next leader's bindings", within=30)
+            late.release()
+            await cluster.wait_until(lambda: late.statuses == [403] * 6, "the refusals", within=20)
+            assert len(await cluster.bound()) == 2
+            busy.release()
+            await until_bound(cluster, 8)
+            pods = await cluster.list("pods")
+            tokens = [pod["metadata"]["annotations"][_FENCE].rpartition("/") for pod in pods]
+            assert sorted(term for _, _, term in tokens) == ["0"] * 2 + ["1"] * 6
+            assert len({holder for holder, _, _ in tokens}) == 2
+            proxy.mend()
+            await prove(history, cluster.control_plane, one, two)
