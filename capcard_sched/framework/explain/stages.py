@@ -325,7 +325,8 @@ def _gang(data: DiagnosisInput, fitting: int) -> tuple[str, list[str]]:
         count = sum(bar.nodes for bar in row.histogram if bar.free >= row.per_pod)
         has = f"{plural(count, 'node')} {form(count, 'has', 'have')} them"
         listed = f" ({sentences.names([node.name for node in enough])})" if enough else ""
-        facts.append(f"Each pod needs {quantity(row.card, row.per_pod)} free on one node; {has}{listed}")
+        which = f" that requests {row.card}" if len(data.capacity) > 1 else ""
+        facts.append(f"Each pod{which} needs {quantity(row.card, row.per_pod)} free on one node; {has}{listed}")
     if facts:
         summary += f": {sentences.lower(facts.pop(0))}"
     return summary, [*facts, *sentences.nodes(data)]
