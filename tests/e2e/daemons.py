@@ -122,7 +122,7 @@ class Program:
         return found if message is None else [line for line in found if line.get("msg") == message]
 
     async def logged(self, message: str, *, times: int = 1, within: float = 20.0) -> dict[str, Any]:
-        """The last of so many log lines with this message, as soon as they are there."""
+        """Wait for `times` log lines with this message; return the last one."""
         for _ in range(int(within / 0.05)):
             found = self.lines(message)
             if len(found) >= times:
@@ -169,9 +169,9 @@ class Daemon(Program):
             self.command.append(f"--scheduler-conf={self.conf_path}")
 
     async def settled(self, *, sessions: int = 3) -> None:
-        """Return when it has had so many more sessions: whatever follows at once has been decided.
+        """Wait for `sessions` more sessions: they decide all that earlier changes cause at once.
 
-        A session is held when something changes, and after a second at most.
+        A session runs after a change, and after a second at most.
         """
         await self.logged("caches synced", within=45)
         before = await self.metric("volcano_cycles_total")

@@ -41,7 +41,7 @@ async def furnish(cluster: Cluster, *, nodes: int, training: int = 16) -> None:
 
 
 async def make(cluster: Cluster, name: str, cards: int, *nodes: str, service: str = "training", **rest: Any) -> None:
-    """A PodGroup and one pod of so many cards per name of a node ("" for any), one after the other."""
+    """Create a PodGroup and, one after the other, a pod with `cards` cards for each named node ("" for any)."""
     chosen: list[dict[str, Any]] = [
         {"nodeSelector": {"kubernetes.io/hostname": node}} if node else {} for node in nodes
     ]

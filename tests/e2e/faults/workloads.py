@@ -14,7 +14,7 @@ REQUESTS = {"cpu": "1", "nvidia.com/gpu": "1"}
 
 
 async def furnish(cluster: Cluster, *, cards: int, quota: int | None = None, per_node: int = 8) -> None:
-    """Nodes with so many cards in all, and a queue that may use them all, or `quota` of them."""
+    """Create nodes with `cards` cards in all, and a queue that may use them all, or `quota` of them."""
     sizes = [min(per_node, cards - first) for first in range(0, cards, per_node)]
     nodes = [gpu_node(f"n{index}", CARD, size, cpu=16, memory="64Gi") for index, size in enumerate(sizes)]
     limits = {"cpu": "512", "memory": "2048Gi"}
@@ -27,7 +27,7 @@ def members(name: str, size: int) -> Manifests:
 
 
 async def create_gangs(cluster: Cluster, names: list[str], size: int) -> None:
-    """Gangs of so many members each, their PodGroups first, as controllers do."""
+    """Create gangs of `size` members each, their PodGroups first, as controllers do."""
     all_members = [members(name, size) for name in names]
     await cluster.create_all([group for group, *_ in all_members])
     await cluster.create_all([pod for _, *pods in all_members for pod in pods])
@@ -39,7 +39,7 @@ async def bound_of(cluster: Cluster, pattern: str = ".*") -> set[str]:
 
 
 async def until_bound(cluster: Cluster, count: int, pattern: str = ".*", *, within: float = 30.0) -> set[str]:
-    """Wait until so many pods of that pattern are bound; returns their names."""
+    """Wait until `count` pods of that pattern are bound; returns their names."""
 
     async def enough() -> set[str]:
         found = await bound_of(cluster, pattern)
