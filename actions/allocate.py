@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from capcard_sched.framework.session.action import Action, PlacingArguments
-from capcard_sched.framework.session.hypernode_search import Visit, place_in_hyper_node
+from capcard_sched.framework.session.hypernode_search import HyperNodeSearch, Visit
 from capcard_sched.framework.session.ordering import Rounds
 from capcard_sched.framework.session.report import TaskOutcome
 from capcard_sched.framework.session.statement import Statement
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.api.node_view import PodSignature
     from capcard_sched.framework.placement.engine import PlacementEngine
-    from capcard_sched.framework.placement.ranking import Ranking
+    from capcard_sched.framework.placement.ranking import KnownLimit, Ranking
     from capcard_sched.framework.session.ordering import KeyHeap
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job, Node, Task
@@ -110,27 +110,27 @@ class Allocate(Action):
                 pending = [task for task in pending if not task.cls.best_effort]
             if not pending:
                 return ()
-            shortages = None
+            allocator = None
             if job.topology is None or not job.topology.hard:
                 allocator = GangAllocator(session, statement, queue, job, pending)
                 processed = allocator.run(alone=alone)
-                shortages = allocator.shortages
             else:
 
                 def visit(engine: PlacementEngine) -> Visit:
                     trial = GangAllocator(session, statement, queue, job, pending, engine, explains=False)
                     return Visit(trial.run(alone=alone), trial.by_amounts)
 
-                processed = place_in_hyper_node(session, statement, queue, job, pending, visit)
+                processed = HyperNodeSearch(session, statement, queue, job, pending, visit).run()
             if session.job_ready(job):
-                session.note_failure(queue, job, None if len(statement) else shortages)
+                failed = None if len(statement) else allocator
+                session.note_failure(queue, job, None if failed is None else failed.all_shortages())
                 statement.commit()
                 return pending[processed:] if processed else ()
             if session.job_pipelined(job):
                 statement.keep()
             else:
                 statement.discard()
-                session.note_failure(queue, job, shortages)
+                session.note_failure(queue, job, None if allocator is None else allocator.all_shortages())
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
             statement.discard()
             session.record_hook_error(job, error)
@@ -203,9 +203,12 @@ class GangAllocator:
             end = self._end_of_run(signature, most)
             if not self._place_run(signature, tasks[self._position : end], ready):
                 break
-        if self.shortages is not None:  # tasks that fit are a part of the failure: others are reached behind them
-            self.shortages.update(dict.fromkeys(self._placed_signatures - self.shortages.keys(), 0))
         return self._position
+
+    def all_shortages(self) -> dict[PodSignature, int] | None:
+        """`shortages`, with the signatures that were placed: they are a part of the failure of those behind them."""
+        found = self.shortages
+        return found if found is None else {**found, **dict.fromkeys(self._placed_signatures - found.keys(), 0)}
 
     def _end_unfinished(self) -> None:
         """Gives up on the rest of the gang: the attempt takes longer than the session deadline."""
@@ -254,7 +257,8 @@ class GangAllocator:
         ranking = engine.ranking(signature)
         if ranking.is_per_node or self._is_idle_capacity_nominated():
             return self._place_one(signature, task)
-        if not ready and self._is_known_unschedulable(signature, ranking, run, grant.count):
+        known = None if ready else ranking.known_limit
+        if known is not None and self._is_known_unschedulable(signature, known, run, grant.count):
             return False
         rows = ranking.take(grant.count, grant.alternatives, grant.alternative_limits)
         if not rows:
@@ -262,7 +266,7 @@ class GangAllocator:
         if grant.alternatives is not None:
             self.by_amounts = False
         nodes = self._session.nodes.nodes
-        self._statement.allocate(job, list(run[: len(rows)]), list(map(nodes.__getitem__, rows)))
+        self._statement.allocate(job, list(run[: len(rows)]), [nodes[row] for row in rows])
         ranking.applied()
         self._advance(signature, rows)
         return True
@@ -343,18 +347,17 @@ class GangAllocator:
             self.shortages[signature] = min(self._needed, self._reachable) if alike else 1
 
     def _is_known_unschedulable(
-        self, run_signature: PodSignature, ranking: Ranking, run: Sequence[Task], admitted: int
+        self, run_signature: PodSignature, known: KnownLimit, run: Sequence[Task], admitted: int
     ) -> bool:
         """Whether an earlier job of this session proved that the gang cannot reach its minimum.
 
         Only when all missing members have this one signature; they get the outcomes of a full attempt. Quotas admit
         `admitted` of them: where these fit, the quota refuses the next one.
         """
-        known, job = ranking.known_limit, self._job
-        if known is None or self._placed or known[1] != self._engine.releases or self._session.has_releasing():
+        rows, releases, text = known
+        if self._placed or releases != self._engine.releases or self._session.has_releasing():
             return False
-        rows, _, text = known
-        needed = _missing(job)
+        needed = _missing(self._job)
         if len(run) < needed or len(rows) >= min(needed, admitted) or len(run) != len(self._tasks):
             return False
         self._note_shortage(run_signature)
@@ -393,8 +396,4 @@ def need_continue_allocating(job: Job, failed_roles: set[str], rest: Sequence[Ta
         return ready + sum(1 for task in rest if task.role not in failed_roles) >= job.min_available
     if ready + job.waiting_tasks + job.pending_best_effort + len(rest) < job.min_available:
         return False
-    for role in failed_roles:
-        minimum = job.min_task_member.get(role, 0)
-        if minimum > 0 and job.role_pipelined(role) < minimum:
-            return False
-    return True
+    return all(job.role_pipelined(role) >= job.min_task_member.get(role, 0) for role in failed_roles)

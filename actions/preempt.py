@@ -69,7 +69,7 @@ class Preempt(Action):
     def execute(self, session: Session) -> None:
         seconds = self.arguments.reservation_seconds
         between = Evictor(session, WithinQueue(self.name), reservation_seconds=seconds)
-        rounds = contenders(session, self.name, session.job_starving, "within-queue", between.repeat)
+        rounds = contenders(session, self.name, session.job_starving, "preemptable", between.repeat)
         visited: list[tuple[Queue, list[Job]]] = []
         while rounds:
             queue, waiting = rounds.pop_queue()
@@ -82,7 +82,7 @@ class Preempt(Action):
                 if not session.deadline.allows_attempt(queue.name):
                     break
                 inside.attempt(queue, job, session.pending_tasks(job), session.job_starving)
-        session.failed_attempts.end_evictions("within-queue", evicted=bool(session.evictions))
+        session.failed_attempts.end_evictions("preemptable", evicted=bool(session.evictions))
 
     def _drain(
         self, session: Session, rounds: Rounds, evictor: Evictor, queue: Queue, waiting: KeyHeap[Job]
@@ -98,10 +98,7 @@ class Preempt(Action):
             rounds.note_evictions(queue)
             if tasks:
                 rest[job.key] = tasks
-                try:
-                    waiting.push(job)
-                except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-                    session.record_hook_error(job, error)
+                session.guarded(job, waiting.push)
             elif queue.strict_fifo and session.is_unserved(job):
                 session.refuse_behind_head(queue, job, waiting, "preemptable")
                 break

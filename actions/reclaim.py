@@ -42,7 +42,7 @@ class Reclaim(Action):
     def execute(self, session: Session) -> None:
         scope = AcrossQueues(self.name)
         evictor = Evictor(session, scope, reservation_seconds=self.arguments.reservation_seconds)
-        rounds = contenders(session, self.name, session.may_reclaim, "across-queues", evictor.repeat)
+        rounds = contenders(session, self.name, session.may_reclaim, "reclaimable", evictor.repeat)
         rest: dict[str, Sequence[Task]] = {}
         while rounds:
             queue, waiting = rounds.pop_queue()
@@ -65,4 +65,4 @@ class Reclaim(Action):
                 session.refuse_behind_head(queue, job, waiting, "reclaimable")
                 continue
             rounds.push_queue(queue)
-        session.failed_attempts.end_evictions("across-queues", evicted=bool(session.evictions))
+        session.failed_attempts.end_evictions("reclaimable", evicted=bool(session.evictions))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from capcard_sched.cli.simulate import core_with_conf
+from capcard_sched.cli.simulate import build_core
 from capcard_sched.controllers.objects import POD, ROOT_QUEUE
 from capcard_sched.insight.expected_start import Forecast, KnownState
 from capcard_sched.insight.forked_copy import in_copy
@@ -148,7 +148,7 @@ def part_of_trace(nodes: Path, pods: Path, days: tuple[float, float], most_nodes
 def calibrate(scenario: Scenario, moments: Sequence[float]) -> Calibration:
     """Predict at moments (seconds since the start of the trace) and compare with the run."""
     options = SimulationOptions(("capcard-sched", "volcano"))
-    core = core_with_conf(None, "", None, options)
+    core = build_core(None, None, options)
     run = SimulationRun(scenario, core, options)
     run.load()
     predicting = _Predicting(core, run, moments)

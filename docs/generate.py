@@ -25,7 +25,7 @@ from capcard_sched.framework.api.node_hooks import MEANING, declared_hooks
 from capcard_sched.framework.conf.registry import Registry
 from capcard_sched.model import reasons
 from capcard_sched.model.diagnosis import JobDiagnosis
-from capcard_sched.model.trials import InsightPart, WhatIfReport, schema_of
+from capcard_sched.model.trials import InsightPart, WhatIfReport
 from tests.mutants.mutant import page as mutants_page
 
 if TYPE_CHECKING:
@@ -269,7 +269,8 @@ def _title(rule: Combine) -> str:
 
 def json_schema(document: type[InsightPart]) -> str:
     """The JSON Schema of a document that `-o json` prints."""
-    return msgspec.json.format(msgspec.json.encode(schema_of(document)), indent=2).decode() + "\n"
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": document.__name__}
+    return msgspec.json.format(msgspec.json.encode(head | msgspec.json.schema(document)), indent=2).decode() + "\n"
 
 
 PAGES = {

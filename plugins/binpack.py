@@ -8,7 +8,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from capcard_sched.framework.api.arguments import listed_names
 from capcard_sched.framework.api.node_hooks import NODE_AMOUNTS, score
 from capcard_sched.framework.api.plugin import Plugin
 from capcard_sched.model.resources import CPU, MEMORY
@@ -72,11 +71,7 @@ class Binpack(Plugin):
     def setup(self) -> None:
         given = self.arguments
         #: Weight by resource name.
-        self._weights = {
-            **{name: given.resource_weights.get(name, 1) for name in listed_names(given.resources)},
-            CPU: given.cpu,
-            MEMORY: given.memory,
-        }
+        self._weights = {**given.resource_weights, CPU: given.cpu, MEMORY: given.memory}
         self._session: Session
         self._terms: dict[TaskClass, list[_Term]] = {}
         self._capacities: dict[int, tuple[npt.NDArray[np.float64], list[float]]] = {}

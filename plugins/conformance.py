@@ -5,16 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from capcard_sched.framework.api.plugin import Plugin
+from capcard_sched.model.job import CRITICAL_CLASSES, SYSTEM_NAMESPACE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from capcard_sched.model.job import Task
     from capcard_sched.model.queue import Queue
-
-#: Matched by name; the value of another class does not matter.
-CRITICAL_CLASSES = frozenset({"system-cluster-critical", "system-node-critical"})
-SYSTEM_NAMESPACE = "kube-system"
 
 
 class Conformance(Plugin):

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, TypeAlias
 import msgspec
 import numpy as np
 
-from capcard_sched.framework.api.arguments import listed_names
 from capcard_sched.framework.api.node_hooks import CANDIDATES, OTHER_NODES, score
 from capcard_sched.framework.api.plugin import Plugin, Reads
 from capcard_sched.framework.placement.hypernode_bounds import placed_by_hyper_node
@@ -35,10 +34,15 @@ if TYPE_CHECKING:
 class Fullness:
     """Allocatable and used amounts below each HyperNode, int64 [HyperNodes, resources]; valid for one session."""
 
-    def __init__(self, session: Session, weights: Mapping[str, int]) -> None:
-        """`weights`: resource to its relative weight; other resources do not count."""
+    def __init__(self, session: Session, weights: Mapping[str, int], fading: float) -> None:
+        """`weights`: resource to its relative weight; other resources do not count. `fading`: as in `faded`."""
         self._table = session.nodes
-        self._tree = session.tree
+        self._tree = tree = session.tree
+        #: HyperNodes of a tier and their parents, from the highest tier: parents are of higher tiers.
+        self._tiers = [(np.array(found), tree.parents[found]) for found in reversed(tree.by_tier.values())]
+        self._fading = float(fading) ** np.maximum(tree.tiers - 1, 0).astype(np.float64)
+        total = self._summed_down(self._fading)
+        self._fading_sums = np.where(total > 0, total, 1.0)
         columns = session.resources
         found = [(columns.find(name), weight) for name, weight in weights.items() if weight > 0]
         #: Column and weight of the resources that count and exist in the cluster.
@@ -93,20 +97,21 @@ class Fullness:
             return None
         return np.where(fits, total / weights, 0.0)
 
+    def faded(self, request: npt.NDArray[np.int64]) -> Floats | None:
+        """The value of a node by its lowest HyperNode: float64 [HyperNodes], 0 to 1; None like `with_request`.
 
-def faded(tree: HyperNodeTree, fullness: Floats, fading: float) -> Floats:
-    """The value of a node by its lowest HyperNode: float64 [HyperNodes], 0 to 1.
+        The mean utilization of all HyperNodes that contain the node; tier `t` has the weight `fading` to the power of
+        t - 1.
+        """
+        utilization = self.with_request(request)
+        return None if utilization is None else self._summed_down(self._fading * utilization) / self._fading_sums
 
-    The mean fullness of all HyperNodes that contain the node; tier `t` has the weight `fading` to the power of t - 1.
-    """
-    weights = float(fading) ** np.maximum(tree.tiers - 1, 0).astype(np.float64)
-    sums, total = np.append(weights * fullness, 0.0), np.append(weights, 0.0)  # the last entry is the parent of roots
-    for numbers in reversed(tree.by_tier.values()):  # parents are of higher tiers
-        above = tree.parents[numbers]
-        sums[numbers] += sums[above]
-        total[numbers] += total[above]
-    found: Floats = sums[:-1] / np.where(total[:-1] > 0, total[:-1], 1.0)
-    return found
+    def _summed_down(self, amounts: Floats) -> Floats:
+        """For each HyperNode the sum over itself and those that contain it."""
+        sums = np.append(amounts, 0.0)  # the last entry is the parent of roots
+        for numbers, above in self._tiers:
+            sums[numbers] += sums[above]
+        return sums[:-1]
 
 
 MAX_SCORE: Final = 100.0
@@ -190,8 +195,8 @@ class NetworkTopologyAware(Plugin):
     def _full(self) -> Fullness:
         if self._fullness is None:
             given = self.arguments
-            named = {name: given.resource_weights.get(name, 1) for name in listed_names(given.resources)}
-            self._fullness = Fullness(self._session, {**named, CPU: given.cpu, MEMORY: given.memory})
+            weights = {**given.resource_weights, CPU: given.cpu, MEMORY: given.memory}
+            self._fullness = Fullness(self._session, weights, given.fading)
         return self._fullness
 
     def signature(self, queue: Queue, task: Task) -> Context | None:
@@ -239,10 +244,10 @@ class NetworkTopologyAware(Plugin):
     @score(reads=CANDIDATES, when=_is_normal)
     def score_fullness(self, signature: PodSignature, candidates: NodeView) -> Scores | None:
         """0 to 100 x `weight` per row by the utilization of its HyperNodes; 100 for nodes in none."""
-        fullness = self._full().with_request(signature.cls.request) if self.arguments.weight else None
-        if fullness is None:
+        faded = self._full().faded(signature.cls.request) if self.arguments.weight else None
+        if faded is None:
             return None
-        worth = np.append(faded(self._tree, fullness, self.arguments.fading), 1.0)
+        worth = np.append(faded, 1.0)
         scores: Scores = MAX_SCORE * self.arguments.weight * worth[candidates.take(self._tree.leaf)]
         return scores
 

@@ -10,8 +10,10 @@ import numpy as np
 
 from capcard_sched.framework.api.node_hooks import NODE_SPEC, OTHER_NODES, filter, score
 from capcard_sched.framework.api.plugin import Plugin
+from capcard_sched.framework.toolkit.node_index import NodeIndex
 from capcard_sched.model.annotations import NODEGROUP_NAME, NODEGROUP_RESOURCE_LIMITS
 from capcard_sched.model.quantity import QuantityError, amounts
+from capcard_sched.model.queue import ROOT
 from capcard_sched.model.reasons import NODE_GROUP_LIMITS, NODE_GROUP_PARENT
 from capcard_sched.model.refusal import Code
 from capcard_sched.model.status import ALLOCATED_STATUSES
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from capcard_sched.framework.api.node_view import FilterResult, NodeView, PodSignature, Rows, Scores
+    from capcard_sched.framework.api.node_view import FilterResult, NodeView, PodSignature, Scores
     from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Task
@@ -37,7 +39,6 @@ LIMIT_EXCEEDED = "node group resource limit exceeded"
 LIMIT_INVALID = "node group resource limit annotation invalid"
 
 _REQUIRED, _PREFERRED, _AVOIDED = 100.0, 50.0, -1.0
-_ROOT = "root"
 
 
 class NodeGroupArguments(msgspec.Struct, frozen=True):
@@ -124,11 +125,7 @@ class NodeGroup(Plugin):
 
     def setup(self) -> None:
         self._session: Session
-        self._generation = -1
-        #: Group to its code.
-        self._codes: dict[str, int] = {}
-        #: The code of each node's group, -1 for none: intp [nodes].
-        self._rows: Rows = np.zeros(0, dtype=np.intp)
+        self._index = NodeIndex(())
         #: By queue name; queues without affinity and limits are absent.
         self._contexts: dict[str, QueueContext] = {}
         #: Queue with limits to group to the amounts that its pods use there, base units.
@@ -137,13 +134,10 @@ class NodeGroup(Plugin):
     def open(self, session: Session) -> None:
         """Apply changed labels and queues, and sum the usage of queues with limits. O(tasks of such queues)."""
         self._session = session
-        table, changed = session.nodes, session.changed
-        if changed.everything or table.generation != self._generation or len(self._rows) != len(table):
-            self._generation = table.generation
-            labels = [node.labels.get(NODEGROUP_NAME) for node in table.nodes]
-            names = sorted({label for label in labels if label is not None})
-            self._codes = {name: code for code, name in enumerate(names)}
-            self._rows = np.array([-1 if label is None else self._codes[label] for label in labels], dtype=np.intp)
+        changed = session.changed
+        self._index = self._index.renewed(session)
+        #: The code of each node's group, -1 for none: intp [nodes]; and each group to its code.
+        self._rows, self._codes = self._index.column(NODEGROUP_NAME)
         if changed.everything or changed.queues:
             self._read_queues(session)
         self._held = {
@@ -170,8 +164,8 @@ class NodeGroup(Plugin):
         groups = groups_of(queue.affinity)
         seen = {queue.name}
         above = queue
-        while groups is None and self.hierarchy and above.name != _ROOT:
-            parent = above.parent or _ROOT
+        while groups is None and self.hierarchy and above.name != ROOT:
+            parent = above.parent or ROOT
             found = self._session.queues.get(parent)
             if found is None:
                 return None, f"parent <{parent}> of Queue <{above.name}> does not exist" if above.parent else ""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from capcard_sched.framework.api.plugin import Plugin, Reads, VictimDecision
 from capcard_sched.model.selectors import matches_labels
-from capcard_sched.model.status import TaskStatus
+from capcard_sched.model.status import SESSION_STATUSES, TaskStatus
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 #: The cause of a protection in reports.
 CAUSE = "disruption-budget"
 
-_IN_SESSION = frozenset({TaskStatus.ALLOCATED, TaskStatus.PIPELINED})
 _MOST_LABEL_SETS = 4096
 _NOTHING: Mapping[str, Budget] = {}
 
@@ -116,14 +115,14 @@ class Pdb(Plugin):
     def on_deallocate(self, placement: Placement) -> None:
         """Charge evictions. A pod that was placed in this session is unplaced, not evicted."""
         for task in placement.tasks:
-            if task.status not in _IN_SESSION:
+            if task.status not in SESSION_STATUSES:
                 for budget in self._budgets_of(task):
                     charges = self._charges.setdefault((budget.namespace, budget.name), {})
                     charges[task.uid] = _Charge(task.uid, budget)
 
     def on_allocate(self, placement: Placement) -> None:
         for task in placement.tasks:
-            if self._charges and task.status not in _IN_SESSION:
+            if self._charges and task.status not in SESSION_STATUSES:
                 for budget in self._budgets_of(task):
                     self._charges.get((budget.namespace, budget.name), {}).pop(task.uid, None)
 

@@ -16,6 +16,7 @@ import numpy as np
 from capcard_sched.framework.api.node_hooks import OTHER_NODES, score
 from capcard_sched.framework.api.plugin import Plugin
 from capcard_sched.framework.toolkit.annotation_warnings import AnnotationWarnings, invalid_annotation
+from capcard_sched.framework.toolkit.label_groups import add_to
 from capcard_sched.model.quantity import is_in_bytes
 from capcard_sched.model.status import ALLOCATED_STATUSES
 from capcard_sched.model.task_topology import FORMS, topology_of
@@ -276,11 +277,7 @@ def size_of(cls: TaskClass) -> int:
 def _count(counts: dict[int, int], node: Node, change: int) -> None:
     """Change the count of the node's row and remove zeros. Unknown nodes have no row."""
     if node.known:
-        total = counts.get(node.row, 0) + change
-        if total:
-            counts[node.row] = total
-        else:
-            del counts[node.row]
+        add_to(counts, node.row, change)
 
 
 def _scatter(found: Counts, counts: Mapping[int, int], rows: NodeView, sign: int) -> None:

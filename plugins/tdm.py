@@ -15,6 +15,8 @@ import numpy as np
 
 from capcard_sched.framework.api.node_hooks import NODE_SPEC, filter, score
 from capcard_sched.framework.api.plugin import Plugin
+from capcard_sched.framework.eviction.victim_index import may_be_evicted
+from capcard_sched.framework.toolkit.node_index import NodeIndex
 from capcard_sched.model.annotations import JDB_MAX_UNAVAILABLE, JDB_MIN_AVAILABLE, PREEMPTABLE, REVOCABLE_ZONE
 from capcard_sched.model.pod_facts import preemptable_of
 from capcard_sched.model.refusal import Code
@@ -115,14 +117,6 @@ def most_evictions(job: Job) -> int:
     return max(0, most - (total - finished - running))
 
 
-def is_preemptable(task: Task) -> bool:
-    """Whether the pod is preemptable, by its own annotation, else its PodGroup's; true by default."""
-    preemptable = task.preemptable
-    if preemptable is None and task.job is not None:
-        preemptable = preemptable_of(task.job.annotations, task.job.labels)
-    return preemptable is not False
-
-
 def is_revocable(task: Task) -> bool:
     """Whether the pod may run on revocable nodes, by its own annotation, else its PodGroup's."""
     for notes in (task.cls.annotations, task.job.annotations if task.job is not None else {}):
@@ -158,9 +152,10 @@ class Tdm(Plugin):
         self._evicted_at = -self._period
         #: Whether nodes may have pods that a later period evicts.
         self._unfinished = False
-        self._generation = -1
-        #: Zone to its rows; intp [k].
-        self._rows: dict[str, Rows] = {}
+        self._index = NodeIndex(())
+        #: The code of each node's zone, -1 for none: intp [nodes]; and each zone to its code, sorted.
+        self._codes: Rows = np.zeros(0, dtype=np.intp)
+        self._zones: dict[str, int] = {}
 
     @classmethod
     def parse_arguments(cls, raw: Mapping[str, object], problems: ArgumentReader) -> TdmArguments:
@@ -187,7 +182,7 @@ class Tdm(Plugin):
 
     def open(self, session: Session) -> None:
         self._session = session
-        self._now, table = session.now, session.nodes
+        self._now = session.now
         active = []
         changes: list[float] = []
         for zone, window in self._windows.items():
@@ -198,14 +193,9 @@ class Tdm(Plugin):
                     active.append(zone)
         self._active = frozenset(active)
         self._next_change = min(changes, default=None)
-        if session.changed.everything or table.generation != self._generation:
-            self._generation = table.generation
-            rows: dict[str, list[int]] = {}
-            for node in table.nodes:
-                zone = node.labels.get(REVOCABLE_ZONE, "")
-                if zone:
-                    rows.setdefault(zone, []).append(node.row)
-            self._rows = {zone: np.array(found, dtype=np.intp) for zone, found in sorted(rows.items())}
+        self._index = self._index.renewed(session)
+        codes, zones = self._index.column(REVOCABLE_ZONE)
+        self._codes, self._zones = codes, {zone: code for zone, code in sorted(zones.items()) if zone}
 
     def next_wakeup(self) -> float | None:
         """The next change of a zone's hours that concerns a pod, or the next period with overdue evictions."""
@@ -215,7 +205,8 @@ class Tdm(Plugin):
 
     def _zones_in_use(self) -> bool:
         """Whether a zone has nodes, and pods on them or pending pods that may run there."""
-        rows = [row for zone, members in self._rows.items() if zone in self._windows for row in members]
+        used = [code for zone, code in self._zones.items() if zone in self._windows]
+        rows = np.flatnonzero(np.isin(self._codes, used)).tolist()
         nodes = self._session.nodes.nodes
         return bool(rows) and (
             any(nodes[row].tasks for row in rows)
@@ -224,7 +215,7 @@ class Tdm(Plugin):
 
     def signature(self, queue: Queue, task: Task) -> tuple[bool, frozenset[str]] | None:
         """Whether the pod may run on revocable nodes, and the active zones; None while no node is in a zone."""
-        return (is_revocable(task), self._active) if self._rows else None
+        return (is_revocable(task), self._active) if self._zones else None
 
     def _problem(self, zone: str) -> str:
         """The reason why the zone's nodes take no pods, "" while the zone is active."""
@@ -242,18 +233,19 @@ class Tdm(Plugin):
         context = signature.context(self.name)
         if context is None:
             return
-        for zone, members in self._rows.items():
+        codes = rows.take(self._codes)
+        for zone, code in self._zones.items():
             reason = self._problem(zone) or ("" if context[0] else NOT_REVOCABLE)
             if reason:
-                result.reject(np.isin(rows.rows, members), Code.UNRESOLVABLE, reason)
+                result.reject(codes == code, Code.UNRESOLVABLE, reason)
 
     @score(reads=NODE_SPEC)
     def score_zones(self, signature: PodSignature, rows: NodeView) -> Scores | None:
         context = signature.context(self.name)
         if context is None or not context[0]:
             return None
-        active = [members for zone, members in self._rows.items() if zone in self._active]
-        return np.where(np.isin(rows.rows, np.concatenate(active)), _SCORE, 0.0) if active else None
+        active = [code for zone, code in self._zones.items() if zone in self._active]
+        return np.where(np.isin(rows.take(self._codes), active), _SCORE, 0.0) if active else None
 
     def job_order(self, job: Job) -> int:
         return 1 if _is_preemptable_job(job) else 0
@@ -266,10 +258,10 @@ class Tdm(Plugin):
 
     def preemptable(self, task: Task, candidates: Sequence[Task]) -> list[Task]:
         """Preemptable running pods on ordinary nodes, for a pod that is neither preemptable nor revocable."""
-        if is_preemptable(task) or is_revocable(task):
+        if may_be_evicted(task) or is_revocable(task):
             return []
         return _within_budgets(
-            each for each in candidates if is_preemptable(each) and _runs(each) and not _zone_of(each)
+            each for each in candidates if may_be_evicted(each) and _runs(each) and not _zone_of(each)
         )
 
     def eviction_version(self, hook: str, queue: Queue, role: str) -> tuple[()]:
@@ -285,7 +277,7 @@ class Tdm(Plugin):
             each
             for each in tasks
             if _runs(each)
-            and is_preemptable(each)
+            and may_be_evicted(each)
             and (zone := _zone_of(each)) in self._windows
             and zone not in self._active
         ]

@@ -6,6 +6,9 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar, overload
+
+T = TypeVar("T")
 
 
 class Clock:
@@ -18,12 +21,29 @@ class Clock:
         return self.now
 
 
-async def until(check: Callable[[], object | Awaitable[object]], what: str, *, within: float = 20.0) -> float:
-    """Wait until it holds; returns the seconds it took."""
-    started = time.monotonic()
+@overload
+async def until(check: Callable[[], Awaitable[T]], what: str, *, within: float = 30.0) -> T: ...
+@overload
+async def until(check: Callable[[], T], what: str, *, within: float = 30.0) -> T: ...
+async def until(check: Callable[[], Any], what: str, *, within: float = 30.0) -> Any:
+    """Polls until the result is true and returns it.
+
+    Raises:
+        AssertionError: not `within` these seconds; names `what` and the last result.
+    """
+    deadline, pause = time.monotonic() + within, 0.002
     while True:
         found = check()
-        if await found if inspect.isawaitable(found) else found:
-            return time.monotonic() - started
-        assert time.monotonic() - started < within, f"waited {within:g} s for {what}"
-        await asyncio.sleep(0.005)
+        value = await found if inspect.isawaitable(found) else found
+        if value:
+            return value
+        assert time.monotonic() < deadline, f"waited {within:g} s for {what}; the last answer was {value!r}"
+        await asyncio.sleep(pause)
+        pause = min(0.05, pause * 1.5)
+
+
+async def seconds_until(check: Callable[[], object], what: str, *, within: float = 30.0) -> float:
+    """The seconds that `until` takes."""
+    started = time.monotonic()
+    await until(check, what, within=within)
+    return time.monotonic() - started

@@ -9,10 +9,11 @@ import pytest
 import pytest_asyncio
 from hypothesis import HealthCheck, Phase, settings
 
-from tests.controlplane.build import require
-from tests.controlplane.cluster import Cluster, prepare
+from tests.controlplane.build import needed
+from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.kubelet import Kubelet
+from tests.controlplane.preparation import prepare
 from tests.controlplane.proxy import Proxy
 
 # `make test` tries a quarter of the examples of `make campaign`; both repeat the same ones. `dev` searches on.
@@ -55,7 +56,7 @@ def verbs_leave_garbage_alone() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def control_plane() -> Iterator[ControlPlane]:
     """A running etcd and kube-apiserver, one per process of pytest, started by the first test that uses it."""
-    with ControlPlane(require()) as running:
+    with ControlPlane(needed()) as running:
         yield running
 
 

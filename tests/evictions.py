@@ -1,4 +1,4 @@
-"""Shared by tests of evictions: a plugin that decides on victims, and victims that really terminate."""
+"""Shared by tests of evictions: a plugin that decides on victims, and the victims of a step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from capcard_sched.framework.api.plugin import Plugin, VictimDecision
 from capcard_sched.framework.core import StepResult
 from capcard_sched.model.intents import Evict
 from capcard_sched.model.job import Job, Task
-from capcard_sched.testing import Harness
 
 
 class Tide(Plugin):
@@ -31,15 +30,3 @@ class Tide(Plugin):
 def evicted(result: StepResult) -> list[str]:
     """Names of the pods a step evicted, in order of name."""
     return sorted(intent.name for intent in result.intents if isinstance(intent, Evict))
-
-
-def terminate(h: Harness, result: StepResult) -> None:
-    """The evicted pods get their deletion timestamp."""
-    for name in evicted(result):
-        h.terminate(name)
-
-
-def leave(h: Harness, *names: str) -> None:
-    """Pods are gone."""
-    for name in names:
-        h.delete_pod(name)

@@ -20,8 +20,9 @@ from benchmarks.e2e.helper import Target
 from benchmarks.e2e.objects import Document, Gang
 from capcard_sched.kube.writes.requests import MERGE
 from tests.controlplane.build import build
-from tests.controlplane.cluster import Cluster, install_crds
+from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
+from tests.controlplane.preparation import install_crds
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _CREATE_CONNECTIONS = 16
@@ -56,7 +57,7 @@ class Server:
     """A new API server with our CRDs, on etcd without fsync, with nothing else on it. An async context manager."""
 
     def __init__(self) -> None:
-        self.plane = ControlPlane(build(print), audit=False)
+        self.plane = ControlPlane(build(), audit=False)
         self.target = Target(self.plane.server, str(self.plane.ca), self.plane.token("admin"))
         self._session: aiohttp.ClientSession | None = None
 

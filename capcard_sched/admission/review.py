@@ -76,10 +76,6 @@ class ClusterView:
         else:
             self._default_queues.pop(name, None)
 
-    def drop_namespace(self, name: str) -> None:
-        """Remove a namespace."""
-        self._default_queues.pop(name, None)
-
     @contextmanager
     def including(self, queues: Sequence[QueueObject]) -> Iterator[None]:
         """These queues are known, too, in the context."""
@@ -142,7 +138,6 @@ class AdmissionRequest(msgspec.Struct, frozen=True, rename="camel"):
     namespace: str = ""
     object: Json | None = None
     old_object: Json | None = None
-    dry_run: bool | None = None
 
     @property
     def subject(self) -> Json:

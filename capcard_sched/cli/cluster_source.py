@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from cyclopts import Group, Parameter
 
 from capcard_sched.cli.exit_codes import FailureWatch, Files
 from capcard_sched.cli.live_cluster import ClusterRequest, LiveCluster, Receiver, leave_cache, reader
-from capcard_sched.cli.simulate import BadInputError, build_core, core_with_conf, options_of, settings_of
+from capcard_sched.cli.simulate import CONF_IN_FILE, BadInputError, build_core, options_of, settings_of
 from capcard_sched.controllers.objects import ROOT_QUEUE
 from capcard_sched.daemon.diagnosis.saved_state import (
     SavedSettings,
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
 #: Where manifests/ and the chart keep the scheduler-conf of a cluster.
 INSTALLED_CONF: Final = "capcard-system/capcard-sched-conf"
-#: The scheduler-conf of a saved state, in messages.
-_CONF_IN_FILE: Final = "savedState.schedulerConf"
 
 _SIMULATED: Final = Group("With -f", sort_key=2)
 _LIVE: Final = Group("Without -f: a live cluster", sort_key=3)
@@ -132,7 +130,7 @@ class SourceState(NamedTuple):
     """The state of a recording, of a saved state, or of a live cluster."""
 
     settings: SavedSettings
-    deltas: Sequence[Delta]
+    deltas: Iterable[Delta]
     #: Unix seconds.
     now: float
     #: For messages: of the scheduler-conf, and "at the end of the recording".
@@ -198,7 +196,7 @@ def load_input(source: Source, *more: str, state: SourceState | None = None) -> 
         scenario = load_scenario(files, existing_queues=(ROOT_QUEUE, queue), documents=documents)
     except InputError as error:
         raise BadInputError(str(error)) from None
-    return SimulationInput(scenario, settings, state.conf_name if state is not None else _CONF_IN_FILE)
+    return SimulationInput(scenario, settings, state.conf_name if state is not None else CONF_IN_FILE)
 
 
 def load_state(source: Source) -> SourceState | None:
@@ -223,12 +221,11 @@ def _state_of_file(source: Source) -> SourceState | None:
     if saved is None:
         return None
     settings = saved.settings
-    return SourceState(settings, saved.deltas, settings.now, _CONF_IN_FILE, f"in {source.file[0]}")
+    return SourceState(settings, saved.deltas, settings.now, CONF_IN_FILE, f"in {source.file[0]}")
 
 
 def _recorded(file: Path, source: Source) -> SourceState:
-    from capcard_sched.daemon.diagnosis.recording import RecordingError, RecordingReader
-    from capcard_sched.insight.recorded_state import read_state
+    from capcard_sched.daemon.diagnosis.recording import RecordingError, RecordingReader, read_state
 
     if source.file:
         raise BadInputError("-f and --recording: give one of them")
@@ -244,7 +241,7 @@ def _recorded(file: Path, source: Source) -> SourceState:
 def _of_state(source: Source, state: SourceState, *, read_only: bool) -> ClusterSource:
     core = _core_of(source, state.settings, state.conf_name, source.scheduler_conf)
     watched, conf = FailureWatch(core), core.snapshot().conf
-    _full_session(core, watched, state.deltas, state.now, read_only=read_only)
+    _full_session(core, watched, list(state.deltas), state.now, read_only=read_only)
 
     def known_state() -> KnownState:
         from capcard_sched.insight.expected_start import KnownState
@@ -258,9 +255,7 @@ def _of_state(source: Source, state: SourceState, *, read_only: bool) -> Cluster
 def _core_of(source: Source, settings: SavedSettings | None, conf_name: str, conf: Path | None) -> Core:
     """A core under a scheduler-conf file, else that of the settings, else the built-in one."""
     options = options_of(None, "1s", source.scheduler_name, source.default_queue, settings)
-    if conf is None and settings is not None and settings.scheduler_conf:
-        return core_with_conf(settings.scheduler_conf, conf_name, source.plugins_dir, options)
-    return build_core(conf, source.plugins_dir, options)
+    return build_core(conf, source.plugins_dir, options, settings, conf_name)
 
 
 def run_scenario(
@@ -344,7 +339,7 @@ def live_cluster(source: Source, read: LiveCluster, core: Core | None = None, *,
     watched, conf = FailureWatch(core), core.snapshot().conf
     _full_session(core, watched, found, state.now, read_only=read_only)
     objects = DeltaObjects(state.deltas) if read.objects is None else read.objects
-    objects.fetch_with(partial(fetch_object, connection), partial(fetch_events, connection))
+    objects.fetch, objects.fetch_events = partial(fetch_object, connection), partial(fetch_events, connection)
     namespace = connection.namespace or "default"
 
     def known_state() -> KnownState:

@@ -36,8 +36,9 @@ def usage_error(text: str) -> int:
 class FailureWatch:
     """Steps the core, counts plugin errors by (plugin, hook, error), and keeps the warnings about queues."""
 
-    def __init__(self, core: Core | Recorder[StepResult]) -> None:
-        self._core = core
+    def __init__(self, core: Core, recorder: Recorder | None = None) -> None:
+        """`recorder` records every step."""
+        self._core, self._recorder = core, recorder
         self.failures: dict[tuple[str, str, str], int] = {}
         #: Errors of external systems, by the same key: reported, without effect on the exit status.
         self.outside: dict[tuple[str, str, str], int] = {}
@@ -47,6 +48,8 @@ class FailureWatch:
     def step(self, deltas: Sequence[Delta], now: float) -> StepResult:
         """Step the core; exceptions pass through."""
         result = self._core.step(deltas, now)
+        if self._recorder is not None:
+            self._recorder.record(deltas, now, result.intents, result.report.refusals)
         for failure in result.report.errors:
             key = (failure.plugin, failure.hook, failure.error)
             counts = self.outside if failure.outside else self.failures

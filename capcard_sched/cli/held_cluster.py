@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, overload
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -20,11 +18,10 @@ from capcard_sched.insight.live_objects import JOBS, list_readable
 from capcard_sched.insight.object_view import DeltaObjects, for_core
 from capcard_sched.kube.instrumentation import Observer
 from capcard_sched.kube.kinds import KINDS
-from capcard_sched.model.deltas import ObjectChanged, ObjectGone, ObjectUnreadable
-from capcard_sched.model.kinds import kind_of_object
+from capcard_sched.model.deltas import ObjectGone, ObjectUnreadable
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable
+    from collections.abc import Coroutine, Iterable, Iterator, Sequence
 
     from capcard_sched.cli.live_cluster import ClusterRequest
     from capcard_sched.framework.core import Core
@@ -34,8 +31,6 @@ if TYPE_CHECKING:
     from capcard_sched.kube.kinds import WatchedKind
     from capcard_sched.model.deltas import Delta
 
-#: Kind and key of an object: namespace and name.
-_Key = tuple[str, tuple[str, str]]
 #: Events of a kind that is not read.
 _UNREAD: Final = frozenset({"missing", "forbidden"})
 #: Seconds of a request of the installed scheduler-conf.
@@ -56,8 +51,6 @@ class HeldCluster(Observer):
         #: Set once every list is complete.
         self.informers: Informers | None = None
         self._readable: frozenset[str] = frozenset()
-        #: Kind, then namespace and name, to the last version of an object.
-        self.kept: dict[str, dict[tuple[str, str], Delta]] = {}
         #: Resource to the last event of its watch other than success, with its text.
         self._troubles: dict[str, tuple[str, str]] = {}
 
@@ -80,7 +73,7 @@ class HeldCluster(Observer):
         def begin(informers: Informers) -> None:
             self.informers = informers
             state = self.core.snapshot().state
-            count = f"{len(state.nodes)} nodes and {len(self.kept.get('Pod', ()))} pods"
+            count = f"{len(state.nodes)} nodes and {len(self.objects.of('Pod'))} pods"
             print(f"in sync with {self.connection.server}: {count}", flush=True)
 
         return follow_objects(self.connection, kinds, self.deliver, self, self.denied, begin)
@@ -103,15 +96,9 @@ class HeldCluster(Observer):
             if isinstance(delta, ObjectUnreadable):
                 ref = delta.object
                 # A read of the cluster has no former version of it.
-                found.append(ObjectGone(ref.kind, ref.namespace, ref.name, ref.uid))
+                found.append(ObjectGone(ref.kind, ref.namespace, ref.name))
             found.append(delta)
         for delta in found:
-            kind, key = _key_of(delta)
-            kept = self.kept.setdefault(kind, {})
-            if isinstance(delta, ObjectGone):
-                kept.pop(key, None)
-            else:
-                kept[key] = delta
             self.objects.apply(delta)
         self.core.apply_all(for_core(found))
 
@@ -152,7 +139,7 @@ class HeldCluster(Observer):
         kinds = [kind for kind in self.informers.kinds if kind.name not in left_out]
         unreadable = tuple(one for one in self.unreadable if request.jobs or one.partition(" ")[0] != JOBS.resource)
         print_notes(self._unread(kinds), unreadable)
-        deltas = SortedDeltas(self.kept, kinds)
+        deltas = SortedDeltas(self.objects, kinds)
         return LiveCluster(connection, conf, deltas, unreadable, tuple(kinds), self.core, self.objects)
 
     def _unread(self, kinds: Iterable[WatchedKind[Any]]) -> dict[str, list[str]]:
@@ -165,26 +152,14 @@ class HeldCluster(Observer):
         return found
 
 
-class SortedDeltas(Sequence["Delta"]):
+class SortedDeltas:
     """The objects in the order of the lists of an API server. Sorted with the first use: few answers need all."""
 
-    def __init__(self, kept: dict[str, dict[tuple[str, str], Delta]], kinds: Sequence[WatchedKind[Any]]) -> None:
-        self._kept, self._kinds = kept, kinds
+    def __init__(self, objects: DeltaObjects, kinds: Sequence[WatchedKind[Any]]) -> None:
+        self._objects, self._kinds = objects, kinds
 
-    @cached_property
-    def _all(self) -> list[Delta]:
-        found = (self._kept.get(kind.name, {}) for kind in self._kinds)
-        return [kept[key] for kept in found for key in sorted(kept, key="/".join)]
-
-    @overload
-    def __getitem__(self, index: int) -> Delta: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Delta]: ...
-    def __getitem__(self, index: int | slice) -> Delta | Sequence[Delta]:
-        return self._all[index]
-
-    def __len__(self) -> int:
-        return len(self._all)
+    def __iter__(self) -> Iterator[Delta]:
+        return (delta for kind in self._kinds for delta in self._objects.of(kind.name).values())
 
 
 async def _conf(connection: Connection, name: str) -> str | None:
@@ -192,14 +167,3 @@ async def _conf(connection: Connection, name: str) -> str | None:
 
     async with Client(connection, timeout=_CONF_SECONDS) as client:
         return await installed_conf(client, name)
-
-
-def _key_of(delta: Delta) -> _Key:
-    """Kind, namespace and name of the object of a delta."""
-    if isinstance(delta, ObjectChanged):
-        meta = delta.object.metadata
-        return kind_of_object(delta.object), (meta.namespace or "", meta.name)
-    if isinstance(delta, ObjectGone):
-        return delta.kind, (delta.namespace, delta.name)
-    assert isinstance(delta, ObjectUnreadable)
-    return delta.object.kind, (delta.object.namespace, delta.object.name)

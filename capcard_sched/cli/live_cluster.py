@@ -13,7 +13,7 @@ from capcard_sched.cli.cache_client import FLAG, VARIABLE, CacheError, connect
 from capcard_sched.cli.simulate import BadInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from capcard_sched.framework.core import Core
@@ -43,7 +43,7 @@ class LiveCluster(NamedTuple):
     #: Text of the installed scheduler-conf; None when it is missing, not readable, or replaced by a flag.
     conf: str | None
     #: Every object that the scheduler watches, and Jobs when they are asked for.
-    deltas: Sequence[Delta]
+    deltas: Iterable[Delta]
     #: Required resources that are not readable.
     unreadable: tuple[str, ...]
     #: The kinds that are readable.

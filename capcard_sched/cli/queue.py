@@ -8,8 +8,9 @@ import cyclopts
 import msgspec
 
 from capcard_sched.cli.lists import Column, Listing, add_list
+from capcard_sched.model.quantity import shown_amount
 from capcard_sched.model.queue import ROOT
-from capcard_sched.reports.terminal import format_amount, format_base_amount
+from capcard_sched.reports.terminal import format_base_amount
 
 if TYPE_CHECKING:
     from capcard_sched.cli.cluster_source import ClusterSource
@@ -63,7 +64,7 @@ def _column(header: str, name: str) -> Column:
 
     def text(line: dict[str, Any]) -> str:
         value = line.get(name)
-        return format_amount(line["card"], value) if isinstance(value, float) else "" if value is None else str(value)
+        return shown_amount(line["card"], value) if isinstance(value, float) else "" if value is None else str(value)
 
     return Column(header, lambda line: line.get(name), text)
 
@@ -92,7 +93,7 @@ LISTING: Final = Listing(
 
 
 def _read(found: ClusterSource) -> list[dict[str, Any]]:
-    from capcard_sched.framework.explain.queue_uses import queue_uses
+    from capcard_sched.framework.explain.limits import queue_uses
 
     labels = {name: dict(queue.labels) for name, queue in found.core.snapshot().state.queues.items()}
     return [

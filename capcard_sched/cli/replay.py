@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from capcard_sched.cli.exit_codes import BAD_INPUT, usage_error
+from capcard_sched.cli.exit_codes import usage_error
+from capcard_sched.cli.simulate import BadInputError, conf_text, valid_conf
 from capcard_sched.model.quoting import plural
 from capcard_sched.model.timestamps import format_timestamp
 
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from capcard_sched.daemon.diagnosis.replay import ReplayDifference, Replayed
-    from capcard_sched.framework.conf.registry import Registry
-    from capcard_sched.framework.conf.scheduler_conf import Conf
 
 #: Exit status: the recorded scheduler-conf leads to other decisions.
 _CHANGED = 3
@@ -60,12 +58,11 @@ def replay(
         return usage_error(f"--most: {most} is negative")
     try:
         registry = Registry.load(plugins_dir)
-        conf = None if scheduler_conf is None else _read_conf(scheduler_conf, registry)
-        if conf is None and scheduler_conf is not None:
-            return BAD_INPUT
+        path = scheduler_conf
+        conf = None if path is None else valid_conf(conf_text(path), str(path), registry)
         settle_memory()
         found = replay_recording(RecordingReader(file), registry, conf, most=most)
-    except (RegistryError, RecordingError) as error:
+    except (BadInputError, RegistryError, RecordingError) as error:
         return usage_error(str(error))
     if output == "json":
         import msgspec
@@ -80,23 +77,6 @@ def replay(
         for part in _rendered(found, other=conf is not None):
             console.print(part, highlight=False, soft_wrap=isinstance(part, str), markup=False)
     return _CHANGED if conf is None and not found.same else 0
-
-
-def _read_conf(path: Path, registry: Registry) -> Conf | None:
-    """The scheduler-conf; None after printing its errors."""
-    from capcard_sched.framework.conf.scheduler_conf import parse_conf
-
-    try:
-        text = path.read_bytes()
-    except OSError as error:
-        usage_error(f"{path}: {error.strerror or error}")
-        return None
-    result = parse_conf(text, registry=registry)
-    for problem in result.problems:
-        print(f"{problem.severity}: {path}: {problem.render()}", file=sys.stderr)
-    if result.conf is None:
-        usage_error(f"{path}: invalid scheduler-conf")
-    return result.conf
 
 
 def _rendered(found: Replayed, *, other: bool) -> list[RenderableType]:

@@ -1,4 +1,4 @@
-"""`capcard-sched run` and `controllers`: the services of a Kubernetes cluster."""
+"""`capcard-sched run`, `controllers` and `admission`: the services of a Kubernetes cluster."""
 
 import re
 from collections.abc import Iterable
@@ -8,6 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from capcard_sched.cli.exit_codes import usage_error
+from capcard_sched.daemon.admission.options import AdmissionOptions
 from capcard_sched.daemon.controller_options import ControllerOptions
 from capcard_sched.daemon.options import Options
 
@@ -66,3 +67,17 @@ def serve(module: str, options: object, problems: list[str]) -> int:
     except (StartError, ConnectionConfigError, ServeError) as error:
         return usage_error(str(error))
     return 0
+
+
+def admission(
+    *,
+    options: AdmissionOptions = AdmissionOptions(),  # noqa: B008 - frozen
+) -> int:
+    """Serve the admission webhooks of vcjobs, Queues, PodGroups and pods over HTTPS.
+
+    Issues its own certificate, keeps it in a Secret, renews it without a restart and writes the caBundle of the
+    webhook configurations; --tls-cert-file uses the files of cert-manager or of your own instead. All replicas serve.
+
+    Exit status: 0 after SIGTERM or SIGINT; 2 for invalid flags, kubeconfig or ports; 1 on an internal error.
+    """
+    return serve("admission.service", options, options.problems())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from cyclopts import Parameter
 
@@ -21,8 +21,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from capcard_sched.daemon.diagnosis.saved_state import SavedSettings
+    from capcard_sched.framework.conf.registry import Registry
+    from capcard_sched.framework.conf.scheduler_conf import Conf
     from capcard_sched.framework.core import Core
-    from capcard_sched.simulation.run import Progress, SimulationOutcome
+    from capcard_sched.reports.progress import SimulationProgress
+    from capcard_sched.simulation.run import SimulationOutcome
+
+#: The scheduler-conf of a saved state, in messages.
+CONF_IN_FILE: Final = "savedState.schedulerConf"
 
 
 class BadInputError(Exception):
@@ -67,10 +73,7 @@ def simulate(
         if not file:
             raise BadInputError("-f is required: a file, a folder or - for standard input")
         scenario = load_scenario(file, existing_queues=(ROOT_QUEUE, options.default_queue))
-        if scheduler_conf is None and settings is not None and settings.scheduler_conf:
-            scheduler = core_with_conf(settings.scheduler_conf, "savedState.schedulerConf", plugins_dir, options)
-        else:
-            scheduler = build_core(scheduler_conf, plugins_dir, options)
+        scheduler = build_core(scheduler_conf, plugins_dir, options, settings)
     except (BadInputError, InputError) as error:
         return usage_error(str(error))
     from capcard_sched.gc import settle_memory
@@ -78,13 +81,16 @@ def simulate(
     from capcard_sched.simulation.run import simulate as run
 
     settle_memory()
-    recorder = Recorder(scheduler) if timeline else None
-    watched = FailureWatch(recorder or scheduler)
+    recorder = Recorder() if timeline else None
+    watched = FailureWatch(scheduler, recorder)
+    bar = _progress_bar()
     try:
-        with _progress() as progress:
-            outcome = run(scenario, watched, options, progress)
+        outcome = run(scenario, watched, options, None if bar is None else bar.update)
     except InputError as error:
         return usage_error(str(error))
+    finally:
+        if bar is not None:
+            bar.close()
     for warning in (*outcome.warnings, *watched.warnings):
         print(f"warning: {warning}", file=sys.stderr)
     _show(outcome, output, scheduler.snapshot().state.shares)
@@ -136,61 +142,64 @@ def _moment(flag: str, text: str) -> int:
         raise BadInputError(f"{flag}: {error}: expected {SPAN_FORM}") from None
 
 
-def build_core(conf_path: Path | None, plugins_dir: Path | None, options: SimulationOptions) -> Core:
-    """A core with the scheduler-conf of a file; the built-in one without a path. Raises BadInputError."""
-    if conf_path is None:
-        return core_with_conf(None, "", plugins_dir, options)
-    try:
-        text = conf_path.read_bytes()
-    except OSError as error:
-        raise BadInputError(f"{conf_path}: {error.strerror or error}") from None
-    return core_with_conf(text, str(conf_path), plugins_dir, options)
-
-
-def core_with_conf(
-    conf_text: str | bytes | None, where: str, plugins_dir: Path | None, options: SimulationOptions
+def build_core(
+    conf_path: Path | None,
+    plugins_dir: Path | None,
+    options: SimulationOptions,
+    settings: SavedSettings | None = None,
+    conf_name: str = CONF_IN_FILE,
 ) -> Core:
-    """A core with this scheduler-conf text; None is the built-in one. `where` names the text in messages.
+    """A core with the scheduler-conf of a file, else that of the settings, else the built-in one.
 
-    Raises BadInputError.
+    `conf_name` names that of the settings in messages. Raises BadInputError.
     """
     from capcard_sched.framework.conf.registry import Registry, RegistryError
-    from capcard_sched.framework.conf.scheduler_conf import default_conf, parse_conf
+    from capcard_sched.framework.conf.scheduler_conf import default_conf
     from capcard_sched.framework.core import Core
 
+    text = None if conf_path is None else conf_text(conf_path)
     try:
         registry = Registry.load(plugins_dir)
     except RegistryError as error:
         raise BadInputError(str(error)) from None
-    if conf_text is None:
-        conf = default_conf(registry)
+    if text is not None:
+        conf = valid_conf(text, str(conf_path), registry)
+    elif settings is not None and settings.scheduler_conf:
+        conf = valid_conf(settings.scheduler_conf, conf_name, registry)
     else:
-        result = parse_conf(conf_text, registry=registry)
-        for problem in result.problems:
-            print(f"{problem.severity}: {where}: {problem.render()}", file=sys.stderr)
-        if result.conf is None:
-            raise BadInputError(f"{where}: invalid scheduler-conf")
-        conf = result.conf
+        conf = default_conf(registry)
     return Core(
         conf, registry, scheduler_names=options.scheduler_names, default_queue=options.default_queue, webhooks=connect
     )
 
 
-class _progress:  # noqa: N801 - used like a function
-    """A progress bar on a terminal, for runs of more than a second."""
+def conf_text(path: Path) -> bytes:
+    """The text of a scheduler-conf file. Raises BadInputError."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise BadInputError(f"{path}: {error.strerror or error}") from None
 
-    def __enter__(self) -> Progress | None:
-        if not sys.stderr.isatty():
-            self._bar = None
-            return None
-        from capcard_sched.reports.progress import SimulationProgress
 
-        self._bar = SimulationProgress()
-        return self._bar.update
+def valid_conf(text: str | bytes, where: str, registry: Registry) -> Conf:
+    """The scheduler-conf of a text; prints its problems. Raises BadInputError."""
+    from capcard_sched.framework.conf.scheduler_conf import parse_conf
 
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.close()
+    result = parse_conf(text, registry=registry)
+    for problem in result.problems:
+        print(f"{problem.severity}: {where}: {problem.render()}", file=sys.stderr)
+    if result.conf is None:
+        raise BadInputError(f"{where}: invalid scheduler-conf")
+    return result.conf
+
+
+def _progress_bar() -> SimulationProgress | None:
+    """The progress bar of a terminal."""
+    if not sys.stderr.isatty():
+        return None
+    from capcard_sched.reports.progress import SimulationProgress
+
+    return SimulationProgress()
 
 
 def _show(outcome: SimulationOutcome, output: str, shares: frozenset[str]) -> None:

@@ -21,8 +21,7 @@ from capcard_sched.model.annotations import DEVICE_CONFIG_KEY
 from capcard_sched.model.quantity import format_amount
 from capcard_sched.model.quoting import plural
 from capcard_sched.plugins.deviceshare.device_checks import check_devices
-from capcard_sched.plugins.deviceshare.device_config import DEFAULT_CONFIG
-from capcard_sched.plugins.deviceshare.device_settings import read_device_config
+from capcard_sched.plugins.deviceshare.device_config import DEFAULT_CONFIG, read_device_config
 from capcard_sched.simulation.kinds import SCENARIO, is_namespaced, kind_of
 from capcard_sched.simulation.manifests import ManifestDocument, ManifestError, read_file, read_manifests
 from capcard_sched.simulation.scenario import Origin
@@ -140,25 +139,23 @@ class _Checker:
         #: The valid scheduler-confs of the input.
         self._valid_confs: list[Conf] = []
         self._registry = registry
-        #: Files for the simulator's loader, and the bytes of standard input if it is one of them.
-        self._manifests: list[str] = []
-        self._standard_input = b""
+        #: Documents for the simulator's loader.
+        self._documents: list[ManifestDocument] = []
 
     def read(self, name: str) -> None:
         """Read one `-f` argument."""
-        if name == "-":
-            self._standard_input = sys.stdin.buffer.read()
+        standard_input = sys.stdin.buffer.read() if name == "-" else b""
         try:
-            documents = list(read_manifests([name], io.BytesIO(self._standard_input)))
+            documents = list(read_manifests([name], io.BytesIO(standard_input)))
         except ManifestError as error:
             self.rows.append(FindingRow("error", error.problem, error.source, error.number))
             return
         confs = {document.source for document in documents if _is_conf(document.value)}
         for source in sorted(confs):
-            text = self._standard_input if source == "-" else read_file(Path(source))
+            text = standard_input if source == "-" else read_file(Path(source))
             self._conf(text, FindingRow("error", "", file=source, document=1))
         documents = [document for document in documents if document.source not in confs]
-        self._manifests += dict.fromkeys(document.source for document in documents)
+        self._documents += documents
         for document in documents:
             self.objects += _objects(document, "", document.value)
 
@@ -173,7 +170,7 @@ class _Checker:
 
     def check(self) -> None:
         """Check all input."""
-        scenario, problems = read_scenario(self._manifests, io.BytesIO(self._standard_input), BUILT_IN_QUEUES)
+        scenario, problems = read_scenario((), existing_queues=BUILT_IN_QUEUES, documents=self._documents)
         if problems:
             self._structure("error", problems)
         else:

@@ -128,38 +128,28 @@ class CronJobController:
             return Result([*self._warn(cron, "InvalidSchedule", str(error)), *_status(cron, jobs, None)])
         started = parse_time(status(cron).get("lastScheduleTime") or meta(cron).get("creationTimestamp"))
         due, following = schedule.latest(started, now)
-        writes: list[Write] = []
-        if due is not None and not spec(cron).get("suspend"):
-            created = self._create(cron, jobs, due, now, writes)
-            started_at = due if created else None
-        else:
-            started_at = None
-        writes += _status(cron, jobs, started_at)
-        writes += _history(cron, jobs)
-        at = None if spec(cron).get("suspend") else following
-        return Result(writes, at)
+        if spec(cron).get("suspend"):
+            due = following = None
+        writes = [] if due is None else self._start(cron, jobs, due, now)
+        return Result([*writes, *_status(cron, jobs, due), *_history(cron, jobs)], following)
 
-    def _create(self, cron: JsonObject, jobs: list[JsonObject], due: float, now: float, writes: list[Write]) -> bool:
-        """Start the Job of a schedule time; whether that time is over with."""
+    def _start(self, cron: JsonObject, jobs: list[JsonObject], due: float, now: float) -> list[Write]:
+        """Start the Job of a schedule time, or report why it is skipped."""
         deadline = spec(cron).get("startingDeadlineSeconds")
         if deadline is not None and now - due > float(deadline):
             text = f"missed the schedule time {format_timestamp(due)} by more than {deadline} s"
-            writes += self._warn(cron, "MissSchedule", text)
-            return True
+            return [*self._warn(cron, "MissSchedule", text)]
         active = [job for job in jobs if not _is_finished(job)]
         policy = spec(cron).get("concurrencyPolicy") or ALLOW
         name = f"{meta(cron)['name']}-{int(due) // 60}"
         if any(meta(job)["name"] == name for job in jobs):
-            return True  # the status was not written any more
+            return []  # the status was not written any more
         if policy == FORBID and active:
-            writes += self._warn(cron, "JobAlreadyActive", f"Job {meta(active[0])['name']} is still active")
-            return True
-        if policy == REPLACE:
-            writes += [delete(JOB, job) for job in active]
-        writes.append(Create(_job(cron, name)))
-        writes.append(event_on(CRON_JOB, cron, "SuccessfulCreate", f"Created job {name}"))
+            return [*self._warn(cron, "JobAlreadyActive", f"Job {meta(active[0])['name']} is still active")]
         self._warned.pop(meta(cron)["uid"], None)
-        return True
+        replaced = [delete(JOB, job) for job in active] if policy == REPLACE else []
+        created = event_on(CRON_JOB, cron, "SuccessfulCreate", f"Created job {name}")
+        return [*replaced, Create(_job(cron, name)), created]
 
     def _warn(self, cron: JsonObject, reason: str, text: str) -> list[EmitEvent]:
         if self._warned.get(meta(cron)["uid"]) == text:

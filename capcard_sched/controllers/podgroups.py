@@ -32,7 +32,6 @@ from capcard_sched.model.annotations import (
     COOLDOWN_TIME,
     GROUP_MIN_MEMBER,
     GROUP_NAME,
-    GROUP_NAME_ALIAS,
     INHERITED_KEYS,
     JDB_MAX_UNAVAILABLE,
     JDB_MIN_AVAILABLE,
@@ -44,6 +43,7 @@ from capcard_sched.model.annotations import (
     SERVICE_TYPE,
     VOLCANO_PREFIX,
 )
+from capcard_sched.model.pod_facts import group_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -90,7 +90,7 @@ class PodGroupController:
         elif new is None:
             self._reported.discard(meta(old)["uid"] if old is not None else "")
         elif kind == POD:
-            if old is None and self._is_ours(new) and not _named_group(new):
+            if old is None and self._is_ours(new) and not group_of(annotations_of(new)):
                 yield Key(POD, *key_of(new))
         elif (
             old is None
@@ -118,7 +118,7 @@ class PodGroupController:
 
     def _reconcile_pod(self, view: View, pod: JsonObject) -> list[Write]:
         name = group_name(pod)
-        named = _named_group(pod)
+        named = group_of(annotations_of(pod))
         if not self._is_ours(pod) or (named and named != name):
             return []
         writes: list[Write] = []
@@ -153,7 +153,7 @@ class PodGroupController:
         return writes
 
     def _is_member(self, pod: JsonObject) -> bool:
-        return self._is_ours(pod) and not is_terminating(pod) and _named_group(pod) in ("", group_name(pod))
+        return self._is_ours(pod) and not is_terminating(pod) and group_of(annotations_of(pod)) in ("", group_name(pod))
 
     def _group_patch(self, view: View, pod: JsonObject, owner: JsonObject, group: JsonObject) -> JsonObject:
         """A three-way merge: only what this controller wrote before is changed."""
@@ -165,20 +165,20 @@ class PodGroupController:
             changed = merge_diff(present, {field: spec(wanted)[field] for field in fields})
             if changed:
                 patch["spec"] = changed
-        inherited = [INHERITED_KEYS, *annotations_of(group).get(INHERITED_KEYS, "").split(",")]
+        inherited = [INHERITED_KEYS, *annotations_of(group).get(INHERITED_KEYS, "").split(","), *annotations_of(wanted)]
         present = {key: annotations_of(group)[key] for key in inherited if key in annotations_of(group)}
-        changed = merge_diff({**present, **_known(group, annotations_of(wanted))}, annotations_of(wanted))
+        changed = merge_diff(present, annotations_of(wanted))
         if changed:
             patch["metadata"] = {"annotations": changed}
         return patch
 
     def _group(self, view: View, pod: JsonObject, name: str) -> JsonObject:
-        controller = controller_of(pod)
+        typed = {"apiVersion": "v1", "kind": POD, **pod}  # items of a list come without their type
         owners = list(_owners(view, pod)) if self._inherit else []
         metadata: JsonObject = {
             "name": name,
             "namespace": key_of(pod)[0],
-            "ownerReferences": list(meta(pod)["ownerReferences"]) if controller else [owner_reference(_typed(pod))],
+            "ownerReferences": list(meta(pod)["ownerReferences"]) if controller_of(pod) else [owner_reference(typed)],
         }
         notes = _annotations(view, pod, owners)
         if notes:
@@ -203,19 +203,6 @@ def group_name(pod: JsonObject) -> str:
     """`podgroup-<uid>` of the controller owner, or of the pod itself."""
     owner = controller_of(pod)
     return f"podgroup-{owner['uid'] if owner is not None else meta(pod)['uid']}"
-
-
-def _named_group(pod: JsonObject) -> str:
-    return annotations_of(pod).get(GROUP_NAME) or annotations_of(pod).get(GROUP_NAME_ALIAS) or ""
-
-
-def _typed(pod: JsonObject) -> JsonObject:
-    """The pod with its type: items of a list come without."""
-    return {"apiVersion": "v1", "kind": POD, **pod}
-
-
-def _known(group: JsonObject, wanted: dict[str, str]) -> dict[str, str]:
-    return {key: annotations_of(group)[key] for key in wanted if key in annotations_of(group)}
 
 
 def _owners(view: View, pod: JsonObject) -> Iterator[JsonObject]:

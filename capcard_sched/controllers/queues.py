@@ -18,7 +18,7 @@ from capcard_sched.controllers.objects import (
     spec,
     status,
 )
-from capcard_sched.controllers.view import Patch, Result, Write, delete, event_on
+from capcard_sched.controllers.view import Patch, Result, Write, delete, event_on, unmatched_commands
 from capcard_sched.model.annotations import CLOSED_BY_PARENT
 from capcard_sched.model.timestamps import parse_time
 
@@ -94,9 +94,9 @@ class QueueController:
     def reconcile(self, view: View, key: Key, now: float) -> Result:
         """Apply the commands, follow the parent, write the state and the counts."""
         queue = view.get(QUEUE, "", key.name)
-        commands = view.targeting(key)
         if queue is None:
-            return Result([delete(COMMAND, command) for command in commands])
+            return unmatched_commands(view, key, now)
+        commands = view.targeting(key)
         counts = view.group_phases(key.name)
         groups = sum(counts.values())
         parent = view.get(QUEUE, "", parent_of(queue)) if key.name != ROOT_QUEUE else None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
 
-from capcard_sched.controllers.objects import Key, key_of, meta
+from capcard_sched.controllers.objects import COMMAND, Key, key_of, meta
 from capcard_sched.model.intents import EmitEvent, ObjectRef
+from capcard_sched.model.timestamps import parse_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 #: Source of the events of these controllers, as users of Volcano know it.
 COMPONENT = "vc-controller-manager"
+#: Seconds for which a command waits for its target to appear.
+_TARGET_SECONDS = 10.0
 
 
 class View(Protocol):
@@ -134,6 +137,9 @@ def delete(kind: str, obj: JsonObject) -> Delete:
     return Delete(Key(kind, *key_of(obj)), meta(obj)["uid"])
 
 
-def soonest(*moments: float | None) -> float | None:
-    """The earliest of the moments that are set."""
-    return min((moment for moment in moments if moment is not None), default=None)
+def unmatched_commands(view: View, key: Key, now: float) -> Result:
+    """The commands for an object that the view lacks wait, as the watch of the object may be behind; then they end."""
+    commands = view.targeting(key)
+    ends = [parse_time(meta(command).get("creationTimestamp")) + _TARGET_SECONDS for command in commands]
+    outdated = [delete(COMMAND, command) for command, end in zip(commands, ends, strict=True) if end <= now]
+    return Result(outdated, min((end for end in ends if end > now), default=None))

@@ -33,7 +33,7 @@ from capcard_sched.daemon.observability.logs import Logs
 from capcard_sched.daemon.observability.observer import LoggingObserver
 from capcard_sched.daemon.observability.server import open_pages
 from capcard_sched.daemon.wiring import cancel, run_until
-from capcard_sched.kube.client import ApiError, Client, Unreachable
+from capcard_sched.kube.client import Client, RequestError
 from capcard_sched.kube.connection import load_connection
 from capcard_sched.kube.controllers.controller_loop import ControllerLoop, NotReadyError
 from capcard_sched.kube.controllers.object_cache import ObjectCache
@@ -268,7 +268,7 @@ class ControllerManager(HealthState):
             for key in self._cache.unconfirmed():
                 try:
                     self._cache.confirm(key, await self._executor.read(key))
-                except (ApiError, Unreachable) as error:
+                except RequestError as error:
                     self._log.debug("not confirmed", object=str(key), err=str(error))
                     break
 

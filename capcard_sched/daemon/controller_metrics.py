@@ -10,8 +10,7 @@ from prometheus_client.process_collector import ProcessCollector
 
 from capcard_sched.controllers.queues import PHASES
 from capcard_sched.controllers.view import Observe
-from capcard_sched.daemon.observability.metric_set import MetricSet
-from capcard_sched.daemon.observability.metric_table import LATENCY, PREFIX, MetricRow
+from capcard_sched.daemon.observability.metric_table import LATENCY, PREFIX, MetricRow, MetricSet
 from capcard_sched.kube.instrumentation import Observer
 
 if TYPE_CHECKING:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
 from capcard_sched.kube.election import RELEASED, Election, ElectionEvent
-from capcard_sched.kube.fence import Fence, FenceState, may_be_fenced
+from capcard_sched.kube.fence import Fence, FenceState
 from capcard_sched.kube.lease import process_identity
 
 if TYPE_CHECKING:
@@ -20,10 +19,6 @@ if TYPE_CHECKING:
     from capcard_sched.daemon.common_options import LeaderOptions
     from capcard_sched.kube.client import Client
 
-#: Seconds: interval of probes of a fencing policy that is not active.
-_PROBE_SECONDS: Final = 60.0
-#: Seconds: pause after a probe, so that a burst of failed binds causes one probe.
-_PAUSE_SECONDS: Final = 1.0
 #: Election events that are logged as info, as the release at a shutdown; the others are warnings.
 _EXPECTED: Final = frozenset(
     {ElectionEvent.HOLDER, ElectionEvent.LEADING, ElectionEvent.RELEASED, ElectionEvent.RECOVERED}
@@ -78,10 +73,8 @@ class Leadership:
                 on_report=self._report,
             )
         self.fence: Fence | None = None
-        if fenced is not None:
-            self.fence = Fence(fenced, namespace=namespace, on_change=self._fence_changed)
-        #: Set by a failed bind that the fencing policy may have rejected.
-        self._fence_doubt = asyncio.Event()
+        if fenced is not None and self._election is not None:
+            self.fence = Fence(fenced, self._election, namespace=namespace, on_change=self._fence_changed)
         self._takeover: asyncio.Task[None] | None = None
         self._stopping = False
 
@@ -109,26 +102,14 @@ class Leadership:
 
     def fence_token(self) -> str | None:
         """The token that the fencing policy compares with the Lease; None without fencing."""
-        if self.fence is None or self._election is None:
-            return None
-        return self.fence.token(self._election)
+        return None if self.fence is None else self.fence.token()
 
     def parts(self) -> list[Coroutine[Any, Any, None]]:
         """Coroutines to run until shutdown. Without leader election, leads from now on."""
         if self._election is None:
             self._changed(True)
             return []
-        return [self._election.run(), self._watch_fence(self._election)]
-
-    def bind_failed(self, message: str) -> None:
-        """Probe the fencing policy if it may have rejected a bind with this message."""
-        if may_be_fenced(message):
-            self._fence_doubt.set()
-
-    async def probe_fence(self) -> None:
-        """Check whether the fencing policy is active."""
-        if self.fence is not None and self._election is not None:
-            await self.fence.probe(self._election)
+        return [self._election.run()] if self.fence is None else [self._election.run(), self.fence.run()]
 
     def stop(self) -> None:
         """Cancel a takeover in progress."""
@@ -161,18 +142,6 @@ class Leadership:
     def _report(self, event: ElectionEvent, detail: str) -> None:
         log = self._log.info if event in _EXPECTED or detail == RELEASED else self._log.warning
         log("leader election", event_type=event.value, detail=detail)
-
-    async def _watch_fence(self, election: Election) -> None:
-        """Probe after doubtful failures, and at an interval while the policy is not active."""
-        while self.fence is not None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_PROBE_SECONDS):
-                    await self._fence_doubt.wait()
-            doubtful = self._fence_doubt.is_set() or self.fence.state is not FenceState.ACTIVE
-            self._fence_doubt.clear()
-            if doubtful and election.is_leader():
-                await self.fence.probe(election)
-                await asyncio.sleep(_PAUSE_SECONDS)
 
     def _fence_changed(self, state: FenceState, sentence: str) -> None:
         if state is FenceState.ACTIVE:

@@ -21,7 +21,7 @@ import uvloop
 from capcard_sched import __version__
 from capcard_sched.daemon.common_options import StartError
 from capcard_sched.daemon.conf_file import ConfFile
-from capcard_sched.daemon.diagnosis.cache_debugger import CacheDebugger
+from capcard_sched.daemon.diagnosis.dump import CacheDebugger
 from capcard_sched.daemon.diagnosis.recording import Recording, RecordingError
 from capcard_sched.daemon.observability.health import Health
 from capcard_sched.daemon.observability.logs import Logs, SessionLog
@@ -135,6 +135,7 @@ class Service:
                 scheduler_names=options.scheduler_name,
                 default_queue=options.default_queue,
                 term_limits=limits,
+                on_end=self._recording_ended,
             )
         self._thread = SchedulerThread(
             core, handover=self._hand_over, listener=self, period=options.schedule_period, clock=time.time
@@ -249,7 +250,8 @@ class Service:
             self._health.lists_outdated()
             await backend.informers.relist()
         await backend.informers.wait_synced()
-        await backend.leadership.probe_fence()
+        if backend.leadership.fence is not None:
+            await backend.leadership.fence.probe()
         await self._thread.query(lambda _: None)
         self._health.lists_applied()
         if backend.leadership.is_leader():
@@ -289,7 +291,8 @@ class Service:
         self._thread.deliver(deltas)
 
     def _bind_failed(self, message: str) -> None:
-        self._backend.leadership.bind_failed(message)
+        if self._backend.leadership.fence is not None:
+            self._backend.leadership.fence.bind_failed(message)
 
     def applied(self, deltas: Sequence[Delta]) -> None:
         """Deltas were applied outside of a step."""
@@ -314,6 +317,10 @@ class Service:
             self._recording.failed(what, error)
         self._metrics.increment("internal_errors_total", "", what.partition(" ")[0])
         self._log.error("internal error", part=what, error=f"{type(error).__name__}: {error}", exc_info=error)
+
+    def _recording_ended(self, reason: str) -> None:
+        """The recording ended early, from its writer thread."""
+        self._log.warning("recording ended", file=str(self._options.record), reason=reason)
 
     async def _sample(self) -> None:
         if self._metrics.wants_sample:

@@ -16,11 +16,13 @@ from capcard_sched.model.annotations import (
     CARD_QUOTA,
     CARD_REQUEST,
     CLOSED_BY_PARENT,
+    NODE_UNSCHEDULABLE,
     POD_QUEUE_NAME,
 )
 from capcard_sched.model.cards import CardSyntaxError, parse_card_name
 from capcard_sched.model.deltas import ObjectChanged, ObjectGone
 from capcard_sched.model.kinds import KIND_BY_NAME
+from capcard_sched.model.objects import Taint
 from capcard_sched.model.quantity import base_amount, format_amount
 from capcard_sched.model.trials import ChangeKind
 
@@ -34,8 +36,6 @@ if TYPE_CHECKING:
     from capcard_sched.model.job import Job
 
 _NODE: Final = "Node"
-#: Taint of cordoned nodes, set and removed by the node controller.
-_CORDON_TAINT: Final = "node.kubernetes.io/unschedulable"
 
 
 #: Kinds of changes of the job that is to start.
@@ -152,19 +152,14 @@ def set_unschedulable(node: Json, value: bool) -> None:
     """Cordon or uncordon a node."""
     node["spec"] = {**spec(node), "unschedulable": value}
     if not value:
-        remove_taint(node, f"{_CORDON_TAINT}:")
+        remove_taint(node, f"{NODE_UNSCHEDULABLE}:")  # which the node controller sets
 
 
 def remove_taint(node: Json, taint: str) -> None:
     """Remove the taints whose `key=value:effect` begins with `taint`."""
-    kept = [found for found in spec(node).get("taints") or () if not taint_text(found).startswith(taint)]
+    present = ((found, msgspec.convert(found, Taint).text) for found in spec(node).get("taints") or ())
+    kept = [found for found, text in present if not text.startswith(taint)]
     node["spec"] = {**spec(node), "taints": kept}
-
-
-def taint_text(taint: Json) -> str:
-    """`key=value:effect`, or `key:effect` without a value."""
-    value = f"={taint['value']}" if taint.get("value") else ""
-    return f"{taint.get('key', '')}{value}:{taint.get('effect', '')}"
 
 
 def cards_named(annotations: Mapping[str, str]) -> str:

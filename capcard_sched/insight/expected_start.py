@@ -29,6 +29,7 @@ from capcard_sched.insight.forked_copy import ForkedCopyError, in_copy
 from capcard_sched.insight.job_runs import job_key, runs_of_state
 from capcard_sched.model.annotations import SIMULATION_DURATION
 from capcard_sched.model.diagnosis import NEEDS_CHANGE, STAGES, AwaitedEnd, ExpectedStart, no_start
+from capcard_sched.model.quoting import brief
 from capcard_sched.model.timestamps import format_timestamp
 from capcard_sched.model.workload import display_name
 from capcard_sched.simulation.clock import EPOCH, SECOND
@@ -141,7 +142,7 @@ class Forecast:
         """One run, in a copy of the process."""
         cluster = self._run.cluster
         drawn = {key: self._estimator.draw(job, number) for key, job in self._jobs.items()}
-        cluster.kubelet.use_ends(_DrawnEnds(self._jobs, drawn, self._state.ends).end_of)
+        cluster.kubelet.use_ends(partial(self._end_of, drawn))
         watch = _StartWatch({key: self._jobs[key] for key in wanted}, self._run)
         cluster.store.observe(watch.observe)
         cluster.settle()
@@ -150,6 +151,18 @@ class Forecast:
         pods = cluster.store.list(POD) if watch.waiting else ()
         holding = tuple(sorted({job_key(pod) for pod in pods if _runs(pod)}))
         return DrawnRun(starts, watch.awaited, holding, tuple(self._scheduler.errors))
+
+    def _end_of(self, drawn: Mapping[str, float | None], pod: JsonObject, started: int) -> int | None:
+        """Microseconds: with the job for pods of a job that runs already, else its duration after `started`."""
+        if SIMULATION_DURATION in annotations_of(pod):
+            known = self._state.ends.get(meta(pod)["uid"])
+            return annotated_end(pod, started) if known is None else known
+        key = job_key(pod)
+        duration = drawn.get(key)
+        if duration is None:
+            return None
+        start = self._jobs[key].start
+        return started + round(duration * SECOND) if start is None else round((start + duration - EPOCH) * SECOND)
 
     def explain(self, found: JobDiagnosis) -> ExpectedStart | None:
         """The expected start of the job of a diagnosis, which waits; None when a pod of it started meanwhile."""
@@ -195,9 +208,7 @@ class Forecast:
         open_end = sorted(other.key for other in in_the_way)
         if not open_end:
             return "the end of other jobs does not start it"
-        names = ", ".join(self._name(key) for key in open_end[:_MOST_NAMES])
-        more = f" and {len(open_end) - _MOST_NAMES} more" if len(open_end) > _MOST_NAMES else ""
-        return f"no estimate of the end of {names}{more}"
+        return f"no estimate of the end of {brief([self._name(key) for key in open_end], _MOST_NAMES)}"
 
     def _unknown(self, reason: str) -> ExpectedStart:
         return no_start(self._state.now, reason)
@@ -241,27 +252,6 @@ class _WatchedCore:
         for found in result.report.errors:
             self.errors[f"plugin {found.plugin}, {found.hook}: {found.error}" if found.plugin else found.error] = None
         return result
-
-
-class _DrawnEnds:
-    """The ends of pods in one run, from the durations of their jobs."""
-
-    def __init__(
-        self, jobs: Mapping[str, UnfinishedJob], drawn: Mapping[str, float | None], ends: Mapping[str, int]
-    ) -> None:
-        self._jobs, self._drawn, self._ends = jobs, drawn, ends
-
-    def end_of(self, pod: JsonObject, started: int) -> int | None:
-        """Microseconds: with the job for pods of a job that runs already, else its duration after `started`."""
-        if SIMULATION_DURATION in annotations_of(pod):
-            known = self._ends.get(meta(pod)["uid"])
-            return annotated_end(pod, started) if known is None else known
-        key = job_key(pod)
-        duration = self._drawn.get(key)
-        if duration is None:
-            return None
-        start = self._jobs[key].start
-        return started + round(duration * SECOND) if start is None else round((start + duration - EPOCH) * SECOND)
 
 
 class _StartWatch:

@@ -7,36 +7,31 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from capcard_sched.controllers.objects import BATCH_API
-from capcard_sched.framework.explain.diagnose import diagnose_job
-from capcard_sched.framework.explain.find import find_workload
-from capcard_sched.insight.by_conditions import diagnose_by_conditions
+from capcard_sched.framework.explain.diagnose import diagnose_job, find_workload
+from capcard_sched.framework.quota.limits import unenforced
 from capcard_sched.insight.lists import wanted_pods
 from capcard_sched.insight.preemption import begin_trial
-from capcard_sched.insight.problems import problems_of
-from capcard_sched.insight.unscheduled import diagnose_unscheduled
+from capcard_sched.insight.unscheduled import diagnose_by_conditions, diagnose_unscheduled
 from capcard_sched.model.annotations import CLOSED_BY_PARENT, JOB_NAME
+from capcard_sched.model.cards import discover_cards
+from capcard_sched.model.diagnosis import ObjectProblem
+from capcard_sched.model.queue import ROOT, ancestors
 from capcard_sched.model.reasons import GROUP_EVICTED
 from capcard_sched.model.status import PodGroupPhase
-from capcard_sched.model.workload import workload_of
+from capcard_sched.model.workload import WORKLOAD_KINDS, workload_of
+from capcard_sched.validation.inventory import Inventory
+from capcard_sched.validation.object_checks import check_object
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from capcard_sched.framework.core import Core
+    from capcard_sched.framework.core import Core, CoreSnapshot
     from capcard_sched.insight.object_view import Json, ObjectView
     from capcard_sched.model.diagnosis import JobDiagnosis
     from capcard_sched.model.job import Job
     from capcard_sched.model.trials import FixSearch
+    from capcard_sched.validation.checks import Finding
 
-#: Kind of a workload, as in `deployment/chat`, to the kind of its object in a view.
-WORKLOAD_KINDS: Final = {
-    "job": "Job",
-    "deployment": "Deployment",
-    "statefulset": "StatefulSet",
-    "replicaset": "ReplicaSet",
-    "pod": "Pod",
-    "podgroup": "PodGroup",
-}
 #: Stages in which evictions might help.
 _MAY_PREEMPT: Final = frozenset({"OverQuota", "NoNodeFits", "GangWaiting"})
 #: Events: the most recent evictions that are shown.
@@ -175,3 +170,56 @@ def _eviction_events(objects: ObjectView, job: Job) -> tuple[str, ...]:
         if event.get("reason") == GROUP_EVICTED.code
     ]
     return tuple(f"{event.get('message')} ({event.get('lastTimestamp')})" for event in found[-_SHOWN_EVENTS:])
+
+
+def problems_of(
+    snapshot: CoreSnapshot, objects: ObjectView, job: Job | None, workload: Json | None
+) -> tuple[ObjectProblem, ...]:
+    """The findings of `validate` about the queue of a job, its workload and, without it, one of its pods.
+
+    Of the queues above the queue: the limits without effect.
+    """
+    inventory = Inventory(())  # without quotas and nodes: their limits are part of the diagnosis itself
+    for node in snapshot.state.nodes.by_name.values():
+        cards = discover_cards(node.labels, node.allocatable).cards
+        inventory.resources.update(resource for _, resource in cards.values())
+    inventory.charges_unnamed = snapshot.conf.quota_plugins.charges_unnamed
+    checked = [objects.get("Queue", "", job.queue)] if job is not None and job.queue else []
+    if workload is not None:
+        checked.append(workload)
+    elif job is not None and job.tasks:
+        task = min(job.tasks.values(), key=lambda task: task.name)
+        checked.append(objects.get("Pod", task.namespace, task.name))
+    plugins, shares = snapshot.conf.quota_plugins, snapshot.state.shares
+    found = [
+        _problem(_name(obj), finding)
+        for obj in checked
+        if obj is not None
+        for finding in check_object(obj, inventory, plugins, shares)
+    ]
+    if job is not None and job.queue in snapshot.state.queues:
+        queues = snapshot.state.queues
+        own, parents = queues[job.queue], {name: queue.parent for name, queue in queues.items()}
+        above = {parent or ROOT for parent in parents.values()}
+        found += [
+            _problem(f"Queue {queue.name}", finding)
+            for queue in (own, *ancestors(own, queues))
+            for finding in unenforced(queue, parents, plugins, is_parent=queue.name in above, shares=shares)
+        ]
+    return tuple(dict.fromkeys(found))
+
+
+def _problem(name: str, finding: Finding) -> ObjectProblem:
+    return ObjectProblem(
+        object=name,
+        field=finding.field,
+        severity=finding.severity,
+        message=finding.message,
+        accepted=finding.accepted,
+    )
+
+
+def _name(obj: Json | None) -> str:
+    meta = (obj or {}).get("metadata") or {}
+    namespace = meta.get("namespace")
+    return f"{(obj or {}).get('kind')} {namespace + '/' if namespace else ''}{meta.get('name')}"

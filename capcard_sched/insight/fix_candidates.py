@@ -11,7 +11,7 @@ import numpy as np
 from capcard_sched.framework.explain.sentences import nearest
 from capcard_sched.insight.changes import ProposedChange, cards_named
 from capcard_sched.insight.fix_victims import cheapest_on_nodes, quota_holders
-from capcard_sched.model.annotations import CARD_REQUEST
+from capcard_sched.model.annotations import CARD_REQUEST, NODE_UNSCHEDULABLE
 from capcard_sched.model.cards import discover_cards
 from capcard_sched.model.quantity import is_in_bytes
 from capcard_sched.model.queue import ancestors
@@ -174,10 +174,9 @@ class _FixCandidates:
         cls = self._needed[0].cls
         excluded: list[tuple[int, bool, str, Node]] = []
         for node in self._state.nodes.by_name.values():
-            taint = untolerated_taint([one for one in node.taints if not _is_cordon(one.key)], cls.tolerations)
+            taint = untolerated_taint([one for one in node.taints if one.key != NODE_UNSCHEDULABLE], cls.tolerations)
             if (node.unschedulable or taint is not None) and (fits := self._fits(node, self._needed[0])):
-                text = f"{taint.key}{'=' + taint.value if taint.value else ''}:{taint.effect}" if taint else ""
-                excluded.append((fits, node.unschedulable, text, node))
+                excluded.append((fits, node.unschedulable, taint.text if taint else "", node))
         excluded.sort(key=lambda row: (bool(row[2]), -row[0], row[3].name))
         short = max(1, len(self._needed) - self._fitting())
         groups = [
@@ -358,10 +357,6 @@ def _until(rows: list[tuple[int, bool, str, Node]], short: int) -> list[tuple[in
         if sum(row[0] for row in rows[:count]) >= short:
             return rows[:count]
     return rows
-
-
-def _is_cordon(key: str) -> bool:
-    return key == "node.kubernetes.io/unschedulable"
 
 
 def _capability(target: tuple[str, str, str], resource: str, wanted: float, limit: float) -> ProposedChange:

@@ -7,14 +7,15 @@ import shlex
 from typing import TYPE_CHECKING, Final
 
 from capcard_sched.controllers.objects import annotations_of, spec
-from capcard_sched.framework.explain.sentences import form, names, quantity
+from capcard_sched.framework.explain.sentences import form, quantity, toleration
 from capcard_sched.insight.changes import Edits, JobObjects, ProposedChange, apply_change, cards_named, changed_conf
+from capcard_sched.insight.fix_victims import task_named
 from capcard_sched.model.annotations import CARD_NAME, CARD_QUOTA, CARD_REQUEST, JOB_NAME
 from capcard_sched.model.quantity import format_amount, in_units
-from capcard_sched.model.quoting import plural
+from capcard_sched.model.quoting import brief, plural
 from capcard_sched.model.status import PLACED_STATUSES
 from capcard_sched.model.trials import EndedPods, SuggestedChange, SuggestedFix
-from capcard_sched.model.workload import display_name
+from capcard_sched.model.workload import WORKLOAD_KINDS, display_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -117,10 +118,7 @@ class _Texts:
                 patch = self._patch("priorityClassName", "priorityClassName", change.key)
                 return _change(change, text, patch, job.priority_class_name, change.key)
             case "Tolerate":
-                rest, _, effect = change.key.rpartition(":")
-                key, _, value = rest.partition("=")
-                form = f"operator: Equal, value: {value}" if value else "operator: Exists"
-                yaml = f"tolerations: [{{key: {key}, {form}, effect: {effect}}}]  # in the spec of the pod template"
+                yaml = f"tolerations: [{toleration(change.key)}]  # in the spec of the pod template"
                 return _change(change, f"{name} tolerates the taint {change.key}", "", "", change.key, yaml=yaml)
             case _:  # MoveQueue
                 yaml = (
@@ -143,11 +141,14 @@ class _Texts:
         tasks = [task for task, named in templates.items() if named == before]
         verb = "accepts"
         if len(pods) < len(cards):
-            name, verb = f"{plural(len(pods), 'pod')} of {name} ({names(pods)})", form(len(pods), "accepts", "accept")
+            name, verb = (
+                f"{plural(len(pods), 'pod')} of {name} ({brief(pods)})",
+                form(len(pods), "accepts", "accept"),
+            )
         elif not cards and len(tasks) < len(templates):
-            name, verb = f"{name}, {form(len(tasks), 'task', 'tasks')} {names(tasks)},", "accepts"
+            name, verb = f"{name}, {form(len(tasks), 'task', 'tasks')} {brief(tasks)},", "accepts"
         instead = "" if not before or set(before.split("|")) & set(after.split("|")) else f" instead of {before}"
-        of = f" of {form(len(tasks), 'task', 'tasks')} {names(tasks)}" if len(tasks) < len(templates) else ""
+        of = f" of {form(len(tasks), 'task', 'tasks')} {brief(tasks)}" if len(tasks) < len(templates) else ""
         yaml = f"{CARD_NAME}: {after}  # in the annotations of the pod template{of}"
         command = ""
         if 0 < len(pods) <= _MOST_PODS:
@@ -196,10 +197,8 @@ class _Texts:
         ]
 
     def _owner(self, namespace: str, pod: str) -> Job | None:
-        for task in self._core.snapshot().state.tasks.values():
-            if (task.namespace, task.name) == (namespace, pod):
-                return task.job
-        return None
+        task = task_named(self._core, namespace, pod)
+        return task.job if task is not None else None
 
     def end(self, ended: EndedPods) -> SuggestedChange:
         """The change that ends pods of one workload."""
@@ -208,10 +207,10 @@ class _Texts:
         job = self._owner(namespace, ended.pods[0])
         count = plural(len(ended.pods), "pod")
         some = kind in {"deployment", "replicaset"} and job is not None and len(ended.pods) < len(job.tasks)
-        text = f"end {count} of {ended.workload} ({names(ended.pods)})" if some else f"end {ended.workload} ({count})"
+        text = f"end {count} of {ended.workload} ({brief(ended.pods)})" if some else f"end {ended.workload} ({count})"
         return SuggestedChange(
             kind="End",
-            object=f"{_KINDS.get(kind, kind)} {namespace}/{name}",
+            object=f"{WORKLOAD_KINDS.get(kind, kind)} {namespace}/{name}",
             text=text,
             command=self._command(ended, job),
         )
@@ -239,17 +238,6 @@ class _Texts:
         if kind == "statefulset":
             return f"kubectl -n {namespace} scale statefulset {name} --replicas=0"
         return f"kubectl -n {namespace} delete pod {' '.join(ended.pods)}" if len(ended.pods) <= _MOST_PODS else ""
-
-
-#: Kind of a workload, as in its name, to the kind of its object.
-_KINDS: Final = {
-    "job": "Job",
-    "deployment": "Deployment",
-    "replicaset": "ReplicaSet",
-    "statefulset": "StatefulSet",
-    "pod": "Pod",
-    "podgroup": "PodGroup",
-}
 
 
 def _change(

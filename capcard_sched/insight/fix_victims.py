@@ -15,11 +15,12 @@ from capcard_sched.insight.changes import ProposedChange
 from capcard_sched.model.cards import discover_cards
 from capcard_sched.model.job import SYSTEM_NAMESPACE
 from capcard_sched.model.quantity import in_units
+from capcard_sched.model.queue import subtree
 from capcard_sched.model.selectors import untolerated_taint
 from capcard_sched.model.status import ALLOCATED_STATUSES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from capcard_sched.framework.core import Core
     from capcard_sched.framework.session.session import Session
@@ -65,9 +66,8 @@ def _may_end(task: Task) -> bool:
 def quota_holders(core: Core, queue: Queue, job: Job, resource: str, missing: float) -> tuple[ProposedChange, ...]:
     """The fewest units below a queue that return an amount of a card or resource; () when all are not enough."""
     amounts: dict[EndingUnit, float] = {}
-    for other in _jobs_below(core, queue):
-        if other is job:
-            continue
+    below = subtree(queue, core.snapshot().state.queues)
+    for other in (other for one in below for other in one.jobs.values() if other is not job):
         counted = core.snapshot().dispatch.first("job_cards", other)
         reserved = counted.reserved.get(resource, 0) / 1000 if counted is not None and not job.tasks else 0.0
         for task in other.tasks.values():
@@ -103,17 +103,6 @@ def fewest(amounts: dict[EndingUnit, float], missing: float) -> list[EndingUnit]
                 total += amounts[other] - amounts[unit]
                 break
     return chosen
-
-
-def _jobs_below(core: Core, queue: Queue) -> Iterable[Job]:
-    names, seen = [queue.name], {queue.name}
-    while names:
-        name = names.pop()
-        yield from core.snapshot().state.queues[name].jobs.values()
-        for child, other in core.snapshot().state.queues.items():
-            if other.parent == name and child not in seen:
-                seen.add(child)
-                names.append(child)
 
 
 def _held(task: Task, resource: str) -> float:
@@ -243,14 +232,13 @@ class _NodePlan:
         self.ended[unit.change] = None
         kind, namespace, name = unit.change.target
         job = self._core.snapshot().state.jobs.get(f"{namespace}/{name}") if kind == "PodGroup" else None
-        tasks = job.tasks.values() if job is not None else self._named(namespace, name)
-        for task in tasks:
+        named = None if job is not None else task_named(self._core, namespace, name)
+        for task in job.tasks.values() if job is not None else [named] if named is not None else []:
             if task.node is not None and task.node.row >= 0:
                 self._free[task.node.row] = self._idle(task.node.row) + task.cls.fit_request
 
-    def _named(self, namespace: str, name: str) -> list[Task]:
-        return [
-            task
-            for task in self._core.snapshot().state.tasks.values()
-            if (task.namespace, task.name) == (namespace, name)
-        ]
+
+def task_named(core: Core, namespace: str, name: str) -> Task | None:
+    """The task of a pod, by its name."""
+    tasks = core.snapshot().state.tasks.values()
+    return next((task for task in tasks if (task.namespace, task.name) == (namespace, name)), None)

@@ -17,7 +17,7 @@ from capcard_sched.simulation.cluster import SimulatedCluster
 from capcard_sched.simulation.kinds import NODE, is_namespaced, kind_of
 from capcard_sched.simulation.run import SimulationOptions
 from capcard_sched.simulation.scenario import Entry, Origin, in_creation_order
-from capcard_sched.simulation.watch import StoreWatch
+from capcard_sched.simulation.store import StoreWatch
 from capcard_sched.validation.checks import WHOLE_NVIDIA, card_resource
 from capcard_sched.validation.inventory import Inventory
 from capcard_sched.validation.object_checks import templates_of

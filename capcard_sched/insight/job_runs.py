@@ -29,8 +29,6 @@ from capcard_sched.insight.durations import JobFeatures, JobRun
 from capcard_sched.model.annotations import (
     CARD_NAME,
     CARD_NAME_ALIAS,
-    GROUP_NAME,
-    GROUP_NAME_ALIAS,
     JOB_NAME,
     POD_QUEUE_NAME,
     QUEUE_NAME,
@@ -38,6 +36,7 @@ from capcard_sched.model.annotations import (
 from capcard_sched.model.deltas import ObjectChanged, ObjectGone
 from capcard_sched.model.intents import Evict
 from capcard_sched.model.objects import PodGroupObject, PodObject
+from capcard_sched.model.pod_facts import group_of
 from capcard_sched.model.quantity import QuantityError, milli
 from capcard_sched.model.timestamps import parse_time
 
@@ -61,7 +60,7 @@ def job_key(pod: JsonObject) -> str:
     notes = annotations_of(pod)
     if JOB_NAME in notes:
         return f"{namespace}/job/{notes[JOB_NAME]}"
-    return f"{namespace}/{notes.get(GROUP_NAME) or notes.get(GROUP_NAME_ALIAS) or f'pod/{name}'}"
+    return f"{namespace}/{group_of(notes) or f'pod/{name}'}"
 
 
 def vcjob_key(vcjob: JsonObject) -> str:
@@ -175,7 +174,7 @@ class RunCollector:
     def queue_of(self, pod: JsonObject) -> str:
         """The queue of a pod: that of its PodGroup, else the one it names."""
         notes = annotations_of(pod)
-        group = notes.get(GROUP_NAME) or notes.get(GROUP_NAME_ALIAS)
+        group = group_of(notes)
         queue = self._queues.get(f"{key_of(pod)[0]}/{group}") if group else None
         return queue or notes.get(QUEUE_NAME) or notes.get(POD_QUEUE_NAME) or "default"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from capcard_sched.framework.explain.capacity import CapacityReader
+from capcard_sched.framework.explain.diagnose import created_at
 from capcard_sched.model.annotations import JOB_NAME
 from capcard_sched.model.status import TaskStatus
 from capcard_sched.model.timestamps import format_timestamp, parse_time
@@ -52,7 +53,7 @@ def job_items(core: Core, objects: ObjectView, now: float) -> list[Json]:
             "scheduled": sum(task.bound and not task.deleting for task in job.tasks.values()),
             "pods": wanted_pods(job, vcjob),
             "minAvailable": job.min_available,
-            **_ages(job.created, now),
+            **_ages(created_at(job), now),
             "podGroup": "" if job.implicit else job.name,
             "scheduler": "",
             "running": status.get(TaskStatus.RUNNING, 0),

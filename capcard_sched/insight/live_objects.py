@@ -11,7 +11,7 @@ from urllib.parse import quote
 import msgspec
 
 from capcard_sched.controllers.objects import JOB, Key
-from capcard_sched.kube.client import ApiError, Client, Unreachable
+from capcard_sched.kube.client import ApiError, Client, RequestError
 from capcard_sched.kube.controllers.records import RESOURCES, path_of
 from capcard_sched.kube.decode import PAGE, ReadAhead
 from capcard_sched.kube.informers import initial_deltas, list_all
@@ -93,7 +93,7 @@ def fetch_object(connection: Connection, kind: str, namespace: str, name: str) -
         return None
     try:
         body = asyncio.run(_get(connection, path_of(Key(kind, namespace, name))))
-    except (ApiError, Unreachable, ValueError):
+    except (RequestError, ValueError):
         return None
     found: Json = msgspec.json.decode(body)
     return {"apiVersion": RESOURCES[kind].api_version, "kind": kind, **found}
@@ -103,7 +103,7 @@ def fetch_jobs(connection: Connection) -> list[Json]:
     """The whole Jobs of all namespaces; none without the right to list them, or where the kind is not served."""
     try:
         return asyncio.run(_list_jobs(connection))
-    except (ApiError, Unreachable):
+    except RequestError:
         return []
 
 
@@ -130,7 +130,7 @@ def fetch_events(connection: Connection, kind: str, namespace: str, name: str) -
     about = f"involvedObject.kind={kind},involvedObject.name={name}"
     try:
         body = asyncio.run(_get(connection, collection_path("Event", namespace or "default"), {"fieldSelector": about}))
-    except (ApiError, Unreachable, ValueError):
+    except (RequestError, ValueError):
         return []
     found = msgspec.json.decode(body, type=_Listed).items
     return sorted(found, key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or ""))

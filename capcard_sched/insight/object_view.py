@@ -5,21 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from capcard_sched.daemon.diagnosis.saved_state import as_manifest
-from capcard_sched.model.deltas import AlikePods, ObjectChanged, ObjectGone
+from capcard_sched.model.deltas import AlikePods, ObjectChanged, ObjectGone, ObjectUnreadable
 from capcard_sched.model.kinds import KIND_BY_NAME, kind_of_object
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    import msgspec
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from capcard_sched.model.deltas import Delta
     from capcard_sched.simulation.store import Store
 
 Json: TypeAlias = dict[str, Any]
 
-#: Kinds of which the view keeps the objects in deltas.
-_KEPT: Final = frozenset({"Job", "Node", "Pod", "PodGroup", "PriorityClass", "Queue"})
+#: Kinds that deltas have completely: no further object is read.
+_WHOLE: Final = frozenset({"Node", "Pod", "PodGroup", "PriorityClass", "Queue"})
 #: Kinds that are kept in part, for lists: the whole object is read.
 _PARTIAL: Final = frozenset({"Job"})
 
@@ -72,45 +70,35 @@ class StoreObjects:
 class DeltaObjects:
     """The last version of each object in deltas: of a recording, or of the lists of a live cluster."""
 
-    def __init__(
-        self,
-        found: Iterable[Delta],
-        fetch: Callable[[str, str, str], Json | None] | None = None,
-        fetch_events: Callable[[str, str, str], list[Json]] | None = None,
-    ) -> None:
-        """`fetch` reads kinds that deltas do not have; None: there are none."""
-        self._fetch, self._fetch_events = fetch, fetch_events
+    def __init__(self, found: Iterable[Delta]) -> None:
+        #: Read what deltas do not have, of a live cluster: objects of other kinds, and events.
+        self.fetch: Callable[[str, str, str], Json | None] = lambda *_: None
+        self.fetch_events: Callable[[str, str, str], list[Json]] = lambda *_: []
         #: Deltas of kinds without an index yet: most answers look at objects of a few kinds only.
-        self._found: dict[str, list[Delta]] = {kind: [] for kind in _KEPT}
-        #: Kind to namespace and name to the object.
-        self._kept: dict[str, dict[tuple[str, str], msgspec.Struct]] = {}
+        self._found: dict[str, list[Delta]] = {}
+        #: Kind to namespace and name to the last version of an object, which may be unreadable.
+        self._kept: dict[str, dict[tuple[str, str], Delta]] = {}
         #: Kinds with objects that are no longer in the order of a list.
         self._disordered: set[str] = set()
         for delta in found:
-            if (kind := _kind_of(delta)) in _KEPT:
-                self._found[kind].append(delta)
+            if kind := _kind_of(delta):
+                self._found.setdefault(kind, []).append(delta)
 
     def apply(self, delta: Delta) -> None:
         """Keep the last version of an object."""
-        if (kind := _kind_of(delta)) in _KEPT:
+        if kind := _kind_of(delta):
             _keep(self._index(kind), delta)
             self._disordered.add(kind)
 
-    def fetch_with(
-        self, fetch: Callable[[str, str, str], Json | None], fetch_events: Callable[[str, str, str], list[Json]]
-    ) -> None:
-        """Read what deltas do not have with these functions from now on."""
-        self._fetch, self._fetch_events = fetch, fetch_events
-
-    def _of(self, kind: str) -> dict[tuple[str, str], msgspec.Struct]:
-        """The objects of a kind, in the order of a list."""
+    def of(self, kind: str) -> Mapping[tuple[str, str], Delta]:
+        """The last versions of the objects of a kind by namespace and name, in the order of a list."""
         kept = self._index(kind)
         if kind in self._disordered:
             self._disordered.remove(kind)
             kept = self._kept[kind] = {key: kept[key] for key in sorted(kept, key="/".join)}
         return kept
 
-    def _index(self, kind: str) -> dict[tuple[str, str], msgspec.Struct]:
+    def _index(self, kind: str) -> dict[tuple[str, str], Delta]:
         kept = self._kept.get(kind)
         if kept is None:
             kept = self._kept[kind] = {}
@@ -120,25 +108,24 @@ class DeltaObjects:
 
     def get(self, kind: str, namespace: str, name: str) -> Json | None:
         """An object, or None."""
-        found = self._of(kind).get((namespace, name))
-        if found is not None and kind not in _PARTIAL:
-            return as_manifest(kind, found)
-        return None if kind in _KEPT - _PARTIAL or self._fetch is None else self._fetch(kind, namespace, name)
+        found = self.of(kind).get((namespace, name))
+        if isinstance(found, ObjectChanged) and kind not in _PARTIAL:
+            return as_manifest(kind, found.object)
+        return None if kind in _WHOLE else self.fetch(kind, namespace, name)
 
     def all_of(self, kind: str) -> Iterator[Json]:
         """The objects of a kind."""
-        for obj in self._of(kind).values():
-            yield as_manifest(kind, obj)
+        return (as_manifest(kind, found.object) for found in self.of(kind).values() if isinstance(found, ObjectChanged))
 
     def pods(self, namespace: str) -> Iterator[Json]:
         """The pods of a namespace."""
-        for (of, _), pod in self._of("Pod").items():
-            if of == namespace:
-                yield as_manifest("Pod", pod)
+        for (of, _), found in self.of("Pod").items():
+            if of == namespace and isinstance(found, ObjectChanged):
+                yield as_manifest("Pod", found.object)
 
     def events(self, kind: str, namespace: str, name: str) -> list[Json]:
         """The events about an object, oldest first; none in a recording."""
-        return [] if self._fetch_events is None else self._fetch_events(kind, namespace, name)
+        return self.fetch_events(kind, namespace, name)
 
 
 def _kind_of(delta: Delta) -> str:
@@ -147,19 +134,23 @@ def _kind_of(delta: Delta) -> str:
         return kind_of_object(delta.object)
     if isinstance(delta, AlikePods):
         return "Pod"
+    if isinstance(delta, ObjectUnreadable):
+        return delta.object.kind
     return delta.kind if isinstance(delta, ObjectGone) else ""
 
 
-def _keep(kept: dict[tuple[str, str], msgspec.Struct], delta: Delta) -> None:
+def _keep(kept: dict[tuple[str, str], Delta], delta: Delta) -> None:
     """Apply a delta of one kind to its objects by namespace and name."""
     match delta:
         case ObjectChanged(obj):
             meta = obj.metadata
             is_namespaced = KIND_BY_NAME[kind_of_object(obj)].namespaced
-            kept[meta.namespace or "default" if is_namespaced else "", meta.name] = obj
+            kept[meta.namespace or "default" if is_namespaced else "", meta.name] = delta
         case AlikePods():
             for pod in delta.objects():
-                kept[pod.metadata.namespace or "default", pod.metadata.name] = pod
+                kept[pod.metadata.namespace or "default", pod.metadata.name] = ObjectChanged(pod)
+        case ObjectUnreadable(ref):
+            kept.setdefault((ref.namespace, ref.name), delta)  # an earlier version stays
         case ObjectGone(_, namespace, name):
             kept.pop((namespace, name), None)
 

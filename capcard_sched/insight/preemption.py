@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from capcard_sched.framework.explain.sentences import names
 from capcard_sched.insight.changes import Edits, JobObjects
 from capcard_sched.insight.forked_copy import ForkedCopyError, RunningCopy, in_copy
 from capcard_sched.insight.trial import try_actions, with_actions
-from capcard_sched.model.quoting import plural
+from capcard_sched.model.quoting import brief, plural
 from capcard_sched.model.trials import PreemptionTrial, StateDifference
 
 if TYPE_CHECKING:
@@ -132,11 +131,11 @@ def _sentences(found: PreemptionTrial) -> list[str]:
     if found.starts:
         needed = sorted({one.action for one in found.evicted} & set(found.actions))
         actions, verb = " and ".join(needed), "is" if len(needed) == 1 else "are"
-        shown = names(list(dict.fromkeys(one.workload for one in found.evicted)))
+        shown = brief(list(dict.fromkeys(one.workload for one in found.evicted)))
         pods = f"{plural(len(found.evicted), 'pod')}"
         causes = [f"{actions} {verb} not in `actions` of the scheduler-conf"] if actions else []
         if found.forbidden_by:
-            causes.append(f"preemptionPolicy: Never of {names(found.forbidden_by)} forbids preemption")
+            causes.append(f"preemptionPolicy: Never of {brief(found.forbidden_by)} forbids preemption")
         change = "with both changed" if len(causes) > 1 else "with it" if needed else "without it"
         return [f"{', and '.join(causes)}; {change}, {pods} of {shown} would be evicted and the job starts"]
     actions = " and ".join(found.actions)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from capcard_sched.framework.explain.queue_uses import card_uses
+from capcard_sched.framework.explain.limits import card_uses
 from capcard_sched.model.deltas import ObjectGone
 from capcard_sched.model.intents import Evict
 from capcard_sched.model.quantity import in_units
@@ -108,24 +108,14 @@ def advance(
             break
     after = figures_of(core, target)
     return StateDifference(
-        started=started_jobs(before, after),
-        pending=pending_jobs(after),
+        started=tuple(sorted(key for key, job in after.jobs.items() if _starts(before.jobs.get(key), job))),
+        pending=tuple(sorted(key for key, job in after.jobs.items() if job.pending and not job.ready)),
         evicted=tuple(evicted),
         usage=changed_usage(before, after),
         sessions=sessions,
         settled=quiet >= _QUIET_SESSIONS,
         searches={key: tuple(found[action] for action in sorted(found)) for key, found in sorted(searches.items())},
     )
-
-
-def started_jobs(before: StateFigures, after: StateFigures) -> tuple[str, ...]:
-    """Jobs that are ready with more pods than before. Sorted."""
-    return tuple(sorted(key for key, job in after.jobs.items() if _starts(before.jobs.get(key), job)))
-
-
-def pending_jobs(figures: StateFigures) -> tuple[str, ...]:
-    """Jobs below their minimum. Sorted."""
-    return tuple(sorted(key for key, job in figures.jobs.items() if job.pending and not job.ready))
 
 
 def changed_usage(before: StateFigures, after: StateFigures) -> tuple[ChangedUsage, ...]:

@@ -138,6 +138,7 @@ def compare_runs(
     blocked: list[JobChange] = []
     moved: list[JobChange] = []
     pods: list[PodCounts] = []
+    evictions, evictions_after = _evictions(old_core, old), _evictions(new_core, new)
     for job in sorted(starts_before.keys() | starts_after.keys()):
         was, pods_before = starts_before.get(job, _NO_START)
         now, pods_after = starts_after.get(job, _NO_START)
@@ -158,7 +159,11 @@ def compare_runs(
         blocked=tuple(blocked),
         moved=tuple(moved),
         pods=tuple(pods),
-        evictions=_eviction_counts(_by_job(old_core, old), _by_job(new_core, new)),
+        evictions=tuple(
+            PodCounts(job=job, before=evictions[job], after=evictions_after[job])
+            for job in sorted(evictions.keys() | evictions_after.keys())
+            if evictions[job] != evictions_after[job]
+        ),
         usage=changed_usage(figures_of(old_core), figures_of(new_core)),
     )
 
@@ -207,15 +212,8 @@ def _named(core: Core, starts: Mapping[str, JobStart]) -> dict[str, JobStart]:
     return found
 
 
-def _eviction_counts(before: Mapping[str, int], after: Mapping[str, int]) -> tuple[PodCounts, ...]:
-    return tuple(
-        PodCounts(job=job, before=before.get(job, 0), after=after.get(job, 0))
-        for job in sorted(before.keys() | after.keys())
-        if before.get(job, 0) != after.get(job, 0)
-    )
-
-
-def _by_job(core: Core, outcome: SimulationOutcome) -> Mapping[str, int]:
+def _evictions(core: Core, outcome: SimulationOutcome) -> Counter[str]:
+    """By job."""
     return Counter(
         _name(core, f"{eviction.namespace}/{eviction.group or eviction.pod}") for eviction in outcome.evictions
     )

@@ -11,13 +11,15 @@ import asyncio
 import time
 from contextlib import asynccontextmanager
 from http import HTTPStatus
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 from urllib.parse import quote, urlencode
 
+import msgspec
+
 from capcard_sched.kube.connection import ConnectionConfigError
-from capcard_sched.kube.errors import ApiError, RequestWithheld, Unreachable, api_error, forget_frames
+from capcard_sched.kube.errors import ApiError, RequestError, RequestWithheld, Unreachable, api_error, forget_frames
 from capcard_sched.kube.instrumentation import Observer
-from capcard_sched.kube.paths import resource_of, verb_of
+from capcard_sched.kube.paths import object_path, resource_of, verb_of
 from capcard_sched.kube.pool import Pool, Stream
 
 if TYPE_CHECKING:
@@ -55,7 +57,10 @@ class Throttle:
             await asyncio.sleep(delay)
 
 
-__all__ = ["ApiError", "Client", "RequestWithheld", "Stream", "Unreachable"]
+__all__ = ["ApiError", "Client", "RequestError", "RequestWithheld", "Stream", "Unreachable"]
+
+T = TypeVar("T")
+K = TypeVar("K", bound=msgspec.Struct)
 
 #: Seconds to wait for a free connection and for its opening; at most half of the whole timeout.
 _CONNECT_SECONDS = 10.0
@@ -83,21 +88,6 @@ class _ClientRequest(NamedTuple):
     time_left: Callable[[], float] | None
     #: Of a watch: seconds between two bytes.
     silence: float | None = None
-
-
-class _Deadline:
-    """Calls `time_left` and records the deadline that resulted, for messages."""
-
-    __slots__ = ("_time_left", "seconds")
-
-    def __init__(self, time_left: Callable[[], float], seconds: float) -> None:
-        self._time_left = time_left
-        self.seconds = seconds
-
-    def __call__(self) -> float:
-        left = self._time_left()
-        self.seconds = min(self.seconds, left)
-        return left
 
 
 class Client:
@@ -184,10 +174,8 @@ class Client:
         if not self._is_open:
             raise RuntimeError("the client is not open: use `async with client`")
         resource, collection = resource_of(request.path)
-        verb = verb_of(request.method, collection=collection) if request.silence is None else "watch"
+        verb = verb_of(request.method, collection=collection, watch=request.silence is not None)
         code, sent = 0, True
-        if request.time_left is not None:
-            request = request._replace(time_left=_Deadline(request.time_left, request.seconds))
         started = self._clock()
         try:
             response = await self._send(request, token)
@@ -195,10 +183,7 @@ class Client:
             return response
         except (Unreachable, TimeoutError) as error:
             forget_frames(error)
-            deadline = request.time_left
-            seconds = deadline.seconds if isinstance(deadline, _Deadline) else request.seconds
-            why = f"no response within {seconds:.3g} s" if isinstance(error, TimeoutError) else str(error)
-            what = f"{request.method} {request.path}: {why}"
+            what = f"{request.method} {request.path}: {error}"
             raise Unreachable(what, sent=getattr(error, "sent", True)) from error
         except RequestWithheld:
             sent = False
@@ -284,6 +269,29 @@ class Client:
                     return False
                 self._token_read = self._clock()
         return self._token != rejected
+
+
+async def read_object(client: Client, of: type[K], namespace: str, name: str) -> K:
+    """Read an object of a type of `model`. Raises ApiError, Unreachable and DecodeError."""
+    body = await client.request("GET", object_path(str(of.__struct_config__.tag), namespace, name))
+    return msgspec.json.decode(body, type=of)
+
+
+async def get(
+    client: Client, path: str, decode: Callable[[bytes], T], *, params: Mapping[str, str] | None = None
+) -> T | None:
+    """Read and decode an object; None when it does not exist.
+
+    Raises ApiError, and Unreachable for a body that cannot be decoded, too.
+    """
+    try:
+        return decode(await client.request("GET", path, params=params))
+    except msgspec.DecodeError as error:
+        raise Unreachable(f"the response of {path} cannot be decoded: {error}", sent=True) from error
+    except ApiError as error:
+        if error.status != HTTPStatus.NOT_FOUND:
+            raise
+        return None
 
 
 def _error_of(response: HttpResponse) -> ApiError:

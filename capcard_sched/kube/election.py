@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from capcard_sched.kube import lease as record
-from capcard_sched.kube.client import ApiError, Client, Unreachable
+from capcard_sched.kube.client import ApiError, Client, RequestError, Unreachable
 from capcard_sched.kube.lease import Lease, LeaseObservation, LeaseSpec
 from capcard_sched.kube.paths import collection_path, object_path
 from capcard_sched.model.report_once import ReportOnce
@@ -192,7 +192,7 @@ class Election:
             if self.holder != self.identity or not self._observation.exists:
                 return True
             await self._write(self._observation.released(self._name, self._namespace, self._calendar()))
-        except (ApiError, Unreachable, msgspec.DecodeError) as error:
+        except (RequestError, msgspec.DecodeError) as error:
             if not (isinstance(error, ApiError) and error.status == 409):  # this replica's last renewal came in between
                 self._report_error(error)
             return False
@@ -314,7 +314,7 @@ class Election:
                 written = await self._write(observation.renewal(self._name, self._namespace, self._calendar()))
             observation.renewed(written, started, self._clock())
             self._recovered()
-        except (ApiError, Unreachable, msgspec.DecodeError) as error:
+        except (RequestError, msgspec.DecodeError) as error:
             self._report_error(error)
             return self._retry_period / 4  # the renew deadline is near
         return max(0.0, self._retry_period - (self._clock() - started))
@@ -359,19 +359,17 @@ class Election:
     def _lease_name(self) -> str:
         return f"Lease {self._namespace}/{self._name}"
 
-    def _report_error(self, error: ApiError | Unreachable | msgspec.DecodeError) -> None:
+    def _report_error(self, error: RequestError | msgspec.DecodeError) -> None:
         """Report a failed request, once per change."""
-        if isinstance(error, Unreachable):
-            event, detail = ElectionEvent.UNREACHABLE, str(error)
-        elif isinstance(error, msgspec.DecodeError):
+        if isinstance(error, msgspec.DecodeError):
             event, detail = ElectionEvent.MALFORMED, f"the response is not a Lease: {error}"
         elif error.status in {401, 403}:
-            event, detail = ElectionEvent.FORBIDDEN, error.message
+            event, detail = ElectionEvent.FORBIDDEN, error.text
         elif error.status == 404:
             event = ElectionEvent.NO_NAMESPACE
-            detail = f"namespace {self._namespace} does not exist: {error.message}"
+            detail = f"namespace {self._namespace} does not exist: {error.text}"
         else:
-            event, detail = ElectionEvent.REFUSED, f"{error.status} {error.reason}: {error.message}"
+            event, detail = ElectionEvent.REFUSED if error.status else ElectionEvent.UNREACHABLE, str(error)
         if self._reported.update("error", [event]):
             self._on_report(event, f"{self._lease_name()}: {detail}")
 

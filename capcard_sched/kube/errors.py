@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import enum
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -40,7 +41,64 @@ class Status(msgspec.Struct, frozen=True):
     details: StatusDetails | None = None
 
 
-class ApiError(Exception):
+class RetryClass(enum.Enum):
+    """State of a failed write, named by the next step."""
+
+    #: Not committed, and the request is valid: send it again later.
+    LATER = "later"
+    #: Possibly committed, now or later: read the live object first.
+    UNKNOWN = "unknown"
+    #: Not committed, because the object differs from the request's assumption: read it.
+    CONFLICT = "conflict"
+    #: Not committed: an object of the request does not exist.
+    ABSENT = "absent"
+    #: Not committed, and the API server rejects the same request until something changes.
+    REFUSED = "refused"
+
+
+#: Status codes that do not reject this request; 401: a token during its renewal; 429: too many requests.
+_LATER: Final = frozenset({401, 425, 429})
+_BY_STATUS: Final = {404: RetryClass.ABSENT, 408: RetryClass.UNKNOWN, 409: RetryClass.CONFLICT}
+
+
+class RequestError(Exception):
+    """A request without a successful response: the server responded with an error, or not at all."""
+
+    #: Code of the response; 0 without one.
+    status = 0
+    #: Seconds; None when absent.
+    retry_after: float | None = None
+    details = StatusDetails()
+
+    @property
+    def retry_class(self) -> RetryClass:
+        """The next step of a write that ended with this error."""
+        raise NotImplementedError
+
+    @property
+    def is_temporary(self) -> bool:
+        """Whether the same request may succeed later, or has succeeded."""
+        return self.retry_class in (RetryClass.LATER, RetryClass.UNKNOWN)
+
+    @property
+    def text(self) -> str:
+        """Text for logs and events: the server's message if there is one."""
+        return str(self) or "no response"
+
+    @property
+    def causes(self) -> tuple[StatusCause, ...]:
+        """The server's causes of a rejection."""
+        return self.details.causes or ()
+
+    @property
+    def is_uid_mismatch(self) -> bool:
+        """Whether a patch was rejected because the object was replaced by another one of the same name."""
+        return self.status == HTTPStatus.UNPROCESSABLE_ENTITY and any(
+            cause.field == "metadata.uid" for cause in self.causes
+        )
+
+
+class ApiError(RequestError):
     """The server responded with an error."""
 
     def __init__(
@@ -59,14 +117,33 @@ class ApiError(Exception):
         self.retry_after = retry_after
         self.details = details or StatusDetails()
 
+    @property
+    def retry_class(self) -> RetryClass:
+        """A server error (5xx) does not show whether the write was committed."""
+        if self.status in _LATER:
+            return RetryClass.LATER
+        if self.status >= 500 or self.status < 300:  # possibly committed, with an undecodable response
+            return RetryClass.UNKNOWN
+        return _BY_STATUS.get(self.status, RetryClass.REFUSED)
 
-class Unreachable(Exception):  # noqa: N818 -- the state of the server is unknown, which is no error of the request
+    @property
+    def text(self) -> str:
+        """The server's message."""
+        return self.message or self.reason or f"HTTP {self.status}"
+
+
+class Unreachable(RequestError):  # noqa: N818 -- the state of the server is unknown, which is no error of the request
     """There was no response."""
 
     def __init__(self, message: str, *, sent: bool) -> None:
         """`sent`: False when the request certainly never reached the server."""
         super().__init__(message)
         self.sent = sent
+
+    @property
+    def retry_class(self) -> RetryClass:
+        """Without a response, only a request that was not sent is certainly not committed."""
+        return RetryClass.UNKNOWN if self.sent else RetryClass.LATER
 
 
 class RequestWithheld(Exception):  # noqa: N818 -- the caller's own check stopped the request
@@ -84,14 +161,14 @@ def decode_status(body: bytes) -> Status:
         return Status(message=body[:500].decode("utf-8", "replace").strip())
 
 
-def api_error(code: int, headers: Mapping[str, str], body: bytes, now: datetime | None = None) -> ApiError:
-    """The error in a response with status `code`; an HTTP date in Retry-After is relative to `now`."""
+def api_error(code: int, headers: Mapping[str, str], body: bytes) -> ApiError:
+    """The error in a response with status `code`."""
     status = decode_status(body)
     try:
         phrase = HTTPStatus(code).phrase
     except ValueError:
         phrase = "Unknown"
-    retry_after = parse_retry_after(headers.get("Retry-After"), now)
+    retry_after = parse_retry_after(headers.get("Retry-After"))
     if retry_after is None and status.details is not None and status.details.retry_after_seconds > 0:
         retry_after = float(status.details.retry_after_seconds)
     return ApiError(

@@ -7,11 +7,12 @@ scheduler's user that carry a token.
 """
 
 import asyncio
+import contextlib
 import enum
 from collections.abc import Callable
 from typing import Final
 
-from capcard_sched.kube.client import ApiError, Client, Unreachable
+from capcard_sched.kube.client import Client, RequestError
 from capcard_sched.kube.election import Election
 from capcard_sched.kube.paths import object_path
 from capcard_sched.kube.writes import requests
@@ -41,6 +42,12 @@ class FenceState(enum.StrEnum):
     BLOCKING = "blocking"
 
 
+#: Seconds: interval of probes of a policy that is not active.
+_PROBE_SECONDS: Final = 60.0
+#: Seconds: pause after a probe, so that a burst of failed binds causes one probe.
+_PAUSE_SECONDS: Final = 1.0
+
+
 def may_be_fenced(message: str) -> bool:
     """Whether the fence may have rejected a binding, by the server's message: then a probe follows."""
     return "ValidatingAdmissionPolicy" in message
@@ -51,6 +58,7 @@ class Fence:
 
     Args:
         client: its user writes the bindings.
+        election: of this replica.
         namespace: of the Lease.
         on_change: called on the event loop with the new state and a log message.
         propagation: seconds granted to the API server until its policy sees a new holder; it takes milliseconds.
@@ -59,45 +67,69 @@ class Fence:
     def __init__(
         self,
         client: Client,
+        election: Election,
         *,
         namespace: str,
         on_change: Callable[[FenceState, str], None],
         propagation: float = 2.0,
     ) -> None:
         self._client = client
+        self._election = election
         self._namespace = namespace
         self._on_change = on_change
         self._propagation = propagation
         self.state = FenceState.UNKNOWN
         #: A probe is in progress.
         self.probing = False
+        #: Set by a failed bind that the policy may have rejected.
+        self._doubt = asyncio.Event()
 
-    def token(self, election: Election) -> str | None:
+    def token(self) -> str | None:
         """The annotation `annotations.FENCE` of a Binding; None while the fence rejects the leader itself.
 
         An absent fence changes nothing: the policy takes effect as soon as it is installed.
         """
         if self.state is FenceState.BLOCKING:
             return None
-        return f"{election.identity}/{election.transitions}"
+        return self._leader_token()
 
-    async def probe(self, election: Election) -> FenceState:
+    def _leader_token(self) -> str:
+        return f"{self._election.identity}/{self._election.transitions}"
+
+    def bind_failed(self, message: str) -> None:
+        """Have `run` probe if the policy may have rejected a bind with this message."""
+        if may_be_fenced(message):
+            self._doubt.set()
+
+    async def run(self) -> None:
+        """Probe after doubtful failures, and at an interval while the policy is not active, until cancelled."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_PROBE_SECONDS):
+                    await self._doubt.wait()
+            doubtful = self._doubt.is_set() or self.state is not FenceState.ACTIVE
+            self._doubt.clear()
+            if doubtful and self._election.is_leader():
+                await self.probe()
+                await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def probe(self) -> FenceState:
         """Probe by dry runs: at takeover before the first binding, and after a suspicious rejection.
 
         Keeps the state on a replica that does not lead.
         """
         self.probing = True
         try:
-            return await self._probe(election)
+            return await self._probe()
         finally:
             self.probing = False
 
-    async def _probe(self, election: Election) -> FenceState:
+    async def _probe(self) -> FenceState:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._propagation
         pause = _FIRST_PAUSE
-        while election.is_leader():
-            allowed, why = await self._dry_run(f"{election.identity}/{election.transitions}")
+        while self._election.is_leader():
+            allowed, why = await self._dry_run(self._leader_token())
             if allowed:
                 # Only then: a policy that has not seen a new Lease rejects every token.
                 stale_allowed, why = await self._dry_run(STALE_TOKEN)
@@ -116,11 +148,9 @@ class Fence:
         path = object_path("Pod", self._namespace, PROBE_POD, "binding")
         try:
             await self._client.request("POST", path, params={"dryRun": "All"}, body=body, throttled=False)
-        except Unreachable as error:
-            return None, str(error)
-        except ApiError as error:
-            if may_be_fenced(error.message):
-                return False, error.message
+        except RequestError as error:
+            if may_be_fenced(error.text):
+                return False, error.text
             if error.status == 409 or (error.status == 404 and error.details.name == PROBE_POD):
                 return True, ""
             return None, str(error)

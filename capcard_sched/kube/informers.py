@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from functools import partial
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from capcard_sched.kube.decode import DEFAULT_SETTINGS, KindDecoder, UndecodableObject, pages
 from capcard_sched.kube.errors import ApiError
-from capcard_sched.kube.instrumentation import Observer
+from capcard_sched.kube.instrumentation import UNAVAILABLE, Observer
 from capcard_sched.kube.kinds import KINDS
 from capcard_sched.kube.reflector import DeltaStore, Reflector
 
@@ -96,15 +95,14 @@ class Informers:
             for reflector in self._reflectors:
                 group.create_task(reflector.relist())
 
-    def stale_for(self, now: float | None = None) -> float:
+    def stale_for(self) -> float:
         """Seconds for which some required kind has had no open watch; 0.0 when all have one."""
-        at = self._clock() if now is None else now
         lost = [
             reflector.disconnected_since
             for reflector in self._reflectors
             if reflector.kind.required and reflector.disconnected_since is not None
         ]
-        return max(0.0, at - min(lost)) if lost else 0.0
+        return max(0.0, self._clock() - min(lost)) if lost else 0.0
 
 
 async def list_all(
@@ -122,11 +120,9 @@ async def list_all(
             async for page in pages(client, kind.path, KindDecoder(kind), field_selector=kind.field_selector):
                 out += initial_deltas(kind, page, store)
         except ApiError as error:
-            if kind.required or error.status not in {HTTPStatus.NOT_FOUND, HTTPStatus.FORBIDDEN}:
+            if kind.required or error.status not in UNAVAILABLE:
                 raise
-            watch_observer.watch(
-                kind.resource, "missing" if error.status == HTTPStatus.NOT_FOUND else "forbidden", error.message
-            )
+            watch_observer.watch(kind.resource, UNAVAILABLE[error.status], error.message)
     return out
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from capcard_sched.model.intents import Bind, Evict
+
+#: Status of a list to the event of a kind that does not exist, or may not be listed.
+UNAVAILABLE: Final[dict[int, str]] = {HTTPStatus.NOT_FOUND: "missing", HTTPStatus.FORBIDDEN: "forbidden"}
 
 
 class Observer:

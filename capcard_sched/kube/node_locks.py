@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from capcard_sched.kube.client import ApiError, Unreachable
+from capcard_sched.kube.client import ApiError, RequestError, read_object
 from capcard_sched.kube.errors import RequestWithheld
 from capcard_sched.kube.paths import collection_path, object_path
 from capcard_sched.kube.writes.requests import MERGE, annotation_changes
@@ -44,8 +44,6 @@ class _PodList(msgspec.Struct, frozen=True):
     items: tuple[PodObject, ...] = ()
 
 
-_nodes = msgspec.json.Decoder(NodeObject)
-_pods = msgspec.json.Decoder(PodObject)
 _pod_lists = msgspec.json.Decoder(_PodList)
 
 
@@ -112,7 +110,7 @@ class NodeLocks:
         self._leave(bind, own)
 
     async def _take(self, client: Client, bind: Bind, own: _LockWaiter) -> None:
-        node = _nodes.decode(await client.request("GET", object_path("Node", "", bind.node)))
+        node = await read_object(client, NodeObject, "", bind.node)
         text = (node.metadata.annotations or {}).get(bind.node_lock)
         holder = await self._holder(client, bind, text)
         if holder:
@@ -141,13 +139,13 @@ class NodeLocks:
             pause = min(2 * pause, _LONGEST_PAUSE)
             try:
                 if not await self._is_waiting(client, owner):
-                    node = _nodes.decode(await client.request("GET", object_path("Node", "", bind.node)))
+                    node = await read_object(client, NodeObject, "", bind.node)
                     if (node.metadata.annotations or {}).get(bind.node_lock) == owner.value:
                         await _annotate(client, node, bind.node_lock, None)
                     return
             except RequestWithheld:  # another replica leads
                 return
-            except (ApiError, Unreachable):
+            except RequestError:
                 continue
 
     async def _holder(self, client: Client, bind: Bind, text: str | None) -> str:
@@ -188,7 +186,7 @@ class NodeLocks:
     async def _is_waiting(self, client: Client, owner: _LockOwner) -> bool:
         """Whether a pod that took the lock has not got its devices yet; its binding may still be under way."""
         try:
-            pod = _pods.decode(await client.request("GET", object_path("Pod", owner.namespace, owner.name)))
+            pod = await read_object(client, PodObject, owner.namespace, owner.name)
         except ApiError as error:
             if error.status == HTTPStatus.NOT_FOUND:
                 return False

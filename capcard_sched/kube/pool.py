@@ -118,12 +118,16 @@ class Pool:
             connection = self._pop_idle(now)
             if connection is not None:
                 try:
-                    return await self._exchange(connection, request, limit, now + seconds, time_left, silence)
+                    return await self._exchange(connection, request, limit, now, seconds, time_left, silence)
                 except Unreachable:
                     if not repeatable or connection.responded:
                         raise
             fresh = await self._connect(min(now + seconds, loop.time() + connect), sent=connection is not None)
-            return await self._exchange(fresh, request, limit, now + seconds, time_left, silence)
+            try:
+                return await self._exchange(fresh, request, limit, now, seconds, time_left, silence)
+            except Unreachable as error:
+                error.sent = error.sent or connection is not None  # it was sent on the idle connection
+                raise
         finally:
             self._slots.release()
 
@@ -141,18 +145,22 @@ class Pool:
         connection: _Connection,
         request: bytes,
         limit: int,
-        until: float,
+        began: float,
+        seconds: float,
         time_left: Callable[[], float] | None,
         silence: float | None,
     ) -> HttpResponse:
+        until = began + seconds
         if time_left is not None:
             now, left = asyncio.get_running_loop().time(), time_left()
             if left <= 0.0:
                 self._idle.append((now, connection))
                 raise RequestWithheld
-            until = min(until, now + left)
+            until, seconds = min(until, now + left), min(seconds, left)
         try:
             response = await connection.exchange(request, limit, until, silence)
+        except TimeoutError:
+            raise TimeoutError(f"no response within {seconds:.3g} s") from None
         except BaseException:
             connection.abort()
             raise

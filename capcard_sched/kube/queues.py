@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from capcard_sched.kube.client import ApiError, Client, RequestWithheld, Unreachable
+from capcard_sched.kube.client import Client, RequestError, RequestWithheld
 from capcard_sched.kube.paths import collection_path
+from capcard_sched.model.queue import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_ROOT: Final = "root"
 #: Seconds between two attempts: doubling.
 _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 30.0
@@ -29,7 +29,7 @@ async def ensure_queues(
     Retries while `wanted` returns True. `on_failure(queue, error)` is called once per distinct error.
     """
     async with asyncio.TaskGroup() as group:
-        for name, reclaimable in ((_ROOT, False), (default_queue, True)):
+        for name, reclaimable in ((ROOT, False), (default_queue, True)):
             group.create_task(_ensure(client, name, on_failure, wanted, reclaimable=reclaimable))
 
 
@@ -50,12 +50,10 @@ async def _ensure(
             await client.request(
                 "POST", collection_path("Queue"), body=body, time_left=lambda: math.inf if wanted() else 0.0
             )
-        except ApiError as error:
+        except RequestError as error:
             if error.status == HTTPStatus.CONFLICT:
                 return
-            error_text = error.message
-        except Unreachable as error:
-            error_text = str(error)
+            error_text = error.text
         except RequestWithheld:
             continue
         else:

@@ -29,6 +29,7 @@ from capcard_sched.kube.decode import (
     pages,
 )
 from capcard_sched.kube.errors import ApiError, Unreachable
+from capcard_sched.kube.instrumentation import UNAVAILABLE
 from capcard_sched.kube.kinds import WatchSpec
 from capcard_sched.kube.writes.write_backoff import RetryBackoff
 from capcard_sched.model.objects import ObjectMeta
@@ -265,14 +266,13 @@ class Reflector(Generic[T]):
         if error.status == HTTPStatus.GONE:
             self._version = ""
             self._observer.watch(resource, "expired", error.message)
-        elif error.status in {HTTPStatus.NOT_FOUND, HTTPStatus.FORBIDDEN}:
-            event = "missing" if error.status == HTTPStatus.NOT_FOUND else "forbidden"
-            self._observer.watch(resource, event, error.message)
+        elif error.status in UNAVAILABLE:
+            self._observer.watch(resource, UNAVAILABLE[error.status], error.message)
             if not self.kind.required:
                 self._mark_synced()
         else:
             self._observer.watch(resource, "refused", str(error))
-            if any(cause.reason == _VERSION_TOO_LARGE for cause in error.details.causes or ()):
+            if any(cause.reason == _VERSION_TOO_LARGE for cause in error.causes):
                 self._version = ""
         return max(self._backoff.next(), error.retry_after or 0.0)
 

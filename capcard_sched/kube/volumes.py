@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from capcard_sched.kube.client import ApiError, Unreachable
+from capcard_sched.kube.client import ApiError, RequestError, read_object
+from capcard_sched.kube.errors import RetryClass
 from capcard_sched.kube.paths import object_path
 from capcard_sched.kube.writes.requests import MERGE, annotation_changes
-from capcard_sched.kube.writes.write_call import RetryClass, retry_after_of, retry_class
 from capcard_sched.model.objects import NodeObject
 from capcard_sched.model.selectors import matches_node_selector
 from capcard_sched.model.volumes import (
@@ -29,7 +29,7 @@ from capcard_sched.model.volumes import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from capcard_sched.kube.client import Client
     from capcard_sched.model.intents import Bind, ClaimBinding
@@ -39,10 +39,6 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 #: Number of attempts at a rollback that conflicts with other writes.
 _ROLLBACK_ATTEMPTS = 5
 _MANY_NODES: Final = frozenset({"ReadWriteMany", "ReadOnlyMany"})
-
-_claims = msgspec.json.Decoder(PersistentVolumeClaimObject)
-_volumes = msgspec.json.Decoder(PersistentVolumeObject)
-_nodes = msgspec.json.Decoder(NodeObject)
 
 
 class VolumeBindingError(ApiError):
@@ -61,7 +57,7 @@ class _Progress(NamedTuple):
     selected: set[str]
 
 
-async def bind_volumes(client: Client, bind: Bind, *, clock: Callable[[], float] = time.monotonic) -> None:
+async def bind_volumes(client: Client, bind: Bind) -> None:
     """Return when every claim of `bind.volumes` is bound to a volume that its node can use.
 
     Retries 401, 408, 409, 425, 429, 5xx and missing responses until the timeout. Raises VolumeBindingError (an ApiError
@@ -70,15 +66,15 @@ async def bind_volumes(client: Client, bind: Bind, *, clock: Callable[[], float]
     """
     progress = _Progress([], set())
     try:
-        await _bind_all(client, bind, progress, clock)
+        await _bind_all(client, bind, progress)
     except ApiError:
         for binding in reversed(progress.written):
             await _try_to_roll_back(client, bind, binding)
         raise
 
 
-async def _bind_all(client: Client, bind: Bind, progress: _Progress, clock: Callable[[], float]) -> None:
-    start, pause = clock(), _FIRST_PAUSE
+async def _bind_all(client: Client, bind: Bind, progress: _Progress) -> None:
+    start, pause = time.monotonic(), _FIRST_PAUSE
     remaining = list(bind.volumes)
     while True:
         pending: list[ClaimBinding] = []
@@ -87,17 +83,17 @@ async def _bind_all(client: Client, bind: Bind, progress: _Progress, clock: Call
             try:
                 if not await _advance(client, bind, binding, progress):
                     pending.append(binding)
-            except (ApiError, Unreachable) as error:
-                if retry_class(error) in (RetryClass.ABSENT, RetryClass.REFUSED):
+            except RequestError as error:
+                if error.retry_class in (RetryClass.ABSENT, RetryClass.REFUSED):
                     raise
-                retry_after = max(retry_after, retry_after_of(error))
+                retry_after = max(retry_after, (error.retry_after or 0.0))
                 detail = f": {error}"
                 pending.append(binding)
         if not pending:
             return
         remaining = pending
         for binding in remaining:
-            if clock() - start >= binding.timeout:
+            if time.monotonic() - start >= binding.timeout:
                 name = f"{bind.namespace}/{binding.claim}"
                 raise VolumeBindingError(f"claim {name} is not bound after {binding.timeout} s{detail}")
         await asyncio.sleep(max(pause, retry_after))
@@ -135,9 +131,7 @@ async def _advance(client: Client, bind: Bind, binding: ClaimBinding, progress: 
 
 
 async def _claim(client: Client, bind: Bind, binding: ClaimBinding) -> PersistentVolumeClaimObject:
-    claim = _claims.decode(
-        await client.request("GET", object_path("PersistentVolumeClaim", bind.namespace, binding.claim))
-    )
+    claim = await read_object(client, PersistentVolumeClaimObject, bind.namespace, binding.claim)
     if binding.uid and claim.metadata.uid != binding.uid:
         raise VolumeBindingError(
             f"claim {bind.namespace}/{binding.claim} was replaced by another claim of the same name"
@@ -147,7 +141,7 @@ async def _claim(client: Client, bind: Bind, binding: ClaimBinding) -> Persisten
 
 async def _prebind_volume(client: Client, bind: Bind, binding: ClaimBinding, progress: _Progress) -> None:
     """Write the claim into the volume, unless it is there already."""
-    volume = _volumes.decode(await client.request("GET", object_path("PersistentVolume", "", binding.volume)))
+    volume = await read_object(client, PersistentVolumeObject, "", binding.volume)
     owner = volume.spec.claim_ref
     if owner is None:
         reference = {
@@ -165,11 +159,11 @@ async def _prebind_volume(client: Client, bind: Bind, binding: ClaimBinding, pro
 
 async def _check_reach(client: Client, bind: Bind, binding: ClaimBinding, name: str) -> None:
     """Check the node affinity of a volume that the filters have not checked against the node."""
-    volume = _volumes.decode(await client.request("GET", object_path("PersistentVolume", "", name)))
+    volume = await read_object(client, PersistentVolumeObject, "", name)
     affinity = volume.spec.node_affinity
     if affinity is None or affinity.required is None:
         return
-    node = _nodes.decode(await client.request("GET", object_path("Node", "", bind.node)))
+    node = await read_object(client, NodeObject, "", bind.node)
     if not matches_node_selector(affinity.required, node.metadata.labels or {}, bind.node):
         raise VolumeBindingError(
             f"claim {bind.namespace}/{binding.claim} is bound to volume {name}, which node {bind.node} cannot use"
@@ -184,9 +178,7 @@ async def _try_to_roll_back(client: Client, bind: Bind, binding: ClaimBinding) -
     for _ in range(_ROLLBACK_ATTEMPTS):
         try:
             await _roll_back(client, bind, binding)
-        except Unreachable:
-            return
-        except ApiError as error:
+        except RequestError as error:
             if error.status != HTTPStatus.CONFLICT:
                 return
         else:
@@ -202,7 +194,7 @@ async def _roll_back(client: Client, bind: Bind, binding: ClaimBinding) -> None:
         if (claim.metadata.annotations or {}).get(SELECTED_NODE) == bind.node:
             await _patch_claim(client, bind, binding, claim.metadata.resource_version, None)
         return
-    volume = _volumes.decode(await client.request("GET", object_path("PersistentVolume", "", binding.volume)))
+    volume = await read_object(client, PersistentVolumeObject, "", binding.volume)
     owner = volume.spec.claim_ref
     if owner is not None and owner.uid == binding.uid:
         await _patch_volume(client, binding, volume.metadata.resource_version, None, None)

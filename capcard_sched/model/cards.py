@@ -14,7 +14,7 @@ from capcard_sched.model.annotations import GPU_REPLICAS, MEMORY_SUFFIX
 from capcard_sched.model.quoting import shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from capcard_sched.model.resources import Amounts
 
@@ -117,26 +117,35 @@ def _check_encodable(key: str) -> None:
         raise CardSyntaxError(f"{json.dumps(shortened(key))} is not valid Unicode text") from None
 
 
+def _parse(text: str | None, spelled: Callable[[str, object], str]) -> dict[str, int]:
+    """Names, as spelled, to milli-cards. Raises CardSyntaxError on the first malformed member."""
+    found: dict[str, int] = {}
+    for key, value in _members(text):
+        _check_encodable(key)
+        if not key.strip():
+            raise CardSyntaxError(f"<{shortened(key)}>: {_written(value)} has an empty card name")
+        name = spelled(key, value)
+        amount = _amount(key, value)
+        if name in found:
+            raise CardSyntaxError(f"<{shortened(key)}>: {_written(value)} is a duplicate key; name each card once")
+        found[name] = amount
+    return found
+
+
+def _one_card(key: str, value: object) -> str:
+    if "|" in key:
+        raise CardSyntaxError(
+            f"<{shortened(key)}>: {_written(value)} is set for alternatives; a quota names one card, without '|'"
+        )
+    return key.strip()
+
+
 def parse_card_quota(text: str | None) -> dict[str, int]:
     """`volcano.sh/card.quota`: card to milli-cards, in the order of the text. Absent, empty and null give no cards.
 
     Raises CardSyntaxError on the first malformed member.
     """
-    quota: dict[str, int] = {}
-    for key, value in _members(text):
-        _check_encodable(key)
-        card = key.strip()
-        if not card:
-            raise CardSyntaxError(f"<{shortened(key)}>: {_written(value)} has an empty card name")
-        if "|" in card:
-            raise CardSyntaxError(
-                f"<{shortened(key)}>: {_written(value)} is set for alternatives; a quota names one card, without '|'"
-            )
-        amount = _amount(key, value)
-        if card in quota:
-            raise CardSyntaxError(f"<{shortened(key)}>: {_written(value)} is a duplicate key; name each card once")
-        quota[card] = amount
-    return quota
+    return _parse(text, _one_card)
 
 
 def is_card_quota(text: str | None) -> bool:
@@ -149,17 +158,7 @@ def parse_card_request(text: str | None) -> dict[str, int]:
 
     `A|B` and `B|A` stay two keys. Two spellings of one key are duplicates. Raises CardSyntaxError.
     """
-    request: dict[str, int] = {}
-    for key, value in _members(text):
-        _check_encodable(key)
-        if not key.strip():
-            raise CardSyntaxError(f"<{shortened(key)}>: {_written(value)} has an empty card name")
-        alternatives = "|".join(parse_card_name(key))
-        amount = _amount(key, value)
-        if alternatives in request:
-            raise CardSyntaxError(f"<{shortened(key)}>: {_written(value)} is a duplicate key; name each card once")
-        request[alternatives] = amount
-    return request
+    return _parse(text, lambda key, _: "|".join(parse_card_name(key)))
 
 
 def parse_card_name(text: str | None) -> tuple[str, ...]:

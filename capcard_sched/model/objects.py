@@ -123,6 +123,11 @@ class Taint(ApiStruct, frozen=True):
     value: str = ""
     effect: str = ""
 
+    @property
+    def text(self) -> str:
+        """`key=value:effect`, or `key:effect` without a value."""
+        return f"{self.key}{'=' + self.value if self.value else ''}:{self.effect}"
+
 
 class TopologySpreadConstraint(ApiStruct, frozen=True):
     max_skew: int = 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -24,32 +24,23 @@ _SIGNED = re.compile(r"[+-]?[0-9]{1,20}")
 _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 
 
-class PodFacts(msgspec.Struct, frozen=True):
+class PodFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The facts of one pod apart from its template."""
 
-    status: TaskStatus
+    # --- of its annotations, labels and owners
     #: PodGroup it names, "" for none.
     group_name: str
     #: Queue it requests when it names no PodGroup, "" for none.
     queue_name: str
     role: str
-    priority: int
     #: None when unset.
     preemptable: bool | None
-    gated: bool
-    deleting: bool
-    index: int
-    nominated_node: str
     #: Queue that its binding wrote, "" for none.
     bound_queue: str
     #: As written; readers check whether the pod accepts the card.
     assigned_card: str
     #: Its annotations of `annotations.DEVICE_ANNOTATIONS`.
     device_notes: dict[str, str]
-    #: Seconds of its termination grace period.
-    grace: int
-    #: Unix seconds, 0.0 when unset.
-    created: float
     #: None when unset.
     cooldown: Cooldown | None
     #: Kind of the first owner reference, "" without one.
@@ -58,24 +49,17 @@ class PodFacts(msgspec.Struct, frozen=True):
     controller_uid: str
     #: The annotations that are part of the class: `annotations.CLASS_ANNOTATIONS`.
     class_annotations: dict[str, str]
-
-
-class _MetaFacts(NamedTuple):
-    """The facts that follow from annotations, labels and owners: fields of `PodFacts`, and parts of others."""
-
-    group_name: str
-    queue_name: str
-    role: str
-    #: None where `spec.priority` applies.
-    priority: int | None
-    preemptable: bool | None
-    bound_queue: str
-    assigned_card: str
-    device_notes: dict[str, str]
-    has_cooldown: bool
-    owner_kind: str
-    controller_uid: str
-    class_annotations: dict[str, str]
+    # --- of the pod itself
+    status: TaskStatus = TaskStatus.PENDING
+    priority: int = 1
+    gated: bool = False
+    deleting: bool = False
+    index: int = -1
+    nominated_node: str = ""
+    #: Seconds of its termination grace period.
+    grace: int = GRACE_SECONDS
+    #: Unix seconds, 0.0 when unset.
+    created: float = 0.0
 
 
 def task_status(pod: PodObject) -> TaskStatus:
@@ -142,31 +126,11 @@ def _class_annotations(annotations: Mapping[str, str], labels: Mapping[str, str]
     return found
 
 
-def _meta_facts(meta: ObjectMeta) -> _MetaFacts:
-    annotations, labels = meta.annotations or {}, meta.labels or {}
-    owners = meta.owner_references or ()
-    return _MetaFacts(
-        group_name=group_of(annotations),
-        queue_name=annotations.get(keys.POD_QUEUE_NAME) or annotations.get(keys.QUEUE_NAME) or "",
-        role=role_of(annotations, labels),
-        priority=_written_priority(annotations),
-        preemptable=preemptable_of(annotations, labels),
-        bound_queue=annotations.get(keys.BOUND_QUEUE, ""),
-        assigned_card=annotations.get(keys.CARD_ASSIGNED, ""),
-        device_notes=_device_notes(annotations),
-        has_cooldown=keys.COOLDOWN_TIME in labels or keys.COOLDOWN_TIME in annotations,
-        owner_kind=owners[0].kind if owners else "",
-        controller_uid=next((owner.uid for owner in owners if owner.controller), ""),
-        class_annotations=_class_annotations(annotations, labels),
-    )
-
-
 class FactsReader:
     """Reads the facts of pods one after another: those of a workload have equal annotations, labels and owners."""
 
     def __init__(self) -> None:
-        self._meta = ObjectMeta()
-        self._last = _meta_facts(self._meta)
+        self._read_meta(ObjectMeta())
 
     def read(self, pod: PodObject) -> PodFacts:
         """The facts of a pod. Never raises: an invalid field counts as unset. Equal pods share the mappings in them."""
@@ -176,31 +140,39 @@ class FactsReader:
             or meta.labels != last.labels
             or meta.owner_references != last.owner_references
         ):
-            self._meta, self._last = meta, _meta_facts(meta)
-        return _facts_of(pod, self._last)
+            self._read_meta(meta)
+        known, spec, status = self._known, pod.spec, pod.status
+        priority = self._priority if self._priority is not None else spec.priority
+        return msgspec.structs.replace(
+            known,
+            status=task_status(pod),
+            priority=1 if priority is None else priority,
+            gated=bool(spec.scheduling_gates),
+            deleting=bool(meta.deletion_timestamp),
+            index=name_index(meta.name),
+            nominated_node=status.nominated_node_name or "",
+            grace=_grace_of(spec),
+            created=parse_time(meta.creation_timestamp),
+            cooldown=known.cooldown and cooldown_of(meta.labels, meta.annotations, status.conditions),
+        )
 
-
-def _facts_of(pod: PodObject, known: _MetaFacts) -> PodFacts:
-    meta, spec, status = pod.metadata, pod.spec, pod.status
-    priority = known.priority if known.priority is not None else spec.priority
-    return PodFacts(
-        status=task_status(pod),
-        group_name=known.group_name,
-        queue_name=known.queue_name,
-        role=known.role,
-        priority=1 if priority is None else priority,
-        preemptable=known.preemptable,
-        gated=bool(spec.scheduling_gates),
-        deleting=bool(meta.deletion_timestamp),
-        index=name_index(meta.name),
-        nominated_node=status.nominated_node_name or "",
-        bound_queue=known.bound_queue,
-        assigned_card=known.assigned_card,
-        device_notes=known.device_notes,
-        grace=_grace_of(spec),
-        created=parse_time(meta.creation_timestamp),
-        cooldown=cooldown_of(meta.labels, meta.annotations, status.conditions) if known.has_cooldown else None,
-        owner_kind=known.owner_kind,
-        controller_uid=known.controller_uid,
-        class_annotations=known.class_annotations,
-    )
+    def _read_meta(self, meta: ObjectMeta) -> None:
+        """Keep the facts that follow from annotations, labels and owners."""
+        annotations, labels = meta.annotations or {}, meta.labels or {}
+        owners = meta.owner_references or ()
+        self._meta = meta
+        #: None where `spec.priority` applies.
+        self._priority = _written_priority(annotations)
+        self._known = PodFacts(
+            group_name=group_of(annotations),
+            queue_name=annotations.get(keys.POD_QUEUE_NAME) or annotations.get(keys.QUEUE_NAME) or "",
+            role=role_of(annotations, labels),
+            preemptable=preemptable_of(annotations, labels),
+            bound_queue=annotations.get(keys.BOUND_QUEUE, ""),
+            assigned_card=annotations.get(keys.CARD_ASSIGNED, ""),
+            device_notes=_device_notes(annotations),
+            cooldown=cooldown_of(labels, annotations, ()),
+            owner_kind=owners[0].kind if owners else "",
+            controller_uid=next((owner.uid for owner in owners if owner.controller), ""),
+            class_annotations=_class_annotations(annotations, labels),
+        )

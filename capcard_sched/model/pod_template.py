@@ -10,6 +10,7 @@ CPUs.
 
 from __future__ import annotations
 
+from operator import add
 from typing import TYPE_CHECKING, NamedTuple
 
 from capcard_sched.model.objects import HostPort
@@ -18,7 +19,7 @@ from capcard_sched.model.resources import CPU, MEMORY, PODS
 from capcard_sched.model.task_class import ContainerAmounts, PodTemplate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from capcard_sched.model.in_tree_volumes import AttachmentKey
     from capcard_sched.model.objects import Container, PodObject, PodSpec, RawAmounts, ResourceRequirements, Volume
@@ -110,7 +111,7 @@ def _container(
     if sources is not None:
         requests: dict[str, int] = {}
         for raw in sources:
-            requests = _maximum(requests, _amounts(raw, f"status of {path}[{index}].resources.requests"))
+            requests = _merged(requests, _amounts(raw, f"status of {path}[{index}].resources.requests"), max)
         requests = dict(requests)
     else:
         requests = _amounts(resources.requests, f"{path}[{index}].resources.requests") if resources.requests else {}
@@ -122,40 +123,22 @@ def _container(
     return _Part(requests, limits, requests.get(CPU, DEFAULT_CPU_MILLI), requests.get(MEMORY, DEFAULT_MEMORY_BYTES))
 
 
-def _sum(left: dict[str, int], right: dict[str, int]) -> dict[str, int]:
+def _merged(left: dict[str, int], right: dict[str, int], of_both: Callable[[int, int], int]) -> dict[str, int]:
     if not left or not right:
         return left or right
-    total = dict(left)
+    merged = dict(left)
     for resource, amount in right.items():
-        total[resource] = total.get(resource, 0) + amount
-    return total
+        merged[resource] = of_both(merged.get(resource, 0), amount)
+    return merged
 
 
-def _maximum(left: dict[str, int], right: dict[str, int]) -> dict[str, int]:
-    if not left or not right:
-        return left or right
-    peak = dict(left)
-    for resource, amount in right.items():
-        if amount > peak.get(resource, -1):
-            peak[resource] = amount
-    return peak
-
-
-def _together(left: _Part, right: _Part) -> _Part:
+def _joined(left: _Part, right: _Part, of_both: Callable[[int, int], int]) -> _Part:
+    """The sums, or the maximums, of two parts."""
     return _Part(
-        _sum(left.requests, right.requests),
-        _sum(left.limits, right.limits),
-        left.cpu_milli + right.cpu_milli,
-        left.memory_bytes + right.memory_bytes,
-    )
-
-
-def _larger(left: _Part, right: _Part) -> _Part:
-    return _Part(
-        _maximum(left.requests, right.requests),
-        _maximum(left.limits, right.limits),
-        max(left.cpu_milli, right.cpu_milli),
-        max(left.memory_bytes, right.memory_bytes),
+        _merged(left.requests, right.requests, of_both),
+        _merged(left.limits, right.limits, of_both),
+        of_both(left.cpu_milli, right.cpu_milli),
+        of_both(left.memory_bytes, right.memory_bytes),
     )
 
 
@@ -168,16 +151,16 @@ def _containers(spec: PodSpec, resized: Mapping[str, tuple[RawAmounts, ...]]) ->
     ordinary = spec.containers
     total = _container(ordinary[0], "spec.containers", 0, resized) if ordinary else _NOTHING
     for index in range(1, len(ordinary)):
-        total = _together(total, _container(ordinary[index], "spec.containers", index, resized))
+        total = _joined(total, _container(ordinary[index], "spec.containers", index, resized), add)
     if not spec.init_containers:
         return total
     sidecars, peak = _NOTHING, _NOTHING
     for index, container in enumerate(spec.init_containers):
-        step = _together(sidecars, _container(container, "spec.initContainers", index, resized))
+        step = _joined(sidecars, _container(container, "spec.initContainers", index, resized), add)
         if _is_sidecar(container):
             sidecars = step
-        peak = _larger(peak, step)
-    return _larger(_together(total, sidecars), peak)
+        peak = _joined(peak, step, max)
+    return _joined(_joined(total, sidecars, add), peak, max)
 
 
 def _pod_level(resource: str) -> bool:
@@ -209,8 +192,8 @@ def _with_overhead(part: _Part, spec: PodSpec) -> _Part:
     """Add overhead to requests, and to limits of limited resources."""
     overhead = _amounts(spec.overhead or {}, "spec.overhead")
     return _Part(
-        _sum(part.requests, overhead),
-        _sum(part.limits, {name: amount for name, amount in overhead.items() if part.limits.get(name)}),
+        _merged(part.requests, overhead, add),
+        _merged(part.limits, {name: amount for name, amount in overhead.items() if part.limits.get(name)}, add),
         part.cpu_milli + overhead.get(CPU, 0),
         part.memory_bytes + overhead.get(MEMORY, 0),
     )

@@ -266,3 +266,12 @@ def format_amount(resource: str, amount: int) -> str:
     if resource == PODS:
         return format_units(amount)
     return format_milli(amount)
+
+
+def shown_amount(resource: str, amount: float) -> str:
+    """An amount of `in_units` as reports show it: bytes in Gi or Mi, at most three decimals, never an exponent."""
+    unit = ""
+    if is_in_bytes(resource):
+        size, unit = (2**30, "Gi") if not amount % 2**30 else (2**20, "Mi")
+        amount /= size
+    return f"{amount:.3f}".rstrip("0").rstrip(".") + unit

@@ -90,6 +90,15 @@ def ancestors(queue: Queue, queues: Mapping[str, Queue]) -> list[Queue]:
     return found
 
 
+def subtree(queue: Queue, queues: Mapping[str, Queue]) -> list[Queue]:
+    """The queue and all queues below it. By level, then by name."""
+    found, names = [queue], {queue.name}
+    while below := [one for name, one in sorted(queues.items()) if one.parent in names and name not in names]:
+        found += below
+        names.update(one.name for one in below)
+    return found
+
+
 #: Characters.
 MAX_TEXT: Final = 4096
 ACCEPTED: Final = "names and globs (team-a, team-b-*) or a label selector (team in (a, b), tier!=test)"

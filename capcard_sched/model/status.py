@@ -33,6 +33,8 @@ ALLOCATED_STATUSES = frozenset({TaskStatus.BOUND, TaskStatus.BINDING, TaskStatus
 PLACED_STATUSES = ALLOCATED_STATUSES | {TaskStatus.RELEASING, TaskStatus.UNKNOWN}
 #: Occupy a node until the pod object is finished or deleted: all placed statuses except uncommitted ones.
 BOUND_STATUSES = PLACED_STATUSES - {TaskStatus.ALLOCATED}
+#: Placed in this session: only there do tasks have these.
+SESSION_STATUSES = frozenset({TaskStatus.ALLOCATED, TaskStatus.PIPELINED})
 #: Of pods that can be evicted.
 EVICTABLE_STATUSES = (TaskStatus.RUNNING, TaskStatus.BOUND)
 #: Completed: occupy nothing.

@@ -74,7 +74,6 @@ def parse_time(text: str | None) -> float:
 
 
 @lru_cache(maxsize=64)  # a session formats its time repeatedly
-@lru_cache(maxsize=64)
 def format_timestamp(seconds: float) -> str:
     """Unix seconds in Kubernetes' format: UTC, fractions cut off. Raises TimestampError outside years 1 to 9999."""
     try:

@@ -152,12 +152,6 @@ class FixSearch(InsightPart, frozen=True, kw_only=True):
     reach: StartablePods | None = None
 
 
-def schema_of(document: type[InsightPart]) -> dict[str, object]:
-    """The JSON Schema of a document."""
-    found: dict[str, object] = msgspec.json.schema(document)
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": document.__name__, **found}
-
-
 class JobChange(InsightPart, frozen=True, kw_only=True):
     """A job that starts in one of the two simulations only, or at another time."""
 

@@ -9,6 +9,15 @@ from capcard_sched.model.annotations import JOB_NAME
 if TYPE_CHECKING:
     from capcard_sched.model.job import Job, Task
 
+#: Kind of a workload, as in `deployment/chat`, to the kind of its object.
+WORKLOAD_KINDS: Final = {
+    "job": "Job",
+    "deployment": "Deployment",
+    "statefulset": "StatefulSet",
+    "replicaset": "ReplicaSet",
+    "pod": "Pod",
+    "podgroup": "PodGroup",
+}
 #: Prefix of the PodGroups that controllers create for pods without one; the owner's uid follows.
 _MADE_GROUP: Final = "podgroup-"
 #: Label of a Deployment's pods; its value is part of their names.

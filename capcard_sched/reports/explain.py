@@ -13,9 +13,9 @@ from rich.text import Text
 
 from capcard_sched.model.annotations import RUNNING_ESTIMATE
 from capcard_sched.model.diagnosis import STAGES
-from capcard_sched.model.quoting import plural
+from capcard_sched.model.quantity import shown_amount
+from capcard_sched.model.quoting import brief, plural
 from capcard_sched.model.timestamps import format_timestamp, parse_timestamp, span
-from capcard_sched.reports.terminal import format_amount, listed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -100,7 +100,7 @@ def _head(found: JobDiagnosis) -> Table:
         table.add_row("Queue:", f"{found.queue.name} ({found.queue.state})")
         if found.queue.position:
             ahead = found.queue.ahead
-            after = f", behind {listed(ahead)}" if ahead else ""
+            after = f", behind {brief(ahead)}" if ahead else ""
             table.add_row("Position:", f"{found.queue.position} of the pending jobs of the queue{after}")
     waiting = "" if found.stage in _DONE else f", pending for {span(found.waiting_seconds)}"
     least = f", minAvailable {found.min_available}" if found.min_available else ""
@@ -172,14 +172,14 @@ def _limits(found: JobDiagnosis) -> list[RenderableType]:
 
 
 def _limit_cells(row: LimitUse) -> list[str]:
-    used, reserved = format_amount(row.resource, row.used), format_amount(row.resource, row.reserved)
+    used, reserved = shown_amount(row.resource, row.used), shown_amount(row.resource, row.reserved)
     if row.quota is None:  # reserved for pods that accept either card: quotas are per single card
         return ["-", used, reserved, "-", "-"]
-    free = format_amount(row.resource, row.free or 0.0)
+    free = shown_amount(row.resource, row.free or 0.0)
     total = ""
     if row.cluster_total is not None:
-        total = format_amount(row.resource, row.cluster_total) if row.cluster_total else "none"
-    return [format_amount(row.resource, row.quota), used, reserved, free, total]
+        total = shown_amount(row.resource, row.cluster_total) if row.cluster_total else "none"
+    return [shown_amount(row.resource, row.quota), used, reserved, free, total]
 
 
 # --- pods -----------------------------------------------------------------------------------------------------------
@@ -193,14 +193,14 @@ def _pods(found: JobDiagnosis) -> list[RenderableType]:
     if found.placed and found.stage not in _DONE:
         table = _grid("SCHEDULED PODS", "CARD", "NODE", "STATUS")
         for pods in found.placed:
-            table.add_row(listed(pods.names), pods.card or "-", pods.node, pods.status)
+            table.add_row(brief(pods.names), pods.card or "-", pods.node, pods.status)
         parts += [Text(""), table]
     return parts
 
 
 def _pending(item: PendingPods, of_job: Sequence[PodRefusal]) -> list[RenderableType]:
     """The reasons of pods with one template. `of_job`: refusals of the job, not repeated for its pods."""
-    head = (f"{listed(item.names)}: ", "bold")
+    head = (f"{brief(item.names)}: ", "bold")
     if item.refusal is not None and any(item.refusal.message == other.message for other in of_job):
         return [Text.assemble(head, "PodGroup not admitted")]
     on, to = (f" on {item.node}", f" to {item.node}") if item.node else ("", "")
@@ -295,11 +295,11 @@ def _costs(fix: SuggestedFix) -> list[str]:
         costs.append(f"{pods} pod{' ends' if pods == 1 else 's end'}")
     if fix.evicted:
         workloads = list(dict.fromkeys(pod.workload for pod in fix.evicted))
-        costs.append(f"evicts {plural(len(fix.evicted), 'pod')} of {listed(workloads)}")
+        costs.append(f"evicts {plural(len(fix.evicted), 'pod')} of {brief(workloads)}")
     if fix.started:
-        costs.append(f"also starts {listed(fix.started)}")
+        costs.append(f"also starts {brief(fix.started)}")
     if fix.delayed:
-        costs.append(f"longer wait of {listed(fix.delayed)}")
+        costs.append(f"longer wait of {brief(fix.delayed)}")
     if not fix.minimal:
         costs.append("a smaller change may suffice")
     return costs or ["none"]

@@ -6,17 +6,26 @@ Reads Kubernetes JSON as listed by an API server, from the end of a simulation o
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
+from capcard_sched.controllers.objects import (
+    JsonObject,
+    annotations_of,
+    job_phase,
+    key_of,
+    labels_of,
+    meta,
+    spec,
+    status,
+)
 from capcard_sched.model.annotations import (
     CARD_ASSIGNED,
     CARD_NAME,
     CARD_NAME_ALIAS,
     CARD_QUOTA,
-    GROUP_NAME,
-    GROUP_NAME_ALIAS,
 )
 from capcard_sched.model.cards import CARD, CardSyntaxError, discover_cards, parse_card_name, parse_card_quota
+from capcard_sched.model.pod_facts import group_of
 from capcard_sched.model.quantity import format_amount
 from capcard_sched.model.queue import ROOT
 from capcard_sched.model.resources import VGPU_RESOURCES
@@ -38,7 +47,6 @@ if TYPE_CHECKING:
 
     from capcard_sched.reports.shared_cards import SharedCardRow
 
-JsonObject: TypeAlias = dict[str, Any]
 #: Event reasons whose text repeats a condition.
 _ECHOES = frozenset({"FailedScheduling", "Unschedulable", "Scheduled", "Evict"})
 
@@ -137,10 +145,9 @@ class _Cluster:
         self._kinds = by_kind
         self._members: dict[tuple[str, str], list[JsonObject]] = {}
         for pod in by_kind.get("Pod", ()):
-            notes = _annotations(pod)
-            group = notes.get(GROUP_NAME) or notes.get(GROUP_NAME_ALIAS)
+            group = group_of(annotations_of(pod))
             if group:
-                self._members.setdefault((_namespace(pod), group), []).append(pod)
+                self._members.setdefault((key_of(pod)[0], group), []).append(pod)
         self._events: dict[tuple[str, str, str], list[JsonObject]] = {}
         for event in by_kind.get("Event", ()):
             about = event.get("involvedObject") or {}
@@ -149,14 +156,14 @@ class _Cluster:
         self._owned: dict[str, list[JsonObject]] = {}
         for pod in by_kind.get("Pod", ()):
             self._owned.setdefault((_controller(pod) or {}).get("uid", ""), []).append(pod)
-        self._replica_sets = {one["metadata"].get("uid"): one for one in by_kind.get("ReplicaSet", ())}
+        self._replica_sets = {meta(one).get("uid"): one for one in by_kind.get("ReplicaSet", ())}
         #: Node to card to (milli-cards, resource).
         self._node_cards: dict[str, dict[str, tuple[int, str]]] = {}
         #: Card to (resource, milli-cards, nodes).
         self._cards: dict[str, tuple[str, int, int]] = {}
         for node in by_kind.get("Node", ()):
-            found = discover_cards(node["metadata"].get("labels") or {}, amounts_of(_status(node).get("allocatable")))
-            self._node_cards[_name(node)] = found.cards
+            found = discover_cards(labels_of(node), amounts_of(status(node).get("allocatable")))
+            self._node_cards[meta(node)["name"]] = found.cards
             for card, (amount, resource) in found.cards.items():
                 _, total, nodes = self._cards.get(card, (resource, 0, 0))
                 self._cards[card] = (resource, total + amount, nodes + 1)
@@ -171,44 +178,43 @@ class _Cluster:
         rows += [
             self._finished_row(job)
             for job in self._kinds.get("Job", ())
-            if "tasks" in (job.get("spec") or {}) and job["metadata"].get("uid") not in with_group
+            if "tasks" in spec(job) and meta(job).get("uid") not in with_group
         ]
         return tuple(sorted(rows, key=lambda row: (row.namespace, row.name, row.kind)))
 
     def _group_row(self, group: JsonObject, owner: JsonObject | None, now: float) -> JobRow:
-        namespace = _namespace(group)
+        namespace = key_of(group)[0]
         kind, name = self._workload(group, owner)
-        pods = self._members.get((namespace, group["metadata"]["name"]), [])
+        pods = self._members.get((namespace, meta(group)["name"]), [])
         scheduled = sorted(filter(None, map(scheduled_at, pods)))
-        minimum = int((group.get("spec") or {}).get("minMember") or 0)
-        created = moment_of(group["metadata"].get("creationTimestamp"))
+        minimum = int(spec(group).get("minMember") or 0)
+        created = moment_of(meta(group).get("creationTimestamp"))
         ready = len(scheduled) >= minimum
         until = scheduled[max(minimum, 1) - 1] if ready and scheduled else now
         waited = None if created is None else max(0.0, until - created)
-        phase = _status(group).get("phase") or "Pending"
+        phase = status(group).get("phase") or "Pending"
         pending = not ready or any(map(is_pending, pods))
         reason = self._reason(group, pods) if pending and phase != "Completed" else ""
-        queue = (group.get("spec") or {}).get("queue", "")
+        queue = spec(group).get("queue", "")
         return JobRow(namespace, name, kind, queue, phase, len(scheduled), len(pods), minimum, waited, reason)
 
     def _finished_row(self, job: JsonObject) -> JobRow:
         """A Job without a PodGroup: finished, or restarting."""
-        status, spec = _status(job), job["spec"]
-        pods = self._owned.get(job["metadata"].get("uid") or "-", ())
+        pods = self._owned.get(meta(job).get("uid") or "-", ())
         scheduled = sorted(filter(None, map(scheduled_at, pods)))
-        phase = (status.get("state") or {}).get("phase", "")
-        minimum = int(spec.get("minAvailable") or 0)
-        created = moment_of(job["metadata"].get("creationTimestamp"))
+        phase = job_phase(job)
+        minimum = int(spec(job).get("minAvailable") or 0)
+        created = moment_of(meta(job).get("creationTimestamp"))
         waited = None
         if created is not None and minimum and len(scheduled) >= minimum:
             waited = max(0.0, scheduled[minimum - 1] - created)
-        queue = spec.get("queue", "")
-        return JobRow(_namespace(job), _name(job), "Job", queue, phase, len(scheduled), len(pods), minimum, waited, "")
+        queue = spec(job).get("queue", "")
+        return JobRow(*key_of(job), "Job", queue, phase, len(scheduled), len(pods), minimum, waited, "")
 
     def _workload(self, group: JsonObject, owner: JsonObject | None) -> tuple[str, str]:
         """Kind and name of the workload: the owner of the group, or the owner of its ReplicaSet."""
         if owner is None:
-            return "PodGroup", _name(group)
+            return "PodGroup", meta(group)["name"]
         replica_set = self._replica_sets.get(owner.get("uid"))
         above = _controller(replica_set) if replica_set is not None else None
         if above is not None:
@@ -217,23 +223,20 @@ class _Cluster:
 
     def _reason(self, group: JsonObject, pods: Sequence[JsonObject]) -> str:
         """The most frequent condition message of pending pods, else that of the group, else its last warning event."""
-        reasons = Counter(filter(None, map(pod_reason, sorted(pods, key=_name))))
+        reasons = Counter(filter(None, map(pod_reason, sorted(pods, key=key_of))))
         if reasons:
             return reasons.most_common(1)[0][0]
-        for condition in _status(group).get("conditions") or ():
+        for condition in status(group).get("conditions") or ():
             if condition.get("type") == "Unschedulable" and condition.get("status") == "True":
                 return origin_of(condition.get("message") or condition.get("reason") or "")
-        events = self._events.get(("PodGroup", _namespace(group), _name(group)), [])
+        events = self._events.get(("PodGroup", *key_of(group)), [])
         events = [event for event in events if event.get("reason") not in _ECHOES and event.get("type") == "Warning"]
         last = max(events, key=lambda event: str(event.get("lastTimestamp", "")), default=None)
         return str(last.get("message", "")) if last is not None else ""
 
     def _charges(self) -> dict[str, Counter[str]]:
         """Queue to card or resource to the usage of its scheduled pods: milli-cards, base units of cpu and memory."""
-        queue_of = {
-            (_namespace(group), _name(group)): (group.get("spec") or {}).get("queue", "")
-            for group in self._kinds.get("PodGroup", ())
-        }
+        queue_of = {key_of(group): spec(group).get("queue", "") for group in self._kinds.get("PodGroup", ())}
         usage: dict[str, Counter[str]] = {}
         for (namespace, group), pods in self._members.items():
             queue = queue_of.get((namespace, group), "")
@@ -244,9 +247,7 @@ class _Cluster:
 
     def _subtree_charges(self) -> dict[str, Counter[str]]:
         """`_charges`, those of parents with the queues below them."""
-        parents = {
-            _name(queue): (queue.get("spec") or {}).get("parent") or ROOT for queue in self._kinds.get("Queue", ())
-        }
+        parents = {meta(queue)["name"]: spec(queue).get("parent") or ROOT for queue in self._kinds.get("Queue", ())}
         parents[ROOT] = ""
         sums: dict[str, Counter[str]] = {}
         for queue, charge in self._charges().items():
@@ -261,7 +262,7 @@ class _Cluster:
         """Cards by the pod's node and requests, which the owner of the pod cannot edit; else by its annotations."""
         requests = pod_requests(pod)
         charge = {name: amount for name, amount in requests.items() if name in ("cpu", "memory")}
-        provided = self._node_cards.get((pod.get("spec") or {}).get("nodeName") or "") or {}
+        provided = self._node_cards.get(spec(pod).get("nodeName") or "") or {}
         held = {card: requests[resource] for card, (_, resource) in provided.items() if requests.get(resource)}
         if not held:
             card = self._card_of(pod)
@@ -270,7 +271,7 @@ class _Cluster:
         return charge | {f"card {card}": amount for card, amount in held.items()}
 
     def _card_of(self, pod: JsonObject) -> str:
-        notes = _annotations(pod)
+        notes = annotations_of(pod)
         if notes.get(CARD_ASSIGNED):
             return str(notes[CARD_ASSIGNED])
         try:
@@ -281,18 +282,20 @@ class _Cluster:
 
     def queues(self, shares: Collection[str]) -> tuple[QueueRow, ...]:
         charges = self._subtree_charges()
-        jobs = Counter((group.get("spec") or {}).get("queue", "") for group in self._kinds.get("PodGroup", ()))
+        jobs = Counter(spec(group).get("queue", "") for group in self._kinds.get("PodGroup", ()))
         rows = []
-        for queue in sorted(self._kinds.get("Queue", ()), key=_name):
-            charge = charges.get(_name(queue), Counter())
+        for queue in sorted(self._kinds.get("Queue", ()), key=key_of):
+            charge = charges.get(meta(queue)["name"], Counter())
             uses = (*_uses(queue, charge), *_share_uses(queue, shares))
-            rows.append(QueueRow(_name(queue), _status(queue).get("state") or "Open", jobs[_name(queue)], uses))
+            rows.append(
+                QueueRow(meta(queue)["name"], status(queue).get("state") or "Open", jobs[meta(queue)["name"]], uses)
+            )
         return tuple(rows)
 
     def cards(self) -> tuple[CardRow, ...]:
         used: Counter[str] = Counter()
         for pod in self._kinds.get("Pod", ()):
-            provided = self._node_cards.get((pod.get("spec") or {}).get("nodeName") or "")
+            provided = self._node_cards.get(spec(pod).get("nodeName") or "")
             if not provided or not is_charged(pod):
                 continue
             requests = pod_requests(pod)
@@ -306,10 +309,10 @@ class _Cluster:
 
 def _uses(queue: JsonObject, charge: Counter[str]) -> tuple[Use, ...]:
     try:
-        quota = parse_card_quota(_annotations(queue).get(CARD_QUOTA))
+        quota = parse_card_quota(annotations_of(queue).get(CARD_QUOTA))
     except CardSyntaxError:
         quota = {}
-    capability = amounts_of((queue.get("spec") or {}).get("capability"))
+    capability = amounts_of(spec(queue).get("capability"))
     cards = {key.removeprefix("card "): amount for key, amount in charge.items() if key.startswith("card ")}
     uses = []
     for card in sorted({*quota, *cards}):
@@ -326,8 +329,8 @@ def _uses(queue: JsonObject, charge: Counter[str]) -> tuple[Use, ...]:
 
 def _share_uses(queue: JsonObject, shares: Collection[str]) -> Iterator[Use]:
     """Limits of shared devices, with the charges that the scheduler writes: they depend on the cards of the pods."""
-    charged = amounts_of(_status(queue).get("allocated"))
-    for name, limit in sorted(amounts_of((queue.get("spec") or {}).get("capability")).items()):
+    charged = amounts_of(status(queue).get("allocated"))
+    for name, limit in sorted(amounts_of(spec(queue).get("capability")).items()):
         if name in shares:
             used = charged.get(name, 0)
             yield Use(name, format_base_amount(name, used), format_base_amount(name, limit), _share(used, limit))
@@ -339,24 +342,5 @@ def _share(used: int, limit: int | None) -> float | None:
     return used / limit if limit else (1.0 if used else 0.0)
 
 
-# --- reading objects ------------------------------------------------------------------------------------------------
-
-
-def _name(obj: JsonObject) -> str:
-    return str(obj["metadata"]["name"])
-
-
-def _namespace(obj: JsonObject) -> str:
-    return str(obj["metadata"].get("namespace", ""))
-
-
-def _annotations(obj: JsonObject) -> dict[str, str]:
-    return obj["metadata"].get("annotations") or {}
-
-
-def _status(obj: JsonObject) -> JsonObject:
-    return obj.get("status") or {}
-
-
 def _controller(obj: JsonObject) -> JsonObject | None:
-    return next((owner for owner in obj["metadata"].get("ownerReferences") or () if owner.get("controller")), None)
+    return next((owner for owner in meta(obj).get("ownerReferences") or () if owner.get("controller")), None)

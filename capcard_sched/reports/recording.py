@@ -1,13 +1,13 @@
 """Records a simulated run: cards and shared cards in use per pod, waiting times, evictions, jobs blocked by quota.
 
-A `Recorder` wraps the core: it reads the deltas that go in and the intents that come out, and changes neither. It does
-not depend on the simulator.
+A `Recorder` reads the deltas that go into the core and the intents and refusals that come out. It depends neither on
+the core nor on the simulator.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -15,8 +15,6 @@ from capcard_sched.model.annotations import (
     CARD_ASSIGNED,
     CARD_NAME,
     CARD_NAME_ALIAS,
-    GROUP_NAME,
-    GROUP_NAME_ALIAS,
     NODE_VGPU_REGISTER,
     SERVICE_TYPE,
     VGPU_IDS,
@@ -27,10 +25,11 @@ from capcard_sched.model.deltas import BindFailed, Delta, EvictFailed, ObjectCha
 from capcard_sched.model.intents import Bind, Evict
 from capcard_sched.model.objects import NodeObject, PodGroupObject, PodObject
 from capcard_sched.model.pod_devices import decode_devices
+from capcard_sched.model.pod_facts import group_of
 from capcard_sched.model.quantity import QuantityError, amounts, units
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from capcard_sched.model.intents import Intent, ObjectRef
     from capcard_sched.model.refusal import Refusal
@@ -86,30 +85,6 @@ class SharedUse:
 _FINISHED = ("Succeeded", "Failed")
 
 
-class _Report(Protocol):
-    @property
-    def refusals(self) -> Sequence[tuple[ObjectRef, Refusal]]: ...
-
-
-class _Result(Protocol):
-    @property
-    def intents(self) -> Sequence[Intent]: ...
-    @property
-    def report(self) -> _Report: ...
-
-
-_R = TypeVar("_R", bound=_Result)
-_R_co = TypeVar("_R_co", bound=_Result, covariant=True)
-
-
-class Stepper(Protocol[_R_co]):
-    """The core, or a wrapper with the same `step`."""
-
-    def step(self, deltas: Sequence[Delta], now: float) -> _R_co:
-        """Deltas in, intents and report out; `now` in Unix seconds."""
-        ...
-
-
 class PodRecord(msgspec.Struct):
     """One pod over its life. Times are Unix seconds."""
 
@@ -138,14 +113,17 @@ class CardInterval(msgspec.Struct):
 class EvictionRecord(msgspec.Struct, frozen=True):
     """One pod that the scheduler evicted."""
 
-    #: Unix seconds.
+    #: Seconds since the start of the run.
     at: float
-    uid: str
     pod: str
-    job: str
+    queue: str
     node: str
+    #: Card model and count; "" and 0 without cards.
+    card: str
+    cards: int
     #: Action, preemptor and cause.
     message: str
+    uid: str
 
 
 class QuotaWait(msgspec.Struct):
@@ -163,11 +141,10 @@ class QuotaWait(msgspec.Struct):
     since: float | None = None
 
 
-class Recorder(Generic[_R]):
-    """Steps the core and records the run. Cost per step: O(deltas + intents + refusals)."""
+class Recorder:
+    """Records the steps of a run. Cost per step: O(deltas + intents + refusals)."""
 
-    def __init__(self, core: Stepper[_R]) -> None:
-        self._core = core
+    def __init__(self) -> None:
         self.pods: dict[str, PodRecord] = {}
         self.quota_waits: dict[tuple[str, str, str], QuotaWait] = {}
         self.queues: dict[str, str] = {}
@@ -188,20 +165,24 @@ class Recorder(Generic[_R]):
         self._objects: dict[str, PodObject] = {}
         self._open_intervals: dict[str, CardInterval] = {}
 
-    def step(self, deltas: Sequence[Delta], now: float) -> _R:
-        """Step the core; exceptions pass through."""
+    def record(
+        self,
+        deltas: Iterable[Delta],
+        now: float,
+        intents: Iterable[Intent],
+        refusals: Iterable[tuple[ObjectRef, Refusal]],
+    ) -> None:
+        """Record one step of the core: what went in at `now` (Unix seconds), and what came out."""
         if self.begin is None:
             self.begin = now
         self.end = now
         self._facts(deltas, now)
-        result = self._core.step(deltas, now)
-        for intent in result.intents:
+        for intent in intents:
             if isinstance(intent, Bind):
                 self._bound(intent.uid, intent.node, now, intent.annotations)
             elif isinstance(intent, Evict):
                 self._evicted(intent, now)
-        self._refused(result.report.refusals, now)
-        return result
+        self._refused(refusals, now)
 
     def finish(self, end: float) -> None:
         """End the recording at `end` (Unix seconds): cards in use and pending pods last until then."""
@@ -252,7 +233,7 @@ class Recorder(Generic[_R]):
     def _see_pod(self, pod: PodObject, now: float) -> None:
         meta, notes = pod.metadata, pod.metadata.annotations or {}
         key = f"{meta.namespace or 'default'}/{meta.name}"
-        group = notes.get(GROUP_NAME) or notes.get(GROUP_NAME_ALIAS)
+        group = group_of(notes)
         record = self.pods.get(meta.uid)
         if record is None:
             record = self.pods[meta.uid] = PodRecord(key, key, now)
@@ -320,10 +301,12 @@ class Recorder(Generic[_R]):
             self._change(record.card, -record.cards, now)
 
     def _evicted(self, intent: Evict, now: float) -> None:
-        record = self.pods.get(intent.uid)
-        key = f"{intent.namespace}/{intent.name}"
-        job = key if record is None else record.job
-        self.evictions.append(EvictionRecord(now, intent.uid, key, job, intent.node, intent.message))
+        pod = f"{intent.namespace}/{intent.name}"
+        record = self.pods.get(intent.uid) or PodRecord(pod, pod, now)
+        at, queue = now - (self.begin or 0.0), self.queues.get(record.job, "")
+        self.evictions.append(
+            EvictionRecord(at, pod, queue, intent.node, record.card, record.cards, intent.message, intent.uid)
+        )
 
     def _drop_eviction(self, uid: str) -> None:
         """Remove the last eviction of a pod: it failed."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from capcard_sched.controllers.objects import JsonObject, annotations_of, has_ended, key_of, meta, spec, status
 from capcard_sched.model.annotations import NODE_VGPU_HANDSHAKE, NODE_VGPU_REGISTER, VGPU_IDS
 from capcard_sched.model.card_registration import decode_registration, handshake_state, ignores_health
 from capcard_sched.model.pod_devices import decode_devices
@@ -17,12 +18,7 @@ if TYPE_CHECKING:
     from capcard_sched.model.card_registration import RegisteredCard
     from capcard_sched.model.pod_devices import Device
 
-_FINISHED: Final = ("Succeeded", "Failed")
 _ORIGIN: Final = "Origin reason is "
-
-
-def _status(obj: JsonObject) -> JsonObject:
-    return obj.get("status") or {}
 
 
 def moment_of(stamp: str | None) -> float | None:
@@ -40,11 +36,10 @@ def amounts_of(raw: Any) -> dict[str, int]:
 
 def pod_requests(pod: JsonObject) -> dict[str, int]:
     """Sum over containers, or the largest init container where that is more."""
-    spec = pod.get("spec") or {}
     total: Counter[str] = Counter()
-    for container in spec.get("containers") or ():
+    for container in spec(pod).get("containers") or ():
         total.update(amounts_of((container.get("resources") or {}).get("requests")))
-    for container in spec.get("initContainers") or ():
+    for container in spec(pod).get("initContainers") or ():
         for name, amount in amounts_of((container.get("resources") or {}).get("requests")).items():
             total[name] = max(total[name], amount)
     return total
@@ -52,29 +47,29 @@ def pod_requests(pod: JsonObject) -> dict[str, int]:
 
 def is_charged(pod: JsonObject) -> bool:
     """Charged to its queue: bound and not finished, whatever its grace period."""
-    return bool((pod.get("spec") or {}).get("nodeName")) and _status(pod).get("phase") not in _FINISHED
+    return bool(spec(pod).get("nodeName")) and not has_ended(pod)
 
 
 def scheduled_at(pod: JsonObject) -> float | None:
     """When the pod was bound; None for an unbound or terminating pod."""
-    if not (pod.get("spec") or {}).get("nodeName") or pod["metadata"].get("deletionTimestamp"):
+    if not spec(pod).get("nodeName") or meta(pod).get("deletionTimestamp"):
         return None
-    for condition in _status(pod).get("conditions") or ():
+    for condition in status(pod).get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "True":
             return moment_of(condition.get("lastTransitionTime"))
-    return moment_of(pod["metadata"].get("creationTimestamp"))
+    return moment_of(meta(pod).get("creationTimestamp"))
 
 
 def is_pending(pod: JsonObject) -> bool:
     """Not bound and not finished."""
-    return not (pod.get("spec") or {}).get("nodeName") and _status(pod).get("phase") in (None, "Pending")
+    return not spec(pod).get("nodeName") and status(pod).get("phase") in (None, "Pending")
 
 
 def pod_reason(pod: JsonObject) -> str:
     """Why a pending pod is not scheduled; "" for other pods."""
     if not is_pending(pod):
         return ""
-    for condition in _status(pod).get("conditions") or ():
+    for condition in status(pod).get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             if condition.get("reason") == "Schedulable":
                 return ""
@@ -90,8 +85,6 @@ def origin_of(message: str) -> str:
 
 #: The number of vGPUs that a kubelet offers.
 _NUMBER: Final = "volcano.sh/vgpu-number"
-
-JsonObject: TypeAlias = dict[str, Any]
 
 
 class CardTenant(NamedTuple):
@@ -146,21 +139,21 @@ def shared_cards(
     offering = shares if shares and _NUMBER not in shares else (_NUMBER,)
     held: dict[tuple[str, str], dict[str, list[Device]]] = {}
     for pod in pods:
-        node = (pod.get("spec") or {}).get("nodeName")
-        text = (pod["metadata"].get("annotations") or {}).get(VGPU_IDS)
+        node = spec(pod).get("nodeName")
+        text = annotations_of(pod).get(VGPU_IDS)
         if not node or not text or not is_charged(pod):
             continue
-        name = f"{pod['metadata'].get('namespace', '')}/{pod['metadata']['name']}"
+        name = "/".join(key_of(pod))
         for devices in decode_devices(text).containers:
             for device in devices:
                 held.setdefault((node, device.uuid), {}).setdefault(name, []).append(device)
     rows = []
-    for node in sorted(nodes, key=lambda node: str(node["metadata"]["name"])):
-        name = str(node["metadata"]["name"])
-        annotations = node["metadata"].get("annotations") or {}
+    for node in sorted(nodes, key=key_of):
+        name = meta(node)["name"]
+        annotations = annotations_of(node)
         text = annotations.get(NODE_VGPU_REGISTER)
         cards = decode_registration(text).cards if text else ()
-        allocatable = (node.get("status") or {}).get("allocatable") or {}
+        allocatable = status(node).get("allocatable") or {}
         offered = sum(str(allocatable.get(resource, "0")) != "0" for resource in offering)
         any_health = ignores_health(cards, offered)
         is_gone = not offered or handshake_state(annotations.get(NODE_VGPU_HANDSHAKE, ""), 0.0) == "deleted"

@@ -5,13 +5,14 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 from rich.console import Group
 from rich.text import Text
 
 from capcard_sched.model.timestamps import span
+from capcard_sched.reports.recording import EvictionRecord
 from capcard_sched.reports.terminal import console_for, format_base_amount, titled_table
 
 if TYPE_CHECKING:
@@ -87,20 +88,6 @@ class ServiceUse(msgspec.Struct, frozen=True):
     means: list[float]
 
 
-class EvictionEntry(msgspec.Struct, frozen=True):
-    """One evicted pod."""
-
-    #: Seconds since the start of the run.
-    at: float
-    pod: str
-    queue: str
-    node: str
-    #: Card model and count; "" and 0 without cards.
-    card: str
-    cards: int
-    message: str
-
-
 class Timeline(msgspec.Struct, frozen=True):
     """The whole run. Queues are sorted by name, quotas by blocked time (longest first), evictions by time."""
 
@@ -112,32 +99,29 @@ class Timeline(msgspec.Struct, frozen=True):
     quota_waits: list[QuotaWaits]
     #: By service type (inference, training, neither), then card; empty if no PodGroup has a service type.
     services: list[ServiceUse] = []
-    evictions: list[EvictionEntry] = []
+    evictions: list[EvictionRecord] = []
     #: Cards of every type together per interval: mean and peak; empty with one type or none.
     total: list[tuple[float, int]] = []
 
 
-def timeline_of(recorder: Recorder[Any], buckets: int = _BUCKETS) -> Timeline:
+def timeline_of(recorder: Recorder, buckets: int = _BUCKETS) -> Timeline:
     """Summarize a recorded run in `buckets` intervals of equal length; an empty run has none."""
     begin = recorder.begin if recorder.begin is not None else recorder.end
     seconds = recorder.end - begin
+    edges = [begin + seconds * i / buckets for i in range(buckets + 1)] if seconds > 0 else []
     return Timeline(
         seconds=seconds,
         cards={card: count for card, count in sorted(recorder.totals.items()) if count},
-        buckets=_buckets(recorder, begin, seconds, buckets) if seconds > 0 else [],
+        buckets=_buckets(recorder, edges),
         waits=_waits(recorder),
         quota_waits=_quota_waits(recorder),
-        services=_services(recorder, begin, seconds, buckets) if seconds > 0 else [],
-        evictions=_evictions(recorder, begin),
-        total=_total(recorder, _edges(begin, seconds, buckets)) if seconds > 0 else [],
+        services=_services(recorder, edges) if edges else [],
+        evictions=recorder.evictions,
+        total=_total(recorder, edges),
     )
 
 
-def _edges(begin: float, seconds: float, count: int) -> list[float]:
-    return [begin + seconds * i / count for i in range(count + 1)]
-
-
-def _total(recorder: Recorder[Any], edges: Sequence[float]) -> list[tuple[float, int]]:
+def _total(recorder: Recorder, edges: Sequence[float]) -> list[tuple[float, int]]:
     """Mean and peak per interval over all types of cards."""
     if len(recorder.use) < 2:
         return []
@@ -148,25 +132,23 @@ def _total(recorder: Recorder[Any], edges: Sequence[float]) -> list[tuple[float,
     return _use_between(_running_sums(changes), edges)
 
 
-def _buckets(recorder: Recorder[Any], begin: float, seconds: float, count: int) -> list[TimeBucket]:
-    edges = _edges(begin, seconds, count)
+def _buckets(recorder: Recorder, edges: Sequence[float]) -> list[TimeBucket]:
     per_card = {card: _use_between(changes, edges) for card, changes in sorted(recorder.use.items())}
     return [
         TimeBucket(
-            edges[i] - begin,
-            edges[i + 1] - begin,
+            left - edges[0],
+            right - edges[0],
             {card: use[i][0] for card, use in per_card.items()},
             {card: use[i][1] for card, use in per_card.items()},
         )
-        for i in range(count)
+        for i, (left, right) in enumerate(pairwise(edges))
     ]
 
 
-def _services(recorder: Recorder[Any], begin: float, seconds: float, count: int) -> list[ServiceUse]:
+def _services(recorder: Recorder, edges: Sequence[float]) -> list[ServiceUse]:
     """Cards by service type; a pod has the type of its PodGroup at the end of the run. O(pods with cards)."""
     if not any(recorder.services.values()):
         return []
-    edges = _edges(begin, seconds, count)
     changes: dict[tuple[str, str], dict[float, int]] = defaultdict(lambda: defaultdict(int))
     hours: dict[tuple[str, str], float] = defaultdict(float)
     for interval in recorder.card_intervals:
@@ -185,17 +167,6 @@ def _services(recorder: Recorder[Any], begin: float, seconds: float, count: int)
 def _running_sums(changes: Mapping[float, int]) -> list[tuple[float, int]]:
     """Cards in use from each change on."""
     return list(zip(sorted(changes), accumulate(changes[at] for at in sorted(changes)), strict=True))
-
-
-def _evictions(recorder: Recorder[Any], begin: float) -> list[EvictionEntry]:
-    found = []
-    for eviction in recorder.evictions:
-        record = recorder.pods.get(eviction.uid)
-        card, cards = ("", 0) if record is None else (record.card, record.cards)
-        queue = recorder.queues.get(eviction.job, "")
-        at = eviction.at - begin
-        found.append(EvictionEntry(at, eviction.pod, queue, eviction.node, card, cards, eviction.message))
-    return found
 
 
 def _use_between(changes: Sequence[tuple[float, int]], edges: Sequence[float]) -> list[tuple[float, int]]:
@@ -217,7 +188,7 @@ def _use_between(changes: Sequence[tuple[float, int]], edges: Sequence[float]) -
     return found
 
 
-def _waits(recorder: Recorder[Any]) -> list[QueueWaits]:
+def _waits(recorder: Recorder) -> list[QueueWaits]:
     per_queue: dict[str, list[tuple[float, str]]] = defaultdict(list)
     pending: dict[str, int] = defaultdict(int)
     for record in recorder.pods.values():
@@ -250,7 +221,7 @@ def _waits(recorder: Recorder[Any]) -> list[QueueWaits]:
     return found
 
 
-def _quota_waits(recorder: Recorder[Any]) -> list[QuotaWaits]:
+def _quota_waits(recorder: Recorder) -> list[QuotaWaits]:
     members: dict[str, list[str]] = defaultdict(list)
     for record in recorder.pods.values():
         members[record.job].append(record.key)

@@ -8,9 +8,10 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from capcard_sched.model.quantity import shown_amount
 from capcard_sched.model.quoting import plural
 from capcard_sched.model.timestamps import span
-from capcard_sched.reports.terminal import console_for, format_amount
+from capcard_sched.reports.terminal import console_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,7 +32,7 @@ def print_what_if(report: WhatIfReport) -> None:
             console.print(_table((header, "PODS BEFORE", "PODS AFTER"), counts))
     if report.usage:
         usage = [
-            (row.queue, row.resource, format_amount(row.resource, row.before), format_amount(row.resource, row.after))
+            (row.queue, row.resource, shown_amount(row.resource, row.before), shown_amount(row.resource, row.after))
             for row in report.usage
         ]
         console.print(_table(("QUEUE", "CARD OR RESOURCE", "USED BEFORE", "USED AFTER"), usage))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Protocol
 
 from capcard_sched.controllers.cronjobs import CronJobController
@@ -18,7 +19,7 @@ from capcard_sched.simulation.kinds import NAMESPACE, kind_of
 from capcard_sched.simulation.kubelet import Kubelet
 from capcard_sched.simulation.scenario import InputError
 from capcard_sched.simulation.store import AlreadyExistsError, Store, merged
-from capcard_sched.simulation.workloads.controller_runner import ControllerRunner, EventRecorder, JobAdoption, StoreView
+from capcard_sched.simulation.workloads.controller_runner import ControllerRunner, EventRecorder, JobAdoption
 from capcard_sched.simulation.workloads.deployments import DeploymentController
 from capcard_sched.simulation.workloads.limits import BudgetController, QuotaController
 from capcard_sched.simulation.workloads.replicas import ReplicaSetController, StatefulSetController
@@ -38,8 +39,8 @@ class GarbageCollector:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._gone: dict[str, None] = {}
-        self._namespaces: dict[str, None] = {}
+        self._gone: OrderedDict[str, None] = OrderedDict()
+        self._namespaces: OrderedDict[str, None] = OrderedDict()
         self._alive: set[str] = set()
 
     def observe(self, change: Change) -> None:
@@ -57,15 +58,13 @@ class GarbageCollector:
         """Delete the dependents of removed objects; whether there were any."""
         worked = bool(self._gone or self._namespaces)
         while self._gone:
-            uid = next(iter(self._gone))
-            del self._gone[uid]
+            uid, _ = self._gone.popitem(last=False)
             for obj in self._store.owned(uid):
                 owners = [owner.get("uid") for owner in meta(obj).get("ownerReferences") or ()]
                 if not any(owner in self._alive for owner in owners):
                     self._store.delete(kind_of(obj), *key_of(obj))
         while self._namespaces:
-            name = next(iter(self._namespaces))
-            del self._namespaces[name]
+            name, _ = self._namespaces.popitem(last=False)
             for kind in list(self._store.kinds()):
                 for obj in list(self._store.list(kind)):
                     if meta(obj).get("namespace") == name and self._store.get(kind, *key_of(obj)) is not None:
@@ -104,8 +103,6 @@ class SimulatedCluster:
         self.admission = Admission(self.store, scheduler_names[0], default_queue)
         self.store.admit = self.admission.admit
         self._default_queue = default_queue
-        view = StoreView(self.store)
-        self.store.observe(view.observe)
         self.kubelet = Kubelet(self.store)
         self._controllers: tuple[ClusterComponent, ...] = (
             self.kubelet,
@@ -114,7 +111,7 @@ class SimulatedCluster:
             ReplicaSetController(self.store),
             JobAdoption(self.store),
             *(
-                ControllerRunner(self.store, view, self.recorder, controller)
+                ControllerRunner(self.store, self.recorder, controller)
                 for controller in (
                     JobController(scheduler_names[0], lambda: _KEYS),
                     TtlController(),
@@ -126,7 +123,7 @@ class SimulatedCluster:
             QuotaController(self.store),
             BudgetController(self.store),
             GarbageCollector(self.store),
-            ControllerRunner(self.store, view, self.recorder, QueueController(write_counts=True)),
+            ControllerRunner(self.store, self.recorder, QueueController(write_counts=True)),
         )
         for controller in self._controllers:
             self.store.observe(controller.observe)

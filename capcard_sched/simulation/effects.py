@@ -6,7 +6,17 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import msgspec
 
-from capcard_sched.controllers.objects import POD, POD_GROUP, QUEUE, JsonObject, annotations_of, meta, spec, status
+from capcard_sched.controllers.objects import (
+    POD,
+    POD_GROUP,
+    QUEUE,
+    JsonObject,
+    annotations_of,
+    key_of,
+    meta,
+    spec,
+    status,
+)
 from capcard_sched.model.deltas import BindFailed, EvictFailed
 from capcard_sched.model.intents import (
     AnnotatePodGroup,
@@ -27,12 +37,12 @@ from capcard_sched.simulation.kubelet import with_condition
 from capcard_sched.simulation.workloads.volumes import give_volume, volume_refusal
 
 if TYPE_CHECKING:
-    from capcard_sched.simulation.store import Store
-    from capcard_sched.simulation.watch import StoreWatch
+    from capcard_sched.simulation.store import Store, StoreWatch
     from capcard_sched.simulation.workloads.controller_runner import EventRecorder
 
 
-_OfNamespace: TypeAlias = Bind | Evict | UpdatePodCondition | UpdatePodGroup | AnnotatePodGroup
+_OfQueue: TypeAlias = UpdateQueueStatus | AnnotateQueue
+_AboutObject: TypeAlias = Bind | Evict | UpdatePodCondition | UpdatePodGroup | AnnotatePodGroup | _OfQueue
 
 
 class PendingEviction(NamedTuple):
@@ -60,30 +70,43 @@ class IntentExecutor:
 
     def apply(self, intent: Intent) -> None:
         """Apply one intent; an intent about a deleted object is dropped, as the API server would reject it."""
-        if isinstance(intent, Bind):
-            self._bind(intent)
-        elif isinstance(intent, EmitEvent):
-            # The event is recorded at the time of the binding; the scheduler learns of it a schedule period later.
-            if intent.object.kind != "Pod" or intent.reason != POD_SCHEDULED.code:
-                self._recorder.record(intent)
-        elif isinstance(intent, UpdatePodCondition):
-            self._set_condition(intent)
-        elif isinstance(intent, UpdatePodGroup):
-            self._update_group(intent)
-        elif isinstance(intent, Evict):
-            self._evict(intent)
-        elif isinstance(intent, UpdateQueueStatus):
-            self._update_queue(intent)
-        elif isinstance(intent, AnnotatePodGroup):
-            self._annotate_group(intent)
-        elif isinstance(intent, AnnotateQueue):
-            self._annotate_queue(intent)
-        # AnnotateNode: no device plugin takes part in a handshake here.
+        match intent:
+            case Bind():
+                self._bind(intent)
+            case Evict():
+                self._evict(intent)
+            case EmitEvent():
+                # The event is recorded at the time of the binding; the scheduler learns of it a schedule period later.
+                if intent.object.kind != "Pod" or intent.reason != POD_SCHEDULED.code:
+                    self._recorder.record(intent)
+            case UpdatePodCondition():
+                self._set_condition(intent)
+            case UpdatePodGroup():
+                counts = {name: getattr(intent, name) or None for name in ("running", "succeeded", "failed")}
+                conditions = [msgspec.to_builtins(condition) for condition in intent.conditions] or None
+                self._patch(POD_GROUP, intent, {"status": {"phase": intent.phase, **counts, "conditions": conditions}})
+            case UpdateQueueStatus():
+                stale = dict.fromkeys(status(self._meant(QUEUE, intent) or {}).get("allocated") or {})
+                self._patch(QUEUE, intent, {"status": {"allocated": {**stale, **intent.allocated}}})
+            case AnnotatePodGroup():
+                self._patch(POD_GROUP, intent, {"metadata": {"annotations": dict(intent.annotations)}})
+            case AnnotateQueue():
+                self._patch(QUEUE, intent, {"metadata": {"annotations": dict(intent.annotations)}})
+            case _:
+                pass  # AnnotateNode: no device plugin takes part in a handshake here.
 
-    def _meant(self, kind: str, intent: _OfNamespace) -> JsonObject | None:
+    def _meant(self, kind: str, intent: _AboutObject) -> JsonObject | None:
         """The object of an intent; None when it is gone, or another one has its name."""
+        if isinstance(intent, _OfQueue):
+            return self._store.get(kind, "", intent.name)
         found = self._store.get(kind, intent.namespace, intent.name)
         return found if found is not None and (not intent.uid or meta(found)["uid"] == intent.uid) else None
+
+    def _patch(self, kind: str, intent: _AboutObject, patch: JsonObject) -> None:
+        """Patch the object of an intent, if it exists."""
+        present = self._meant(kind, intent)
+        if present is not None:
+            self._store.patch(kind, *key_of(present), patch)
 
     def _bind(self, intent: Bind) -> None:
         pod = self._meant(POD, intent)
@@ -139,44 +162,12 @@ class IntentExecutor:
             self._recorder.record(EmitEvent(about, "Normal", "Evict", intent.reason))
 
     def _set_condition(self, intent: UpdatePodCondition) -> None:
-        pod = self._meant(POD, intent)
-        if pod is None:
-            return
         condition = {"type": "PodScheduled", "status": "False", "reason": intent.reason, "message": intent.message}
-        present = status(pod).get("conditions") or []
-        conditions = with_condition(present, condition, self._store.clock.timestamp())
-        patch: JsonObject = {"conditions": conditions}
+        present = status(self._meant(POD, intent) or {}).get("conditions") or []
+        patch: JsonObject = {"conditions": with_condition(present, condition, self._store.clock.timestamp())}
         if intent.nominated_node is not None:
             patch["nominatedNodeName"] = intent.nominated_node or None
-        self._store.patch(POD, intent.namespace, intent.name, {"status": patch})
-
-    def _update_group(self, intent: UpdatePodGroup) -> None:
-        if self._meant(POD_GROUP, intent) is None:
-            return
-        patch: JsonObject = {
-            "phase": intent.phase,
-            "running": intent.running or None,
-            "succeeded": intent.succeeded or None,
-            "failed": intent.failed or None,
-            "conditions": [msgspec.to_builtins(condition) for condition in intent.conditions] or None,
-        }
-        self._store.patch(POD_GROUP, intent.namespace, intent.name, {"status": patch})
-
-    def _annotate_group(self, intent: AnnotatePodGroup) -> None:
-        if self._meant(POD_GROUP, intent) is not None:
-            patch = {"metadata": {"annotations": dict(intent.annotations)}}
-            self._store.patch(POD_GROUP, intent.namespace, intent.name, patch)
-
-    def _update_queue(self, intent: UpdateQueueStatus) -> None:
-        queue = self._store.get(QUEUE, "", intent.name)
-        if queue is None:
-            return
-        stale = dict.fromkeys(status(queue).get("allocated") or {})
-        self._store.patch(QUEUE, "", intent.name, {"status": {"allocated": {**stale, **intent.allocated}}})
-
-    def _annotate_queue(self, intent: AnnotateQueue) -> None:
-        if self._store.get(QUEUE, "", intent.name) is not None:
-            self._store.patch(QUEUE, "", intent.name, {"metadata": {"annotations": dict(intent.annotations)}})
+        self._patch(POD, intent, {"status": patch})
 
 
 def _bind_refusal(pod: JsonObject | None, intent: Bind, store: Store) -> str:

@@ -11,7 +11,6 @@ RESOURCE_QUOTA: Final = "ResourceQuota"
 DISRUPTION_BUDGET: Final = "PodDisruptionBudget"
 STORAGE_CLASS: Final = "StorageClass"
 VOLUME: Final = "PersistentVolume"
-HYPER_NODE: Final = "HyperNode"
 
 SIMULATION_API: Final = "simulation.capcard-sched.io/v1alpha1"
 SCENARIO: Final = "Scenario"

@@ -7,6 +7,7 @@ of a node that is gone for `ORPHAN_DELAY` are deleted, as Kubernetes does.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from capcard_sched.controllers.objects import ENDED_PHASES, POD, JsonObject, annotations_of, key_of, meta, spec, status
@@ -55,8 +56,8 @@ class Kubelet:
         self._store = store
         self._end_of: Callable[[JsonObject, int], int | None] = annotated_end
         self._clock = store.clock
-        self._pods: dict[tuple[str, str], None] = {}
-        self._nodes: dict[str, None] = {}
+        self._pods: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._nodes: OrderedDict[str, None] = OrderedDict()
         #: Pod uid to the timer of its end, or of its removal while it terminates.
         self._timers: dict[str, Timer] = {}
         self._started: dict[str, int] = {}
@@ -104,12 +105,10 @@ class Kubelet:
         """Sync the queued pods and nodes; whether there were any."""
         worked = bool(self._pods or self._nodes)
         while self._nodes:
-            name = next(iter(self._nodes))
-            del self._nodes[name]
+            name, _ = self._nodes.popitem(last=False)
             self._keep_node(name)
         while self._pods:
-            key = next(iter(self._pods))
-            del self._pods[key]
+            key, _ = self._pods.popitem(last=False)
             pod = self._store.get(POD, *key)
             if pod is not None:
                 self._keep_pod(pod)

@@ -18,7 +18,7 @@ from capcard_sched.simulation.cluster import SimulatedCluster
 from capcard_sched.simulation.effects import IntentExecutor, PendingEviction
 from capcard_sched.simulation.scenario import DEFAULT_SCHEDULERS as DEFAULT_SCHEDULERS  # noqa: PLC0414 -- a re-export
 from capcard_sched.simulation.scenario import SimulationOptions as SimulationOptions  # noqa: PLC0414, TC001 -- a re-export
-from capcard_sched.simulation.watch import StoreWatch
+from capcard_sched.simulation.store import StoreWatch
 
 if TYPE_CHECKING:
     from capcard_sched.model.deltas import Delta

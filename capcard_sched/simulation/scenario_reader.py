@@ -129,11 +129,8 @@ class _ScenarioReader:
         found = []
         for field in ("apiVersion", "kind"):
             text = value.get(field)
-            if text is None or text == "":
-                self._reject(origin, "is required", field)
-                return None
-            if not isinstance(text, str):
-                self._reject(origin, f"expected a string, got {shown(text)}", field)
+            if not isinstance(text, str) or not text:
+                self._reject(origin, _absent(None if text == "" else text, "a string"), field)
                 return None
             found.append(text)
         return found[0], found[1]
@@ -204,16 +201,14 @@ class _ScenarioReader:
             return
         spec = value.get("spec")
         if not isinstance(spec, dict):
-            problem = "is required" if spec is None else f"expected a mapping, got {shown(spec)}"
-            self._reject(origin, problem, "spec", SCENARIO)
+            self._reject(origin, _absent(spec, "a mapping"), "spec", SCENARIO)
             return
         for field in spec:
             if field != "operations":
                 self._reject(origin, "unknown field, expected operations", f"spec.{field}", SCENARIO)
         operations = spec.get("operations")
         if not isinstance(operations, list):
-            problem = "is required" if operations is None else f"expected a list, got {shown(operations)}"
-            self._reject(origin, problem, "spec.operations", SCENARIO)
+            self._reject(origin, _absent(operations, "a list"), "spec.operations", SCENARIO)
             return
         metadata = value.get("metadata")
         name = metadata.get("name") if isinstance(metadata, dict) else None
@@ -329,6 +324,11 @@ class _ScenarioReader:
 
     def _reject_operation(self, operation: Operation, message: str) -> None:
         self._reject(operation.origin, message, "metadata.name", operation.title)
+
+
+def _absent(value: Any, expected: str) -> str:
+    """The problem of a field without a value of its type."""
+    return "is required" if value is None else f"expected {expected}, got {shown(value)}"
 
 
 def _title(obj: JsonObject) -> str:

@@ -1,4 +1,4 @@
-"""The objects of the simulated API server by kind, namespace and name.
+"""The objects of the simulated API server by kind, namespace and name, and their watch by the scheduler.
 
 Objects are values: a write creates a new mapping that shares the unchanged parts, so readers may keep a result, and
 observers receive the old and the new object. Reads by key and by owner are O(1).
@@ -6,16 +6,40 @@ observers receive the old and the new object. Reads by key and by owner are O(1)
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from capcard_sched.controllers.objects import ENDED_PHASES, POD, JsonObject, annotations_of, key_of, meta, spec, status
-from capcard_sched.model.annotations import SIMULATION_GRACE
+import msgspec
+
+from capcard_sched.controllers.objects import (
+    COMMAND,
+    CONFIG_MAP,
+    ENDED_PHASES,
+    POD,
+    POD_GROUP,
+    JsonObject,
+    annotations_of,
+    key_of,
+    meta,
+    spec,
+    status,
+)
+from capcard_sched.controllers.queues import queue_and_phase
+from capcard_sched.model import deltas
+from capcard_sched.model.annotations import DEVICE_CONFIG_KEY, NODE_VGPU_HANDSHAKE, SIMULATION_GRACE, SIMULATION_USAGE
+from capcard_sched.model.card_registration import handshake_state
+from capcard_sched.model.kinds import KINDS
+from capcard_sched.model.objects import NodeObject
 from capcard_sched.model.timestamps import DurationError, parse_span
-from capcard_sched.simulation.clock import SECOND, VirtualClock
-from capcard_sched.simulation.kinds import is_namespaced
+from capcard_sched.model.usage import parse_usage
+from capcard_sched.simulation.clock import EPOCH, SECOND, VirtualClock
+from capcard_sched.simulation.kinds import NODE, is_namespaced
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from capcard_sched.controllers.objects import Key
+    from capcard_sched.model.deltas import Delta
 
 DEFAULT_GRACE = 30 * SECOND
 
@@ -81,7 +105,7 @@ def merged(target: JsonObject, patch: JsonObject) -> JsonObject:
 
 
 class Store:
-    """All objects of the simulated cluster."""
+    """All objects of the simulated cluster; the `View` of its controllers."""
 
     def __init__(self, clock: VirtualClock) -> None:
         self.clock = clock
@@ -89,7 +113,9 @@ class Store:
         self.admit: Callable[[str, JsonObject], JsonObject] = lambda _, obj: obj
         self._objects: dict[str, dict[tuple[str, str], JsonObject]] = {}
         self._owned: dict[str, dict[Reference, None]] = {}
-        self._observers: list[Callable[[Change], None]] = []
+        #: Queue to the number of its PodGroups by phase.
+        self._phases: dict[str, Counter[str]] = {}
+        self._observers: list[Callable[[Change], None]] = [self._count_group]
         self._version = 0
         self._created = 0
         self._given_uids: frozenset[str] = frozenset()
@@ -100,6 +126,12 @@ class Store:
         """The object, or None."""
         objects = self._objects.get(kind)
         return None if objects is None else objects.get((namespace, name))
+
+    def _found(self, kind: str, namespace: str, name: str) -> JsonObject:
+        found = self.get(kind, namespace, name)
+        if found is None:
+            raise NotFoundError(f"{kind} {display_name(namespace, name)} does not exist")
+        return found
 
     def list(self, kind: str) -> Iterable[JsonObject]:
         """Objects of a kind, in order of creation. Do not write while iterating; copy first."""
@@ -113,6 +145,28 @@ class Store:
         """Objects whose owner references name `uid`, in order of creation."""
         found = (self.get(*reference) for reference in self._owned.get(uid, {}) if kind in (None, reference.kind))
         return tuple(obj for obj in found if obj is not None)
+
+    def targeting(self, key: Key) -> Sequence[JsonObject]:
+        """Commands for an object, oldest first."""
+        found = []
+        for command in self.list(COMMAND):
+            target = command.get("target") or {}
+            if (target.get("kind"), target.get("name")) != (key.kind, key.name):
+                continue
+            if not key.namespace or meta(command)["namespace"] == key.namespace:
+                found.append(command)
+        return found
+
+    def group_phases(self, queue: str) -> Mapping[str, int]:
+        """Number of PodGroups of a queue by phase."""
+        return self._phases.get(queue, Counter())
+
+    def _count_group(self, change: Change) -> None:
+        if change.kind == POD_GROUP:
+            for group, step in ((change.old, -1), (change.new, 1)):
+                place = queue_and_phase(group)
+                if place is not None:
+                    self._phases.setdefault(place[0], Counter())[place[1]] += step
 
     def existed(self, kind: str, namespace: str, name: str) -> bool:
         """Whether the object exists or existed."""
@@ -156,9 +210,7 @@ class Store:
 
         With `by_user`, fields that the patch drops get their defaults again.
         """
-        old = self.get(kind, namespace, name)
-        if old is None:
-            raise NotFoundError(f"{kind} {display_name(namespace, name)} does not exist")
+        old = self._found(kind, namespace, name)
         new = merged(old, patch)
         if by_user and new is not old:
             new = self.admit(kind, new)
@@ -180,9 +232,7 @@ class Store:
         Pods without a node, pods that have ended, pods without grace and all other objects are removed at once.
         Raises NotFoundError.
         """
-        obj = self.get(kind, namespace, name)
-        if obj is None:
-            raise NotFoundError(f"{kind} {display_name(namespace, name)} does not exist")
+        obj = self._found(kind, namespace, name)
         if kind == POD:
             grace = grace_period(obj)
             on_node = bool(spec(obj).get("nodeName")) and status(obj).get("phase") not in ENDED_PHASES
@@ -196,9 +246,8 @@ class Store:
 
     def remove(self, kind: str, namespace: str, name: str) -> None:
         """Remove an object at once. Raises NotFoundError."""
-        old = self._objects.get(kind, {}).pop((namespace, name), None)
-        if old is None:
-            raise NotFoundError(f"{kind} {display_name(namespace, name)} does not exist")
+        old = self._found(kind, namespace, name)
+        del self._objects[kind][namespace, name]
         self._version += 1
         self._unlink(Reference(kind, namespace, name), old)
         self._tell(Change("removed", kind, old, None))
@@ -243,3 +292,88 @@ def grace_period(pod: JsonObject) -> int:
             pass  # rejected on input; only a pod from a template of before a patch has one
     seconds = spec(pod).get("terminationGracePeriodSeconds")
     return DEFAULT_GRACE if seconds is None else int(seconds) * SECOND
+
+
+#: The decoded form of the kinds that the scheduler watches, in the order of the deltas of a step: kinds that others
+#: refer to come first.
+_TYPES: dict[str, type[Any]] = {kind.name: kind.watch.type for kind in KINDS if kind.watch is not None}
+
+
+class StoreWatch:
+    """Collects the changes since the last `drain`."""
+
+    def __init__(self, store: Store, started: float = EPOCH) -> None:
+        """`started`: wall clock at the start of the program, Unix seconds; input handshakes are compared with it."""
+        self._started = started
+        self._store = store
+        self._changed: dict[str, dict[tuple[str, str], None]] = {kind: {} for kind in _TYPES}
+        self._gone: list[Delta] = []
+        #: Node to the load of the last delta, as written.
+        self._loads: dict[str, str] = {}
+        self._outcomes: list[Delta] = []
+
+    def observe(self, change: Change) -> None:
+        """Queue a change."""
+        changed = self._changed.get(change.kind)
+        if changed is None or (change.kind == CONFIG_MAP and not _has_device_config(change)):
+            return
+        key = change.key
+        if change.verb == "removed":
+            changed.pop(key, None)
+            if change.kind == NODE:
+                self._gone += self._load(key[1], "")
+            self._gone.append(deltas.ObjectGone(change.kind, *key, meta(change.object)["uid"]))
+        else:
+            changed[key] = None
+
+    def report(self, outcome: Delta) -> None:
+        """Queue the outcome of an intent."""
+        self._outcomes.append(outcome)
+
+    @property
+    def pending(self) -> bool:
+        """Whether there are deltas."""
+        return bool(self._gone or self._outcomes or any(self._changed.values()))
+
+    def drain(self) -> list[Delta]:
+        """The deltas since the last call: removals, then the newest version of changed objects, then outcomes."""
+        found = self._gone
+        self._gone = []
+        for kind, keys in self._changed.items():
+            for key in keys:
+                obj = self._store.get(kind, *key)
+                if obj is not None:
+                    decoded = msgspec.convert(obj, _TYPES[kind])
+                    judged = self._judged(decoded) if isinstance(decoded, NodeObject) else decoded
+                    found.append(deltas.ObjectChanged(judged))
+                    if kind == NODE:
+                        found += self._load(key[1], annotations_of(obj).get(SIMULATION_USAGE, ""))
+            keys.clear()
+        found += self._outcomes
+        self._outcomes = []
+        return found
+
+    def _judged(self, node: NodeObject) -> NodeObject:
+        """A node without the age of its handshake: no device plugin answers in virtual time."""
+        notes = node.metadata.annotations or {}
+        text = notes.get(NODE_VGPU_HANDSHAKE)
+        if text is None:
+            return node
+        dead = handshake_state(text, self._started) in ("overdue", "deleted")
+        judged = {**notes, NODE_VGPU_HANDSHAKE: "Deleted" if dead else "Reported"}
+        return msgspec.structs.replace(node, metadata=msgspec.structs.replace(node.metadata, annotations=judged))
+
+    def _load(self, node: str, text: str) -> list[Delta]:
+        """The load of a node if it changed. The text was validated on input."""
+        if text == self._loads.get(node, ""):
+            return []
+        if not text:
+            del self._loads[node]
+            return [deltas.NodeUsageGone(node)]
+        self._loads[node] = text
+        return [deltas.NodeUsageChanged({node: parse_usage(text)})]
+
+
+def _has_device_config(change: Change) -> bool:
+    """Whether a ConfigMap holds, or held, settings of a device plugin: the scheduler reads no others."""
+    return any(DEVICE_CONFIG_KEY in (version.get("data") or {}) for version in (change.old, change.new) if version)

@@ -7,7 +7,6 @@ The property tests rebuild all sums from scratch and compare.
 
 from __future__ import annotations
 
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
 #: Rows. Above this number, one array operation charges all rows.
 _FEW_ROWS = 3
-_node_of = attrgetter("node.name")
 #: Constants, as `model.status` recommends.
 _PENDING, _ALLOCATED, _PIPELINED = TaskStatus.PENDING, TaskStatus.ALLOCATED, TaskStatus.PIPELINED
 _BINDING, _RELEASING = TaskStatus.BINDING, TaskStatus.RELEASING
@@ -253,9 +251,11 @@ class Accounting:
         job.bound += count
         if job.min_task_member:
             _shift_roles(job, tasks, _ALLOCATED, _BINDING)
+        mark = self._changes.nodes.add
         for task in tasks:
             task.status = _BINDING
-        self._changes.nodes.update(map(_node_of, tasks))
+            if task.node is not None:
+                mark(task.node.name)
         self._changes.jobs.add(job.key)
         self._changes.queues.add(job.queue)
 

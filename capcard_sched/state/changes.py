@@ -26,6 +26,8 @@ class Changes:
     jobs: set[str] = field(default_factory=set)
     queues: set[str] = field(default_factory=set)
     nodes: set[str] = field(default_factory=set)
+    #: Uids of pods that went from one node to another: another scheduler bound them.
+    moved: set[str] = field(default_factory=set)
     #: Keys of claims, and kind and name of other storage objects.
     volumes: set[str] = field(default_factory=set)
     hyper_nodes: set[str] = field(default_factory=set)

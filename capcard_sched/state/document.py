@@ -72,7 +72,7 @@ def _getter(owner: type, *computed: str) -> tuple[tuple[str, ...], Callable[[Any
     return fields, attrgetter(*fields)
 
 
-_TASK_FIELDS, _TASK = _getter(Task, "cls", "job", "name", "namespace", "node", "status")
+_TASK_FIELDS, _TASK = _getter(Task, "cls", "job", "name", "node", "status")
 _CLASS_FIELDS, _CLASS = _getter(TaskClass, "charge", "fit_request", "id", "request", "unplaced")
 _JOB_FIELDS, _JOB = _getter(
     Job, "allocated", "counts", "key", "name", "namespace", "pending", "phase", "releasing", "roles", "tasks",

@@ -8,7 +8,10 @@ from capcard_sched.model.annotations import CARD_ASSIGNED, CARD_NAME, CARD_NAME_
 from capcard_sched.model.quoting import shortened
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from capcard_sched.model.intents import ObjectRef
+    from capcard_sched.model.job import Task
     from capcard_sched.model.pod_facts import PodFacts
 
     Kind = Literal[
@@ -102,3 +105,12 @@ def describe_edits(
         for name, before, after in edits
         if before != after
     )
+
+
+def fixed_notes(known: Task, facts: PodFacts, node_name: str) -> Mapping[str, str]:
+    """The device annotations of a pod; those that name its devices are fixed by the binding."""
+    if not known.bound and (known.node is None or known.node.name != node_name):
+        return facts.device_notes
+    fixed = {key: text for key, text in known.device_notes.items() if key in FIXED_DEVICE_ANNOTATIONS}
+    others = {key: text for key, text in facts.device_notes.items() if key not in FIXED_DEVICE_ANNOTATIONS}
+    return dict(sorted((fixed | others).items()))

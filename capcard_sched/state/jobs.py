@@ -144,16 +144,21 @@ class JobTable:
         if not job.implicit:
             job.uid = _IMPLICIT
             job.implicit = True
+            self._reset(job)
             job.min_available = 1
-            job.min_resources, job.min_quota, job.min_task_member, job.roles = None, None, {}, {}
-            job.annotations, job.labels, job.topology, job.owner_job = {}, {}, None, ""
-            job.conditions, job.status_counts = (), (0, 0, 0)
             self.groups_missing.pop(job.key, None)
         self._oldest[job.key] = oldest
         job.created = oldest.created
         job.priority_class_name = oldest.cls.priority_class_name
         job.priority = self._priority_of(job)
         self._set_named_queue(job, self._groupless[oldest.uid])
+
+    def _reset(self, job: Job) -> None:
+        """Remove what an earlier PodGroup of a job declared."""
+        job.created, job.min_available = 0.0, 0
+        job.min_resources, job.min_quota, job.min_task_member, job.roles = None, None, {}, {}
+        job.annotations, job.labels, job.topology, job.owner_job = {}, {}, None, ""
+        job.conditions, job.status_counts = (), (0, 0, 0)
 
     def update(self, facts: GroupFacts) -> None:
         """Apply the facts of a PodGroup."""
@@ -227,14 +232,15 @@ class JobTable:
             self._remove(job)
 
     def _clear_group(self, job: Job) -> None:
-        """Mark the PodGroup of a job as missing. The job keeps its queue while it has bound tasks."""
+        """Mark the PodGroup of a job as missing. The job stays as it is while it has bound tasks."""
         job.uid, job.implicit = "", False
         self._oldest.pop(job.key, None)
         self.groups_missing[job.key] = job
         if not self.fixed_queues.of(job):
             self._detach(job)
             self.fixed_queues.release(job)
-            job.queue = ""
+            job.queue, job.phase = "", PodGroupPhase.PENDING
+            self._reset(job)
             self.schedulable.pop(job.key, None)
             self.orphans.pop(job.key, None)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from capcard_sched.model import deltas
-from capcard_sched.model.annotations import DEVICE_ANNOTATIONS, FIXED_DEVICE_ANNOTATIONS
+from capcard_sched.model.annotations import DEVICE_ANNOTATIONS
 from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.job import Job, Node, Task
 from capcard_sched.model.listed_pods import decode_pod
@@ -18,7 +18,7 @@ from capcard_sched.model.quantity import QuantityError
 from capcard_sched.model.status import ALLOCATED_STATUSES, COMPLETED_STATUSES, TaskStatus
 from capcard_sched.state.classes import SharedLabels
 from capcard_sched.state.decode import assign, differs
-from capcard_sched.state.invalid_objects import describe_edits
+from capcard_sched.state.invalid_objects import describe_edits, fixed_notes
 from capcard_sched.state.pod_runs import PodRun
 
 if TYPE_CHECKING:
@@ -241,11 +241,17 @@ class PodTable:
             self._run = PodRun(pod, task, requested_queue, bound_queue)
             return
         self._accounting.add(task)
-        self._nodes.drop_placeholder(former_node)
+        self._leave(task, former_node)
         if former_job is not None and former_job is not task.job:
             self._jobs.task_removed(former_job, task)
         if task.job is not None:
             self._jobs.tasks_added(task.job, (task,), bound_queue)
+
+    def _leave(self, task: Task, former: Node | None) -> None:
+        """Note a pod that is on another node now; one that is on none has no charge, and caches never drain notes."""
+        if former is not None and task.node is not None and task.node is not former:
+            self._changes.moved.add(task.uid)
+        self._nodes.drop_placeholder(former)
 
     def _class_of(self, pod: PodObject, facts: PodFacts, known: Task | None, ref: ObjectRef) -> TaskClass | None:
         """The class of a pod; the last known one of a bound pod with an invalid quantity. None: not a task."""
@@ -277,7 +283,7 @@ class PodTable:
             class_annotations=dict(known.cls.annotations),
             owner_kind=known.cls.owner_kind,
             assigned_card=known.assigned_card if known.bound else facts.assigned_card,
-            device_notes=_fixed_notes(known, facts, pod.spec.node_name or ""),
+            device_notes=fixed_notes(known, facts, pod.spec.node_name or ""),
         )
         fixed_key = known.job.key if known.job is not None else ""
         fixed_queue = self._jobs.requested_queue(known)
@@ -295,7 +301,7 @@ class PodTable:
         """Return a task whose binding failed to PENDING, with the edits made during the binding."""
         former = task.node
         self._accounting.move(task, TaskStatus.PENDING, None)
-        self._nodes.drop_placeholder(former)
+        self._leave(task, former)
         if task.job is not None:
             self._jobs.bound_changed(task.job)
         pod = self._deferred.pop(task.uid, None)
@@ -374,15 +380,6 @@ class PodTable:
             if node_name:
                 known.status, known.node, known.bound = TaskStatus.BOUND, self._nodes.get(node_name), True
             self._accounting.add(known)
-
-
-def _fixed_notes(known: Task, facts: PodFacts, node_name: str) -> Mapping[str, str]:
-    """The device annotations of a pod; those that name its devices are fixed by the binding."""
-    if not known.bound and (known.node is None or known.node.name != node_name):
-        return facts.device_notes
-    fixed = {key: text for key, text in known.device_notes.items() if key in FIXED_DEVICE_ANNOTATIONS}
-    others = {key: text for key, text in facts.device_notes.items() if key not in FIXED_DEVICE_ANNOTATIONS}
-    return dict(sorted((fixed | others).items()))
 
 
 def _resolve_status(known: Task | None, facts: PodFacts, node_name: str) -> tuple[TaskStatus, str]:

@@ -24,10 +24,10 @@ from capcard_sched.validation.job_structure import ACTIONS, EVENTS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Path with `*` for every entry of a list or mapping.
-Path: TypeAlias = tuple[str, ...]
 #: Returns the problem of a value, None when it is accepted.
 Check: TypeAlias = "Callable[[Any], str | None]"
+#: Paths, of fields separated by blanks, with `*` for every entry of a list or mapping; and the checks of their values.
+Rules: TypeAlias = tuple[tuple[str, Check], ...]
 
 
 def _one_of(*words: str) -> Check:
@@ -115,60 +115,55 @@ _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _ACTIONS = _one_of(*ACTIONS)
 _EVENTS = _one_of(*EVENTS)
 
-_SPREAD = ("spec", "topologySpreadConstraints", "*")
+_SPREAD = "spec topologySpreadConstraints *"
 #: Of pod affinity and anti-affinity terms, required and preferred ones.
 _POD_TERMS = tuple(
-    ("spec", "affinity", side, *place)
+    f"spec affinity {side} {place}"
     for side in ("podAffinity", "podAntiAffinity")
-    for place in ((_REQUIRED, "*"), (_PREFERRED, "*", "podAffinityTerm"))
+    for place in (f"{_REQUIRED} *", f"{_PREFERRED} * podAffinityTerm")
 )
-_SELECTOR_OPERATORS = ("labelSelector", "matchExpressions", "*", "operator")
+_TERMS = "nodeSelectorTerms * matchExpressions * operator"
+_SELECTOR_OPERATORS = "labelSelector matchExpressions * operator"
 #: Of every kind.
-COMMON_RULES: tuple[tuple[Path, Check], ...] = (
-    (("metadata", "creationTimestamp"), _timestamp),
-    (("metadata", "deletionTimestamp"), _timestamp),
+COMMON_RULES: Rules = (
+    ("metadata creationTimestamp", _timestamp),
+    ("metadata deletionTimestamp", _timestamp),
 )
-_TEMPLATE_RULES: tuple[tuple[Path, Check], ...] = (
-    (("metadata", "annotations", SIMULATION_DURATION), _duration),
-    (("metadata", "annotations", SIMULATION_GRACE), _duration),
-    (("metadata", "annotations", SIMULATION_EXIT_CODE), _exit_code),
-    (("spec", "terminationGracePeriodSeconds"), _COUNT),
-    (("spec", "restartPolicy"), _one_of("Always", "OnFailure", "Never")),
-    (("spec", "preemptionPolicy"), _one_of("PreemptLowerPriority", "Never")),
-    (("spec", "overhead", "*"), quantity),
+_TEMPLATE_RULES: Rules = (
+    (f"metadata annotations {SIMULATION_DURATION}", _duration),
+    (f"metadata annotations {SIMULATION_GRACE}", _duration),
+    (f"metadata annotations {SIMULATION_EXIT_CODE}", _exit_code),
+    ("spec terminationGracePeriodSeconds", _COUNT),
+    ("spec restartPolicy", _one_of("Always", "OnFailure", "Never")),
+    ("spec preemptionPolicy", _one_of("PreemptLowerPriority", "Never")),
+    ("spec overhead *", quantity),
     *(
-        (("spec", group, "*", "resources", side, "*"), quantity)
+        (f"spec {group} * resources {side} *", quantity)
         for group in ("containers", "initContainers")
         for side in ("requests", "limits")
     ),
-    (("spec", "resources", "requests", "*"), quantity),
-    (("spec", "resources", "limits", "*"), quantity),
-    (("spec", "tolerations", "*", "operator"), _one_of("Exists", "Equal", "Lt", "Gt", "")),
-    (("spec", "tolerations", "*", "effect"), _one_of("NoSchedule", "PreferNoSchedule", "NoExecute", "")),
-    (
-        (
-            *("spec", "affinity", "nodeAffinity", _REQUIRED, "nodeSelectorTerms", "*"),
-            *("matchExpressions", "*", "operator"),
-        ),
-        _OPERATORS,
-    ),
-    (("spec", "affinity", "nodeAffinity", _REQUIRED), _with("nodeSelectorTerms")),
+    ("spec resources requests *", quantity),
+    ("spec resources limits *", quantity),
+    ("spec tolerations * operator", _one_of("Exists", "Equal", "Lt", "Gt", "")),
+    ("spec tolerations * effect", _one_of("NoSchedule", "PreferNoSchedule", "NoExecute", "")),
+    (f"spec affinity nodeAffinity {_REQUIRED} {_TERMS}", _OPERATORS),
+    (f"spec affinity nodeAffinity {_REQUIRED}", _with("nodeSelectorTerms")),
     *(
-        (("spec", "affinity", side, _PREFERRED, "*", "weight"), _TERM_WEIGHT)
+        (f"spec affinity {side} {_PREFERRED} * weight", _TERM_WEIGHT)
         for side in ("nodeAffinity", "podAffinity", "podAntiAffinity")
     ),
     *((term, _with("topologyKey")) for term in _POD_TERMS),
-    *(((*term, *_SELECTOR_OPERATORS), _LABEL_OPERATORS) for term in _POD_TERMS),
-    ((*_SPREAD, "whenUnsatisfiable"), _one_of("DoNotSchedule", "ScheduleAnyway")),
-    ((*_SPREAD, "maxSkew"), _between(1)),
-    ((*_SPREAD, "minDomains"), _between(1)),
+    *((f"{term} {_SELECTOR_OPERATORS}", _LABEL_OPERATORS) for term in _POD_TERMS),
+    (f"{_SPREAD} whenUnsatisfiable", _one_of("DoNotSchedule", "ScheduleAnyway")),
+    (f"{_SPREAD} maxSkew", _between(1)),
+    (f"{_SPREAD} minDomains", _between(1)),
     (_SPREAD, _with("topologyKey")),
     (_SPREAD, _spread),
-    ((*_SPREAD, *_SELECTOR_OPERATORS), _LABEL_OPERATORS),
-    (("spec", "priority"), _INT32),
-    (("spec", "schedulingGates", "*"), _with("name")),
+    (f"{_SPREAD} {_SELECTOR_OPERATORS}", _LABEL_OPERATORS),
+    ("spec priority", _INT32),
+    ("spec schedulingGates *", _with("name")),
     *(
-        (("spec", group, "*", "ports", "*", field), check)
+        (f"spec {group} * ports * {field}", check)
         for group in ("containers", "initContainers")
         for field, check in (
             ("hostPort", _PORT),
@@ -177,122 +172,119 @@ _TEMPLATE_RULES: tuple[tuple[Path, Check], ...] = (
         )
     ),
 )
-_POLICY_RULES: tuple[tuple[Path, Check], ...] = (
-    (("action",), _ACTIONS),
-    (("event",), _EVENTS),
-    (("events", "*"), _EVENTS),
-    (("timeout",), _duration),
+_POLICY_RULES: Rules = (
+    ("action", _ACTIONS),
+    ("event", _EVENTS),
+    ("events *", _EVENTS),
+    ("timeout", _duration),
 )
 
 
-def _under(prefix: Path, rules: tuple[tuple[Path, Check], ...]) -> tuple[tuple[Path, Check], ...]:
-    return tuple(((*prefix, *path), check) for path, check in rules)
+def _under(prefix: str, rules: Rules) -> Rules:
+    return tuple((f"{prefix} {path}", check) for path, check in rules)
 
 
-_WORKLOAD_RULES: tuple[tuple[Path, Check], ...] = (
-    (("spec", "replicas"), _COUNT),
-    (("spec", "podManagementPolicy"), _one_of("OrderedReady", "Parallel")),
-    (("spec", "strategy", "type"), _one_of("RollingUpdate", "Recreate")),
-    (("spec", "strategy", "rollingUpdate", "maxSurge"), _count_or_percent),
-    (("spec", "strategy", "rollingUpdate", "maxUnavailable"), _count_or_percent),
-    (("spec", "updateStrategy", "type"), _one_of("RollingUpdate", "OnDelete")),
-    *_under(("spec", "template"), _TEMPLATE_RULES),
+_WORKLOAD_RULES: Rules = (
+    ("spec replicas", _COUNT),
+    ("spec podManagementPolicy", _one_of("OrderedReady", "Parallel")),
+    ("spec strategy type", _one_of("RollingUpdate", "Recreate")),
+    ("spec strategy rollingUpdate maxSurge", _count_or_percent),
+    ("spec strategy rollingUpdate maxUnavailable", _count_or_percent),
+    ("spec updateStrategy type", _one_of("RollingUpdate", "OnDelete")),
+    *_under("spec template", _TEMPLATE_RULES),
 )
 _ACCESS_MODES = _one_of("ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod")
 _VOLUME_MODES = _one_of("Filesystem", "Block")
 _RECLAIM = _one_of("Delete", "Retain", "Recycle")
-_CLAIM_RULES: tuple[tuple[Path, Check], ...] = (
-    (("spec", "resources", "requests", "*"), quantity),
-    (("spec", "accessModes", "*"), _ACCESS_MODES),
-    (("spec", "volumeMode"), _VOLUME_MODES),
-    (("spec", "selector", "matchExpressions", "*", "operator"), _LABEL_OPERATORS),
-    (("status", "phase"), _one_of("Pending", "Bound", "Lost", "")),
+_CLAIM_RULES: Rules = (
+    ("spec resources requests *", quantity),
+    ("spec accessModes *", _ACCESS_MODES),
+    ("spec volumeMode", _VOLUME_MODES),
+    ("spec selector matchExpressions * operator", _LABEL_OPERATORS),
+    ("status phase", _one_of("Pending", "Bound", "Lost", "")),
 )
 _JOB_PHASES = (
     *("Pending", "Running", "Restarting", "Aborting", "Aborted", "Completing", "Completed"),
     *("Terminating", "Terminated", "Failed", ""),
 )
-RULES: dict[str, tuple[tuple[Path, Check], ...]] = {
+RULES: dict[str, Rules] = {
     "Pod": (
         *_TEMPLATE_RULES,
-        (("status", "phase"), _one_of("Pending", "Running", "Succeeded", "Failed", "Unknown")),
-        (("status", "containerStatuses", "*", "restartCount"), _COUNT),
-        (("status", "initContainerStatuses", "*", "restartCount"), _COUNT),
+        ("status phase", _one_of("Pending", "Running", "Succeeded", "Failed", "Unknown")),
+        ("status containerStatuses * restartCount", _COUNT),
+        ("status initContainerStatuses * restartCount", _COUNT),
     ),
     "Deployment": _WORKLOAD_RULES,
     "ReplicaSet": _WORKLOAD_RULES,
-    "StatefulSet": (*_WORKLOAD_RULES, *_under(("spec", "volumeClaimTemplates", "*"), _CLAIM_RULES)),
+    "StatefulSet": (*_WORKLOAD_RULES, *_under("spec volumeClaimTemplates *", _CLAIM_RULES)),
     "Job": (
-        (("spec", "minAvailable"), _COUNT),
-        (("spec", "maxRetry"), _COUNT),
-        (("spec", "minSuccess"), _between(1)),
-        (("spec", "networkTopology", "mode"), _one_of("hard", "soft")),
-        (("spec", "ttlSecondsAfterFinished"), _COUNT),
-        (("spec", "tasks", "*", "replicas"), _COUNT),
-        (("spec", "tasks", "*", "minAvailable"), _COUNT),
-        (("spec", "tasks", "*", "dependsOn", "iteration"), _one_of("any", "all")),
-        (("status", "state", "phase"), _one_of(*_JOB_PHASES)),
-        *_under(("spec", "policies", "*"), _POLICY_RULES),
-        *_under(("spec", "tasks", "*", "policies", "*"), _POLICY_RULES),
-        *_under(("spec", "tasks", "*", "template"), _TEMPLATE_RULES),
+        ("spec minAvailable", _COUNT),
+        ("spec maxRetry", _COUNT),
+        ("spec minSuccess", _between(1)),
+        ("spec networkTopology mode", _one_of("hard", "soft")),
+        ("spec ttlSecondsAfterFinished", _COUNT),
+        ("spec tasks * replicas", _COUNT),
+        ("spec tasks * minAvailable", _COUNT),
+        ("spec tasks * dependsOn iteration", _one_of("any", "all")),
+        ("status state phase", _one_of(*_JOB_PHASES)),
+        *_under("spec policies *", _POLICY_RULES),
+        *_under("spec tasks * policies *", _POLICY_RULES),
+        *_under("spec tasks * template", _TEMPLATE_RULES),
     ),
     "Node": (
-        (("metadata", "annotations", SIMULATION_USAGE), _parsed(lambda value: parse_usage(str(value)))),
-        (("status", "allocatable", "*"), quantity),
-        (("status", "capacity", "*"), quantity),
-        (("spec", "taints", "*", "effect"), _EFFECTS),
-        (("status", "conditions", "*", "status"), _one_of("True", "False", "Unknown")),
-        (("status", "images", "*", "sizeBytes"), _between(0, 2**63 - 1)),
+        (f"metadata annotations {SIMULATION_USAGE}", _parsed(lambda value: parse_usage(str(value)))),
+        ("status allocatable *", quantity),
+        ("status capacity *", quantity),
+        ("spec taints * effect", _EFFECTS),
+        ("status conditions * status", _one_of("True", "False", "Unknown")),
+        ("status images * sizeBytes", _between(0, 2**63 - 1)),
     ),
     "Queue": (
-        (("spec", "weight"), _between(1, 65535)),
-        (("spec", "priority"), _INT32),
-        (("spec", "dequeueStrategy"), _one_of("fifo", "traverse", "")),
-        (("spec", "capability", "*"), quantity),
-        (("spec", "deserved", "*"), quantity),
-        (("spec", "guarantee", "resource", "*"), quantity),
-        (("status", "state"), _one_of("Open", "Closed", "Closing", "Unknown", "")),
-        (("status", "allocated", "*"), quantity),
+        ("spec weight", _between(1, 65535)),
+        ("spec priority", _INT32),
+        ("spec dequeueStrategy", _one_of("fifo", "traverse", "")),
+        ("spec capability *", quantity),
+        ("spec deserved *", quantity),
+        ("spec guarantee resource *", quantity),
+        ("status state", _one_of("Open", "Closed", "Closing", "Unknown", "")),
+        ("status allocated *", quantity),
     ),
     "PodGroup": (
-        (("spec", "minMember"), _COUNT),
-        (("spec", "minTaskMember", "*"), _COUNT),
-        (("spec", "minResources", "*"), quantity),
-        (("spec", "networkTopology", "mode"), _one_of("hard", "soft")),
-        (("status", "phase"), _one_of("Pending", "Inqueue", "Running", "Unknown", "Completed", "")),
+        ("spec minMember", _COUNT),
+        ("spec minTaskMember *", _COUNT),
+        ("spec minResources *", quantity),
+        ("spec networkTopology mode", _one_of("hard", "soft")),
+        ("status phase", _one_of("Pending", "Inqueue", "Running", "Unknown", "Completed", "")),
     ),
     "HyperNode": (
-        (("spec", "tier"), _COUNT),
-        (("spec", "members", "*", "type"), _one_of("Node", "HyperNode")),
+        ("spec tier", _COUNT),
+        ("spec members * type", _one_of("Node", "HyperNode")),
     ),
     "PriorityClass": (
-        (("preemptionPolicy",), _one_of("PreemptLowerPriority", "Never")),
-        (("value",), _INT32),
+        ("preemptionPolicy", _one_of("PreemptLowerPriority", "Never")),
+        ("value", _INT32),
     ),
     "PersistentVolume": (
-        (("spec", "capacity", "*"), quantity),
-        (("spec", "accessModes", "*"), _ACCESS_MODES),
-        (("spec", "volumeMode"), _VOLUME_MODES),
-        (("spec", "persistentVolumeReclaimPolicy"), _RECLAIM),
-        (("spec", "nodeAffinity", "required"), _with("nodeSelectorTerms")),
-        (
-            ("spec", "nodeAffinity", "required", "nodeSelectorTerms", "*", "matchExpressions", "*", "operator"),
-            _OPERATORS,
-        ),
-        (("status", "phase"), _one_of("Pending", "Available", "Bound", "Released", "Failed", "")),
+        ("spec capacity *", quantity),
+        ("spec accessModes *", _ACCESS_MODES),
+        ("spec volumeMode", _VOLUME_MODES),
+        ("spec persistentVolumeReclaimPolicy", _RECLAIM),
+        ("spec nodeAffinity required", _with("nodeSelectorTerms")),
+        (f"spec nodeAffinity required {_TERMS}", _OPERATORS),
+        ("status phase", _one_of("Pending", "Available", "Bound", "Released", "Failed", "")),
     ),
     "PersistentVolumeClaim": _CLAIM_RULES,
     "StorageClass": (
-        (("volumeBindingMode",), _one_of("Immediate", "WaitForFirstConsumer")),
-        (("reclaimPolicy",), _RECLAIM),
+        ("volumeBindingMode", _one_of("Immediate", "WaitForFirstConsumer")),
+        ("reclaimPolicy", _RECLAIM),
     ),
-    "CSINode": ((("spec", "drivers", "*", "allocatable", "count"), _COUNT),),
-    "CSIStorageCapacity": ((("capacity",), quantity), (("maximumVolumeSize",), quantity)),
-    "ResourceQuota": ((("spec", "hard", "*"), quantity),),
+    "CSINode": (("spec drivers * allocatable count", _COUNT),),
+    "CSIStorageCapacity": (("capacity", quantity), ("maximumVolumeSize", quantity)),
+    "ResourceQuota": (("spec hard *", quantity),),
     "PodDisruptionBudget": (
-        (("spec", "minAvailable"), _count_or_percent),
-        (("spec", "maxUnavailable"), _count_or_percent),
-        (("spec",), _not_both("minAvailable", "maxUnavailable")),
+        ("spec minAvailable", _count_or_percent),
+        ("spec maxUnavailable", _count_or_percent),
+        ("spec", _not_both("minAvailable", "maxUnavailable")),
     ),
-    "Command": ((("target", "kind"), _one_of("Job", "Queue")),),
+    "Command": (("target kind", _one_of("Job", "Queue")),),
 }

@@ -1,24 +1,137 @@
-"""Validates input objects as an API server does: field constraints, and rules about a whole object."""
+"""Validates input objects as an API server does: types of fields, their constraints, and rules about a whole object.
+
+Schemas extend the structs of the model by the fields that only the simulated cluster uses. Each object is decoded once,
+to find wrong types. Unknown fields are kept and not validated; `constraints` validates enumerations and bounds.
+"""
 
 from __future__ import annotations
 
+from types import GenericAlias
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from capcard_sched.model.kinds import KINDS
+from capcard_sched.model.limits import DisruptionBudgetSpec, PodDisruptionBudgetObject
+from capcard_sched.model.objects import ApiStruct, LabelSelector, NetworkTopologySpec, ObjectMeta, PodObject, PodSpec
 from capcard_sched.model.quantity import parse_quantity
+from capcard_sched.model.volumes import (
+    PersistentVolumeClaimSpec,
+    PersistentVolumeObject,
+    PersistentVolumeSpec,
+    StorageClassObject,
+)
 from capcard_sched.validation.checks import Finding
 from capcard_sched.validation.constraints import COMMON_RULES, RULES, quantity
 from capcard_sched.validation.fieldpath import describe, field_path, shown
 from capcard_sched.validation.job_structure import check_job_structure
 from capcard_sched.validation.names import is_subdomain
-from capcard_sched.validation.schemas import SHAPES, PlainShape
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from capcard_sched.validation.constraints import Path
     from capcard_sched.validation.inventory import Json
+
+    #: Keys and indices from the top of an object to a value.
+    Path = tuple[str, ...]
+
+
+def _shape(base: type[msgspec.Struct] = ApiStruct, **fields: Any) -> Any:
+    """`base` with further fields, all of which may be missing."""
+    optional = [(name, of, None) for name, of in fields.items()]
+    return msgspec.defstruct(f"{base.__name__}Shape", optional, bases=(base,), frozen=True)
+
+
+def _list(of: Any) -> Any:
+    """A list that may be missing."""
+    return GenericAlias(tuple, (of, ...)) | None
+
+
+_TEXT, _TEXTS, _INTEGER, _COUNT = str | None, tuple[str, ...] | None, int | None, int | str | None
+_META = _shape(ObjectMeta, deletion_grace_period_seconds=_INTEGER, finalizers=_TEXTS, generation=_INTEGER)
+_POD_SPEC = _shape(PodSpec, restart_policy=_TEXT)
+_TEMPLATE = _shape(metadata=ObjectMeta, spec=_POD_SPEC)
+
+# --- Deployments, ReplicaSets and StatefulSets
+_ROLLING_UPDATE = _shape(max_surge=_COUNT, max_unavailable=_COUNT, partition=_INTEGER)
+_STRATEGY = _shape(type=_TEXT, rolling_update=_ROLLING_UPDATE | None)
+_CLAIM_TEMPLATE = _shape(metadata=ObjectMeta, spec=PersistentVolumeClaimSpec)
+_WORKLOAD_SPEC = _shape(
+    replicas=_INTEGER,
+    selector=LabelSelector | None,
+    template=_TEMPLATE,
+    strategy=_STRATEGY | None,
+    update_strategy=_STRATEGY | None,
+    pod_management_policy=_TEXT,
+    service_name=_TEXT,
+    volume_claim_templates=_list(_CLAIM_TEMPLATE),
+    paused=bool | None,
+)
+_WORKLOAD = _shape(metadata=_META, spec=_WORKLOAD_SPEC, status=dict[str, Any])
+
+# --- Jobs
+_POLICY = _shape(
+    action=_TEXT,
+    event=_TEXT,
+    events=_TEXTS,
+    exit_code=_INTEGER,
+    timeout=str | int | float | None,  # a duration; validated by `constraints`
+)
+_DEPENDS_ON = _shape(name=_TEXTS, iteration=_TEXT)
+_PARTITION_POLICY = _shape(
+    total_partitions=_INTEGER,
+    partition_size=_INTEGER,
+    min_partitions=_INTEGER,
+    network_topology=NetworkTopologySpec | None,
+)
+_TASK = _shape(
+    name=_TEXT,
+    replicas=_INTEGER,
+    min_available=_INTEGER,
+    template=_TEMPLATE,
+    policies=_list(_POLICY),
+    max_retry=_INTEGER,
+    depends_on=_DEPENDS_ON | None,
+    partition_policy=_PARTITION_POLICY | None,
+    topology_policy=_TEXT,
+)
+_JOB_SPEC = _shape(
+    scheduler_name=_TEXT,
+    min_available=_INTEGER,
+    tasks=_list(_TASK),
+    policies=_list(_POLICY),
+    plugins=dict[str, tuple[str, ...] | None] | None,
+    queue=_TEXT,
+    max_retry=_INTEGER,
+    min_success=_INTEGER,
+    ttl_seconds_after_finished=_INTEGER,
+    priority_class_name=_TEXT,
+    network_topology=NetworkTopologySpec | None,
+)
+_JOB_STATUS = _shape(state=_shape(phase=_TEXT), version=int, retry_count=int)
+
+_COMMAND_TARGET = _shape(kind=str, name=str, api_version=str, uid=str)
+_VOLUME_SPEC = _shape(PersistentVolumeSpec, persistent_volume_reclaim_policy=_TEXT)
+_BUDGET_SPEC = _shape(DisruptionBudgetSpec, min_available=_COUNT, max_unavailable=_COUNT)
+
+#: Metadata only: of unknown kinds.
+_PLAIN = _shape(metadata=_META)
+#: The schema of each known kind: the struct of the model with the metadata that the simulated cluster reads, or more.
+SHAPES: dict[str, Any] = {
+    kind.name: _shape(kind.watch.type, metadata=_META) for kind in KINDS if kind.watch is not None
+} | {
+    "Pod": _shape(PodObject, metadata=_META, spec=_POD_SPEC),
+    "Event": _shape(metadata=_META, reason=_TEXT, message=_TEXT, type=_TEXT, count=_INTEGER),
+    "PersistentVolume": _shape(PersistentVolumeObject, metadata=_META, spec=_VOLUME_SPEC),
+    "StorageClass": _shape(StorageClassObject, metadata=_META, reclaim_policy=_TEXT),
+    "PodDisruptionBudget": _shape(PodDisruptionBudgetObject, metadata=_META, spec=_BUDGET_SPEC),
+    "Job": _shape(metadata=_META, spec=_JOB_SPEC, status=_JOB_STATUS),
+    "Deployment": _WORKLOAD,
+    "ReplicaSet": _WORKLOAD,
+    "StatefulSet": _WORKLOAD,
+    "Command": _shape(metadata=_META, action=str, target=_COMMAND_TARGET),
+}
+
 
 _NAME_FORM = 'lower-case letters, digits, "-" and ".", starting and ending with a letter or digit'
 
@@ -38,12 +151,12 @@ def check_fields(kind: str, obj: Json) -> Iterator[Finding]:
             yield from problems
             return
     try:
-        msgspec.convert(obj, SHAPES.get(kind, PlainShape))
+        msgspec.convert(obj, SHAPES.get(kind, _PLAIN))
     except msgspec.ValidationError as error:
         yield describe(error, obj)
         return
     for path, check in (*COMMON_RULES, *RULES.get(kind, ())):
-        for place, value in _values(obj, path, ()):
+        for place, value in _values(obj, path.split(), ()):
             text = check(value)
             if text is not None:
                 yield Finding("error", field_path(place), text)
@@ -56,7 +169,7 @@ def with_text_quantities(kind: str, obj: Json) -> Json:
     """
     for path, check in RULES.get(kind, ()):
         if check is quantity:
-            for place, value in _values(obj, path, ()):
+            for place, value in _values(obj, path.split(), ()):
                 if not isinstance(value, str):
                     holder: Any = obj
                     for step in place[:-1]:
@@ -93,7 +206,7 @@ def _strings(values: Any, place: Path) -> Iterator[Finding]:
             yield Finding("error", field_path((*place, key)), f"expected a string, got {shown(value)}{hint}")
 
 
-def _values(value: Any, path: Path, place: Path) -> Iterator[tuple[Path, Any]]:
+def _values(value: Any, path: Sequence[str], place: Path) -> Iterator[tuple[Path, Any]]:
     """Yields every present value under the path of a rule, with its own path."""
     if value is None:
         return

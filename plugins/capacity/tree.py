@@ -17,6 +17,7 @@ import numpy as np
 from capcard_sched.framework.quota.limits import UNLIMITED, capability_vector, limiting_total
 from capcard_sched.framework.quota.queue_sums import known_vector
 from capcard_sched.model.quantity import format_amount
+from capcard_sched.model.queue import ROOT
 from capcard_sched.model.reasons import (
     QUEUE_CAPABILITY_EXCEEDED,
     QUEUE_CYCLE,
@@ -136,9 +137,6 @@ class Branch:
 
     def __repr__(self) -> str:
         return f"Branch({self.name})"
-
-
-ROOT = "root"
 
 
 class QueueProblem(NamedTuple):

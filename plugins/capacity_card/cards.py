@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import lru_cache
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments
 
 _NOTHING: frozenset[str] = frozenset()
-_name_of = attrgetter("name")
 #: Without deviceshare.
 _DEFAULT_SHARES = frozenset(VGPU_RESOURCES)
 
@@ -99,7 +97,7 @@ class CardInventory:
 
     def is_on_each(self, card: str, nodes: Iterable[Node]) -> bool:
         """Whether each of some nodes offers a card; "" is on all."""
-        return not card or self._holders.get(card, {}).keys() >= set(map(_name_of, nodes))
+        return not card or self._holders.get(card, {}).keys() >= {node.name for node in nodes}
 
     def cards_on(self, node: Node) -> Mapping[str, tuple[int, str]]:
         """Card of a node to (thousandths, resource name), sorted; empty for a deleted node."""

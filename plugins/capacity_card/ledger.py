@@ -15,7 +15,7 @@ from capcard_sched.framework.quota.queue_sums import SumTree
 from capcard_sched.model.annotations import SERVICE_TYPE
 from capcard_sched.model.queue import ancestors
 from capcard_sched.model.resources import CPU_COLUMN, MEMORY_COLUMN
-from capcard_sched.model.status import PLACED_STATUSES, TaskStatus
+from capcard_sched.model.status import PLACED_STATUSES, SESSION_STATUSES, TaskStatus
 from capcard_sched.plugins.capacity_card.charge import PLAIN, ChargeSum
 from capcard_sched.plugins.capacity_card.quota import (
     ChargeBook,
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 #: Statuses of charged pods: on a node until they are gone, and inside a session the nominated ones.
 CHARGED_STATUSES = PLACED_STATUSES | {TaskStatus.PIPELINED}
 _NO_CHARGES: Mapping[str, Charge] = {}
-_NEWLY_PLACED = (TaskStatus.ALLOCATED, TaskStatus.PIPELINED)
 
 
 class Ledger:
@@ -97,6 +96,7 @@ class Ledger:
         nodes = self._inventory.relabeled if self.jobs else ()  # at first, all of them: no pod has a charge yet
         relabeled = {task.uid: task for node in nodes for task in node.tasks.values()}
         keys |= {task.job.key for task in relabeled.values() if task.job is not None}
+        recharged = relabeled.keys() | changed.moved
         queues = self._refresh_queues(session, names)
         for queue in queues:
             if not self.queues[queue.name].jobs:
@@ -107,7 +107,7 @@ class Ledger:
             if job is None or job.queue not in self.queues:
                 self._close_job(key)
             else:
-                self._reopen_job(job, relabeled)
+                self._reopen_job(job, recharged)
                 jobs.append(job)
         for key in self._closing:
             account = self.jobs.get(key)
@@ -163,10 +163,10 @@ class Ledger:
             self._stale.pop(name, None)
             self._tree.drop(name)
 
-    def _reopen_job(self, job: Job, relabeled: Container[str]) -> None:
+    def _reopen_job(self, job: Job, recharged: Container[str]) -> None:
         """Rebuild a job from its pods, unless their charges stay.
 
-        `relabeled`: uids of the pods on nodes whose cards changed.
+        `recharged`: uids of the pods on nodes whose cards changed, and of those that are on another node.
         """
         before = self.jobs.get(job.key)
         if before is None and len(job.pending) == len(job.tasks):
@@ -180,7 +180,7 @@ class Ledger:
                 continue
             cls, charge = task.cls, known.get(uid)
             same = cls.id, self._demands.of(cls).claim.shares, True
-            if charge is None or (charge.class_id, charge.shares, charge.complete) != same or uid in relabeled:
+            if charge is None or (charge.class_id, charge.shares, charge.complete) != same or uid in recharged:
                 kind = cls.id, task.node.name, task.assigned_card
                 if charge is not None:
                     charge = self._demands.placed(task, task.node, charge)
@@ -236,7 +236,7 @@ class Ledger:
         demand = self._demands.of(cls)
         charges = account.charges
         card, fixed = demand.claim.card, not demand.several and not demand.error
-        if fixed and tasks[0].status in _NEWLY_PLACED and self._inventory.is_on_each(card, placement.nodes):
+        if fixed and tasks[0].status in SESSION_STATUSES and self._inventory.is_on_each(card, placement.nodes):
             new = {task.uid: demand.claim for task in tasks if task.uid not in charges}
             charges.update(new)
             self.internal_errors += len(tasks) - len(new)
@@ -269,7 +269,7 @@ class Ledger:
             charge = account.charges.get(task.uid)
             if charge is None or task.uid in account.leaving:
                 self.internal_errors += 1
-            elif task.status in _NEWLY_PLACED:
+            elif task.status in SESSION_STATUSES:
                 given[charge] = given.get(charge, 0) + 1
                 del account.charges[task.uid]
             else:
@@ -302,7 +302,7 @@ class Ledger:
 
         `taken`: the cards of the pods before it, which are not booked yet.
         """
-        several = demand.several and task.status in _NEWLY_PLACED
+        several = demand.several and task.status in SESSION_STATUSES
         choices = self._demands.choices_on(demand, task.cls, node) if several else []
         if not choices:
             return self._demands.placed(task, node)
@@ -340,8 +340,12 @@ class Ledger:
         `queue`: only those of a queue without limits above it.
         """
         for name in [*self._stale] if queue is None or queue.limiting else [queue.name]:
-            for key in [*self._stale.get(name, ())]:
+            if (stale := self._stale.get(name)) is None:
+                continue
+            for key in [*stale]:
                 self.current(self.jobs[key])
+            if not stale:
+                stale.clear()  # or each later iteration passes all removed entries
 
     def current(self, account: JobAccount) -> JobAccount:
         """The account of a job, with up-to-date quantities. O(pods of the job)."""
@@ -375,6 +379,11 @@ class Ledger:
     def charge_of(self, task: Task) -> Charge | None:
         """The current charge of a pod, None when it holds nothing."""
         return self.charges_of(task.job).get(task.uid)
+
+    @property
+    def is_nominating(self) -> bool:
+        """Whether nominations are planned: pods that are being released hold no quota then."""
+        return self._session.nominating
 
     def free(self, queue: QueueAccount, key: str, *, own: bool = False) -> int:
         """`QueueAccount.free` now."""

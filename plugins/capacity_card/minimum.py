@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from capcard_sched.plugins.capacity_card.quota import QueueAccount
 
 _NO_INDEX = 1 << 62
-class_of = attrgetter("cls")
 _ALLOCATED, _PENDING, _LEAVING = range(3)
 #: On their node, but not part of the job any more.
 _GOING = frozenset({TaskStatus.RELEASING, TaskStatus.UNKNOWN})
@@ -46,6 +45,20 @@ class _Member(NamedTuple):
         return self.rank, -task.priority, task.index if task.index >= 0 else _NO_INDEX, task.created, task.uid
 
 
+class _Ceilings(dict[str, int]):
+    """`QueueAccount.ceiling` by key, computed on the first read: alike jobs of a queue read the same keys."""
+
+    __slots__ = ("_queue", "_same_card")
+
+    def __init__(self, queue: QueueAccount, *, same_card: bool) -> None:
+        self._queue = queue
+        self._same_card = same_card
+
+    def __missing__(self, key: str) -> int:
+        ceiling = self[key] = self._queue.ceiling(key, same_card=self._same_card)
+        return ceiling
+
+
 class Minimum:
     """Computes the quantities of jobs."""
 
@@ -53,23 +66,23 @@ class Minimum:
         self._arguments = arguments
         self._inventory = inventory
         self._demands = demands
+        self._same_card = arguments.multi_card_job_mode == "single"
         #: The limit that quantities, which alike jobs share, exceed in a queue: by its name and their id.
         self._exceeded: dict[tuple[str, int], tuple[JobQuantities, QuotaShortage | None]] = {}
-        #: The number of pods of a class that the limits of an empty queue admit: by its name and the id of the class.
-        self._most: dict[tuple[str, int], int] = {}
+        #: By queue name, the limits of its jobs in a cluster of any size, as far as they were read.
+        self._ceilings: dict[str, _Ceilings] = {}
 
     def forget_limits(self) -> None:
         """Drop what follows from the limits of queues, which may have changed. Once per session."""
         self._exceeded.clear()
-        self._most.clear()
+        self._ceilings.clear()
 
     def exceeded(self, queue: QueueAccount, quantities: JobQuantities) -> QuotaShortage | None:
         """The limit of a queue or of an ancestor that a need exceeds, whatever the usage."""
         key = queue.name, id(quantities)
         known = self._exceeded.get(key)
         if known is None:
-            same_card = self._arguments.multi_card_job_mode == "single"
-            known = self._exceeded[key] = quantities, queue.exceeded(quantities.need, same_card=same_card)
+            known = self._exceeded[key] = quantities, queue.exceeded(quantities.need, same_card=self._same_card)
         return known[1]
 
     def exceeded_by(self, queue: QueueAccount, job: Job, held: Mapping[str, Charge]) -> QuotaShortage | None:
@@ -81,16 +94,20 @@ class Minimum:
         count, minimum = len(job.tasks), job.min_resources
         if held or not count or count < job.min_available or len(job.pending) < count:
             return False
-        cls, *others = set(map(class_of, job.tasks.values()))
-        if others or (
-            minimum is not None and any(minimum.get(name, 0) > queue.quota.ceiling(key) for key, name in _NAMES)
-        ):
+        cls, *others = {task.cls for task in job.tasks.values()}
+        if others:
             return False
-        key = queue.name, cls.id
-        most = self._most.get(key)
-        if most is None:
-            most = self._most[key] = queue.most(self._demands.of(cls).claim.amounts)
-        return count <= most
+        ceilings = self._ceilings.get(queue.name)
+        if ceilings is None:
+            ceilings = self._ceilings[queue.name] = _Ceilings(queue, same_card=self._same_card)
+        for key, amount in self._demands.of(cls).claim.amounts:
+            if amount * count > ceilings[key]:
+                return False
+        if minimum is not None:
+            for key, name in _NAMES:
+                if name in minimum and minimum[name] > ceilings[key]:
+                    return False
+        return True
 
     def quantities(self, job: Job, held: Mapping[str, Charge]) -> JobQuantities:
         """O(pods). Jobs with alike pods share one result."""
@@ -143,7 +160,7 @@ class Minimum:
         first = next(iter(tasks.values()))
         cls, status = first.cls, first.status
         gated = status is _WAITING and len(job.pending) < count
-        if gated or job.counts[status] < count or len(set(map(class_of, tasks.values()))) > 1:
+        if gated or job.counts[status] < count or len({task.cls for task in tasks.values()}) > 1:
             return None
         if held and status not in _GOING:
             charge = next(iter(held.values()))

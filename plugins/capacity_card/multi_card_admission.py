@@ -31,36 +31,26 @@ class Overdraft(NamedTuple):
 
 
 class MultiCardAdmission:
-    """Used amounts of single cards, and claims, of one queue: allocated, reserved and requested.
+    """Amounts of single cards, and claims, of one queue: allocated, reserved and requested.
 
     `limit` returns the quota of a card. Amounts are in thousandths.
     """
 
-    def __init__(
-        self, used: Mapping[str, int], claims: Iterable[tuple[Iterable[str], int]], limit: Callable[[str], int]
-    ) -> None:
-        self._used = used
-        self._limit = limit
-        merged: dict[Cards, int] = {}
-        for alternatives, amount in claims:
-            if amount > 0:
-                cards = frozenset(alternatives)
-                merged[cards] = merged.get(cards, 0) + amount
-        #: Sorted: messages must not depend on the order of events.
-        self._claims = {cards: merged[cards] for cards in sorted(merged, key=sorted)}
-        self._cuts: list[Cards] | None = None
-
-    @classmethod
-    def of(cls, amounts: Iterable[tuple[str, int]], limit: Callable[[str], int]) -> MultiCardAdmission:
+    def __init__(self, amounts: Iterable[tuple[str, int]], limit: Callable[[str], int]) -> None:
         """`amounts` by key, of single cards and of claims; a key may repeat."""
-        used, claims = dict[str, int](), []
+        self._limit = limit
+        self._used: dict[str, int] = {}
+        claims: dict[Cards, int] = {}
         for key, amount in amounts:
             alternatives = alternatives_of(key)
             if len(alternatives) == 1:
-                used[key] = used.get(key, 0) + amount
-            else:
-                claims.append((alternatives, amount))
-        return cls(used, claims, limit)
+                self._used[key] = self._used.get(key, 0) + amount
+            elif amount > 0:
+                cards = frozenset(alternatives)
+                claims[cards] = claims.get(cards, 0) + amount
+        #: Sorted: messages must not depend on the order of events.
+        self._claims = {cards: claims[cards] for cards in sorted(claims, key=sorted)}
+        self._cuts: list[Cards] | None = None
 
     def overdraft(self, touching: Iterable[str]) -> Overdraft | None:
         """A set of cards touching one of `touching` whose requests exceed its quota, or None: itself, or a minimum cut.
@@ -175,7 +165,7 @@ class QueueUsage:
                 if all(option.total > option.limit for option in options):  # reported with the figures of the last one
                     return self._short(Figures(key, requested, options[-1].total, options[-1].limit), options)
             if admission is None:
-                admission = MultiCardAdmission.of((*used.items(), *requests.items()), limit)
+                admission = MultiCardAdmission((*used.items(), *requests.items()), limit)
             found = admission.overdraft(alternatives)
             if found is not None:
                 options = tuple(

@@ -27,7 +27,6 @@ from capcard_sched.model.report_once import ReportOnce
 from capcard_sched.model.status import COMPLETED_STATUSES, TaskStatus
 from capcard_sched.plugins.capacity_card.charge import PLAIN
 from capcard_sched.plugins.capacity_card.ledger import CHARGED_STATUSES
-from capcard_sched.plugins.capacity_card.minimum import class_of
 from capcard_sched.plugins.capacity_card.quota_checks import POD_COMPONENT
 from capcard_sched.plugins.capacity_card.reclaim import CardReclaim
 
@@ -194,7 +193,7 @@ class CapacityCard(CardReclaim):
 
     def _report_pods(self, session: Session, job: Job) -> None:
         """Emit events for pending pods without a card name, and for placed pods whose charge cannot be computed."""
-        for cls in set(map(class_of, job.tasks.values())):
+        for cls in {task.cls for task in job.tasks.values()}:
             demand = self.demands.of(cls)
             if demand.unnamed or demand.error:
                 break

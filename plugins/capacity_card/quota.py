@@ -215,10 +215,12 @@ class QueueAccount:
                 found.append((one.name, held, one.quota.subtree_limit(key)))
         return found
 
-    def free(self, key: str, *, nominating: bool, own: bool = False) -> int:
+    def free(self, key: str, *, nominating: bool, own: bool) -> int:
         """The unused part of the limits; negative when a queue holds more than its limit."""
-        if own or not self.limiting or key in PLAIN:
-            return self.quota.limit(key) - self.own.held(key, nominating=nominating)
+        if own or not self.limiting or key in PLAIN:  # as in `limits`, for every run of pods
+            quota, book = self.quota, self.own
+            limit = quota.limits[key] if key in quota.limits else quota.limit(key)
+            return limit - (book.held(key, nominating=True) if nominating else book.allocated.get(key, 0))
         return min([limit - held for _, held, limit in self.limits(key, nominating=nominating)])
 
     def is_limited(self, key: str) -> bool:
@@ -235,20 +237,12 @@ class QueueAccount:
                 return found
         return None
 
-    def most(self, amounts: Iterable[tuple[str, int]]) -> int:
-        """A number of pods that never exceed these limits, whatever the usage; `amounts`: those of one pod, by key.
-
-        Alternatives do not add up, so more pods may fit.
-        """
-        ceilings = self._ceilings()
-        return min(
-            [
-                max([limit(card) for card in alternatives_of(key)]) // amount
-                for _, limit in ceilings
-                for key, amount in amounts
-            ],
-            default=UNLIMITED,
-        )
+    def ceiling(self, key: str, *, same_card: bool) -> int:
+        """The least of these limits for one key alone. Its alternatives add up, except with `same_card`."""
+        if not self.limiting and "|" not in key:
+            return self.quota.ceiling(key)
+        cards, reach = alternatives_of(key), max if same_card else sum
+        return min([reach([limit(card) for card in cards]) for _, limit in self._ceilings()])
 
     def _ceilings(self) -> list[tuple[str, Callable[[str], int]]]:
         """Name and limits in a cluster of any size, of the queue and of the ancestors that limit its jobs."""

@@ -204,13 +204,15 @@ class QuotaChecks(CardSelection):
         demand = self.demands.of(task.cls)
         if demand.error:
             return Grant(0, self._no_charge(hook, queue.name, demand.error))
-        several = demand.several and demand.amount > 0
+        several, nominating = demand.several and demand.amount > 0, ledger.is_nominating
         bounds = [
             bound
             for key, amount in (demand.claim.amounts[:-1] if several else demand.claim.amounts)
-            if ledger.free(account, key, own=own) < amount * wanted
+            if account.free(key, nominating=nominating, own=own) < amount * wanted
             for bound in ledger.bounds(account, key, amount, own=own)
         ]
+        if not bounds and not several:
+            return Grant(wanted)
         options, indexes = demand.alternatives, None
         limits: tuple[int, ...] = ()
         if several:

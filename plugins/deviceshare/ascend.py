@@ -72,10 +72,6 @@ class AscendDevices(DeviceType):
         self._states = states
         self._weight = weight
 
-    @property
-    def own_resources(self) -> frozenset[str]:
-        return frozenset()
-
     def request_of(self, cls: TaskClass) -> NpuRequest | None:
         amount = cls.limits.get(RESOURCE, cls.requests.get(RESOURCE, 0))
         if amount <= 0:

@@ -86,9 +86,9 @@ class CardLedger:
                 del self._leaving[uid]
             self._future = None
 
-    def shares_of(self, containers: Iterable[Iterable[Device]], cards: Cards | None = None) -> BookedDevices:
-        """The devices of an annotation as shares on `cards` (now, when None); devices of other nodes are unknown."""
-        now = list(self.cards if cards is None else cards)
+    def shares_of(self, containers: Iterable[Iterable[Device]]) -> BookedDevices:
+        """The devices of an annotation as shares on the cards; devices of other nodes are unknown."""
+        now = list(self.cards)
         index_of = {uuid: index for index, uuid in enumerate(self.uuids)}
         shares: list[ChosenShare] = []
         unknown, without_slice = [], []

@@ -1,4 +1,7 @@
-"""The settings that a device plugin keeps in a ConfigMap: resource names, memory factor, MIG geometries."""
+"""The settings that a device plugin keeps in a ConfigMap: resource names, memory factor, MIG geometries.
+
+The last valid contents stay in force.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,17 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
+from capcard_sched.model.annotations import DEVICE_CONFIG_KEY
+from capcard_sched.model.intents import ObjectRef
+from capcard_sched.model.reasons import DEVICE_CONFIG
+from capcard_sched.model.yaml_reader import YamlError, read_document
 from capcard_sched.plugins.deviceshare.geometry import DEFAULT_GEOMETRIES, Geometry, SliceGroup, SliceKind
 from capcard_sched.plugins.deviceshare.vgpu_request import DEFAULT_RESOURCES, VgpuResources
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from capcard_sched.framework.session.session import Session
 
 _SECTION: Final = "nvidia"
 _FACTOR: Final = "gpuMemoryFactor"
@@ -180,3 +189,52 @@ def _group(reader: _Reader, value: object, path: str) -> SliceGroup:
     if sum(kind.count for kind in kinds) > _MOST_SLICES:
         reader.fault(f"{path}.geometries", sum(kind.count for kind in kinds), f"at most {_MOST_SLICES} slices")
     return SliceGroup(name, tuple(kinds))
+
+
+class DeviceConfigText(NamedTuple):
+    """The settings in contents of the ConfigMap."""
+
+    #: The defaults when the contents are invalid.
+    config: DeviceConfig
+    #: Why they are invalid, "" when they are valid.
+    problem: str = ""
+    #: Keys that neither the scheduler nor a device plugin reads.
+    unknown: tuple[str, ...] = ()
+
+
+def read_device_config(text: str) -> DeviceConfigText:
+    """The settings in these contents."""
+    try:
+        document = read_document(text).value
+        return DeviceConfigText(device_config(document), unknown=tuple(unknown_keys(document)))
+    except (YamlError, DeviceConfigError) as error:
+        return DeviceConfigText(DEFAULT_CONFIG, str(error))
+
+
+class DeviceSettings:
+    """Reads the ConfigMap when it changes."""
+
+    def __init__(self, namespace: str, name: str) -> None:
+        self._ref = ObjectRef("ConfigMap", namespace, name)
+        #: Contents that were read last, None for a ConfigMap that is missing.
+        self._text: str | None = None
+        self.config = DEFAULT_CONFIG
+        #: Why the present contents are not in force, "" when they are.
+        self.problem = ""
+
+    def changed(self, session: Session) -> bool:
+        """Take up the ConfigMap; whether other settings are in force now. Emits an event about invalid contents."""
+        data = session.config_maps.get(f"{self._ref.namespace}/{self._ref.name}")
+        text = None if data is None else data.get(DEVICE_CONFIG_KEY)
+        if text == self._text:
+            return False
+        self._text = text
+        before = self.config
+        found = DeviceConfigText(DEFAULT_CONFIG) if text is None else read_device_config(text)
+        self.problem = found.problem
+        if not found.problem:
+            self.config = found.config
+        else:
+            message = DEVICE_CONFIG.render(key=DEVICE_CONFIG_KEY, detail=self.problem)
+            session.notice_about(self._ref, DEVICE_CONFIG, message)
+        return self.config != before

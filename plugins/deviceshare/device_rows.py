@@ -1,4 +1,4 @@
-"""The devices of all nodes: ledgers by node, and the number of each node's state by row."""
+"""The devices of all nodes: ledgers by node, the number of each node's state by row, their accounting and series."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from capcard_sched.framework.api.plugin import Sample
 from capcard_sched.model.reasons import DEVICE_ANNOTATION, DEVICE_REGISTRATION, DEVICES_OVERBOOKED
 from capcard_sched.model.status import TaskStatus
+from capcard_sched.model.task_class import DeviceAccounting
 from capcard_sched.plugins.deviceshare.card_ledger import CardLedger
 from capcard_sched.plugins.deviceshare.device_states import DeviceStates
+from capcard_sched.plugins.deviceshare.vgpu import VgpuDevices
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Node, Task
     from capcard_sched.model.reasons import Reason
+    from capcard_sched.model.task_class import TaskClass
     from capcard_sched.plugins.deviceshare.card_ledger import Cards
     from capcard_sched.plugins.deviceshare.device_states import NodeCards
     from capcard_sched.plugins.deviceshare.device_type import DeviceType
@@ -53,6 +57,21 @@ class NodeDevices:
         self.overbooked = _NO_CARDS
         #: Order number of the pod that was bound last.
         self.last_order = 0
+
+    @property
+    def present(self) -> list[CardLedger]:
+        """The ledgers of the kinds that the node has."""
+        return [ledger for ledger in self.ledgers if ledger is not None]
+
+    def release(self, uid: str) -> None:
+        """A pod holds nothing any more."""
+        for ledger in self.present:
+            ledger.release(uid)
+
+    def set_leaving(self, uid: str, *, leaving: bool) -> None:
+        """Whether a pod is on its way out."""
+        for ledger in self.present:
+            ledger.set_leaving(uid, leaving=leaving)
 
     @property
     def cards(self) -> NodeCards:
@@ -159,7 +178,7 @@ class DeviceRows:
             self._read_offers(node, devices, now)
         self._read_pods(node, devices)
         self._look_for_overbooked(node, devices)
-        if any(ledger is not None for ledger in devices.ledgers) or devices.warnings:
+        if devices.present or devices.warnings:
             self.by_node[node.name] = devices
         else:
             self._drop(node.name)
@@ -208,10 +227,9 @@ class DeviceRows:
     def _read_pods(self, node: Node, devices: NodeDevices) -> None:
         """Book the pods that are on the node as their annotations say. O(pods on the node)."""
         tasks = node.tasks
-        for ledger in devices.ledgers:
-            if ledger is not None:
-                for uid in [uid for uid in ledger.held if uid not in tasks]:
-                    ledger.release(uid)
+        for ledger in devices.present:
+            for uid in [uid for uid in ledger.held if uid not in tasks]:
+                ledger.release(uid)
         for uid in [uid for uid in devices.notes if uid not in tasks]:
             del devices.notes[uid]
             devices.problems.pop(uid, None)
@@ -229,8 +247,8 @@ class DeviceRows:
     def _look_for_overbooked(self, node: Node, devices: NodeDevices) -> None:
         found = {
             uuid: card
-            for ledger in devices.ledgers
-            if ledger is not None and any(card.is_overbooked for card in ledger.cards)
+            for ledger in devices.present
+            if any(card.is_overbooked for card in ledger.cards)
             for uuid, card in zip(ledger.uuids, ledger.cards, strict=True)
             if card.is_overbooked
         }
@@ -247,9 +265,7 @@ class DeviceRows:
             devices.notes[task.uid] = task.device_notes, notes
             if seen is None or notes != booked:
                 self._book(task, notes, devices)
-        for ledger in devices.ledgers:
-            if ledger is not None:
-                ledger.set_leaving(task.uid, leaving=task.status is TaskStatus.RELEASING)
+        devices.set_leaving(task.uid, leaving=task.status is TaskStatus.RELEASING)
 
     def _book(self, task: Task, notes: tuple[str, ...], devices: NodeDevices) -> None:
         """Book a pod as its annotations say."""
@@ -308,3 +324,67 @@ class DeviceRows:
             for index, ledger in enumerate(self.by_node[name].ledgers):
                 if ledger is not None:
                     yield name, index, ledger
+
+
+def accounting_of(types: Sequence[DeviceType], rows: DeviceRows) -> DeviceAccounting:
+    """Devices are charged as the kinds count them; nodes need not have them free as amounts."""
+    smallest = rows.smallest_memory()
+    totals: dict[str, int] = {}
+    for kind, (memory, cards) in zip(types, rows.registered(), strict=True):
+        totals |= kind.totals(memory, cards)
+
+    def charge(cls: TaskClass) -> Mapping[str, int]:
+        found: dict[str, int] = {}
+        for kind, memory in zip(types, smallest, strict=True):
+            found |= kind.charge(cls, memory)
+        return found
+
+    def placed_charge(cls: TaskClass, notes: Mapping[str, str]) -> Mapping[str, int]:
+        found: dict[str, int] = {}
+        for kind in types:
+            found |= kind.placed_charge(cls, notes)
+        return found
+
+    return DeviceAccounting(
+        (*(kind.accounting_version for kind in types), smallest),
+        frozenset().union(*(kind.own_resources for kind in types)),
+        frozenset().union(*(kind.uncounted_resources for kind in types)),
+        frozenset().union(*(kind.shares for kind in types)),
+        charge,
+        placed_charge,
+        totals,
+    )
+
+
+def samples(rows: DeviceRows, tasks: Mapping[str, Task]) -> Iterator[Sample]:
+    """Cards and their pods. There is a series exactly for every card, and for every pod on a card."""
+    for node, kind, ledger in rows.bookings():
+        if isinstance(rows.types[kind], VgpuDevices):
+            yield from _cards(node, ledger)
+            yield from _pods(node, ledger, tasks)
+
+
+def _cards(node: str, ledger: CardLedger) -> Iterator[Sample]:
+    for uuid, card in zip(ledger.uuids, ledger.cards, strict=True):
+        labels = {"devID": uuid, "NodeName": node}
+        yield Sample("vgpu_device_shared_number", labels, card.use.number)
+        yield Sample("vgpu_device_allocated_memory", labels, card.used_memory)
+        yield Sample("vgpu_device_allocated_cores", labels, card.use.cores)
+        yield Sample("vgpu_device_memory_limit", labels, card.model.memory)
+
+
+def _pods(node: str, ledger: CardLedger, tasks: Mapping[str, Task]) -> Iterator[Sample]:
+    """Pods of equal name on one card count together: the series has no namespace."""
+    sums: dict[tuple[str, str], list[int]] = {}
+    for uid, shares in ledger.held.items():
+        task = tasks.get(uid)
+        if task is None:
+            continue
+        for share in shares:
+            both = sums.setdefault((ledger.uuids[share.card], task.name), [0, 0])
+            both[0] += share.booking.memory
+            both[1] += share.booking.cores
+    for (uuid, pod), (memory, cores) in sorted(sums.items()):
+        labels = {"devID": uuid, "NodeName": node, "podName": pod}
+        yield Sample("vgpu_device_memory_allocation_for_a_certain_pod", labels, memory)
+        yield Sample("vgpu_device_core_allocation_for_a_certain_pod", labels, cores)

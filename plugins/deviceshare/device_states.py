@@ -77,6 +77,10 @@ class RequestAnswers:
     def __init__(self, types: Sequence[DeviceType], requests: Requests, states: DeviceStates) -> None:
         self._types = types
         self.requests = requests
+        asked = [(kind, request) for kind, request in zip(types, requests, strict=True) if request is not None]
+        #: Whether nodes of equal cards may be answered differently, and whether other pods of the PodGroup decide.
+        self.is_bound_to_cards = any(kind.is_bound_to_cards(request) for kind, request in asked)
+        self.spreads_group = any(kind.spreads_group(request) for kind, request in asked)
         self._states = states
         self._answers: dict[int, DeviceResult] = {}
         #: Scores by state from `first` on, NaN where not known; the last entry is that of NO_STATE.

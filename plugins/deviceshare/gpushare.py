@@ -11,6 +11,7 @@ from capcard_sched.plugins.deviceshare.card_reasons import CardReasons, free_tex
 from capcard_sched.plugins.deviceshare.device_choice import ChosenShare, DeviceChoice, NoChoice
 from capcard_sched.plugins.deviceshare.device_type import DeviceType, NodeOffer
 from capcard_sched.plugins.deviceshare.shared_card import Booking, CardModel, CardStates, Cause
+from capcard_sched.plugins.deviceshare.vgpu_request import listed_parts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -47,10 +48,6 @@ class GpuShareDevices(DeviceType):
         self._states = states
         self._by_number = by_number
 
-    @property
-    def own_resources(self) -> frozenset[str]:
-        return frozenset()
-
     def request_of(self, cls: TaskClass) -> GpuRequest | None:
         amount = cls.limits.get(NUMBER if self._by_number else MEMORY, 0)
         if amount <= 0:
@@ -64,9 +61,9 @@ class GpuShareDevices(DeviceType):
             return None
         model = CardModel(_ANY_NUMBER, node.capacity.get(MEMORY, 0) // _UNIT // cards, self.name)
         text = node.annotations.get(keys.GPU_UNHEALTHY_IDS, "")
-        unhealthy = {int(part) for part in _items(text) if _INDEX.fullmatch(part)}
+        unhealthy = {int(part) for part in listed_parts(text) if _INDEX.fullmatch(part)}
         warnings = [
-            f'{keys.GPU_UNHEALTHY_IDS}: "{part[:64]}" is no index of a card' for part in _items(text)
+            f'{keys.GPU_UNHEALTHY_IDS}: "{part[:64]}" is no index of a card' for part in listed_parts(text)
             if not _INDEX.fullmatch(part)
         ]  # fmt: skip
         usable = [index for index in range(cards) if index not in unhealthy]
@@ -121,7 +118,7 @@ class GpuShareDevices(DeviceType):
         request = self.request_of(task.cls) or GpuRequest(0, 0)
         index_of = {uuid: index for index, uuid in enumerate(ledger.uuids)}
         shares, unknown = [], []
-        for part in dict.fromkeys(_items(self.note_of(task))):
+        for part in dict.fromkeys(listed_parts(self.note_of(task))):
             if part in index_of:
                 shares.append(ChosenShare(0, index_of[part], request.memory, Booking(request.memory, 0)))
             else:
@@ -136,7 +133,3 @@ class GpuShareDevices(DeviceType):
             keys.PREDICATE_TIME: str(int(moment * _NANOSECONDS)),
             keys.GPU_INDEX: ",".join(ledger.uuids[share.card] for share in shares),
         }
-
-
-def _items(text: str) -> list[str]:
-    return [part for part in (each.strip() for each in text.split(",")) if part]

@@ -12,18 +12,16 @@ from capcard_sched.framework.api.plugin import Plugin, Reads, Sample
 from capcard_sched.framework.toolkit.annotation_warnings import AnnotationWarnings
 from capcard_sched.model.reasons import DEVICE_REQUEST
 from capcard_sched.model.refusal import Code
-from capcard_sched.model.status import TaskStatus
+from capcard_sched.model.status import SESSION_STATUSES, TaskStatus
 from capcard_sched.model.task_class import NO_ACCOUNTING
 from capcard_sched.plugins.deviceshare.answer_cache import AnswerCache
 from capcard_sched.plugins.deviceshare.ascend import AscendDevices
-from capcard_sched.plugins.deviceshare.device_accounting import accounting_of
 from capcard_sched.plugins.deviceshare.device_choice import NoChoice
-from capcard_sched.plugins.deviceshare.device_rows import DeviceRows
-from capcard_sched.plugins.deviceshare.device_settings import DeviceSettings
+from capcard_sched.plugins.deviceshare.device_config import DeviceSettings
+from capcard_sched.plugins.deviceshare.device_rows import DeviceRows, accounting_of, samples
 from capcard_sched.plugins.deviceshare.device_states import answer
 from capcard_sched.plugins.deviceshare.deviceshare_arguments import DeviceShareArguments, check_arguments
 from capcard_sched.plugins.deviceshare.gpushare import GpuShareDevices
-from capcard_sched.plugins.deviceshare.metrics import samples
 from capcard_sched.plugins.deviceshare.shared_card import CardStates
 from capcard_sched.plugins.deviceshare.vgpu import VgpuDevices
 
@@ -46,7 +44,6 @@ if TYPE_CHECKING:
     from capcard_sched.plugins.deviceshare.device_type import DeviceType
     from capcard_sched.plugins.deviceshare.shared_card import Cause
 
-_IN_SESSION = frozenset({TaskStatus.ALLOCATED, TaskStatus.PIPELINED})
 _NEVER = float("-inf")
 
 
@@ -131,9 +128,8 @@ class DeviceShare(Plugin):
 
     def next_wakeup(self) -> float | None:
         """When the devices of a node end by themselves, if a pod waits."""
-        moment = self.rows.next_look(self._session.now)
-        waits = moment is not None and any(job.pending for job in self._session.with_pending_tasks())
-        return moment + 1 if waits and moment is not None else None
+        moment = self._session.if_pods_wait(self.rows.next_look(self._session.now))
+        return None if moment is None else moment + 1
 
     def metrics(self) -> Iterator[Sample]:
         if self.types:
@@ -146,25 +142,14 @@ class DeviceShare(Plugin):
         """The answers to a class of pods; None when it asks for no devices."""
         return self.cache.of(cls)
 
-    def _is_bound_to_cards(self, answers: RequestAnswers) -> bool:
-        return any(
-            request is not None and kind.is_bound_to_cards(request)
-            for kind, request in zip(self.types, answers.requests, strict=True)
-        )
-
     def signature(self, queue: Queue, task: Task) -> str | None:
         return self._group_of(task)
 
     def _group_of(self, task: Task) -> str | None:
         """The job of a pod whose cards depend on where others of its job are."""
         answers = self.answers(task.cls)
-        if answers is None or task.job is None:
-            return None
-        spreads = any(
-            request is not None and kind.spreads_group(request)
-            for kind, request in zip(self.types, answers.requests, strict=True)
-        )
-        return task.job.key if spreads else None
+        spreads = answers is not None and answers.spreads_group
+        return task.job.key if spreads and task.job is not None else None
 
     def _own_answer(self, answers: RequestAnswers, node: Node, group: str | None, *, future: bool) -> DeviceResult:
         """The answer of one node to a pod that knows single cards."""
@@ -204,11 +189,11 @@ class DeviceShare(Plugin):
 
     def _reads_state(self, signature: PodSignature) -> bool:
         answers = self.answers(signature.cls)
-        return answers is not None and not self._is_bound_to_cards(answers)
+        return answers is not None and not answers.is_bound_to_cards
 
     def _reads_cards(self, signature: PodSignature) -> bool:
         answers = self.answers(signature.cls)
-        return answers is not None and self._is_bound_to_cards(answers)
+        return answers is not None and answers.is_bound_to_cards
 
     def _scores_state(self, signature: PodSignature) -> bool:
         return self.arguments.weight > 0 and self._reads_state(signature)
@@ -286,7 +271,7 @@ class DeviceShare(Plugin):
         if answers is None:
             return
         for task, node in zip(placement.tasks, placement.nodes, strict=True):
-            if task.status in _IN_SESSION:
+            if task.status in SESSION_STATUSES:
                 self._take(answers, task, node)
             else:
                 self._set_leaving(task, node, leaving=False)
@@ -296,14 +281,12 @@ class DeviceShare(Plugin):
         if self.answers(placement.cls) is None:
             return
         for task, node in zip(placement.tasks, placement.nodes, strict=True):
-            if task.status not in _IN_SESSION:
+            if task.status not in SESSION_STATUSES:
                 self._set_leaving(task, node, leaving=True)
                 continue
             devices = self.rows.at(node)
             if devices is not None:
-                for ledger in devices.ledgers:
-                    if ledger is not None:
-                        ledger.release(task.uid)
+                devices.release(task.uid)
                 self.rows.write(node)
 
     def _take(self, answers: RequestAnswers, task: Task, node: Node) -> None:
@@ -322,7 +305,7 @@ class DeviceShare(Plugin):
 
     def _found(self, answers: RequestAnswers, task: Task, node: Node, *, future: bool) -> DeviceResult:
         """What a node has for one pod now, or once the pods that leave are gone."""
-        if self._is_bound_to_cards(answers):
+        if answers.is_bound_to_cards:
             return self._own_answer(answers, node, self._group_of(task), future=future)
         devices = self.rows.at(node)
         if future and devices is not None:
@@ -332,9 +315,7 @@ class DeviceShare(Plugin):
     def _set_leaving(self, task: Task, node: Node, *, leaving: bool) -> None:
         devices = self.rows.at(node)
         if devices is not None:
-            for ledger in devices.ledgers:
-                if ledger is not None:
-                    ledger.set_leaving(task.uid, leaving=leaving)
+            devices.set_leaving(task.uid, leaving=leaving)
             self.rows.write(node)
 
     def node_lock(self, placement: Placement) -> dict[str, str] | None:

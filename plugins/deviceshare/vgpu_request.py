@@ -109,8 +109,8 @@ def vgpu_request(
     return VgpuRequest(
         wanted,
         annotations.get(keys.VGPU_MODE, "").strip(),
-        frozenset(_items(annotations.get(keys.VGPU_USE_UUID))),
-        frozenset(_items(annotations.get(keys.VGPU_NOUSE_UUID))),
+        frozenset(listed_parts(annotations.get(keys.VGPU_USE_UUID))),
+        frozenset(listed_parts(annotations.get(keys.VGPU_NOUSE_UUID))),
         annotations.get(keys.VGPU_PODGROUP_POLICY, "").strip() == "spread",
         problem,
     )
@@ -175,9 +175,10 @@ def container_request(
     return ContainerRequest(units_of.get(resources.number, 1), Share(memory, percentage, cores, use_types, avoid_types))
 
 
-def _items(text: str | None) -> tuple[str, ...]:
+def listed_parts(text: str | None) -> tuple[str, ...]:
+    """The parts of a comma-separated list, without surrounding blanks."""
     return tuple(part for part in (each.strip() for each in (text or "").split(",")) if part)
 
 
 def _lower(text: str | None) -> tuple[str, ...]:
-    return _items(text.lower() if text else None)
+    return listed_parts(text.lower() if text else None)

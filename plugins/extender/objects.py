@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 import msgspec
 
 from capcard_sched.framework.api.problems import shown_text
+from capcard_sched.framework.eviction.victim_index import may_be_evicted
 from capcard_sched.model.annotations import REVOCABLE_ZONE
-from capcard_sched.model.pod_facts import preemptable_of
 from capcard_sched.model.resources import CPU, MEMORY
 from capcard_sched.model.timestamps import DurationError, format_duration, parse_duration
 from capcard_sched.plugins.extender import wire
@@ -169,9 +169,6 @@ def task_info(task: Task) -> wire.TaskInfo:
     """A pod as it is now."""
     cls, job = task.cls, task.job
     requested = resource(cls.requests)
-    preemptable = task.preemptable
-    if preemptable is None and job is not None:
-        preemptable = preemptable_of(job.annotations, job.labels)
     return wire.TaskInfo(
         uid=task.uid,
         job=job.key if job is not None else "",
@@ -183,7 +180,7 @@ def task_info(task: Task) -> wire.TaskInfo:
         node_name=task.node.name if task.node is not None else "",
         status=task.status.title,
         priority=task.priority,
-        preemptable=preemptable is not False,
+        preemptable=may_be_evicted(task),
         best_effort=cls.best_effort,
         labels=dict(task.labels),
         annotations=dict(cls.annotations),

@@ -11,7 +11,7 @@ from capcard_sched.framework.api.plugin import Plugin
 from capcard_sched.framework.toolkit.node_index import NodeIndex
 from capcard_sched.model.selectors import term_weight
 from capcard_sched.plugins.nodeorder.arguments import NodeOrderArguments
-from capcard_sched.plugins.nodeorder.preferences import PreferenceBook, Preferences, SpreadScores, pod_affinity
+from capcard_sched.plugins.nodeorder.preferences import PreferenceBook, Preferences, pod_affinity, spread_scores
 from capcard_sched.plugins.nodeorder.utilization import Utilization
 
 if TYPE_CHECKING:
@@ -104,13 +104,8 @@ def taints(counts: Vector | None, rows: NodeView) -> Scores | None:
 
     `counts` (int64 [nodes]): PreferNoSchedule taints of each node that the class does not tolerate.
     """
-    if counts is None or not len(rows):
-        return None
-    raw = rows.take(counts)
-    highest = int(raw.max())
-    if int(raw.min()) == highest:
-        return None
-    return (100 - 100 * raw // highest).astype(np.float64)
+    found = normalized(counts, rows)
+    return None if found is None else 100 - found
 
 
 class NodeOrder(Plugin):
@@ -127,23 +122,18 @@ class NodeOrder(Plugin):
         self._weights = self.arguments
         self._index = NodeIndex(())
         self._images = Images(self._index)
-        self._generation = -1
         self._utilization = Utilization(self._weights)
         self._book = PreferenceBook(self._weights)
-        self._spread = SpreadScores()
 
     def open(self, session: Session) -> None:
-        table = session.nodes
-        outdated = table.generation != self._generation or len(self._index) != len(table) or self._index.over_capacity
-        if session.changed.everything or outdated:
-            self._index = NodeIndex(table.nodes)
-            self._images = Images(self._index)
-            self._generation = table.generation
+        index = self._index.renewed(session)
+        if index is not self._index:
+            self._index, self._images = index, Images(index)
         self._utilization.open(session)
         self._book.open(session, self._index)
 
     def signature(self, queue: Queue, task: Task) -> Preferences | None:
-        return self._book.preferences(task)
+        return self._book.of(task)
 
     def _has_preferences(self, signature: PodSignature) -> bool:
         return signature.context(self.name) is not None
@@ -181,7 +171,7 @@ class NodeOrder(Plugin):
         if preferences.affinity or preferences.carried is not None:
             parts.append((weights.pod_affinity, pod_affinity(self._index, preferences, candidates)))
         if preferences.spread:
-            spread = self._spread.scores(self._index, signature.cls, preferences.spread, candidates)
+            spread = spread_scores(self._book, self._index, signature.cls, preferences.spread, candidates)
             parts.append((weights.topology_spread, spread))
         return _sum(parts)
 

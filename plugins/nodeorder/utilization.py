@@ -118,8 +118,6 @@ class _PodAmounts(NamedTuple):
     plain: Vector
     #: int64 [3]: the same and thousandths of a GPU; None when it requests none, or no node has one.
     three: Vector | None
-    #: Whether the class requests none of the three; the balanced score is then omitted.
-    nothing: bool
     #: The same amounts as plain integers.
     few: FewRequest
 
@@ -177,7 +175,6 @@ class Utilization:
             np.array([cls.nonzero_cpu_milli, cls.nonzero_memory_bytes], dtype=np.int64),
             np.array([cpu, memory], dtype=np.int64),
             np.array([cpu, memory, gpu], dtype=np.int64) if gpu and self._offered_three is not None else None,
-            not (cpu or memory or gpu),
             FewRequest(
                 cls.nonzero_cpu_milli,
                 cls.nonzero_memory_bytes,
@@ -195,7 +192,7 @@ class Utilization:
         if not self._enabled:
             return None
         request = self._requests.get(cls) or self._request(cls)
-        if request.nothing and not (self._least or self._most):
+        if request.few.nothing and not (self._least or self._most):
             return None
         if len(rows.rows) <= _FEW:
             offers = self._offers
@@ -204,7 +201,7 @@ class Utilization:
             )
         offered = rows.take(self._offered)
         total: Scores | None = None
-        if self._balanced and not request.nothing:
+        if self._balanced and not request.few.nothing:
             total = self._balance(request, rows, offered)
             if self._balanced != 1:
                 total *= self._balanced

@@ -13,7 +13,7 @@ from capcard_sched.framework.api.plugin import Plugin, Reads
 from capcard_sched.model.annotations import NUMA_TOPOLOGY_DECISION, NUMA_TOPOLOGY_POLICY
 from capcard_sched.model.numa import NONE
 from capcard_sched.model.refusal import Code
-from capcard_sched.model.status import TaskStatus
+from capcard_sched.model.status import SESSION_STATUSES
 from capcard_sched.plugins.numa_aware.numa_rows import CODES, NumaRows
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ NO_CPUS = "cpu allocatable map is empty"
 REFUSED = "container {name} cannot be assigned by numa"
 
 _MOST = 100
-_IN_SESSION = frozenset({TaskStatus.ALLOCATED, TaskStatus.PIPELINED})
 
 
 class NumaAwareArguments(msgspec.Struct, frozen=True):
@@ -81,9 +80,7 @@ class NumaAware(Plugin):
 
     def next_wakeup(self) -> float | None:
         """When a claim may end without any change, if a pod is pending."""
-        expiry = self._rows.next_expiry(self._session.now)
-        waits = expiry is not None and any(job.pending for job in self._session.with_pending_tasks())
-        return expiry if waits else None
+        return self._session.if_pods_wait(self._rows.next_expiry(self._session.now))
 
     def _reads_cpus(self, signature: PodSignature) -> bool:
         """Whether the checks apply: the pod is Guaranteed, and has a policy or uses exclusive CPUs that are tracked."""
@@ -144,14 +141,14 @@ class NumaAware(Plugin):
         wanted = tuple(count for _, count in placement.cls.own_cpus or ())
         if wanted and self._rows.tracks_any:
             for task, node in zip(placement.tasks, placement.nodes, strict=True):
-                if task.status in _IN_SESSION:
+                if task.status in SESSION_STATUSES:
                     self._rows.claim(node, task.uid, wanted)
 
     def on_deallocate(self, placement: Placement) -> None:
         """Release the CPUs of pods that were placed in this session."""
         if placement.cls.own_cpus and self._rows.tracks_any:
             for task, node in zip(placement.tasks, placement.nodes, strict=True):
-                if task.status in _IN_SESSION:
+                if task.status in SESSION_STATUSES:
                     self._rows.release(node, task.uid)
 
     def bind_annotations(self, placement: Placement) -> dict[str, dict[str, str]] | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from capcard_sched.framework.toolkit.pods_by_node import PodsByNode
 from capcard_sched.model.in_tree_volumes import CSI_DRIVERS, AttachmentKey, in_tree_key
 from capcard_sched.model.refusal import Code
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.api.node_view import FilterResult, Mask, NodeView
     from capcard_sched.framework.session.session import Session
-    from capcard_sched.model.job import Task
+    from capcard_sched.model.job import Node, Task
     from capcard_sched.model.resources import Vector
     from capcard_sched.model.storage import Storage
 
@@ -26,56 +27,22 @@ READ_WRITE_ONCE_POD: Final = "ReadWriteOncePod"
 IN_USE: Final = "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode"
 
 
-def claims_of(task: Task) -> list[str]:
-    """Keys of the claims of a pod."""
-    return [f"{task.namespace}/{name}" for name in task.cls.volumes]
-
-
-class ExclusiveClaims:
-    """The pods on nodes that use each claim, kept between sessions."""
+class ExclusiveClaims(PodsByNode[list[str]]):
+    """The pods on nodes that use each claim."""
 
     def __init__(self) -> None:
-        #: Node name to its pods by uid, with their claims.
-        self._on_node: dict[str, dict[str, list[str]]] = {}
+        super().__init__()
         #: Claim to the uids of its pods, each with its node.
         self._users: dict[str, dict[str, str]] = {}
-        self._touched: set[str] = set()
 
-    def open(self, session: Session) -> None:
-        """Apply the changes since the last session. O(pods on changed nodes)."""
-        table, changed = session.nodes, session.changed
-        stale: Iterable[str]
-        if changed.everything:
-            self._on_node.clear()
-            self._users.clear()
-            stale = table.by_name
-        else:
-            stale = changed.nodes | self._touched
-        for name in stale:
-            for uid, claims in self._on_node.pop(name, {}).items():
-                self._remove(uid, claims)
-            node = table.by_name.get(name)
-            for task in node.tasks.values() if node is not None else ():
-                if task.cls.volumes:
-                    self.place(task, name)
-        self._touched.clear()
+    def _value(self, task: Task, node: str) -> list[str] | None:
+        return [f"{task.namespace}/{name}" for name in task.cls.volumes] or None
 
-    def place(self, task: Task, node: str) -> None:
-        """Add a pod that was placed, or whose eviction was undone."""
-        self._touched.add(node)
-        claims = self._on_node.setdefault(node, {})[task.uid] = claims_of(task)
-        for claim in claims:
-            self._users.setdefault(claim, {})[task.uid] = node
-
-    def displace(self, task: Task, node: str) -> None:
-        """Remove a pod that was unplaced or is being evicted."""
-        self._touched.add(node)
-        claims = self._on_node.get(node, {}).pop(task.uid, None)
-        if claims is not None:
-            self._remove(task.uid, claims)
-
-    def _remove(self, uid: str, claims: list[str]) -> None:
-        for claim in claims:
+    def _change(self, node: str, uid: str, value: list[str], sign: int) -> None:
+        for claim in value:
+            if sign > 0:
+                self._users.setdefault(claim, {})[uid] = node
+                continue
             users = self._users[claim]
             users.pop(uid, None)
             if not users:
@@ -106,21 +73,19 @@ def keys_of_driver(driver: str) -> list[AttachmentKey]:
     return [AttachmentKey(driver, "", plugin) for plugin in sorted(plugins | {""})]
 
 
-class AttachedVolumes:
-    """Volumes on nodes, kept between sessions: O(pods on changed nodes) per session, O(volumes) per placement."""
+class AttachedVolumes(PodsByNode["tuple[AttachmentKey, ...]"]):
+    """Volumes on nodes: O(pods on changed nodes) per session, O(volumes) per placement."""
 
     def __init__(self, keys_of: Callable[[Task], tuple[AttachmentKey, ...]]) -> None:
         """`keys_of` returns the current attachments of a task's claims."""
+        super().__init__()
         self._keys_of = keys_of
-        #: Node name to pod uid to the pod's volumes.
-        self._held: dict[str, dict[str, tuple[AttachmentKey, ...]]] = {}
         #: Node name to the volumes that the API server lists as attached.
         self._listed: dict[str, tuple[AttachmentKey, ...]] = {}
         #: Volume to node name to the number of pods and listings with it there.
         self._on: dict[AttachmentKey, dict[str, int]] = {}
         #: Node name to driver to number of volumes.
         self._counts: dict[str, dict[str, int]] = {}
-        self._touched: set[str] = set()
         #: Driver to the count, and to the limit, on each node: int64 [nodes]; built on first use in a session.
         self._count_arrays: dict[str, Vector] = {}
         self._limit_arrays: dict[str, Vector] = {}
@@ -128,40 +93,31 @@ class AttachedVolumes:
         self.drivers: frozenset[str] = frozenset()
 
     def open(self, session: Session) -> None:
-        storage, table, changed = session.volumes, session.nodes, session.changed
+        """Apply the changes since the last session; with the first limit everything is counted."""
+        storage = session.volumes
         self._count_arrays, self._limit_arrays = {}, {}
-        self._by_name = table.by_name
         self._storage: Storage = storage
-        if not storage.limits:
-            if self.drivers:
-                self._forget_all()
-            self.drivers = frozenset()
-            return
-        drivers = frozenset(driver for limits in storage.limits.values() for driver in limits)
-        stale: Iterable[str]
-        if changed.everything or not self.drivers:
-            self._forget_all()
-            stale = table.by_name
+        before, self.drivers = self.drivers, frozenset(name for limits in storage.limits.values() for name in limits)
+        if not self.drivers:
+            self._held, self._listed, self._on, self._counts = {}, {}, {}, {}
+        if self.drivers and not before:
+            self.refresh(session, session.nodes.by_name)
         else:
-            stale = changed.nodes | self._touched
-            if changed.volumes:
-                stale = stale | self._users_of(session, changed.volumes)
-        self.drivers = drivers
-        for name in stale:
-            self._forget(name)
-            node = table.by_name.get(name)
-            if node is None:
-                continue
-            listed = tuple(storage.attached(name))
-            if listed:
-                self._listed[name] = listed
-                self._add(name, listed)
-            for task in node.tasks.values():
-                if task.cls.volumes or task.cls.inline_volumes:
-                    self.place(task, name)
-        self._touched.clear()
+            changed = session.changed.volumes
+            self.refresh(session, self._users_of(session, changed) if changed else ())
+
+    def _read(self, name: str, node: Node | None) -> None:
+        if not self.drivers:
+            return
+        self._add(name, self._listed.pop(name, ()), -1)
+        super()._read(name, node)
+        listed = tuple(self._storage.attached(name)) if node is not None else ()
+        if listed:
+            self._listed[name] = listed
+            self._add(name, listed, +1)
 
     def _users_of(self, session: Session, claims: set[str]) -> set[str]:
+        """The nodes of the pods that use some claims."""
         tasks = session.tasks_by_uid
         return {
             node
@@ -171,48 +127,31 @@ class AttachedVolumes:
             and any(f"{task.namespace}/{claim}" in claims for claim in task.cls.volumes)
         }
 
-    def place(self, task: Task, node: str) -> None:
-        if not self.drivers:
-            return
-        self._touched.add(node)
-        keys = self._counted(self._keys_of(task), node)
-        self._held.setdefault(node, {})[task.uid] = keys
-        self._add(node, keys)
-
-    def displace(self, task: Task, node: str) -> None:
-        """Remove a pod that was unplaced or is being evicted."""
-        held = self._held.get(node)
-        if held is None or task.uid not in held:
-            return
-        self._touched.add(node)
-        keys = held.pop(task.uid)
-        if not held:
-            del self._held[node]
-        self._remove(node, keys)
-
-    def _counted(self, keys: Iterable[AttachmentKey], node: str) -> tuple[AttachmentKey, ...]:
-        """The volumes that count on a node, without their plugin."""
+    def _value(self, task: Task, node: str) -> tuple[AttachmentKey, ...] | None:
+        """The volumes of a pod that count on a node, without their plugin."""
+        if not self.drivers or not (task.cls.volumes or task.cls.inline_volumes):
+            return None
         migrated = self._storage.migrated.get(node, ())
         return tuple(
-            key._replace(plugin="") if key.plugin else key for key in keys if not key.plugin or key.plugin in migrated
+            key._replace(plugin="") if key.plugin else key
+            for key in self._keys_of(task)
+            if not key.plugin or key.plugin in migrated
         )
 
-    def _add(self, node: str, keys: Iterable[AttachmentKey]) -> None:
+    def _change(self, node: str, uid: str, value: tuple[AttachmentKey, ...], sign: int) -> None:
+        self._add(node, value, sign)
+
+    def _add(self, node: str, keys: Iterable[AttachmentKey], sign: int) -> None:
         for key in keys:
             nodes = self._on.setdefault(key, {})
-            nodes[node] = nodes.get(node, 0) + 1
-            if nodes[node] == 1:
-                self._count(node, key[0], +1)
-
-    def _remove(self, node: str, keys: Iterable[AttachmentKey]) -> None:
-        for key in keys:
-            nodes = self._on[key]
-            nodes[node] -= 1
-            if not nodes[node]:
+            before, now = nodes.get(node, 0), nodes.get(node, 0) + sign
+            nodes[node] = now
+            if not now:
                 del nodes[node]
                 if not nodes:
                     del self._on[key]
-                self._count(node, key[0], -1)
+            if not before or not now:
+                self._count(node, key.driver, sign)
 
     def _count(self, node: str, driver: str, change: int) -> None:
         counts = self._counts.setdefault(node, {})
@@ -224,14 +163,6 @@ class AttachedVolumes:
         array = self._count_arrays.get(driver)
         if array is not None and node in self._by_name:
             array[self._by_name[node].row] += change
-
-    def _forget(self, node: str) -> None:
-        for keys in self._held.pop(node, {}).values():
-            self._remove(node, keys)
-        self._remove(node, self._listed.pop(node, ()))
-
-    def _forget_all(self) -> None:
-        self._held, self._listed, self._on, self._counts = {}, {}, {}, {}
 
     def snapshot(self) -> dict[str, dict[str, int]]:
         """The current counts: node name to driver to number of volumes."""

@@ -15,7 +15,7 @@ from capcard_sched.model.refusal import Code, Refusal
 from capcard_sched.model.selectors import UNSCHEDULABLE_TAINT, is_tolerated
 from capcard_sched.plugins.predicates.arguments import MOVED_KEYS, SHAPE_KEY, PredicatesArguments
 from capcard_sched.plugins.predicates.rule_book import PodRules, RuleBook
-from capcard_sched.plugins.predicates.topology_spread import HostPorts, SpreadFilter, reject_by_pods
+from capcard_sched.plugins.predicates.topology_spread import HostPorts, reject_by_pods, reject_skewed
 from capcard_sched.plugins.predicates.volume_rules import PodVolumes, VolumeRules
 
 if TYPE_CHECKING:
@@ -107,20 +107,14 @@ class Predicates(Plugin):
     def setup(self) -> None:
         self._enabled = self.arguments
         self._index = NodeIndex(())
-        self._generation = -1
         self._ports = HostPorts()
         self._rules = RuleBook(self._enabled)
-        self._spread = SpreadFilter()
         self._volumes = VolumeRules(self._enabled)
         #: The diagnosis whose nodes were already checked for their number of pods.
         self._counted: Diagnosis | None = None
 
     def open(self, session: Session) -> None:
-        table = session.nodes
-        outdated = table.generation != self._generation or len(self._index) != len(table) or self._index.over_capacity
-        if session.changed.everything or outdated:
-            self._index = NodeIndex(table.nodes)
-            self._generation = table.generation
+        self._index = self._index.renewed(session)
         self._counted = None
         if self._enabled.node_ports:
             self._ports.open(session)
@@ -143,7 +137,7 @@ class Predicates(Plugin):
         return arguments
 
     def signature(self, queue: Queue, task: Task) -> PodContext | None:
-        rules = self._rules.rules(task)
+        rules = self._rules.of(task)
         volumes = self._volumes.of(task)
         return None if rules is None and volumes is None else PodContext(rules, volumes)
 
@@ -210,7 +204,7 @@ class Predicates(Plugin):
         if rules is not None:
             reject_by_pods(self._index, rules, rows, result)
             if rules.spread:
-                self._spread.reject(self._index, signature.cls, rules.spread, rows, result)
+                reject_skewed(self._rules, self._index, signature.cls, rules.spread, rows, result)
         if volumes is not None and volumes.exclusive:
             self._volumes.exclusive.reject(volumes.exclusive, rows, result)
         if volumes is not None and volumes.open:
@@ -224,14 +218,16 @@ class Predicates(Plugin):
         return candidates.take(self._volumes.score(volumes, shape)) * self._enabled.volume_binding_weight
 
     def on_allocate(self, placement: Placement) -> None:
-        if self._enabled.node_ports:
-            self._ports.place(placement)
+        if placement.cls.host_ports and self._enabled.node_ports:
+            for task, node in zip(placement.tasks, placement.nodes, strict=True):
+                self._ports.place(task, node.name)
         self._rules.counters.place(placement)
         self._volumes.place(placement)  # last: it may fail
 
     def on_deallocate(self, placement: Placement) -> None:
-        if self._enabled.node_ports:
-            self._ports.displace(placement)
+        if placement.cls.host_ports and self._enabled.node_ports:
+            for task, node in zip(placement.tasks, placement.nodes, strict=True):
+                self._ports.displace(task, node.name)
         self._rules.counters.displace(placement)
         self._volumes.displace(placement)
 

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from capcard_sched.framework.toolkit.pods_by_node import PodsByNode
 from capcard_sched.model.refusal import Code
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from capcard_sched.framework.api.node_view import FilterResult, Mask, NodeView
-    from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.session.session import Session
     from capcard_sched.framework.toolkit.node_index import NodeIndex
+    from capcard_sched.framework.toolkit.pod_terms import Spread
     from capcard_sched.framework.toolkit.topology_count import TopologyCount
-    from capcard_sched.model.job import Node
+    from capcard_sched.model.job import Task
     from capcard_sched.model.objects import HostPort
     from capcard_sched.model.resources import Vector
     from capcard_sched.model.task_class import TaskClass
-    from capcard_sched.plugins.predicates.rule_book import PodRules, SpreadRule
+    from capcard_sched.plugins.predicates.rule_book import PodRules, RuleBook
 
 PORTS_TAKEN = "node(s) didn't have free ports for the requested pod ports"
 
@@ -36,67 +37,31 @@ def conflict(one: HostPort, other: HostPort) -> bool:
     )
 
 
-class HostPorts:
-    """Ports in use by node, kept between sessions; one array of conflicts per requested set of ports and session."""
+class HostPorts(PodsByNode["tuple[HostPort, ...]"]):
+    """Ports in use by node; one array of conflicts per requested set of ports and session."""
 
     def __init__(self) -> None:
-        #: Node name to uid to ports.
-        self._held: dict[str, dict[str, tuple[HostPort, ...]]] = {}
-        self._touched: set[str] = set()
+        super().__init__()
         self._conflicts: dict[tuple[HostPort, ...], Vector] = {}
-        self._size = 0
 
     def open(self, session: Session) -> None:
-        """Apply the changes since the last session. O(pods on changed nodes)."""
-        table, changed = session.nodes, session.changed
+        """Apply the changes since the last session."""
         self._conflicts.clear()
-        self._size = len(table)
-        stale: Iterable[str]
-        if changed.everything:
-            self._held.clear()
-            stale = table.by_name
-        else:
-            stale = changed.nodes | self._touched
-        for name in stale:
-            self._held.pop(name, None)
-            node = table.by_name.get(name)
-            if node is not None:
-                held = {task.uid: task.cls.host_ports for task in node.tasks.values() if task.cls.host_ports}
-                if held:
-                    self._held[name] = held
-        self._by_name = table.by_name
-        self._touched.clear()
+        self.refresh(session)
 
-    def place(self, placement: Placement) -> None:
-        """Add pods that were placed, or whose eviction was undone."""
-        ports = placement.cls.host_ports
-        if not ports:
-            return
-        for task, node in zip(placement.tasks, placement.nodes, strict=True):
-            self._touched.add(node.name)
-            self._held.setdefault(node.name, {})[task.uid] = ports
-            self._change(node, ports, +1)
+    def _value(self, task: Task, node: str) -> tuple[HostPort, ...] | None:
+        return task.cls.host_ports or None
 
-    def displace(self, placement: Placement) -> None:
-        """Remove pods that were unplaced or are being evicted: their ports are free for the next pod."""
-        ports = placement.cls.host_ports
-        if not ports:
-            return
-        for task, node in zip(placement.tasks, placement.nodes, strict=True):
-            self._touched.add(node.name)
-            if self._held.get(node.name, {}).pop(task.uid, None) is not None:
-                self._change(node, ports, -1)
-
-    def _change(self, node: Node, ports: tuple[HostPort, ...], sign: int) -> None:
-        if node.row >= 0:
+    def _change(self, node: str, uid: str, value: tuple[HostPort, ...], sign: int) -> None:
+        if node in self._by_name:
             for wanted, conflicts in self._conflicts.items():
-                conflicts[node.row] += sign * _count(wanted, ports)
+                conflicts[self._by_name[node].row] += sign * _count(wanted, value)
 
     def conflicts(self, wanted: tuple[HostPort, ...]) -> Vector:
         """Number of ports on each node that conflict with these: int64 [nodes]. O(ports in use) once per session."""
         found = self._conflicts.get(wanted)
         if found is None:
-            found = self._conflicts[wanted] = np.zeros(self._size, dtype=np.int64)
+            found = self._conflicts[wanted] = np.zeros(len(self._by_name), dtype=np.int64)
             for name, held in self._held.items():
                 row = self._by_name[name].row
                 for ports in held.values():
@@ -175,58 +140,25 @@ SKEWED = "node(s) didn't match pod topology spread constraints"
 MISSING_LABEL = f"{SKEWED} (missing required label)"
 
 
-class _Scope(NamedTuple):
-    """The nodes and domains that one constraint of one class counts."""
-
-    #: bool [nodes]
-    nodes: Mask
-    #: bool [domains]
-    domains: Mask
-    size: int
-
-
-class SpreadFilter:
-    """Checks constraints against the counts; caches the nodes and domains of each constraint."""
-
-    def __init__(self) -> None:
-        self._index: NodeIndex | None = None
-        self._scopes: dict[tuple[TaskClass, int], _Scope] = {}
-
-    def _scope(self, index: NodeIndex, cls: TaskClass, rules: tuple[SpreadRule, ...], position: int) -> _Scope:
-        """Nodes that have the keys of all constraints and pass the inclusion policies of this one."""
-        if index is not self._index:
-            self._index = index
-            self._scopes.clear()
-        scope = self._scopes.get((cls, position))
-        if scope is None:
-            rule = rules[position]
-            keys = (each.topology_key for each in rules)
-            nodes = index.counted(cls, keys, by_affinity=rule.honors_affinity, by_taints=rule.honors_taints)
-            codes, values = index.column(rule.topology_key)
-            domains = np.zeros(len(values), dtype=bool)
-            domains[codes[nodes]] = True
-            scope = self._scopes[cls, position] = _Scope(nodes, domains, int(np.count_nonzero(domains)))
-        return scope
-
-    def reject(
-        self, index: NodeIndex, cls: TaskClass, rules: tuple[SpreadRule, ...], rows: NodeView, result: FilterResult
-    ) -> None:
-        """Check the constraints in order; a node reports the first one that it violates."""
-        failed = np.zeros(len(rows), dtype=bool)
-        for position, rule in enumerate(rules):
-            codes = rows.take(index.column(rule.topology_key).codes)
-            missing = codes < 0
-            result.reject(missing & ~failed, Code.UNRESOLVABLE, MISSING_LABEL)
-            failed |= missing
-            scope = self._scope(index, cls, rules, position)
-            allowed = rule.max_skew - rule.itself
-            if rule.pod_count is None:
-                skewed = np.full(len(rows), allowed < 0)
-            else:
-                totals = rule.pod_count.totals(index, rule.topology_key, (cls, position), scope.nodes)
-                # Below minDomains the global minimum is 0, as if the missing domains were empty.
-                few = scope.size < max(1, rule.min_domains)
-                lowest = 0 if few else int(totals[:-1][scope.domains].min())
-                skewed = totals[codes] - lowest > allowed
-            result.reject(skewed & ~failed, Code.UNSCHEDULABLE, SKEWED)
-            failed |= skewed
+def reject_skewed(
+    book: RuleBook, index: NodeIndex, cls: TaskClass, spread: tuple[Spread, ...], rows: NodeView, result: FilterResult
+) -> None:
+    """Check the constraints in order; a node reports the first one that it violates."""
+    failed = np.zeros(len(rows), dtype=bool)
+    for position, rule in enumerate(spread):
+        codes = rows.take(index.column(rule.topology_key).codes)
+        missing = codes < 0
+        result.reject(missing & ~failed, Code.UNRESOLVABLE, MISSING_LABEL)
+        failed |= missing
+        scope = book.scope(cls, spread, position)
+        allowed = rule.max_skew - rule.itself
+        if rule.pod_count is None:
+            skewed = np.full(len(rows), allowed < 0)
+        else:
+            totals = rule.pod_count.totals(index, rule.topology_key, (cls, position), scope.nodes)
+            # Below minDomains the global minimum is 0, as if the missing domains were empty.
+            few = scope.size < max(1, rule.min_domains)
+            lowest = 0 if few else int(totals[:-1][scope.domains].min())
+            skewed = totals[codes] - lowest > allowed
+        result.reject(skewed & ~failed, Code.UNSCHEDULABLE, SKEWED)
+        failed |= skewed

@@ -14,7 +14,7 @@ import numpy as np
 
 from capcard_sched.model.intents import ClaimBinding
 from capcard_sched.model.refusal import Code
-from capcard_sched.model.status import TaskStatus
+from capcard_sched.model.status import SESSION_STATUSES
 from capcard_sched.model.storage import Assumption, Decision
 from capcard_sched.plugins.predicates.attached_volumes import (
     READ_WRITE_ONCE_POD,
@@ -45,7 +45,6 @@ VOLUME_GONE = "node(s) unavailable due to one or more pvc(s) bound to non-existe
 IMMEDIATE_UNBOUND = "pod has unbound immediate PersistentVolumeClaims"
 
 _FAILED = "plugin VolumeBinding pre-predicates failed {}"
-_PLACED_NOW = frozenset({TaskStatus.ALLOCATED, TaskStatus.PIPELINED})
 
 
 class VolumesTakenError(RuntimeError):
@@ -98,7 +97,7 @@ class VolumeRules:
         self._decided.clear()
         self._binding_claims.clear()
         self._offer = None
-        self.exclusive.open(session)
+        self.exclusive.refresh(session)
         if self._arguments.node_volume_limits:
             self.attached.open(session)
 
@@ -299,7 +298,7 @@ class VolumeRules:
         if not (placement.cls.volumes or placement.cls.inline_volumes):
             return
         for task, node in zip(placement.tasks, placement.nodes, strict=True):
-            if self._binding and task.status in _PLACED_NOW:
+            if self._binding and task.status in SESSION_STATUSES:
                 self._assume(task, node)
             self.attached.place(task, node.name)
             self.exclusive.place(task, node.name)

@@ -10,7 +10,7 @@ from capcard_sched.framework.api.node_hooks import NODE_PODS, NODE_SPEC, filter,
 from capcard_sched.framework.api.plugin import Plugin, Reads, Sample
 from capcard_sched.model.refusal import Code
 from capcard_sched.model.resources import CPU_COLUMN, MEMORY_COLUMN
-from capcard_sched.model.status import TaskStatus
+from capcard_sched.model.status import SESSION_STATUSES
 from capcard_sched.model.usage import STALE_SECONDS
 from capcard_sched.plugins.usage.arguments import UsageArguments, parse
 from capcard_sched.plugins.usage.estimates import Estimates
@@ -29,7 +29,6 @@ CPU_EXCEEDS = "the CPU load of the node exceeds the upper limit."
 MEMORY_EXCEEDS = "the memory load of the node exceeds the upper limit."
 
 _FULL = 100.0
-_IN_SESSION = frozenset({TaskStatus.ALLOCATED, TaskStatus.PIPELINED})
 
 
 class Usage(Plugin):
@@ -135,8 +134,7 @@ class Usage(Plugin):
 
     def next_wakeup(self) -> float | None:
         """When the oldest measurement expires, if a pod is pending."""
-        waits = self._fresh_until is not None and any(True for _ in self._session.with_pending_tasks())
-        return self._fresh_until if waits else None
+        return self._session.if_pods_wait(self._fresh_until)
 
     def metrics(self) -> Iterable[Sample]:
         known = ~(np.isnan(self._cpu) & np.isnan(self._memory))
@@ -185,7 +183,7 @@ class Usage(Plugin):
             return
         threshold = self.arguments.estimator.risk_threshold * _FULL
         for task, node in zip(placement.tasks, placement.nodes, strict=True):
-            if task.status in _IN_SESSION:
+            if task.status in SESSION_STATUSES:
                 estimates.add(task, node, now, risky=bool(self._load[node.row] >= threshold))
                 self._refresh(node.row)
 
@@ -194,7 +192,7 @@ class Usage(Plugin):
         if self._estimates is None:
             return
         for task, node in zip(placement.tasks, placement.nodes, strict=True):
-            if task.status in _IN_SESSION:
+            if task.status in SESSION_STATUSES:
                 self._estimates.remove(task, node)
                 self._refresh(node.row)
 

@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -40,20 +40,24 @@ def required() -> bool:
     return os.environ.get("CI", "") not in {"", "false", "0"} or bool(os.environ.get("CAPCARD_REQUIRE_CONTROLPLANE"))
 
 
-def pinned(module: str) -> str:
-    """The version of a module in go.mod, like `v1.34.4`."""
-    found = re.search(
-        rf"^(?:require)?\s*{re.escape(module)} (v\S+)", (MODULE / "go.mod").read_text("utf-8"), re.MULTILINE
-    )
+def pinned(module: str, folder: Path = MODULE) -> str:
+    """The version of a module in the go.mod of a folder, like `v1.34.4`."""
+    text = (folder / "go.mod").read_text("utf-8")
+    found = re.search(rf"^(?:require)?\s*{re.escape(module)} (v\S+)", text, re.MULTILINE)
     assert found, f"go.mod does not name {module}"
     return found[1]
 
 
+def cached(name: str) -> Path:
+    """A folder below the cache of all checkouts, there or not."""
+    root = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    return root / "capcard-sched" / name
+
+
 def cache_folder() -> Path:
     """Folder of the programs of the pinned versions, built or not."""
-    root = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    name = f"kubernetes-{pinned('k8s.io/kubernetes')}-etcd-{pinned('go.etcd.io/etcd/server/v3')}"
-    return root / "capcard-sched" / "controlplane" / name
+    kubernetes, etcd = pinned("k8s.io/kubernetes"), pinned("go.etcd.io/etcd/server/v3")
+    return cached("controlplane") / f"kubernetes-{kubernetes}-etcd-{etcd}"
 
 
 def locate() -> Path:
@@ -74,8 +78,8 @@ def locate() -> Path:
     )
 
 
-def require() -> Path:
-    """`locate` for a fixture: without the programs its test is skipped, or fails where they are required."""
+def needed(locate: Callable[[], Path] = locate) -> Path:
+    """A program for a fixture: without it the test is skipped, or fails where programs are required."""
     import pytest  # the build itself runs without the packages of tests
 
     try:
@@ -110,7 +114,7 @@ def _version_of(go: str) -> tuple[int, int]:
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
-def build(report: Callable[[str], object]) -> Path:
+def build() -> Path:
     """Builds what is missing and returns the folder; a second caller waits for the first and finds everything there.
 
     Raises:
@@ -119,27 +123,25 @@ def build(report: Callable[[str], object]) -> Path:
     if os.environ.get("KUBEBUILDER_ASSETS"):
         return locate()
     folder = cache_folder()
-    if all((folder / name).exists() for name in PROGRAMS):
-        return folder
-    go = find_go()
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # let go with the file, however this process ends
-        for name, package in PROGRAMS.items():
-            if not (folder / name).exists():
-                report(f"building {name} (once for all checkouts; all of the control plane takes 4 to 8 minutes)")
-                began = time.monotonic()
-                _build_one(go, package, folder / name)
-                report(f"built {name} in {time.monotonic() - began:.0f} s")
-    return folder
-
-
-def _build_one(go: Path, package: str, target: Path) -> None:
-    """One program, whole or not at all."""
     kubernetes = pinned("k8s.io/kubernetes")
     major, minor, _ = kubernetes.removeprefix("v").split(".", 2)
     reported = {"gitVersion": kubernetes, "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
-    flags = [f"-X k8s.io/component-base/version.{key}={value}" for key, value in reported.items()]
+    variables = {f"k8s.io/component-base/version.{key}": value for key, value in reported.items()}
+    for name, package in PROGRAMS.items():
+        go_build(MODULE, package, folder / name, variables)
+    return folder
+
+
+def go_build(module: Path, package: str, target: Path, variables: Mapping[str, str]) -> None:
+    """Builds a program of a Go module unless it is there, whole or not at all, with these values of Go variables.
+
+    Raises:
+        UnavailableError: there is no Go, or its build failed.
+    """
+    if target.exists():
+        return
+    go = find_go()
+    target.parent.mkdir(parents=True, exist_ok=True)
     environment = {
         **os.environ,
         "CGO_ENABLED": "0",  # needs no C compiler
@@ -148,28 +150,34 @@ def _build_one(go: Path, package: str, target: Path) -> None:
         "GOWORK": "off",
     }
     unfinished = target.with_name(f".{target.name}.unfinished")
-    command: list[str | Path] = [go, "build", "-trimpath", "-buildvcs=false", "-ldflags", " ".join(["-s -w", *flags])]
-    answer = subprocess.run([*command, "-o", unfinished, package], cwd=MODULE, env=environment, check=False)
-    if answer.returncode:
-        raise UnavailableError(f"{go} could not build {package}: see above")
-    unfinished.rename(target)
+    flags = " ".join(["-s -w", *(f"-X {name}={value}" for name, value in variables.items())])
+    command: list[str | Path] = [go, "build", "-trimpath", "-buildvcs=false", "-ldflags", flags, "-o", unfinished]
+    with (target.parent / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # let go with the file, however this process ends
+        if target.exists():
+            return
+        _report(f"building {target.name} (once for all checkouts; all of the control plane takes 4 to 8 minutes)")
+        began = time.monotonic()
+        if subprocess.run([*command, package], cwd=module, env=environment, check=False).returncode:
+            raise UnavailableError(f"{go} could not build {package}: see above")
+        unfinished.rename(target)
+    _report(f"built {target.name} in {time.monotonic() - began:.0f} s")
 
 
-def main() -> int:
-    """Builds; without the tools, fails where the control plane is required and prints one line elsewhere."""
+def _report(text: str) -> None:
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
 
-    def report(text: str) -> None:
-        sys.stderr.write(text + "\n")
-        sys.stderr.flush()
 
+def main(name: str, make: Callable[[], Path]) -> int:
+    """Makes a program; without the tools, fails where it is required and prints one line elsewhere."""
     try:
-        folder = build(report)
+        _report(f"{name}: {make()}")
     except UnavailableError as why:
-        report(f"no control plane: {why}" + ("" if required() else "; the tests that need it will be skipped"))
+        _report(f"no {name}: {why}" + ("" if required() else "; the tests that need it will be skipped"))
         return 1 if required() else 0
-    report(f"control plane: {folder}")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main("control plane", build))

@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import itertools
 import json
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from http import HTTPStatus
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self, TypeVar, overload
+from typing import Any, Final, NamedTuple, Self
 
 import aiohttp
 import yaml
 
+from tests.clock import until
 from tests.controlplane.connector import AbortingConnector
 from tests.controlplane.controlplane import ControlPlane
-
-#: An object in the API server's JSON form.
-Manifest = dict[str, Any]
-Manifests = list[Manifest]
-T = TypeVar("T")
+from tests.controlplane.manifests import Manifest, Manifests, binding, granted, queue
 
 #: For `namespace`: all of them.
 ALL: Final = "*"
-CRDS: Final = Path(__file__).resolve().parents[2] / "manifests" / "crds"
 _DISCOVERY: Final = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 _RESTARTING: Final = 20.0  # seconds for which a request is tried again while the API server cannot be reached
 _numbers = itertools.count(1)
@@ -105,9 +99,7 @@ class Cluster:
 
     async def create(self, manifest: Manifest) -> Manifest:
         """Makes an object, in the client's namespace unless the manifest names one; returns it as stored."""
-        resource = await self._resource_of(manifest)
-        namespace = manifest["metadata"].get("namespace") or self.namespace
-        return await self.request("POST", resource.path(namespace), body=manifest)
+        return await self.request("POST", await self._path_of(manifest, collection=True), body=manifest)
 
     async def create_all(self, manifests: Iterable[Manifest], *, at_a_time: int = 16) -> Manifests:
         """Makes many objects, some at a time; returns them in order."""
@@ -121,18 +113,20 @@ class Cluster:
 
     async def apply(self, source: Path | str | Manifest | Iterable[Manifest]) -> Manifests:
         """Server-side apply of a file, a folder of `*.yaml`, YAML text or manifests; returns what is stored."""
-        return [await self._apply_one(manifest) for manifest in _manifests(source)]
+        params, kind = {"fieldManager": "tests", "force": "true"}, "application/apply-patch+yaml"
+        return [
+            await self.request("PATCH", await self._path_of(each), params=params, body=each, content_type=kind)
+            for each in _manifests(source)
+        ]
 
-    async def _apply_one(self, manifest: Manifest) -> Manifest:
-        resource = await self._resource_of(manifest)
-        namespace = manifest["metadata"].get("namespace") or self.namespace
-        return await self.request(
-            "PATCH",
-            resource.path(namespace, manifest["metadata"]["name"]),
-            params={"fieldManager": "tests", "force": "true"},
-            body=manifest,
-            content_type="application/apply-patch+yaml",
-        )
+    async def rejection(self, manifest: Manifest, *, dry_run: bool = True) -> RequestError | None:
+        """The error of a creation, None when it is accepted; it is a trial unless `dry_run` is False."""
+        params = {"dryRun": "All"} if dry_run else {}
+        try:
+            await self.request("POST", await self._path_of(manifest, collection=True), params=params, body=manifest)
+        except RequestError as error:
+            return error
+        return None
 
     async def get(self, kind: str, name: str, *, namespace: str = "", subresource: str = "") -> Manifest:
         """One object; RequestError with status 404 when there is none."""
@@ -155,10 +149,7 @@ class Cluster:
 
     async def update(self, manifest: Manifest, *, subresource: str = "") -> Manifest:
         """Replaces an object, or its subresource."""
-        resource = await self._resource_of(manifest)
-        meta = manifest["metadata"]
-        path = resource.path(meta.get("namespace") or self.namespace, meta["name"], subresource)
-        return await self.request("PUT", path, body=manifest)
+        return await self.request("PUT", await self._path_of(manifest, subresource), body=manifest)
 
     async def patch(
         self,
@@ -183,10 +174,7 @@ class Cluster:
 
     async def bind(self, pod: str, node: str, *, namespace: str = "", uid: str = "") -> None:
         """Binds a pod to a node, as a scheduler does."""
-        namespace = namespace or self.namespace
-        meta = {"name": pod, "namespace": namespace, **({"uid": uid} if uid else {})}
-        target = {"apiVersion": "v1", "kind": "Node", "name": node}
-        body = {"apiVersion": "v1", "kind": "Binding", "metadata": meta, "target": target}
+        body = binding(pod, node, **({"uid": uid} if uid else {}))
         await self.request("POST", await self.path("pods", pod, namespace=namespace, subresource="binding"), body=body)
 
     async def bound(self, *, namespace: str = "") -> dict[str, str]:
@@ -199,6 +187,10 @@ class Cluster:
         name = name or f"t{next(_numbers)}-{secrets.token_hex(3)}"
         await self.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
         return name
+
+    async def allow(self, user: str, rules: Manifests, *, everywhere: bool = False) -> None:
+        """Grants rules to a user, in all namespaces or in the client's; a later call replaces them."""
+        await self.apply(granted(user, rules, everywhere=everywhere))
 
     async def token_of(self, service_account: str, *, namespace: str = "") -> str:
         """A token of a ServiceAccount, which must exist; good for an hour."""
@@ -227,50 +219,22 @@ class Cluster:
 
     async def _creates_queues(self) -> bool:
         """Whether queues are created without a webhook."""
-        meta = {"name": "no-webhook"}
-        body = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue", "metadata": meta, "spec": {}}
-        try:
-            await self.request("POST", await self.path("queues"), params={"dryRun": "All"}, body=body)
-        except RequestError:
-            return False
-        return True
+        return await self.rejection(queue("no-webhook")) is None
 
     async def _binds_pods(self) -> bool:
         """Whether no policy denies the binding of a pod that does not exist."""
-        body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "none"}, "target": {"name": "none"}}
         try:
-            await self.request("POST", "/api/v1/namespaces/default/pods/none/binding", body=body)
+            await self.request("POST", "/api/v1/namespaces/default/pods/none/binding", body=binding("none", "none"))
         except RequestError as error:
             return error.status == 404
         return False
 
     # --- waiting ------------------------------------------------------------------------------------------------------
 
-    @overload
-    async def wait_until(
-        self, check: Callable[[], Awaitable[T]], what: str, *, within: float = 30.0, every: float = 0.05
-    ) -> T: ...
-    @overload
-    async def wait_until(
-        self, check: Callable[[], T], what: str, *, within: float = 30.0, every: float = 0.05
-    ) -> T: ...
-    async def wait_until(
-        self, check: Callable[[], Any], what: str, *, within: float = 30.0, every: float = 0.05
-    ) -> Any:
-        """Polls until the result is true and returns it.
-
-        Raises:
-            AssertionError: not `within` so many seconds; names `what` and the last result.
-        """
-        deadline = time.monotonic() + within
-        while True:
-            answer = check()
-            value = await answer if inspect.isawaitable(answer) else answer
-            if value:
-                return value
-            if time.monotonic() > deadline:
-                raise AssertionError(f"waited {within:g} s for {what}; the last answer was {value!r}")
-            await asyncio.sleep(every)
+    @staticmethod
+    async def wait_until(check: Callable[[], Any], what: str, *, within: float = 30.0) -> Any:
+        """See `until`."""
+        return await until(check, what, within=within)
 
     async def watch(self, kind: str, *, namespace: str = ALL, **params: str) -> AsyncIterator[Manifest]:
         """The events of a watch as they come, until the server ends it; `resourceVersion` etc. as in the API."""
@@ -342,9 +306,12 @@ class Cluster:
                 return found
         raise AssertionError(f"the API server has no resource {kind!r}")
 
-    async def _resource_of(self, manifest: Manifest) -> Resource:
+    async def _path_of(self, manifest: Manifest, subresource: str = "", *, collection: bool = False) -> str:
+        """Path of a manifest's object, in the client's namespace unless it names one, or of its collection."""
         group, _, _ = str(manifest["apiVersion"]).rpartition("/")
-        return await self._resource(f"{manifest['kind']}.{group}" if group else manifest["kind"])
+        resource = await self._resource(f"{manifest['kind']}.{group}" if group else manifest["kind"])
+        meta = manifest["metadata"]
+        return resource.path(meta.get("namespace") or self.namespace, "" if collection else meta["name"], subresource)
 
     async def _resources(self, *, fresh: bool) -> dict[str, Resource]:
         """Every name to its resource; read once per control plane and again when a name is missing."""
@@ -357,83 +324,6 @@ class Cluster:
             memo["resources"] = found
         resources: dict[str, Resource] = memo["resources"]
         return resources
-
-
-async def prepare(cluster: Cluster) -> None:
-    """Has the API server run, with our CRDs, and answer for everything: whatever the test before did to it."""
-    control_plane = cluster.control_plane
-    await asyncio.to_thread(control_plane.start)
-    if "ours" not in control_plane.memo:
-        await install_crds(cluster)
-        control_plane.memo["ours"] = True
-    elif control_plane.memo.get("watched") != control_plane.starts:
-        await wait_until_watched(cluster)
-
-
-async def wait_until_watched(cluster: Cluster) -> None:
-    """Waits until no watch is refused.
-
-    A server that reports ready still makes the caches behind its watches, one by one, those of custom resources when
-    first requested; until then they answer 429. etcd's restart begins it all anew.
-    """
-    starts = cluster.control_plane.starts
-
-    async def watched() -> bool:
-        for resource in {*(await cluster._resources(fresh=False)).values()}:
-            if "watch" in resource.verbs:
-                async with cluster.session.get(resource.path(ALL), params={"watch": "true"}) as answer:
-                    if answer.status == HTTPStatus.TOO_MANY_REQUESTS:
-                        return False
-        return True
-
-    await cluster.wait_until(watched, "every resource to be watched", within=30)
-    cluster.control_plane.memo["watched"] = starts
-
-
-#: An API server stops watching the parameters of policies with the last policy of their kind, and then compares with
-#: outdated ones for ever: this one stays, and matches nothing.
-_LEASE_WATCH: Final = """
-apiVersion: admissionregistration.k8s.io/v1
-kind: ValidatingAdmissionPolicy
-metadata: {name: keeps-leases-watched}
-spec:
-  paramKind: {apiVersion: coordination.k8s.io/v1, kind: Lease}
-  matchConstraints:
-    resourceRules: [{apiGroups: [none.invalid], apiVersions: [v1], resources: [nothing], operations: [CREATE]}]
-  validations: [{expression: "true"}]
----
-apiVersion: admissionregistration.k8s.io/v1
-kind: ValidatingAdmissionPolicyBinding
-metadata: {name: keeps-leases-watched}
-spec:
-  policyName: keeps-leases-watched
-  paramRef: {name: none, namespace: default, parameterNotFoundAction: Allow}
-  validationActions: [Deny]
-"""
-
-
-async def install_crds(cluster: Cluster) -> None:
-    """Applies `manifests/crds`, waits until the API server serves them, and has them outlive every `wipe`.
-
-    Takes two seconds: so long does the API server hold back what is made of a definition that is new.
-    """
-    names = [crd["metadata"]["name"] for crd in await cluster.apply(CRDS)]
-
-    async def established() -> bool:
-        definitions = [await cluster.get("customresourcedefinitions", name) for name in names]
-        conditions = [row for each in definitions for row in each.get("status", {}).get("conditions") or []]
-        return [row["status"] for row in conditions if row["type"] == "Established"] == ["True"] * len(names)
-
-    async def served() -> bool:
-        return set(names) <= set(await cluster._resources(fresh=True))
-
-    await cluster.wait_until(established, "the CRDs to be established", within=30)
-    await cluster.wait_until(served, "the CRDs to be served", within=30)
-    await wait_until_watched(cluster)
-    trial = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue", "metadata": {"name": "trial"}, "spec": {}}
-    await cluster.request("POST", await cluster.path("queues"), params={"dryRun": "All"}, body=trial)
-    await cluster.apply(_LEASE_WATCH)
-    await asyncio.to_thread(cluster.control_plane.keep_what_is_there)
 
 
 def _add_group(found: dict[str, Resource], root: str, group: Manifest) -> None:

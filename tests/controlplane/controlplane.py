@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import http.client
 import json
 import os
@@ -15,8 +14,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, Self
 
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from tests.controlplane.audit import POLICY, Audited, read
 from tests.controlplane.etcd import Etcd
 from tests.controlplane.processes import end, free_port, spawn, tail
 
@@ -36,15 +39,6 @@ _ADMISSION_OFF: Final = "TaintNodesByCondition,ServiceAccount"
 
 _FOLDER: Final = "capcard-controlplane-"
 
-_AUDIT_POLICY: Final = """\
-apiVersion: audit.k8s.io/v1
-kind: Policy
-omitStages: [RequestReceived]
-rules:
-  - {level: None, nonResourceURLs: ["/*"]}
-  - {level: Metadata}
-"""
-
 #: Keys of etcd that the server keeps for itself: they come and go with its own doings, not with a test's.
 _SERVERS_OWN: Final = (
     "/registry/apiregistration.k8s.io/",
@@ -59,19 +53,6 @@ _SERVERS_OWN: Final = (
     "/registry/servicecidrs/",
     "/registry/services/specs/default/kubernetes",
 )
-
-
-class Audited(NamedTuple):
-    """One request in the audit log, in the words of RBAC; `code` is the HTTP status."""
-
-    user: str
-    verb: str
-    group: str
-    resource: str
-    subresource: str
-    namespace: str
-    name: str
-    code: int
 
 
 class ControlPlane:
@@ -275,13 +256,11 @@ class ControlPlane:
         connection = http.client.HTTPSConnection("127.0.0.1", self._port, timeout=5, context=context)
         try:
             connection.request("GET", "/readyz", headers={"Authorization": f"Bearer {self.token('admin')}"})
-            answer = connection.getresponse()
-            answer.read()
+            return connection.getresponse().status == http.client.OK
         except (OSError, http.client.HTTPException):
             return False
         finally:
             connection.close()
-        return answer.status == http.client.OK
 
     @property
     def store(self) -> Etcd:
@@ -318,30 +297,15 @@ class ControlPlane:
         self._etcd.delete(made)
         return len(made)
 
-    def audit(self) -> Iterator[Audited]:
-        """The requests so far, oldest first; the server's own are among them (`system:apiserver` and the like).
+    @property
+    def audited(self) -> int:
+        """The length of the audit log, in bytes."""
+        log = self.log("audit")
+        return log.stat().st_size if log.exists() else 0
 
-        A watch is in it once, from its beginning on. Lines are written as requests are answered: a request that was
-        answered this instant may still be missing.
-        """
-        with (self.folder / "audit.log").open("rb") as log:
-            for line in log:
-                if not line.endswith(b"\n"):
-                    return
-                event = json.loads(line)
-                if "objectRef" not in event or (event["verb"] == "watch" and event["stage"] == "ResponseComplete"):
-                    continue
-                about = event["objectRef"]
-                yield Audited(
-                    event["user"].get("username", ""),
-                    event["verb"],
-                    about.get("apiGroup", ""),
-                    about.get("resource", ""),
-                    about.get("subresource", ""),
-                    about.get("namespace", ""),
-                    about.get("name", ""),
-                    event.get("responseStatus", {}).get("code", 0),
-                )
+    def audit(self, since: int = 0) -> Iterator[Audited]:
+        """See `read`."""
+        return read(self.log("audit"), since)
 
     def log(self, name: str) -> Path:
         """Log file of a program."""
@@ -361,8 +325,8 @@ class ControlPlane:
     def _write_files(self) -> None:
         rows = [f'{self.tokens[user]},{user},{user},"{groups}"\n' for user, groups in USERS.items()]
         (self.folder / "tokens.csv").write_text("".join(rows), "utf-8")
-        (self.folder / "audit-policy.yaml").write_text(_AUDIT_POLICY, "utf-8")
-        (self.folder / "service-accounts.key").write_text(_elliptic_key(), "utf-8")
+        (self.folder / "audit-policy.yaml").write_text(POLICY, "utf-8")
+        (self.folder / "service-accounts.key").write_bytes(_elliptic_key())
 
     def _run(self, name: str, *flags: str) -> None:
         if not self.running(name):
@@ -401,10 +365,7 @@ class PortTakenError(RuntimeError):
     """A program found its port in use."""
 
 
-def _elliptic_key() -> str:
-    """A new private key on P-256 (RFC 5915), which signs the tokens of service accounts."""
-    number = (1 + secrets.randbelow(2**256 - 2**225)).to_bytes(32)  # below the order of the curve
-    curve = bytes.fromhex("a00a06082a8648ce3d030107")
-    body = bytes.fromhex("020101") + b"\x04\x20" + number + curve
-    text = base64.b64encode(b"\x30" + bytes([len(body)]) + body).decode()
-    return f"-----BEGIN EC PRIVATE KEY-----\n{text}\n-----END EC PRIVATE KEY-----\n"
+def _elliptic_key() -> bytes:
+    """A new private key on P-256, which signs the tokens of service accounts."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    return key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption())

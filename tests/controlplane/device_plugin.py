@@ -12,8 +12,9 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
-from tests.controlplane.cluster import ALL, Cluster, Manifest, RequestError
+from tests.controlplane.cluster import ALL, Cluster, RequestError
 from tests.controlplane.controlplane import ControlPlane
+from tests.controlplane.manifests import Manifest
 
 REGISTER: Final = "volcano.sh/node-vgpu-register"
 HANDSHAKE: Final = "volcano.sh/node-vgpu-handshake"

@@ -1,6 +1,7 @@
 // The control plane of the tests: kube-apiserver, kube-controller-manager, kubectl and etcd, built from these versions
 // and nothing else (see build.py). To move on: change those of kubernetes, etcd (to what kubernetes' own go.mod asks for)
-// and the replacements below, then `go mod tidy`.
+// and the replacements below, then `go mod tidy`, and make go.sum anew with no more hashes than the programs need:
+// `rm go.sum`, `go list -mod=mod -deps` with their packages, for linux and darwin, amd64 and arm64.
 module capcard-sched/tests/controlplane
 
 go 1.24.0

@@ -11,8 +11,9 @@ from typing import Any, Final, Self
 
 import aiohttp
 
-from tests.controlplane.cluster import ALL, Cluster, Manifest, RequestError
+from tests.controlplane.cluster import ALL, Cluster, RequestError
 from tests.controlplane.controlplane import ControlPlane
+from tests.controlplane.manifests import Manifest
 
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 _BOUND: Final = "spec.nodeName!="

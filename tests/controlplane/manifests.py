@@ -7,7 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from capcard_sched.model import annotations as keys
-from tests.controlplane.cluster import Manifest
+
+#: An object in the API server's JSON form.
+Manifest = dict[str, Any]
+Manifests = list[Manifest]
 
 _SCHEDULING = "scheduling.volcano.sh/v1beta1"
 
@@ -114,7 +117,47 @@ def queue(
     return {"apiVersion": _SCHEDULING, "kind": "Queue", "metadata": meta, "spec": spec}
 
 
-def gang(name: str, size: int, *, queue: str = "default", cards: str = "", **rest: Any) -> list[Manifest]:
+def gang(name: str, size: int, *, queue: str = "default", cards: str = "", **rest: Any) -> Manifests:
     """A PodGroup that needs all its pods, and the pods `<name>-0` and so on."""
     members = [pod(f"{name}-{index}", group=name, cards=cards, **rest) for index in range(size)]
     return [pod_group(name, queue=queue, members=size), *members]
+
+
+def plain(kind: str, name: str, api: str = "v1", *, namespace: str = "", **fields: Any) -> Manifest:
+    """An object of any kind with these fields beside its metadata."""
+    meta = {"name": name, **({"namespace": namespace} if namespace else {})}
+    return {"apiVersion": api, "kind": kind, "metadata": meta, **fields}
+
+
+def job(name: str, replicas: int = 2, *, task: str = "w", **spec: Any) -> Manifest:
+    """A Job of our scheduler with one task of pods that end after a second, unless `spec` has `tasks`."""
+    container = {"name": "main", "image": "train", "resources": {"requests": {"cpu": "1"}}}
+    template = {"spec": {"containers": [container], "terminationGracePeriodSeconds": 1}}
+    tasks = [{"name": task, "replicas": replicas, "template": template}]
+    return plain(
+        "Job", name, "batch.volcano.sh/v1alpha1", spec={"schedulerName": "capcard-sched", "tasks": tasks, **spec}
+    )
+
+
+def deployment(name: str, replicas: int, template: Manifest) -> Manifest:
+    """A Deployment whose pods have the label `app` with its name."""
+    labels = {"app": name}
+    meta = {**template.get("metadata", {}), "labels": labels}
+    spec = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": {**template, "metadata": meta}}
+    return plain("Deployment", name, "apps/v1", spec=spec)
+
+
+def binding(pod: str, node: str, **metadata: Any) -> Manifest:
+    """The body with which a scheduler binds a pod."""
+    target = {"apiVersion": "v1", "kind": "Node", "name": node}
+    return {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod, **metadata}, "target": target}
+
+
+def granted(user: str, rules: Manifests, *, everywhere: bool = False) -> Manifests:
+    """A role with these rules and its binding to a user, for all namespaces or one."""
+    group = "rbac.authorization.k8s.io"
+    kind, name = "ClusterRole" if everywhere else "Role", f"may-{user.replace(':', '-')}"
+    ref = {"apiGroup": group, "kind": kind, "name": name}
+    subjects = [{"apiGroup": group, "kind": "User", "name": user}]
+    role = plain(kind, name, f"{group}/v1", rules=rules)
+    return [role, plain(f"{kind}Binding", name, f"{group}/v1", roleRef=ref, subjects=subjects)]

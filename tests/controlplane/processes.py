@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import contextlib
+import functools
 import secrets
 import signal
 import socket
@@ -12,7 +14,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 # Linux kills a process that requested it when the *thread* that started it ends. One thread that lives as long as the
 # interpreter starts them all, so that a program started from a passing thread outlives that one.
@@ -47,6 +49,14 @@ def spawn(
     process = _starter.submit(start).result()
     _started.add(process)
     return process
+
+
+async def output(*command: str | Path, succeeds: bool = True, **options: Any) -> str:
+    """Standard output of a command that must succeed, or standard error of one that must not."""
+    run = functools.partial(subprocess.run, command, capture_output=True, text=True, check=False, **options)
+    done = await asyncio.to_thread(run)
+    assert (done.returncode == 0) is succeeds, f"{command}\n{done.stdout}{done.stderr}"
+    return done.stdout if succeeds else done.stderr
 
 
 def end(process: subprocess.Popen[bytes], *, gently: float = 0.0) -> None:

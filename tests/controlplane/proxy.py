@@ -9,7 +9,8 @@ import re
 import socket
 import ssl
 import struct
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
+from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple, Self
@@ -18,25 +19,15 @@ import aiohttp
 from aiohttp import web
 from yarl import URL
 
-from tests.controlplane.cluster import Manifest
 from tests.controlplane.connector import AbortingConnector
 from tests.controlplane.controlplane import ControlPlane
+from tests.controlplane.faults import Action, Fault, Forward, Hold
+from tests.controlplane.manifests import Manifest
 
 #: Headers of one connection only: they are not handed on.
 _OF_ONE_HOP: Final = frozenset({"connection", "content-length", "host", "keep-alive", "transfer-encoding", "upgrade"})
-_REASONS: Final = {
-    400: "BadRequest",
-    401: "Unauthorized",
-    403: "Forbidden",
-    404: "NotFound",
-    409: "Conflict",
-    410: "Expired",
-    422: "Invalid",
-    429: "TooManyRequests",
-    500: "InternalError",
-    503: "ServiceUnavailable",
-    504: "Timeout",
-}
+#: Reasons that are not the words of HTTP for their status.
+_REASONS: Final = {410: "Expired", 422: "Invalid", 500: "InternalError", 504: "Timeout"}
 
 
 class Exchange(NamedTuple):
@@ -48,81 +39,27 @@ class Exchange(NamedTuple):
     status: int
 
 
-class Fault:
-    """Something that goes wrong for requests of a verb whose path (without its query) has a match of `path` in it.
-
-    The verb is the HTTP method, or WATCH, for which each event of the matching streams counts as one match. It strikes
-    from the `nth` match on, `times` times (None: for good).
-
-    Attributes:
-        matches: How many matches there were.
-        strikes: How often it struck.
-    """
-
-    def __init__(self, verb: str, path: str, nth: int, times: int | None) -> None:
-        self.verb = verb
-        self.path = re.compile(path)
-        self.nth = nth
-        self.times = times
-        self.matches = 0
-        self.strikes = 0
-        self._changed = asyncio.Condition()
-
-    def concerns(self, verb: str, path: str) -> bool:
-        """Whether such a request is a match."""
-        return verb == self.verb and self.path.search(path) is not None
-
-    async def strikes_now(self) -> bool:
-        """Counts a match and returns whether it is one to strike."""
-        self.matches += 1
-        if self.matches < self.nth or (self.times is not None and self.strikes >= self.times):
-            return False
-        async with self._changed:
-            self.strikes += 1
-            self._changed.notify_all()
-        return True
-
-    async def struck(self, times: int = 1, *, within: float = 10.0) -> None:
-        """Waits until it struck so often."""
-        async with asyncio.timeout(within), self._changed:
-            await self._changed.wait_for(lambda: self.strikes >= times)
-
-    def lift(self) -> None:
-        """It strikes no more."""
-        self.times = 0
-
-
-class Pause:
+class Pause(NamedTuple):
     """Streams that are open but silent, until `resume`."""
 
-    def __init__(self, path: str) -> None:
-        self.path = re.compile(path)
-        self._over = asyncio.Event()
-
-    async def wait(self) -> None:
-        """Waits for the end of the pause."""
-        await self._over.wait()
+    path: re.Pattern[str]
+    over: asyncio.Event
 
     def resume(self) -> None:
         """Lets through what was held back."""
-        self._over.set()
+        self.over.set()
 
 
 class _Lost(Exception):  # noqa: N818 - not an error of ours: the requested outcome
     """The client is to see its connection reset."""
 
 
-class _Stream:
+class _Stream(NamedTuple):
     """One open watch."""
 
-    def __init__(self, path: str, request: web.BaseRequest, response: web.StreamResponse) -> None:
-        self.path = path
-        self.request = request
-        self.response = response
-
-
-_Forward = Callable[[], Awaitable[web.Response]]
-_Action = Callable[[_Forward], Awaitable[web.Response]]
+    path: str
+    request: web.BaseRequest
+    response: web.StreamResponse
 
 
 class Proxy:
@@ -137,7 +74,7 @@ class Proxy:
     def __init__(self, control_plane: ControlPlane) -> None:
         self.exchanges: list[Exchange] = []
         self._control_plane = control_plane
-        self._faults: list[tuple[Fault, _Action]] = []
+        self._faults: list[tuple[Fault, Action]] = []
         self._cuts: list[Fault] = []
         self._pauses: list[Pause] = []
         self._streams: list[_Stream] = []
@@ -180,6 +117,11 @@ class Proxy:
 
     # --- faults of requests -------------------------------------------------------------------------------------------
 
+    def strike(self, fault: Fault, action: Action) -> Fault:
+        """The general fault: `action` answers the requests that it strikes, and may forward them."""
+        self._faults.insert(0, (fault, action))
+        return fault
+
     def answer(
         self,
         verb: str,
@@ -188,66 +130,70 @@ class Proxy:
         *,
         message: str = "by the test's will",
         retry_after: int | None = None,
+        done: bool = False,
         nth: int = 1,
         times: int | None = 1,
     ) -> Fault:
-        """Answers with an error; the API server never sees the request."""
+        """Answers with an error; the API server never sees the request, or executes it if `done` (504: it gave up)."""
 
-        async def action(_forward: _Forward) -> web.Response:
+        async def action(forward: Forward) -> web.Response:
+            if done:
+                await forward()
             headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
             return web.json_response(failure(status, message), status=status, headers=headers)
 
-        return self._add(Fault(verb, path, nth, times), action)
+        return self.strike(Fault(verb, path, nth, times), action)
 
-    def reset(self, verb: str, path: str, *, nth: int = 1, times: int | None = 1) -> Fault:
-        """Resets the connection; the API server never sees the request."""
+    def reset(self, verb: str, path: str, *, done: bool = False, nth: int = 1, times: int | None = 1) -> Fault:
+        """Resets the connection; the API server never sees the request, or has executed it if `done`."""
 
-        async def action(_forward: _Forward) -> web.Response:
+        async def action(forward: Forward) -> web.Response:
+            if done:
+                await forward()
             raise _Lost
 
-        return self._add(Fault(verb, path, nth, times), action)
+        return self.strike(Fault(verb, path, nth, times), action)
 
     def lose_answer(self, verb: str, path: str, *, nth: int = 1, times: int | None = 1) -> Fault:
         """The API server executes the request; the connection is reset in place of its response."""
-
-        async def action(forward: _Forward) -> web.Response:
-            await forward()
-            raise _Lost
-
-        return self._add(Fault(verb, path, nth, times), action)
-
-    def replace_answer(self, verb: str, path: str, status: int, *, nth: int = 1, times: int | None = 1) -> Fault:
-        """The API server executes the request; the client gets an error (504: the server gave up waiting)."""
-
-        async def action(forward: _Forward) -> web.Response:
-            await forward()
-            return web.json_response(failure(status, "by the test's will, after it was done"), status=status)
-
-        return self._add(Fault(verb, path, nth, times), action)
+        return self.reset(verb, path, done=True, nth=nth, times=times)
 
     def delay(
         self, verb: str, path: str, seconds: float, *, after: bool = False, nth: int = 1, times: int | None = 1
     ) -> Fault:
         """Holds the request back, or with `after` its answer. A client that goes away in between takes it along."""
 
-        async def action(forward: _Forward) -> web.Response:
-            if after:
-                answer = await forward()
-                await asyncio.sleep(seconds)
-                return answer
-            await asyncio.sleep(seconds)
-            return await forward()
+        async def action(forward: Forward) -> web.Response:
+            await asyncio.sleep(0 if after else seconds)
+            answer = await forward()
+            await asyncio.sleep(seconds if after else 0)
+            return answer
 
-        return self._add(Fault(verb, path, nth, times), action)
+        return self.strike(Fault(verb, path, nth, times), action)
+
+    def hold(self, verb: str, path: str, *, nth: int = 1, outlive: bool = False) -> Hold:
+        """Holds requests back until they are released.
+
+        With `outlive` they reach the API server although their client is gone, as from a middlebox that stores them.
+        """
+        held = Hold(verb, path, nth)
+
+        async def action(forward: Forward) -> web.Response:
+            if not outlive:
+                return await held.late(forward)
+            task = asyncio.create_task(held.late(forward))
+            held.tasks.add(task)
+            return await asyncio.shield(task)
+
+        self.strike(held, action)
+        return held
 
     def harm(self, verb: str, path: str, how: int | str, *, times: int | None = 1) -> Fault:
-        """A fault by its name: a status, `done 504` (as by `replace_answer`), `lost` or `reset`."""
-        if how == "reset":
-            return self.reset(verb, path, times=times)
-        if how == "lost":
-            return self.lose_answer(verb, path, times=times)
+        """A fault by its name: a status, `done 504` (after the request was executed), `lost` or `reset`."""
+        if how in ("reset", "lost"):
+            return self.reset(verb, path, done=how == "lost", times=times)
         done, _, status = str(how).rpartition(" ")
-        return (self.replace_answer if done else self.answer)(verb, path, int(status), times=times)
+        return self.answer(verb, path, int(status), done=bool(done), times=times)
 
     # --- faults of watches --------------------------------------------------------------------------------------------
 
@@ -259,7 +205,7 @@ class Proxy:
 
     def pause(self, path: str) -> Pause:
         """Nothing more comes on streams of that path, the open ones and new ones, though they stay open."""
-        pause = Pause(path)
+        pause = Pause(re.compile(path), asyncio.Event())
         self._pauses.append(pause)
         return pause
 
@@ -291,10 +237,6 @@ class Proxy:
         self._pauses.clear()
 
     # --- inside -------------------------------------------------------------------------------------------------------
-
-    def _add(self, fault: Fault, action: _Action) -> Fault:
-        self._faults.insert(0, (fault, action))
-        return fault
 
     def _open(self, path: str) -> list[_Stream]:
         return [stream for stream in self._streams if re.search(path, stream.path)]
@@ -352,7 +294,7 @@ class Proxy:
     async def _pass_event(self, stream: _Stream, event: bytes) -> None:
         for pause in list(self._pauses):
             if pause.path.search(stream.path):
-                await pause.wait()
+                await pause.over.wait()
         for cut in list(self._cuts):
             if cut.concerns("WATCH", stream.path) and await cut.strikes_now():
                 await stream.response.write(event[: len(event) // 2])
@@ -369,7 +311,7 @@ def failure(status: int, message: str) -> Manifest:
         "metadata": {},
         "status": "Failure",
         "message": message,
-        "reason": _REASONS.get(status, ""),
+        "reason": _REASONS.get(status) or HTTPStatus(status).phrase.replace(" ", ""),
         "code": status,
     }
 

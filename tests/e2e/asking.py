@@ -12,7 +12,7 @@ import pytest
 from capcard_sched.cli.cluster_source import INSTALLED_CONF
 from capcard_sched.cli.main import run
 from capcard_sched.model import annotations as keys
-from tests.controlplane.cluster import Cluster, Manifest
+from tests.controlplane.cluster import Cluster
 from tests.controlplane.manifests import gang, gpu_node, pod_group, queue
 
 A10, H200 = "A10", "NVIDIA-H200"
@@ -71,18 +71,3 @@ async def set_the_scene(cluster: Cluster) -> None:
         await cluster.bind(f"runs-{member}", "n1")
     for name, phase in {"runs": "Running", "early": "Inqueue"}.items():
         await cluster.patch("podgroups", name, {"status": {"phase": phase}})
-
-
-async def allow(cluster: Cluster, user: str, rules: list[Manifest], *, everywhere: bool = False) -> None:
-    """Grant rules to a user, in all namespaces or in that of the test."""
-    rbac, kind, name = "rbac.authorization.k8s.io", "ClusterRole" if everywhere else "Role", user.replace(":", "-")
-    meta = {"name": f"may-{name}"}
-    role = {"apiVersion": f"{rbac}/v1", "kind": kind, "metadata": meta, "rules": rules}
-    binding = {
-        "apiVersion": f"{rbac}/v1",
-        "kind": f"{kind}Binding",
-        "metadata": meta,
-        "roleRef": {"apiGroup": rbac, "kind": kind, **meta},
-        "subjects": [{"apiGroup": rbac, "kind": "User", "name": user}],
-    }
-    await cluster.create_all([role, binding])

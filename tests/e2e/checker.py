@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
-import time
 from typing import Final
 
-from tests.controlplane.controlplane import ControlPlane
+from tests.clock import until
 from tests.e2e.daemons import Daemon
 from tests.e2e.history import History
 from tests.soak.oracle import Oracle
@@ -19,7 +17,7 @@ class ViolationError(AssertionError):
     """Violations."""
 
 
-async def prove(history: History, control_plane: ControlPlane, *daemons: Daemon, gangs: bool = True) -> Oracle:
+async def prove(history: History, *daemons: Daemon, gangs: bool = True) -> Oracle:
     """Check all properties. `gangs`: nothing is to be waited for any more.
 
     Raises ViolationError with a line for each.
@@ -28,7 +26,7 @@ async def prove(history: History, control_plane: ControlPlane, *daemons: Daemon,
     oracle = Oracle()
     for moment in history.moments:
         oracle.apply(moment)
-    oracle.finish(control_plane.audit(), {}, {bind.namespace for bind in oracle.binds}, gangs=gangs)
+    oracle.finish(history.control_plane.audit(), {}, {bind.namespace for bind in oracle.binds}, gangs=gangs)
     found = [f"revision {one.revision}: {one.text}" for one in oracle.violations]
     for daemon in daemons:
         found += await differences(daemon)
@@ -56,14 +54,9 @@ async def differences(daemon: Daemon) -> list[str]:
 
 async def _at_rest(daemon: Daemon, *, within: float = 40.0) -> None:
     """Wait until a daemon watches every kind and has nothing left to write but events."""
-    deadline = time.monotonic() + within
-    while True:
-        age = await daemon.metric("volcano_cache_age_seconds")
+
+    async def rests() -> bool:
         waiting = [await daemon.metric("volcano_api_queue_depth", lane=lane) for lane in ("bind", "evict", "status")]
-        if not (age or any(waiting)):
-            return
-        assert time.monotonic() < deadline, (
-            f"{daemon.log_path.stem} is not at rest after {within:g} s: "
-            f"a watch is closed for {age:g} s, {waiting} bindings, evictions and statuses wait"
-        )
-        await asyncio.sleep(0.1)
+        return not (await daemon.metric("volcano_cache_age_seconds") or any(waiting))
+
+    await until(rests, f"open watches of {daemon.log_path.stem} and the end of its writes", within=within)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-import pytest_asyncio
+import pytest
 
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
@@ -19,21 +19,21 @@ WORKLOAD_CONTROLLERS = (
 )
 
 
-@pytest_asyncio.fixture
+@pytest.fixture
 async def history(cluster: Cluster) -> AsyncIterator[History]:
     """Changes of the objects from now on."""
     async with History(cluster.control_plane) as running:
         yield running
 
 
-@pytest_asyncio.fixture
+@pytest.fixture
 async def second_proxy(cluster: Cluster) -> AsyncIterator[Proxy]:
     """A way of its own for a second replica."""
     async with Proxy(cluster.control_plane) as running:
         yield running
 
 
-@pytest_asyncio.fixture
+@pytest.fixture
 async def workloads(control_plane: ControlPlane) -> AsyncIterator[None]:
     """The controllers of Kubernetes that create pods, and its garbage collector."""
     await asyncio.to_thread(control_plane.start_controller_manager, WORKLOAD_CONTROLLERS)

@@ -15,6 +15,7 @@ from typing import Any, Self
 
 import aiohttp
 
+from tests.clock import until
 from tests.controlplane.processes import end, free_port, spawn
 
 #: Replicas of the tests change over in a quarter of the time.
@@ -152,6 +153,20 @@ class Program:
                 total += float(matched[2])
         return total
 
+    async def until_metric(self, name: str, value: float, *, within: float = 60.0, **labels: str) -> None:
+        """Wait until a metric has this value."""
+        found: list[float] = []
+
+        async def has_it() -> bool:
+            found[:] = [await self.metric(name, **labels)]
+            return found == [value]
+
+        try:
+            await until(has_it, f"{name} {labels} to be {value:g}", within=within)
+        except AssertionError as error:
+            error.add_note(f"it is {found}")
+            raise
+
 
 class Daemon(Program):
     """`capcard-sched run` against a kubeconfig. Without `--leader-elect` unless flags add it."""
@@ -175,11 +190,11 @@ class Daemon(Program):
         """
         await self.logged("caches synced", within=45)
         before = await self.metric("volcano_cycles_total")
-        for _ in range(450):
-            if await self.metric("volcano_cycles_total") >= before + sessions:
-                return
-            await asyncio.sleep(0.1)
-        raise AssertionError(f"fewer than {sessions} sessions in 45 s")
+
+        async def passed() -> bool:
+            return await self.metric("volcano_cycles_total") >= before + sessions
+
+        await until(passed, f"{sessions} sessions", within=45)
 
 
 class Controllers(Program):

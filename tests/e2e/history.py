@@ -11,8 +11,10 @@ from typing import Final, NamedTuple, Self
 
 import aiohttp
 
-from tests.controlplane.cluster import ALL, Cluster, Manifest, RequestError
+from tests.clock import until
+from tests.controlplane.cluster import ALL, Cluster, RequestError
 from tests.controlplane.controlplane import ControlPlane
+from tests.controlplane.manifests import Manifest
 
 #: Plurals of the watched kinds.
 KINDS: Final = ("nodes", "queues", "podgroups", "pods")
@@ -53,6 +55,7 @@ class History:
 
     def __init__(self, control_plane: ControlPlane, kinds: Sequence[str] = KINDS) -> None:
         self._kinds = kinds
+        self.control_plane = control_plane
         self._cluster = Cluster(control_plane)
         #: By kind and uid, the objects as they were last seen.
         self.live: dict[str, dict[str, Manifest]] = {kind: {} for kind in kinds}
@@ -94,22 +97,15 @@ class History:
 
         Raises AssertionError when the two do not come to agree.
         """
-        deadline = time.monotonic() + within
-        differing = ""
-        while time.monotonic() < deadline:
-            differing = await self._differing()
-            if not differing:
-                return
-            await asyncio.sleep(0.1)
-        raise AssertionError(f"the history does not end where the API server stands: {differing}")
 
-    async def _differing(self) -> str:
-        for kind in self._kinds:
-            now = {_uid(item): _version(item) for item in await self._cluster.list(kind, namespace=ALL)}
-            seen = {uid: _version(item) for uid, item in self.live[kind].items()}
-            if now != seen:
-                return f"{kind}: received {len(seen)}, there are {len(now)}"
-        return ""
+        async def agrees() -> bool:
+            for kind in self._kinds:
+                now = {_uid(item): _version(item) for item in await self._cluster.list(kind, namespace=ALL)}
+                if now != {uid: _version(item) for uid, item in self.live[kind].items()}:
+                    return False
+            return True
+
+        await until(agrees, "the history to end where the API server stands", within=within)
 
     # --- list and watch ---------------------------------------------------------------------------------------------
 
@@ -128,8 +124,7 @@ class History:
 
     async def _follow(self, kind: str, version: str) -> None:
         while True:
-            with contextlib.suppress(aiohttp.ClientError, TimeoutError, OSError):
-                version = await self._watch(kind, version)
+            version = await self._watch(kind, version)
             if not version:
                 with contextlib.suppress(aiohttp.ClientError, TimeoutError, OSError, RequestError):
                     version = await self._list(kind)
@@ -145,7 +140,7 @@ class History:
             # Other refusals pass: a server that is starting is busy with itself.
             return "" if answer.status == 410 else last[0]
         except (aiohttp.ClientError, TimeoutError, OSError):
-            return last[0]
+            pass
         return last[0]
 
     async def _take_in(self, kind: str, last: list[str]) -> None:

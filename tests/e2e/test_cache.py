@@ -8,11 +8,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
 from capcard_sched.cli.cluster_source import INSTALLED_CONF
 from capcard_sched.insight.live_objects import list_readable
@@ -20,10 +19,11 @@ from capcard_sched.insight.object_view import _kind_of
 from capcard_sched.kube.client import Client
 from capcard_sched.kube.connection import load_connection
 from capcard_sched.kube.instrumentation import Observer
+from tests.clock import until
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
-from tests.controlplane.manifests import node
-from tests.e2e.asking import A10, NO_CONF, Answer, allow, set_the_scene
+from tests.controlplane.manifests import node, plain
+from tests.e2e.asking import A10, NO_CONF, Answer, set_the_scene
 
 #: The program with a clock that stands: ages are the same in two answers.
 CLOCK = "import os, time; time.time = lambda now=float(os.environ['NOW']): now\n"
@@ -79,7 +79,7 @@ class Shell:
         return process
 
 
-@pytest_asyncio.fixture
+@pytest.fixture
 async def shell(cluster: Cluster, control_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Shell]:
     """A cluster with a scene, and a cache of it."""
     await set_the_scene(cluster)
@@ -92,12 +92,6 @@ async def shell(cluster: Cluster, control_plane: ControlPlane, tmp_path: Path) -
         process.terminate()
         assert await process.wait() == 0
         assert not found.socket.exists()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(_SECONDS):
-        while not condition():  # noqa: ASYNC110 - of other processes
-            await asyncio.sleep(0.05)
 
 
 # --- texts ----------------------------------------------------------------------------------------------------------
@@ -119,7 +113,6 @@ LISTS = [
 ]
 
 
-@pytest.mark.asyncio
 async def test_one_object_of_each_kind_shows_what_is_readable(cluster: Cluster, control_plane: ControlPlane) -> None:
     await cluster.create_all([node("n1"), node("n2"), node("n3")])
     async with Client(load_connection(str(control_plane.kubeconfig_for("scheduler-b")))) as client:
@@ -138,7 +131,6 @@ async def test_the_texts_are_those_without_the_cache(shell: Shell, lines: list[s
         assert plain.out or plain.status, line
 
 
-@pytest.mark.asyncio
 async def test_completion_asks_the_cache_and_a_watch_does_not(shell: Shell) -> None:
     plain, cached = await shell.both("__complete explain wai")
     assert cached == plain == (0, "waits\n:4\n", "")
@@ -151,7 +143,6 @@ async def test_completion_asks_the_cache_and_a_watch_does_not(shell: Shell) -> N
     assert shown == [f"queue.scheduling.volcano.sh/{name}\n" for name in ("other", "q")]
 
 
-@pytest.mark.asyncio
 async def test_the_next_answer_shows_a_change(cluster: Cluster, shell: Shell) -> None:
     for member in ("waits-1", "fits-0"):
         await cluster.delete("pods", member)
@@ -160,29 +151,30 @@ async def test_the_next_answer_shows_a_change(cluster: Cluster, shell: Shell) ->
     await cluster.patch("nodes", "n2", {"spec": {"unschedulable": True}})
     namespace, _, name = INSTALLED_CONF.partition("/")
     await cluster.make_namespace(namespace)
-    meta = {"name": name, "namespace": namespace}
-    await cluster.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {"scheduler.yaml": _CONF}})
-    plain = await shell("snapshot -o cluster.json")
+    await cluster.create(plain("ConfigMap", name, namespace=namespace, data={"scheduler.yaml": _CONF}))
+    written_plainly = await shell("snapshot -o cluster.json")
     file = shell.folder / "cluster.json"
     written = file.read_text()
-    async with asyncio.timeout(_SECONDS):  # for the watch events
-        while await shell.ask_cache("snapshot -o cluster.json") != plain or file.read_text() != written:
-            assert not plain.status
+    assert not written_plainly.status
+
+    async def same() -> bool:
+        return await shell.ask_cache("snapshot -o cluster.json") == written_plainly and file.read_text() == written
+
+    await until(same, "the watch events", within=_SECONDS)
     for line in ("pod list -o wide", "card list", "explain waits -o json"):
-        plain, cached = await shell.both(line)
-        assert cached == plain, line
-        assert NO_CONF not in plain.err
-    assert "surplus" in plain.err
+        direct, cached = await shell.both(line)
+        assert cached == direct, line
+        assert NO_CONF not in direct.err
+    assert "surplus" in direct.err
 
 
-@pytest.mark.asyncio
 async def test_a_cache_holds_what_its_kubeconfig_may_read(
     cluster: Cluster, control_plane: ControlPlane, tmp_path: Path
 ) -> None:
     await set_the_scene(cluster)
     groups = {"": "pods", "scheduling.volcano.sh": "podgroups", "batch.volcano.sh": "jobs"}
     rules = [{"apiGroups": [group], "resources": [name], "verbs": ["get", "list"]} for group, name in groups.items()]
-    await allow(cluster, "somebody", rules)
+    await cluster.allow("somebody", rules)
     config = control_plane.kubeconfig_for("somebody", namespace=cluster.namespace, name="cached-in-part")
     shell = Shell(config, cluster.namespace, tmp_path)
     status, _, err = await shell("cache --socket {socket}")
@@ -209,7 +201,6 @@ async def test_a_cache_holds_what_its_kubeconfig_may_read(
 # --- processes ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.asyncio
 async def test_answers_end_with_their_program_and_programs_with_their_answer(shell: Shell) -> None:
     plugins = shell.folder / "plugins"
     plugins.mkdir()
@@ -221,13 +212,13 @@ async def test_answers_end_with_their_program_and_programs_with_their_answer(she
     async def begin() -> tuple[asyncio.subprocess.Process, int]:
         before = copies()
         process = await shell.start("queue list --cache {socket} --plugins-dir plugins")
-        await until(lambda: copies() != before)
+        await until(lambda: copies() != before, "a process", within=_SECONDS)
         return process, min(copies() - before)
 
     interrupted, copy = await begin()
     interrupted.send_signal(signal.SIGINT)
     assert await interrupted.wait() == 130
-    await until(lambda: not Path(f"/proc/{copy}").exists())
+    await until(lambda: not Path(f"/proc/{copy}").exists(), "its end", within=_SECONDS)
 
     waiting, copy = await begin()
     os.kill(copy, signal.SIGKILL)
@@ -249,7 +240,6 @@ async def test_answers_end_with_their_program_and_programs_with_their_answer(she
 
 
 @pytest.mark.campaign
-@pytest.mark.asyncio
 async def test_a_cache_out_of_sync_refuses_until_it_is_back(shell: Shell, control_plane: ControlPlane) -> None:
     await asyncio.to_thread(control_plane.kill_apiserver)
     answer = await shell.ask_cache("queue list")

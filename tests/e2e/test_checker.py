@@ -18,19 +18,18 @@ _CARD = {"cpu": "1", "nvidia.com/gpu": "1"}
 
 
 @pytest.mark.campaign
-@pytest.mark.asyncio
 async def test_the_history_of_a_real_cluster_contains_every_change(cluster: Cluster, tmp_path: Path) -> None:
     await cluster.create_all([gpu_node("n", "A10", 8, pods=4), queue("q", cards={"A10": 1})])
     group, *members = gang("g", 3, queue="q", cards="A10", requests=_CARD)
     async with History(cluster.control_plane) as history:
         await cluster.create_all([group, *members])
         await cluster.bind("g-0", "n")
-        assert len((await prove(history, cluster.control_plane, gangs=False)).binds) == 1
+        assert len((await prove(history, gangs=False)).binds) == 1
         with pytest.raises(ViolationError, match=r"gang .*/g has 1 bound members, at most 1 at a time, of 3"):
-            await prove(history, cluster.control_plane)
+            await prove(history)
         await cluster.bind("g-1", "n")
         with pytest.raises(ViolationError, match=r"queue q has 2 of 1 A10"):
-            await prove(history, cluster.control_plane, gangs=False)
+            await prove(history, gangs=False)
         assert history.gaps == 0
         # Changes while the history's watches are broken off and forgotten.
         await cluster.create_all([pod(f"more-{index}") for index in range(3)])
@@ -39,21 +38,20 @@ async def test_the_history_of_a_real_cluster_contains_every_change(cluster: Clus
         for index in range(3):
             await cluster.bind(f"more-{index}", "n")
         with pytest.raises(ViolationError, match=r"node n has 5 of 4 pods"):
-            await prove(history, cluster.control_plane, gangs=False)
+            await prove(history, gangs=False)
         assert history.gaps > 0
 
 
 @pytest.mark.campaign
-@pytest.mark.asyncio
 async def test_a_cache_that_differs_is_a_violation(cluster: Cluster, proxy: Proxy, tmp_path: Path) -> None:
     async with History(cluster.control_plane) as history:
         await cluster.create_all([node("n"), pod("foreign", scheduler="somebody-else")])
         async with Daemon(proxy.kubeconfig_for("scheduler-a"), tmp_path, conf=CARD_CONF) as daemon:
             await daemon.logged("caches synced", within=30)
-            await prove(history, cluster.control_plane, daemon)
+            await prove(history, daemon)
             pause = proxy.pause("/pods$")
             await cluster.bind("foreign", "n")
             with pytest.raises(ViolationError, match=r"daemon: cache differs: Pod .*/foreign"):
-                await prove(history, cluster.control_plane, daemon)
+                await prove(history, daemon)
             pause.resume()
-            await prove(history, cluster.control_plane, daemon)
+            await prove(history, daemon)

@@ -14,9 +14,8 @@ from tests.controlplane.kubelet import Kubelet
 from tests.controlplane.manifests import gang, gpu_node, node, pod, queue
 from tests.e2e.checker import prove
 from tests.e2e.daemons import CARD_CONF, Controllers, Daemon
+from tests.e2e.expectations import message, until, until_bound
 from tests.e2e.history import History
-
-pytestmark = pytest.mark.asyncio
 
 _CARD = {"cpu": "1", "nvidia.com/gpu": "1"}
 
@@ -32,27 +31,15 @@ async def test_a_gang_within_its_quota_is_bound_and_one_beyond_it_gets_the_reaso
     waits = gang("waits", 2, queue="q", cards="A10", requests=_CARD)
     await cluster.create_all([*fits, *waits, pod("bare"), pod("foreign", scheduler="somebody-else")])
     async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, conf=CARD_CONF) as daemon:
-
-        async def emitted() -> bool:
-            events = await cluster.list("events")
-            return any(event["reason"] == "InsufficientScalarQuota" for event in events)
-
-        async def all_bound() -> bool:
-            return len(await cluster.bound()) >= 5
-
-        await cluster.wait_until(all_bound, "the gang to be bound", within=20)
-        await cluster.wait_until(emitted, "the event of the refusal", within=20)
+        await until_bound(cluster, 5)
+        await until(cluster, "events", reason="InsufficientScalarQuota")
         assert await cluster.bound() == dict.fromkeys(("bare", *(f"fits-{member}" for member in range(4))), "n1")
+        await until(cluster, "queues", count=3)
         assert {queue["metadata"]["name"] for queue in await cluster.list("queues")} == {"default", "root", "q"}
-
-        async def runs() -> bool:
-            group = await cluster.get("podgroups", "fits")
-            return bool(group.get("status", {}).get("phase") == "Running")
-
-        await cluster.wait_until(runs, "the gang to be Running", within=20)
+        await until(cluster, "podgroups", "fits", status={"phase": "Running"})
         assert (await daemon.get("/healthz"))[0] == 200
         assert (await daemon.get("/readyz"))[0] == 200
-        assert await daemon.metric("volcano_pods_bound_total") == 5
+        await daemon.until_metric("volcano_pods_bound_total", 5)
         assert await daemon.stop() == 0
     assert not [line for line in daemon.lines() if line["level"] in ("error", "critical")]
 
@@ -71,15 +58,10 @@ async def test_controllers_that_race_the_scheduler_cost_no_second_decision(
         await daemon.logged("caches synced")
         await controllers.logged("controllers started")
         await cluster.create_all(pod(f"bare-{index}", queue="q") for index in range(40))
-
-        async def grouped() -> bool:
-            phases = [group.get("status", {}).get("phase") for group in await cluster.list("podgroups")]
-            named = [GROUP_NAME in each["metadata"]["annotations"] for each in await cluster.list("pods")]
-            allocated = (await cluster.get("queues", "q")).get("status", {}).get("allocated", {})
-            return phases == ["Running"] * 40 and all(named) and allocated.get("pods") == allocated["cpu"] == "40"
-
-        await cluster.wait_until(grouped, "every pod to be bound and to have its group", within=40)
-        assert len((await prove(history, control_plane, daemon)).binds) == 40
+        await until(cluster, "podgroups", count=40, status={"phase": "Running"})
+        await until(cluster, "pods", count=40, metadata={"annotations": {GROUP_NAME: "*"}})
+        await until(cluster, "queues", "q", status={"allocated": {"pods": "40", "cpu": "40"}})
+        assert len((await prove(history, daemon)).binds) == 40
 
 
 PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
@@ -182,14 +164,6 @@ async def test_flags_limit_the_affinity_terms_and_spread_constraints_of_a_pod(
             "terms-3": "pod has 3 affinity terms, the limit is 2",
             "spread-2": "pod has 2 topology spread constraints, the limit is 1",
         }.items():
-
-            async def has_reason(name: str = name, text: str = text) -> bool:
-                status = (await cluster.get("pods", name))["status"]
-                return any(text in row.get("message", "") for row in status.get("conditions", ()))
-
-            await cluster.wait_until(has_reason, f"the reason of {name}", within=120)
-
-        async def others_are_bound() -> bool:
-            return (await cluster.bound()).keys() == {"terms-2", "spread-1"}
-
-        await cluster.wait_until(others_are_bound, "the others to be bound")
+            await until(cluster, "pods", name, within=120, status=message(text))
+        await until_bound(cluster, {"terms-2", "spread-1"})
+        assert len(await cluster.bound()) == 2

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
-import subprocess
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +14,9 @@ from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.kubelet import Kubelet
 from tests.controlplane.manifests import gang, gpu_node, pod, pod_group, queue
+from tests.controlplane.processes import output
 from tests.e2e.daemons import CARD_CONF, Daemon
+from tests.e2e.expectations import until
 
 A10, H200 = "A10", "NVIDIA-H200"
 _CARD = {"cpu": "100m", "nvidia.com/gpu": "1"}
@@ -62,22 +62,17 @@ def describe(cluster: Cluster, control_plane: ControlPlane) -> Describe:
     async def describe_object(what: str) -> Described:
         command = [str(control_plane.programs / "kubectl"), "--kubeconfig", str(control_plane.kubeconfig)]
         command += ["-n", cluster.namespace, "describe", what]
-        return Described(await asyncio.to_thread(subprocess.check_output, command, text=True))
+        return Described(await output(*command))
 
     return describe_object
 
 
 async def _until_emitted(cluster: Cluster, reason: str, names: set[str]) -> None:
     """Wait for events with this reason about all of these objects, and for their conditions, which come along."""
-
-    async def messages_of() -> bool:
-        events = await cluster.list("events", namespace="*")
-        return names <= {event["involvedObject"]["name"] for event in events if event["reason"] == reason}
-
-    await cluster.wait_until(messages_of, f"{reason} of {sorted(names)}", within=20)
+    for name in names:
+        await until(cluster, "events", namespace="*", reason=reason, involvedObject={"name": name})
 
 
-@pytest.mark.asyncio
 async def test_pending_objects_show_the_reason_with_figures(
     cluster: Cluster, control_plane: ControlPlane, kubelet: Kubelet, describe: Describe, tmp_path: Path
 ) -> None:
@@ -85,12 +80,8 @@ async def test_pending_objects_show_the_reason_with_figures(
     await cluster.create(queue("broken", annotations={keys.CARD_QUOTA: '{"A10": 2.5}'}))
     await cluster.create_all(gang("runs", 3, queue="q", cards=A10, requests=_CARD))
     async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, conf=_CONF) as daemon:
-
-        async def used() -> bool:
-            notes = (await cluster.get("queues", "q"))["metadata"]["annotations"]
-            return bool(notes.get(keys.CARD_ALLOCATED) == '{"A10":3}')
-
-        await cluster.wait_until(used, "the first gang to be bound", within=20)
+        await until(cluster, "queues", "q", metadata={"annotations": {keys.CARD_ALLOCATED: '{"A10":3}'}})
+        await until(cluster, "podgroups", "runs", status={"phase": "Running", "running": 3})
         # Pods and their group may arrive in either order: the group itself states the request of the job.
         waits = [*gang("waits", 2, queue="q", cards=A10, requests=_CARD), pod("odd", queue="q", cards="A10||B")]
         waits[0]["metadata"]["annotations"][keys.CARD_REQUEST] = '{"A10": 2}'

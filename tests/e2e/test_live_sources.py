@@ -17,9 +17,10 @@ from capcard_sched.cli.main import run
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.kubelet import Kubelet
-from tests.controlplane.manifests import gang, gpu_node, pod, queue
+from tests.controlplane.manifests import gang, gpu_node, plain, pod, queue
 from tests.e2e.asking import A10, CARD, H200, LiveCommand, set_the_scene
 from tests.e2e.daemons import CARD_CONF, Daemon
+from tests.e2e.expectations import until
 
 
 @pytest.fixture
@@ -30,7 +31,6 @@ def run_live(cluster: Cluster, control_plane: ControlPlane, capsys: pytest.Captu
 # --- snapshot -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.asyncio
 async def test_a_snapshot_gives_the_results_of_the_cluster(
     cluster: Cluster,
     run_live: LiveCommand,
@@ -56,11 +56,9 @@ async def _install(cluster: Cluster, content: Mapping[str, str]) -> None:
     """The ConfigMap with the scheduler-conf, where manifests/ put it."""
     namespace, _, name = INSTALLED_CONF.partition("/")
     await cluster.make_namespace(namespace)
-    meta = {"name": name, "namespace": namespace}
-    await cluster.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": dict(content)})
+    await cluster.create(plain("ConfigMap", name, namespace=namespace, data=dict(content)))
 
 
-@pytest.mark.asyncio
 async def test_queue_list_agrees_with_the_daemon(
     cluster: Cluster, control_plane: ControlPlane, kubelet: Kubelet, run_live: LiveCommand, tmp_path: Path
 ) -> None:
@@ -70,16 +68,11 @@ async def test_queue_list_agrees_with_the_daemon(
         [*gang("job", 3, queue="q", cards=either, requests=CARD), pod("shy", queue="q", cards="|")]
     )
     async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, conf=CARD_CONF) as daemon:
-
-        async def runs() -> bool:
-            return bool((await cluster.get("podgroups", "job")).get("status", {}).get("phase") == "Running")
-
-        await cluster.wait_until(runs, "the job to run", within=20)
+        await until(cluster, "podgroups", "job", status={"phase": "Running"})
         (only,) = (await run_live("queue", "list", "q", "-o", "json")).document["items"]
         for row in only["cards"]:
             for figure, metric in {"allocated": "allocated", "quota": "capacity", "inqueue": "inqueue"}.items():
-                message = await daemon.metric(f"volcano_queue_card_{metric}", queue_name="q", card=row["card"])
-                assert row[figure] == message, (row, metric)
+                await daemon.until_metric(f"volcano_queue_card_{metric}", row[figure], queue_name="q", card=row["card"])
         assert {row["card"]: row["allocated"] for row in only["cards"]} == {A10: 2, H200: 1}
         await daemon.stop()
 
@@ -87,7 +80,6 @@ async def test_queue_list_agrees_with_the_daemon(
 # --- the scheduler-conf ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.asyncio
 async def test_the_installed_scheduler_conf_decides(cluster: Cluster, run_live: LiveCommand, tmp_path: Path) -> None:
     await set_the_scene(cluster)
     await cluster.create(pod("unnamed", queue="q", requests=CARD))
@@ -116,7 +108,6 @@ async def test_the_installed_scheduler_conf_decides(cluster: Cluster, run_live: 
     ],
     ids=["another key", "not readable"],
 )
-@pytest.mark.asyncio
 async def test_an_invalid_installed_scheduler_conf_is_reported(
     cluster: Cluster, run_live: LiveCommand, content: Mapping[str, str], status: int, message: str
 ) -> None:
@@ -181,7 +172,6 @@ CHANGES: list[tuple[Callable[[Cluster], Awaitable[object]], dict[str, object]]] 
 ]
 
 
-@pytest.mark.asyncio
 async def test_watches_print_changes(cluster: Cluster, control_plane: ControlPlane) -> None:
     await set_the_scene(cluster)
     program, config = Path(sys.executable).with_name("capcard-sched"), control_plane.kubeconfig_for("scheduler-b")

@@ -13,21 +13,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.controlplane.cluster import Cluster, Manifest
+from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.kubelet import Kubelet
-from tests.controlplane.manifests import node
+from tests.controlplane.manifests import deployment, node
+from tests.controlplane.processes import output
 from tests.e2e.admission.server import Admission
 from tests.e2e.controllers.conftest import Jobs
 from tests.e2e.daemons import QUICK_ELECTION, Controllers, Daemon
-from tests.e2e.rbac.installed import SYSTEM, Audit, account, granted_by
-from tests.manifests.documents import INSTALL, ROOT, arguments, by_key, read, scheduler_only
+from tests.e2e.expectations import until, until_bound
+from tests.e2e.rbac.installed import SYSTEM, Audit, account, flags_of, granted_by
+from tests.manifests.documents import INSTALL, ROOT, by_key, read, scheduler_only
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.campaign]
+pytestmark = pytest.mark.campaign
 
 _PROGRAMS = Path(sys.executable).parent
-#: Set by the tests, as they have paths and ports in them here.
-_REPLACED = ("--scheduler-conf=", "--enable-healthz=", "--enable-metrics=")
 
 
 def commands() -> list[str]:
@@ -47,43 +47,11 @@ class User:
 
     async def run(self, command: str) -> str:
         """Standard output of a command that must succeed."""
-        done = await asyncio.to_thread(
-            subprocess.run,
-            command.split(),
-            cwd=ROOT,
-            env=self._environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
-        return done.stdout
+        return await output(*command.split(), cwd=ROOT, env=self._environment)
 
     def start(self, command: str) -> subprocess.Popen[str]:
         """Start a command that runs until it is interrupted."""
         return subprocess.Popen(command.split(), cwd=ROOT, env=self._environment, stdout=subprocess.PIPE, text=True)
-
-
-async def flags(cluster: Cluster, name: str) -> list[str]:
-    """Arguments of a Deployment that is installed."""
-    words = arguments(await cluster.get("deployments", name, namespace=SYSTEM))[1:]
-    return [word for word in words if not word.startswith(_REPLACED)]
-
-
-def deployment(name: str) -> Manifest:
-    """Two pods of our scheduler."""
-    container = {"name": "main", "image": "serve", "resources": {"requests": {"cpu": "1"}}}
-    labels = {"app": name}
-    template = {
-        "metadata": {"labels": labels},
-        "spec": {"schedulerName": "capcard-sched", "containers": [container]},
-    }
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": name},
-        "spec": {"replicas": 2, "selector": {"matchLabels": labels}, "template": template},
-    }
 
 
 @pytest.mark.timeout(300)
@@ -96,16 +64,13 @@ async def test_a_scheduler_is_upgraded_to_the_whole_product_and_the_commands_of_
     await user.run(f"kubectl apply -f {scheduler_only(tmp_path)}")
     conf = by_key(read(INSTALL))[f"ConfigMap {SYSTEM}/capcard-sched-conf"]["data"]["scheduler.yaml"]
     async with AsyncExitStack() as stack:
-        given = [*await flags(cluster, "capcard-sched"), *QUICK_ELECTION]
+        given = [*await flags_of(cluster, "capcard-sched"), *QUICK_ELECTION]
         config = await account(cluster, "capcard-sched")
         scheduler = await stack.enter_async_context(Daemon(config, tmp_path, *given, conf=conf))
-        await cluster.create(deployment("before"))
-
-        async def bound() -> dict[str, str]:
-            found = await cluster.bound()
-            return found if len(found) == 2 else {}
-
-        before = await cluster.wait_until(bound, "the pods of the Deployment to be bound", within=60)
+        container = {"name": "main", "image": "serve", "resources": {"requests": {"cpu": "1"}}}
+        template = {"spec": {"schedulerName": "capcard-sched", "containers": [container]}}
+        await cluster.create(deployment("before", 2, template))
+        before = await until_bound(cluster, 2)
         assert await cluster.list("podgroups") == []
 
         first, *steps = commands()
@@ -114,17 +79,12 @@ async def test_a_scheduler_is_upgraded_to_the_whole_product_and_the_commands_of_
         audit = Audit(control_plane, f"system:serviceaccount:{SYSTEM}:capcard-sched-admission")
         admission = Admission(cluster, tmp_path)
         await admission.redirect()
-        given = [*await flags(cluster, "capcard-sched-controllers"), *QUICK_ELECTION]
+        given = [*await flags_of(cluster, "capcard-sched-controllers"), *QUICK_ELECTION]
         config = await account(cluster, "capcard-sched-controllers")
         controllers = await stack.enter_async_context(Controllers(config, tmp_path, *given))
         await admission.start()
         stack.callback(admission.stop)
-
-        async def grouped() -> bool:
-            pods = await cluster.list("pods")
-            return all("scheduling.k8s.io/group-name" in (pod["metadata"].get("annotations") or {}) for pod in pods)
-
-        await cluster.wait_until(grouped, "the running pods to get their PodGroup", within=60)
+        await until(cluster, "pods", count=2, metadata={"annotations": {"scheduling.k8s.io/group-name": "*"}})
         assert await cluster.bound() == before
 
         watch = user.start("kubectl capcard job list -w")
@@ -148,11 +108,8 @@ async def test_a_scheduler_is_upgraded_to_the_whole_product_and_the_commands_of_
         ]
         assert outputs["job list"].splitlines()[1].split()[3] == "Running"
         assert {line.split()[2] for line in outputs["pod list"].splitlines()[1:]} == {"Running"}
-
-        async def gone() -> bool:
-            return not await cluster.list("jobs.batch.volcano.sh") and len(await cluster.list("pods")) == 2
-
-        await cluster.wait_until(gone, "everything of the job to be gone", within=60)
+        await until(cluster, "jobs.batch.volcano.sh", count=0)
+        await until(cluster, "pods", count=2)
         watch.send_signal(signal.SIGINT)
         rows = (await asyncio.to_thread(watch.communicate, timeout=20))[0].splitlines()
         assert watch.returncode == 130

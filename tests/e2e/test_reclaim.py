@@ -8,18 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from capcard_sched.model import annotations as keys
-from tests.controlplane.cluster import Cluster, Manifest, Manifests
+from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.kubelet import Kubelet
-from tests.controlplane.manifests import gpu_node, pod, pod_group, queue
+from tests.controlplane.manifests import Manifest, Manifests, gpu_node, plain, pod, pod_group, queue
 from tests.e2e.checker import prove
 from tests.e2e.daemons import QUICK_ELECTION, TIDE_CONF, Daemon
+from tests.e2e.expectations import until
 from tests.e2e.history import History, Moment
-
-pytestmark = pytest.mark.asyncio
 
 H200 = "NVIDIA-H200"
 #: Much more than anything here takes on an idle machine: it may be a busy one.
@@ -71,7 +69,7 @@ async def until_running(cluster: Cluster, names: Collection[str]) -> None:
         found = await running(cluster)
         return set(found) == set(names) and "leaving" not in found.values()
 
-    await cluster.wait_until(so, f"{sorted(names)} to run", within=PATIENCE, every=0.1)
+    await cluster.wait_until(so, f"{sorted(names)} to run", within=PATIENCE)
 
 
 def leavers(moments: Sequence[Moment]) -> dict[str, Manifest]:
@@ -88,7 +86,7 @@ def disrupted(pod: Manifest) -> bool:
     return ("DisruptionTarget", "PreemptionByScheduler") in {(row["type"], row.get("reason")) for row in conditions}
 
 
-@pytest_asyncio.fixture
+@pytest.fixture
 async def budgets(cluster: Cluster) -> AsyncIterator[None]:
     """The controller that computes how much disruption a budget allows."""
     await asyncio.to_thread(cluster.control_plane.start_controller_manager, "disruption-controller")
@@ -98,19 +96,9 @@ async def budgets(cluster: Cluster) -> AsyncIterator[None]:
 
 async def _guard(cluster: Cluster) -> None:
     """A budget that lets none of one running pod go, when its controller has counted it."""
-    budget: Manifest = {
-        "apiVersion": "policy/v1",
-        "kind": "PodDisruptionBudget",
-        "metadata": {"name": "all-of-them"},
-        "spec": {"selector": {"matchLabels": GUARDED}, "minAvailable": 1},
-    }
-    await cluster.create(budget)
-
-    async def counted() -> bool:
-        status = (await cluster.get("poddisruptionbudgets", "all-of-them")).get("status", {})
-        return bool(status.get("currentHealthy") == 1 and status["disruptionsAllowed"] == 0)
-
-    await cluster.wait_until(counted, "the budget to count its pods", within=PATIENCE)
+    spec = {"selector": {"matchLabels": GUARDED}, "minAvailable": 1}
+    await cluster.create(plain("PodDisruptionBudget", "all-of-them", "policy/v1", spec=spec))
+    await until(cluster, "poddisruptionbudgets", status={"currentHealthy": 1, "disruptionsAllowed": 0})
 
 
 @pytest.mark.usefixtures("budgets")
@@ -131,10 +119,14 @@ async def test_when_a_budget_forbids_an_eviction_another_pod_is_evicted(
         victims = leavers(history.moments)
         assert {name: disrupted(pod) for name, pod in victims.items()} == {"free-w-0": True}
         assert not disrupted(await cluster.get("pods", "guarded-w-0"))
-        answers = {(row.name, row.code) for row in control_plane.audit() if row.subresource == "eviction"}
-        assert ("guarded-w-0", 429) in answers
-        assert await daemon.metric("volcano_evictions_total", reason="reclaim") == 1
-        await prove(history, control_plane, daemon)
+
+        def answers() -> bool:
+            rows = (row for row in control_plane.audit() if row.subresource == "eviction")
+            return ("guarded-w-0", 429) in {(row.name, row.code) for row in rows}
+
+        await cluster.wait_until(answers, "the refusal in the audit log")
+        await daemon.until_metric("volcano_evictions_total", 1, reason="reclaim")
+        await prove(history, daemon)
         assert await daemon.stop() == 0
 
 
@@ -153,12 +145,7 @@ async def test_a_gang_of_which_a_budget_guards_one_member_is_left_whole(
         await until_running(cluster, {"half-w-0", "half-w-1"})
         await _guard(cluster)
         await make(cluster, "r", 4, "", service="inference")
-
-        async def refused() -> bool:
-            events = [event for event in await cluster.list("events") if event["reason"] == "ReclaimFailed"]
-            return any(event["involvedObject"]["name"] == "r-w-0" for event in events)
-
-        await cluster.wait_until(refused, "the event of the refusal", within=PATIENCE)
+        await until(cluster, "events", reason="ReclaimFailed", involvedObject={"name": "r-w-0"})
         await daemon.settled()
         assert set(await running(cluster)) == {"half-w-0", "half-w-1"}
         assert not any(map(disrupted, await cluster.list("pods")))
@@ -167,7 +154,7 @@ async def test_a_gang_of_which_a_budget_guards_one_member_is_left_whole(
         if conf == PDB_CONF:
             await cluster.delete("poddisruptionbudgets", "all-of-them")
             await until_running(cluster, {"r-w-0"})
-        await prove(history, control_plane, daemon)
+        await prove(history, daemon)
         assert await daemon.stop() == 0
 
 
@@ -201,11 +188,8 @@ async def test_a_leader_that_is_killed_after_an_eviction_is_followed_by_one_that
             async def leaving() -> bool:
                 return list(leavers(history.moments)) == ["a-w-0"]
 
-            async def named() -> bool:
-                return bool((await cluster.get("pods", "r-w-0"))["status"].get("nominatedNodeName") == "n1")
-
             await cluster.wait_until(leaving, "the eviction", within=PATIENCE)
-            await cluster.wait_until(named, "the nomination", within=PATIENCE)
+            await until(cluster, "pods", "r-w-0", status={"nominatedNodeName": "n1"})
             await one.kill()
             if not nominated:  # as if it had been killed before it wrote that
                 patch = {"status": {"nominatedNodeName": None}}
@@ -220,5 +204,5 @@ async def test_a_leader_that_is_killed_after_an_eviction_is_followed_by_one_that
             await two.settled()
             assert list(leavers(history.moments)) == ["a-w-0"]
             assert await two.metric("volcano_evictions_total") == 0
-            await prove(history, control_plane, two)
+            await prove(history, two)
             assert await two.stop() == 0

@@ -13,12 +13,14 @@ from typing import NamedTuple
 import pytest
 import pytest_asyncio
 
-from tests.controlplane.cluster import Cluster, Manifest, prepare
+from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.device_plugin import LOCK, PHASE, DevicePlugin
-from tests.controlplane.manifests import node, pod, queue
+from tests.controlplane.manifests import Manifest, node, pod, queue
+from tests.controlplane.preparation import prepare
 from tests.controlplane.proxy import Proxy
 from tests.e2e.daemons import Daemon
+from tests.e2e.expectations import message, until
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.campaign]
 
@@ -49,27 +51,17 @@ class World(NamedTuple):
         return (await self.cluster.get("pods", name))["metadata"].get("annotations") or {}
 
     async def served(self, *names: str) -> None:
-        async def is_served(name: str) -> bool:
-            return (await self.notes(name)).get(PHASE) == "success"
-
         for name in names:
-            await self.cluster.wait_until(partial(is_served, name), f"{name} to be served", within=60)
+            await until(self.cluster, "pods", name, metadata={"annotations": {PHASE: "success"}})
 
     async def refused(self, name: str, words: str) -> None:
-        async def has_reason() -> bool:
-            conditions = (await self.cluster.get("pods", name))["status"].get("conditions", [])
-            return any(words in row.get("message", "") for row in conditions)
-
-        await self.cluster.wait_until(has_reason, f"{name} to be refused: {words}", within=60)
+        await until(self.cluster, "pods", name, status=message(words))
 
     async def lock(self, node: str, value: str | None) -> None:
         await self.cluster.patch("nodes", node, {"metadata": {"annotations": {LOCK: value}}}, namespace="")
 
     async def uses(self, uuid: str, memory: int) -> None:
-        async def reported() -> bool:
-            return await self.daemon.metric("volcano_vgpu_device_allocated_memory", devID=uuid) == memory
-
-        await self.cluster.wait_until(reported, f"{memory} units in use on {uuid}", within=60)
+        await self.daemon.until_metric("volcano_vgpu_device_allocated_memory", memory, devID=uuid)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -120,12 +112,7 @@ async def test_a_foreign_lock_delays_a_binding_until_it_is_released(world: World
         assert IDS not in await world.notes("waits")
         await world.lock("foreign", None)
         await world.served("waits")
-
-        async def unlocked() -> bool:
-            found = await world.cluster.get("nodes", "foreign", namespace="")
-            return LOCK not in (found["metadata"].get("annotations") or {})
-
-        await world.cluster.wait_until(unlocked, "the lock to be released", within=60)
+        await until(world.cluster, "nodes", "foreign", metadata={"annotations": {LOCK: None}})
 
 
 @pytest.mark.parametrize(

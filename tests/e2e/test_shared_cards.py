@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.controlplane.cluster import Cluster, Manifest
+from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.device_plugin import HANDSHAKE, LOCK, PHASE, DevicePlugin
-from tests.controlplane.manifests import node, pod, pod_group, queue
+from tests.controlplane.manifests import Manifest, node, pod, pod_group, queue
 from tests.controlplane.proxy import Proxy
 from tests.e2e.daemons import Controllers, Daemon
-
-pytestmark = pytest.mark.asyncio
+from tests.e2e.expectations import message, until, until_bound
 
 IDS = "volcano.sh/vgpu-ids-new"
 NUMBER, MEMORY, CORES = "volcano.sh/vgpu-number", "volcano.sh/vgpu-memory", "volcano.sh/vgpu-cores"
@@ -109,19 +107,10 @@ async def _notes(cluster: Cluster, name: str) -> dict[str, str]:
     return {} if found is None else found["metadata"].get("annotations") or {}
 
 
-async def _phase(cluster: Cluster, name: str, phase: str) -> bool:
-    return (await _notes(cluster, name)).get(PHASE) == phase
-
-
-async def _served(cluster: Cluster, *names: str, within: float = 60.0) -> None:
-    """Wait until pods have their devices."""
+async def _served(cluster: Cluster, *names: str, phase: str = "success") -> None:
+    """Wait until pods have their devices, or are in another phase of the protocol."""
     for name in names:
-        await cluster.wait_until(partial(_phase, cluster, name, "success"), f"{name} to be served", within=within)
-
-
-async def _message(cluster: Cluster, name: str) -> str:
-    conditions = (await cluster.get("pods", name))["status"].get("conditions", [])
-    return next((row.get("message", "") for row in conditions if row["type"] == "PodScheduled"), "")
+        await until(cluster, "pods", name, metadata={"annotations": {PHASE: phase}})
 
 
 @pytest.mark.campaign
@@ -136,22 +125,14 @@ async def test_a_gang_is_served_in_the_order_of_its_bindings_and_survives_a_rest
         async with Daemon(kubeconfig, tmp_path, conf=_conf(**BINPACK), name="first") as daemon:
             await daemon.logged("caches synced")
             await cluster.create_all([_share(name, 500, group="gang") for name in names])
-            for name in names:
-                check = partial(_phase, cluster, name, "allocating")
-                await cluster.wait_until(check, f"{name} to be bound", within=20)
+            await _served(cluster, *names, phase="allocating")
         times = {name: int((await _notes(cluster, name))["volcano.sh/vgpu-time"]) for name in names}
         assert len(set(times.values())) == 8
         async with Daemon(kubeconfig, tmp_path, conf=_conf(**BINPACK), name="second") as daemon:
             await daemon.logged("caches synced")
             await cluster.create_all([_share("fits", 900), _share("waits", 900)])
-            message = "hami-vgpuDeviceSharing error"
-
-            async def one_waits() -> bool:
-                texts = [await _message(cluster, name) for name in ("fits", "waits")]
-                return sum(message in text for text in texts) == 1
-
-            await cluster.wait_until(one_waits, "one of two pods to be refused", within=20)
-            assert await daemon.metric("volcano_vgpu_device_shared_number", devID="GPU-0") == 9
+            await until(cluster, "pods", count=1, status=message("hami-vgpuDeviceSharing error"))
+            await daemon.until_metric("volcano_vgpu_device_shared_number", 9, devID="GPU-0")
             plugin.paused = False
             await _served(cluster, *names)
         served = [each.pod for each in plugin.served if each.pod in times]
@@ -178,23 +159,13 @@ async def test_a_plugin_that_is_gone_and_a_card_that_is_pulled(
         assert (await _notes(cluster, "second"))[IDS] == "GPU-0,NVIDIA,4000,0:"
         await plugin.register("".join(CARDS[:2]))
         await cluster.create(_share("third", 4000))
-
-        async def refused(words: str) -> bool:
-            return words in await _message(cluster, "third")
-
-        await cluster.wait_until(lambda: refused("(memory)"), "the third pod to be refused", within=20)
-
+        await until(cluster, "pods", "third", status=message("(memory)"))
         plugin.paused = True
         old = datetime.now(UTC) - timedelta(seconds=70)
         patch = {"metadata": {"annotations": {HANDSHAKE: f"Requesting_{old:%Y.%m.%d %H:%M:%S}"}}}
         await cluster.patch("nodes", "node5-3", patch, namespace="")
-        await cluster.wait_until(lambda: refused("not initialized"), "the node to have no cards", within=20)
-
-        async def given_up() -> bool:
-            found = await cluster.get("nodes", "node5-3", namespace="")
-            return str(found["metadata"]["annotations"][HANDSHAKE]).startswith("Deleted_")
-
-        await cluster.wait_until(given_up, "the handshake to be given up", within=20)
+        await until(cluster, "pods", "third", status=message("not initialized"))
+        await until(cluster, "nodes", "node5-3", metadata={"annotations": {HANDSHAKE: "Deleted_*"}})
 
 
 @pytest.mark.campaign
@@ -211,19 +182,11 @@ async def test_with_the_lock_one_pod_after_the_other_is_bound(
         await plugin.register("".join(CARDS), handshake=False)
         await daemon.logged("caches synced")
         await cluster.create_all([_share(name, group="gang") for name in names])
-
-        async def bound() -> bool:
-            return len(await cluster.bound()) == 1
-
-        async def locked() -> Any:
-            found = await cluster.get("nodes", "node5-3", namespace="")
-            return found["metadata"]["annotations"].get(LOCK)
-
-        await cluster.wait_until(bound, "one pod to be bound", within=20)
-        assert await locked()
+        assert len(await until_bound(cluster, 1)) == 1
+        assert (await cluster.get("nodes", "node5-3"))["metadata"]["annotations"][LOCK]
         plugin.paused = False
         await _served(cluster, *names)
-        assert not await locked()
+        await until(cluster, "nodes", "node5-3", metadata={"annotations": {LOCK: None}})
 
 
 async def test_the_walk_through_of_shared_gpus(cluster: Cluster, control_plane: ControlPlane, tmp_path: Path) -> None:
@@ -238,11 +201,7 @@ async def test_the_walk_through_of_shared_gpus(cluster: Cluster, control_plane: 
         await plugin.register("".join(CARDS))
         await daemon.logged("caches synced", within=60)
         daemon.conf_path.write_text(_conf(VGPUEnable=True, SchedulePolicy="binpack"))
-
-        async def reloaded() -> bool:
-            return await daemon.metric("volcano_vgpu_device_memory_limit", NodeName="node5-3") == 8 * 4914
-
-        await cluster.wait_until(reloaded, "the cards in the metrics without a restart", within=60)
+        await daemon.until_metric("volcano_vgpu_device_memory_limit", 8 * 4914, NodeName="node5-3")
 
         # a pod
         await cluster.create(yaml.safe_load(TEST1))
@@ -266,21 +225,16 @@ async def test_the_walk_through_of_shared_gpus(cluster: Cluster, control_plane: 
 
         # the metrics
         card: dict[str, Any] = {"devID": LAST, "NodeName": "node5-3"}
-        found = {name: await daemon.metric(f"volcano_vgpu_device_{name}", **card) for name in SERIES}
-        assert found == SERIES
+        for series, value in SERIES.items():
+            await daemon.until_metric(f"volcano_vgpu_device_{series}", value, **card)
         for name in ("test1", *workers):
             series = "volcano_vgpu_device_memory_allocation_for_a_certain_pod"
-            assert await daemon.metric(series, podName=name, **card) == 1024
+            await daemon.until_metric(series, 1024, podName=name, **card)
 
         # too many units for the kubelet: the node offers no vgpu-memory, and pods are placed all the same
         status = {name: {MEMORY: "0"} for name in ("capacity", "allocatable")}
         await cluster.patch("nodes", "node5-3", {"status": status}, namespace="", subresource="status")
-
-        async def is_named() -> bool:
-            events = await cluster.list("events", namespace="default")
-            return any("--gpu-memory-factor" in event.get("message", "") for event in events)
-
-        await cluster.wait_until(is_named, "the event on the node", within=60)
+        await until(cluster, "events", namespace="default", message="*--gpu-memory-factor*")
         await cluster.create(yaml.safe_load(TEST1.replace("name: test1", "name: test2")))
         await _served(cluster, "test2")
 
@@ -305,4 +259,4 @@ async def test_a_binding_that_fails_after_the_choice_leaves_no_annotation_and_th
         await cluster.create(_share("instead", 4000))  # fits only on a free card
         await lost.struck(within=60)
         await _served(cluster, "instead")
-        assert await daemon.metric("volcano_vgpu_device_allocated_memory", devID="GPU-0") == 4000
+        await daemon.until_metric("volcano_vgpu_device_allocated_memory", 4000, devID="GPU-0")

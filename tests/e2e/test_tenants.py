@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from capcard_sched.model.annotations import CARD_NAME, POD_QUEUE_NAME, QUEUE_NAMESPACES
-from tests.controlplane.cluster import Cluster, Manifest
+from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.kubelet import Kubelet
-from tests.controlplane.manifests import gang, gpu_node, pod, queue
+from tests.controlplane.manifests import Manifest, gang, gpu_node, pod, queue
 from tests.e2e.daemons import CARD_CONF, Daemon
+from tests.e2e.expectations import until_bound
 
 H200 = "NVIDIA-H200"
 CARD = {"cpu": "100m", "nvidia.com/gpu": "1"}
@@ -22,7 +23,7 @@ PREEMPT_CONF = CARD_CONF.replace("allocate, backfill", "allocate, preempt, backf
 )
 Attack = Callable[[Cluster, str], Awaitable[object]]
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.campaign]
+pytestmark = pytest.mark.campaign
 
 
 def annotate(key: str, value: str | None) -> Attack:
@@ -74,14 +75,10 @@ async def test_no_action_of_a_tenant_gets_more_cards_than_the_quota(
     bare = [pod(f"bare-pods-moved-{index}", queue="bare-pods-moved", cards=H200, requests=CARD) for index in range(4)]
     held = {f"{name}-{index}" for name in ATTACKS for index in range(4)}
 
-    async def is_bound(count: int) -> bool:
-        found = await cluster.bound()
-        return len(found) >= count and held <= found.keys()
-
     async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path) as daemon:
         for name in ATTACKS:
             await cluster.create_all(bare if name == "bare-pods-moved" else four(name))
-        await cluster.wait_until(lambda: is_bound(len(held)), "the first pods to be bound", within=30)
+        await until_bound(cluster, held)
         for name, attack in ATTACKS.items():
             await attack(cluster, name)
             cards = "" if name == "no-card-name" else H200
@@ -91,7 +88,7 @@ async def test_no_action_of_a_tenant_gets_more_cards_than_the_quota(
             group, *members = gang(name, 2, cards=H200, requests=CARD)
             del group["spec"]["queue"]  # that of the namespace, of which two fit
             await cluster.create_all([group, *members])
-        await cluster.wait_until(lambda: is_bound(len(held) + 4), "two gangs to be bound", within=30)
+        await until_bound(cluster, len(held) + 4)
         await daemon.settled()
         before = await cluster.bound()
     async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, name="again") as daemon:
@@ -108,11 +105,7 @@ async def test_a_critical_class_of_a_podgroup_evicts_no_pod_of_another_team(
     await cluster.create_all([gpu_node("n1", H200, 4), queue("q", cards={H200: 12})])
     async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, conf=PREEMPT_CONF) as daemon:
         await cluster.create_all(four("theirs", queue="q"))
-
-        async def four_bound() -> bool:
-            return len(await cluster.bound()) == 4
-
-        await cluster.wait_until(four_bound, "the gang to be bound", within=30)
+        await until_bound(cluster, 4)
         for critical in ("system-cluster-critical", "system-node-critical"):
             group, *members = four(critical, queue="q")
             group["spec"]["priorityClassName"] = critical

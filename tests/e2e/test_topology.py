@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from capcard_sched.model.annotations import JOB_ALLOCATED_HYPERNODE
-from tests.controlplane.cluster import Cluster, Manifest
+from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
-from tests.controlplane.manifests import node, pod, pod_group, queue
+from tests.controlplane.manifests import Manifest, node, plain, pod, pod_group, queue
 from tests.e2e.daemons import Daemon
-
-pytestmark = pytest.mark.asyncio
+from tests.e2e.expectations import message, until, until_bound
 
 CONF = """
 actions: "enqueue, allocate, backfill"
@@ -26,7 +24,7 @@ tiers:
 """
 
 
-@pytest_asyncio.fixture
+@pytest.fixture
 async def daemon(cluster: Cluster, control_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Daemon]:
     async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, conf=CONF) as running:
         await running.logged("caches synced")
@@ -34,12 +32,7 @@ async def daemon(cluster: Cluster, control_plane: ControlPlane, tmp_path: Path) 
 
 
 def hyper_node(name: str, tier: int, *members: Manifest) -> Manifest:
-    return {
-        "apiVersion": "topology.volcano.sh/v1alpha1",
-        "kind": "HyperNode",
-        "metadata": {"name": name},
-        "spec": {"tier": tier, "members": list(members)},
-    }
+    return plain("HyperNode", name, "topology.volcano.sh/v1alpha1", spec={"tier": tier, "members": list(members)})
 
 
 def hard(name: str, size: int, **topology: Any) -> list[Manifest]:
@@ -50,34 +43,17 @@ def hard(name: str, size: int, **topology: Any) -> list[Manifest]:
 async def test_a_gang_waits_for_hyper_nodes_and_then_stays_in_one(cluster: Cluster, daemon: Daemon) -> None:
     nodes = [node(f"{leaf}{index}", cpu=4) for leaf in "ab" for index in (1, 2)]
     await cluster.create_all([*nodes, *hard("g", 6, highestTierAllowed=1)])
-
-    async def waits() -> bool:
-        conditions = (await cluster.get("podgroups", "g")).get("status", {}).get("conditions", [])
-        return any("no HyperNode exists" in condition["message"] for condition in conditions)
-
-    await cluster.wait_until(waits, "the reason on the PodGroup", within=30)
+    await until(cluster, "podgroups", "g", status=message("no HyperNode exists"))
     await cluster.create_all(
         [
             hyper_node("a", 1, {"type": "Node", "selector": {"regexMatch": {"pattern": "^a[0-9]$"}}}),
             hyper_node("b", 1, {"type": "Node", "selector": {"exactMatch": {"name": "gone"}}}),
         ]
     )
-
-    async def together() -> bool:
-        bound = await cluster.bound()
-        return len(bound) == 6 and {name[0] for name in bound.values()} == {"a"}
-
-    await cluster.wait_until(together, "the gang in one HyperNode", within=30)
-
-    async def emitted() -> bool:
-        group = await cluster.get("podgroups", "g")
-        events = await cluster.list("events", namespace="default")  # of objects without one
-        return group["metadata"].get("annotations", {}).get(JOB_ALLOCATED_HYPERNODE) == "a" and any(
-            event["involvedObject"]["kind"] == "HyperNode" and "node gone does not exist" in event["message"]
-            for event in events
-        )
-
-    await cluster.wait_until(emitted, "the annotation, and the event on the HyperNode that names no node", within=30)
+    assert {node[0] for node in (await until_bound(cluster, 6)).values()} == {"a"}
+    await until(cluster, "podgroups", "g", metadata={"annotations": {JOB_ALLOCATED_HYPERNODE: "a"}})
+    about, text = {"kind": "HyperNode"}, "*node gone does not exist*"
+    await until(cluster, "events", namespace="default", involvedObject=about, message=text)  # of objects without one
 
 
 POLICY, DECISION = "volcano.sh/numa-topology-policy", "volcano.sh/topology-decision"
@@ -85,17 +61,13 @@ POLICY, DECISION = "volcano.sh/numa-topology-policy", "volcano.sh/topology-decis
 
 def numatopology(name: str, free: str, *pods: str, policy: str = "single-numa-node") -> Manifest:
     """Two NUMA nodes of four CPUs, as an exporter writes them; `pods`: uids of those with CPUs of their own."""
-    return {
-        "apiVersion": "nodeinfo.volcano.sh/v1alpha1",
-        "kind": "Numatopology",
-        "metadata": {"name": name},
-        "spec": {
-            "policies": {"CPUManagerPolicy": "static", "TopologyManagerPolicy": policy},
-            "numares": {"cpu": {"allocatable": free, "capacity": 8}},
-            "cpuDetail": {str(cpu): {"numa": cpu // 4, "socket": cpu // 4, "core": cpu % 4} for cpu in range(8)},
-            "podAllocations": [{"uid": uid} for uid in pods],
-        },
+    spec = {
+        "policies": {"CPUManagerPolicy": "static", "TopologyManagerPolicy": policy},
+        "numares": {"cpu": {"allocatable": free, "capacity": 8}},
+        "cpuDetail": {str(cpu): {"numa": cpu // 4, "socket": cpu // 4, "core": cpu % 4} for cpu in range(8)},
+        "podAllocations": [{"uid": uid} for uid in pods],
     }
+    return plain("Numatopology", name, "nodeinfo.volcano.sh/v1alpha1", spec=spec)
 
 
 def whole(name: str, cpus: int) -> Manifest:
@@ -120,37 +92,20 @@ async def test_pods_get_adjacent_cpus_and_the_object_shows_when_they_are_free(
     )
     async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, conf=CONF) as daemon:
         await daemon.logged("caches synced")
-
-        async def bound(*names: str) -> bool:
-            return set(names) <= {name for name, where in (await cluster.bound()).items() if where == "n1"}
-
-        async def refused() -> str | None:
-            conditions = (await cluster.get("pods", "c"))["status"].get("conditions", [])
-            return next((row["message"] for row in conditions if row["type"] == "PodScheduled"), None)
-
-        async def emitted() -> str | None:
-            events = [
-                event
-                for event in await cluster.list("events", namespace="default")
-                if event["reason"] == "InvalidObject"
-            ]
-            return next((event["message"] for event in events if event["involvedObject"]["name"] == "n2"), None)
-
-        await cluster.wait_until(lambda: bound("a", "b"), "two pods to be bound", within=20)
+        await until_bound(cluster, {"a", "b"})
         pods = [await cluster.get("pods", name) for name in ("a", "b")]
         decisions = [json.loads(each["metadata"]["annotations"][DECISION]) for each in pods]
         assert sorted(decisions, key=str) == [{"numa": {"0": {"cpu": "3"}}}, {"numa": {"1": {"cpu": "3"}}}]
         await cluster.create(whole("c", 2))
-        message = await cluster.wait_until(refused, "a reason", within=20)
-        assert message is not None
-        assert "1 container main cannot be assigned by numa, 1 numa info is empty" in message
-        problem = await cluster.wait_until(emitted, "an event on the object", within=20)
-        assert problem is not None
+        text = "1 container main cannot be assigned by numa, 1 numa info is empty"
+        await until(cluster, "pods", "c", status=message(text))
+        on_n2 = {"name": "n2"}
+        event = await until(cluster, "events", namespace="default", reason="InvalidObject", involvedObject=on_n2)
+        problem = event["message"]
         assert "spec.policies.TopologyManagerPolicy: expected one of none, " in problem
         assert "spec.numares.cpu.allocatable: CPUs 8 are not in spec.cpuDetail" in problem
-
         first = pods[0]["metadata"]
         await cluster.delete("pods", first["name"])
         rest = numatopology("n1", "3-7" if "0" in decisions[1]["numa"] else "0-3,7", pods[1]["metadata"]["uid"])
         await cluster.patch("numatopologies", "n1", {"spec": rest["spec"]})
-        await cluster.wait_until(lambda: bound("c"), "the pod that waited to be bound", within=20)
+        assert {*(await until_bound(cluster, {"c"})).values()} == {"n1"}

@@ -10,14 +10,15 @@ from pathlib import Path
 import pytest
 
 from capcard_sched.model.annotations import CARD_ALLOCATED
-from tests.controlplane.cluster import Cluster, Manifest
+from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
-from tests.controlplane.manifests import gang, gpu_node, node, pod, pod_group, queue
+from tests.controlplane.manifests import Manifest, gang, gpu_node, node, pod, pod_group, queue
 from tests.e2e.checker import prove
 from tests.e2e.daemons import CARD_CONF, QUICK_ELECTION, Daemon
+from tests.e2e.expectations import message, until, until_bound
 from tests.e2e.history import History
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.campaign]
+pytestmark = pytest.mark.campaign
 
 _CARD = {"cpu": "1", "nvidia.com/gpu": "1"}
 _ROOM = {"cpu": "64", "memory": "256Gi"}
@@ -56,18 +57,6 @@ class Two:
         await self._stack.aclose()
 
 
-async def settled(cluster: Cluster, expected: set[str]) -> dict[str, str]:
-    """Wait until these pods, and no others, are bound."""
-
-    async def as_expected() -> dict[str, str] | None:
-        found = await cluster.bound()
-        return found if set(found) == expected else None
-
-    found = await cluster.wait_until(as_expected, f"{sorted(expected)} to be bound", within=20)
-    assert found is not None
-    return found
-
-
 def binders(control_plane: ControlPlane, namespace: str) -> dict[str, str]:
     """Pod to the user that bound it."""
     return {
@@ -92,39 +81,28 @@ async def test_capacity_and_quota_that_the_other_scheduler_holds_are_not_allocat
     await cluster.create_all([gpu_node("n1", "A10", 4, cpu=16), queue("q", cards={"A10": 3}, capability=_ROOM)])
     async with Two(control_plane, tmp_path) as daemons:
         await cluster.create_all(foreign(gang("theirs", 2, queue="q", cards="A10", requests=_CARD)))
-        await settled(cluster, {"theirs-0", "theirs-1"})
+        await until_bound(cluster, {"theirs-0", "theirs-1"})
         # By quota there is room for one more: a gang of two is refused, one pod is not.
         await cluster.create_all(gang("two", 2, queue="q", cards="A10", requests=_CARD))
-
-        async def refused() -> bool:
-            return any(
-                event["reason"] == "InsufficientScalarQuota"
-                and event["source"]["component"].startswith("volcano.")
-                and "total would be <4000>, but capability is <3000>" in event["message"]
-                for event in await cluster.list("events")
-            )
-
-        await cluster.wait_until(refused, "the gang beyond the quota to be refused", within=20)
+        short, writer = "*total would be <4000>, but capability is <3000>*", {"component": "volcano.*"}
+        await until(cluster, "events", reason="InsufficientScalarQuota", source=writer, message=short)
         await cluster.create_all(gang("one", 1, queue="q", cards="A10", requests=_CARD))
-        await settled(cluster, {"theirs-0", "theirs-1", "one-0"})
+        assert len(await until_bound(cluster, {"one-0"})) == 3
         # Three of the node's 16 cores are taken, two of them by the other.
         await cluster.create(pod("too-big", requests={"cpu": "14"}))
-
-        async def unfit() -> bool:
-            found = await cluster.get("pods", "too-big")
-            return any("Insufficient cpu" in row.get("message", "") for row in found["status"].get("conditions", []))
-
-        await cluster.wait_until(unfit, "the event of the pod that does not fit", within=20)
+        await until(cluster, "pods", "too-big", status=message("Insufficient cpu"))
         await cluster.delete("pods", "too-big")
         await cluster.create_all([pod("fits", requests={"cpu": "13"}), pod("nobodys", scheduler="third", requests={})])
-        await settled(cluster, {"theirs-0", "theirs-1", "one-0", "fits"})
-        assert binders(control_plane, cluster.namespace) == {
+        assert len(await until_bound(cluster, {"fits"})) == 4
+        expected = {
             **dict.fromkeys(("one-0", "fits"), "scheduler-a"),
             **dict.fromkeys(("theirs-0", "theirs-1"), "scheduler-b"),
         }
+        await cluster.wait_until(lambda: len(binders(control_plane, cluster.namespace)) == 4, "the audit log")
+        assert binders(control_plane, cluster.namespace) == expected
         leases = {lease["metadata"]["name"] for lease in await cluster.list("leases", namespace="default")}
         assert {_ONE, _OTHER} <= leases
-        await prove(history, control_plane, *daemons)
+        await prove(history, *daemons)
 
 
 async def test_nodes_of_their_own_are_never_overcommitted_however_many_arrive_at_once(
@@ -140,15 +118,10 @@ async def test_nodes_of_their_own_are_never_overcommitted_however_many_arrive_at
         pods = [pod(f"p{index}") for index in range(14)]
         pods += [pod(f"o{index}", scheduler=_OTHER) for index in range(14)]
         await cluster.create_all(pods, at_a_time=28)
-
-        async def full() -> bool:
-            return len(await cluster.bound()) >= 24
-
-        await cluster.wait_until(full, "both pools to be full", within=20)
-        bound = await cluster.bound()
+        bound = await until_bound(cluster, 24)
         assert Counter(bound.values()) == {f"{letter}{index}": 4 for letter in "ab" for index in range(3)}
         assert {(name[0], place[0]) for name, place in bound.items()} == {("p", "a"), ("o", "b")}
-        await prove(history, control_plane, *daemons, gangs=False)
+        await prove(history, *daemons, gangs=False)
 
 
 async def test_two_schedulers_do_not_overwrite_each_others_statuses_forever(
@@ -164,7 +137,7 @@ async def test_two_schedulers_do_not_overwrite_each_others_statuses_forever(
     await cluster.create_all(foreign(gang("too-big", 2, queue="s", requests={"cpu": "50"})))
     await cluster.create(pod_group("empty", queue="q", members=2, minResources={"cpu": "500"}))
     async with Two(control_plane, tmp_path):
-        await settled(cluster, {"bare", "lone", "t0", "t1"})
+        await until_bound(cluster, {"bare", "lone", "t0", "t1"})
 
         def writes() -> Counter[tuple[str, str, str]]:
             return Counter(

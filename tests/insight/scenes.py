@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from capcard_sched.cli.simulate import core_with_conf
+from capcard_sched.cli.simulate import build_core
 from capcard_sched.daemon.diagnosis.recording import Recording
 from capcard_sched.framework.core import Core, StepResult
 from capcard_sched.model.deltas import Delta
@@ -39,7 +39,7 @@ pod default/shares scheduler=none nodeName=mixed status={phase: Running}
 
 def core_of(options: SimulationOptions | None = None) -> Core:
     """A core with the built-in scheduler-conf."""
-    return core_with_conf(None, "", None, options or SimulationOptions(scheduler_names=("volcano",)))
+    return build_core(None, None, options or SimulationOptions(scheduler_names=("volcano",)))
 
 
 class _Recorded:

@@ -13,7 +13,7 @@ from capcard_sched.cli.held_cluster import HeldCluster, SortedDeltas
 from capcard_sched.cli.simulate import build_core, options_of
 from capcard_sched.framework.core import Core
 from capcard_sched.framework.explain.capacity import CapacityReader
-from capcard_sched.framework.explain.queue_uses import queue_uses
+from capcard_sched.framework.explain.limits import queue_uses
 from capcard_sched.insight.explain import explain, find
 from capcard_sched.insight.lists import job_items, pod_items
 from capcard_sched.insight.object_view import DeltaObjects
@@ -139,11 +139,12 @@ def _answers(core: Core, view: DeltaObjects) -> dict[str, object]:
         [_Pod("g-1", "g", "n", 0, "0")],
     ]
 )
+@example([[objects.group("g"), _Pod("g-0", "g", "", 0, "0")], [_gone("PodGroup", "g")]])
 def test_a_cluster_that_changed_equals_one_that_is_listed(batches: list[list[Delta | _Pod]]) -> None:
     held, pods = _held(), _Pods()
     for batch in batches:
         held.deliver([pods.delta(change) for change in batch])
-    listed = SortedDeltas(held.kept, KINDS)
+    listed = SortedDeltas(held.objects, KINDS)
     fresh = _core()
     fresh.apply_all(listed)
     expected = _answers(fresh, DeltaObjects(listed))

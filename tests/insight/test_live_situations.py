@@ -18,8 +18,9 @@ from capcard_sched.kube.kinds import KINDS
 from capcard_sched.simulation.clock import SECOND
 from capcard_sched.simulation.run import SimulationOptions, simulate
 from capcard_sched.simulation.scenario_reader import load_scenario
-from tests.controlplane.cluster import Cluster, Manifest, RequestError
+from tests.controlplane.cluster import Cluster, RequestError
 from tests.controlplane.controlplane import ControlPlane
+from tests.controlplane.manifests import Manifest
 from tests.insight.json_schema import violations
 from tests.insight.scenes import WAITING, core_of
 from tests.insight.test_fixes import CASES as FIXES

@@ -13,9 +13,8 @@ import yaml
 from capcard_sched.cli.cluster_source import Source, load_input, load_state, run_scenario
 from capcard_sched.cli.main import run
 from capcard_sched.cli.what_if import WORSE
-from capcard_sched.daemon.diagnosis.recording import Recording, RecordingReader, conf_document
+from capcard_sched.daemon.diagnosis.recording import Recording, RecordingReader, conf_document, read_state
 from capcard_sched.daemon.diagnosis.saved_state import SavedSettings, document_text, manifests_of, read_saved_state
-from capcard_sched.insight.recorded_state import read_state
 from capcard_sched.model.timestamps import format_timestamp
 from capcard_sched.simulation.clock import EPOCH, SECOND
 from capcard_sched.simulation.manifests import as_list, to_json

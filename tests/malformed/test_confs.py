@@ -34,6 +34,8 @@ CASES = [
     *(Case(*row) for row in table("confs.yaml", WORDS)),
     Case("very deep", "tiers: " + "[" * 100_000, ("error: scheduler-conf (line 1): nested more than 32 levels deep",)),
     Case("too long", "#" * (1 << 20) + "\n", ("error: scheduler-conf: longer than 1048576 bytes",)),
+    Case("an integer of many digits", "actions: " + "9" * 5000,
+         (f"error: scheduler-conf (line 1): '{'9' * 60}' is not an integer: too long",)),
     Case("a program", b"\x7fELF\xff", ("error: scheduler-conf: not UTF-8 text (byte 5); is it a binary file?",)),
     Case("UTF-16", GOOD.encode("utf-16-le"),
          ("error: scheduler-conf: not valid YAML: control characters are not allowed",)),

@@ -5,6 +5,7 @@ Each gives its warning once, and all other pods are scheduled.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import msgspec
@@ -174,29 +175,31 @@ def _check(h: VgpuHarness, kind: str, name: str, reason: str, words: str) -> Non
     assert words in found[0]
 
 
-@pytest.mark.parametrize("case", [pytest.param(case, id=case.id) for case in REGISTRATIONS])
-def test_a_registration_gives_one_warning_on_its_node(case: Case) -> None:
-    h = _healthy()
-    h.cards("bad", register=case.value, offered=10)
-
-    _check(h, "Node", "bad", "InvalidDeviceRegistration", case.words)
-
-
-@pytest.mark.parametrize("case", [pytest.param(case, id=case.id) for case in DEVICES])
-def test_a_device_annotation_gives_one_warning_on_its_pod(case: Case) -> None:
-    h = _healthy()
-    h.pod("bad", node="n1", limits={NUMBER: 1}, annotations={keys.VGPU_IDS: case.value})
-
-    _check(h, "Pod", "bad", "InvalidDeviceAnnotation", case.words)
-
-
-@pytest.mark.parametrize("case", [pytest.param(case, id=case.id) for case in REQUESTS])
-def test_a_request_gives_one_warning_and_fits_nowhere(case: Case) -> None:
-    h = _healthy()
+def _ask(h: VgpuHarness, value: Any) -> None:
     h.group("bad")
-    h.pod("bad", group="bad", limits=case.value)
+    h.pod("bad", group="bad", limits=value)
 
-    _check(h, "Pod", "bad", "InvalidDeviceRequest", case.words)
+
+#: Kind and reason of the warning, how an object gets the value, and the values.
+OBJECTS: list[tuple[str, str, Callable[[VgpuHarness, Any], object], list[Case]]] = [
+    ("Node", "InvalidDeviceRegistration", lambda h, value: h.cards("bad", register=value, offered=10), REGISTRATIONS),
+    ("Pod", "InvalidDeviceAnnotation",
+     lambda h, value: h.pod("bad", node="n1", limits={NUMBER: 1}, annotations={keys.VGPU_IDS: value}), DEVICES),
+    ("Pod", "InvalidDeviceRequest", _ask, REQUESTS),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "kind, reason, change, case",
+    [pytest.param(*row, case, id=f"{row[1]}: {case.id}") for *row, cases in OBJECTS for case in cases],
+)
+def test_a_malformed_value_gives_one_warning_on_its_object(
+    kind: str, reason: str, change: Callable[[VgpuHarness, Any], object], case: Case
+) -> None:
+    h = _healthy()
+    change(h, case.value)
+
+    _check(h, kind, "bad", reason, case.words)
     assert "bad" not in h.binds
 
 

@@ -41,20 +41,12 @@ def no_suffix(suffix: str) -> str:
 #: Invalid quantities with their messages.
 BAD_QUANTITIES: tuple[tuple[str, str | float, str], ...] = (
     ("a word", "lots", f"'lots' is not a quantity: {NO_NUMBER}"),
-    ("nothing", "", f"'' is not a quantity: {NO_NUMBER}"),
     ("a word for infinity", "inf", f"'inf' is not a quantity: {NO_NUMBER}"),
-    ("NaN", "NaN", f"'NaN' is not a quantity: {NO_NUMBER}"),
     ("NaN as a number", float("nan"), f"'nan' is not a quantity: {NO_NUMBER}"),
-    ("infinity as a number", float("inf"), f"'inf' is not a quantity: {NO_NUMBER}"),
-    ("a digit of another script", "\u0663", f"'\u0663' is not a quantity: {NO_NUMBER}"),
     ("only a point", ".", f"'.' is not a quantity: {NO_NUMBER}"),
-    ("two signs", "--1", f"'--1' is not a quantity: {NO_NUMBER}"),
     ("negative", "-1", "'-1' is negative"),
     ("an unknown suffix", "1GiB", f"'1GiB' is not a quantity: {no_suffix('GiB')}"),
     ("a blank inside", "1 Gi", f"'1 Gi' is not a quantity: {no_suffix(' Gi')}"),
-    ("hexadecimal", "0x10", f"'0x10' is not a quantity: {no_suffix('x10')}"),
-    ("an underscore", "1_000", f"'1_000' is not a quantity: {no_suffix('_000')}"),
-    ("an exponent without digits", "1e", f"'1e' is not a quantity: {no_suffix('e')}"),
     ("exponent and suffix", "1e3Ki", f"'1e3Ki' is not a quantity: {no_suffix('e3Ki')}"),
 )
 

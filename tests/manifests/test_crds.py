@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import json
-import subprocess
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from tests.controlplane.cluster import Cluster, RequestError
+from tests.controlplane.processes import output
 from tests.manifests.documents import MANIFESTS, Manifest, by_key, parsed, read
 from tests.manifests.every_field import COMMAND, HYPER_NODE, JOB, JOB_STATUS, POD_GROUP, QUEUE, QUEUE_STATUS
-
-pytestmark = pytest.mark.asyncio
 
 EXAMPLES: Final = {"Queue": QUEUE, "PodGroup": POD_GROUP, "Job": JOB, "Command": COMMAND, "HyperNode": HYPER_NODE}
 PLURALS: Final = {
@@ -201,10 +198,7 @@ async def test_every_spelling_of_a_quantity_is_accepted(cluster: Cluster) -> Non
 async def shown(cluster: Cluster, kubectl: Path, *words: str) -> list[list[str]]:
     """The table `kubectl get` prints: rows of cells; cells here hold no spaces."""
     where = ("--kubeconfig", cluster.control_plane.kubeconfig, "--namespace", cluster.namespace)
-    command: list[str | Path] = [kubectl, *where, "get", *words]
-    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return [line.split() for line in done.stdout.splitlines()]
+    return [line.split() for line in (await output(kubectl, *where, "get", *words)).splitlines()]
 
 
 QUEUE_ROW: Final = ["research", "root", "Open"]

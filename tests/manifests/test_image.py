@@ -130,17 +130,8 @@ def test_the_copied_paths_suffice_to_build_the_package(tmp_path: Path) -> None:
             shutil.copytree(ROOT / source, target, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(ROOT / source, target)
-    command = [
-        sys.executable,
-        "-m",
-        "build",
-        "--wheel",
-        "--no-isolation",
-        "--outdir",
-        str(tmp_path / "dist"),
-        str(tree),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    words: list[str | Path] = ["-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path / "dist", tree]
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     (wheel,) = (tmp_path / "dist").glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import copy
 import json
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from capcard_sched.model.annotations import CARD_QUOTA
 from tests.controlplane.cluster import Cluster, RequestError
+from tests.controlplane.manifests import plain, queue
+from tests.controlplane.processes import output
 from tests.manifests.documents import (
     CHART,
     INSTALL,
@@ -26,15 +26,10 @@ from tests.manifests.documents import (
     scheduler_only,
 )
 
-pytestmark = pytest.mark.asyncio
-
 
 async def run(cluster: Cluster, program: Path, *words: str | Path, succeeds: bool = True) -> str:
-    """Standard output of the program, or its standard error when it must not succeed."""
-    command = [program, "--kubeconfig", cluster.control_plane.kubeconfig, *words]
-    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
-    assert (done.returncode == 0) == succeeds, done.stdout + done.stderr
-    return done.stdout if succeeds else done.stderr
+    """The output of kubectl or Helm for the cluster."""
+    return await output(program, "--kubeconfig", cluster.control_plane.kubeconfig, *words, succeeds=succeeds)
 
 
 async def installed(cluster: Cluster) -> dict[str, Manifest]:
@@ -50,8 +45,8 @@ async def installed(cluster: Cluster) -> dict[str, Manifest]:
 
 
 async def test_one_manifest_is_all_it_takes(cluster: Cluster, kubectl: Path) -> None:
-    output = await run(cluster, kubectl, "apply", "--server-side", "--validate=strict", "-f", INSTALL)
-    assert len(output.splitlines()) == len(read(INSTALL))
+    shown = await run(cluster, kubectl, "apply", "--server-side", "--validate=strict", "-f", INSTALL)
+    assert len(shown.splitlines()) == len(read(INSTALL))
     expected = {name for name in by_key(read(INSTALL)) if not name.startswith("CustomResourceDefinition")}
     assert set(await installed(cluster)) == expected
 
@@ -112,30 +107,21 @@ async def test_an_upgrade_keeps_the_authority_in_the_webhook_configurations(clus
 async def test_the_queues_of_the_scheduler_do_not_wait_for_the_webhooks(cluster: Cluster, kubectl: Path) -> None:
     await run(cluster, kubectl, "apply", "--server-side", "-f", INSTALL)
     token = await cluster.token_of("capcard-sched", namespace="capcard-system")
-    root = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue", "metadata": {"name": "root"}, "spec": {}}
 
     async def configured() -> bool:  # users depend on the webhook, which has no endpoint here
-        try:
-            await cluster.request("POST", await cluster.path("queues"), params={"dryRun": "All"}, body=root)
-        except RequestError as error:
-            return "failed calling webhook" in str(error)
-        return False
+        return "failed calling webhook" in str(await cluster.rejection(queue("root")))
 
     await cluster.wait_until(configured, "the webhooks to be configured", within=60)
     async with Cluster(cluster.control_plane, token=token) as scheduler:
-        stored = await scheduler.create(root)
+        stored = await scheduler.create(queue("root"))
     assert stored["metadata"]["name"] == "root"
 
 
 def pod_of(deployment: Manifest) -> Manifest:
     """A pod as the Deployment's ReplicaSet would make it."""
     template = copy.deepcopy(deployment["spec"]["template"])
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {**template["metadata"], "name": "capcard-sched-0", "namespace": "capcard-system"},
-        "spec": template["spec"],
-    }
+    made = plain("Pod", "capcard-sched-0", namespace="capcard-system", spec=template["spec"])
+    return {**made, "metadata": {**template["metadata"], **made["metadata"]}}
 
 
 async def dry_create(cluster: Cluster, pod: Manifest) -> Manifest:
@@ -165,9 +151,9 @@ async def test_the_namespace_takes_our_pod_and_none_that_may_more(cluster: Clust
 async def test_helm_installs_upgrades_and_uninstalls(cluster: Cluster, helm: Path, tmp_path: Path) -> None:
     in_release = ("--namespace", "capcard-system")
     definitions = await cluster.list("customresourcedefinitions")
-    output = await run(cluster, helm, "install", "capcard-sched", CHART, *in_release, "--create-namespace")
+    shown = await run(cluster, helm, "install", "capcard-sched", CHART, *in_release, "--create-namespace")
     assert await cluster.list("customresourcedefinitions") == definitions, "those that are there are left alone"
-    _, _, notes = output.partition("\nNOTES:\n")
+    _, _, notes = shown.partition("\nNOTES:\n")
     assert "places pods whose schedulerName is capcard-sched." in notes
     assert "ConfigMap capcard-sched-conf" in notes
     expected = {name for name in by_key(read(INSTALL)) if not name.startswith("CustomResourceDefinition")}

@@ -1,15 +1,19 @@
-"""Derived files follow their sources, and the objects of one installation refer to each other by their names."""
+"""Derived files follow their sources; the objects of an installation, standalone or beside Volcano, fit each other."""
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
 import capcard_sched
-from capcard_sched.cli.run import controllers, run
+from capcard_sched.admission.webhooks import WEBHOOKS
+from capcard_sched.cli.run import admission, controllers, run
+from capcard_sched.daemon.admission.options import AdmissionOptions
 from capcard_sched.daemon.controller_options import ControllerOptions
 from capcard_sched.daemon.options import Options
 from capcard_sched.framework.conf.registry import Registry
@@ -32,15 +36,35 @@ ALL = by_key(document for document in read(INSTALL) if document["kind"] != "Cust
 #: The objects of the scheduler.
 OURS = {name: each for name, each in ALL.items() if each["metadata"].get("labels", {}).get("app") == "capcard-sched"}
 COMPONENTS = ("capcard-sched", "capcard-sched-controllers", "capcard-sched-admission")
+POD = OURS["Deployment capcard-system/capcard-sched"]["spec"]["template"]["spec"]
+CONTAINER = POD["containers"][0]
+OPTIONS: Options = options_of(OURS["Deployment capcard-system/capcard-sched"], run)
+_CONFIGURATIONS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 
 
-def deployment() -> Manifest:
-    return OURS["Deployment capcard-system/capcard-sched"]
+def of_kind(objects: Iterable[Manifest], *kinds: str) -> list[Manifest]:
+    return [manifest for manifest in objects if manifest["kind"] in kinds]
 
 
-def options() -> Options:
-    taken: Options = options_of(deployment(), run)
-    return taken
+def rules(objects: Iterable[Manifest]) -> Iterator[tuple[Manifest, Manifest]]:
+    """The roles among objects, each with each of its rules."""
+    return ((role, rule) for role in of_kind(objects, "Role", "ClusterRole") for rule in role["rules"])
+
+
+def named(role: Manifest) -> list[list[str]]:
+    """The resource names of the rules of a role that have some."""
+    return [rule["resourceNames"] for rule in role["rules"] if "resourceNames" in rule]
+
+
+def ports(container: Manifest) -> dict[str, int]:
+    return {port["name"]: port["containerPort"] for port in container["ports"]}
+
+
+def mount(name: str) -> tuple[Manifest, Manifest]:
+    """How a volume of the pod is mounted, and the volume."""
+    (mounted,) = (each for each in CONTAINER["volumeMounts"] if each["name"] == name)
+    (volume,) = (each for each in POD["volumes"] if each["name"] == name)
+    return mounted, volume
 
 
 @pytest.mark.parametrize("path", sorted(derived()), ids=lambda path: str(path.relative_to(MANIFESTS)))
@@ -82,16 +106,15 @@ def test_the_mounted_conf_is_the_built_in_one() -> None:
 
 
 def test_the_image_and_the_chart_have_the_version_of_the_package() -> None:
-    container = deployment()["spec"]["template"]["spec"]["containers"][0]
-    assert container["image"] == f"capcard-sched:{capcard_sched.__version__}"
+    assert CONTAINER["image"] == f"capcard-sched:{capcard_sched.__version__}"
     (chart,) = read(CHART / "Chart.yaml")
     assert (chart["version"], chart["appVersion"]) == (capcard_sched.__version__, capcard_sched.__version__)
 
 
 def test_the_daemon_takes_the_arguments_and_finds_nothing_wrong_with_them() -> None:
-    assert options().problems() == []
-    assert options().ignored.given() == {}
-    assert options().scheduler_name == ("capcard-sched",)
+    assert OPTIONS.problems() == []
+    assert OPTIONS.ignored.given() == {}
+    assert OPTIONS.scheduler_name == ("capcard-sched",)
 
 
 def test_the_controllers_take_their_arguments_and_may_take_their_lease() -> None:
@@ -101,75 +124,119 @@ def test_the_controllers_take_their_arguments_and_may_take_their_lease() -> None
     taken: ControllerOptions = options_of(installed, controllers)
     assert taken.problems() == []
     role = ALL[f"Role capcard-system/{name}-leader-election"]
-    named = [rule["resourceNames"] for rule in role["rules"] if "resourceNames" in rule]
-    assert named == [[taken.leader_elect_resource_name]]
-    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
-    assert ports == {"metrics": taken.listen_address.port, "healthz": taken.healthz_address.port}
+    assert named(role) == [[taken.leader_elect_resource_name]]
+    assert ports(container) == {"metrics": taken.listen_address.port, "healthz": taken.healthz_address.port}
 
 
 def test_the_conf_is_mounted_where_the_daemon_looks() -> None:
-    pod = deployment()["spec"]["template"]["spec"]
-    (mount,) = (each for each in pod["containers"][0]["volumeMounts"] if each["name"] == "conf")
-    conf = options().scheduler_conf
+    mounted, volume = mount("conf")
+    conf = OPTIONS.scheduler_conf
     assert conf is not None
-    assert str(conf.parent) == mount["mountPath"]
-    assert "subPath" not in mount, "a file mounted alone never changes"
-    (volume,) = (each for each in pod["volumes"] if each["name"] == "conf")
+    assert str(conf.parent) == mounted["mountPath"]
+    assert "subPath" not in mounted, "a file mounted alone never changes"
     assert conf.name in OURS[f"ConfigMap capcard-system/{volume['configMap']['name']}"]["data"]
 
 
 def test_dumps_go_where_can_be_written() -> None:
-    pod = deployment()["spec"]["template"]["spec"]
-    (mount,) = (each for each in pod["containers"][0]["volumeMounts"] if each["name"] == "dumps")
-    assert str(options().cache_dump_dir) == mount["mountPath"]
-    assert [each for each in pod["volumes"] if each["name"] == "dumps" and "emptyDir" in each]
+    mounted, volume = mount("dumps")
+    assert str(OPTIONS.cache_dump_dir) == mounted["mountPath"]
+    assert "emptyDir" in volume
 
 
 def test_ports_probes_and_annotations_meet_the_servers() -> None:
-    container = deployment()["spec"]["template"]["spec"]["containers"][0]
-    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
-    assert ports == {"metrics": options().listen_address.port, "healthz": options().healthz_address.port}
-    assert options().enable_healthz
-    assert options().enable_metrics
-    assert container["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "healthz"}
-    assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "healthz"}
+    found = ports(CONTAINER)
+    assert found == {"metrics": OPTIONS.listen_address.port, "healthz": OPTIONS.healthz_address.port}
+    assert OPTIONS.enable_healthz
+    assert OPTIONS.enable_metrics
+    assert CONTAINER["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "healthz"}
+    assert CONTAINER["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "healthz"}
     service = OURS["Service capcard-system/capcard-sched"]
-    assert service["metadata"]["annotations"]["prometheus.io/port"] == str(ports["metrics"])
+    assert service["metadata"]["annotations"]["prometheus.io/port"] == str(found["metrics"])
     assert [(port["name"], port["targetPort"]) for port in service["spec"]["ports"]] == [("metrics", "metrics")]
 
 
 def test_the_lease_the_daemon_takes_is_the_one_it_may_take() -> None:
     role = OURS["Role capcard-system/capcard-sched-leader-election"]
-    named = [rule["resourceNames"] for rule in role["rules"] if "resourceNames" in rule]
-    assert named == [[options().lease_name]]
-    assert options().lease_namespace == role["metadata"]["namespace"]
+    assert named(role) == [[OPTIONS.lease_name]]
+    assert OPTIONS.lease_namespace == role["metadata"]["namespace"]
     policy = by_key(read(MANIFESTS / "base" / "admission-fence.yaml"))
     parameter = policy["ValidatingAdmissionPolicyBinding capcard-sched-fence"]["spec"]["paramRef"]
-    assert (parameter["namespace"], parameter["name"]) == (options().lease_namespace, options().lease_name)
+    assert (parameter["namespace"], parameter["name"]) == (OPTIONS.lease_namespace, OPTIONS.lease_name)
 
 
-@pytest.mark.parametrize("component", COMPONENTS)
-def test_selectors_and_references_of_a_component_match(component: str) -> None:
-    own = {name: each for name, each in ALL.items() if each["metadata"].get("labels", {}).get("app") == component}
-    template = own[f"Deployment capcard-system/{component}"]["spec"]["template"]
-    labels = template["metadata"]["labels"].items()
-    selectors = [
-        own[f"Deployment capcard-system/{component}"]["spec"]["selector"]["matchLabels"],
-        own[f"Service capcard-system/{component}"]["spec"]["selector"],
-        own[f"PodDisruptionBudget capcard-system/{component}"]["spec"]["selector"]["matchLabels"],
-        own[f"NetworkPolicy capcard-system/{component}"]["spec"]["podSelector"]["matchLabels"],
-        *(row["labelSelector"]["matchLabels"] for row in template["spec"]["topologySpreadConstraints"]),
-    ]
-    assert all(selector.items() <= labels for selector in selectors)
-    account = template["spec"]["serviceAccountName"]
-    assert f"ServiceAccount capcard-system/{account}" in own
-    bindings = [each for each in own.values() if each["kind"] in {"RoleBinding", "ClusterRoleBinding"}]
-    for binding in bindings:
-        namespace = f"{binding['metadata']['namespace']}/" if binding["kind"] == "RoleBinding" else ""
-        assert f"{binding['roleRef']['kind']} {namespace}{binding['roleRef']['name']}" in own
-        assert binding["subjects"] == [{"kind": "ServiceAccount", "name": account, "namespace": "capcard-system"}]
-    roles = {each["metadata"]["name"] for each in own.values() if each["kind"] in {"Role", "ClusterRole"}}
-    assert {binding["roleRef"]["name"] for binding in bindings} == roles
+# --- modes: programs and webhooks -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=["standalone", "beside-volcano"])
+def mode(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture(scope="module")
+def objects(mode: str, kubectl: Path) -> list[Manifest]:
+    return kustomized(kubectl, MANIFESTS if mode == "standalone" else MANIFESTS / mode)
+
+
+def webhooks(objects: list[Manifest]) -> list[Manifest]:
+    return [hook for manifest in of_kind(objects, *_CONFIGURATIONS) for hook in manifest["webhooks"]]
+
+
+def test_the_programs_of_each_mode(mode: str, objects: list[Manifest]) -> None:
+    standalone = mode == "standalone"
+    names = {manifest["metadata"]["name"] for manifest in of_kind(objects, "Deployment")}
+    assert names == {*COMPONENTS} - ({"capcard-sched-controllers"} if not standalone else set())
+    assert bool(of_kind(objects, "CustomResourceDefinition")) == standalone
+
+
+def test_beside_volcano_only_card_checks_are_registered_and_all_fail_open(mode: str, objects: list[Manifest]) -> None:
+    paths = {hook["clientConfig"]["service"]["path"] for hook in webhooks(objects)}
+    cards = {"/pods/validate", "/workloads/validate"}
+    assert paths == (set(WEBHOOKS) - {"/pods/mutate"} if mode == "standalone" else cards)
+    for hook in webhooks(objects):
+        if hook["clientConfig"]["service"]["path"] in cards:
+            assert hook["failurePolicy"] == "Ignore"
+            assert hook["matchConditions"], "pods of other schedulers never reach the server"
+
+
+def test_every_webhook_has_a_path_that_the_server_serves_and_a_configuration_that_gets_its_authority(
+    objects: list[Manifest],
+) -> None:
+    options: AdmissionOptions = options_of(by_key(objects)[f"Deployment capcard-system/{COMPONENTS[2]}"], admission)
+    assert options.problems() == []
+    service = {(options.webhook_service_name, options.webhook_namespace)}
+    for hook in webhooks(objects):
+        target = hook["clientConfig"]["service"]
+        assert target["path"] in options.paths
+        assert {(target["name"], target["namespace"])} == service
+        assert (hook["sideEffects"], hook["admissionReviewVersions"]) == ("None", ["v1"])
+    configurations = {manifest["metadata"]["name"] for manifest in of_kind(objects, *_CONFIGURATIONS)}
+    assert configurations == set(options.configurations)
+    role = by_key(objects)["ClusterRole capcard-sched-admission-certificates"]
+    assert set(options.configurations) <= {name for names in named(role) for name in names}
+
+
+def test_selectors_and_references_of_each_component_match(objects: list[Manifest]) -> None:
+    for component in (each["metadata"]["name"] for each in of_kind(objects, "Deployment")):
+        own = by_key(each for each in objects if each["metadata"].get("labels", {}).get("app") == component)
+        template = own[f"Deployment capcard-system/{component}"]["spec"]["template"]
+        selectors = [
+            own[f"Deployment capcard-system/{component}"]["spec"]["selector"]["matchLabels"],
+            own[f"Service capcard-system/{component}"]["spec"]["selector"],
+            own[f"PodDisruptionBudget capcard-system/{component}"]["spec"]["selector"]["matchLabels"],
+            own[f"NetworkPolicy capcard-system/{component}"]["spec"]["podSelector"]["matchLabels"],
+            *(row["labelSelector"]["matchLabels"] for row in template["spec"]["topologySpreadConstraints"]),
+        ]
+        assert all(selector.items() <= template["metadata"]["labels"].items() for selector in selectors)
+        account = template["spec"]["serviceAccountName"]
+        assert f"ServiceAccount capcard-system/{account}" in own
+        bindings = of_kind(own.values(), "RoleBinding", "ClusterRoleBinding")
+        for binding in bindings:
+            namespace = f"{binding['metadata']['namespace']}/" if binding["kind"] == "RoleBinding" else ""
+            assert f"{binding['roleRef']['kind']} {namespace}{binding['roleRef']['name']}" in own
+            assert binding["subjects"] == [{"kind": "ServiceAccount", "name": account, "namespace": "capcard-system"}]
+        roles = {each["metadata"]["name"] for each in of_kind(own.values(), "Role", "ClusterRole")}
+        assert {binding["roleRef"]["name"] for binding in bindings} == roles
 
 
 def test_watched_kinds_may_be_listed_and_watched_and_no_others() -> None:
@@ -177,10 +244,8 @@ def test_watched_kinds_may_be_listed_and_watched_and_no_others() -> None:
     for verb in ("list", "watch"):
         allowed = {
             (group, resource)
-            for role in OURS.values()
-            if role["kind"] == "ClusterRole"
-            for rule in role["rules"]
-            if verb in rule["verbs"]
+            for role, rule in rules(OURS.values())
+            if role["kind"] == "ClusterRole" and verb in rule["verbs"]
             for group in rule["apiGroups"]
             for resource in rule["resources"]
         }
@@ -194,27 +259,16 @@ def group_of(path: str) -> str:
 
 def test_no_right_is_granted_by_wildcard_or_twice() -> None:
     granted: list[tuple[str, str, str, str]] = []
-    for role in (each for each in ALL.values() if each["kind"] in {"Role", "ClusterRole"}):
-        for rule in role["rules"]:
-            assert "nonResourceURLs" not in rule
-            granted += [
-                (role["metadata"]["labels"]["app"], group, resource, verb)
-                for group in rule["apiGroups"]
-                for resource in rule["resources"]
-                for verb in rule["verbs"]
-            ]
+    for role, rule in rules(ALL.values()):
+        assert "nonResourceURLs" not in rule
+        each = itertools.product(rule["apiGroups"], rule["resources"], rule["verbs"])
+        granted += [(role["metadata"]["labels"]["app"], *right) for right in each]
     assert not [right for right in granted if "*" in right]
     assert len(set(granted)) == len(granted)
 
 
 def test_the_account_cannot_read_secrets_or_raise_its_rights() -> None:
-    resources = {
-        resource
-        for role in OURS.values()
-        if role["kind"] in {"Role", "ClusterRole"}
-        for rule in role["rules"]
-        for resource in rule["resources"]
-    }
+    resources = {resource for _, rule in rules(OURS.values()) for resource in rule["resources"]}
     forbidden = {"secrets", "serviceaccounts", "serviceaccounts/token", "roles", "clusterroles", "pods/exec"}
     assert not resources & forbidden
 
@@ -239,10 +293,9 @@ def test_the_page_gives_a_reason_for_every_right_and_no_other() -> None:
     granted: dict[tuple[str, str], set[str]] = {}
     files = (MANIFESTS / name / "rbac.yaml" for name in ("eviction-api", "podgroup-status", "devices"))
     optional = [document for file in files for document in read(file)]
-    for role in (each for each in [*ALL.values(), *optional] if each["kind"] in {"Role", "ClusterRole"}):
-        for rule in role["rules"]:
-            for resource in rule["resources"]:
-                granted.setdefault((role["metadata"]["name"], resource), set()).update(rule["verbs"])
+    for role, rule in rules([*ALL.values(), *optional]):
+        for resource in rule["resources"]:
+            granted.setdefault((role["metadata"]["name"], resource), set()).update(rule["verbs"])
     assert reasons() == granted
 
 
@@ -255,14 +308,8 @@ def test_values_have_a_schema_and_every_value_is_in_it() -> None:
 
 
 def test_objects_of_the_components_have_names_of_their_own() -> None:
-    names = (
-        "eviction-api/rbac.yaml",
-        "podgroup-status/rbac.yaml",
-        "devices/rbac.yaml",
-        "cert-manager/certificates.yaml",
-    )
-    files = [MANIFESTS / name for name in names]
-    optional = by_key(document for file in files for document in read(file))
+    names = ("eviction-api/rbac", "podgroup-status/rbac", "devices/rbac", "cert-manager/certificates")
+    optional = by_key(document for name in names for document in read(MANIFESTS / f"{name}.yaml"))
     assert not set(optional) & set(ALL)
 
 
@@ -278,6 +325,5 @@ def test_the_commands_of_the_page_name_existing_objects() -> None:
 def test_the_page_lists_the_flags_of_the_deployment() -> None:
     page = (ROOT / "docs" / "install.md").read_text("utf-8")
     listed = dict(re.findall(r"^\| `(--[a-z-]+)` \| `?([^|`]+?)`? \|", page, re.MULTILINE))
-    words = deployment()["spec"]["template"]["spec"]["containers"][0]["args"][1:]
-    given = {name: value for name, _, value in (word.partition("=") for word in words)}
+    given = {name: value for name, _, value in (word.partition("=") for word in CONTAINER["args"][1:])}
     assert listed == given | {"--leader-elect-resource-namespace": "namespace of the pod"}

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +22,10 @@ import pytest
 from tests.mutants.mutant import PACKAGES
 
 VARIABLE: Final = "CAPCARD_COVERAGE_MAP"
+#: Lines before and after a changed statement that distinguish the tests that execute it.
+_AROUND: Final = 6
+#: More than 0, less than any line counts: a test may execute no line around a statement that runs at import.
+_LEAST_WEIGHT: Final = 1e-6
 
 
 class _Recorder:
@@ -123,6 +127,16 @@ class CoverageMap:
         """The number of lines of a file that each test executes."""
         counts = Counter(number for numbers in self._lines_of(file).values() for number in numbers)
         return Counter({self._tests[number]: count for number, count in counts.items()})
+
+    def particular(self, file: str, tests: Collection[str], lines: range) -> dict[str, float]:
+        """How many of `lines` and the lines around them each of `tests` executes; a line counts 1 / its tests."""
+        by_line, weights = self._lines_of(file), dict.fromkeys(tests, _LEAST_WEIGHT)
+        for line in range(lines.start - _AROUND, lines.stop + _AROUND):
+            numbers = by_line.get(str(line), ())
+            for test in map(self._tests.__getitem__, numbers):
+                if test in weights:
+                    weights[test] += 1 / len(numbers)
+        return weights
 
     def seconds(self, test: str) -> float:
         """CPU seconds of a test; 0 for one that was not recorded."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 import libcst as cst
@@ -88,7 +89,11 @@ def _of_file(file: str, code: str) -> Iterator[RandomMutant]:
             continue
         statement = next((node for node in ancestors if isinstance(node, cst.BaseSmallStatement)), None)
         span = positions[statement if statement is not None else mutation.original_node]
-        at_import = not any(isinstance(node, cst.FunctionDef | cst.Lambda) for node in ancestors)
+        # The default of a parameter is evaluated where its function is defined.
+        at_import = not any(
+            isinstance(node, cst.FunctionDef | cst.Lambda) and not isinstance(child, cst.Parameters)
+            for child, node in pairwise(ancestors)
+        )
         yield RandomMutant(file, span.start.line, span.end.line, at_import, module, mutation)
 
 

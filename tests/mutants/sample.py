@@ -201,18 +201,18 @@ def limit(seconds: float) -> int:
 def order(covering: CoverageMap, mutant: RandomMutant, known: AbstractSet[str], found_by: Counter[str]) -> list[str]:
     """The tests of `known` that execute the statement.
 
-    Functions take turns with their cases. A test comes the earlier the more of the file it executes, and the more
-    mutants its function detected (`found_by`).
+    Functions take turns with their cases. A test comes the earlier the more of the file it executes, the more mutants
+    its function detected (`found_by`) and the more lines around the statement it executes that few others do.
     """
     lines = range(mutant.line, mutant.end + 1)
     found = covering.importing(mutant.file) if mutant.at_import else covering.covering(mutant.file, lines)
-    executed = covering.executed(mutant.file)
+    executed, particular = covering.executed(mutant.file), covering.particular(mutant.file, found, lines)
     spent: defaultdict[str, float] = defaultdict(float)
     keys: dict[str, tuple[bool, float]] = {}
-    for test in found:
+    for test in sorted(found, key=lambda each: covering.seconds(each) / particular[each]):
         function = function_of(test)
-        spent[function] += covering.seconds(test) / (1 + found_by[function]) / executed[test] ** 2
-        keys[test] = test.startswith(_LAST), spent[function]
+        spent[function] += covering.seconds(test) / (1 + found_by[function]) / executed[test]
+        keys[test] = test.startswith(_LAST), spent[function] / particular[test]
     return sorted((test for test in found if test in known), key=keys.__getitem__)
 
 

@@ -64,6 +64,8 @@ _FIELDS: Final = {
     "scheduler": "schedulerName",
     "cap": "capability",
 }
+#: Fields of a task; the others are those of its pods.
+_OF_TASKS: Final = ("min", "policies", "maxRetry", "dependsOn", "partitionPolicy")
 
 
 def manifests(text: str) -> list[Manifest]:
@@ -237,7 +239,7 @@ def _job(name: str, words: list[str]) -> Manifest:
 def _task(name: str, *words: str) -> Manifest:
     name, _, count = name.partition("*")
     pairs = _pairs(list(words))
-    own: dict[str, str] = {key: pairs.pop(key) for key in ("min", "policies", "maxRetry", "dependsOn") if key in pairs}
+    own: dict[str, str] = {key: pairs.pop(key) for key in _OF_TASKS if key in pairs}
     return {"name": name, "replicas": int(count or 1), **_fields(own), "template": _template(pairs)}
 
 

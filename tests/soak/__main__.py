@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.controlplane.build import UnavailableError, locate
-from tests.controlplane.cluster import Cluster, RequestError, prepare
+from tests.controlplane.cluster import Cluster, RequestError
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.kubelet import Kubelet
+from tests.controlplane.preparation import prepare
 from tests.controlplane.proxy import Proxy
 from tests.e2e.history import KINDS, History
 from tests.soak import schedule

@@ -6,14 +6,16 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
 
-from tests.controlplane.cluster import Cluster, Manifest, RequestError
+from tests.controlplane.cluster import Cluster, RequestError
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.kubelet import Kubelet
+from tests.controlplane.manifests import Manifest
 from tests.controlplane.proxy import Proxy
 from tests.e2e.daemons import QUICK_ELECTION, Daemon
 from tests.soak.schedule import ScheduledFault
@@ -25,7 +27,6 @@ _STATUSES: Final = "/(status|podgroups/[^/]+)$"
 _PODS: Final = "/pods/[^/]+$"
 #: Requests that one request fault affects.
 _TIMES: Final = 4
-_NodeAction = Callable[[Manifest], Awaitable[Any]]
 #: A value of the annotation card.name that is not a card name.
 _MALFORMED: Final = "||not a card||"
 
@@ -92,10 +93,8 @@ class FaultInjector:
 
     async def execute(self, fault: ScheduledFault) -> bool:
         """Execute one fault; False if it has no target. Requests of the soak itself may fail meanwhile."""
-        verb, _, rest = fault.kind.partition("-")
-        action: Callable[[ScheduledFault, str], Awaitable[bool]] = getattr(self, f"_{verb}")
         try:
-            return await action(fault, rest)
+            return await ACTIONS[fault.kind](self, fault)
         except (RequestError, OSError, TimeoutError, aiohttp.ClientError):
             return False
 
@@ -120,37 +119,32 @@ class FaultInjector:
 
     # --- replicas ---------------------------------------------------------------------------------------------------
 
-    async def _replica(self, role: str, choice: int) -> Replica:
+    async def _replica(self, fault: ScheduledFault) -> Replica:
+        """The leader, or the other one if the kind names the standby; any if neither leads."""
         for replica in self._replicas:
-            if await replica.is_leader() == (role == "leader"):
+            if await replica.is_leader() != fault.kind.endswith("standby"):
                 return replica
-        return self._replicas[choice % len(self._replicas)]
+        return self._replicas[fault.choice % len(self._replicas)]
 
-    async def _kill(self, fault: ScheduledFault, role: str) -> bool:
-        replica = await self._replica(role, fault.choice)
+    async def end_process(self, fault: ScheduledFault) -> bool:
+        """Kill, terminate or stop a replica; it runs again after the duration of the fault."""
+        replica = await self._replica(fault)
         async with self._process_locks[replica.user]:
-            await replica.daemon.kill()
+            if fault.kind.startswith("kill"):
+                await replica.daemon.kill()
+            elif fault.kind.startswith("terminate"):
+                await replica.daemon.stop()
+            else:
+                replica.daemon.signal(signal.SIGSTOP)
             await asyncio.sleep(fault.seconds)
-            await replica.start()
+            if fault.kind.startswith("stop"):
+                replica.daemon.signal(signal.SIGCONT)
+            else:
+                await replica.start()
         return True
 
-    async def _terminate(self, fault: ScheduledFault, role: str) -> bool:
-        replica = await self._replica(role, fault.choice)
-        async with self._process_locks[replica.user]:
-            await replica.daemon.stop()
-            await replica.start()
-        return True
-
-    async def _stop(self, fault: ScheduledFault, role: str) -> bool:
-        replica = await self._replica(role, fault.choice)
-        async with self._process_locks[replica.user]:
-            replica.daemon.signal(signal.SIGSTOP)
-            await asyncio.sleep(fault.seconds)
-            replica.daemon.signal(signal.SIGCONT)
-        return True
-
-    async def _partition(self, fault: ScheduledFault, _: str) -> bool:
-        proxy = (await self._replica("leader", fault.choice)).proxy
+    async def partition(self, fault: ScheduledFault) -> bool:
+        proxy = (await self._replica(fault)).proxy
         faults = [proxy.reset(verb, "", times=None) for verb in ("GET", "POST", "PUT", "PATCH", "DELETE", "WATCH")]
         proxy.reset_streams("")
         await asyncio.sleep(fault.seconds)
@@ -158,220 +152,197 @@ class FaultInjector:
             each.lift()
         return True
 
-    # --- control plane ----------------------------------------------------------------------------------------------
-
-    async def _restart(self, _: ScheduledFault, program: str) -> bool:
-        async with self._restarting:
-            restart = getattr(self._control_plane, f"restart_{program}")
-            await asyncio.to_thread(restart)
-        return True
-
-    async def _compact(self, _: ScheduledFault, __: str) -> bool:
-        async with self._restarting:
-            await asyncio.to_thread(self._control_plane.compact)
-        return True
-
-    # --- watches ----------------------------------------------------------------------------------------------------
-
-    async def _cut(self, fault: ScheduledFault, what: str) -> bool:
-        proxy = self._replicas[fault.choice % 2].proxy
-        if what == "watches":
+    async def disturb_watches(self, fault: ScheduledFault) -> bool:
+        proxy, (verb, _, what) = self._replicas[fault.choice % 2].proxy, fault.kind.partition("-")
+        if verb == "pause":
+            pause = proxy.pause(f"/{what}$")
+            await asyncio.sleep(fault.seconds)
+            pause.resume()
+        elif what == "watches":
             return proxy.reset_streams("") > 0
-        proxy.cut("/(pods|podgroups|nodes|queues)$")
+        else:
+            proxy.cut("/(pods|podgroups|nodes|queues)$")
         return True
 
-    async def _pause(self, fault: ScheduledFault, kind: str) -> bool:
-        pause = self._replicas[fault.choice % 2].proxy.pause(f"/{kind}$")
-        await asyncio.sleep(fault.seconds)
-        pause.resume()
-        return True
-
-    # --- requests ---------------------------------------------------------------------------------------------------
-
-    async def _refuse(self, fault: ScheduledFault, what: str) -> bool:
-        verb, path = {"binds": ("POST", _BINDINGS), "writes": ("PATCH", _STATUSES), "evictions": ("DELETE", _PODS)}[
-            what
-        ]
-        status = (500, 503, 429, 409)[fault.choice % 4]
+    async def disturb_requests(self, fault: ScheduledFault) -> bool:
         for replica in self._replicas:
-            replica.proxy.answer(verb, path, status, times=_TIMES, retry_after=1 if status == 429 else None)
+            REQUESTS[fault.kind](replica.proxy, fault)
         return True
 
-    async def _delay(self, fault: ScheduledFault, _: str) -> bool:
-        for replica in self._replicas:
-            replica.proxy.delay("POST", _BINDINGS, fault.seconds, after=bool(fault.choice % 2), times=_TIMES)
+    # --- control plane and cluster ----------------------------------------------------------------------------------
+
+    async def disturb_control_plane(self, fault: ScheduledFault) -> bool:
+        """Restart a program, or compact."""
+        async with self._restarting:
+            await asyncio.to_thread(getattr(self._control_plane, fault.kind.replace("-", "_")))
         return True
 
-    async def _lose(self, _: ScheduledFault, what: str) -> bool:
-        verb, path = ("POST", _BINDINGS) if what.startswith("bind") else ("DELETE", _PODS)
-        for replica in self._replicas:
-            replica.proxy.lose_answer(verb, path, times=_TIMES)
-        return True
-
-    async def _time(self, _: ScheduledFault, __: str) -> bool:
-        for replica in self._replicas:
-            replica.proxy.replace_answer("POST", _BINDINGS, 504, times=_TIMES)
-        return True
-
-    # --- cluster ----------------------------------------------------------------------------------------------------
-
-    async def _node_fault(
-        self,
-        fault: ScheduledFault,
-        begin: Callable[[Manifest], Awaitable[Any]],
-        end: Callable[[Manifest], Awaitable[Any]],
+    async def _for_a_while(
+        self, fault: ScheduledFault, name: str, begin: Callable[[], Awaitable[Any]], end: Callable[[], Awaitable[Any]]
     ) -> bool:
-        manifests = node_manifests()
-        manifest = manifests[fault.choice % len(manifests)]
-        name = manifest["metadata"]["name"]
+        """Change a node or a queue for the duration of a fault; False if another fault has changed it."""
         if name in self._changed:
             return False
         self._changed.add(name)
         try:
-            await begin(manifest)
+            await begin()
             await asyncio.sleep(fault.seconds)
         finally:
             with contextlib.suppress(RequestError):
-                await end(manifest)
+                await end()
             self._changed.discard(name)
         return True
 
-    async def _delete(self, fault: ScheduledFault, what: str) -> bool:
-        if what == "podgroup":
-            job = await self._running_job(fault.choice)
-            if job is not None:
-                await attempted(self._tenant.delete("podgroups", job.name))
-            return job is not None
-        return await self._node_fault(
-            fault, lambda node: self._cluster.delete("nodes", node["metadata"]["name"]), self._cluster.create
-        )
+    async def change_node(self, fault: ScheduledFault) -> bool:
+        """Delete, cordon or shrink a node."""
+        manifests = node_manifests()
+        node = manifests[fault.choice % len(manifests)]
+        name, whole = node["metadata"]["name"], node["status"]["allocatable"]
+        actions: dict[str, tuple[Callable[[], Awaitable[Any]], Callable[[], Awaitable[Any]]]] = {
+            "delete-node": (partial(self._cluster.delete, "nodes", name), partial(self._cluster.create, node)),
+            "cordon-node": (partial(self._cordon, name, value=True), partial(self._cordon, name, value=None)),
+            "shrink-node": (
+                partial(self._set_allocatable, name, {**whole, "nvidia.com/gpu": "2"}),
+                partial(self._set_allocatable, name, whole),
+            ),
+        }
+        return await self._for_a_while(fault, name, *actions[fault.kind])
 
-    async def _cordon(self, fault: ScheduledFault, _: str) -> bool:
-        def set_cordoned(value: bool | None) -> _NodeAction:
-            patch = {"spec": {"unschedulable": value}}
-            return lambda node: self._cluster.patch("nodes", node["metadata"]["name"], patch)
-
-        return await self._node_fault(fault, set_cordoned(True), set_cordoned(None))
-
-    async def _shrink(self, fault: ScheduledFault, _: str) -> bool:
-        async def shrink(node: Manifest) -> None:
-            smaller = {**node["status"]["allocatable"], "nvidia.com/gpu": "2"}
-            await self._set_allocatable(node["metadata"]["name"], smaller)
-
-        async def restore(node: Manifest) -> None:
-            await self._set_allocatable(node["metadata"]["name"], node["status"]["allocatable"])
-
-        return await self._node_fault(fault, shrink, restore)
+    async def _cordon(self, name: str, *, value: bool | None) -> None:
+        await self._cluster.patch("nodes", name, {"spec": {"unschedulable": value}})
 
     async def _set_allocatable(self, name: str, amounts: dict[str, str]) -> None:
         status = {"status": {"allocatable": amounts, "capacity": amounts}}
         await self._cluster.patch("nodes", name, status, subresource="status")
 
-    async def _lower(self, fault: ScheduledFault, _: str) -> bool:
-        return await self._quota_fault(fault, lambda cards: cards // 2)
-
-    async def _raise(self, fault: ScheduledFault, _: str) -> bool:
-        return await self._quota_fault(fault, lambda cards: cards + 4)
-
-    async def _quota_fault(self, fault: ScheduledFault, change: Callable[[int], int]) -> bool:
+    async def change_quota(self, fault: ScheduledFault) -> bool:
+        """Halve a quota, or raise it by four cards."""
         name = list(QUOTAS)[fault.choice % len(QUOTAS)]
-        if name in self._changed:
-            return False
-        self._changed.add(name)
-        try:
-            await self._set_quota(name, {card: change(cards) for card, cards in QUOTAS[name].items()})
-            await asyncio.sleep(fault.seconds)
-        finally:
-            with contextlib.suppress(RequestError):
-                await self._set_quota(name, QUOTAS[name])
-            self._changed.discard(name)
-        return True
+        halved = fault.kind == "lower-quota"
+        changed = {card: cards // 2 if halved else cards + 4 for card, cards in QUOTAS[name].items()}
+        begin, end = (partial(self._set_quota, name, quota) for quota in (changed, QUOTAS[name]))
+        return await self._for_a_while(fault, name, begin, end)
 
     async def _set_quota(self, name: str, quota: dict[str, int]) -> None:
         text = str(quota).replace("'", '"')
         await self._cluster.patch("queues", name, {"metadata": {"annotations": {"volcano.sh/card.quota": text}}})
 
-    async def _slow(self, fault: ScheduledFault, _: str) -> bool:
+    async def slow_kubelet(self, fault: ScheduledFault) -> bool:
         self._kubelet.stop_delay = 4.0
         await asyncio.sleep(fault.seconds)
         self._kubelet.stop_delay = 0.3
         return True
 
-    async def _reassign(self, fault: ScheduledFault, _: str) -> bool:
-        return await self._move_group(fault, self._cluster)
+    # --- users ------------------------------------------------------------------------------------------------------
 
-    async def _remove(self, fault: ScheduledFault, _: str) -> bool:
-        job = await self._running_job(fault.choice)
-        if job is not None:
-            await self._cluster.delete("podgroups", job.name)
-        return job is not None
-
-    async def _move_group(self, fault: ScheduledFault, user: Cluster) -> bool:
-        job = await self._running_job(fault.choice)
-        if job is None:
-            return False
-        other = [name for name in QUOTAS if name != job.queue][fault.choice % 2]
-        await attempted(user.patch("podgroups", job.name, {"spec": {"queue": other}}))
-        return True
-
-    # --- tenants ----------------------------------------------------------------------------------------------------
-
-    async def _running_job(self, choice: int) -> Job | None:
-        """A job all of whose pods are bound."""
+    async def change_job(self, fault: ScheduledFault) -> bool:
+        """Change a job all of whose pods are bound, as a tenant or an administrator."""
         jobs = list(self._churn.jobs)
         bound = await self._cluster.bound()
         complete = [job for job in jobs if job.pods and all(name in bound for name in job.pods)]
-        return complete[choice % len(complete)] if complete else None
+        if complete:
+            user = self._cluster if fault.kind in _OF_ADMINISTRATORS else self._tenant
+            await JOB_CHANGES[fault.kind](user, complete[fault.choice % len(complete)], fault.choice)
+        return bool(complete)
 
-    async def _edit(self, fault: ScheduledFault, _: str) -> bool:
-        return await self._annotate(fault, (None, "NVIDIA-H100", "NVIDIA-A10")[fault.choice % 3])
-
-    async def _malform(self, fault: ScheduledFault, _: str) -> bool:
-        return await self._annotate(fault, _MALFORMED)
-
-    async def _annotate(self, fault: ScheduledFault, card: str | None) -> bool:
-        job = await self._running_job(fault.choice)
-        if job is None:
-            return False
-        for name in job.pods:
-            patch: Manifest = {"metadata": {"annotations": {"volcano.sh/card.name": card}}}
-            await attempted(self._tenant.patch("pods", name, patch))
-        return True
-
-    async def _move(self, fault: ScheduledFault, _: str) -> bool:
-        return await self._move_group(fault, self._tenant)
-
-    async def _long(self, fault: ScheduledFault, _: str) -> bool:
-        """Pods with a grace period of 10^6 s are deleted together with their PodGroup."""
-        job = await self._running_job(fault.choice)
-        if job is None:
-            return False
-        await attempted(self._tenant.delete("podgroups", job.name))
-        for name in job.pods:
-            await attempted(self._tenant.delete("pods", name, grace=10**6))
-        return True
-
-    async def _unnamed(self, _: ScheduledFault, __: str) -> bool:
-        await self._churn.create(cards="")
-        return True
-
-    async def _critical(self, fault: ScheduledFault, _: str) -> bool:
+    async def raise_priority(self, fault: ScheduledFault) -> bool:
         jobs = [job for job in self._churn.jobs if job.queue != "serving"]
-        if not jobs:
-            return False
-        name = jobs[fault.choice % len(jobs)].name
-        patch = {"spec": {"priorityClassName": "system-cluster-critical"}}
-        await attempted(self._tenant.patch("podgroups", name, patch))
+        if jobs:
+            name = jobs[fault.choice % len(jobs)].name
+            patch = {"spec": {"priorityClassName": "system-cluster-critical"}}
+            await attempted(self._tenant.patch("podgroups", name, patch))
+        return bool(jobs)
+
+    async def create_job(self, fault: ScheduledFault) -> bool:
+        await self._churn.create(**JOBS[fault.kind])
         return True
 
-    async def _impossible(self, _: ScheduledFault, __: str) -> bool:
-        await self._churn.create(size=40)
-        return True
 
-    async def _affinity(self, _: ScheduledFault, __: str) -> bool:
-        """A pod with 200 preferred pod-affinity terms."""
-        term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "x"}}}
-        terms = [{"weight": 1 + index % 100, "podAffinityTerm": term} for index in range(200)]
-        affinity = {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": terms}}
-        await self._churn.create(size=1, affinity=affinity)
-        return True
+def _refuse(verb: str, path: str, proxy: Proxy, fault: ScheduledFault) -> None:
+    status = (500, 503, 429, 409)[fault.choice % 4]
+    proxy.answer(verb, path, status, times=_TIMES, retry_after=1 if status == 429 else None)
+
+
+def _lose_response(verb: str, path: str, proxy: Proxy, _: ScheduledFault) -> None:
+    proxy.lose_answer(verb, path, times=_TIMES)
+
+
+#: By kind: faults of requests, at the proxy of each replica.
+REQUESTS: Final[dict[str, Callable[[Proxy, ScheduledFault], object]]] = {
+    "refuse-binds": partial(_refuse, "POST", _BINDINGS),
+    "refuse-writes": partial(_refuse, "PATCH", _STATUSES),
+    "refuse-evictions": partial(_refuse, "DELETE", _PODS),
+    "delay-binds": lambda proxy, fault: proxy.delay(
+        "POST", _BINDINGS, fault.seconds, after=bool(fault.choice % 2), times=_TIMES
+    ),
+    "lose-bind-responses": partial(_lose_response, "POST", _BINDINGS),
+    "lose-eviction-responses": partial(_lose_response, "DELETE", _PODS),
+    "time-out-binds": lambda proxy, _: proxy.answer("POST", _BINDINGS, 504, done=True, times=_TIMES),
+}
+
+
+async def _annotate(user: Cluster, job: Job, choice: int, *values: str | None) -> None:
+    for name in job.pods:
+        patch: Manifest = {"metadata": {"annotations": {"volcano.sh/card.name": values[choice % len(values)]}}}
+        await attempted(user.patch("pods", name, patch))
+
+
+async def _move(user: Cluster, job: Job, choice: int) -> None:
+    other = [name for name in QUOTAS if name != job.queue][choice % 2]
+    await attempted(user.patch("podgroups", job.name, {"spec": {"queue": other}}))
+
+
+async def _delete(user: Cluster, job: Job, _: int) -> None:
+    await attempted(user.delete("podgroups", job.name))
+
+
+async def _delete_slowly(user: Cluster, job: Job, choice: int) -> None:
+    """Pods with a grace period of 10^6 s are deleted together with their PodGroup."""
+    await _delete(user, job, choice)
+    for name in job.pods:
+        await attempted(user.delete("pods", name, grace=10**6))
+
+
+#: No admission policy applies to them.
+_OF_ADMINISTRATORS: Final = frozenset({"reassign-podgroup", "remove-podgroup"})
+#: By kind: what a user does to a job.
+JOB_CHANGES: Final[dict[str, Callable[[Cluster, Job, int], Awaitable[None]]]] = {
+    "edit-card-name": lambda user, job, choice: _annotate(user, job, choice, None, "NVIDIA-H100", "NVIDIA-A10"),
+    "malform-card-name": lambda user, job, choice: _annotate(user, job, choice, _MALFORMED),
+    "move-podgroup": _move,
+    "reassign-podgroup": _move,
+    "delete-podgroup": _delete,
+    "remove-podgroup": _delete,
+    "long-grace": _delete_slowly,
+}
+_TERM: Final = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "x"}}}
+_TERMS: Final = [{"weight": 1 + index % 100, "podAffinityTerm": _TERM} for index in range(200)]
+#: By kind: a job of a tenant.
+JOBS: Final[dict[str, dict[str, Any]]] = {
+    "unnamed-card": {"cards": ""},
+    "impossible-gang": {"size": 40},
+    "affinity-terms": {
+        "size": 1,
+        "affinity": {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": _TERMS}},
+    },
+}
+_Action = Callable[[FaultInjector, ScheduledFault], Awaitable[bool]]
+#: By kind.
+ACTIONS: Final[dict[str, _Action]] = {
+    **dict.fromkeys(
+        ("kill-leader", "kill-standby", "stop-leader", "stop-standby", "terminate-leader"), FaultInjector.end_process
+    ),
+    **dict.fromkeys(("restart-apiserver", "restart-etcd", "compact"), FaultInjector.disturb_control_plane),
+    **dict.fromkeys(
+        ("cut-watches", "cut-event", "pause-pods", "pause-nodes", "pause-podgroups", "pause-queues"),
+        FaultInjector.disturb_watches,
+    ),
+    "partition": FaultInjector.partition,
+    **dict.fromkeys(REQUESTS, FaultInjector.disturb_requests),
+    **dict.fromkeys(("delete-node", "cordon-node", "shrink-node"), FaultInjector.change_node),
+    **dict.fromkeys(("lower-quota", "raise-quota"), FaultInjector.change_quota),
+    "slow-kubelet": FaultInjector.slow_kubelet,
+    **dict.fromkeys(JOB_CHANGES, FaultInjector.change_job),
+    "critical-podgroup": FaultInjector.raise_priority,
+    **dict.fromkeys(JOBS, FaultInjector.create_job),
+}

@@ -25,8 +25,8 @@ from collections.abc import Collection, Iterable, Mapping
 from decimal import Decimal
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from tests.controlplane.cluster import Manifest
-from tests.controlplane.controlplane import Audited
+from tests.controlplane.audit import Audited
+from tests.controlplane.manifests import Manifest
 from tests.e2e.history import Change, Moment
 
 _SUFFIXES: Final[Mapping[str, Decimal]] = {

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import Any, Final
+from typing import Final
 
 import yaml
 
-from tests.controlplane.cluster import Cluster, Manifest, RequestError
-from tests.e2e.asking import allow
+from tests.controlplane.cluster import Cluster, RequestError
+from tests.controlplane.manifests import Manifest, pod_group
 from tests.manifests.documents import MANIFESTS
 
 #: A user of the control plane without rights of its own.
@@ -25,20 +25,14 @@ async def install_policies(cluster: Cluster) -> None:
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["*"]},
         {"apiGroups": ["scheduling.volcano.sh"], "resources": ["podgroups"], "verbs": ["*"]},
     ]
-    await allow(cluster, TENANT, rules)
+    await cluster.allow(TENANT, rules)
     for manifest in yaml.safe_load_all((MANIFESTS / "base" / "admission-tenants.yaml").read_text("utf-8")):
         await cluster.apply(_for_tenant(manifest))
     async with Cluster(cluster.control_plane, user=TENANT, namespace=cluster.namespace) as tenant:
 
         async def refused() -> bool:
-            group: dict[str, Any] = {"minMember": 1, "priorityClassName": "system-cluster-critical"}
-            probe = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup", "spec": group}
-            path = await tenant.path("podgroups")
-            try:
-                await tenant.request("POST", path, params={"dryRun": "All"}, body={**probe, "metadata": {"name": "p"}})
-            except RequestError as error:
-                return "reserved for the namespace kube-system" in str(error)
-            return False
+            error = await tenant.rejection(pod_group("p", priorityClassName="system-cluster-critical"))
+            return "reserved for the namespace kube-system" in str(error)
 
         await cluster.wait_until(refused, "the admission policies", within=60)
 

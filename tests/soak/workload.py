@@ -7,9 +7,9 @@ import contextlib
 import random
 from typing import Any, Final
 
-from tests.controlplane.cluster import Cluster, Manifest, RequestError
+from tests.controlplane.cluster import Cluster, RequestError
 from tests.controlplane.kubelet import Kubelet
-from tests.controlplane.manifests import gpu_node, pod, pod_group, queue
+from tests.controlplane.manifests import Manifest, gpu_node, plain, pod, pod_group, queue
 
 NAMESPACE: Final = "soak"
 CARDS: Final = ("NVIDIA-A10", "NVIDIA-H100")
@@ -50,8 +50,10 @@ def queue_manifests() -> list[Manifest]:
 
 def priority_classes() -> list[Manifest]:
     """PriorityClasses of jobs."""
-    kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "preemptionPolicy": "PreemptLowerPriority"}
-    return [{**kind, "metadata": {"name": name}, "value": value} for name, value in _PRIORITIES.items()]
+    return [
+        plain("PriorityClass", name, "scheduling.k8s.io/v1", value=value, preemptionPolicy="PreemptLowerPriority")
+        for name, value in _PRIORITIES.items()
+    ]
 
 
 class Job:

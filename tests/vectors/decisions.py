@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from capcard_sched.framework.core import StepResult
@@ -55,20 +57,20 @@ def decided(results: Sequence[StepResult]) -> dict[str, Any]:
     return {
         "bind": pairs({bind.name: bind.node for bind in binds}),
         "evict": lines(f"{packed(sorted(found))}{f' for {by}' * bool(by)}" for by, found in sorted(victims.items())),
-        "why": lines(
-            f"{intent.name} {intent.reason}: {intent.message}" for intent in intents if isinstance(intent, Evict)
+        "why": together(
+            (intent.name, f" {intent.reason}: {intent.message}") for intent in intents if isinstance(intent, Evict)
         ),
         "nominate": pairs({pod.name: pod.nominated_node for pod in pods if pod.nominated_node is not None}),
         "phase": pairs({group.name: group.phase for group in groups}, ":"),
         "admitted": packed([group.name for group in groups if group.admitted]),
-        "conditions": lines(
-            f"{group.name} {one.type}={one.status} {one.reason}{one.message and f': {one.message}'}"
+        "conditions": together(
+            (group.name, f" {one.type}={one.status} {one.reason}{one.message and f': {one.message}'}")
             for group in groups
             for one in group.conditions
         ),
-        "refuse": lines(
+        "refuse": together(
             dict.fromkeys(
-                f"{shown(about)} {refusal.plugin}.{refusal.hook} {refused(refusal)}"
+                (shown(about), f" {refusal.plugin}.{refusal.hook} {refused(refusal)}")
                 for result in results
                 for about, refusal in result.report.refusals
             )
@@ -78,17 +80,19 @@ def decided(results: Sequence[StepResult]) -> dict[str, Any]:
             for each in intents
             if isinstance(each, UpdateQueueStatus)
         ),
-        "notes": lines(
-            f"{each.name} {key}={text}"
+        "notes": together(
+            (each.name, f" {key}={text}")
             for each in intents
             if isinstance(each, AnnotateNode | AnnotatePodGroup | AnnotateQueue)
             for key, text in each.annotations.items()
         ),
-        "warnings": lines(f"{shown(about)} {text}" for result in results for about, text in result.report.warnings),
+        "warnings": together(
+            (shown(about), f" {text}") for result in results for about, text in result.report.warnings
+        ),
         "locks": pairs({bind.name: bind.node_lock for bind in binds if bind.node_lock}, ":"),
-        "events": lines(f"{shown(event.object)} {event.reason}" for event in events),
+        "events": together((shown(event.object), f" {event.reason}") for event in events),
         "texts": _texts(events),
-        "pods": lines(f"{pod.name} {pod.reason}: {pod.message}" for pod in pods),
+        "pods": together((pod.name, f" {pod.reason}: {pod.message}") for pod in pods),
         "errors": lines(
             f"{error.plugin}.{error.hook} {error.error}" for result in results for error in result.report.errors
         ),
@@ -111,10 +115,10 @@ def _annotations(binds: Iterable[Bind]) -> dict[str, dict[str, str]]:
 
 def _texts(events: Iterable[EmitEvent]) -> dict[str, Any]:
     """By reason: objects and messages."""
-    found: dict[str, list[str]] = {}
+    found: dict[str, list[tuple[str, str]]] = {}
     for event in events:
-        found.setdefault(event.reason, []).append(f"{shown(event.object)}: {event.message}")
-    return {reason: lines(texts) for reason, texts in found.items()}
+        found.setdefault(event.reason, []).append((shown(event.object), f": {event.message}"))
+    return {reason: together(texts) for reason, texts in found.items()}
 
 
 def shown(about: ObjectRef) -> str:
@@ -130,8 +134,12 @@ def pairs(found: Mapping[str, str], mark: str = "@") -> str:
 
 def packed(found: Sequence[str]) -> str:
     """Names with ranges, as the notation reads them."""
+    return _ranges(sorted(found, key=_numbered))
+
+
+def _ranges(found: Iterable[str]) -> str:
     parts: list[list[str]] = []
-    for name in sorted(found, key=_numbered):
+    for name in found:
         if parts and _follows(parts[-1][-1], name):
             parts[-1].append(name)
         else:
@@ -147,6 +155,11 @@ def _numbered(name: str) -> tuple[str, int]:
 def _follows(last: str, name: str) -> bool:
     (stem, number), (other, following) = _numbered(last), _numbered(name)
     return stem == other and number >= 0 and following == number + 1
+
+
+def together(found: Iterable[tuple[str, str]]) -> Any:
+    """Names and texts; neighbours with the same text share a line, in their order."""
+    return lines(_ranges(name for name, _ in alike) + text for text, alike in groupby(found, key=itemgetter(1)))
 
 
 def lines(found: Iterable[str]) -> Any:

@@ -74,6 +74,13 @@ class VectorHarness(Harness):
         for verb, args, kwargs in calls(text):
             getattr(self, verb)(*args, **kwargs)
 
+    def plugin(self, name: str) -> Any:
+        """A plugin of the conf; `quota`: proportion or capacity, unless a plugin has this name."""
+        found = {plugin.name for plugin in self.core.snapshot().dispatch.plugins}
+        if name == "quota" and name not in found:
+            [name] = found & {"proportion", "capacity"}
+        return super().plugin(name)
+
     def object(self, name: str, *, kind: str, **body: Any) -> None:
         """Add or replace an object of a kind that the scheduler reads; `metadata` may add to its name."""
         [watch] = [one.watch for one in KINDS if one.name == kind and one.watch is not None]
@@ -83,6 +90,14 @@ class VectorHarness(Harness):
     def evict_failed(self, name: str) -> None:
         """The API server refuses the eviction of a pod."""
         self.apply(deltas.EvictFailed("default", name, self.task(name).uid, "a disruption budget"))
+
+    def bind_failed(self, name: str) -> None:
+        """The API server refuses the binding of a pod."""
+        self.apply(deltas.BindFailed("default", name, self.task(name).uid, "refused", retry_after=60.0))
+
+    def takeover(self, _: str) -> None:
+        """The term of a replica begins anew."""
+        self.apply(deltas.Takeover())
 
     def delete_object(self, name: str, *, kind: str, namespace: str = "") -> None:
         """Delete an object."""

@@ -6,10 +6,11 @@
         given: node n1 cpu=2; queue q; group g min=3; pod p0..2
         expect: {refuse: ...}
 
-Keys of a vector: `name`, `conf`, `run` (bound pods run), `given` (statements of `notation.py`), then one step or a list
-`steps`, `cases` (vectors that continue this one). Keys of a step, in the order of execution: `do` (statements), `try`
-(operations of a statement), `ask` (questions to plugins), `after` (seconds since the last session), `sessions` (their
-number; 0: until nothing changes), `expect` (what they decide: `bind` and `evict` always, other keys where given).
+Keys of a vector: `name`, `conf`, `run` (bound pods run), `settle` (`sessions: 0` in all steps), `given` (statements of
+`notation.py`), then one step or a list `steps`, `cases` (vectors that continue this one). Keys of a step, in the order
+of execution: `reload` (another conf), `do` (statements), `try` (operations of a statement), `ask` (questions to
+plugins), `after` (seconds since the last session), `sessions` (their number; 0: until nothing changes), `expect` (what
+they decide: `bind` and `evict` always, other keys where given).
 
 `pytest --rewrite tests/vectors` writes `expect` and `ask` anew with what the code gives: every key that is there,
 and for an empty `expect:` what was decided and refused.
@@ -24,7 +25,7 @@ from typing import Any
 import pytest
 
 from tests.vectors.document import FOLDER, Span, Vector, read, rewritten
-from tests.vectors.world import DECISIONS, World
+from tests.vectors.world import DECISIONS, World, conf_text
 
 FILES = sorted(FOLDER.glob("*.yaml"))
 
@@ -45,9 +46,11 @@ def changes(request: pytest.FixtureRequest) -> Iterator[dict[Any, dict[Span, Any
         path.write_text(rewritten(path.read_text(), values))
 
 
-def _outcome(world: World, step: dict[str, Any]) -> dict[str, Any]:
-    """New values of the keys of a step."""
+def _outcome(world: World, step: dict[str, Any], sessions: int | None) -> dict[str, Any]:
+    """New values of the keys of a step, which runs this number of sessions unless it names another."""
     found: dict[str, Any] = {}
+    if "reload" in step:
+        world.harness.reconfigure(conf_text(step["reload"]))
     if "do" in step:
         world.do(step["do"])
     if "after" in step and "expect" not in step:
@@ -57,7 +60,7 @@ def _outcome(world: World, step: dict[str, Any]) -> dict[str, Any]:
     if "ask" in step:
         found["ask"] = {question: world.ask(question) for question in step["ask"]}
     if "expect" in step:
-        decided = world.step(step.get("after"), step.get("sessions"))
+        decided = world.step(step.get("after"), step.get("sessions", sessions))
         wanted = step["expect"]
         keys = ("nominate", "phase", "refuse") if wanted is None else tuple(wanted)
         for key in {"texts", "annotations"} & set(wanted or ()):
@@ -79,7 +82,7 @@ def test_vector(vector: Vector, changes: dict[Any, dict[Span, Any]] | None) -> N
     for given in vector.given:
         world.do(given)
     for number, step in enumerate(vector.steps, 1):
-        for key, value in _outcome(world, step).items():
+        for key, value in _outcome(world, step, 0 if vector.settle else None).items():
             if changes is None:
                 assert value == step[key], f"{vector.path.name}, {vector.name}, step {number}: {key}"
             elif value != step[key]:

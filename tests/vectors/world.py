@@ -14,8 +14,7 @@ from capcard_sched.framework.api.hooks import BY_METHOD
 from capcard_sched.framework.api.node_view import Diagnosis, FilterResult, NodeView, PodSignature
 from capcard_sched.framework.api.plugin import Grant, Plugin, VictimDecision
 from capcard_sched.framework.core import StepResult
-from capcard_sched.framework.explain.diagnose import diagnose_job
-from capcard_sched.framework.explain.find import find_job
+from capcard_sched.framework.explain.diagnose import diagnose_job, find_job
 from capcard_sched.framework.session.session import Session
 from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.job import Task

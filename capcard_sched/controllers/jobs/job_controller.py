@@ -22,7 +22,7 @@ from capcard_sched.controllers.objects import (
     meta,
     status,
 )
-from capcard_sched.controllers.view import Create, Delete, Result, delete, event_on
+from capcard_sched.controllers.view import Create, Delete, Result, delete, event_on, unmatched_commands
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -69,7 +69,7 @@ class JobController:
                 yield Key(JOB, key_of(obj)[0], owner["name"])
         elif kind == COMMAND and new is not None:
             target = new.get("target") or {}
-            if is_job_target(target):
+            if target.get("kind") == JOB and target.get("apiVersion", BATCH_API) == BATCH_API:
                 yield Key(JOB, key_of(new)[0], target.get("name", ""))
         elif kind == CLAIM and old is None:
             yield from self._awaiting.pop(key_of(obj), {})
@@ -77,7 +77,9 @@ class JobController:
     def reconcile(self, view: View, key: Key, now: float) -> Result:
         """One pass over a Job. A Job that is being deleted is left to the garbage collector."""
         job = view.get(JOB, key.namespace, key.name)
-        if job is None or is_terminating(job):
+        if job is None:
+            return unmatched_commands(view, key, now)
+        if is_terminating(job):
             return Result([delete(COMMAND, command) for command in view.targeting(key)])
         return self._pass(view, job, now, None)
 
@@ -125,8 +127,3 @@ class JobController:
         return result._replace(
             writes=[*events, event_on(JOB, job, "ExecuteAction", text, warning=True), *result.writes]
         )
-
-
-def is_job_target(target: JsonObject) -> bool:
-    """Whether a Command is for a Job of ours."""
-    return target.get("kind") == JOB and target.get("apiVersion", BATCH_API) == BATCH_API

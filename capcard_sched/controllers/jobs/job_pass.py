@@ -49,7 +49,7 @@ from capcard_sched.controllers.objects import (
     meta,
     status,
 )
-from capcard_sched.controllers.view import Increment, Patch, Result, Write, delete, event_on, soonest
+from capcard_sched.controllers.view import Increment, Patch, Result, Write, delete, event_on
 from capcard_sched.model.timestamps import format_duration, format_timestamp, parse_time
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ class JobPass:
             if moment <= self._now:
                 due.append((moment, request))
             else:
-                self._at = soonest(self._at, moment)
+                self._at = moment if self._at is None else min(self._at, moment)
                 text = f"Execute action {action} after {format_duration(delay)}"
                 self.news[f"{event.name} {event.pod}"] = ("ExecuteAction", text, False)
         return min(due, key=lambda entry: entry[0])[1] if due else None
@@ -224,7 +224,7 @@ class JobPass:
             self._version += 1
             self._records.forget_actions()
             if effect.kill is Kill.ALL and not last:
-                self._records.restart_job(self._retries)
+                self._records.restart(self._retries)
         elif request.event is not None:
             self._outdate(request.action, request.event)
         if request.command is not None:
@@ -251,14 +251,11 @@ class JobPass:
 
     def _outdate(self, action: str, event: JobEvent) -> None:
         if action == RESTART_POD:
-            self._records.restart_pod(event.pod, self._retries)
+            self._records.restart(self._retries, pod=event.pod)
             self._records.cancel(event.pod)
             return
         partition = self._partition_of(event.pod) if action == RESTART_PARTITION else ""
-        if partition:
-            self._records.restart_partition(event.task, partition, self._retries)
-        else:
-            self._records.restart_task(event.task, self._retries)
+        self._records.restart(self._retries, task=event.task, partition=partition)
         for pod in self._records.evicted():
             if self._task_of(pod) == event.task and (not partition or self._partition_of(pod) == partition):
                 self._records.cancel(pod)

@@ -89,25 +89,15 @@ class Records:
         """Whether the last whole-job action was a restart that keeps no pod."""
         return _JOB in self.entries
 
-    def restart_job(self, retries: int) -> None:
-        """Every pod is outdated."""
-        self.entries[_JOB] = str(retries)
-
-    def restart_task(self, task: str, retries: int) -> None:
-        """The pods of a task are outdated."""
-        self.entries[f"{_TASK}{task}"] = str(retries)
-
-    def restart_partition(self, task: str, partition: str, retries: int) -> None:
-        """The pods of a partition are outdated."""
-        self.entries[f"{_PARTITION}{task}-{partition}"] = str(retries)
-
-    def restart_pod(self, pod: str, retries: int) -> None:
-        """One pod is outdated."""
-        self.entries[f"{_POD}{pod}"] = str(retries)
+    def restart(self, retries: int, *, task: str = "", partition: str = "", pod: str = "") -> None:
+        """Every pod is outdated; with a task, a partition of it or a pod, only those."""
+        of_task = f"{_PARTITION}{task}-{partition}" if partition else f"{_TASK}{task}" if task else _JOB
+        self.entries[f"{_POD}{pod}" if pod else of_task] = str(retries)
 
     def forget_actions(self) -> None:
         """A whole-job action follows: what earlier ones outdated is deleted with the rest."""
-        self._drop(_JOB, _TASK, _PARTITION, _POD, _EVICTED)
+        outdated = (_JOB, _TASK, _PARTITION, _POD, _EVICTED)
+        self.entries = {key: value for key, value in self.entries.items() if not key.startswith(outdated)}
 
     @property
     def uncounted(self) -> int:
@@ -158,9 +148,6 @@ class Records:
     def add_claim(self, name: str) -> None:
         """The Job uses a claim that was created for it."""
         self.entries[f"{_CLAIM}{name}"] = name
-
-    def _drop(self, *prefixes: str) -> None:
-        self.entries = {key: value for key, value in self.entries.items() if not key.startswith(prefixes)}
 
 
 def _is_number(text: str) -> bool:

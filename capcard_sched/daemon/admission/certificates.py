@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from capcard_sched.kube.client import ApiError, Client
+from capcard_sched.kube.client import ApiError, Client, get
 from capcard_sched.kube.paths import collection_path, object_path
 from capcard_sched.model.kinds import Kind
 
@@ -158,6 +158,9 @@ def _private(key: ec.EllipticCurvePrivateKey) -> str:
     ).decode()
 
 
+_object: Final = msgspec.json.Decoder(dict[str, Any]).decode
+
+
 # --- on the API server ----------------------------------------------------------------------------------------------
 
 
@@ -167,7 +170,7 @@ async def ensure_certificate(
     """The certificate of the Secret, renewed and written when it is due. Raises ApiError and Unreachable."""
     path = object_path("Secret", namespace, name)
     for attempt in range(_ATTEMPTS):
-        secret = await _get(client, path)
+        secret = await get(client, path, _object)
         known = None if secret is None else _decode(secret)
         wanted = renewed(known, hosts, now)
         if wanted == known:
@@ -195,7 +198,7 @@ async def publish_authorities(client: Client, name: str, authorities: str) -> in
     changed = 0
     for kind in _CONFIGURATIONS:
         path = object_path(kind, "", name)
-        found = await _get(client, path)
+        found = await get(client, path, _object)
         webhooks = (found or {}).get("webhooks") or []
         stale = [index for index, hook in enumerate(webhooks) if hook["clientConfig"].get("caBundle") != bundle]
         if not stale:
@@ -211,16 +214,6 @@ async def publish_authorities(client: Client, name: str, authorities: str) -> in
             await client.request("PATCH", path, body=body, content_type="application/json-patch+json")
             changed += 1
     return changed
-
-
-async def _get(client: Client, path: str) -> dict[str, Any] | None:
-    try:
-        found: dict[str, Any] = msgspec.json.decode(await client.request("GET", path))
-    except ApiError as error:
-        if error.status != HTTPStatus.NOT_FOUND:
-            raise
-        return None
-    return found
 
 
 _FIELDS: Final = {"tls.crt": "certificate", "tls.key": "key", "ca.crt": "authorities", "ca.key": "authority_key"}

@@ -40,7 +40,7 @@ from capcard_sched.daemon.observability.server import (
 )
 from capcard_sched.daemon.wiring import cancel, run_until
 from capcard_sched.gc import settle_memory
-from capcard_sched.kube.client import ApiError, Client, Unreachable
+from capcard_sched.kube.client import Client, RequestError
 from capcard_sched.kube.connection import ConnectionConfigError, load_connection
 from capcard_sched.kube.informers import Informers
 from capcard_sched.kube.instrumentation import Observer
@@ -251,7 +251,7 @@ class AdmissionService(HealthState):
             self._lookups = began, count + 1
             if self._client is None or count >= _LOOKUPS_PER_SECOND:
                 break
-            with contextlib.suppress(ApiError, Unreachable, ValueError, msgspec.DecodeError):
+            with contextlib.suppress(RequestError, ValueError, msgspec.DecodeError):
                 found.append(
                     _QUEUE.decode(
                         await self._client.request("GET", object_path("Queue", "", name), timeout=_LOOKUP_SECONDS)
@@ -270,7 +270,7 @@ class AdmissionService(HealthState):
                 case ObjectGone("Queue", _, name):
                     view.drop_queue(name)
                 case ObjectGone("Namespace", _, name):
-                    view.drop_namespace(name)
+                    view.set_namespace(name, "")
                 case _:
                     pass
 
@@ -289,7 +289,7 @@ class AdmissionService(HealthState):
             problem = ""
             try:
                 await self._refresh_certificate(client)
-            except (ApiError, Unreachable, ServeError, OSError) as error:
+            except (RequestError, ServeError, OSError) as error:
                 problem = f"certificate: {error}"
             try:
                 self._context = self._context._replace(config=self._read_config())

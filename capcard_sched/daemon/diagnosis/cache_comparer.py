@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from capcard_sched.model.quoting import brief
 from capcard_sched.model.status import TaskStatus
 from capcard_sched.state.cluster import ClusterState
 from capcard_sched.state.document import TABLES, Row
@@ -211,10 +212,8 @@ def _summary(row: Row | None) -> str:
 
 def _more(one: list[str], other: list[str]) -> str:
     """The names that only the first list has."""
-    names = [name for name in one if name not in set(other)]
-    rest = len(names) - _MOST_NAMES
-    more = ", ".join(map(str, names[:_MOST_NAMES])) + (f" and {rest} more" if rest > 0 else "")
-    return f"also {more or 'nothing'}"
+    names = [str(name) for name in one if name not in set(other)]
+    return f"also {brief(names, _MOST_NAMES) or 'nothing'}"
 
 
 def _shown(value: object) -> str:

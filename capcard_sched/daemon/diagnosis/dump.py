@@ -1,4 +1,4 @@
-"""Dumps the scheduler's state to a file (`--cache-dump-dir`).
+"""Dumps the state to a file (`--cache-dump-dir`) on SIGUSR1, and compares it with the API server on SIGUSR2.
 
 The dump is the document of the state (`state/document.py`) with the cards of queues and nodes, without empty fields and
 without texts of tenants: of annotations and labels it has only those of cards; of containers neither environment nor
@@ -7,14 +7,21 @@ arguments. Beside it is a saved state (`saved_state.py`) with the objects of the
 
 from __future__ import annotations
 
+import asyncio
 import os
-from typing import TYPE_CHECKING, Final
+import time
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+import structlog
 
+from capcard_sched.daemon.diagnosis import cache_comparer
 from capcard_sched.daemon.diagnosis.recording import conf_document
-from capcard_sched.daemon.diagnosis.saved_state import SavedSettings
-from capcard_sched.daemon.observability.metric_samples import CoreSample, sample_core
+from capcard_sched.daemon.diagnosis.saved_state import SavedSettings, document_text, manifests_of
+from capcard_sched.daemon.observability.metric_samples import sample_core
+from capcard_sched.framework.explain.limits import card_figures
+from capcard_sched.kube.client import RequestError
+from capcard_sched.kube.informers import list_all
 from capcard_sched.model.annotations import CARD_NAME, CARD_NAME_ALIAS
 from capcard_sched.model.cards import CARD, discover_cards
 from capcard_sched.model.timestamps import format_timestamp
@@ -22,9 +29,14 @@ from capcard_sched.model.usage import PERIOD
 from capcard_sched.state.document import TENANT_TEXTS, Row, by_object, to_document
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
+    from capcard_sched.daemon.observability.observer import LoggingObserver
+    from capcard_sched.daemon.scheduler_thread import SchedulerThread
     from capcard_sched.framework.core import CoreSnapshot
+    from capcard_sched.kube.client import Client
+    from capcard_sched.kube.kinds import WatchedKind
 
 _UNITS: Final = {
     "cpu": "thousandths of a core",
@@ -37,8 +49,6 @@ _UNITS: Final = {
 }
 #: Names of the files: the document of the state, and the objects of the API server.
 STATE, OBJECTS = "snapshot", "objects"
-#: Prefix of the quota plugin's metrics per queue and card.
-_CARD_FIGURES: Final = "queue_card_"
 
 
 def snapshot(core: CoreSnapshot, now: float) -> bytes:
@@ -49,7 +59,7 @@ def snapshot(core: CoreSnapshot, now: float) -> bytes:
     state = core.state
     document = to_document(state)
     sample = sample_core(core)
-    for name, cards in _card_figures(sample).items():
+    for name, cards in card_figures(one for _, samples in sample.plugins for one in samples).items():
         if name in document["Queue"]:
             document["Queue"][name]["cards"] = cards
     for name, row in document["Node"].items():
@@ -88,7 +98,7 @@ def _printed(row: Row) -> Row:
     }
 
 
-def settings(core: CoreSnapshot, now: float) -> SavedSettings:
+def settings_of(core: CoreSnapshot, now: float) -> SavedSettings:
     """The settings of the objects beside a dump. For the scheduler thread; `now` in Unix seconds."""
     names, conf = tuple(sorted(core.state.scheduler_names)), msgspec.json.encode(conf_document(core.conf))
     return SavedSettings(format_timestamp(now), names, core.state.default_queue, conf.decode())
@@ -110,12 +120,74 @@ def write_snapshot(folder: Path, content: bytes, now: float, kind: str = STATE) 
     return target
 
 
-def _card_figures(sample: CoreSample) -> dict[str, dict[str, Row]]:
-    """Queue to card to figures (capacity, allocated, ...) from the quota plugin's metrics."""
-    found: dict[str, dict[str, Row]] = {}
-    for _, samples in sample.plugins:
-        for one in samples:
-            if one.name.startswith(_CARD_FIGURES) and "queue_name" in one.labels:
-                figures = found.setdefault(one.labels["queue_name"], {}).setdefault(one.labels["card"], {})
-                figures[one.name.removeprefix(_CARD_FIGURES)] = one.value
-    return found
+#: Seconds: between the two comparisons; updates that the watch delivers meanwhile are no differences.
+_COMPARE_SECONDS: Final = 2.0
+#: Differences: maximum logged.
+_MOST_DIFFERENCES: Final = 100
+
+
+class CacheDebugger:
+    """Inspects the core's state between two steps."""
+
+    def __init__(
+        self,
+        thread: SchedulerThread,
+        client: Client,
+        kinds: Sequence[WatchedKind[Any]],
+        observer: LoggingObserver,
+        folder: Path,
+    ) -> None:
+        """`folder`: of dumps."""
+        self._thread = thread
+        self._client = client
+        self._kinds = kinds
+        self._observer = observer
+        self._folder = folder
+        #: Dumps of one second have the same file names.
+        self._dumping = asyncio.Lock()
+        self._log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+    async def dump(self) -> None:
+        """Write the state to a file, and the objects of the API server, as a saved state, to another."""
+        async with self._dumping:
+            await self._dump(time.time())
+
+    async def _dump(self, now: float) -> None:
+        content = await self._thread.query(lambda core: snapshot(core.snapshot(), now))
+        settings = await self._thread.query(lambda core: settings_of(core.snapshot(), now))
+        await self._write("dump written", STATE, content, now)
+        try:
+            deltas = await list_all(self._client, self._kinds, self._observer)
+        except RequestError as error:
+            self._log.error("failed to list the objects of the dump", err=str(error))
+            return
+        objects = await asyncio.to_thread(lambda: document_text(settings, manifests_of(deltas)))
+        await self._write("objects of the dump written", OBJECTS, objects, now)
+
+    async def _write(self, message: str, kind: str, content: bytes, now: float) -> None:
+        try:
+            path = await asyncio.to_thread(write_snapshot, self._folder, content, now, kind)
+        except OSError as error:
+            self._log.error("failed to write dump", folder=str(self._folder), err=str(error))
+        else:
+            self._log.info(message, file=str(path), bytes=len(content))
+
+    async def compare(self) -> None:
+        """Log differences from the API server that two comparisons find."""
+        try:
+            found = await self._differences()
+            if found:
+                await asyncio.sleep(_COMPARE_SECONDS)
+                found = cache_comparer.lasting(found, await self._differences())
+        except RequestError as error:
+            self._log.error("failed to compare the cache", err=str(error))
+            return
+        for difference in found[:_MOST_DIFFERENCES]:
+            self._log.warning("cache differs", difference=difference.render())
+        self._log.info("cache compared with the API server", differences=len(found))
+
+    async def _differences(self) -> list[cache_comparer.CacheDifference]:
+        deltas = await list_all(self._client, self._kinds, self._observer)
+        state = await self._thread.query(lambda core: core.snapshot().state)
+        fresh = await asyncio.to_thread(cache_comparer.rebuild, state, deltas)  # reads only settings of `state`
+        return await self._thread.query(lambda core: cache_comparer.differences(core.snapshot().state, fresh))

@@ -17,7 +17,7 @@ import threading
 import time
 import zlib
 from queue import SimpleQueue
-from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -327,3 +327,30 @@ class RecordingReader:
             return  # truncated
         except OSError as error:
             raise RecordingError(f"{self._path}: {error.strerror or error}") from None
+
+
+class RecordedState(NamedTuple):
+    """All deltas of a recording, in order. `now` is the time of its last step, in Unix seconds."""
+
+    header: Header
+    #: JSON text of the scheduler-conf in use at the end.
+    conf: bytes
+    deltas: list[Delta]
+    now: float
+
+
+def read_state(reader: RecordingReader) -> RecordedState:
+    """Read to the end, or to the last complete line. Raises RecordingError."""
+    conf, now = b"", reader.header.at
+    found: list[Delta] = []
+    for record in reader:
+        if isinstance(record, ConfUsed):
+            conf = msgspec.json.encode(record.document)
+        elif isinstance(record, Applied):
+            found += record.deltas
+        elif isinstance(record, Stepped):
+            found += record.deltas
+            now = record.now
+    if not conf:
+        raise RecordingError("the recording has no scheduler-conf: it was not written by this program")
+    return RecordedState(reader.header, conf, found, now)

@@ -6,6 +6,7 @@ a further field, `savedState`: whatever reads manifests reads it.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, Union
 
 import msgspec
@@ -58,10 +59,10 @@ class SavedStateError(ValueError):
     """A saved state with an object that cannot be decoded; the text names it."""
 
 
-class _Document(msgspec.Struct, rename="camel"):
-    kind: str = ""
+class _SavedDocument(msgspec.Struct, rename="camel"):
     saved_state: SavedSettings | None = None
-    items: list[Json] = []
+    kind: str = ""
+    items: list[msgspec.Raw] = []
 
 
 class _Head(msgspec.Struct, rename="camel"):
@@ -87,12 +88,6 @@ _PLAIN: Final = {
 _decode_item: Final = msgspec.json.Decoder(Union[_LISTED_POD, *_PLAIN]).decode
 
 
-class _ReadObjects(msgspec.Struct, rename="camel"):
-    saved_state: SavedSettings
-    kind: str = ""
-    items: list[msgspec.Raw] = []
-
-
 def document_of(settings: SavedSettings, items: Iterable[Json]) -> Json:
     """The document of a state."""
     return {"apiVersion": "v1", "kind": "List", "savedState": msgspec.to_builtins(settings), "items": list(items)}
@@ -106,8 +101,7 @@ def document_text(settings: SavedSettings, items: Iterable[Json]) -> bytes:
 
 def saved_settings(path: Path) -> SavedSettings | None:
     """The settings of a saved state; None for other files, readable or not. Raises SavedStateError."""
-    text = _bytes(path)
-    return _decoded(path, text).saved_state if _is_saved_state(text) else None
+    return _decoded(path).saved_state
 
 
 def read_saved_state(path: Path) -> SavedState | None:
@@ -115,23 +109,23 @@ def read_saved_state(path: Path) -> SavedState | None:
 
     Raises SavedStateError.
     """
-    text = _bytes(path)
-    state = _decoded_at_once(text)
-    if state is not None:
-        return state
-    if not _is_saved_state(text):
+    document = _decoded(path)
+    if document.saved_state is None:
         return None
-    document = _decoded(path, text)
-    assert document.saved_state is not None
+    with contextlib.suppress(msgspec.ValidationError, RecursionError):
+        return SavedState(document.saved_state, _changes(document.items))
     found: list[Delta] = []
-    for number, item in enumerate(document.items):
-        kind = KIND_BY_NAME.get(str(item.get("kind")))
-        if kind is None or kind.watch is None or item.get("apiVersion") != kind.api_version:
-            return None
+    for number, text in enumerate(document.items):  # the slow way names the object
+        kind = None
         try:
+            item = msgspec.json.decode(text, type=Json)
+            kind = KIND_BY_NAME.get(str(item.get("kind")))
+            if kind is None or kind.watch is None or item.get("apiVersion") != kind.api_version:
+                return None
             found.append(ObjectChanged(msgspec.convert(item, kind.watch.type)))
         except msgspec.ValidationError as error:
-            raise SavedStateError(f"{path}: items[{number}]: {kind.name}: {error}") from None
+            name = "" if kind is None else f"{kind.name}: "
+            raise SavedStateError(f"{path}: items[{number}]: {name}{error}") from None
     return SavedState(document.saved_state, found)
 
 
@@ -150,23 +144,10 @@ def _bytes(path: Path) -> bytes:
 
 
 def _is_saved_state(text: bytes) -> bool:
-    """Whether this is a JSON document with the field `savedState`."""
-    try:
-        return bool(text) and bool(bytes(msgspec.json.decode(text, type=_Head).saved_state))
-    except (msgspec.DecodeError, RecursionError):
-        return False  # the reader of manifests reports it
-
-
-def _decoded_at_once(text: bytes) -> SavedState | None:
-    """The state of a document in which every object is valid and read by the scheduler; else None."""
-    if _FIELD not in text:
-        return None
-    try:
-        document = msgspec.json.decode(text, type=_ReadObjects)
-        found = _changes(document.items)
-    except (msgspec.DecodeError, RecursionError):
-        return None  # the slow way names the object
-    return SavedState(document.saved_state, found) if document.saved_state.now else None
+    """Whether this JSON document has the field `savedState`."""
+    with contextlib.suppress(msgspec.ValidationError):
+        return bool(bytes(msgspec.json.decode(text, type=_Head).saved_state))
+    return False
 
 
 def _changes(items: Iterable[msgspec.Raw]) -> list[Delta]:
@@ -192,12 +173,18 @@ def _changes(items: Iterable[msgspec.Raw]) -> list[Delta]:
     return found
 
 
-def _decoded(path: Path, text: bytes) -> _Document:
+def _decoded(path: Path) -> _SavedDocument:
+    """The document of a file, without settings if it is no saved state. Raises SavedStateError."""
+    text = _bytes(path)
     try:
-        document = msgspec.json.decode(text, type=_Document)
+        document = msgspec.json.decode(text, type=_SavedDocument) if _FIELD in text else _SavedDocument()
     except msgspec.ValidationError as error:
-        raise SavedStateError(f"{path}: {error}") from None
-    if document.saved_state is None or not document.saved_state.now:
+        if _is_saved_state(text):
+            raise SavedStateError(f"{path}: {error}") from None
+        return _SavedDocument()
+    except (msgspec.DecodeError, RecursionError):
+        return _SavedDocument()  # the reader of manifests reports it
+    if document.saved_state is not None and not document.saved_state.now:
         raise SavedStateError(f"{path}: savedState.time: expected a time such as 2026-01-01T00:00:00Z")
     return document
 

@@ -155,9 +155,14 @@ class CoreSeries(Collector):
                     self.rejected.append((plugin, f"{name}: {error}"))
         for name in sorted(families):
             yield families[name][0]
-        yield from self._job_families(sample)
-        yield from self._namespace_families(sample)
-        yield from self._state_families(sample)
+        own: dict[str, Metric] = {}
+        for name, labels, value in self._state_series(sample):
+            metric = own.get(name)
+            if metric is None:
+                row = BY_NAME[name]
+                metric = own[name] = _metric(row.full_name, row.help, row.type)
+            metric.add_sample(f"{PREFIX}{name}", labels, value)
+        yield from own.values()
 
     def _add(
         self,
@@ -186,54 +191,33 @@ class CoreSeries(Collector):
         seen[key] = float(value)
         metric.add_sample(f"{PREFIX}{name}", dict(zip(wanted, series, strict=True)), seen[key])
 
-    def _job_families(self, sample: CoreSample) -> Iterator[Metric]:
+    def _state_series(self, sample: CoreSample) -> Iterator[tuple[str, dict[str, str], float]]:
+        """Name without prefix, labels and value of each series that is read from the state."""
         jobs: Iterable[JobFact] = sample.jobs
         if len(sample.jobs) > MOST_SERIES:
             jobs = sorted(sample.jobs, key=lambda job: -job.created)[:MOST_SERIES]
             self.dropped["e2e_job_scheduling_start_time"] = len(sample.jobs) - MOST_SERIES
-        started, last, duration = (
-            _table_family(f"e2e_job_scheduling_{what}") for what in ("start_time", "last_time", "duration")
-        )
         for job in jobs:
             labels = {"job_name": job.name, "queue": job.queue, "job_namespace": job.namespace}
-            started.add_sample(started.name, labels, job.created)
+            yield "e2e_job_scheduling_start_time", labels, job.created
             times = self._times.get((job.namespace, job.name))
             if times is not None and times.created == job.created:
-                last.add_sample(last.name, labels, times.last)
-                duration.add_sample(duration.name, labels, max(0.0, times.last - job.created) * 1000)
-        for metric in (started, last, duration):
-            if metric.samples:
-                yield metric
-
-    @staticmethod
-    def _namespace_families(sample: CoreSample) -> Iterator[Metric]:
-        families = [_table_family(f"namespace_{what}") for what in ("share", "weight", "weighted_share")]
+                yield "e2e_job_scheduling_last_time", labels, times.last
+                yield "e2e_job_scheduling_duration", labels, max(0.0, times.last - job.created) * 1000
         for namespace, share in sample.namespace_shares[:MOST_SERIES]:
-            for metric, value in zip(families, (share, 1.0, share), strict=True):
-                metric.add_sample(metric.name, {"namespace_name": namespace}, value)
-        yield from (metric for metric in families if metric.samples)
-
-    @staticmethod
-    def _state_families(sample: CoreSample) -> Iterator[Metric]:
-        for name, label, values in (
-            ("invalid_objects", "kind", sample.invalid),
-            ("deleted_queue_pods", "queue_name", sample.deleted_queues[:MOST_SERIES]),
-        ):
-            family = _table_family(name)
-            for value, count in values:
-                family.add_sample(family.name, {label: value}, count)
-            if values:
-                yield family
+            for what, value in (("share", share), ("weight", 1.0), ("weighted_share", share)):
+                yield f"namespace_{what}", {"namespace_name": namespace}, value
+        for kind, count in sample.invalid:
+            yield "invalid_objects", {"kind": kind}, count
+        for queue, count in sample.deleted_queues[:MOST_SERIES]:
+            yield "deleted_queue_pods", {"queue_name": queue}, count
         if sample.ignored_edits is not None:
-            family = _table_family("quota_evasions_ignored_total")
-            family.add_sample(f"{family.name}_total", {}, sample.ignored_edits)
-            yield family
+            yield "quota_evasions_ignored_total", {}, sample.ignored_edits
 
 
-def _table_family(name: str) -> Metric:
-    row = BY_NAME[name]
+def _metric(name: str, text: str, kind: str) -> Metric:
     # The library appends `_total` to counters in the header.
-    return Metric(row.full_name.removesuffix("_total") if row.type == "counter" else row.full_name, row.help, row.type)
+    return Metric(name.removesuffix("_total") if kind == "counter" else name, text, kind)
 
 
 def _family(name: str) -> Metric:
@@ -245,8 +229,7 @@ def _family(name: str) -> Metric:
         raise SampleError("invalid metric name")
     kind = row.type if row is not None else "counter" if name.endswith("_total") else "gauge"
     text = row.help if row is not None else "Reported by a plugin"
-    # The library appends `_total` to counters in the header.
-    return Metric(f"{PREFIX}{name}".removesuffix("_total") if kind == "counter" else f"{PREFIX}{name}", text, kind)
+    return _metric(f"{PREFIX}{name}", text, kind)
 
 
 def _shadows(name: str) -> bool:

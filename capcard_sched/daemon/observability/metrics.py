@@ -16,8 +16,7 @@ from prometheus_client.process_collector import ProcessCollector
 
 from capcard_sched import __version__
 from capcard_sched.daemon.observability.metric_samples import CoreSample, CoreSeries, JobTimes, sample_core
-from capcard_sched.daemon.observability.metric_set import MetricSet
-from capcard_sched.daemon.observability.metric_table import BY_NAME, METRICS
+from capcard_sched.daemon.observability.metric_table import BY_NAME, METRICS, MetricSet
 from capcard_sched.kube.instrumentation import Observer
 
 if TYPE_CHECKING:

@@ -103,7 +103,7 @@ class Tls(NamedTuple):
 
 
 class Exposition(Protocol):
-    """The interface of `metric_set.MetricSet`."""
+    """The interface of `metric_table.MetricSet`."""
 
     content_type: str
 

@@ -176,11 +176,11 @@ def listed_names(text: str) -> list[str]:
 
 def _with_key(place: str, value: Any, annotation: Any) -> str:
     """The place of an invalid value, with the key of its map entry where msgspec reports `[...]`."""
-    above, mark, below = place.partition("[...]")
+    above, _, below = place.partition("[...]")
     steps = [step for step in above.split(".") if step]
     for step in steps:
         value = value.get(step) if isinstance(value, dict) else None
-    if not mark or not isinstance(value, dict):
+    if not isinstance(value, dict):
         return place
     for key, entry in value.items():
         alone: Any = {key: entry}

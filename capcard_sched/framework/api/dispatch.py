@@ -40,8 +40,9 @@ class BoundNodeHook(NamedTuple):
 
     plugin: str
     reads: NodeReads
-    #: Whether it applies to a signature; None: to all. Raises HookFailed, as `call`.
+    #: Whether it applies to a signature; None: to all. Raises HookFailed.
     when: Callable[[PodSignature], bool] | None
+    #: The plain method: it runs for every few nodes that change, and a guard around each call costs too much.
     call: Callable[..., Any]
 
 
@@ -129,7 +130,7 @@ class Dispatch:
                 method = getattr(plugin, name)
                 if declared_kind == kind and method is not None and switches.get(switch, True):
                     bound = None if when is None else guarded(plugin.name, kind, partial(when, plugin))
-                    yield BoundNodeHook(plugin.name, reads, bound, guarded(plugin.name, kind, method))
+                    yield BoundNodeHook(plugin.name, reads, bound, method)
 
     @staticmethod
     def _resolve(hook: Hook, tier: Sequence[tuple[Plugin, dict[str, bool]]]) -> list[Entry]:
@@ -145,18 +146,22 @@ class Dispatch:
         """(plugin name, method) of every implementation in conf order, for callers that combine results themselves."""
         return self._flat[method]
 
+    def plain_entries(self, method: str) -> list[Entry]:
+        """The same without guards, for loops that run per job or per pod and raise HookFailed themselves."""
+        return self._plain[method]
+
     def has(self, method: str) -> bool:
         """Whether any plugin implements the hook."""
         if method in DECORATED:
             return bool(self.filters if method == "filter" else self.scores)
         return bool(self._flat[method])
 
-    def keys(self, method: str, *subjects: object) -> tuple[Any, ...]:
+    def keys(self, method: str, subject: object, *others: object) -> tuple[Any, ...]:
         """Combine.KEYS."""
         plugin, found = "", []
         try:
             for plugin, call in self._plain[method]:  # noqa: B007 - read by the handler
-                found.append(call(*subjects))
+                found.append(call(subject, *others) if others else call(subject))
         except Exception as error:
             raise HookFailed(plugin, method, error) from error
         return tuple(found)
@@ -171,23 +176,23 @@ class Dispatch:
             raise HookFailed(plugin, method, error) from error
         return found
 
-    def notify(self, method: str, *arguments: object) -> None:
+    def notify(self, method: str, subject: object) -> None:
         """Combine.NOTIFY: calls every plugin even when one fails; raises the first failure at the end."""
         failed: HookFailed | None = None
         for plugin, call in self._plain[method]:
             try:
-                call(*arguments)
+                call(subject)
             except Exception as error:  # noqa: BLE001 - a plugin may raise anything
                 failed = failed or HookFailed(plugin, method, error)
         if failed is not None:
             raise failed
 
-    def refusal(self, method: str, *arguments: object) -> Refusal | None:
+    def refusal(self, method: str, subject: object, *others: object) -> Refusal | None:
         """Combine.FIRST_REFUSAL."""
         plugin, result = "", None
         try:
             for plugin, call in self._plain[method]:  # noqa: B007 - read by the handler
-                result = call(*arguments)
+                result = call(subject, *others) if others else call(subject)
                 if result is not None:
                     break
         except Exception as error:
@@ -207,7 +212,14 @@ class Dispatch:
 
     def any(self, method: str, subject: object) -> bool:
         """Combine.ANY."""
-        return any(call(subject) for _, call in self._flat[method])
+        plugin = ""
+        try:
+            for plugin, call in self._plain[method]:  # noqa: B007 - read by the handler
+                if call(subject):
+                    return True
+        except Exception as error:
+            raise HookFailed(plugin, method, error) from error
+        return False
 
     def votes(self, method: str, subject: object) -> tuple[bool, Refusal | None]:
         """Combine.VOTES: the result, and the refusal of the plugin that rejected where it returned one."""

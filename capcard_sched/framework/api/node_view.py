@@ -44,14 +44,12 @@ class NodeView:
     """A selection of `k` node rows. Entries may repeat a row and may be hypothetical.
 
     A hypothetical entry is the node after some more pods of the class were placed there: `used` and `nonzero_used`
-    include them. Arrays are read-only by contract and computed on first use.
+    include them. Arrays are read-only by contract.
     """
 
     __slots__ = (
         "_allocatable",
         "_charged",
-        "_pipelined",
-        "_releasing",
         "_states",
         "future",
         "nodes",
@@ -88,8 +86,6 @@ class NodeView:
         self._charged = charged
         if used is not None:
             self._charged = np.hstack([used, self.nonzero_used if nonzero_used is None else nonzero_used])
-        self._releasing: Matrix | None = None
-        self._pipelined: Matrix | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -118,16 +114,12 @@ class NodeView:
     @property
     def releasing(self) -> Matrix:
         """int64 [k, resources]: the part of `used` that is being released."""
-        if self._releasing is None:
-            self._releasing = self.take(self.table.releasing)
-        return self._releasing
+        return self.take(self.table.releasing)
 
     @property
     def pipelined(self) -> Matrix:
         """int64 [k, resources]: the part of `releasing` that is assigned to pipelined pods."""
-        if self._pipelined is None:
-            self._pipelined = self.take(self.table.pipelined)
-        return self._pipelined
+        return self.take(self.table.pipelined)
 
     @property
     def nonzero_used(self) -> Matrix:
@@ -154,10 +146,11 @@ class NodeView:
     def has_capacity(self, request: Vector, *, future: bool = False) -> Mask:
         """Whether entries have capacity for a request now (`future`: once releasing pods are gone): bool [k]."""
         requested = request.nonzero()[0]
-        free = self.future_idle[:, requested]
+        coming = self.releasing - self.pipelined
         if not future:  # idle capacity assigned to pipelined pods is taken
-            free = np.minimum(free, self.idle[:, requested])
-        enough: Mask = np.logical_and.reduce(free >= request[requested], axis=1)
+            coming = np.minimum(coming, 0)
+        free = (self.idle + coming).take(requested, axis=1)
+        enough: Mask = np.logical_and.reduce(free >= request.take(requested), axis=1)
         return enough
 
 

@@ -221,9 +221,8 @@ def _faults(part: type[Any], kind: str) -> list[str]:
         else:
             faults += _arity_faults(place, part, "execute", 1, "(session) -> None")
         return faults
-    base = set(dir(Plugin))
     for method in (name for owner in part.__mro__ if owner not in Plugin.__mro__ for name in vars(owner)):
-        if method.startswith("_") or method in base:
+        if method.startswith("_"):
             continue
         declared = declared_hooks(part).get(method)
         hook = BY_METHOD.get(method) if declared is None else BY_METHOD[declared.kind]

@@ -79,8 +79,7 @@ class Evictor:
         """
         session = self._session
         statement = Statement(session)
-        whole = not session.job_pipelined(job)
-        needed = max(1, job.min_available - job.ready_tasks - job.waiting_tasks) if whole else 1
+        whole, needed = not session.job_pipelined(job), session.needed_by_evictions(job)
         done = placed = 0
         failed: set[SearchKey] = set()
         unplaced: Task | None = None
@@ -130,17 +129,17 @@ class Evictor:
 
     def _note_failure(self, job: Job, failed: set[SearchKey], needed: int, placed: int, *, searched: bool) -> None:
         """Records an undone attempt for the next sessions, unless it read more than the records compare."""
-        session, kind = self._session, self._scope.kind
-        if kind is None or session.evictions or (placed and not failed):
+        session, hook = self._session, self._scope.hook
+        if self._scope.singly or session.evictions or (placed and not failed):
             return
         signatures = session.pending_signatures(job)
         if not all(map(session.engine.reads_amounts_only, signatures)):
             return
         searches = [search for key in failed if (search := self._searches.get(key)) is not None]
         barred = [causes for search in searches for causes in search.barred.values()]
-        if kind == "across-queues" and any("would-take-back" in causes for causes in barred):
+        if hook == "reclaimable" and any("would-take-back" in causes for causes in barred):
             return  # the books of the victims' queues were read as those of a preemptor
-        found = search_id(kind, job, signatures)
+        found = search_id(hook, job, signatures)
         # A quota may leave free capacity: which nodes have it then follows from all nodes.
         is_over = not failed.isdisjoint(self._over_quota)
         is_partial = (placed > 0 and is_over) or found.pods == job.key
@@ -149,7 +148,10 @@ class Evictor:
         session.failed_attempts.searches.note(found, needed, result, is_planned=is_planned)
 
     def repeat(self, job: Job, rows: Sequence[int]) -> RepeatedSearch | None:
-        """Attempts a job with pods of one signature anew, on a statement. None when one of the rows may have a plan."""
+        """Attempts a job with pods of one signature anew, on a statement. None when one of the rows may have a plan.
+
+        None, too, for an error of a plugin, which the attempt of the job reports.
+        """
         session, queue = self._session, self._session.queues[job.queue]
         only = Evictor(session, self._scope, reservation_seconds=self._seconds, rows=rows)
         statement, placed, found = Statement(session), 0, None
@@ -164,6 +166,8 @@ class Evictor:
                     placed += 1
                     if session.job_pipelined(job):
                         return None
+        except Exception:  # noqa: BLE001 - a plugin may raise anything
+            return None
         finally:
             statement.rollback(0)
         searches = only._searches.values()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
 from capcard_sched.framework.eviction.victim_index import may_be_evicted
 from capcard_sched.model import reasons
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.node_view import Mask
     from capcard_sched.framework.eviction.bounds import Cost, UnitTable
     from capcard_sched.framework.eviction.victim_index import VictimUnit
-    from capcard_sched.framework.session.failed_searches import EvictionKind
+    from capcard_sched.framework.session.failed_searches import EvictionHook
     from capcard_sched.framework.session.session import Session
     from capcard_sched.framework.session.statement import Statement
     from capcard_sched.model.job import Job, Node, Task
@@ -25,10 +25,8 @@ if TYPE_CHECKING:
 class WithinQueue:
     """Jobs of a queue preempt others of the queue. The base of the other scopes."""
 
-    hook: ClassVar[Literal["preemptable", "reclaimable"]] = "preemptable"
-    #: The searches whose failures are kept; None: of none.
-    kind: ClassVar[EvictionKind | None] = "within-queue"
-    #: Whether every pod is evicted alone, whatever happens to its gang.
+    hook: ClassVar[EvictionHook] = "preemptable"
+    #: Whether every pod is evicted alone, whatever happens to its gang; failures of such searches are not kept.
     singly: ClassVar[bool] = False
     #: Whether evictions can free quota of the preemptor's own queue.
     frees_own_quota: ClassVar[bool] = True
@@ -113,7 +111,6 @@ class WithinQueue:
 class WithinJob(WithinQueue):
     """Pods of a job preempt others of the job."""
 
-    kind = None
     singly = True
 
     def key(self, job: Job) -> tuple[str, str]:
@@ -135,7 +132,6 @@ class AcrossQueues(WithinQueue):
     """Jobs of a queue reclaim capacity from running pods of other, reclaimable queues."""
 
     hook = "reclaimable"
-    kind = "across-queues"
     frees_own_quota = False
     statuses = (TaskStatus.RUNNING,)
     success = reasons.CAPACITY_RECLAIMED

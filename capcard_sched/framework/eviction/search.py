@@ -291,11 +291,11 @@ class VictimSearch:
         """
         session, scope = self._session, self._scope
         evictions = len(session.evictions)
-        if not evictions or scope.kind is None or task.job is None:
+        if not evictions or scope.singly or task.job is None:
             return False
         if self._protected[0] != evictions:
             self._protected = evictions, {}
-        known, priority = self._protected[1], task.job.priority if scope.kind == "within-queue" else 0
+        known, priority = self._protected[1], task.job.priority if scope.hook == "preemptable" else 0
         for victim in self._index.by_row.get(row, ()):
             assert victim.job is not None
             is_kept = known.get(victim.job.key)

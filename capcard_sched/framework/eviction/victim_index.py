@@ -14,6 +14,7 @@ import numpy as np
 from capcard_sched.framework.eviction.bounds import UnitTable
 from capcard_sched.framework.toolkit.gang_slack import split_slack
 from capcard_sched.model.annotations import EVICT_SCOPE
+from capcard_sched.model.job import CRITICAL_CLASSES, SYSTEM_NAMESPACE
 from capcard_sched.model.pod_facts import preemptable_of
 from capcard_sched.model.status import EVICTABLE_STATUSES, TaskStatus
 
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from capcard_sched.model.resources import Vector
 
 #: Pods that are never evicted, whatever the conf.
-SYSTEM_NAMESPACE = "kube-system"
-CRITICAL_CLASSES = frozenset({"system-cluster-critical", "system-node-critical"})
 SYSTEM_CRITICAL = "system-critical"
 _STARTING = (TaskStatus.BINDING, TaskStatus.ALLOCATED, TaskStatus.PIPELINED)
 

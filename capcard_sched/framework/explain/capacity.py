@@ -69,8 +69,7 @@ def _state_of(node: Node) -> str:
     """`cordoned`, the taints that keep pods away, or ""."""
     if node.unschedulable:
         return "cordoned"
-    taints = [taint for taint in node.taints if taint.effect in _EXCLUDING]
-    return ",".join(f"{taint.key}{'=' + taint.value if taint.value else ''}:{taint.effect}" for taint in taints)
+    return ",".join(taint.text for taint in node.taints if taint.effect in _EXCLUDING)
 
 
 class CapacityReader:
@@ -153,8 +152,7 @@ class CapacityReader:
             if offer.node.unschedulable:
                 cordoned.append(offer)
             elif taint is not None:
-                value = f"={taint.value}" if taint.value else ""
-                tainted.append((offer, f"{taint.key}{value}:{taint.effect}"))
+                tainted.append((offer, taint.text))
             else:
                 candidates.append(offer)
         bars: dict[int, int] = {}

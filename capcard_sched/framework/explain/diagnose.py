@@ -1,51 +1,19 @@
-"""The diagnosis of a job, from the state and the records of the last session."""
+"""The job of a name that a user knows, and its diagnosis from the state and the records of the last session."""
 
 from __future__ import annotations
 
-import itertools
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from capcard_sched.framework.explain.capacity import CapacityReader
-from capcard_sched.framework.explain.diagnosis_input import DiagnosisInput
-from capcard_sched.framework.explain.limits import LimitReader
+from capcard_sched.framework.explain.job_facts import JobFacts, shown_refusal
 from capcard_sched.framework.explain.stages import decide
-from capcard_sched.model.annotations import CARD_REQUEST
-from capcard_sched.model.cards import CardSyntaxError, parse_card_request
-from capcard_sched.model.diagnosis import (
-    CardCapacity,
-    JobDiagnosis,
-    NearestNode,
-    PendingPods,
-    PlacedPods,
-    PodRefusal,
-    QueuePosition,
-    QuotaCheck,
-    RejectedNodes,
-)
-from capcard_sched.model.explanation import PodCards
-from capcard_sched.model.quantity import in_units
-from capcard_sched.model.resources import CPU, MEMORY
-from capcard_sched.model.status import PodGroupPhase, TaskStatus
-from capcard_sched.model.workload import display_name
+from capcard_sched.model.diagnosis import JobDiagnosis, PendingPods
+from capcard_sched.model.workload import display_name, workload_of
 
 if TYPE_CHECKING:
     from capcard_sched.framework.core import CoreSnapshot
-    from capcard_sched.framework.session.report import TaskOutcome
-    from capcard_sched.framework.session.session import Session
-    from capcard_sched.model.job import Job, Task
-    from capcard_sched.model.refusal import Figures, Refusal
-    from capcard_sched.model.task_class import TaskClass
-
-#: Templates of pending pods whose node capacity is read.
-_MOST_CLASSES: Final = 4
-#: Nodes per plugin whose figures are listed.
-_NEAREST_NODES: Final = 3
-_INSUFFICIENT: Final = "Insufficient "
-_PLACED: Final = frozenset(
-    {TaskStatus.BINDING, TaskStatus.BOUND, TaskStatus.RUNNING, TaskStatus.RELEASING, TaskStatus.UNKNOWN}
-)
+    from capcard_sched.model.job import Job
 
 
 def diagnose_job(snapshot: CoreSnapshot, job: Job, *, pod: str = "", now: float | None = None) -> JobDiagnosis:
@@ -57,232 +25,33 @@ def diagnose_job(snapshot: CoreSnapshot, job: Job, *, pod: str = "", now: float 
     session = snapshot.session
     if session is None:
         raise ValueError("no session has run yet")
-    return _Diagnoser(snapshot, session, job, pod).diagnosis(session.now if now is None else now)
+    facts = JobFacts(snapshot, session, job, pod)
+    found = decide(facts)
+    return JobDiagnosis(
+        namespace=job.namespace,
+        workload=display_name(job).partition("/")[2],
+        pod_group=job.name if job.uid and not job.implicit else "",
+        phase=job.phase.value,
+        stage=found.stage,
+        summary=found.summary,
+        facts=tuple(found.facts),
+        scheduled=job.ready_tasks - len({bind.uid for bind in session.binds} & job.tasks.keys()),
+        pods=len(job.tasks),
+        min_available=job.min_available,
+        waiting_seconds=max(0.0, (session.now if now is None else now) - created_at(job)),
+        queue=facts.queue if job.queue else None,
+        refusals=tuple(shown_refusal(refusal) for refusal in facts.refusals),
+        pending=tuple(map(_of_attempt, facts.pending)),
+        placed=facts.placed(),
+        capacity=facts.capacity,
+        victims=tuple(found for _, found in sorted(session.preemption_reports.get(job.key, {}).items())),
+        evicted=tuple(session.carry_over.evicted.get(job.key, ())),
+    )
 
 
-class _Diagnoser:
-    """The diagnosis of one job."""
-
-    def __init__(self, snapshot: CoreSnapshot, session: Session, job: Job, pod: str) -> None:
-        self._snapshot, self._session, self._job, self._pod = snapshot, session, job, pod
-        self._capacity = CapacityReader(snapshot)
-        self._limits = LimitReader(snapshot, self._capacity)
-        self._tasks = [task for task in job.tasks.values() if not pod or task.name == pod]
-        #: Bound by the last session only: a live cluster does not have these bindings.
-        binds = {bind.uid for bind in session.binds}
-        self._coming = [task for task in self._tasks if task.uid in binds]
-        self._waiting = [task for task in session.pending_tasks(job) if not pod or task.name == pod]
-        self._cards: dict[TaskClass, PodCards] = {task.cls: self._cards_of(task.cls) for task in self._waiting}
-
-    def diagnosis(self, now: float) -> JobDiagnosis:
-        job, session = self._job, self._session
-        refusals = session.refusals_of(job)
-        requested = self._requested()
-        limits = self._limits.limits(job.queue, requested) if job.queue in self._snapshot.state.queues else ()
-        queue = self._snapshot.state.queues.get(job.queue)
-        ahead = self._ahead()
-        pending = self._pending()
-        is_waiting = bool(self._waiting) or (job.phase is PodGroupPhase.PENDING and not job.tasks)
-        position = QueuePosition(
-            name=job.queue,
-            state=(queue.state or "Open") if queue is not None else "missing",
-            limits=limits,
-            position=len(ahead) + 1 if is_waiting else 0,
-            ahead=ahead if is_waiting else (),
-        )
-        placed = [task for task in self._tasks if task.status in _PLACED and task not in self._coming]
-        capacity = self._capacities(pending)
-        data = DiagnosisInput(
-            job=job,
-            pod=next((task for task in self._tasks if self._pod), None),
-            tasks=self._tasks,
-            coming=self._coming,
-            admitted_now=job.key in session.report.enqueued,
-            waiting=self._waiting,
-            pending=pending,
-            refusals=refusals,
-            quota_refusal=_quota_refusal(session, self._waiting, refusals),
-            limits=limits,
-            queue=position,
-            queues=sorted(self._snapshot.state.queues),
-            capacity=capacity,
-            known_cards=sorted(self._capacity.cards),
-            pod_cards=list(self._cards.values()),
-            exceeded=session.exceeded_limit(job),
-            quota=self._limits.quota(queue),
-            quota_problem=self._limits.quota_problem(queue),
-            guaranteed=any(one.guarantee for name, one in self._snapshot.state.queues.items() if name != job.queue),
-            declared=self._declared(),
-            counted=self._counted(),
-        )
-        found = decide(data)
-        return JobDiagnosis(
-            namespace=job.namespace,
-            workload=display_name(job).partition("/")[2],
-            pod_group=job.name if job.uid and not job.implicit else "",
-            phase=job.phase.value,
-            stage=found.stage,
-            summary=found.summary,
-            facts=tuple(found.facts),
-            scheduled=job.ready_tasks - len({bind.uid for bind in session.binds} & job.tasks.keys()),
-            pods=len(job.tasks),
-            min_available=job.min_available,
-            waiting_seconds=max(0.0, now - _since(job)),
-            queue=position if job.queue else None,
-            refusals=tuple(_refusal(refusal) for refusal in refusals),
-            pending=tuple(map(_of_attempt, pending)),
-            placed=self._placed(placed),
-            capacity=capacity,
-            victims=tuple(found for _, found in sorted(session.preemption_reports.get(job.key, {}).items())),
-            evicted=tuple(session.carry_over.evicted.get(job.key, ())),
-        )
-
-    # --- requests ---------------------------------------------------------------------------------------------------
-
-    def _cards_of(self, cls: TaskClass) -> PodCards:
-        found = self._snapshot.dispatch.first("pod_cards", cls)
-        return found if isinstance(found, PodCards) else PodCards((), (), 0)
-
-    def _requested(self) -> dict[str, tuple[int, int]]:
-        """Card, `A|B` or resource to (amount of one pod, amount of all pending pods), in base units."""
-        found: dict[str, tuple[int, int]] = {}
-
-        def add(key: str, amount: int) -> None:
-            if amount:
-                found[key] = max(found.get(key, (0, 0))[0], amount), found.get(key, (0, 0))[1] + amount
-
-        for task in self._waiting:
-            cards = self._cards[task.cls]
-            add("|".join(cards.alternatives), cards.amount)
-            for resource in (CPU, MEMORY, *sorted(self._snapshot.state.shares)):
-                add(resource, task.cls.requests.get(resource, 0))
-        if not self._job.tasks:
-            for key, amount in self._declared().items():
-                add(key, amount)
-            for resource in (CPU, MEMORY, *sorted(self._snapshot.state.shares)):
-                add(resource, (self._job.min_resources or {}).get(resource, 0))
-        return found
-
-    def _declared(self) -> dict[str, int]:
-        """Cards of the annotation card.request, in thousandths; none of a malformed one."""
-        try:
-            return parse_card_request(self._job.annotations.get(CARD_REQUEST))
-        except CardSyntaxError:
-            return {}
-
-    def _counted(self) -> dict[str, int]:
-        """Cards that the pods of the job request, in thousandths."""
-        found: dict[str, int] = {}
-        for task in self._job.tasks.values():
-            cards = self._cards_of(task.cls)
-            if cards.amount:
-                key = "|".join(cards.names)
-                found[key] = found.get(key, 0) + cards.amount
-        return found
-
-    # --- pods -------------------------------------------------------------------------------------------------------
-
-    def _pending(self) -> tuple[PendingPods, ...]:
-        """Pending tasks, grouped by template and outcome, in task order."""
-        groups: dict[tuple[TaskClass, TaskOutcome | None], list[Task]] = {}
-        for task in self._waiting:
-            outcome = self._session.outcome_of(task.uid)
-            if outcome is not None and outcome.node:
-                outcome = type(outcome)(outcome.kind, outcome.message, "", outcome.refusal, outcome.nominated)
-            groups.setdefault((task.cls, outcome), []).append(task)
-        return tuple(self._pods(tasks, outcome) for (_, outcome), tasks in groups.items())
-
-    def _pods(self, tasks: list[Task], outcome: TaskOutcome | None) -> PendingPods:
-        names = tuple(task.name for task in tasks)
-        if outcome is None:
-            return PendingPods(names=names, outcome="untried", message="not tried in the last session")
-        session = self._session
-        fitting = {found.node for task in tasks if (found := session.outcome_of(task.uid)) is not None}
-        nodes: tuple[RejectedNodes, ...] = ()
-        nearest: tuple[NearestNode, ...] = ()
-        queue = session.queues.get(self._job.queue)
-        if outcome.kind == "unfit" and queue is not None:
-            _, diagnosis = session.engine.diagnose(session.engine.signature(queue, tasks[0]))
-            nodes = tuple(
-                RejectedNodes(reason=reason, nodes=count, plugin=source[0], hook=source[1])
-                for reason, count in sorted(diagnosis.reasons.items(), key=lambda item: (-item[1], item[0]))
-                for source in [diagnosis.sources.get(reason, ("", "fit"))]
-            )
-            nearest = tuple(
-                NearestNode(node=name, plugin=plugin, texts=tuple(texts))
-                for plugin, call in session.dispatch.entries("rejection_details")
-                for name, texts in itertools.islice(call(tasks[0], session.engine.all_rows()), _NEAREST_NODES)
-            )
-        return PendingPods(
-            names=names,
-            outcome=outcome.kind,
-            message=outcome.message,
-            node=fitting.pop() if len(fitting) == 1 else "",
-            refusal=_refusal(outcome.refusal) if outcome.refusal is not None else None,
-            nodes=nodes,
-            nearest=nearest,
-        )
-
-    def _placed(self, tasks: list[Task]) -> tuple[PlacedPods, ...]:
-        groups: dict[tuple[str, str, str], list[str]] = {}
-        for task in sorted(tasks, key=lambda task: task.name):
-            if task.node is not None:
-                card = self._capacity.card_on(task.node, task.cls)
-                status = "Terminating" if task.status is TaskStatus.RELEASING else task.status.title
-                groups.setdefault((task.node.name, card, status), []).append(task.name)
-        return tuple(
-            PlacedPods(node=node, card=card, status=status, names=tuple(names))
-            for (node, card, status), names in sorted(groups.items())
-        )
-
-    def _capacities(self, pending: tuple[PendingPods, ...]) -> tuple[CardCapacity, ...]:
-        """One row per card that pending pods accept, and per resource that nodes with these cards lack."""
-        found: dict[tuple[str, int], CardCapacity] = {}
-        lacking = {
-            row.reason.removeprefix(_INSUFFICIENT)
-            for pods in pending
-            for row in pods.nodes
-            if row.reason.startswith(_INSUFFICIENT)
-        }
-        for cls, cards in list(self._cards.items())[:_MOST_CLASSES]:
-            offers = [offer for card in cards.alternatives for offer in self._capacity.nodes_with(card)]
-            for card in cards.alternatives:
-                if cards.amount and (card, cards.amount) not in found:
-                    found[card, cards.amount] = self._capacity.capacity(card, cls, cards.amount)
-            among = {offer.node.name for offer in offers}
-            # Pods of a job that is not admitted are not tried on nodes.
-            beyond = self._capacity.larger_than_nodes(cls, among=among) if offers or not cards.names else ()
-            for resource in sorted(lacking.union(beyond) - {offer.resource for offer in offers}):
-                amount = cls.requests.get(resource, 0)
-                if amount and (resource, amount) not in found:
-                    row = self._capacity.capacity(resource, cls, amount, among=among)
-                    if any(bar.free < row.per_pod for bar in row.histogram) or not row.histogram:
-                        found[resource, amount] = row
-        return tuple(found.values())
-
-    def _ahead(self) -> tuple[str, ...]:
-        session, job = self._session, self._job
-        if job.queue not in session.queues:
-            return ()
-        own = session.job_key(job)
-        others = [
-            other
-            for other in session.queues[job.queue].jobs.values()
-            if other is not job and other.key in session.jobs and (other.pending or not other.tasks)
-        ]
-        keyed = sorted((key, other.key) for other in others if (key := session.job_key(other)) < own)
-        return tuple(display_name(session.jobs[key]) for _, key in keyed)
-
-
-def _since(job: Job) -> float:
-    """Its creation; a job without a PodGroup is as old as its oldest pod."""
+def created_at(job: Job) -> float:
+    """The creation of a job in Unix seconds; a job without a PodGroup is as old as its oldest pod."""
     return job.created or min((task.created for task in job.tasks.values()), default=0.0)
-
-
-def _quota_refusal(session: Session, waiting: list[Task], refusals: list[Refusal]) -> Refusal | None:
-    """The first refusal with figures: of the job, else of a pending pod."""
-    of_pods = (found.refusal for task in waiting if (found := session.outcome_of(task.uid)) is not None)
-    return next((found for found in (*refusals, *of_pods) if found is not None and found.figures is not None), None)
 
 
 def _of_attempt(pods: PendingPods) -> PendingPods:
@@ -292,22 +61,47 @@ def _of_attempt(pods: PendingPods) -> PendingPods:
     return msgspec.structs.replace(pods, nodes=())
 
 
-def _refusal(refusal: Refusal) -> PodRefusal:
-    rows: list[Figures] = list(refusal.alternatives)
-    if refusal.figures is not None and refusal.figures not in rows:
-        rows.insert(0, refusal.figures)
-    return PodRefusal(
-        plugin=refusal.plugin,
-        hook=refusal.hook,
-        reason=refusal.reason,
-        message=refusal.message,
-        checks=tuple(
-            QuotaCheck(
-                resource=row.resource,
-                requested=in_units(row.resource, row.requested),
-                total=in_units(row.resource, row.total),
-                limit=in_units(row.resource, row.limit),
-            )
-            for row in rows
-        ),
+def find_workload(snapshot: CoreSnapshot, namespace: str, name: str) -> Job | None:
+    """The job of `NAME` or `kind/NAME`; of several jobs of a workload a pending one, else the newest."""
+    kind, _, plain = name.rpartition("/")
+    exact = snapshot.state.jobs.get(f"{namespace}/{plain}")
+    if exact is not None and kind in ("", "podgroup"):
+        return exact
+    named = []
+    for job in snapshot.state.jobs.values():
+        if job.namespace == namespace:
+            own_kind, _, own_name = workload_of(job).partition("/")
+            if own_name == plain and kind in ("", own_kind):
+                named.append(job)
+    if named:
+        return max(named, key=lambda job: (bool(job.pending), job.created, job.key))
+    found = find_job(snapshot, namespace, plain) if kind in ("", "pod") else None
+    return found if found is None or not kind or any(task.name == plain for task in found.tasks.values()) else None
+
+
+def find_job(snapshot: CoreSnapshot, namespace: str, name: str) -> Job | None:
+    """The job of a PodGroup, of a pod, of a Job or of another workload, by that name.
+
+    A prefix shared by several owners matches none: `llm` is not the Job `llm-tuning`.
+    """
+    state = snapshot.state
+    exact = state.jobs.get(f"{namespace}/{name}")
+    if exact is not None:
+        return exact
+    for task in state.tasks.values():
+        if task.namespace == namespace and task.name == name and task.job is not None:
+            return task.job
+    for _, job in sorted(state.jobs.items()):
+        if job.namespace == namespace and job.owner_job == name:
+            return job
+    owners = sorted(
+        {
+            task.job.key
+            for task in state.tasks.values()
+            if task.namespace == namespace
+            and task.name.startswith(f"{name}-")
+            and task.job is not None
+            and not workload_of(task.job)
+        }
     )
+    return state.jobs[owners[0]] if owners else None

@@ -1,4 +1,4 @@
-"""Limits of a queue and its ancestors, with the workloads that use them and those that reserve them."""
+"""Limits of a queue and its ancestors with the workloads that use them; quotas and usage of all queues."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from capcard_sched.framework.explain.capacity import holders
+from capcard_sched.framework.quota.limits import unenforced
 from capcard_sched.model.annotations import CARD_QUOTA
 from capcard_sched.model.cards import CardSyntaxError, is_card_quota, parse_card_quota
 from capcard_sched.model.diagnosis import LimitUse
+from capcard_sched.model.explanation import CardUse, QueueUse
 from capcard_sched.model.quantity import in_units
-from capcard_sched.model.queue import ancestors
-from capcard_sched.model.resources import CPU, MEMORY, VGPU_RESOURCES
+from capcard_sched.model.queue import ROOT, ancestors, subtree
+from capcard_sched.model.resources import CPU, MEMORY, PODS, VGPU_RESOURCES
+from capcard_sched.model.status import PodGroupPhase
 from capcard_sched.model.workload import display_name
+from capcard_sched.validation.checks import check_card_quota
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -25,6 +29,8 @@ if TYPE_CHECKING:
     from capcard_sched.model.job import Job
     from capcard_sched.model.queue import Queue
 
+#: Prefix of their metrics per queue and card.
+_CARD_FIGURES: Final = "queue_card_"
 #: Metrics of quota plugins with the charged amount of a resource.
 _CHARGED: Final = {"queue_allocated_milli_cpu": CPU, "queue_allocated_memory_bytes": MEMORY}
 
@@ -46,6 +52,16 @@ def quota_samples(snapshot: CoreSnapshot) -> Iterator[Sample]:
             yield from call()
 
 
+def card_figures(samples: Iterable[Sample]) -> dict[str, dict[str, dict[str, float]]]:
+    """Queue to card to figures (capacity, allocated, ...), from the metrics of the quota plugin."""
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for one in samples:
+        if one.name.startswith(_CARD_FIGURES) and "queue_name" in one.labels:
+            figures = found.setdefault(one.labels["queue_name"], {}).setdefault(one.labels["card"], {})
+            figures[one.name.removeprefix(_CARD_FIGURES)] = one.value
+    return found
+
+
 class LimitReader:
     """Limits and usage of one state."""
 
@@ -57,9 +73,6 @@ class LimitReader:
         #: Shares of devices that the capability of a queue limits, with and without a plugin that registers them.
         self._limited = self._shares.keys() or VGPU_RESOURCES
         self._jobs: dict[str, JobCards | None] = {}
-        self._below: dict[str, list[str]] = {}
-        for name, queue in sorted(self._queues.items()):
-            self._below.setdefault(queue.parent, []).append(name)
         self._charged: dict[tuple[str, str], float] = {}
         for sample in quota_samples(snapshot):
             if sample.name in _CHARGED:
@@ -106,7 +119,7 @@ class LimitReader:
             quota |= shares
             if not has_cards and not shares:
                 continue
-            jobs = self._subtree_jobs(queue)
+            jobs = [job for one in subtree(queue, self._queues) for job in one.jobs.values()]
             held, reserved = self._sums(jobs, "held"), self._sums(jobs, "reserved")
             cards = {*quota, *held, *reserved, *(card for card in wanted if card in self._capacity.cards)}
             rows += [
@@ -210,12 +223,77 @@ class LimitReader:
         held = columns.fit(job.allocated) + columns.fit(job.releasing)
         return {name: held.item(columns.column(name)) for name in self._shares}
 
-    def _subtree_jobs(self, queue: Queue) -> list[Job]:
-        found, names, seen = list(queue.jobs.values()), [queue.name], {queue.name}
-        while names:
-            for child in self._below.get(names.pop(), ()):
-                if child not in seen:
-                    seen.add(child)
-                    names.append(child)
-                    found += self._queues[child].jobs.values()
-        return found
+
+def queue_uses(snapshot: CoreSnapshot) -> tuple[QueueUse, ...]:
+    """Quotas and usage of all queues, in order of name."""
+    uses = card_uses(snapshot)
+    columns, queues = snapshot.state.columns, {**snapshot.state.deleted_queues, **snapshot.state.queues}
+    usage = {name: queue.allocated.copy() for name, queue in queues.items()}
+    for queue in queues.values():
+        for above in ancestors(queue, queues):
+            usage[above.name] += queue.allocated
+    plugins, parents = snapshot.conf.quota_plugins, {name: queue.parent for name, queue in queues.items()}
+    with_children = {parent or ROOT for parent in parents.values()}
+    found: list[QueueUse] = []
+    # A deleted queue with live pods stays visible.
+    for name, queue in sorted(queues.items()):
+        limits = queue.capability or {}
+        allocated = columns.amounts(usage[name])
+        cards = uses.get(name, ())
+        wanted = dict.fromkeys([*limits, *allocated])
+        resources = {
+            resource: (limits.get(resource), allocated.get(resource, 0))
+            for resource in sorted(wanted)
+            if resource != PODS and (resource in (CPU, MEMORY) or not cards)
+        }
+        jobs = queue.jobs.values()
+        waiting = sum(1 for job in jobs if job.pending or job.phase is PodGroupPhase.PENDING)
+        findings = [
+            *(
+                finding
+                for finding in check_card_quota(queue.annotations.get(CARD_QUOTA, ""))
+                if finding.severity == "error"
+            ),
+            *unenforced(queue, parents, plugins, is_parent=name in with_children, shares=snapshot.state.shares),
+        ]
+        warnings = tuple(f"{finding.field}: {finding.message}" for finding in findings)
+        state = queue.state or "Open"
+        found.append(QueueUse(name, state, len(jobs), waiting, cards, resources, warnings, queue.parent))
+    return tuple(found)
+
+
+def card_uses(snapshot: CoreSnapshot) -> dict[str, tuple[CardUse, ...]]:
+    """Per queue and card: the figures that the quota plugin publishes."""
+    samples = list(quota_samples(snapshot))
+    figures, totals = card_figures(samples), share_totals(snapshot)
+    totals |= {sample.labels["card"]: sample.value for sample in samples if sample.name == "card_total"}
+    queues = snapshot.state.queues
+    free = {
+        (queue, card): max(0.0, values["capacity"] - values.get("allocated", 0.0))
+        for queue, cards in figures.items()
+        for card, values in cards.items()
+        if "capacity" in values
+    }
+    limiting = {
+        queue: [one.name for one in ancestors(queues[queue], queues) if is_card_quota(one.annotations.get(CARD_QUOTA))]
+        for queue in figures
+        if queue in queues
+    }
+    return {
+        queue: tuple(
+            CardUse(
+                card,
+                values.get("capacity"),
+                values.get("allocated", 0.0),
+                values.get("inqueue", 0.0),
+                totals.get(card, 0.0),
+                queue,
+                min(free.get((one, card), 0.0) for one in (queue, *limiting.get(queue, ())))
+                if "capacity" in values
+                else None,
+            )
+            for card, values in sorted(cards.items())
+            if "|" not in card or any(values.values())
+        )
+        for queue, cards in figures.items()
+    }

@@ -7,41 +7,29 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from capcard_sched.model.diagnosis import MOST_LISTED, LimitUse
-from capcard_sched.model.quantity import in_units, is_in_bytes
-from capcard_sched.model.quoting import plural
+from capcard_sched.model.quantity import in_units, shown_amount
+from capcard_sched.model.quoting import brief, plural
 from capcard_sched.model.selectors import BLOCKING_EFFECTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from capcard_sched.framework.explain.diagnosis_input import DiagnosisInput
+    from capcard_sched.framework.explain.job_facts import JobFacts
     from capcard_sched.model.diagnosis import CardCapacity, HolderUse, NodeUse
 
-#: Names listed before "and N more".
-_MOST_NAMES: Final = 4
+
 #: Nodes that get a sentence each.
 _MOST_NODES: Final = 3
 #: Taints that the node controller sets: a node that is not ready needs repair, not a toleration.
 _CONDITIONS: Final = "node.kubernetes.io/"
 #: Similarity above which a name is suggested.
 _CLOSE: Final = 0.6
-_MEBI, _GIBI = 2**20, 2**30
 _BRACKETS = re.compile(r"<([^<>]*)>")
-
-
-def number(value: float) -> str:
-    """At most three decimals, never an exponent."""
-    return f"{value:.3f}".rstrip("0").rstrip(".") if value else "0"
 
 
 def amount_of(resource: str, value: float | None) -> str:
     """An amount without its resource; bytes with their unit."""
-    if value is None:
-        return "no limit"
-    if is_in_bytes(resource):
-        whole = value % _GIBI == 0
-        return f"{number(value / (_GIBI if whole else _MEBI))}{'Gi' if whole else 'Mi'}"
-    return number(value)
+    return "no limit" if value is None else shown_amount(resource, value)
 
 
 def quantity(resource: str, value: float | None) -> str:
@@ -61,13 +49,6 @@ def form(count: float, one: str, many: str) -> str:
     return one if count == 1 else many
 
 
-def names(found: Sequence[str]) -> str:
-    """The first names of a list and the number of the others."""
-    shown = ", ".join(found[:_MOST_NAMES])
-    more = len(found) - _MOST_NAMES
-    return f"{shown} and {more} more" if more > 0 else shown
-
-
 def holders(row: LimitUse | CardCapacity, found: Sequence[HolderUse]) -> str:
     """`default/job/hog of queue a (16), ...`, the largest first; without the queue in a row of that queue."""
     resource, own = (row.resource, row.queue) if isinstance(row, LimitUse) else (row.card, "")
@@ -76,7 +57,7 @@ def holders(row: LimitUse | CardCapacity, found: Sequence[HolderUse]) -> str:
         f"({amount_of(resource, one.amount)})"
         for one in found
     ]
-    return names(shown) if len(found) < MOST_LISTED else f"{', '.join(shown[:_MOST_NAMES])} and others"
+    return brief(shown) if len(found) < MOST_LISTED else f"{', '.join(shown[:4])} and others"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -104,7 +85,7 @@ def lower(text: str) -> str:
 # --- nodes ----------------------------------------------------------------------------------------------------------
 
 
-def no_node(data: DiagnosisInput) -> tuple[str, list[str]]:
+def no_node(data: JobFacts) -> tuple[str, list[str]]:
     """Summary and facts of pods that no node fits."""
     message = plain(next(pods.message for pods in data.pending if pods.outcome == "unfit"))
     rows: Sequence[CardCapacity] = data.capacity
@@ -126,7 +107,7 @@ def no_node(data: DiagnosisInput) -> tuple[str, list[str]]:
             rest += "".join(f"; held by {holders(row, row.holders)}" for row in rows if row.holders)
         else:
             block = amount_of(largest.card, largest.largest_free)
-            rest = f"the largest free block is {block}, on {plural(on, 'node')} ({names(listed)})"
+            rest = f"the largest free block is {block}, on {plural(on, 'node')} ({brief(listed)})"
         return f"No node has {quantity(cards, largest.per_pod)} free: {rest}", facts
     return f"No node fits: {message}", facts
 
@@ -136,14 +117,13 @@ def _no_candidates(rows: Sequence[CardCapacity], cards: str) -> str:
     excluded = [node for row in rows for node in (*row.cordoned, *row.tainted)]
     causes = [
         f"{node.name} is cordoned" if node.excluded == "cordoned" else f"{node.name} has taint {node.excluded}"
-        for node in excluded[:_MOST_NAMES]
+        for node in excluded
     ]
-    more = f" and {len(excluded) - _MOST_NAMES} more" if len(excluded) > _MOST_NAMES else ""
     tolerated = ", which the pods do not tolerate" if any(row.tainted for row in rows) else ""
-    return f"No node with {cards} accepts the pods: {', '.join(causes)}{more}{tolerated}"
+    return f"No node with {cards} accepts the pods: {brief(causes)}{tolerated}"
 
 
-def nodes(data: DiagnosisInput) -> list[str]:
+def nodes(data: JobFacts) -> list[str]:
     """Free blocks, the nodes that lack least, excluded nodes, and the holders of the cards."""
     facts: list[str] = []
     for row in data.capacity:
@@ -160,7 +140,7 @@ def nodes(data: DiagnosisInput) -> list[str]:
                 f"{node.name} is {how} ({amount_of(row.card, node.free)} of {amount_of(row.card, node.total)} free)"
             )
         chosen = [node for node in row.tainted if not node.excluded.startswith(_CONDITIONS)]
-        facts += [f"Toleration for {node.name}: {_toleration(node.excluded)}" for node in chosen[:1]]
+        facts += [f"Toleration for {node.name}: {toleration(node.excluded)}" for node in chosen[:1]]
     return facts
 
 
@@ -169,7 +149,7 @@ def _missing(row: CardCapacity, node: NodeUse) -> str:
     return f"{node.name} lacks {lacks}: {holders(row, node.holders)}"
 
 
-def _toleration(taint: str) -> str:
+def toleration(taint: str) -> str:
     """The toleration of a taint `key=value:effect`."""
     plain_taint, _, effect = taint.rpartition(":")
     key, equals, value = plain_taint.partition("=")
@@ -178,7 +158,7 @@ def _toleration(taint: str) -> str:
     return f"{{key: {key}, {operator}, effect: {effect}}}"
 
 
-def _quota_is_free(data: DiagnosisInput) -> list[str]:
+def _quota_is_free(data: JobFacts) -> list[str]:
     """Whether the quotas of the queue and its ancestors cover one pod, or the rest of the gang."""
     facts = []
     for row in data.limits:
@@ -197,7 +177,7 @@ def _quota_is_free(data: DiagnosisInput) -> list[str]:
 # --- quotas ---------------------------------------------------------------------------------------------------------
 
 
-def over_quota(data: DiagnosisInput, *, gang: bool = False) -> tuple[str, list[str]]:
+def over_quota(data: JobFacts, *, gang: bool = False) -> tuple[str, list[str]]:
     """Summary and facts of pods for which the queue or an ancestor lacks quota.
 
     `gang`: other pods of the gang fit, and none starts alone.
@@ -249,14 +229,14 @@ def _subject(own: str, queues: Sequence[str]) -> str:
     return f"Queue {listed}, an ancestor of {own}," if len(above) == 1 else f"Queues {listed}, ancestors of {own},"
 
 
-def _tightest(data: DiagnosisInput, resource: str) -> LimitUse | None:
+def _tightest(data: JobFacts, resource: str) -> LimitUse | None:
     """The limit that refuses one pod: that of the queue, else of its nearest ancestor; that of the queue for none."""
     rows = [row for row in data.limits if row.resource == resource]
     short = [row for row in rows if row.free is not None and row.free < row.requested_per_pod]
     return next(iter((*short, *rows)), None)
 
 
-def _remedies(data: DiagnosisInput, rows: Sequence[LimitUse], per_pod: float, starts: int, *, gang: bool) -> list[str]:
+def _remedies(data: JobFacts, rows: Sequence[LimitUse], per_pod: float, starts: int, *, gang: bool) -> list[str]:
     """What has to become free, or which quota is needed. `rows`: the limit of each alternative; `starts`: pods."""
     if any(row.quota is None for row in rows):
         return []

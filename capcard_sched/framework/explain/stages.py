@@ -10,14 +10,14 @@ from capcard_sched.framework.explain.sentences import amount_of, amounts, form, 
 from capcard_sched.model import reasons
 from capcard_sched.model.annotations import CARD_REQUEST
 from capcard_sched.model.quantity import in_units
-from capcard_sched.model.quoting import plural
+from capcard_sched.model.quoting import brief, plural
 from capcard_sched.model.resources import CPU, MEMORY, VGPU_RESOURCES
 from capcard_sched.model.status import COMPLETED_STATUSES, PodGroupPhase, TaskStatus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from capcard_sched.framework.explain.diagnosis_input import DiagnosisInput
+    from capcard_sched.framework.explain.job_facts import JobFacts
     from capcard_sched.model.diagnosis import LimitUse, Stage
     from capcard_sched.model.refusal import Figures
 
@@ -37,7 +37,7 @@ class StageResult(NamedTuple):
     facts: Sequence[str] = ()
 
 
-def decide(data: DiagnosisInput) -> StageResult:
+def decide(data: JobFacts) -> StageResult:
     """The stage of a job: what can never start comes first."""
     if not data.waiting and (data.tasks or data.job.phase is not PodGroupPhase.PENDING):
         return _without_pending(data)
@@ -49,13 +49,11 @@ def decide(data: DiagnosisInput) -> StageResult:
 # --- no pending pods ----------------------------------------------------------------------------------------------
 
 
-def _without_pending(data: DiagnosisInput) -> StageResult:
+def _without_pending(data: JobFacts) -> StageResult:
     tasks = data.tasks
     if data.coming:
         nodes = sorted({task.node.name for task in data.coming if task.node is not None})
-        return StageResult(
-            "Schedulable", f"The next session binds {plural(len(data.coming), 'pod')} to {sentences.names(nodes)}"
-        )
+        return StageResult("Schedulable", f"The next session binds {plural(len(data.coming), 'pod')} to {brief(nodes)}")
     if not tasks and data.admitted_now:
         return StageResult("Schedulable", "The next session admits the PodGroup; then its controller creates the pods")
     if not tasks:
@@ -64,7 +62,7 @@ def _without_pending(data: DiagnosisInput) -> StageResult:
     if held:
         return StageResult(
             "BindBackoff",
-            f"Binding {sentences.names([task.name for task in held])} failed; it is retried after a backoff",
+            f"Binding {brief([task.name for task in held])} failed; it is retried after a backoff",
         )
     gated = [task for task in tasks if task.gated and task.status is TaskStatus.PENDING]
     if gated:
@@ -88,7 +86,7 @@ def _without_pending(data: DiagnosisInput) -> StageResult:
     return StageResult("Scheduled", "Not pending: all pods are scheduled", _shares(data))
 
 
-def _shares(data: DiagnosisInput) -> list[str]:
+def _shares(data: JobFacts) -> list[str]:
     """The limits of the queue and what it can still use, and the users of its ancestors."""
     facts = []
     for row in data.limits:
@@ -104,7 +102,7 @@ def _shares(data: DiagnosisInput) -> list[str]:
 # --- jobs that can never start --------------------------------------------------------------------------------------
 
 
-def _never(data: DiagnosisInput) -> StageResult | None:
+def _never(data: JobFacts) -> StageResult | None:
     unusable = _unusable_cards(data)
     causes = [*unusable, *_over_every_limit(data), *_larger_than_nodes(data), *_larger_than_cluster(data)]
     if not causes:
@@ -114,7 +112,7 @@ def _never(data: DiagnosisInput) -> StageResult | None:
     return StageResult("CannotStart", f"{NEVER}: {causes[0]}", facts)
 
 
-def _declared(data: DiagnosisInput) -> list[str]:
+def _declared(data: JobFacts) -> list[str]:
     """Differences between `card.request` and the pods, and which of them counts."""
     if not data.declared or data.declared == data.counted:
         return []
@@ -125,7 +123,7 @@ def _declared(data: DiagnosisInput) -> list[str]:
     return [f"volcano.sh/card.request declares {declared}, and the pods request {counted}; the pods count"]
 
 
-def _unusable_cards(data: DiagnosisInput) -> list[str]:
+def _unusable_cards(data: JobFacts) -> list[str]:
     causes = []
     for cards in data.pod_cards:
         if cards.names and not cards.alternatives and (cause := _without_nodes(data, cards.names)):
@@ -137,17 +135,17 @@ def _unusable_cards(data: DiagnosisInput) -> list[str]:
     return list(dict.fromkeys(causes))
 
 
-def _without_nodes(data: DiagnosisInput, cards: Sequence[str]) -> str:
+def _without_nodes(data: JobFacts, cards: Sequence[str]) -> str:
     """That no node provides any of the cards; "" if one does."""
     if any(name in data.known_cards for name in cards):
         return ""
     close = [found for name in cards if (found := nearest(name, data.known_cards))]
     meant = f"; did you mean {' or '.join(dict.fromkeys(close))}?" if close else ""
-    known = "" if close else f"; the nodes provide {sentences.names(data.known_cards) or 'no cards'}"
+    known = "" if close else f"; the nodes provide {brief(data.known_cards) or 'no cards'}"
     return f"no node provides card {' or '.join(cards)}{meant}{known}"
 
 
-def _over_every_limit(data: DiagnosisInput) -> list[str]:
+def _over_every_limit(data: JobFacts) -> list[str]:
     if data.exceeded is None:
         return []
     found, queue = data.exceeded.figures, data.exceeded.queue
@@ -164,7 +162,7 @@ def _over_every_limit(data: DiagnosisInput) -> list[str]:
     return [f"{minimum} {quantity(resource, needed)}, and the quota of queue {queue} is {amount_of(resource, limit)}"]
 
 
-def _without_quota(data: DiagnosisInput, card: str) -> str:
+def _without_quota(data: JobFacts, card: str) -> str:
     """Why the quota of a card is 0; "" for a quota that sets it to 0."""
     if data.quota_problem:
         return f"its card quota is invalid ({sentences.plain(data.quota_problem)}), so all its card quotas are 0"
@@ -173,10 +171,10 @@ def _without_quota(data: DiagnosisInput, card: str) -> str:
     close = [name for name in data.quota if name not in data.known_cards and nearest(name, data.known_cards) == card]
     if close:
         return f"its quota names {close[0]}, which no node provides; did you mean {card}?"
-    return f"its quota names {sentences.names(sorted(data.quota))}" if data.quota else "it has no card quota"
+    return f"its quota names {brief(sorted(data.quota))}" if data.quota else "it has no card quota"
 
 
-def _larger_than_nodes(data: DiagnosisInput) -> list[str]:
+def _larger_than_nodes(data: JobFacts) -> list[str]:
     """Pods that exceed the largest node, and gangs that exceed all nodes together, when these are empty."""
     rows = [row for row in data.capacity if row.per_pod]
     cards = [cards for cards in data.pod_cards if cards.amount]
@@ -206,7 +204,7 @@ def _larger_than_nodes(data: DiagnosisInput) -> list[str]:
     return []
 
 
-def _larger_than_cluster(data: DiagnosisInput) -> list[str]:
+def _larger_than_cluster(data: JobFacts) -> list[str]:
     """A minimum that exceeds the share of a queue without a limit of its own, when nothing is used."""
     figures = data.refusals[0].figures if data.refusals and data.exceeded is None else None
     if figures is None or data.refusals[0].hook not in _ADMISSION_HOOKS or figures.requested <= figures.limit:
@@ -222,7 +220,7 @@ def _larger_than_cluster(data: DiagnosisInput) -> list[str]:
 # --- admission ------------------------------------------------------------------------------------------------------
 
 
-def _not_admitted(data: DiagnosisInput) -> StageResult | None:
+def _not_admitted(data: JobFacts) -> StageResult | None:
     if not data.refusals:
         return None if data.pending else StageResult("NotAdmitted", "The PodGroup waits for admission (action enqueue)")
     first = data.refusals[0]
@@ -231,7 +229,7 @@ def _not_admitted(data: DiagnosisInput) -> StageResult | None:
         return StageResult("NotTried", sentences.capital(sentences.plain(first.message)))
     if data.queue.state == "missing":
         close = nearest(queue, data.queues)
-        meant = f"; did you mean {close}?" if close else f"; existing queues: {sentences.names(data.queues)}"
+        meant = f"; did you mean {close}?" if close else f"; existing queues: {brief(data.queues)}"
         return StageResult("NotAdmitted", f"Queue {queue} does not exist{meant}")
     if first.reason == reasons.QUEUE_NOT_OPEN.code:
         return StageResult("NotAdmitted", f"Queue {queue} is {data.queue.state}: it admits no jobs")
@@ -241,7 +239,7 @@ def _not_admitted(data: DiagnosisInput) -> StageResult | None:
     return StageResult("NotAdmitted", *_admission_shortage(data, figures))
 
 
-def _admission_shortage(data: DiagnosisInput, figures: Figures) -> tuple[str, list[str]]:
+def _admission_shortage(data: JobFacts, figures: Figures) -> tuple[str, list[str]]:
     resource = figures.resource
     needed, limit = in_units(resource, figures.requested), in_units(resource, figures.limit)
     row = _limiting_row(data, resource, limit)
@@ -273,7 +271,7 @@ def _admission_shortage(data: DiagnosisInput, figures: Figures) -> tuple[str, li
     return summary, facts
 
 
-def _limiting_row(data: DiagnosisInput, resource: str, limit: float) -> LimitUse | None:
+def _limiting_row(data: JobFacts, resource: str, limit: float) -> LimitUse | None:
     rows = [row for row in data.limits if row.resource in (resource, *resource.split("|"))]
     return next((row for row in rows if row.resource == resource and row.quota == limit), rows[0] if rows else None)
 
@@ -281,7 +279,7 @@ def _limiting_row(data: DiagnosisInput, resource: str, limit: float) -> LimitUse
 # --- placement ------------------------------------------------------------------------------------------------------
 
 
-def _not_placed(data: DiagnosisInput) -> StageResult:
+def _not_placed(data: JobFacts) -> StageResult:
     counts = {
         kind: sum(len(pods.names) for pods in data.pending if pods.outcome == kind)
         for kind in ("refused", "unfit", "schedulable", "pipelined")
@@ -306,11 +304,11 @@ def _not_placed(data: DiagnosisInput) -> StageResult:
         return StageResult("NoNodeFits", summary, facts)
     held = [task.name for task in data.tasks if task.held]
     if held:
-        return StageResult("BindBackoff", f"Binding {sentences.names(held)} failed; it is retried after a backoff")
+        return StageResult("BindBackoff", f"Binding {brief(held)} failed; it is retried after a backoff")
     return StageResult("NotTried", "The pods were not tried in the last session")
 
 
-def _gang(data: DiagnosisInput, fitting: int) -> tuple[str, list[str]]:
+def _gang(data: JobFacts, fitting: int) -> tuple[str, list[str]]:
     job = data.job
     verb = form(fitting, "fits", "fit")
     placed = f" beside {job.ready_tasks} scheduled" if job.ready_tasks else ""
@@ -324,7 +322,7 @@ def _gang(data: DiagnosisInput, fitting: int) -> tuple[str, list[str]]:
         enough = [node for node in row.candidates if node.free >= row.per_pod]
         count = sum(bar.nodes for bar in row.histogram if bar.free >= row.per_pod)
         has = f"{plural(count, 'node')} {form(count, 'has', 'have')} them"
-        listed = f" ({sentences.names([node.name for node in enough])})" if enough else ""
+        listed = f" ({brief([node.name for node in enough])})" if enough else ""
         which = f" that requests {row.card}" if len(data.capacity) > 1 else ""
         facts.append(f"Each pod{which} needs {quantity(row.card, row.per_pod)} free on one node; {has}{listed}")
     if facts:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from capcard_sched.framework.api.dispatch import HookFailed
 from capcard_sched.framework.api.node_view import Diagnosis, FilterResult, NodeView
 from capcard_sched.framework.api.plugin import Grant
 from capcard_sched.framework.placement import hypernode_bounds
@@ -53,7 +54,7 @@ class PlacementEngine:
         self._cache = cache
         self._hooks = cache.hooks
         self._columns = columns
-        #: Per quota plugin (batch form, plain form).
+        #: Per quota plugin (name, batch form, plain form).
         self._quota_hooks = quota_hooks
         self.nodes = nodes
         self._is_restricted = restricted
@@ -122,12 +123,15 @@ class PlacementEngine:
         count = len(run)
         alternatives: Rows | None = None
         limits: tuple[int, ...] = ()
-        for many, single in self._quota_hooks:
-            if many is None:
-                refusal = single(queue, run[0])
-                result = Grant(0 if refusal is not None else 1, refusal)
-            else:
-                result = many(queue, signature, run if count == len(run) else run[:count])
+        for plugin, many, single in self._quota_hooks:
+            try:
+                if many is None:
+                    refusal = single(queue, run[0])
+                    result = Grant(0 if refusal is not None else 1, refusal)
+                else:
+                    result = many(queue, signature, run if count == len(run) else run[:count])
+            except Exception as error:
+                raise HookFailed(plugin, "allocatable" if many is None else "allocatable_many", error) from error
             if result.count <= 0:
                 return result
             count = min(count, result.count)
@@ -301,15 +305,15 @@ def fit_text(nodes: int, reasons: dict[str, int]) -> str:
     return f"0/{nodes} nodes are unavailable: {', '.join(f'{count} {reason}' for count, reason in parts)}."
 
 
-#: Per quota plugin its batch form where it has one, and its plain form, in conf order.
-QuotaHooks = list[tuple["Callable[..., Any] | None", "Callable[..., Any]"]]
+#: Per quota plugin its name, its batch form where it has one, and its plain form, in conf order.
+QuotaHooks = list[tuple[str, "Callable[..., Any] | None", "Callable[..., Any]"]]
 
 
 def quota_hooks(dispatch: Dispatch) -> QuotaHooks:
-    """The quota hooks of all plugins."""
-    many: Sequence[Entry] = dispatch.entries("allocatable_many")
+    """The quota hooks of all plugins, without guards."""
+    many: Sequence[Entry] = dispatch.plain_entries("allocatable_many")
     by_name = dict(many)
-    return [(by_name.get(name), call) for name, call in dispatch.entries("allocatable")]
+    return [(name, by_name.get(name), call) for name, call in dispatch.plain_entries("allocatable")]
 
 
 class ScoreCache:
@@ -349,7 +353,13 @@ class ScoreCache:
     def _evaluate(self, rows: Rows) -> None:
         hooks, table, signature = self._hooks, self._table, self._signature
         self._scores[rows] = _NEVER
-        rows = rows[NodeView(table, rows).has_capacity(signature.cls.fit_request)]
+        if not len(rows):
+            return
+        view = NodeView(table, rows)
+        fits = view.has_capacity(signature.cls.fit_request)
+        if not fits[fits.argmin()]:
+            rows = rows[fits]
+            view = NodeView(table, rows)
         if len(rows):
-            scores = hooks.scores(NodeView(table, rows))
+            scores = hooks.scores(view)
             self._scores[rows] = scores if self._static is None else scores + self._static.take(rows)

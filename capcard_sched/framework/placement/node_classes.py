@@ -11,19 +11,19 @@ change: their *static group*.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from capcard_sched.framework.api.node_view import NodeView
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     import numpy.typing as npt
 
-    from capcard_sched.framework.api.dispatch import Dispatch
     from capcard_sched.framework.api.node_view import Mask, Rows, Scores
+    from capcard_sched.framework.placement.plugin_states import PluginStates
     from capcard_sched.model.resources import Matrix, Vector
     from capcard_sched.model.task_class import TaskClass
     from capcard_sched.state.columns import NodeTable
@@ -38,6 +38,11 @@ _MOST_EMPTY = 16384
 _LONGEST_LOG = 65536
 #: Maximum number of static groups that rankings share: every split rebuilds all classes.
 _MAX_STATIC_GROUPS = 64
+
+
+def _renumbered(codes: Numbers) -> Numbers:
+    """The same codes, all >= 0, from 0 on without a gap and in their order. O(codes + the largest one)."""
+    return (np.cumsum(np.bincount(codes) > 0) - 1).take(codes)
 
 
 class NodeClasses:
@@ -168,14 +173,17 @@ class NodeClasses:
         code = static_groups * 2 + feasible
         if static is not None:
             values, ranks = np.unique(static, return_inverse=True)
+            if len(values) > _MAX_STATIC_GROUPS:
+                return False
             code = code * len(values) + ranks
-        found, split = np.unique(code, return_inverse=True)
-        if len(found) > _MAX_STATIC_GROUPS:
+        split = _renumbered(code)
+        count = int(split.max()) + 1
+        if count > _MAX_STATIC_GROUPS:
             return False
-        self.static_groups = split.astype(np.int64)
+        self.static_groups = split
         # Rows of one class were equal in everything else. Every change is applied: `classes_for` caught up.
-        own = self.ids.take(self.members) * len(found) + split.take(self.members)
-        self._start(np.unique(own, return_inverse=True)[1], self._states())
+        own = self.ids.take(self.members) * count + split.take(self.members)
+        self._start(_renumbered(own), self._states())
         return True
 
     # --- rows that change -------------------------------------------------------------------------------------------
@@ -304,42 +312,6 @@ class NodeClasses:
             self.log = np.concatenate([self.log, np.zeros_like(self.log)])
         self.log[self.logged] = node_class
         self.logged += 1
-
-
-class PluginStates:
-    """The node states of the plugins that have any: one column per plugin, in conf order."""
-
-    def __init__(self, dispatch: Dispatch) -> None:
-        self._now = dispatch.entries("node_state")
-        after = dict(dispatch.entries("next_node_state"))
-        self._after: list[tuple[str, Callable[..., Any] | None]] = [(name, after.get(name)) for name, _ in self._now]
-        self._size = 0
-
-    def open(self, nodes: int) -> None:
-        """Starts a session over this number of nodes."""
-        self._size = nodes
-
-    def now(self) -> Matrix | None:
-        """int64 [nodes, plugins]; None when no plugin has states."""
-        if not self._now:
-            return None
-        columns = []
-        for _, call in self._now:
-            column = call()
-            columns.append(np.zeros(self._size, dtype=np.int64) if column is None else column)
-        return np.stack(columns, axis=1)
-
-    def after(self, held: Vector, cls: TaskClass) -> Vector:
-        """The states of a node after one more pod of a class: int64 [plugins]."""
-        following = held.copy()
-        for column, (_, call) in enumerate(self._after):
-            if call is not None:
-                following[column] = call(cls, int(held[column]))
-        return following
-
-    def by_plugin(self, held: Matrix) -> Mapping[str, npt.NDArray[np.int64]]:
-        """Some rows of the matrix as `NodeView` arguments: int64 [k] by plugin."""
-        return {name: held[:, column] for column, (name, _) in enumerate(self._now)}
 
 
 class NodeSet:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from itertools import compress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from capcard_sched.framework.api.dispatch import HookFailed
 from capcard_sched.framework.api.node_hooks import CANDIDATES, NODE_PODS, NODE_SPEC, OTHER_NODES
 from capcard_sched.framework.api.node_view import FilterResult, NodeView
 from capcard_sched.framework.api.plugin import Reads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Sequence
+    from collections.abc import Hashable, Iterable, Sequence
 
     from capcard_sched.framework.api.dispatch import BoundNodeHook, Dispatch
     from capcard_sched.framework.api.node_view import Diagnosis, PodSignature, Rows, Scores
@@ -28,7 +29,7 @@ class NodeHooks:
 
     def __init__(self, dispatch: Dispatch) -> None:
         self._dispatch = dispatch
-        self._signature = dispatch.entries("signature")
+        self._signature = dispatch.plain_entries("signature")
         #: Names of the plugins that follow the tree of HyperNodes (`Reads.TREE`).
         self.tree_followers = frozenset(plugin.name for plugin in dispatch.plugins if Reads.TREE in plugin.reads)
         self._signature_without_tree = [entry for entry in self._signature if entry[0] not in self.tree_followers]
@@ -43,10 +44,14 @@ class NodeHooks:
     def contexts(self, queue: Queue, task: Task, *, by_tree: bool = True) -> dict[str, Hashable]:
         """The contexts of a task in its queue, by plugin. `by_tree`: includes the plugins that follow the tree."""
         contexts: dict[str, Hashable] = {}
-        for name, call in self._signature if by_tree else self._signature_without_tree:
-            context = call(queue, task)
-            if context is not None:
-                contexts[name] = context
+        name = ""
+        try:
+            for name, call in self._signature if by_tree else self._signature_without_tree:
+                context = call(queue, task)
+                if context is not None:
+                    contexts[name] = context
+        except Exception as error:
+            raise HookFailed(name, "signature", error) from error
         return contexts
 
     def of(self, signature: PodSignature) -> SignatureHooks:
@@ -72,9 +77,9 @@ class _ApplyingHooks:
         self.static_filters = [hook for hook in filters if hook.reads == NODE_SPEC]
         self.row_filters = [hook for hook in filters if NODE_SPEC < hook.reads < CANDIDATES]
         self.other_filters = [hook for hook in filters if hook.reads >= CANDIDATES]
-        self.static_scores = [hook.call for hook in scores if hook.reads == NODE_SPEC]
-        self.row_scores = [hook.call for hook in scores if NODE_SPEC < hook.reads < CANDIDATES]
-        self.comparing_scores = [hook.call for hook in scores if hook.reads >= CANDIDATES]
+        self.static_scores = [hook for hook in scores if hook.reads == NODE_SPEC]
+        self.row_scores = [hook for hook in scores if NODE_SPEC < hook.reads < CANDIDATES]
+        self.comparing_scores = [hook for hook in scores if hook.reads >= CANDIDATES]
         self.read_pods = any(hook.reads == NODE_PODS for hook in (*filters, *scores))
         self.read_other_nodes = bool(self.other_filters) or any(hook.reads == OTHER_NODES for hook in scores)
 
@@ -102,14 +107,19 @@ class SignatureHooks:
     def compares_nodes(self, table: NodeTable, candidates: Rows) -> bool:
         """Whether the score of one of all feasible rows depends on the others now."""
         return bool(self._best_node) or any(
-            call(self._signature, NodeView(table, candidates)) is not None for call in self._hooks.comparing_scores
+            self._sum([hook], NodeView(table, candidates)) is not None for hook in self._hooks.comparing_scores
         )
 
     # --- filters ----------------------------------------------------------------------------------------------------
 
     def _filter(self, hooks: Iterable[BoundNodeHook], selection: NodeView, result: FilterResult) -> None:
-        for hook in hooks:
-            hook.call(self._signature, selection, result)
+        plugin = ""
+        try:
+            for hook in hooks:
+                plugin = hook.plugin
+                hook.call(self._signature, selection, result)
+        except Exception as error:
+            raise HookFailed(plugin, "filter", error) from error
 
     def filter_static(self, selection: NodeView, result: FilterResult) -> None:
         """Runs the filters that placements cannot change."""
@@ -127,7 +137,7 @@ class SignatureHooks:
         """Runs all filters one by one, with the reasons by plugin."""
         for hook in (*self._hooks.static_filters, *self._hooks.row_filters, *self._hooks.other_filters):
             diagnosis.caller = (hook.plugin, "filter")
-            hook.call(self._signature, selection, diagnosis)
+            self._filter([hook], selection, diagnosis)
 
     # --- scores -----------------------------------------------------------------------------------------------------
 
@@ -160,14 +170,16 @@ class SignatureHooks:
         compared = self._sum(self._hooks.comparing_scores, selection, total)
         return total if compared is None else compared
 
-    def _sum(
-        self, calls: Iterable[Callable[..., Any]], selection: NodeView, total: Scores | None = None
-    ) -> Scores | None:
+    def _sum(self, hooks: Iterable[BoundNodeHook], selection: NodeView, total: Scores | None = None) -> Scores | None:
         """Adds the plugins' scores to `total`: float64 [k]; None without any."""
-        for call in calls:
-            part = call(self._signature, selection)
-            if part is not None:
-                total = part if total is None else total + part
+        plugin, signature = "", self._signature
+        try:
+            for plugin, _, _, call in hooks:  # noqa: B007 - read by the handler
+                part = call(signature, selection)
+                if part is not None:
+                    total = part if total is None else total + part
+        except Exception as error:
+            raise HookFailed(plugin, "score", error) from error
         return total
 
     def pick(self, candidates: Rows, total: Scores) -> int:

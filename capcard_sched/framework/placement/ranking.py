@@ -24,7 +24,7 @@ import numpy as np
 from capcard_sched.framework.api.node_view import NodeView
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     import numpy.typing as npt
 
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 #: Negative score, lowest row, class: in placement order.
 _Entry: TypeAlias = tuple[float, int, int]
+#: Rows of a failed attempt that used only one signature, its release count and its fit text: no later attempt of the
+#: session can place more, unless something was released meanwhile.
+KnownLimit: TypeAlias = tuple[list[int], int, str]
 
 #: Number of best classes listed at a time, and the length of the list that triggers a rebuild.
 _LISTED = 64
@@ -98,9 +101,7 @@ class Ranking:
         self._static = static
         request = signature.cls.fit_request
         self._bar = np.where(request > 0, request, _ANY)
-        #: Rows of a failed attempt that used only this signature, its release count and its fit text: no later attempt
-        #: of the session can place more, unless something was released meanwhile.
-        self.known_limit: tuple[list[int], int, str] | None = None
+        self.known_limit: KnownLimit | None = None
         #: Whether every placement must evaluate all candidates: a hook compares nodes, or reads more than amounts.
         self.is_per_node = hooks.reads_pods or hooks.reads_other_nodes
         if not self.is_per_node:
@@ -132,24 +133,24 @@ class Ranking:
         """Scores classes."""
         classes = self._node_classes
         rows = classes.example.take(numbers)
-        if not self._all_feasible:
+        if not self._all_feasible and len(numbers):
             usable = self._feasible.take(rows)
-            self._scores[numbers[~usable]] = _NEVER
-            numbers, rows = numbers[usable], rows[usable]
+            if not usable[usable.argmin()]:
+                self._scores[numbers[~usable]] = _NEVER
+                numbers, rows = numbers[usable], rows[usable]
         if len(numbers):
             allocatable, charged = classes.allocatable.take(numbers, axis=0), classes.charged.take(numbers, axis=0)
             held = None if classes.held is None else classes.held.take(numbers, axis=0)
             self._scores[numbers] = self._score(rows, allocatable, charged, held)
 
     def _score(self, rows: Rows, allocatable: Matrix, charged: Matrix, held: Matrix | None) -> Scores:
-        """Scores of feasible rows with these amounts, -inf without capacity: float64 [k]."""
+        """Scores of feasible rows (at least one) with these amounts, -inf without capacity: float64 [k]."""
         table, static = self._nodes.table, self._static
         fits: Mask = np.logical_and.reduce(allocatable - charged[:, :-2] >= self._bar, axis=1)
-        fitting = np.count_nonzero(fits)
-        whole = fitting == len(fits)
+        whole = fits[fits.argmin()]  # the first that is too small, if any: faster than `all` for a few rows
         if not whole:
             scores: Scores = np.full(len(rows), _NEVER)
-            if not fitting:
+            if not fits[fits.argmax()]:
                 return scores
             rows, allocatable, charged = rows[fits], allocatable[fits], charged[fits]
             held = None if held is None else held[fits]
@@ -233,18 +234,29 @@ class Ranking:
 
     def _few_newcomers(self, events: npt.NDArray[np.int64]) -> list[_Entry]:
         """`_newcomers` without arrays, which cost more than they save for a handful."""
+        unknown: list[int] = []
+        found = self._entries({*events.tolist()}, unknown)
+        if unknown:
+            self._evaluate(np.array(unknown, dtype=np.int64))
+            found += self._entries(unknown, [])
+        return found
+
+    def _entries(self, numbers: Iterable[int], unknown: list[int]) -> list[_Entry]:
+        """The entries to list among those of some classes; adds classes without a score to `unknown`."""
         rows_of, score_of, floor = self._node_classes.rows, self._scores.item, self._floor
-        changed = [node_class for node_class in {*events.tolist()} if rows_of[node_class]]
-        fresh = [node_class for node_class in changed if (score := score_of(node_class)) != score]
-        if fresh:
-            self._evaluate(np.array(fresh, dtype=np.int64))
         bar = max(-floor[0], _LOWEST)
-        return [
-            entry
-            for node_class in changed
-            if (score := score_of(node_class)) >= bar
-            and (entry := (-score, rows_of[node_class][0], node_class)) <= floor
-        ]
+        found = []
+        for number in numbers:
+            rows, score = rows_of[number], score_of(number)
+            if not rows:
+                continue
+            if score >= bar:
+                entry = (-score, rows[0], number)
+                if entry <= floor:
+                    found.append(entry)
+            elif score != score:  # noqa: PLR0124 - NaN: unknown so far
+                unknown.append(number)
+        return found
 
     def _grow(self) -> None:
         more = len(self._node_classes.first) - len(self._scores)
@@ -296,11 +308,11 @@ class Ranking:
         left_of = list(alternative_limits)
         while (left := count - len(taken)) > 0:
             head, listed = self._head, self._listed
-            if head >= len(listed) or (entry := listed[head]) > self._floor:
+            if head >= len(listed):
                 if not self._relist():
                     break
                 continue
-            negative, row, node_class = entry
+            negative, row, node_class = listed[head]
             rows = rows_of[node_class]
             if not rows or rows[0] != row:
                 self._head = head + 1
@@ -337,9 +349,8 @@ class Ranking:
 
     def _run(self, rows: list[int], negative: float, most: int) -> int:
         """The number of rows of the head's class that precede every other listed entry, up to `most`."""
-        beyond = self._floor
-        if self._head + 1 < len(self._listed):
-            beyond = min(beyond, self._listed[self._head + 1])
+        following = self._head + 1
+        beyond = self._listed[following] if following < len(self._listed) else self._floor
         return min(most, len(rows) if beyond[0] > negative else max(1, bisect_left(rows, beyond[1])))
 
     def applied(self) -> None:

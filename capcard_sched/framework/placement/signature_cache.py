@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from capcard_sched.framework.api.node_view import Diagnosis, FilterResult, PodSignature
 from capcard_sched.framework.placement import hypernode_bounds
-from capcard_sched.framework.placement.node_classes import NodeSet, PluginStates
+from capcard_sched.framework.placement.node_classes import NodeSet
 from capcard_sched.framework.placement.node_hooks import NodeHooks
+from capcard_sched.framework.placement.plugin_states import PluginStates
 from capcard_sched.model.hyper_nodes import NO_TREE
 from capcard_sched.model.refusal import Code
 

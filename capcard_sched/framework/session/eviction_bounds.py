@@ -24,13 +24,12 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.dispatch import Dispatch
     from capcard_sched.framework.api.node_view import Mask, PodSignature, Rows
     from capcard_sched.framework.placement.signature_cache import SignatureCache
-    from capcard_sched.framework.session.failed_searches import EvictionInputs, EvictionKind, SearchId
+    from capcard_sched.framework.session.failed_searches import EvictionHook, EvictionInputs, SearchId
     from capcard_sched.framework.session.queue_books import QueueBooks
     from capcard_sched.model.job import Job
     from capcard_sched.model.resources import Matrix, Vector
     from capcard_sched.state.cluster import ClusterState
 
-_HOOKS: dict[EvictionKind, str] = {"within-queue": "preemptable", "across-queues": "reclaimable"}
 #: Maximum number of bounds with counts per node; jobs beyond take part in every session.
 _MAX_BOUNDS = 1024
 
@@ -38,7 +37,7 @@ _MAX_BOUNDS = 1024
 class _GroupKey(NamedTuple):
     """Preemptors with the same possible victims: the queue is "" and the priority 0 across queues."""
 
-    kind: EvictionKind
+    hook: EvictionHook
     queue: str
     priority: int
 
@@ -74,10 +73,10 @@ class PossibleVictims:
                 self.by_row[row] = total
 
     def _may_go(self, job: Job) -> bool:
-        kind, queue, priority = self._key
-        if kind == "within-queue" and job.queue != queue:
+        hook, queue, priority = self._key
+        if hook == "preemptable" and job.queue != queue:
             return False
-        return not self._dispatch.protects(_HOOKS[kind], job, priority)
+        return not self._dispatch.protects(hook, job, priority)
 
     def of(self, rows: Rows, columns: Rows) -> Matrix:
         """The requests on rows (intp) in columns: int64 [rows, columns]."""
@@ -119,7 +118,7 @@ class Skipped(NamedTuple):
 
 
 class EvictionBounds:
-    """The skipped jobs by the result that an eviction attempt can have, for each kind of eviction."""
+    """The skipped jobs by the result that an eviction attempt can have, for each hook of eviction."""
 
     def __init__(self, state: ClusterState, dispatch: Dispatch, books: QueueBooks) -> None:
         self._state = state
@@ -127,9 +126,9 @@ class EvictionBounds:
         self._groups: dict[_GroupKey, PossibleVictims] = {}
         self._bounds: dict[_GroupKey, dict[Hashable, _Bound]] = {}
         #: Kind and queue to the keys of the jobs with bounds.
-        self._bounded: dict[EvictionKind, dict[str, dict[str, _Needs]]] = {}
+        self._bounded: dict[EvictionHook, dict[str, dict[str, _Needs]]] = {}
         #: Kind to the keys of the jobs without bounds.
-        self._unbounded: dict[EvictionKind, set[str]] = {}
+        self._unbounded: dict[EvictionHook, set[str]] = {}
         #: Failed searches of jobs for which the bounds suffice.
         self.searches = FailedSearches(self._rows_of_queue, books)
         #: Keys of the jobs that changed since the last refresh.
@@ -146,7 +145,7 @@ class EvictionBounds:
             self._changed.update(jobs)
 
     def add(
-        self, kind: EvictionKind, job: Job, cache: SignatureCache, needs: Mapping[PodSignature, int] | None
+        self, hook: EvictionHook, job: Job, cache: SignatureCache, needs: Mapping[PodSignature, int] | None
     ) -> None:
         """Adds a job that may evict. `needs`: its pending classes, each with the pods that one success takes.
 
@@ -154,10 +153,10 @@ class EvictionBounds:
         """
         count = sum(map(len, self._bounds.values()))
         if needs is None or count + len(needs) > _MAX_BOUNDS:
-            self._unbounded.setdefault(kind, set()).add(job.key)
+            self._unbounded.setdefault(hook, set()).add(job.key)
             return
         self._refresh(cache)
-        group, search = _group_of(kind, job), search_id(kind, job, needs)
+        group, search = _group_of(hook, job), search_id(hook, job, needs)
         if group not in self._groups:
             self._groups[group] = PossibleVictims(group, self._dispatch)
             self._groups[group].update(self._state, self._rows_with_victims(group))
@@ -172,20 +171,20 @@ class EvictionBounds:
                 bound = bounds[key] = _Bound(fit)
             bound.waiting.setdefault(search, {}).setdefault(needed, set()).add(job.key)
             keyed[key] = needed
-        self._bounded.setdefault(kind, {}).setdefault(job.queue, {})[job.key] = _Needs(group, search, keyed)
+        self._bounded.setdefault(hook, {}).setdefault(job.queue, {})[job.key] = _Needs(group, search, keyed)
         self.searches.keep(search)
 
     def is_hopeless(
-        self, kind: EvictionKind, job: Job, cache: SignatureCache, signature: PodSignature, needed: int
+        self, hook: EvictionHook, job: Job, cache: SignatureCache, signature: PodSignature, needed: int
     ) -> bool:
         """Whether evictions cannot help an active job that needs pods of one signature; call `skipped` first.
 
         False where sums are missing: across queues without skipped jobs.
         """
-        group = _group_of(kind, job)
+        group = _group_of(hook, job)
         victims = self._groups.get(group) or self._passing_groups.get(group)
         if victims is None:
-            if kind == "across-queues":
+            if hook == "reclaimable":
                 return False
             victims = self._passing_groups[group] = PossibleVictims(group, self._dispatch)
             victims.update(self._state, self._rows_with_victims(group))
@@ -200,7 +199,7 @@ class EvictionBounds:
             self._passing_fits[group, key] = fit
         if fit.total < needed:
             return True
-        failing = self.searches.failing(search_id(kind, job, (signature,)))
+        failing = self.searches.failing(search_id(hook, job, (signature,)))
         return failing is not None and needed >= failing
 
     def discard(self, key: str, queue: str) -> None:
@@ -229,18 +228,18 @@ class EvictionBounds:
                 del self._bounds[group], self._groups[group]
 
     def skipped(
-        self, kind: EvictionKind, cache: SignatureCache, changed_jobs: Iterable[str], inputs: EvictionInputs
+        self, hook: EvictionHook, cache: SignatureCache, changed_jobs: Iterable[str], inputs: EvictionInputs
     ) -> Skipped:
-        """The jobs of a kind. `changed_jobs`: keys of those that changed in this session."""
+        """The jobs of a hook. `changed_jobs`: keys of those that changed in this session."""
         self.note_changes(changed_jobs)
         self._refresh(cache)
-        self.searches.begin(kind, inputs)
-        promising = set(self._unbounded.get(kind, ()))
+        self.searches.begin(hook, inputs)
+        promising = set(self._unbounded.get(hook, ()))
         for group, bounds in list(self._bounds.items()):
-            if group.kind == kind and self._groups[group].by_row:  # without victims there is nothing to evict
+            if group.hook == hook and self._groups[group].by_row:  # without victims there is nothing to evict
                 for bound in bounds.values():
                     promising |= self._promising(bound)
-        return Skipped(sorted(promising), self._bounded.get(kind, {}))
+        return Skipped(sorted(promising), self._bounded.get(hook, {}))
 
     def _promising(self, bound: _Bound) -> set[str]:
         """The keys of the jobs for which the bound suffices, and whose search did not fail as it would now."""
@@ -317,7 +316,7 @@ class EvictionBounds:
         return sorted({row for job in queue.jobs.values() for row in _rows_of(job)}) if queue is not None else []
 
     def _rows_with_victims(self, group: _GroupKey) -> Iterable[int]:
-        if group.kind == "across-queues":
+        if group.hook == "reclaimable":
             return range(len(self._state.nodes))
         return self._rows_of_queue(group.queue)
 
@@ -327,8 +326,8 @@ def _rows_of(job: Job) -> Iterator[int]:
     return (task.node.row for task in job.tasks.values() if task.node is not None and task.node.row >= 0)
 
 
-def _group_of(kind: EvictionKind, job: Job) -> _GroupKey:
-    return _GroupKey(kind, job.queue, job.priority) if kind == "within-queue" else _GroupKey(kind, "", 0)
+def _group_of(hook: EvictionHook, job: Job) -> _GroupKey:
+    return _GroupKey(hook, job.queue, job.priority) if hook == "preemptable" else _GroupKey(hook, "", 0)
 
 
 def _open_rows(cache: SignatureCache, signature: PodSignature) -> Mask:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.dispatch import Dispatch
     from capcard_sched.framework.api.node_view import PodSignature, Rows
     from capcard_sched.framework.placement.signature_cache import SignatureCache
-    from capcard_sched.framework.session.failed_searches import EvictionInputs, EvictionKind, FailedSearches
+    from capcard_sched.framework.session.failed_searches import EvictionHook, EvictionInputs, FailedSearches
     from capcard_sched.framework.session.queue_access import QueueAccess
     from capcard_sched.framework.session.queue_books import AdmissionVersion
     from capcard_sched.framework.session.report import TaskOutcome
@@ -117,8 +117,8 @@ class FailedAttempts:
         self._is_disabled = False
         self._cache: SignatureCache | None = None
         self._access: QueueAccess | None = None
-        #: The number of tasks with an outcome.
-        self.tasks = 0
+        #: The outcomes of the tasks of skipped jobs, by uid.
+        self.outcomes: dict[str, TaskOutcome] = {}
 
     def __len__(self) -> int:
         return len(self._records)
@@ -225,7 +225,7 @@ class FailedAttempts:
         expires: float,
         outcomes: dict[str, TaskOutcome],
         refusals: dict[tuple[ObjectRef, str], Refusal],
-        evictions: Callable[[Job], Mapping[EvictionKind, Mapping[PodSignature, int] | None]],
+        evictions: Callable[[Job], Mapping[EvictionHook, Mapping[PodSignature, int] | None]],
     ) -> None:
         """Records a failed attempt at the end of its session, unless its queue changed since.
 
@@ -268,8 +268,8 @@ class FailedAttempts:
         if not is_limited and len(keyed) == 1 and keyed[0][1] != _ANY_CHANGE and self._is_of_one_class(job):
             shortage = CapacityShortage(*keyed[0])
         self._books.add(job.key, version, shortage)
-        for kind, classes in evictions(job).items():
-            self._evictions.add(kind, job, self._cache, classes)
+        for hook, classes in evictions(job).items():
+            self._evictions.add(hook, job, self._cache, classes)
 
     def _is_of_one_class(self, job: Job) -> bool:
         """Whether all pending pods have the same signature."""
@@ -279,7 +279,7 @@ class FailedAttempts:
         first, *others = [(task.cls, self._cache.contexts(queue, task)) for task in samples.values()]
         return all(other == first for other in others)
 
-    def may_evict(self, kind: EvictionKind, changed_jobs: Iterable[str], inputs: EvictionInputs) -> Skipped:
+    def may_evict(self, hook: EvictionHook, changed_jobs: Iterable[str], inputs: EvictionInputs) -> Skipped:
         """The skipped jobs that may evict. `changed_jobs`: keys of those that changed in this session.
 
         A skipped job that changed lost pods to an earlier action: it may evict now.
@@ -287,7 +287,7 @@ class FailedAttempts:
         if self._cache is None:
             return Skipped([], {})
         changed = set(changed_jobs)
-        found = self._evictions.skipped(kind, self._cache, changed, inputs)
+        found = self._evictions.skipped(hook, self._cache, changed, inputs)
         return found._replace(promising=sorted({*found.promising, *(changed & self._records.keys())}))
 
     @property
@@ -295,16 +295,16 @@ class FailedAttempts:
         """The searches for victims that failed."""
         return self._evictions.searches
 
-    def end_evictions(self, kind: EvictionKind, *, evicted: bool) -> None:
+    def end_evictions(self, hook: EvictionHook, *, evicted: bool) -> None:
         """Ends an action; `evicted`: the session evicts pods."""
         if evicted:
-            self.searches.forget_fresh(kind)
+            self.searches.forget_fresh(hook)
         else:
             self._evictions.note_no_eviction()
 
-    def is_hopeless(self, kind: EvictionKind, job: Job, signature: PodSignature, needed: int) -> bool:
+    def is_hopeless(self, hook: EvictionHook, job: Job, signature: PodSignature, needed: int) -> bool:
         """Whether evictions cannot help an active job that needs pods of one signature; call `may_evict` first."""
-        return self._cache is not None and self._evictions.is_hopeless(kind, job, self._cache, signature, needed)
+        return self._cache is not None and self._evictions.is_hopeless(hook, job, self._cache, signature, needed)
 
     def add_refused(
         self,
@@ -327,7 +327,7 @@ class FailedAttempts:
         key = record.job.key
         self._records[key] = record
         heappush(self._expiries, (record.expires, key))
-        self.tasks += len(record.outcomes)
+        self.outcomes |= record.outcomes
         self._state.active.pop(key, None)
 
     def _fit_of(self, signature: PodSignature) -> ClassFit:
@@ -364,7 +364,8 @@ class FailedAttempts:
         record = self._records.pop(key, None)
         if record is None:
             return None
-        self.tasks -= len(record.outcomes)
+        for uid in record.outcomes:
+            self.outcomes.pop(uid, None)
         if record.needs is None:
             self._admissions.discard(key)
             return record

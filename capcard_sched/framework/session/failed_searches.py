@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from capcard_sched.framework.session.queue_books import QueueBooks
     from capcard_sched.model.job import Job
 
-#: Victims in the queue of the preemptor, or anywhere.
-EvictionKind: TypeAlias = Literal["within-queue", "across-queues"]
+#: The hook that decides on victims: in the queue of the preemptor, or in others.
+EvictionHook: TypeAlias = Literal["preemptable", "reclaimable"]
 
 
 class SearchVersion(NamedTuple):
@@ -36,7 +36,7 @@ class SearchVersion(NamedTuple):
 class SearchId(NamedTuple):
     """Preemptors with the same search for victims."""
 
-    kind: EvictionKind
+    hook: EvictionHook
     queue: str
     #: Of the jobs.
     priority: int
@@ -76,7 +76,7 @@ class RepeatedSearch(NamedTuple):
 
 
 class EvictionInputs(NamedTuple):
-    """The books that searches of a kind read, at the start of an action."""
+    """The books that searches of a hook read, at the start of an action."""
 
     #: Name of a preemptor's queue to the version of the books; None when plugins declare none.
     version: Callable[[str], SearchVersion | None]
@@ -90,12 +90,12 @@ class EvictionInputs(NamedTuple):
     repeat: Callable[[Job, Sequence[int]], RepeatedSearch | None]
 
 
-def search_id(kind: EvictionKind, job: Job, signatures: Iterable[PodSignature]) -> SearchId:
+def search_id(hook: EvictionHook, job: Job, signatures: Iterable[PodSignature]) -> SearchId:
     """The id of a job with pending pods of these signatures."""
     found = {(signature.cls, tuple(signature.contexts.items())) for signature in signatures}
     priorities = {task.priority for task in job.pending.values()}
     alike = len(found) == len(priorities) == 1
-    return SearchId(kind, job.queue, job.priority, (found.pop(), priorities.pop()) if alike else job.key)
+    return SearchId(hook, job.queue, job.priority, (found.pop(), priorities.pop()) if alike else job.key)
 
 
 class FailedSearches:
@@ -108,28 +108,28 @@ class FailedSearches:
         self._records: dict[SearchId, FailedSearch] = {}
         #: Those of the running session, whose jobs are not skipped yet.
         self._fresh: dict[SearchId, FailedSearch] = {}
-        #: The books of victims in the last action of a kind, and all books in the running session.
-        self._victims: dict[EvictionKind, Mapping[str, Hashable]] = {}
-        self._inputs: dict[EvictionKind, EvictionInputs] = {}
+        #: The books of victims in the last action of a hook, and all books in the running session.
+        self._victims: dict[EvictionHook, Mapping[str, Hashable]] = {}
+        self._inputs: dict[EvictionHook, EvictionInputs] = {}
 
     def open(self) -> None:
         """Starts a session."""
         self._fresh.clear()
         self._inputs.clear()
 
-    def begin(self, kind: EvictionKind, inputs: EvictionInputs) -> None:
+    def begin(self, hook: EvictionHook, inputs: EvictionInputs) -> None:
         """Starts an action. Nodes change with the books of the queues of their pods."""
-        before, now = self._victims.get(kind, {}), inputs.victims
-        self._victims[kind], self._inputs[kind] = now, inputs
-        if before == now or not any(search.kind == kind for search in self._records):
+        before, now = self._victims.get(hook, {}), inputs.victims
+        self._victims[hook], self._inputs[hook] = now, inputs
+        if before == now or not any(search.hook == hook for search in self._records):
             return
         changed = [name for name in before.keys() | now.keys() if before.get(name) != now.get(name)]
         rows = {row for name in changed for row in self._rows_of(name)}
-        self.note_rows((search for search in self._records if search.kind == kind), rows)
+        self.note_rows((search for search in self._records if search.hook == hook), rows)
 
     def note(self, search: SearchId, needed: int, found: RepeatedSearch, *, is_planned: bool) -> None:
         """Records a failed search of the running action, unless its books have no version."""
-        inputs = self._inputs.get(search.kind)
+        inputs = self._inputs.get(search.hook)
         version = None if inputs is None else inputs.version(search.queue)
         if inputs is None or version is None:
             return
@@ -145,9 +145,9 @@ class FailedSearches:
         known.by_tiers |= found.by_tiers
         known.within_quota &= found.within_quota
 
-    def forget_fresh(self, kind: EvictionKind) -> None:
+    def forget_fresh(self, hook: EvictionHook) -> None:
         """Drops the failed searches of the running action: it evicts."""
-        self._fresh = {search: record for search, record in self._fresh.items() if search.kind != kind}
+        self._fresh = {search: record for search, record in self._fresh.items() if search.hook != hook}
 
     def keep(self, search: SearchId) -> None:
         """Keeps the failed search of the session: the next sessions skip a job with it."""
@@ -181,7 +181,7 @@ class FailedSearches:
         `needs`: the pods that its jobs need; `sample` returns a job that needs as many, to examine the changed nodes
         with. Without it a change ends the record.
         """
-        record, inputs = self._records.get(search), self._inputs.get(search.kind)
+        record, inputs = self._records.get(search), self._inputs.get(search.hook)
         if record is None or inputs is None:
             return None
         version = inputs.version(search.queue)

@@ -46,22 +46,6 @@ class Visit(NamedTuple):
     by_amounts: bool
 
 
-def place_in_hyper_node(
-    session: Session,
-    statement: Statement,
-    queue: Queue,
-    job: Job,
-    tasks: Sequence[Task],
-    visit: Callable[[PlacementEngine], Visit],
-) -> int:
-    """One visit to a job in hard mode: returns the number of processed tasks. `visit` places them on an engine's nodes.
-
-    The statement holds the job's placements in the best HyperNode; it is empty when no HyperNode fits, and the pods get
-    the reason. Raises HookFailed.
-    """
-    return _HyperNodeSearch(session, statement, queue, job, tasks, visit).run()
-
-
 class _HyperNodeOffer(NamedTuple):
     """The result of a trial."""
 
@@ -69,7 +53,9 @@ class _HyperNodeOffer(NamedTuple):
     grade: int
 
 
-class _HyperNodeSearch:
+class HyperNodeSearch:
+    """One visit to a job in hard mode."""
+
     def __init__(
         self,
         session: Session,
@@ -79,6 +65,7 @@ class _HyperNodeSearch:
         tasks: Sequence[Task],
         place: Callable[[PlacementEngine], Visit],
     ) -> None:
+        """`place` places the tasks on an engine's nodes."""
         self._session = session
         self._statement = statement
         self._queue = queue
@@ -103,6 +90,11 @@ class _HyperNodeSearch:
         self._processed = 0
 
     def run(self) -> int:
+        """Returns the number of processed tasks. Raises HookFailed.
+
+        The statement holds the job's placements in the best HyperNode; it is empty when no HyperNode fits, and the pods
+        get the reason.
+        """
         tree, job = self._tree, self._job
         assert job.topology is not None
         highest = job.topology.allowed(tree)

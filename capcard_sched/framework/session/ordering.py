@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
     from capcard_sched.framework.session.eviction_bounds import Skipped
-    from capcard_sched.framework.session.failed_searches import EvictionKind, RepeatedSearch
+    from capcard_sched.framework.session.failed_searches import EvictionHook, RepeatedSearch
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job
     from capcard_sched.model.queue import Queue
@@ -113,10 +113,9 @@ class Rounds:
         session = self._session
         keys = {}
         for queue in [session.queues[name] for name in skipped.others if name in session.queues]:
-            try:
-                keys[queue.name] = session.queue_key(queue)
-            except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-                session.record_hook_error(queue, error)
+            key = session.guarded(queue, session.queue_key)
+            if key is not None:
+                keys[queue.name] = key
         self._later = _Later(skipped, enters, keys)
         self.note_evictions(None)
 
@@ -153,17 +152,11 @@ class Rounds:
 
     def push_job(self, job: Job) -> None:
         """Pushes a job back."""
-        try:
-            self._jobs[job.queue].push(job)
-        except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-            self._session.record_hook_error(job, error)
+        self._session.guarded(job, self._jobs[job.queue].push)
 
     def push_queue(self, queue: Queue) -> None:
         """Pushes a queue back."""
-        try:
-            self._queues.push(queue)
-        except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-            self._session.record_hook_error(queue, error)
+        self._session.guarded(queue, self._queues.push)
 
     def pop_queue(self) -> tuple[Queue, KeyHeap[Job]]:
         """The best queue and its jobs. IndexError when no queue is left."""
@@ -215,7 +208,7 @@ def contenders(
     session: Session,
     action: str,
     may: Callable[[Job], bool],
-    kind: EvictionKind,
+    hook: EvictionHook,
     repeat: Callable[[Job, Sequence[int]], RepeatedSearch | None],
 ) -> Rounds:
     """The admitted, valid jobs with pending tasks, not blocked by the head of their queue, for which `may` is true.
@@ -228,21 +221,17 @@ def contenders(
     def enters(job: Job) -> bool:
         if session.is_pending_phase(job) or job.key in session.blocked_by_head:
             return False
-        try:
-            return session.job_valid(job) is None and may(job)
-        except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-            session.record_hook_error(job, error)
-            return False
+        return session.guarded(job, lambda job: session.job_valid(job) is None and may(job)) or False
 
     def repeats(job: Job) -> bool:
         try:
-            return not session.evictions and session.repeats_failed_evictions(job, kind)
+            return not session.evictions and session.repeats_failed_evictions(job, hook)
         except Exception:  # noqa: BLE001 - the attempt reports what a plugin raises
             return False
 
     placed = (placement.job.key for placement in session.report.placements)
     changed_jobs = chain(session.state.changes.jobs, placed)
-    skipped, jobs = session.failed_attempts.may_evict(kind, changed_jobs, _inputs(session, kind, repeat)), session.jobs
+    skipped, jobs = session.failed_attempts.may_evict(hook, changed_jobs, _inputs(session, hook, repeat)), session.jobs
     repeating: dict[str, dict[str, object]] = {}
     for job in session.to_attempt():
         if not enters(job):
@@ -260,12 +249,11 @@ def contenders(
 
 
 def _inputs(
-    session: Session, kind: EvictionKind, repeat: Callable[[Job, Sequence[int]], RepeatedSearch | None]
+    session: Session, hook: EvictionHook, repeat: Callable[[Job, Sequence[int]], RepeatedSearch | None]
 ) -> EvictionInputs:
     """The books that searches for victims read now. A session that evicted already repeats no search."""
     dispatch, queues = session.dispatch, session.queues
-    across = kind == "across-queues"
-    hook = "reclaimable" if across else "preemptable"
+    across = hook == "reclaimable"
     # The states of devices are more than nodes and pods.
     versions = dispatch.eviction_versions(hook)
     is_known = versions is not None and not dispatch.has("node_state") and not session.evictions
@@ -313,10 +301,4 @@ def _inputs(
     def ranks(name: str) -> tuple[str, ...]:
         return ranks_for(name if by_preemptor else next(iter(victims), name))
 
-    def guarded(job: Job, rows: Sequence[int]) -> RepeatedSearch | None:
-        try:
-            return repeat(job, rows)
-        except Exception:  # noqa: BLE001 - the attempt reports what a plugin raises
-            return None
-
-    return EvictionInputs(version, victims, ranks, dispatch.has_victims_by_usage(hook), guarded)
+    return EvictionInputs(version, victims, ranks, dispatch.has_victims_by_usage(hook), repeat)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from operator import attrgetter
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import msgspec
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from capcard_sched.model.intents import ObjectRef
 
 
-_UID = attrgetter("uid")
 _NO_CUTS: Mapping[str, QueueCut] = {}
 
 
@@ -74,10 +72,8 @@ class SessionReport:
         """`cuts`: the queues whose attempts the session deadline ended, and where; the deadline adds to it."""
         self.uid: Final = uid
         self.cuts: Final = cuts
-        self._unfinished = False
-        self._bound: list[str] = []
-        #: Tasks bound, by uid.
-        self.bound: Final[Sequence[str]] = self._bound
+        #: Whether the session deadline left jobs that were not tried since the last change of the cluster.
+        self.unfinished = False
         self._placements: list[Placement] = []
         #: The same placements as decided; their tasks and jobs live on and change.
         self.placements: Final[Sequence[Placement]] = self._placements
@@ -90,12 +86,15 @@ class SessionReport:
         self._evicted: list[str] = []
         #: Tasks evicted, by uid.
         self.evicted: Final[Sequence[str]] = self._evicted
-        self._evictions_tried = 0
-        self._examined_nodes = 0
+        #: Evictions on statements, those undone included.
+        self.evictions_tried = 0
+        #: Nodes whose pods were examined as victims, once per search.
+        self.examined_nodes = 0
         self._requeued: list[str] = []
         #: Jobs that were requeued to phase Pending, by key.
         self.requeued: Final[Sequence[str]] = self._requeued
-        self._visited_jobs = 0
+        #: Visits of allocate to jobs.
+        self.visited_jobs = 0
         self._refusals: list[tuple[ObjectRef, Refusal]] = []
         #: (object, refusal) in order.
         self.refusals: Final[Sequence[tuple[ObjectRef, Refusal]]] = self._refusals
@@ -107,9 +106,9 @@ class SessionReport:
         self.warnings: Final[Sequence[tuple[ObjectRef, str]]] = self._warnings
 
     @property
-    def unfinished(self) -> bool:
-        """Whether the session deadline left jobs that were not tried since the last change of the cluster."""
-        return self._unfinished
+    def bound(self) -> list[str]:
+        """Tasks bound, by uid."""
+        return [task.uid for placement in self._placements for task in placement.tasks]
 
     @property
     def placed(self) -> list[Placed]:
@@ -121,34 +120,18 @@ class SessionReport:
         ]
 
     @property
-    def evictions_tried(self) -> int:
-        """Evictions on statements, those undone included."""
-        return self._evictions_tried
-
-    @property
-    def examined_nodes(self) -> int:
-        """Nodes whose pods were examined as victims, once per search."""
-        return self._examined_nodes
-
-    @property
-    def visited_jobs(self) -> int:
-        """Visits of allocate to jobs."""
-        return self._visited_jobs
-
-    @property
     def decided(self) -> bool:
         """Whether the session changed anything that another session could build on."""
-        return bool(self._bound or self._enqueued or self._evicted or self._requeued)
+        return bool(self._placements or self._enqueued or self._evicted or self._requeued)
 
     # --- records ----------------------------------------------------------------------------------------------------
 
     def leave_unfinished(self) -> None:
         """Records that the session deadline left jobs that were not tried since the last change."""
-        self._unfinished = True
+        self.unfinished = True
 
     def add_placement(self, placement: Placement) -> None:
         """Records the bindings of one placement."""
-        self._bound += map(_UID, placement.tasks)
         self._placements.append(placement)
 
     def add_timing(self, timing: Timing) -> None:
@@ -169,15 +152,15 @@ class SessionReport:
 
     def count_eviction(self) -> None:
         """Counts an eviction on a statement."""
-        self._evictions_tried += 1
+        self.evictions_tried += 1
 
     def count_examined_node(self) -> None:
         """Counts a node whose pods are examined as victims."""
-        self._examined_nodes += 1
+        self.examined_nodes += 1
 
     def count_visit(self) -> None:
         """Counts a visit to a job."""
-        self._visited_jobs += 1
+        self.visited_jobs += 1
 
     def add_refusal(self, ref: ObjectRef, refusal: Refusal) -> None:
         """Records a refusal."""

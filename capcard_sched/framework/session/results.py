@@ -76,7 +76,7 @@ class SessionResults(Snapshot):
         cuts: Mapping[str, QueueCut],
     ) -> None:
         """`on_commit` gets the bindings of each gang at its commit; `cuts`: those of the session deadline."""
-        self.state = state
+        super().__init__(state)
         #: Transition id of this session.
         self.uid = uid
         #: The state that outlives the session.
@@ -135,12 +135,7 @@ class SessionResults(Snapshot):
 
     def outcome_of(self, uid: str) -> TaskOutcome | None:
         """The outcome of a task's last attempt, in this session or in an earlier one that still holds."""
-        outcome = self.outcomes.get(uid)
-        if outcome is None and len(self.failed_attempts):
-            task = self.tasks_by_uid.get(uid)
-            record = self.failed_attempts.get(task.job.key) if task is not None and task.job is not None else None
-            outcome = None if record is None else record.outcomes.get(uid)
-        return outcome
+        return self.outcomes.get(uid) or self.failed_attempts.outcomes.get(uid)
 
     def refusal_of(self, task: Task, hook: str) -> Refusal | None:
         """The refusal of a task by a hook, of this session or of an earlier one that still holds."""
@@ -163,7 +158,7 @@ class SessionResults(Snapshot):
     @property
     def unplaced(self) -> int:
         """The number of tasks that the last attempts did not place."""
-        return len(self.outcomes) + self.failed_attempts.tasks
+        return len(self.outcomes) + len(self.failed_attempts.outcomes)
 
     def schedulable_pending(self, job: Job) -> int:
         """The number of pending tasks that had a node in an attempt that was undone."""

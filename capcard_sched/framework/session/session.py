@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.webhook import WebhookFactory
     from capcard_sched.framework.placement.engine import PlacementEngine
     from capcard_sched.framework.placement.signature_cache import SignatureCache
-    from capcard_sched.framework.session.failed_searches import EvictionKind
+    from capcard_sched.framework.session.failed_searches import EvictionHook
     from capcard_sched.model.intents import Bind
     from capcard_sched.model.job import Job, Task
     from capcard_sched.model.queue import Queue
@@ -233,9 +233,7 @@ class Session(SessionResults):
         """The text of a job that is not ready; "" where nothing carries it out."""
         if self.carry_over.is_silent:
             return ""
-        record = self.failed_attempts.get(job.key)
-        outcomes = self._outcomes if record is None else ChainMap(self._outcomes, record.outcomes)
-        return job_fit_text(job, outcomes, self.task_key)
+        return job_fit_text(job, ChainMap(self._outcomes, self.failed_attempts.outcomes), self.task_key)
 
     @contextmanager
     def plan_nominations(self) -> Iterator[None]:
@@ -278,8 +276,7 @@ class Session(SessionResults):
 
     def in_phase_pending(self) -> Iterable[Job]:
         """Jobs in phase Pending, skipped ones included."""
-        waiting = chain(self.state.active.values(), self.failed_attempts)
-        return [job for job in waiting if job.phase is _PENDING]
+        return [job for job in self._waiting() if job.phase is _PENDING]
 
     def to_admit(self) -> Iterable[Job]:
         """Jobs in phase Pending that may be admitted now."""
@@ -287,7 +284,15 @@ class Session(SessionResults):
 
     def with_pending_tasks(self) -> Iterable[Job]:
         """Jobs with pending tasks, skipped ones included."""
-        return [job for job in chain(self.state.active.values(), self.failed_attempts) if job.pending]
+        return [job for job in self._waiting() if job.pending]
+
+    def _waiting(self) -> Iterator[Job]:
+        """Active jobs and skipped ones; a skipped job whose PodGroup is gone keeps its record until it is looked at."""
+        return (job for job in chain(self.state.active.values(), self.failed_attempts) if job.uid)
+
+    def if_pods_wait(self, moment: float | None) -> float | None:
+        """The moment of a wake-up that concerns pending pods only; None without any."""
+        return moment if moment is not None and any(True for _ in self.with_pending_tasks()) else None
 
     def to_attempt(self) -> Iterable[Job]:
         """Jobs with pending tasks that may be placed now."""
@@ -303,27 +308,26 @@ class Session(SessionResults):
         else:
             self._failures[job.key] = PlacementFailure(job, shortages, self.failed_attempts.version(queue))
 
-    def eviction_needs(self, job: Job) -> dict[EvictionKind, dict[PodSignature, int] | None]:
-        """The kinds of eviction that a waiting job may try: its pending classes, each with the pods that it needs.
+    def eviction_needs(self, job: Job) -> dict[EvictionHook, dict[PodSignature, int] | None]:
+        """The hooks of the evictions that a waiting job may try: its pending classes, each with the pods that it needs.
 
         One pod of each of several classes; None where its victims have no bound. May raise HookFailed.
         """
-        kinds: dict[EvictionKind, str] = {}
+        actions: dict[EvictionHook, str] = {}
         if "preempt" in self.actions and self.job_starving(job):
-            kinds["within-queue"] = "preempt"
+            actions["preemptable"] = "preempt"
         if "reclaim" in self.actions and self.may_reclaim(job):
-            kinds["across-queues"] = "reclaim"
-        if not kinds:
+            actions["reclaimable"] = "reclaim"
+        if not actions:
             return {}
         signatures = self.pending_signatures(job)
-        needed = self._needed_by_evictions(job) if len(signatures) == 1 else 1
-        needs = dict.fromkeys(signatures, needed)
+        needs = dict.fromkeys(signatures, self.needed_by_evictions(job) if len(signatures) == 1 else 1)
         deferred = self.carry_over.deferrals
         return {
-            kind: None
+            hook: None
             if job.queue in deferred.get(action, ()) or (action == "preempt" and job.allocated_tasks)
             else needs
-            for kind, action in kinds.items()
+            for hook, action in actions.items()
         }
 
     def pending_signatures(self, job: Job) -> list[PodSignature]:
@@ -331,11 +335,11 @@ class Session(SessionResults):
         queue, samples = self.queues[job.queue], {(task.cls, id(task.labels)): task for task in job.pending.values()}
         return list(dict.fromkeys(self.engine.signature(queue, task) for task in samples.values()))
 
-    def _needed_by_evictions(self, job: Job) -> int:
+    def needed_by_evictions(self, job: Job) -> int:
         """The pods that one success of an eviction attempt places."""
         return 1 if self.job_pipelined(job) else max(1, job.min_available - job.ready_tasks - job.waiting_tasks)
 
-    def repeats_failed_evictions(self, job: Job, kind: EvictionKind) -> bool:
+    def repeats_failed_evictions(self, job: Job, hook: EvictionHook) -> bool:
         """Whether an unchanged job of one class would find no victims again; its refusal is then repeated.
 
         For an active job, after `FailedAttempts.may_evict` and while the session evicts nothing. May raise HookFailed.
@@ -348,7 +352,7 @@ class Session(SessionResults):
             signatures, task = self.pending_signatures(job), next(iter(job.pending.values()))
             if len(signatures) > 1:
                 return False
-            if kind == "across-queues":
+            if hook == "reclaimable":
                 uid, refusal, refresh_at = self.carry_over.reclaim_refusals.get(job.key, ("", None, 0.0))
                 if uid not in job.pending or self.now >= refresh_at:
                     return False
@@ -356,7 +360,7 @@ class Session(SessionResults):
                     return False
             if self.dispatch.refusal("pre_predicate", signatures[0]) is not None:
                 return False
-            if not self.failed_attempts.is_hopeless(kind, job, signatures[0], self._needed_by_evictions(job)):
+            if not self.failed_attempts.is_hopeless(hook, job, signatures[0], self.needed_by_evictions(job)):
                 return False
         if refusal is not None:
             self.refuse(job.pending[uid], refusal)

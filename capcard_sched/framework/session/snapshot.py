@@ -26,84 +26,43 @@ if TYPE_CHECKING:
 class Snapshot:
     """Read-only views: plugins read them and change nothing."""
 
-    state: ClusterState
-    #: `total` where registered devices raise it.
-    _total: Vector | None = None
-
-    @property
-    def resources(self) -> ResourceColumns:
-        """Resource names and their columns."""
-        return self.state.columns
-
-    @property
-    def jobs(self) -> Mapping[str, Job]:
-        """Every job with a PodGroup whose queue exists, by key."""
-        return self.state.schedulable
-
-    @property
-    def queues(self) -> Mapping[str, Queue]:
-        """All queues by name."""
-        return self.state.queues
-
-    @property
-    def nodes(self) -> NodeTable:
-        """Known nodes in order of name."""
-        return self.state.nodes
-
-    @property
-    def tasks_by_uid(self) -> Mapping[str, Task]:
-        """All tasks."""
-        return self.state.tasks
-
-    @property
-    def volumes(self) -> Storage:
-        """Claims, volumes and what is assumed of them."""
-        return self.state.volumes
-
-    @property
-    def priority_classes(self) -> Mapping[str, tuple[int, bool]]:
-        """Value of each PriorityClass, and whether it is the default."""
-        return self.state.priority_classes
-
-    @property
-    def namespaces(self) -> Mapping[str, Mapping[str, str]]:
-        """Labels of the known namespaces, by name."""
-        return self.state.namespaces
-
-    @property
-    def quotas(self) -> Mapping[str, Mapping[str, Quota]]:
-        """ResourceQuotas by namespace and name."""
-        return self.state.quotas
-
-    @property
-    def budgets(self) -> Mapping[str, Mapping[str, Budget]]:
-        """PodDisruptionBudgets by namespace and name."""
-        return self.state.budgets
-
-    @property
-    def usage(self) -> Mapping[str, NodeUsage]:
-        """Measured load by node name, including names of unknown nodes."""
-        return self.state.usage
-
-    @property
-    def numa(self) -> Mapping[str, NumaFacts]:
-        """Numatopology facts, by node name."""
-        return self.state.numa
-
-    @property
-    def config_maps(self) -> Mapping[str, Mapping[str, str]]:
-        """Data of the ConfigMaps that plugins read, by `namespace/name`."""
-        return self.state.config_maps
+    def __init__(self, state: ClusterState) -> None:
+        self.state = state
+        #: Resource names and their columns.
+        self.resources: ResourceColumns = state.columns
+        #: Every job with a PodGroup whose queue exists, by key.
+        self.jobs: Mapping[str, Job] = state.schedulable
+        #: All queues by name.
+        self.queues: Mapping[str, Queue] = state.queues
+        #: Known nodes in order of name.
+        self.nodes: NodeTable = state.nodes
+        #: All tasks.
+        self.tasks_by_uid: Mapping[str, Task] = state.tasks
+        #: Claims, volumes and what is assumed of them.
+        self.volumes: Storage = state.volumes
+        #: Value of each PriorityClass, and whether it is the default.
+        self.priority_classes: Mapping[str, tuple[int, bool]] = state.priority_classes
+        #: Labels of the known namespaces, by name.
+        self.namespaces: Mapping[str, Mapping[str, str]] = state.namespaces
+        #: ResourceQuotas by namespace and name.
+        self.quotas: Mapping[str, Mapping[str, Quota]] = state.quotas
+        #: PodDisruptionBudgets by namespace and name.
+        self.budgets: Mapping[str, Mapping[str, Budget]] = state.budgets
+        #: Measured load by node name, including names of unknown nodes.
+        self.usage: Mapping[str, NodeUsage] = state.usage
+        #: Numatopology facts, by node name.
+        self.numa: Mapping[str, NumaFacts] = state.numa
+        #: Data of the ConfigMaps that plugins read, by `namespace/name`.
+        self.config_maps: Mapping[str, Mapping[str, str]] = state.config_maps
+        #: The classes of all tasks, possibly with some that no task has any more.
+        self.classes: Iterable[TaskClass] = state.classes
+        #: `total` where registered devices raise it.
+        self._total: Vector | None = None
 
     @property
     def tree(self) -> HyperNodeTree:
         """HyperNodes and the nodes under them."""
         return self.state.tree
-
-    @property
-    def classes(self) -> Iterable[TaskClass]:
-        """The classes of all tasks, possibly with some that no task has any more."""
-        return self.state.classes
 
     @property
     def total(self) -> Vector:

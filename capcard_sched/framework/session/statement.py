@@ -6,7 +6,6 @@ copied. When a plugin fails in its notification, that operation alone is undone.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from capcard_sched.framework.api.dispatch import HookFailed
@@ -166,7 +165,6 @@ class Statement:
             record for record in self._records if isinstance(record, Placement) and record.tasks[0].status is _ALLOCATED
         ]
         annotations, volumes = self._annotations(bound), self._volumes(bound)
-        has_annotations = bool(annotations)  # reading adds the pods without any
         locks = {uid: lock for wanted in self._wanted("node_lock", bound) for uid, lock in wanted.items()}
         binds: list[Bind] = []
         for record in self._records:
@@ -180,8 +178,8 @@ class Statement:
                 )
             elif record.tasks[0].status is _ALLOCATED:
                 session.state.set_binding(record.job, record.tasks)
-                for task in record.tasks if has_annotations else ():
-                    session.state.assume_device_notes(task, annotations[task.uid])
+                for task in record.tasks if annotations else ():
+                    session.state.assume_device_notes(task, annotations.get(task.uid, {}))
                 namespace, queue = record.job.namespace, record.job.queue
                 binds += [
                     Bind(
@@ -189,7 +187,7 @@ class Statement:
                         task.name,
                         uid := task.uid,
                         node.name,
-                        annotations[uid],
+                        annotations.get(uid, {}) if annotations else {},
                         volumes.get(uid, ()) if volumes else (),
                         locks.get(uid, "") if locks else "",
                         queue,
@@ -206,12 +204,12 @@ class Statement:
         self._records.clear()
         session.add_binds(binds)
 
-    def _annotations(self, bound: Sequence[Placement]) -> defaultdict[str, dict[str, str]]:
+    def _annotations(self, bound: Sequence[Placement]) -> dict[str, dict[str, str]]:
         """The annotations that plugins add to each binding, by uid; pods without any are absent."""
-        found: defaultdict[str, dict[str, str]] = defaultdict(dict)
+        found: dict[str, dict[str, str]] = {}
         for wanted in self._wanted("bind_annotations", bound):
             for uid, notes in wanted.items():
-                found[uid].update(notes)
+                found.setdefault(uid, {}).update(notes)
         return found
 
     def _volumes(self, bound: Sequence[Placement]) -> dict[str, tuple[ClaimBinding, ...]]:
@@ -224,8 +222,16 @@ class Statement:
 
     def _wanted(self, hook: str, bound: Sequence[Placement]) -> list[Mapping[str, Any]]:
         """The results of a hook, by task uid, for the placements to be bound."""
-        entries = self._session.dispatch.entries(hook)
-        return [wanted for _, call in entries for record in bound if (wanted := call(record))]
+        plugin, found = "", []
+        try:
+            for plugin, call in self._session.dispatch.plain_entries(hook):  # noqa: B007 - read by the handler
+                for record in bound:
+                    wanted = call(record)
+                    if wanted:
+                        found.append(wanted)
+        except Exception as error:
+            raise HookFailed(plugin, hook, error) from error
+        return found
 
     def keep(self) -> None:
         """Keeps the operations until the session closes, which undoes them: a pipelined gang."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from capcard_sched.framework.toolkit.pod_selectors import SelectorIndex
 
@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.toolkit.pod_selectors import NamespaceLabels, PodSelector
     from capcard_sched.model.job import Node
+
+_Key = TypeVar("_Key")
 
 
 class GroupCount(Protocol):
@@ -40,20 +42,21 @@ class LabelGroup:
 
     def change(self, row: int, pods: int, live: int) -> None:
         """Add to one node row, here and in the counts."""
-        _add(self.rows, row, pods)
-        _add(self.live, row, live)
+        add_to(self.rows, row, pods)
+        add_to(self.live, row, live)
         for count in self.counts:
             amount = live if count.live_only else pods
             if amount:
                 count.change(row, amount)
 
 
-def _add(amounts: dict[int, int], row: int, amount: int) -> None:
-    total = amounts.get(row, 0) + amount
+def add_to(amounts: dict[_Key, int], key: _Key, amount: int) -> None:
+    """Add to one entry; entries with 0 are absent."""
+    total = amounts.get(key, 0) + amount
     if total:
-        amounts[row] = total
+        amounts[key] = total
     else:
-        amounts.pop(row, None)
+        amounts.pop(key, None)
 
 
 class LabelGroups:
@@ -162,10 +165,6 @@ class LabelGroups:
             del group.counts[count]
         count.groups.clear()
         self._loaded.discard(count.selectors, count)
-
-    def refresh(self) -> None:
-        """Note that the labels of a namespace changed. The caller unloads the counts that they affect before."""
-        self._loaded.refresh()
 
     def _candidates(self, selectors: tuple[PodSelector, ...]) -> list[LabelGroup]:
         if any(selector.selector is None for selector in selectors):

@@ -1,7 +1,7 @@
 """Labels and taints of all nodes as columns of codes, so that selectors are array operations.
 
-An index belongs to one generation of the node table and is discarded with it, or when it is `over_capacity`. Columns
-are built when a selector first names their key; results are cached per task class and per tuple of tolerations.
+An index belongs to one generation of the node table and is discarded with it, or when its caches are full (`renewed`).
+Columns are built when a selector first names their key; results are cached per task class and per tuple of tolerations.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from capcard_sched.framework.api.node_view import Mask, Rows
+    from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Node
     from capcard_sched.model.objects import Requirement, Taint, Toleration
     from capcard_sched.model.task_class import TaskClass
@@ -38,8 +39,10 @@ class LabelColumn(NamedTuple):
 class NodeIndex:
     """Label, taint and name lookups over the nodes of one generation; arrays are indexed by row."""
 
-    def __init__(self, nodes: Sequence[Node]) -> None:
+    def __init__(self, nodes: Sequence[Node], generation: int = -1) -> None:
+        """`generation`: of the node table."""
         self.nodes = nodes
+        self._generation = generation
         self._columns: dict[str, LabelColumn] = {}
         self._rows_by_name: dict[str, int] | None = None
         self._requirements: dict[Requirement, Mask] = {}
@@ -60,11 +63,16 @@ class NodeIndex:
     def __len__(self) -> int:
         return len(self.nodes)
 
-    @property
-    def over_capacity(self) -> bool:
-        """Whether the caches exceed their limit; the owner then replaces the index and all that it derived from it."""
+    def renewed(self, session: Session) -> NodeIndex:
+        """The index of the nodes of a session: this one, or a new one once nodes changed or caches exceed their limit.
+
+        Results derived from an index end with it.
+        """
+        table = session.nodes
         kept = len(self._columns) + len(self._requirements) + len(self._matching)
-        return kept + len(self._tolerated) + len(self._preferences) > _MAX_ENTRIES
+        kept += len(self._tolerated) + len(self._preferences)
+        outdated = table.generation != self._generation or len(table) != len(self) or kept > _MAX_ENTRIES
+        return NodeIndex(table.nodes, table.generation) if outdated or session.changed.everything else self
 
     # --- labels -----------------------------------------------------------------------------------------------------
 

@@ -193,18 +193,13 @@ class SelectorIndex(Generic[_T]):
     """Finds the entries that select a pod without evaluating all of them.
 
     An entry is a conjunction of selectors and a value. Entries are found by the namespaces and the label value that
-    one of their selectors requires; only entries that require neither are evaluated for every pod. Results are cached
-    by namespace and labels until an entry changes.
+    one of their selectors requires; only entries that require neither are evaluated for every pod.
     """
 
     def __init__(self) -> None:
         #: By namespace (None: every) and label (empty: any).
         self._entries: dict[tuple[str | None, str, str], dict[_T, tuple[PodSelector, ...]]] = {}
         self._size = 0
-        #: Namespace and identity of the labels to the labels and the result.
-        self._cache: dict[tuple[str, int], tuple[Mapping[str, str], list[_T]]] = {}
-        #: Changes with every entry and with every `refresh`.
-        self.version = 0
 
     def __len__(self) -> int:
         return self._size
@@ -231,7 +226,6 @@ class SelectorIndex(Generic[_T]):
         for anchor in self._anchors(selectors):
             self._entries.setdefault(anchor, {})[value] = selectors
         self._size += 1
-        self.refresh()
 
     def discard(self, selectors: tuple[PodSelector, ...], value: _T) -> None:
         """Remove the entry that `add` stored for the same arguments."""
@@ -243,25 +237,12 @@ class SelectorIndex(Generic[_T]):
             if not entries:
                 del self._entries[anchor]
         self._size -= 1
-        self.refresh()
-
-    def refresh(self) -> None:
-        """Clear the cache, because an entry or the labels of a namespace changed."""
-        self._cache.clear()
-        self.version += 1
 
     def matching(self, namespace: str, labels: Mapping[str, str], known: NamespaceLabels) -> list[_T]:
-        """Values of the entries whose selectors all select the pod, unordered. Read-only.
-
-        `labels` must not change later. O(labels + entries found by them), O(1) for the same namespace and labels.
-        """
-        if not self._size:
-            return []
-        key = (namespace, id(labels))
-        cached = self._cache.get(key)
-        if cached is not None:
-            return cached[1]
+        """Values of the entries whose selectors all select the pod, unordered. O(labels + entries found by them)."""
         found: list[_T] = []
+        if not self._size:
+            return found
         for name in (namespace, None):
             for label in (*labels.items(), ("", "")):
                 entries = self._entries.get((name, *label))
@@ -271,7 +252,4 @@ class SelectorIndex(Generic[_T]):
                         for value, selectors in entries.items()
                         if all(selector.selects(namespace, labels, known) for selector in selectors)
                     ]
-        if len(self._cache) >= MAX_CLASSES:
-            self._cache.clear()
-        self._cache[key] = labels, found
         return found

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from capcard_sched.framework.toolkit.label_groups import add_to
 from capcard_sched.framework.toolkit.pod_selectors import MAX_CLASSES, SelectorIndex
 
 if TYPE_CHECKING:
@@ -232,11 +233,7 @@ class CarrierCount(TopologyCount):
 
     def change(self, row: int, amount: int) -> None:
         """Add to one node row."""
-        total = self.rows.get(row, 0) + amount
-        if total:
-            self.rows[row] = total
-        else:
-            self.rows.pop(row, None)
+        add_to(self.rows, row, amount)
         self._sum += amount
         super().change(row, amount)
 
@@ -273,8 +270,6 @@ class CarrierCounts:
         self._terms: dict[tuple[CarrierCount, ...], CarriedTerms] = {}
         #: Namespace and identity of labels to the labels and the terms that select such a pod.
         self._selecting: dict[tuple[str, int], tuple[Mapping[str, str], CarriedTerms | None]] = {}
-        #: Index version for which `_selecting` is valid.
-        self._version = -1
 
     def __len__(self) -> int:
         return len(self._counts)
@@ -287,6 +282,7 @@ class CarrierCounts:
             count = CarrierCount(self._next_id, (selector,), self._arrays, (topology_key, kind))
             self._counts[selector, topology_key, kind] = count
             self._index.add((selector,), count)
+            self._selecting.clear()
             self.released.add(count)
         return count
 
@@ -295,8 +291,7 @@ class CarrierCounts:
         index = self._index
         if not len(index):
             return None
-        if self._version != index.version or len(self._selecting) >= MAX_CLASSES:
-            self._version = index.version
+        if len(self._selecting) >= MAX_CLASSES:
             self._selecting.clear()
         key = (namespace, id(labels))
         cached = self._selecting.get(key)
@@ -321,7 +316,7 @@ class CarrierCounts:
 
     def refresh(self) -> None:
         """Note that the labels of a namespace changed."""
-        self._index.refresh()
+        self._selecting.clear()
 
     def drop_released(self) -> int:
         """Drop the counts without carrier and use. Returns their number."""
@@ -330,6 +325,7 @@ class CarrierCounts:
         for count in sorted(dropped, key=by_id):
             del self._counts[(count.selectors[0], *count.carried)]
             self._index.discard(count.selectors, count)
+            self._selecting.clear()
             count.drop_arrays()
         if dropped and not dropped.isdisjoint(chain.from_iterable(self._terms)):
             terms = self._terms

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from capcard_sched.framework.toolkit.label_groups import LabelGroup, LabelGroups
+from capcard_sched.framework.toolkit.label_groups import LabelGroup, LabelGroups, add_to
 from capcard_sched.framework.toolkit.pod_selectors import MAX_CLASSES
 from capcard_sched.framework.toolkit.topology_count import (
     CarriedTerms,
@@ -25,7 +25,7 @@ from capcard_sched.framework.toolkit.topology_count import (
     TopologyCount,
     by_id,
 )
-from capcard_sched.model.status import TaskStatus
+from capcard_sched.model.status import SESSION_STATUSES, TaskStatus
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 #: Sessions after which a count that no pending pod needs is dropped.
 _UNUSED_SESSIONS = 64
-_IN_SESSION = frozenset({TaskStatus.ALLOCATED, TaskStatus.PIPELINED})
 
 
 class TermReader(Protocol):
@@ -197,7 +196,7 @@ class TopologyCounts:
                     continue
                 live = _is_live(task)
                 self._count_pod(task, node, 1, live=live)
-                if task.status in _IN_SESSION:
+                if task.status in SESSION_STATUSES:
                     self._placed.setdefault(task.uid, (live, []))
 
     def _refresh_namespaces(self, namespaces: Mapping[str, Mapping[str, str] | None]) -> None:
@@ -209,7 +208,6 @@ class TopologyCounts:
                 for name, before in namespaces.items()
             ):
                 pod_count.drop_arrays()
-        self._groups.refresh()
         self._carriers.refresh()
 
     def _move_rows(self) -> None:
@@ -301,12 +299,7 @@ class TopologyCounts:
     def _count_terms(self, node: Node, terms: list[tuple[CarrierCount, int]], sign: int) -> None:
         for carrier, amount in terms:
             self._change(carrier, node.row, sign * amount)
-            sums = self._present.setdefault(node.name, {})
-            total = sums.get(carrier, 0) + sign * amount
-            if total:
-                sums[carrier] = total
-            else:
-                sums.pop(carrier, None)
+            add_to(self._present.setdefault(node.name, {}), carrier, sign * amount)
 
     def _drop_unused(self) -> None:
         """Drop pod counts that no pending pod needed for some sessions, and carrier counts without a carrier."""
@@ -354,7 +347,7 @@ class TopologyCounts:
             if node.row < 0 or self.idle:
                 continue
             if placed is None:
-                if task.status in _IN_SESSION:
+                if task.status in SESSION_STATUSES:
                     # Placed while there was no count, or `place` was not called because another plugin failed.
                     continue
                 placed = _is_live(task), list(self._reader.carried(task)) if self.has_terms(task.cls) else []

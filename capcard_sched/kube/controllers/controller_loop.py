@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 from capcard_sched.controllers.view import Create, Delete, Failure, Patch, Result
-from capcard_sched.kube.client import ApiError, Unreachable
 from capcard_sched.kube.controllers.object_cache import NotFetchedError
 from capcard_sched.kube.controllers.write_executor import WriteFailedError
+from capcard_sched.kube.errors import RequestError
 from capcard_sched.kube.writes.leadership_gate import LeadershipLost
 from capcard_sched.kube.writes.work_queue import WorkQueue
 from capcard_sched.kube.writes.write_backoff import WriteBackoff
@@ -54,8 +55,8 @@ class ProgressPace:
         #: Until when other writes have effect.
         self._busy_until = now
         #: Objects that wait for their turn, in order, and since when: with a new phase, and with new counts only.
-        self._phases: dict[Key, float] = {}
-        self._counts: dict[Key, float] = {}
+        self._phases: OrderedDict[Key, float] = OrderedDict()
+        self._counts: OrderedDict[Key, float] = OrderedDict()
         #: Objects whose turn it is.
         self._granted: set[Key] = set()
         self._written: dict[Key, float] = {}
@@ -256,7 +257,7 @@ class ControllerLoop:
             raise
         except WriteFailedError as error:
             await self._failed(taken, error)
-        except (ApiError, Unreachable) as error:
+        except RequestError as error:
             self._again(taken, str(error))
         except Exception as error:  # noqa: BLE001 - a mistake about one object must not stop the others
             self._again(taken, f"{type(error).__name__}: {error}")

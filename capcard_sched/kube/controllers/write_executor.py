@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
@@ -10,10 +12,10 @@ import msgspec
 
 from capcard_sched.controllers.objects import Key, key_of, meta
 from capcard_sched.controllers.view import COMPONENT, Create, Delete, Increment, Observe, Patch, Write
-from capcard_sched.kube.client import ApiError, Unreachable
+from capcard_sched.kube.client import ApiError, get
 from capcard_sched.kube.controllers.records import RESOURCES, decode_change, path_of
+from capcard_sched.kube.errors import RequestError, RetryClass
 from capcard_sched.kube.writes.requests import MERGE
-from capcard_sched.kube.writes.write_call import RetryClass, is_uid_mismatch, retry_class
 from capcard_sched.model.intents import EmitEvent
 from capcard_sched.model.timestamps import format_timestamp
 
@@ -35,7 +37,7 @@ _decode = msgspec.json.Decoder(dict[str, object]).decode
 class WriteFailedError(Exception):
     """A write that the API server refused, or did not answer."""
 
-    def __init__(self, write: Write, error: ApiError | Unreachable) -> None:
+    def __init__(self, write: Write, error: RequestError) -> None:
         super().__init__(str(error))
         self.write = write
         self.error = error
@@ -43,17 +45,17 @@ class WriteFailedError(Exception):
     @property
     def text(self) -> str:
         """The answer of the API server."""
-        return self.error.message if isinstance(self.error, ApiError) else str(self.error)
+        return self.error.text
 
     @property
     def is_refusal(self) -> bool:
         """Whether the same write would be refused again."""
-        return retry_class(self.error) in (RetryClass.REFUSED, RetryClass.CONFLICT)
+        return self.is_conflict or self.error.retry_class is RetryClass.REFUSED
 
     @property
     def is_conflict(self) -> bool:
         """Whether the object was changed meanwhile: the next pass reads it anew."""
-        return isinstance(self.error, ApiError) and self.error.status == HTTPStatus.CONFLICT
+        return self.error.retry_class is RetryClass.CONFLICT
 
 
 class WriteExecutor:
@@ -111,13 +113,7 @@ class WriteExecutor:
 
     async def read(self, key: Key) -> RecordChanged | None:
         """Read an object that is watched. Raises ApiError and Unreachable."""
-        try:
-            body = await self._client.request("GET", path_of(key))
-        except ApiError as error:
-            if error.status == HTTPStatus.NOT_FOUND:
-                return None
-            raise
-        return decode_change(key.kind, body)
+        return await get(self._client, path_of(key), partial(decode_change, key.kind))
 
     async def _together(self, batch: Sequence[Create | Delete], term: int) -> None:
         if len(batch) == 1:
@@ -134,7 +130,7 @@ class WriteExecutor:
                 await self._create(write, term)
             else:
                 await self._delete(write, term)
-        except (ApiError, Unreachable) as error:
+        except RequestError as error:
             raise WriteFailedError(write, error) from error
 
     async def _create(self, write: Create, term: int) -> None:
@@ -144,11 +140,9 @@ class WriteExecutor:
         try:
             body = await self._gate.send(self._client, term, "POST", path, body=_encode(write.object))
         except ApiError as error:
-            if error.status != HTTPStatus.CONFLICT:
-                raise
-            if not await self._exists_for(write, key):
-                raise
-            return
+            if error.status == HTTPStatus.CONFLICT and await self._exists_for(write, key):
+                return
+            raise
         self._apply(key.kind, body)
 
     async def _exists_for(self, write: Create, key: Key) -> bool:
@@ -173,23 +167,20 @@ class WriteExecutor:
             answer = await self._gate.send(
                 self._client, term, "PATCH", path, params=params, body=_encode(body), content_type=MERGE
             )
-        except (ApiError, Unreachable) as error:
-            absent = isinstance(error, ApiError) and error.status == HTTPStatus.NOT_FOUND
-            if absent or is_uid_mismatch(error):
+        except RequestError as error:
+            if error.retry_class is RetryClass.ABSENT or error.is_uid_mismatch:
                 return  # it is gone: nothing is left to bring in line
-            if isinstance(error, ApiError) and error.status == HTTPStatus.CONFLICT:
+            if error.retry_class is RetryClass.CONFLICT:
                 await self._refresh(write.key)
             raise WriteFailedError(write, error) from error
         self._apply(write.key.kind, answer)
 
     async def _refresh(self, key: Key) -> None:
         """The watch may be behind what a conflict was about."""
-        try:
+        with contextlib.suppress(RequestError):
             found = await self.read(key)
-        except (ApiError, Unreachable):
-            return
-        if found is not None:
-            self._cache.apply(found, confirmed=False)
+            if found is not None:
+                self._cache.apply(found, confirmed=False)
 
     async def _delete(self, write: Delete, term: int) -> None:
         options: JsonObject = {"apiVersion": "v1", "kind": "DeleteOptions"}

@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from capcard_sched.kube.writes.binder import BindCall, Binder, PreBinder
+from capcard_sched.kube.writes.binder import BindCall, Binder
 from capcard_sched.kube.writes.event_correlator import EventCorrelator
 from capcard_sched.kube.writes.events import EventCall, EventNames, EventWriter
 from capcard_sched.kube.writes.evictor import EvictionCall, EvictionGroup, PodEvictor
@@ -109,8 +109,9 @@ class ApiWriter:
             fence=fence,
             quiesce=self._quiesce,
             server_seconds=server_seconds,
+            pre_bind=pre_bind,
+            resume=self._put_urgent,
         )
-        self._pre_binder = None if pre_bind is None else PreBinder(self._binder, pre_bind, self._put_urgent)
         self._evictor = PodEvictor(
             base,
             scheduler_name=scheduler_name,
@@ -169,9 +170,7 @@ class ApiWriter:
         """Run the workers until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._poll_delayed())
-            counts = {self._write_urgent: self._binders, self._write_low: LOW_WORKERS}
-            if self._pre_binder is not None:
-                counts[self._run_pre_binds] = PRE_BINDERS
+            counts = {self._write_urgent: self._binders, self._write_low: LOW_WORKERS, self._run_pre_binds: PRE_BINDERS}
             for worker in Counter(counts).elements():
                 group.create_task(worker())
 
@@ -219,12 +218,12 @@ class ApiWriter:
 
     def _put_bind(self, bind: Bind, term: int, now: float) -> None:
         self._open["bind"] += 1
-        if self._pre_binder is None or not (bind.volumes or bind.node_lock):
-            self._put_urgent(BindCall(self._binder, bind, term))
-        else:
-            call = BindCall(self._pre_binder, bind, term)
+        call = BindCall(self._binder, bind, term, needs_pre_bind=self._binder.needs_pre_bind(bind))
+        if call.needs_pre_bind:
             self._pre_binds.add(call, call, now)
             self._pre_bind_idle.wake()
+        else:
+            self._put_urgent(call)
 
     def _put_urgent(self, call: WriteCall) -> None:
         self._urgent.add(call.key, call, call.since or self._clock())

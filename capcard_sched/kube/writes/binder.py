@@ -11,24 +11,12 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 
 import msgspec
 
-from capcard_sched.kube.client import ApiError, Client, Unreachable
+from capcard_sched.kube.errors import RequestError, RetryClass
 from capcard_sched.kube.paths import object_path
 from capcard_sched.kube.writes import requests
 from capcard_sched.kube.writes.leadership_gate import GatedClient
 from capcard_sched.kube.writes.write_backoff import RefusedWrites, WriteBackoff
-from capcard_sched.kube.writes.write_call import (
-    DONE,
-    CallWriter,
-    RetryClass,
-    WriteCall,
-    WriteOutcome,
-    WriteResult,
-    code_of,
-    outcome_of,
-    read_pod,
-    retry_class,
-    text_of,
-)
+from capcard_sched.kube.writes.write_call import DONE, CallWriter, WriteCall, WriteOutcome, WriteResult, read_pod
 from capcard_sched.model.deltas import BindFailed, BindRetry, ObjectGone
 from capcard_sched.model.intents import EmitEvent, ObjectRef, UpdatePodCondition
 from capcard_sched.model.reasons import FAILED_SCHEDULING
@@ -36,6 +24,7 @@ from capcard_sched.model.reasons import FAILED_SCHEDULING
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from capcard_sched.kube.client import Client
     from capcard_sched.kube.writes.write_call import WriterContext
     from capcard_sched.model.intents import Bind
 
@@ -64,47 +53,18 @@ class PreBind(Protocol):
 class BindCall(WriteCall):
     """A binding and the state of its attempts."""
 
-    __slots__ = ("bind", "conflicts", "uncertain")
+    __slots__ = ("bind", "conflicts", "needs_pre_bind", "uncertain")
 
     lane = "bind"
 
-    def __init__(self, writer: CallWriter[BindCall], bind: Bind, term: int) -> None:
+    def __init__(self, writer: CallWriter[BindCall], bind: Bind, term: int, *, needs_pre_bind: bool = False) -> None:
         super().__init__(writer, term)
         self.bind = bind
+        #: The volumes of the pod are bound and its node is locked first.
+        self.needs_pre_bind = needs_pre_bind
         self.conflicts = 0
         #: An earlier attempt may have been committed.
         self.uncertain = False
-
-
-class PreBinder(CallWriter[BindCall]):
-    """Binds the volumes of pods and locks their nodes, before the binder binds them."""
-
-    def __init__(self, binder: Binder, pre_bind: PreBind, resume: Callable[[BindCall], None]) -> None:
-        """`resume` receives the binding of the pod."""
-        super().__init__(binder.context)
-        self._binder = binder
-        self._pre_bind = pre_bind
-        self._resume = resume
-
-    async def send(self, call: BindCall) -> WriteOutcome:
-        """Return when the pod may be bound. Raises LeadershipLost."""
-        try:
-            await self._pre_bind(cast("Client", GatedClient(self.client, self.gate, call.term)), call.bind)
-        except msgspec.DecodeError as error:
-            return WriteOutcome(WriteResult.REFUSED, message=f"an object cannot be decoded: {error}")
-        except (ApiError, Unreachable) as error:
-            later = retry_class(error) in (RetryClass.LATER, RetryClass.UNKNOWN)
-            return outcome_of(WriteResult.AGAIN if later else WriteResult.REFUSED, error)
-        return WriteOutcome(WriteResult.ALLOWED)
-
-    def end(self, call: BindCall, outcome: WriteOutcome) -> None:
-        """Queue the binding of the pod."""
-        if outcome.result is WriteResult.ALLOWED:
-            call.writer, call.attempts = self._binder, 0
-            self._resume(call)
-        elif outcome.result is WriteResult.REFUSED:
-            text = f"execute preBind for pod {call.bind.name} failed: {outcome.message}, resync the task"
-            self._binder.refuse(call.bind, outcome, text)
 
 
 class Binder(CallWriter[BindCall]):
@@ -112,6 +72,7 @@ class Binder(CallWriter[BindCall]):
 
     `fence` returns the token of a Binding; `quiesce` waits for other writes to the same pod; `server_seconds` limits
     the processing on the API server, so that a new leader knows when bindings of the former one have ended.
+    `resume(call)` queues the binding of a pod after its PreBind.
     """
 
     def __init__(
@@ -121,42 +82,58 @@ class Binder(CallWriter[BindCall]):
         fence: Callable[[], str | None],
         quiesce: Callable[[str], Awaitable[None]],
         server_seconds: float | None,
+        pre_bind: PreBind | None,
+        resume: Callable[[BindCall], None],
     ) -> None:
         super().__init__(context)
         self._fence = fence
         self._quiesce = quiesce
+        self._pre_bind = pre_bind
+        self._resume = resume
         self._params = None if server_seconds is None else {"timeout": f"{server_seconds:g}s"}
         self.refusals = RefusedWrites(_REFUSALS, self.clock)
 
-    async def send(self, call: BindCall) -> WriteOutcome:
-        """Send the binding once, after resolving the last attempt. Raises LeadershipLost."""
-        outcome = await self._attempt(call)
-        if outcome.result is WriteResult.DONE:
-            self.observer.bound(call.bind, self.clock() - call.since)
-        return outcome
+    def needs_pre_bind(self, bind: Bind) -> bool:
+        """Whether the volumes of the pod must be bound, or its node locked, before it is bound."""
+        return self._pre_bind is not None and bool(bind.volumes or bind.node_lock)
 
-    async def _attempt(self, call: BindCall) -> WriteOutcome:
+    async def attempt(self, call: BindCall) -> WriteOutcome:
+        """Send the binding once, after resolving the last attempt. Raises LeadershipLost, ApiError and Unreachable."""
         bind = call.bind
+        if call.needs_pre_bind and self._pre_bind is not None:
+            try:
+                await self._pre_bind(cast("Client", GatedClient(self.client, self.gate, call.term)), bind)
+            except msgspec.DecodeError as error:
+                return WriteOutcome(WriteResult.REFUSED, message=f"an object cannot be decoded: {error}")
+            return WriteOutcome(WriteResult.ALLOWED)
         if call.uncertain and (outcome := await self._read_back(call, None)) is not None:
             return outcome
         await self._quiesce(bind.uid)
         await self.gate.wait(call.term)  # before the token is read
         body = requests.binding(bind, self._fence())
         path = object_path("Pod", bind.namespace, bind.name, "binding")
-        try:
-            await self.gate.send(self.client, call.term, "POST", path, params=self._params, body=body)
-        except (ApiError, Unreachable) as error:
-            return await self._classify(call, error)
+        await self.gate.send(self.client, call.term, "POST", path, params=self._params, body=body)
         return DONE
+
+    def observe(self, call: BindCall, outcome: WriteOutcome) -> None:
+        """Count a bound pod; `end` reports the others."""
+        if outcome.result is WriteResult.DONE:
+            self.observer.bound(call.bind, self.clock() - call.since)
 
     def end(self, call: BindCall, outcome: WriteOutcome) -> None:
         """Return a pod that is not bound to the core, and report it."""
         bind, result, message = call.bind, outcome.result, outcome.message
-        if result is WriteResult.AGAIN:
+        if call.needs_pre_bind:
+            if result is WriteResult.ALLOWED:
+                call.needs_pre_bind, call.attempts = False, 0
+                self._resume(call)
+            elif result is WriteResult.REFUSED:
+                self._refuse(bind, outcome, f"execute preBind for pod {bind.name} failed: {message}, resync the task")
+        elif result is WriteResult.AGAIN:
             if call.attempts >= _REPORT_AFTER and self._report(bind, _bind_text(bind, message)):
                 self.observer.bind_failed(bind, outcome.code, message)
         elif result is WriteResult.REFUSED:
-            self.refuse(bind, outcome, _bind_text(bind, message))
+            self._refuse(bind, outcome, _bind_text(bind, message))
         else:
             self.refusals.forget(bind.uid)
             if result is WriteResult.GONE:
@@ -165,7 +142,7 @@ class Binder(CallWriter[BindCall]):
                 self.observer.bind_failed(bind, outcome.code, message)
                 self._return_to_core(bind, message, _ELSEWHERE_SECONDS)
 
-    def refuse(self, bind: Bind, outcome: WriteOutcome, text: str) -> None:
+    def _refuse(self, bind: Bind, outcome: WriteOutcome, text: str) -> None:
         """Return a rejected pod to the core with a backoff, and report `text`."""
         self.observer.bind_failed(bind, outcome.code, outcome.message)
         self._return_to_core(bind, outcome.message, self.refusals.refused(bind.uid, outcome.wait))
@@ -189,31 +166,32 @@ class Binder(CallWriter[BindCall]):
         )
         return True
 
-    async def _classify(self, call: BindCall, error: ApiError | Unreachable) -> WriteOutcome:
-        found = retry_class(error)
+    async def classify(self, call: BindCall, error: RequestError) -> WriteOutcome:
+        """Read the pod where the response does not decide whether it is bound."""
+        found = error.retry_class
+        if call.needs_pre_bind:
+            return WriteOutcome.of(WriteResult.AGAIN if error.is_temporary else WriteResult.REFUSED, error)
         if found is RetryClass.REFUSED:
-            return outcome_of(WriteResult.REFUSED, error)
-        if found is RetryClass.LATER:
-            return outcome_of(WriteResult.AGAIN, error, throttled=True)
-        if found is RetryClass.UNKNOWN:
+            return WriteOutcome.of(WriteResult.REFUSED, error)
+        if error.is_temporary:
             # The server may still process it: the pod is read at the next attempt, not at once.
-            call.uncertain = True
-            return outcome_of(WriteResult.AGAIN, error, throttled=not code_of(error))
+            call.uncertain = call.uncertain or found is RetryClass.UNKNOWN
+            return WriteOutcome.of(WriteResult.AGAIN, error)
         outcome = await self._read_back(call, error)
         if outcome is not None:
             return outcome
         # The pod exists and is unbound.
         if found is RetryClass.ABSENT:
-            return outcome_of(WriteResult.REFUSED, error)
+            return WriteOutcome.of(WriteResult.REFUSED, error)
         call.conflicts += 1
-        return outcome_of(WriteResult.AGAIN if call.conflicts <= _MAX_CONFLICTS else WriteResult.REFUSED, error)
+        return WriteOutcome.of(WriteResult.AGAIN if call.conflicts <= _MAX_CONFLICTS else WriteResult.REFUSED, error)
 
-    async def _read_back(self, call: BindCall, refusal: ApiError | Unreachable | None) -> WriteOutcome | None:
+    async def _read_back(self, call: BindCall, refusal: RequestError | None) -> WriteOutcome | None:
         """Read the pod; None when it is unbound. `refusal`: the response that caused the read, if any."""
         bind = call.bind
         try:
             pod = await read_pod(self.client, bind.namespace, bind.name, bind.uid)
-        except (ApiError, Unreachable) as error:
+        except RequestError as error:
             return self._on_read_error(call, error, refusal)
         if pod is None:
             return WriteOutcome(WriteResult.GONE, 404, f'pods "{bind.name}" not found')
@@ -224,23 +202,21 @@ class Binder(CallWriter[BindCall]):
             return WriteOutcome(WriteResult.ELSEWHERE, 409, f"pod {bind.name} is already assigned to node {node}")
         call.uncertain = False
         if refusal is not None and (pod.metadata.deletion_timestamp or pod.spec.scheduling_gates):
-            return WriteOutcome(WriteResult.REFUSED, code_of(refusal), text_of(refusal))  # as every binding of the pod
+            return WriteOutcome(WriteResult.REFUSED, refusal.status, refusal.text)  # as every binding of the pod
         return None
 
     @staticmethod
-    def _on_read_error(
-        call: BindCall, error: ApiError | Unreachable, refusal: ApiError | Unreachable | None
-    ) -> WriteOutcome | None:
-        if retry_class(error) is not RetryClass.REFUSED:
+    def _on_read_error(call: BindCall, error: RequestError, refusal: RequestError | None) -> WriteOutcome | None:
+        if error.retry_class is not RetryClass.REFUSED:
             call.uncertain = True
-            return outcome_of(WriteResult.AGAIN, error, throttled=not code_of(error))
+            return WriteOutcome.of(WriteResult.AGAIN, error)
         # Reading pods is forbidden. A repeated binding is safe: the API server rejects the second one definitely.
         if refusal is None:
             call.uncertain = False
             return None
         # A conflict may mean that this binding succeeded: no failure is reported, the watch delivers the node.
-        result = WriteResult.ELSEWHERE if retry_class(refusal) is RetryClass.CONFLICT else WriteResult.REFUSED
-        return WriteOutcome(result, code_of(refusal), f"{text_of(refusal)}; failed to read the pod: {text_of(error)}")
+        result = WriteResult.ELSEWHERE if refusal.retry_class is RetryClass.CONFLICT else WriteResult.REFUSED
+        return WriteOutcome(result, refusal.status, f"{refusal.text}; failed to read the pod: {error.text}")
 
 
 def _bind_text(bind: Bind, message: str) -> str:

@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 import time
-from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from capcard_sched.kube.client import ApiError, Client, Unreachable
+from capcard_sched.kube.client import ApiError, Client, get
 from capcard_sched.kube.decode import METADATA_LIST
+from capcard_sched.kube.errors import RequestError, RetryClass
 from capcard_sched.kube.paths import collection_path, object_path
 from capcard_sched.kube.writes import requests
 from capcard_sched.kube.writes.lru import Lru
 from capcard_sched.kube.writes.write_backoff import WriteBackoff
-from capcard_sched.kube.writes.write_call import (
-    DONE,
-    CallWriter,
-    RetryClass,
-    WriteCall,
-    WriteOutcome,
-    WriteResult,
-    code_of,
-    outcome_of,
-    retry_class,
-)
+from capcard_sched.kube.writes.write_call import DONE, CallWriter, WriteCall, WriteOutcome, WriteResult
 from capcard_sched.model.timestamps import format_timestamp
 
 if TYPE_CHECKING:
@@ -62,24 +50,13 @@ class UidCache:
         known = self._known.get(ref)
         if known is not None and self._clock() - known[1] < _FRESH_SECONDS:
             return known[0]
-        uid = await self._fetch(ref)
-        if uid is None:
+        path, selector = collection_path(ref.kind, ref.namespace), {"fieldSelector": f"metadata.name={ref.name}"}
+        found = await get(self._client, path, METADATA_LIST.decode, params=selector)
+        if found is None or not found.items:
             return None
+        uid = found.items[0].metadata.uid
         self._known.put(ref, (uid, self._clock()))
         return uid
-
-    async def _fetch(self, ref: ObjectRef) -> str | None:
-        path = collection_path(ref.kind, ref.namespace)
-        try:
-            response = await self._client.request("GET", path, params={"fieldSelector": f"metadata.name={ref.name}"})
-            items = METADATA_LIST.decode(response).items or ()
-        except ApiError as error:
-            if error.status == HTTPStatus.NOT_FOUND:
-                return None
-            raise
-        except msgspec.DecodeError as error:
-            raise Unreachable(f"the response of {path} is not a list: {error}", sent=True) from error
-        return items[0].metadata.uid if items else None
 
 
 #: Number of failed attempts after which an event is dropped.
@@ -96,6 +73,11 @@ class EventCall(WriteCall):
     def __init__(self, writer: CallWriter[EventCall], series: Series, term: int) -> None:
         super().__init__(writer, term)
         self.series = series
+
+    @property
+    def kind(self) -> str:
+        """The kind of object."""
+        return "Event"
 
     @property
     def key(self) -> SeriesKey:
@@ -131,26 +113,21 @@ class EventWriter(CallWriter[EventCall]):
         self._uids = UidCache(self.client, self.clock)
         self._correlator = correlator
 
-    async def send(self, call: EventCall) -> WriteOutcome:
-        """Create or patch the Event object of the series. Raises LeadershipLost."""
-        return self.observe("Event", call, await self._attempt(call))
-
-    async def _attempt(self, call: EventCall) -> WriteOutcome:
+    async def attempt(self, call: EventCall) -> WriteOutcome:
+        """Create or patch the Event object of the series. Raises LeadershipLost, ApiError and Unreachable."""
         series = call.series
-        try:
-            if series.created and await self._repeat(call):
-                return DONE
-            uid = await self._uids.uid(series.object)
-            if uid is None:
-                message = f"{series.object.kind} {series.object.name} not found"
-                return WriteOutcome(WriteResult.GONE, 404, message)
-            await self._create(call, uid)
-        except (ApiError, Unreachable) as error:
-            found = retry_class(error)
-            again = found in (RetryClass.LATER, RetryClass.UNKNOWN) and call.attempts < _MAX_ATTEMPTS
-            throttled = found is RetryClass.LATER or not code_of(error)
-            return outcome_of(WriteResult.AGAIN if again else WriteResult.REFUSED, error, throttled=throttled)
+        if series.created and await self._repeat(call):
+            return DONE
+        uid = await self._uids.uid(series.object)
+        if uid is None:
+            return WriteOutcome(WriteResult.GONE, 404, f"{series.object.kind} {series.object.name} not found")
+        await self._create(call, uid)
         return DONE
+
+    async def classify(self, call: EventCall, error: RequestError) -> WriteOutcome:
+        """An event is dropped after a number of attempts."""
+        again = error.is_temporary and call.attempts < _MAX_ATTEMPTS
+        return WriteOutcome.of(WriteResult.AGAIN if again else WriteResult.REFUSED, error)
 
     async def _create(self, call: EventCall, uid: str) -> None:
         series = call.series
@@ -160,7 +137,7 @@ class EventWriter(CallWriter[EventCall]):
             await self.gate.send(self.client, call.term, "POST", path, body=body)
         except ApiError as error:
             # An earlier attempt succeeded and its response was lost.
-            if not (retry_class(error) is RetryClass.CONFLICT and call.attempts > 1):
+            if not (error.retry_class is RetryClass.CONFLICT and call.attempts > 1):
                 raise
         series.created = True
 
@@ -177,7 +154,7 @@ class EventWriter(CallWriter[EventCall]):
                 content_type=requests.MERGE,
             )
         except ApiError as error:
-            if retry_class(error) is not RetryClass.ABSENT:
+            if error.retry_class is not RetryClass.ABSENT:
                 raise
             self._correlator.renew(series)
             return False

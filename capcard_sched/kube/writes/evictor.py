@@ -7,26 +7,21 @@ dry runs before any is evicted, so that no gang is evicted in part.
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
-from capcard_sched.kube.client import ApiError, Unreachable
+from capcard_sched.kube.errors import RequestError, RetryClass
 from capcard_sched.kube.paths import object_path
 from capcard_sched.kube.writes import requests
 from capcard_sched.kube.writes.write_backoff import RefusedWrites, WriteBackoff
 from capcard_sched.kube.writes.write_call import (
     DONE,
     CallWriter,
-    RetryClass,
     WriteCall,
     WriteOutcome,
     WriteResult,
-    code_of,
     decode_pod,
-    is_uid_mismatch,
-    outcome_of,
     read_pod,
-    retry_class,
-    text_of,
 )
 from capcard_sched.model.deltas import EvictFailed, ObjectGone
 from capcard_sched.model.intents import EmitEvent, ObjectRef
@@ -153,34 +148,30 @@ class PodEvictor(CallWriter[EvictionCall]):
             intents.append(EmitEvent(group, "Normal", "Evict", evict.reason))
         self.context.submit(intents)
 
-    async def send(self, call: EvictionCall) -> WriteOutcome:
-        """Continue after the last attempt. Raises LeadershipLost."""
-        outcome = await self._attempt(call)
+    def observe(self, call: EvictionCall, outcome: WriteOutcome) -> None:
+        """Count an evicted pod; `end` reports the others."""
         if outcome.result is WriteResult.DONE:
             self.observer.evicted(call.evict)
-        return outcome
 
-    async def _attempt(self, call: EvictionCall) -> WriteOutcome:
+    async def attempt(self, call: EvictionCall) -> WriteOutcome:
+        """Continue after the last attempt. Raises LeadershipLost, ApiError and Unreachable."""
         if call.group is not None and call.group.refusal is not None:
             return call.group.refusal
-        try:
-            if call.needs_dry_run:
-                await self._post_eviction(call, {"dryRun": "All"})
-                return WriteOutcome(WriteResult.ALLOWED)
-            if self._use_eviction_api:
-                await self._post_eviction(call)
-                await self._write_conditions(call)  # during the grace period
-                return DONE
-            if call.live_pod is None:
-                gone = await self._write_conditions(call)
-                if gone is not None:
-                    return gone
-            if call.live_pod is None or call.live_pod.metadata.deletion_timestamp is None:
-                evict = call.evict
-                path, body = object_path("Pod", evict.namespace, evict.name), requests.deletion(evict.uid)
-                await self.gate.send(self.client, call.term, "DELETE", path, body=body)
-        except (ApiError, Unreachable) as error:
-            return await self._classify(call, error)
+        if call.needs_dry_run:
+            await self._post_eviction(call, {"dryRun": "All"})
+            return WriteOutcome(WriteResult.ALLOWED)
+        if self._use_eviction_api:
+            await self._post_eviction(call)
+            await self._write_conditions(call)  # during the grace period
+            return DONE
+        if call.live_pod is None:
+            gone = await self._write_conditions(call)
+            if gone is not None:
+                return gone
+        if call.live_pod is None or call.live_pod.metadata.deletion_timestamp is None:
+            evict = call.evict
+            path, body = object_path("Pod", evict.namespace, evict.name), requests.deletion(evict.uid)
+            await self.gate.send(self.client, call.term, "DELETE", path, body=body)
         return DONE
 
     async def _post_eviction(self, call: EvictionCall, params: Mapping[str, str] | None = None) -> None:
@@ -206,36 +197,36 @@ class PodEvictor(CallWriter[EvictionCall]):
                 body=requests.pod_conditions(evict.uid, conditions),
                 content_type=requests.STRATEGIC,
             )
-        except (ApiError, Unreachable) as error:
-            found = retry_class(error)
-            if found is RetryClass.ABSENT or is_uid_mismatch(error):
-                return outcome_of(WriteResult.GONE, error)
-            self.observer.write_failed("PodCondition", code_of(error), text_of(error))
-            if found in (RetryClass.LATER, RetryClass.UNKNOWN) and not self._use_eviction_api:
+        except RequestError as error:
+            if error.retry_class is RetryClass.ABSENT or error.is_uid_mismatch:
+                return WriteOutcome.of(WriteResult.GONE, error)
+            self.observer.write_failed("PodCondition", error.status, error.text)
+            if error.is_temporary and not self._use_eviction_api:
                 raise
             return None
         call.live_pod = decode_pod(response)
         return None
 
-    async def _classify(self, call: EvictionCall, error: ApiError | Unreachable) -> WriteOutcome:
-        found = retry_class(error)
+    async def classify(self, call: EvictionCall, error: RequestError) -> WriteOutcome:
+        """Unlike a binding, an eviction needs no certain outcome: a repeated one has no effect."""
+        found = error.retry_class
         if found is RetryClass.ABSENT:
-            return outcome_of(WriteResult.GONE, error)
+            return WriteOutcome.of(WriteResult.GONE, error)
         if found is RetryClass.REFUSED or is_protected(error):
-            return outcome_of(WriteResult.REFUSED, error)
+            return WriteOutcome.of(WriteResult.REFUSED, error)
         if found is RetryClass.CONFLICT and await self._is_gone(call.evict):
-            return outcome_of(WriteResult.GONE, error)
-        if code_of(error):
+            return WriteOutcome.of(WriteResult.GONE, error)
+        if error.status:
             call.errors += found is not RetryClass.LATER
             if call.errors >= _MAX_ERRORS:
-                return outcome_of(WriteResult.REFUSED, error)
-        return outcome_of(WriteResult.AGAIN, error, throttled=found is RetryClass.LATER or not code_of(error))
+                return WriteOutcome.of(WriteResult.REFUSED, error)
+        return WriteOutcome.of(WriteResult.AGAIN, error)
 
     async def _is_gone(self, evict: Evict) -> bool:
         """Whether the pod is gone or replaced; the message of a conflict does not show that reliably."""
         try:
             return await read_pod(self.client, evict.namespace, evict.name, evict.uid) is None
-        except (ApiError, Unreachable):
+        except RequestError:
             return False
 
 
@@ -244,8 +235,6 @@ def eviction_message(evict: Evict) -> str:
     return f"Pod is evicted, because of {evict.message}"
 
 
-def is_protected(error: ApiError | Unreachable) -> bool:
+def is_protected(error: RequestError) -> bool:
     """Whether a disruption budget forbids the eviction for now."""
-    if not isinstance(error, ApiError) or error.status != 429:
-        return False
-    return any(cause.reason == _BUDGET for cause in error.details.causes or ())
+    return error.status == HTTPStatus.TOO_MANY_REQUESTS and any(cause.reason == _BUDGET for cause in error.causes)

@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
-from capcard_sched.kube.client import ApiError, Client, Unreachable
+from capcard_sched.kube.client import ApiError, Client
+from capcard_sched.kube.errors import RequestError, RetryClass
 from capcard_sched.kube.paths import object_path
 from capcard_sched.kube.writes import requests
 from capcard_sched.kube.writes.lru import Lru
 from capcard_sched.kube.writes.write_backoff import WriteBackoff
-from capcard_sched.kube.writes.write_call import (
-    DONE,
-    CallWriter,
-    RetryClass,
-    WriteCall,
-    WriteOutcome,
-    WriteResult,
-    code_of,
-    is_uid_mismatch,
-    outcome_of,
-    retry_class,
-)
+from capcard_sched.kube.writes.write_call import DONE, CallWriter, WriteCall, WriteOutcome, WriteResult
 from capcard_sched.model.intents import (
     AnnotateNode,
     AnnotatePodGroup,
@@ -72,7 +62,7 @@ class StatusDiscovery:
         self._lock = asyncio.Lock()
 
     async def has_status(self, plural: str) -> bool:
-        """Whether `<plural>/status` exists. Raises ApiError or Unreachable when discovery fails."""
+        """Whether `<plural>/status` exists. Raises ApiError, Unreachable or DecodeError when discovery fails."""
         known = self._known
         if known is None:
             async with self._lock:
@@ -87,10 +77,8 @@ class StatusDiscovery:
         self._fetched_at = self._clock()
         try:
             found = msgspec.json.decode(await self._client.request("GET", _GROUP), type=_ResourceList)
-        except msgspec.DecodeError as error:
-            raise Unreachable(f"the response of {_GROUP} is not a list of resources: {error}", sent=True) from error
         except ApiError as error:
-            if retry_class(error) is not RetryClass.REFUSED:
+            if error.retry_class is not RetryClass.REFUSED:
                 raise
             self._known = _DEFAULT
             return self._known
@@ -128,13 +116,8 @@ _TRANSITIONS = 65_536
 _CONDITION_SECONDS = 60.0
 
 
-class _Status(msgspec.Struct, frozen=True):
-    phase: str | None = None
-    allocated: dict[str, object] | None = None
-
-
 class _StatusResponse(msgspec.Struct, frozen=True):
-    status: _Status = _Status()
+    status: dict[str, Any] | None = None
 
 
 _RESPONSE = msgspec.json.Decoder(_StatusResponse)
@@ -161,6 +144,11 @@ class StatusCall(WriteCall):
         super().__init__(writer, term)
         self._key = key_of(intent)
         self.intent = intent
+
+    @property
+    def kind(self) -> str:
+        """Kind of write."""
+        return self._key[0]
 
     @property
     def key(self) -> StatusKey:
@@ -209,24 +197,18 @@ class Statuses(CallWriter[StatusCall]):
         if outcome.result is WriteResult.DONE:
             self._limiter.record(call.key, call.intent, self.clock())
 
-    async def send(self, call: StatusCall) -> WriteOutcome:
-        """Send the latest value. Raises LeadershipLost."""
-        return self.observe(call.key[0], call, await self._attempt(call, self.clock() - call.since))
-
-    async def _attempt(self, call: StatusCall, age: float) -> WriteOutcome:
+    async def attempt(self, call: StatusCall) -> WriteOutcome:
+        """Send the latest value. Raises LeadershipLost, ApiError, Unreachable and DecodeError."""
         intent = call.intent
-        try:
-            if isinstance(intent, UpdatePodCondition):
-                return await self._write_condition(intent, call.term, age)
-            if isinstance(intent, UpdatePodGroup):
-                return await self._write_group(intent, call.term)
-            if isinstance(intent, UpdateQueueStatus):
-                return await self._write_queue(intent, call.term)
-            kind, namespace, name = call.key
-            body = requests.annotation_changes(intent.annotations, getattr(intent, "uid", ""))
-            await self._patch(object_path(kind.removesuffix("Annotations"), namespace, name), body, call.term)
-        except (ApiError, Unreachable) as error:
-            return self._classify(intent, error, age)
+        if isinstance(intent, UpdatePodCondition):
+            return await self._write_condition(intent, call)
+        if isinstance(intent, UpdatePodGroup):
+            return await self._write_group(intent, call.term)
+        if isinstance(intent, UpdateQueueStatus):
+            return await self._write_queue(intent, call.term)
+        kind, namespace, name = call.key
+        body = requests.annotation_changes(intent.annotations, getattr(intent, "uid", ""))
+        await self._patch(object_path(kind.removesuffix("Annotations"), namespace, name), body, call.term)
         return DONE
 
     def forget_pod(self, uid: str) -> None:
@@ -236,8 +218,11 @@ class Statuses(CallWriter[StatusCall]):
     async def _patch(self, path: str, body: bytes, term: int, content_type: str = requests.MERGE) -> bytes:
         return await self.gate.send(self.client, term, "PATCH", path, body=body, content_type=content_type)
 
-    async def _write_condition(self, intent: UpdatePodCondition, term: int, age: float) -> WriteOutcome:
-        if age > _CONDITION_SECONDS:
+    def _is_outdated(self, call: StatusCall) -> bool:
+        return isinstance(call.intent, UpdatePodCondition) and self.clock() - call.since > _CONDITION_SECONDS
+
+    async def _write_condition(self, intent: UpdatePodCondition, call: StatusCall) -> WriteOutcome:
+        if self._is_outdated(call):
             message = f"not written for {_CONDITION_SECONDS:g} s: outdated"
             return WriteOutcome(WriteResult.REFUSED, message=message)
         known = self._transitions.get(intent.uid)
@@ -247,7 +232,7 @@ class Statuses(CallWriter[StatusCall]):
         await self._patch(
             object_path("Pod", intent.namespace, intent.name, "status"),
             requests.pod_conditions(intent.uid, (condition,), intent.nominated_node),
-            term,
+            call.term,
             requests.STRATEGIC,
         )
         if not known:
@@ -256,43 +241,44 @@ class Statuses(CallWriter[StatusCall]):
 
     async def _write_group(self, intent: UpdatePodGroup, term: int) -> WriteOutcome:
         sub = "status" if await self._discovery.has_status("podgroups") else ""
-        response = await self._patch(
-            object_path("PodGroup", intent.namespace, intent.name, sub), requests.group_status(intent), term
-        )
-        if _decode(response).phase != intent.phase and self._discovery.invalidate():
-            # The API server ignored the status: the kind now has a subresource.
+        body = requests.group_status(intent)
+        response = await self._patch(object_path("PodGroup", intent.namespace, intent.name, sub), body, term)
+        return self._written(body, _status_in(response))
+
+    def _written(self, body: bytes, status: dict[str, Any]) -> WriteOutcome:
+        """AGAIN where `status`, that of the response, is not what the patch `body` writes.
+
+        The API server ignored it: the kind has a subresource that it had not when discovery was read. A status that
+        changed in one count only is ignored like one with another phase, so all fields are compared.
+        """
+        ignored = any(status.get(field) != value for field, value in _status_in(body).items())
+        if ignored and self._discovery.invalidate():
             return WriteOutcome(WriteResult.AGAIN, 200, "the API server ignored the status")
         return DONE
 
     async def _write_queue(self, intent: UpdateQueueStatus, term: int) -> WriteOutcome:
         sub = "status" if await self._discovery.has_status("queues") else ""
         path = object_path("Queue", "", intent.name, sub)
-        response = _decode(await self._patch(path, requests.queue_status(intent.allocated), term))
+        body = requests.queue_status(intent.allocated)
+        status = _status_in(await self._patch(path, body, term))
         # A merge patch keeps resources that it does not name, such as unused ones.
-        stale = (response.allocated or {}).keys() - intent.allocated.keys()
+        stale = (status.get("allocated") or {}).keys() - intent.allocated.keys()
         if stale:
-            await self._patch(path, requests.queue_status({**dict.fromkeys(sorted(stale)), **intent.allocated}), term)
-        elif intent.allocated and not response.allocated and self._discovery.invalidate():
-            return WriteOutcome(WriteResult.AGAIN, 200, "the API server ignored the status")
-        return DONE
+            removal = requests.queue_status({**dict.fromkeys(sorted(stale)), **intent.allocated})
+            status = _status_in(await self._patch(path, removal, term))
+        return self._written(body, status)
 
-    def _classify(self, intent: StatusIntent, error: ApiError | Unreachable, age: float) -> WriteOutcome:
-        found = retry_class(error)
-        retry = True
+    async def classify(self, call: StatusCall, error: RequestError) -> WriteOutcome:
+        """Try again unless the object is gone, or the pod's condition is rejected or outdated."""
+        is_condition = isinstance(call.intent, UpdatePodCondition)
+        found, again = error.retry_class, not self._is_outdated(call)
         if found is RetryClass.ABSENT:
             # The object is gone, or only its subresource.
-            plain = isinstance(intent, (UpdatePodCondition, *_ANNOTATIONS))
-            retry = not plain and self._discovery.invalidate()
+            again = not is_condition and not isinstance(call.intent, _ANNOTATIONS) and self._discovery.invalidate()
         elif found is RetryClass.REFUSED:
-            retry = not is_uid_mismatch(error)
-        if isinstance(intent, UpdatePodCondition) and (found is RetryClass.REFUSED or age > _CONDITION_SECONDS):
-            retry = False
-        throttled = found is RetryClass.LATER or not code_of(error)
-        return outcome_of(WriteResult.AGAIN if retry else WriteResult.REFUSED, error, throttled=throttled)
+            again = not is_condition and not error.is_uid_mismatch
+        return WriteOutcome.of(WriteResult.AGAIN if again else WriteResult.REFUSED, error)
 
 
-def _decode(response: bytes) -> _Status:
-    try:
-        return _RESPONSE.decode(response).status
-    except msgspec.DecodeError as error:
-        raise Unreachable(f"the response is not an object with a status: {error}", sent=True) from error
+def _status_in(response: bytes) -> dict[str, Any]:
+    return _RESPONSE.decode(response).status or {}

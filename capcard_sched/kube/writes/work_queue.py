@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections import deque
+from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
@@ -21,20 +21,12 @@ _STALE_KEYS = 256
 
 
 class WorkItem(NamedTuple, Generic[K, V]):
-    """An entry in flight; the caller ends it with `done` or `requeue`."""
+    """An entry. One in flight is ended with `done` or `requeue`."""
 
     key: K
     value: V
     #: Time at which it was added.
     since: float
-
-
-class _Waiting(Generic[V]):
-    __slots__ = ("since", "value")
-
-    def __init__(self, value: V, since: float) -> None:
-        self.value = value
-        self.since = since
 
 
 class WorkQueue(Generic[K, V]):
@@ -47,14 +39,15 @@ class WorkQueue(Generic[K, V]):
     def __init__(self, merge: Callable[[V, V], V], capacity: int | None = None) -> None:
         self._merge = merge
         self._capacity = capacity
-        self._waiting: dict[K, _Waiting[V]] = {}
+        #: Ordered: the first entry of a dict is found behind the places of all removed ones.
+        self._waiting: OrderedDict[K, WorkItem[K, V]] = OrderedDict()
         #: Keys in order; stale keys are skipped.
         self._ready: deque[K] = deque()
         self._delays: list[tuple[float, int, K]] = []
         #: Number of the delay, and whether the entry precedes ready ones afterwards.
         self._delayed: dict[K, tuple[int, bool]] = {}
         #: Keys of urgent entries, in order; stale keys are skipped.
-        self._urgent: dict[K, None] = {}
+        self._urgent: OrderedDict[K, None] = OrderedDict()
         self._in_flight: set[K] = set()
         #: Keys in flight whose write is not retried.
         self._discarded: set[K] = set()
@@ -79,9 +72,9 @@ class WorkQueue(Generic[K, V]):
             self._urgent[key] = None
         present = self._waiting.get(key)
         if present is not None:
-            present.value = self._merge(present.value, value)
+            self._waiting[key] = present._replace(value=self._merge(present.value, value))
             return 0
-        self._waiting[key] = _Waiting(value, now)
+        self._waiting[key] = WorkItem(key, value, now)
         if key not in self._in_flight:
             self._ready.append(key)
             if len(self._ready) > 2 * len(self._waiting) + _STALE_KEYS:
@@ -100,14 +93,9 @@ class WorkQueue(Generic[K, V]):
             if delay is not None and delay[0] == sequence:
                 self.advance(key, first=delay[1])
         while self._ready:
-            key = self._ready.popleft()
-            if key in self._in_flight or key in self._delayed:
-                continue
-            entry = self._waiting.pop(key, None)
+            entry = self._take(self._ready.popleft())
             if entry is not None:
-                self._urgent.pop(key, None)
-                self._in_flight.add(key)
-                return WorkItem(key, entry.value, entry.since)
+                return entry
         return None
 
     def get_urgent(self) -> WorkItem[K, V] | None:
@@ -117,11 +105,20 @@ class WorkQueue(Generic[K, V]):
             key = next((each for each in self._urgent if each not in self._in_flight), None)
             if key is None:
                 return None
-            del self._urgent[key]
-            entry = None if key in self._delayed else self._waiting.pop(key, None)
+            entry = self._take(key)
             if entry is not None:
-                self._in_flight.add(key)
-                return WorkItem(key, entry.value, entry.since)
+                return entry
+            self._urgent.pop(key, None)
+
+    def _take(self, key: K) -> WorkItem[K, V] | None:
+        """Remove and return a waiting entry; None unless it is ready."""
+        if key in self._in_flight or key in self._delayed:
+            return None
+        entry = self._waiting.pop(key, None)
+        if entry is not None:
+            self._urgent.pop(key, None)
+            self._in_flight.add(key)
+        return entry
 
     def done(self, key: K) -> None:
         """End a write; a value added since becomes ready."""
@@ -142,9 +139,8 @@ class WorkQueue(Generic[K, V]):
         self._in_flight.discard(key)
         newer = self._waiting.get(key)
         if newer is not None:
-            newer.value = self._merge(item.value, newer.value)
-        else:
-            self._waiting[key] = _Waiting(item.value, item.since)
+            item = newer._replace(value=self._merge(item.value, newer.value))
+        self._waiting[key] = item
         self._sequence += 1
         self._delayed[key] = self._sequence, first
         heapq.heappush(self._delays, (at, self._sequence, key))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import enum
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 
-from capcard_sched.kube.client import ApiError, Client, Unreachable
+from capcard_sched.kube.client import Client, Unreachable, get
+from capcard_sched.kube.errors import RequestError, RetryClass
 from capcard_sched.kube.paths import object_path
 from capcard_sched.kube.writes.write_backoff import WriteBackoff
 from capcard_sched.model.objects import PodObject
@@ -20,62 +20,6 @@ if TYPE_CHECKING:
     from capcard_sched.kube.writes.leadership_gate import LeadershipGate
     from capcard_sched.model.deltas import Delta
     from capcard_sched.model.intents import Intent
-
-
-class RetryClass(enum.Enum):
-    """State of a failed write, named by the next step."""
-
-    #: Not committed, and the request is valid: send it again later.
-    LATER = "later"
-    #: Possibly committed, now or later: read the live object first.
-    UNKNOWN = "unknown"
-    #: Not committed, because the object differs from the request's assumption: read it.
-    CONFLICT = "conflict"
-    #: Not committed: an object of the request does not exist.
-    ABSENT = "absent"
-    #: Not committed, and the API server rejects the same request until something changes.
-    REFUSED = "refused"
-
-
-#: Status codes that do not reject this request; 401: a token during its renewal; 429: too many requests.
-_LATER = frozenset({401, 425, 429})
-_BY_STATUS = {404: RetryClass.ABSENT, 408: RetryClass.UNKNOWN, 409: RetryClass.CONFLICT}
-
-
-def retry_class(error: ApiError | Unreachable) -> RetryClass:
-    """Classify an error. A server error (5xx) does not show whether the write was committed."""
-    if isinstance(error, Unreachable):
-        return RetryClass.UNKNOWN if error.sent else RetryClass.LATER
-    if error.status in _LATER:
-        return RetryClass.LATER
-    if error.status >= 500 or error.status < 300:  # possibly committed, with an undecodable response
-        return RetryClass.UNKNOWN
-    return _BY_STATUS.get(error.status, RetryClass.REFUSED)
-
-
-def code_of(error: ApiError | Unreachable) -> int:
-    """Status of the response, 0 without one."""
-    return error.status if isinstance(error, ApiError) else 0
-
-
-def text_of(error: ApiError | Unreachable) -> str:
-    """Text for logs and events: the server's message if there is one."""
-    if isinstance(error, ApiError):
-        return error.message or error.reason or f"HTTP {error.status}"
-    return str(error) or "no response"
-
-
-def retry_after_of(error: ApiError | Unreachable) -> float:
-    """`Retry-After` in seconds, 0.0 without it."""
-    return (error.retry_after or 0.0) if isinstance(error, ApiError) else 0.0
-
-
-def is_uid_mismatch(error: ApiError | Unreachable) -> bool:
-    """Whether a patch was rejected because the object was replaced by another one of the same name."""
-    if not isinstance(error, ApiError) or error.status != 422:
-        return False
-    return any(cause.field == "metadata.uid" for cause in error.details.causes or ())
-
 
 #: Seconds; shortest and longest pause of a worker after a 429; the write itself may wait longer.
 _MIN_PAUSE: Final = 0.1
@@ -111,6 +55,12 @@ class WriteOutcome(NamedTuple):
     #: The server is overloaded or unreachable: the worker pauses.
     throttled: bool = False
 
+    @classmethod
+    def of(cls, result: WriteResult, error: RequestError) -> WriteOutcome:
+        """The outcome of an attempt that ended with an error."""
+        throttled = result is WriteResult.AGAIN and (error.retry_class is RetryClass.LATER or not error.status)
+        return cls(result, error.status, error.text, error.retry_after or 0.0, throttled)
+
     @property
     def pause(self) -> float:
         """Seconds until the worker sends its next write: the rate falls as 429s become frequent."""
@@ -118,11 +68,6 @@ class WriteOutcome(NamedTuple):
 
 
 DONE: Final = WriteOutcome(WriteResult.DONE)
-
-
-def outcome_of(result: WriteResult, error: ApiError | Unreachable, *, throttled: bool = False) -> WriteOutcome:
-    """The outcome of an attempt that ended with an error."""
-    return WriteOutcome(result, code_of(error), text_of(error), retry_after_of(error), throttled)
 
 
 class WriteCall:
@@ -139,6 +84,11 @@ class WriteCall:
         #: Time of submission, in seconds of a monotonic clock; set when it is sent.
         self.since = 0.0
         self.attempts = 0
+
+    @property
+    def kind(self) -> str:
+        """The kind of a status or an event in metrics."""
+        return ""
 
     @property
     def key(self) -> Hashable:
@@ -184,8 +134,30 @@ class CallWriter(Generic[C]):
         return None
 
     async def send(self, call: C) -> WriteOutcome:
-        """Send a call once. Raises LeadershipLost."""
+        """Send a call once, and count the outcome. Raises LeadershipLost."""
+        try:
+            outcome = await self.attempt(call)
+        except RequestError as error:
+            outcome = await self.classify(call, error)
+        except msgspec.DecodeError as error:
+            outcome = await self.classify(call, Unreachable(f"the response cannot be decoded: {error}", sent=True))
+        self.observe(call, outcome)
+        return outcome
+
+    async def attempt(self, call: C) -> WriteOutcome:
+        """Send a call. Raises LeadershipLost, ApiError, Unreachable, and DecodeError for a malformed response."""
         raise NotImplementedError
+
+    async def classify(self, call: C, error: RequestError) -> WriteOutcome:
+        """The outcome of an attempt that ended with an error."""
+        raise NotImplementedError
+
+    def observe(self, call: C, outcome: WriteOutcome) -> None:
+        """Report an attempt to the observer."""
+        if outcome.result is WriteResult.DONE:
+            self.observer.written(call.kind, self.clock() - call.since)
+        else:
+            self.observer.write_failed(call.kind, outcome.code, outcome.message)
 
     def wait(self, call: C, outcome: WriteOutcome) -> float:
         """Seconds until the next attempt."""
@@ -194,24 +166,8 @@ class CallWriter(Generic[C]):
     def end(self, call: C, outcome: WriteOutcome) -> None:
         """Act on the outcome of an attempt, AGAIN included, within the term of the call."""
 
-    def observe(self, kind: str, call: C, outcome: WriteOutcome) -> WriteOutcome:
-        """Count an attempt at a status or an event."""
-        if outcome.result is WriteResult.DONE:
-            self.observer.written(kind, self.clock() - call.since)
-        else:
-            self.observer.write_failed(kind, outcome.code, outcome.message)
-        return outcome
 
-
-_POD = msgspec.json.Decoder(PodObject)
-
-
-def decode_pod(body: bytes) -> PodObject:
-    """Decode a pod. Raises Unreachable (sent) for another body: the outcome is then unknown."""
-    try:
-        return _POD.decode(body)
-    except msgspec.DecodeError as error:
-        raise Unreachable(f"the response is not a pod: {error}", sent=True) from error
+decode_pod: Final = msgspec.json.Decoder(PodObject).decode
 
 
 async def read_pod(client: Client, namespace: str, name: str, uid: str) -> PodObject | None:
@@ -219,11 +175,5 @@ async def read_pod(client: Client, namespace: str, name: str, uid: str) -> PodOb
 
     Raises ApiError or Unreachable when it cannot be read.
     """
-    try:
-        body = await client.request("GET", object_path("Pod", namespace, name))
-    except ApiError as error:
-        if error.status == HTTPStatus.NOT_FOUND:
-            return None
-        raise
-    pod = decode_pod(body)
-    return pod if not uid or pod.metadata.uid == uid else None
+    pod = await get(client, object_path("Pod", namespace, name), decode_pod)
+    return pod if pod is not None and (not uid or pod.metadata.uid == uid) else None

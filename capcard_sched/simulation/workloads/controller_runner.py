@@ -1,16 +1,14 @@
-"""Runs the controllers on the simulated cluster: a view of the store, their events, and a work queue per controller."""
+"""Runs the controllers on the simulated cluster: their events, and a work queue per controller."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from capcard_sched.controllers.objects import (
-    COMMAND,
     EVENT,
     JOB,
     POD,
-    POD_GROUP,
     JsonObject,
     Key,
     annotations_of,
@@ -20,7 +18,6 @@ from capcard_sched.controllers.objects import (
     meta,
     owner_reference,
 )
-from capcard_sched.controllers.queues import queue_and_phase
 from capcard_sched.controllers.view import Create, Delete, Failure, Increment, Observe, Patch
 from capcard_sched.model.annotations import JOB_NAME
 from capcard_sched.model.intents import EmitEvent
@@ -30,8 +27,6 @@ from capcard_sched.simulation.kinds import kind_of
 from capcard_sched.simulation.store import AlreadyExistsError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from capcard_sched.controllers.view import Controller, Write
     from capcard_sched.simulation.clock import Timer
     from capcard_sched.simulation.store import Change, Store
@@ -104,54 +99,14 @@ class EventRecorder:
                 return name
 
 
-class StoreView:
-    """The store as controllers read it."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._phases: dict[str, Counter[str]] = {}
-
-    def observe(self, change: Change) -> None:
-        """Count PodGroups by queue and phase."""
-        if change.kind == POD_GROUP:
-            for group, step in ((change.old, -1), (change.new, 1)):
-                place = queue_and_phase(group)
-                if place is not None:
-                    self._phases.setdefault(place[0], Counter())[place[1]] += step
-
-    def get(self, kind: str, namespace: str, name: str) -> JsonObject | None:
-        """The object, or None."""
-        return self._store.get(kind, namespace, name)
-
-    def owned(self, uid: str, kind: str) -> Sequence[JsonObject]:
-        """Objects of a kind with an owner reference to `uid`, in order of creation."""
-        return self._store.owned(uid, kind)
-
-    def targeting(self, key: Key) -> Sequence[JsonObject]:
-        """Commands for an object, oldest first."""
-        found = []
-        for command in self._store.list(COMMAND):
-            target = command.get("target") or {}
-            if (target.get("kind"), target.get("name")) != (key.kind, key.name):
-                continue
-            if not key.namespace or meta(command)["namespace"] == key.namespace:
-                found.append(command)
-        return found
-
-    def group_phases(self, queue: str) -> Mapping[str, int]:
-        """Number of PodGroups of a queue by phase."""
-        return self._phases.get(queue, Counter())
-
-
 class ControllerRunner:
     """Reconciles the objects of one controller, one after the other, in the order in which they changed."""
 
-    def __init__(self, store: Store, view: StoreView, recorder: EventRecorder, controller: Controller) -> None:
+    def __init__(self, store: Store, recorder: EventRecorder, controller: Controller) -> None:
         self._store = store
-        self._view = view
         self._recorder = recorder
         self._controller = controller
-        self._queue: dict[Key, None] = {}
+        self._queue: OrderedDict[Key, None] = OrderedDict()
         self._timers: dict[Key, Timer] = {}
 
     def observe(self, change: Change) -> None:
@@ -164,17 +119,16 @@ class ControllerRunner:
         """Reconcile until nothing is queued; whether anything was."""
         worked = bool(self._queue)
         while self._queue:
-            key = next(iter(self._queue))
-            del self._queue[key]
+            key, _ = self._queue.popitem(last=False)
             timer = self._timers.pop(key, None)
             if timer is not None:
                 timer.cancel()
-            result = self._controller.reconcile(self._view, key, self._store.clock.unix)
+            result = self._controller.reconcile(self._store, key, self._store.clock.unix)
             for write in result.writes:
                 error = self._write(write)
                 if error:
                     failure = Failure(write, error, last=False)
-                    for event in self._controller.failed(self._view, key, self._store.clock.unix, failure).writes:
+                    for event in self._controller.failed(self._store, key, self._store.clock.unix, failure).writes:
                         self._write(event)
                     break
             if result.at is not None:

@@ -7,6 +7,7 @@ changes are counted on top of it.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -49,7 +50,7 @@ class QuotaController:
         #: Namespace to the sum of the usage; namespaces with quotas only.
         self._used: dict[str, dict[str, int]] = {}
         self._quotas: dict[str, set[str]] = {}
-        self._changed: dict[str, None] = {}
+        self._changed: OrderedDict[str, None] = OrderedDict()
         #: Quota to the last written usage, and to the usage beyond the pods of the scenario.
         self._written: dict[tuple[str, str], JsonObject] = {}
         self._unseen: dict[tuple[str, str], Mapping[str, int]] = {}
@@ -82,8 +83,7 @@ class QuotaController:
         """Write changed statuses; whether there were any."""
         worked = bool(self._changed)
         while self._changed:
-            namespace = next(iter(self._changed))
-            del self._changed[namespace]
+            namespace, _ = self._changed.popitem(last=False)
             if not self._quotas.get(namespace):
                 self._used.pop(namespace, None)
                 self._usage.pop(namespace, None)

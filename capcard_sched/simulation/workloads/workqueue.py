@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
@@ -23,8 +24,8 @@ class WorkloadController:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        #: Namespace and name of queued objects, in order, each once.
-        self._queued: dict[tuple[str, str], None] = {}
+        #: Namespace and name of queued objects, in order, each once. A dict would pass the places of removed ones.
+        self._queued: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     def observe(self, change: Change) -> None:
         """Queue a changed object, or the owner of a changed dependent."""
@@ -39,8 +40,7 @@ class WorkloadController:
         """Keep the queued objects, including those queued meanwhile; whether there were any."""
         worked = bool(self._queued)
         while self._queued:
-            key = next(iter(self._queued))
-            del self._queued[key]
+            key, _ = self._queued.popitem(last=False)
             found = self._store.get(self.kind, *key)
             if found is not None:
                 self._keep(found)
@@ -64,7 +64,7 @@ def spelled(number: int, length: int) -> str:
     return "".join(reversed(letters))
 
 
-def digest(value: Any, length: int = 10) -> str:
+def digest(value: Any) -> str:
     """A digest of a JSON value in the alphabet of names."""
     encoded = msgspec.json.encode(value, order="deterministic")
-    return spelled(int.from_bytes(hashlib.sha256(encoded).digest()[:8], "big"), length)
+    return spelled(int.from_bytes(hashlib.sha256(encoded).digest()[:8], "big"), 10)

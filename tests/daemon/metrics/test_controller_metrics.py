@@ -15,20 +15,17 @@ def exposed(metrics: ControllerMetrics) -> list[str]:
 def test_the_gauges_of_a_queue_count_its_podgroups_and_go_with_it() -> None:
     metrics = ControllerMetrics()
     metrics.sample(["a", "b"], {"a": {"Running": 2, "Pending": 1}}, 5)
-    lines = exposed(metrics)
-    assert 'volcano_queue_pod_group_running_count{queue_name="a"} 2.0' in lines
-    assert 'volcano_queue_pod_group_pending_count{queue_name="a"} 1.0' in lines
-    assert 'volcano_queue_pod_group_inqueue_count{queue_name="b"} 0.0' in lines
+    counts = [("a", "running", 2), ("a", "pending", 1), ("b", "inqueue", 0)]
+    for queue, phase, count in counts:
+        assert f'volcano_queue_pod_group_{phase}_count{{queue_name="{queue}"}} {count}.0' in exposed(metrics)
     metrics.sample(["b"], {}, 5)
-    lines = exposed(metrics)
-    assert not [line for line in lines if 'queue_name="a"' in line]
-    assert 'volcano_queue_pod_group_running_count{queue_name="b"} 0.0' in lines
+    assert not [line for line in exposed(metrics) if 'queue_name="a"' in line]
+    assert 'volcano_queue_pod_group_running_count{queue_name="b"} 0.0' in exposed(metrics)
 
 
 def test_the_counters_of_a_job_go_with_it() -> None:
     metrics = ControllerMetrics()
-    labels = (("job_name", "ns/j"), ("queue_name", "q"))
-    metrics.count(Increment("volcano_job_failed_phase_count", labels))
+    metrics.count(Increment("volcano_job_failed_phase_count", (("job_name", "ns/j"), ("queue_name", "q"))))
     assert [line for line in exposed(metrics) if 'job_name="ns/j"' in line]
     metrics.forget_job("ns/j")
     assert not [line for line in exposed(metrics) if 'job_name="ns/j"' in line]

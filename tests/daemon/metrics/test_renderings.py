@@ -1,4 +1,4 @@
-"""Derived from the table of metrics: the page of the docs, and the queries of the dashboards."""
+"""The table of metrics, and the queries of the dashboards."""
 
 from __future__ import annotations
 
@@ -12,13 +12,49 @@ from typing import Any
 
 import pytest
 
-from capcard_sched.daemon.observability.metric_table import METRICS
+from capcard_sched.daemon.observability.metric_table import BY_NAME, JOB_LATENCY, LATENCY, METRICS
 
 ROOT = Path(__file__).parents[3]
 GRAFANA = ROOT / "manifests" / "grafana"
 FILES = sorted(GRAFANA.glob("*.json"))
 #: Series of Prometheus itself or of the process collector.
 _ELSEWHERE = {"process_cpu_seconds_total", "process_resident_memory_bytes"}
+
+#: Metrics of Volcano's scheduler and ours beside them: type and labels, names.
+_REFERENCE = """
+histogram: e2e_scheduling_latency_milliseconds e2e_job_scheduling_latency_milliseconds
+histogram: task_scheduling_latency_milliseconds snapshot_seconds
+histogram plugin OnSession: plugin_scheduling_latency_milliseconds
+histogram action: action_scheduling_latency_milliseconds
+counter: total_preemption_attempts pods_bound_total bind_errors_total
+counter result: schedule_attempts_total
+counter job_id job_ns: job_retry_counts
+counter reason: evictions_total
+gauge: pod_preemption_victims unschedule_job_count
+gauge job_name queue job_namespace: e2e_job_scheduling_duration e2e_job_scheduling_start_time
+gauge job_name queue job_namespace: e2e_job_scheduling_last_time
+gauge job_id job_ns: unschedule_task_count job_share
+gauge namespace_name: namespace_share namespace_weight namespace_weighted_share
+gauge queue_name: queue_share queue_weight queue_overused queue_{}_milli_cpu queue_{}_memory_bytes
+gauge queue_name resource: queue_{}_scalar_resources
+gauge result: cycle_jobs
+gauge lane: api_queue_depth
+"""
+
+
+def test_the_table_has_the_metrics_of_the_reference_with_their_types_labels_and_buckets() -> None:
+    for line in _REFERENCE.strip().splitlines():
+        (kind, *labels), names = (part.split() for part in line.split(":"))
+        for amount in ("allocated", "request", "deserved", "capacity", "real_capacity"):
+            for row in (BY_NAME[name.format(amount)] for name in names):
+                assert (row.type, {*row.labels}) == (kind, {*labels}), row.name
+    kinds = ("e2e_scheduling", "task_scheduling", "action_scheduling", "plugin_scheduling")
+    assert {BY_NAME[f"{kind}_latency_milliseconds"].buckets for kind in kinds} == {LATENCY}
+    assert BY_NAME["e2e_job_scheduling_latency_milliseconds"].buckets == JOB_LATENCY
+    assert (LATENCY[0], LATENCY[-1], JOB_LATENCY[0], JOB_LATENCY[-1]) == (5, 5 * 2**14, 32, 32 * 2**9)
+    assert len(BY_NAME) == len(METRICS), "unique names"
+    for row in METRICS:
+        assert (bool(row.buckets), row.help[-1:] in {"", "."}) == (row.type == "histogram", False), row.name
 
 
 def module(path: Path) -> ModuleType:

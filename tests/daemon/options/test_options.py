@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import re
 import subprocess
 import sys
+from io import StringIO
 from pathlib import Path
 
 import cyclopts
@@ -15,7 +17,9 @@ import pytest
 from capcard_sched.cli.commands import app
 from capcard_sched.cli.main import run
 from capcard_sched.daemon.flag_values import AddressFlag, LabelMatch
+from capcard_sched.daemon.observability.logs import Logs
 from capcard_sched.daemon.options import ENVIRONMENT, Options
+from capcard_sched.daemon.service import Service
 
 
 def parse(*arguments: str) -> Options:
@@ -299,6 +303,19 @@ def test_invalid_input_at_startup_is_one_line_and_exit_status_2(
     assert run(["run", "--log-format=json", *given]) == 2
     (line,) = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("{")]
     assert line.startswith(f"error: {text.format(tmp_path)}")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_the_early_end_of_a_recording_is_logged(tmp_path: Path) -> None:
+    (tmp_path / "kubeconfig").write_text(_KUBECONFIG, encoding="utf-8")
+    out = StringIO()
+    with Logs(0, "json", out) as logs:
+        service = Service(parse("--record=/dev/full", f"--kubeconfig={tmp_path}/kubeconfig"), logs)
+        assert service._recording is not None
+        service._recording._thread.join(10)
+    [line] = [json.loads(line) for line in out.getvalue().splitlines() if "recording ended" in line]
+    assert (line["level"], line["msg"], line["file"]) == ("warning", "recording ended", "/dev/full")
+    assert line["reason"] == "/dev/full: No space left on device"
 
 
 # --- the Lease --------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -63,32 +64,23 @@ class Callbacks:
         return self.log[-1]
 
 
-def conf_file(
-    path: Path | None,
-    callbacks: Callbacks,
-    *,
-    strict: bool = False,
-    poll_seconds: float = 60.0,
-    debounce: float = DEBOUNCE,
-) -> ConfFile:
+def conf_file(path: Path | None, callbacks: Callbacks, **settings: Any) -> ConfFile:
+    """A file that is looked at every minute, and read soon after a notice."""
+    settings = {"strict": False, "poll_seconds": 60.0, "debounce_seconds": DEBOUNCE, **settings}
     return ConfFile(
         path,
         registry(),
-        strict=strict,
         on_accepted=callbacks.accepted,
         on_rejected=callbacks.rejected,
         on_unchanged=callbacks.unchanged,
-        poll_seconds=poll_seconds,
-        debounce_seconds=debounce,
+        **settings,
     )
 
 
 @asynccontextmanager
-async def watching(
-    path: Path, callbacks: Callbacks, *, poll_seconds: float = 60.0, debounce: float = DEBOUNCE
-) -> AsyncIterator[ConfFile]:
+async def watching(path: Path, callbacks: Callbacks, **settings: Any) -> AsyncIterator[ConfFile]:
     """A file that is loaded and watched; by notice only, unless `poll_seconds` is short."""
-    file = conf_file(path, callbacks, poll_seconds=poll_seconds, debounce=debounce)
+    file = conf_file(path, callbacks, **settings)
     file.load()
     callbacks.log.clear()
     callbacks._called.clear()
@@ -126,21 +118,21 @@ def put(path: Path, made: Made) -> None:
         made(path)
 
 
-FIRST: list[tuple[str, Made, str]] = [
-    ("empty", "", "('the file is empty',)"),
-    ("blank", " \n\n", "('the file is empty',)"),
-    ("only comments", "# nothing\n", "('the file is empty',)"),
-    ("an empty map", "{}\n", "('the file is empty',)"),
-    ("no file", None, "('cannot be read: No such file or directory',)"),
-    ("a pipe", os.mkfifo, "('cannot be read: "),
-    ("a folder", Path.mkdir, "('cannot be read: "),
-    ("a file without end", "#" * (1 << 21), f"('longer than {1 << 20} bytes',)"),
-    ("no YAML", BROKEN, "("),
-    ("two errors", BAD, "('expected a string, got the number 3', 'expected true or false, got the string \"yes\"')"),
-]
+FIRST: dict[str, tuple[Made, str]] = {
+    "empty": ("", "('the file is empty',)"),
+    "blank": (" \n\n", "('the file is empty',)"),
+    "only comments": ("# nothing\n", "('the file is empty',)"),
+    "an empty map": ("{}\n", "('the file is empty',)"),
+    "no file": (None, "('cannot be read: No such file or directory',)"),
+    "a pipe": (os.mkfifo, "('cannot be read: "),
+    "a folder": (Path.mkdir, "('cannot be read: "),
+    "a file without end": ("#" * (1 << 21), f"('longer than {1 << 20} bytes',)"),
+    "no YAML": (BROKEN, "("),
+    "two errors": (BAD, "('expected a string, got the number 3', 'expected true or false, got the string \"yes\"')"),
+}
 
 
-@pytest.mark.parametrize("made, problems", [case[1:] for case in FIRST], ids=[case[0] for case in FIRST])
+@pytest.mark.parametrize("made, problems", FIRST.values(), ids=FIRST)
 def test_the_first_load_of_an_invalid_file_reports_all_problems_and_uses_the_built_in_conf_unless_it_is_strict(
     made: Made, problems: str, tmp_path: Path, callbacks: Callbacks
 ) -> None:
@@ -229,7 +221,9 @@ async def _write_slowly(path: Path, text: str) -> None:
 async def test_a_change_is_loaded_once_however_the_file_is_written(
     change: Callable[[Path, str], Awaitable[None]], path: Path, callbacks: Callbacks
 ) -> None:
-    async with watching(path, callbacks, debounce=10 * DEBOUNCE) as file:  # longer than the pauses of the writer
+    async with watching(
+        path, callbacks, debounce_seconds=10 * DEBOUNCE
+    ) as file:  # longer than the pauses of the writer
         await change(path, OTHER)
         assert await callbacks.next() == ("accepted", ("allocate",))
         assert file.conf.actions == ("allocate",)
@@ -295,10 +289,10 @@ async def test_the_same_bytes_and_other_files_of_the_folder_are_no_change_at_all
         assert callbacks.words == []
 
 
-REJECTED = [("errors", BAD), ("no YAML", BROKEN), ("empty", ""), ("no UTF-8", "\udcff")]
+REJECTED = {"errors": BAD, "no YAML": BROKEN, "empty": "", "no UTF-8": "\udcff"}
 
 
-@pytest.mark.parametrize("text", [case[1] for case in REJECTED], ids=[case[0] for case in REJECTED])
+@pytest.mark.parametrize("text", REJECTED.values(), ids=REJECTED)
 async def test_an_invalid_file_changes_nothing_and_is_reported_once_until_it_is_fixed(
     text: str, path: Path, callbacks: Callbacks
 ) -> None:

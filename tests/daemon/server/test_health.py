@@ -5,6 +5,14 @@ from __future__ import annotations
 import pytest
 
 from capcard_sched.daemon.observability.health import LIST_SECONDS, Health
+from capcard_sched.daemon.observability.metrics import Metrics
+from capcard_sched.daemon.observability.observer import LoggingObserver
+from capcard_sched.kube.client import Client
+from capcard_sched.kube.connection import Connection
+from capcard_sched.kube.election import Election
+from capcard_sched.kube.fence import Fence
+from capcard_sched.kube.informers import Informers
+from capcard_sched.kube.kinds import KINDS
 from tests.clock import Clock
 
 _NOT_YET = {"lists-applied": "the lists are not applied yet"}
@@ -93,3 +101,21 @@ def test_readiness_names_every_missing_condition() -> None:
     assert health.readiness() == {**lists, **_NOT_YET}
     health.lists_applied()
     assert health.readiness() == {"list/nodes": "", "list/pods": "", **_READY}, "a watch that broke later"
+
+
+def test_each_list_is_a_step_with_the_last_trouble_of_its_watch_and_so_is_the_probe_of_the_fence() -> None:
+    client = Client(Connection("http://127.0.0.1:9", None, lambda: None, "default"))
+    observer = LoggingObserver(Metrics(), lambda _: None)
+    informers = Informers(client, lambda _: None, observer, [kind for kind in KINDS if kind.name in {"Node", "Pod"}])
+    fresh = {"list/nodes": "not listed yet", "list/pods": "not listed yet"}
+    assert observer.steps(informers, None) == fresh
+    for event in ("unreachable", "forbidden", "refused"):
+        observer.watch("pods", event, "why")
+        assert observer.steps(informers, None) == {**fresh, "list/pods": event}
+    observer.watch("pods", "listed", "3 objects")
+    observer.watch("nodes", "restarted", "after version 7")
+    election = Election(client, namespace="default", name="lease", identity="a", on_change=lambda _: None)
+    fence = Fence(client, election, namespace="default", on_change=lambda state, sentence: None)
+    for probing, step in ((False, ""), (True, "the probe of the fencing policy is in progress")):
+        fence.probing = probing
+        assert observer.steps(informers, fence) == {**fresh, "fence-probed": step}, "a repeated list"

@@ -13,13 +13,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.controlplane.build import UnavailableError, required
+from tests.controlplane.build import UnavailableError, cached, main
 
 
 def program() -> Path:
     """Path of the fetched Prometheus, present or not."""
-    root = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    return root / "capcard-sched" / "prometheus" / "prometheus"
+    return cached("prometheus") / "prometheus"
 
 
 def locate() -> Path:
@@ -88,17 +87,5 @@ def _run(command: list[str], folder: Path) -> None:
         raise UnavailableError(f"{' '.join(command[:1] + command[-2:])}: {error_line}")
 
 
-def main() -> int:
-    """Fetches; fails where Prometheus is required and cannot be had, prints one line elsewhere."""
-    try:
-        sys.stderr.write(f"prometheus: {fetch()}\n")
-    except UnavailableError as why:
-        sys.stderr.write(
-            f"no prometheus: {why}" + ("\n" if required() else "; the test that needs it will be skipped\n")
-        )
-        return 1 if required() else 0
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main("prometheus", fetch))

@@ -13,13 +13,14 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.controlplane.build import UnavailableError, required
+from tests.controlplane.build import needed
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.manifests import node, pod
 from tests.controlplane.processes import end, free_port, spawn, tail
 from tests.daemon.usage.build import locate
 from tests.e2e.daemons import Daemon
+from tests.e2e.expectations import until_bound
 
 #: Node to the used share of its cores and memory.
 LOADS = {"a-busy": (0.95, 0.5), "b-idle": (0.1, 0.2)}
@@ -61,12 +62,7 @@ class Exporter(BaseHTTPRequestHandler):
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a Prometheus that scrapes the exporter every second."""
-    try:
-        program = locate()
-    except UnavailableError as why:
-        if required():
-            pytest.fail(str(why), pytrace=False)
-        pytest.skip(str(why))
+    program = needed(locate)
     folder, port = tmp_path_factory.mktemp("prometheus"), free_port()
     config, log = folder / "prometheus.yml", folder / "prometheus.log"
     command: list[str | Path] = [
@@ -131,11 +127,7 @@ async def test_the_daemon_avoids_a_node_that_is_busy_in_prometheus(
         await cluster.wait_until(measured, "both nodes to be measured", within=FIRST_AVERAGE)
         await cluster.create_all([pod("p"), pod("p2")])
 
-        async def both_bound() -> bool:
-            return len(await cluster.bound()) == 2
-
-        await cluster.wait_until(both_bound, "both pods to be bound", within=60)
-        assert await cluster.bound() == {"p": "b-idle", "p2": "b-idle"}
+        assert await until_bound(cluster, 2, within=60) == {"p": "b-idle", "p2": "b-idle"}
         assert await daemon.metric("volcano_usage_nodes", state="over_threshold") == 1
         assert await daemon.metric("volcano_node_usage_polls_total", result="measured") >= 1
 

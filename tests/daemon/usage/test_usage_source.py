@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import shutil
 import ssl
-import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -223,22 +222,10 @@ async def test_a_server_that_is_not_there_is_an_error_without_its_password() -> 
     assert "secret" not in str(caught.value)
 
 
-@pytest.fixture(scope="module")
-def certified(tmp_path_factory: pytest.TempPathFactory) -> ssl.SSLContext:
-    """A self-signed server certificate."""
-    folder = tmp_path_factory.mktemp("tls")
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is not installed")
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"]
-    command += ["-keyout", "key.pem", "-out", "cert.pem"]
-    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+async def test_an_unknown_certificate_is_rejected_unless_verification_is_off(certificate: tuple[Path, Path]) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
-    return context
-
-
-async def test_an_unknown_certificate_is_rejected_unless_verification_is_off(certified: ssl.SSLContext) -> None:
-    async with serving(tls=certified) as server:
+    context.load_cert_chain(*certificate)
+    async with serving(tls=context) as server:
         async with PrometheusClient(PrometheusSettings(server.address)) as client:
             with pytest.raises(UsageError, match="CERTIFICATE_VERIFY_FAILED"):
                 await client.measure(NOW)

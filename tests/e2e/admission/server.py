@@ -11,7 +11,8 @@ from pathlib import Path
 
 import aiohttp
 
-from tests.controlplane.cluster import Cluster, Manifest
+from tests.controlplane.cluster import Cluster
+from tests.controlplane.manifests import Manifest
 from tests.controlplane.processes import end, free_port, spawn, tail
 from tests.e2e.rbac.installed import SYSTEM, account
 from tests.manifests.documents import MANIFESTS, arguments, kustomized

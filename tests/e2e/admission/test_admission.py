@@ -14,21 +14,20 @@ from typing import Any
 
 import aiohttp
 import pytest
-import pytest_asyncio
 
 from capcard_sched.daemon.admission.certificates import ServingCertificate, renewed
-from tests.controlplane.cluster import Cluster, Manifest, RequestError
+from capcard_sched.model.annotations import CARD_QUOTA
+from tests.controlplane.cluster import Cluster, RequestError
 from tests.controlplane.controlplane import ControlPlane
+from tests.controlplane.manifests import Manifest, deployment, plain, pod, queue
 from tests.e2e.admission.server import NAME, Admission
 from tests.e2e.rbac.installed import SYSTEM, Audit
 from tests.manifests.documents import overlay
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.controlplane]
 
-
-@pytest_asyncio.fixture
+@pytest.fixture
 async def admission(cluster: Cluster, tmp_path: Path) -> AsyncIterator[Admission]:
-    await cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}})
+    await cluster.make_namespace(SYSTEM)
     for name in ("root", "default"):
         await cluster.create(queue(name))
     server = Admission(cluster, tmp_path)
@@ -36,7 +35,7 @@ async def admission(cluster: Cluster, tmp_path: Path) -> AsyncIterator[Admission
     await server.start()
 
     async def ready() -> bool:  # the API server has seen the caBundle when it rejects something
-        return "weight" in await refusal(cluster, {**queue("probe"), "spec": {"weight": 1, "parent": "probe"}}) or True
+        return "weight" in await refusal(cluster, queue("probe", weight=1, parent="probe")) or True
 
     try:
         await cluster.wait_until(ready, "the webhooks")
@@ -45,36 +44,19 @@ async def admission(cluster: Cluster, tmp_path: Path) -> AsyncIterator[Admission
         server.stop()
 
 
-def queue(name: str, **spec: Any) -> Manifest:
-    return {
-        "apiVersion": "scheduling.volcano.sh/v1beta1",
-        "kind": "Queue",
-        "metadata": {"name": name},
-        "spec": spec,
-    }
-
-
 def job(name: str, *, card: str = "NVIDIA-H200", **spec: Any) -> Manifest:
+    """A Job without a name of its task, scheduler or minimum."""
     container = {"name": "main", "image": "train:1", "resources": {"limits": {"nvidia.com/gpu": 1}}}
-    template = {
-        "metadata": {"annotations": {"volcano.sh/card.name": card}},
-        "spec": {"containers": [container], "restartPolicy": "Never"},
-    }
-    return {
-        "apiVersion": "batch.volcano.sh/v1alpha1",
-        "kind": "Job",
-        "metadata": {"name": name},
-        "spec": {"tasks": [{"replicas": 2, "template": template}], **spec},
-    }
+    annotations = {"volcano.sh/card.name": card}
+    template = {"metadata": {"annotations": annotations}, "spec": {"containers": [container], "restartPolicy": "Never"}}
+    return plain(
+        "Job", name, "batch.volcano.sh/v1alpha1", spec={"tasks": [{"replicas": 2, "template": template}], **spec}
+    )
 
 
 async def refusal(cluster: Cluster, manifest: Manifest) -> str:
     """The message with which the creation is rejected; "" when it is accepted."""
-    try:
-        await cluster.create(manifest)
-    except RequestError as error:
-        return str(error)
-    return ""
+    return str(await cluster.rejection(manifest, dry_run=False) or "")
 
 
 async def warnings(cluster: Cluster, manifest: Manifest) -> list[str]:
@@ -102,12 +84,10 @@ async def test_malformed_objects_are_rejected_with_field_cause_and_accepted_form
     assert "spec.queue: unable to find job queue: missing" in text
     assert "(accepted: an open queue without child queues: default)" in text
     assert 'spec.policies[0].action: invalid policy action "Restart" (accepted: AbortJob,' in text
-    bad = queue("team", weight=1)
-    bad["metadata"]["annotations"] = {"volcano.sh/card.quota": '{"NVIDIA-H200": "3"}'}
+    bad = queue("team", weight=1, annotations={CARD_QUOTA: '{"NVIDIA-H200": "3"}'})
     text = await refusal(cluster, bad)
     assert '<NVIDIA-H200>: "3" is not a non-negative integer' in text
-    bad["metadata"]["annotations"] = {"volcano.sh/card.quota": '{"NVIDIA-H200": 3}'}
-    assert await refusal(cluster, bad) == ""
+    assert await refusal(cluster, queue("team", weight=1, cards={"NVIDIA-H200": 3})) == ""
     text = await refusal(cluster, queue("child", parent="nowhere"))
     assert "spec.parent: failed to get parent queue of queue child: nowhere not found" in text
     assert await refusal(cluster, job("train", queue="team")) == "", "it names a queue that was created just now"
@@ -128,45 +108,29 @@ async def eventually_accepted(cluster: Cluster, manifest: Manifest) -> None:
 
 async def test_kubectl_prints_warnings_about_cards(cluster: Cluster, admission: Admission) -> None:
     template = job("x")["spec"]["tasks"][0]["template"]
-    template["metadata"] = {"labels": {"app": "chat"}}
-    template["spec"] = {**template["spec"], "schedulerName": "capcard-sched", "restartPolicy": "Always"}
-    deployment: Manifest = {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": "chat"},
-        "spec": {"selector": {"matchLabels": {"app": "chat"}}, "template": template},
-    }
-    found = await warnings(cluster, deployment)
+    spec = {**template["spec"], "schedulerName": "capcard-sched", "restartPolicy": "Always"}
+    found = await warnings(cluster, deployment("chat", 1, {"spec": spec}))
     assert any("without volcano.sh/card.name" in text for text in found), found
-    template["spec"]["schedulerName"] = "default-scheduler"
-    assert await warnings(cluster, deployment) == []
+    spec["schedulerName"] = "default-scheduler"
+    assert await warnings(cluster, deployment("chat", 1, {"spec": spec})) == []
 
 
 @pytest.mark.campaign
 async def test_pods_of_other_schedulers_never_reach_the_server(cluster: Cluster, admission: Admission) -> None:
     admission.stop()
-    spec = {"containers": [{"name": "c", "image": "i"}]}
     for scheduler in ("default-scheduler", "capcard-sched"):
-        pod = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": scheduler},
-            "spec": {**spec, "schedulerName": scheduler},
-        }
-        assert await refusal(cluster, pod) == ""
+        assert await refusal(cluster, pod(scheduler, scheduler=scheduler)) == ""
     assert "failed calling webhook" in await refusal(cluster, job("train"))
     await admission.start()
 
 
 @pytest.mark.campaign
 async def test_pods_that_the_controllers_create_never_reach_the_server(cluster: Cluster, admission: Admission) -> None:
-    metadata = {"name": "p", "annotations": {"volcano.sh/jdb-min-available": "0"}}
-    spec = {"schedulerName": "capcard-sched", "containers": [{"name": "c", "image": "i"}]}
-    pod: Manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
-    assert '"0" is not accepted' in await refusal(cluster, pod)
+    made = pod("p", annotations={"volcano.sh/jdb-min-available": "0"})
+    assert '"0" is not accepted' in await refusal(cluster, made)
     account = f"system:serviceaccount:{SYSTEM}:capcard-sched-controllers"
     headers = {"Impersonate-User": account, "Impersonate-Group": "system:masters"}
-    async with cluster.session.post(await cluster.path("pods"), json=pod, headers=headers) as response:
+    async with cluster.session.post(await cluster.path("pods"), json=made, headers=headers) as response:
         assert response.status == 201, await response.text()
 
 
@@ -192,7 +156,7 @@ async def test_a_renewed_certificate_is_served_without_a_restart(cluster: Cluste
 async def test_certificates_of_cert_manager_are_read_again_and_need_no_rights(
     cluster: Cluster, control_plane: ControlPlane, tmp_path: Path
 ) -> None:
-    await cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}})
+    await cluster.make_namespace(SYSTEM)
     for name in ("root", "default"):
         await cluster.create(queue(name))
     server = Admission(cluster, tmp_path)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import pytest_asyncio
+import pytest
 
-from tests.controlplane.cluster import Cluster, Manifest
+from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.kubelet import Kubelet
-from tests.controlplane.manifests import node
+from tests.controlplane.manifests import Manifest, job, node, plain
 from tests.e2e.daemons import Controllers, Daemon
+from tests.e2e.expectations import until
 
 #: Scheduling without cards: these tests are about the controllers.
 PLAIN_CONF = """
@@ -21,7 +23,7 @@ tiers:
 - plugins: [{name: priority}, {name: gang}]
 - plugins: [{name: predicates}, {name: nodeorder}]
 """
-BATCH = "batch.volcano.sh/v1alpha1"
+BATCH, JOBS = "batch.volcano.sh/v1alpha1", "jobs.batch.volcano.sh"
 
 
 class Jobs:
@@ -31,40 +33,22 @@ class Jobs:
         self.cluster = cluster
 
     async def create(self, name: str, replicas: int = 2, **spec: Any) -> Manifest:
-        """A Job with one task `w`."""
-        container = {"name": "main", "image": "train", "resources": {"requests": {"cpu": "1"}}}
-        template = {"spec": {"containers": [container], "terminationGracePeriodSeconds": 1}}
-        tasks = spec.pop("tasks", None) or [{"name": "w", "replicas": replicas, "template": template}]
-        body = {"schedulerName": "capcard-sched", "tasks": tasks, **spec}
-        metadata = {"name": name, "namespace": self.cluster.namespace}
-        return await self.cluster.create({"apiVersion": BATCH, "kind": "Job", "metadata": metadata, "spec": body})
+        """See `manifests.job`."""
+        return await self.cluster.create(job(name, replicas, **spec))
 
     async def get(self, name: str) -> Manifest:
-        return await self.cluster.get("jobs.batch.volcano.sh", name)
+        return await self.cluster.get(JOBS, name)
 
     async def command(self, action: str, target: str) -> None:
         """A Command for a Job."""
-        job = await self.get(target)
-        body: Manifest = {
-            "apiVersion": "bus.volcano.sh/v1alpha1",
-            "kind": "Command",
-            "metadata": {"generateName": "c-", "namespace": self.cluster.namespace},
-            "action": action,
-            "target": {"apiVersion": BATCH, "kind": "Job", "name": target, "uid": job["metadata"]["uid"]},
-        }
-        path = await self.cluster.path("commands")
-        await self.cluster.request("POST", path, body=body)
+        uid = (await self.get(target))["metadata"]["uid"]
+        about = {"apiVersion": BATCH, "kind": "Job", "name": target, "uid": uid}
+        name = f"c-{secrets.token_hex(4)}"
+        await self.cluster.create(plain("Command", name, "bus.volcano.sh/v1alpha1", action=action, target=about))
 
-    async def phase(self, name: str, wanted: str, *, within: float = 40) -> Manifest:
+    async def phase(self, name: str, wanted: str, *, within: float = 60) -> Manifest:
         """Wait for a phase; returns the Job."""
-
-        async def reached() -> Manifest | None:
-            job = await self.get(name)
-            return job if job.get("status", {}).get("state", {}).get("phase") == wanted else None
-
-        found = await self.cluster.wait_until(reached, f"Job {name} to be {wanted}", within=within)
-        assert found is not None
-        return found
+        return await until(self.cluster, JOBS, name, within=within, status={"state": {"phase": wanted}})
 
     async def pods(self, name: str) -> dict[str, Manifest]:
         """Pods of a Job that are not being deleted."""
@@ -72,7 +56,7 @@ class Jobs:
         return {pod["metadata"]["name"]: pod for pod in found if not pod["metadata"].get("deletionTimestamp")}
 
 
-@pytest_asyncio.fixture
+@pytest.fixture
 async def controllers(cluster: Cluster, control_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Controllers]:
     """Our controllers."""
     async with Controllers(control_plane.kubeconfig_for("admin"), tmp_path) as running:
@@ -80,7 +64,7 @@ async def controllers(cluster: Cluster, control_plane: ControlPlane, tmp_path: P
         yield running
 
 
-@pytest_asyncio.fixture
+@pytest.fixture
 async def jobs(
     cluster: Cluster, control_plane: ControlPlane, kubelet: Kubelet, workloads: None, tmp_path: Path
 ) -> AsyncIterator[Jobs]:

@@ -11,13 +11,11 @@ import pytest
 
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
+from tests.controlplane.manifests import queue
 from tests.e2e.asking import LiveCommand
 from tests.e2e.controllers.conftest import Jobs
 from tests.e2e.daemons import Controllers
 from tests.manifests.documents import MANIFESTS
-
-pytestmark = pytest.mark.asyncio
-
 
 Verbs = Callable[..., Awaitable[str]]
 
@@ -75,17 +73,7 @@ async def test_the_role_of_editors_suffices_for_the_verbs_of_jobs_and_not_for_qu
     verbs: Verbs, cluster: Cluster
 ) -> None:
     await cluster.apply(MANIFESTS / "readers" / "jobs.yaml")
-    subject = {"kind": "User", "name": "somebody", "apiGroup": "rbac.authorization.k8s.io"}
-    role = {"kind": "ClusterRole", "name": "capcard-sched-job-editor", "apiGroup": "rbac.authorization.k8s.io"}
-    await cluster.create(
-        {
-            "apiVersion": "rbac.authorization.k8s.io/v1",
-            "kind": "RoleBinding",
-            "metadata": {"name": "editor"},
-            "roleRef": role,
-            "subjects": [subject],
-        }
-    )
+    await cluster.allow("somebody", (await cluster.get("clusterroles", "capcard-sched-job-editor"))["rules"])
     run = partial(verbs, user="somebody")
 
     assert await run("job", "run", "j") == "run job j successfully\n"
@@ -99,7 +87,7 @@ async def test_the_role_of_editors_suffices_for_the_verbs_of_jobs_and_not_for_qu
 async def test_a_user_creates_closes_opens_and_deletes_a_queue(
     verbs: Verbs, cluster: Cluster, controllers: Controllers
 ) -> None:
-    await cluster.create({"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue", "metadata": {"name": "root"}})
+    await cluster.create(queue("root"))
     assert await verbs("queue", "create", "q", "-w", "3") == "create queue q successfully\n"
 
     async def state(wanted: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -11,18 +10,18 @@ from aiohttp import web
 
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
+from tests.controlplane.faults import Fault, Forward
 from tests.controlplane.kubelet import Kubelet
-from tests.controlplane.proxy import Fault, Proxy
-from tests.e2e.controllers.conftest import Jobs
+from tests.controlplane.proxy import Proxy
+from tests.e2e.controllers.conftest import JOBS, Jobs
 from tests.e2e.daemons import QUICK_ELECTION, Controllers
+from tests.e2e.expectations import until
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.campaign]
+pytestmark = pytest.mark.campaign
 
 _WRITES = ("POST", "PATCH", "DELETE")
 #: Most writes of a process before it is killed.
 _LONGEST = 5
-#: Names of the Job that ends, its Service and its ConfigMap.
-_OF_DONE = ("done", "done", "done-svc")
 
 
 class NthWrite(Fault):
@@ -52,7 +51,7 @@ class KilledAtEveryWrite:
             reached = asyncio.Event()
 
             async def action(
-                forward: Callable[[], Awaitable[web.Response]],
+                forward: Forward,
                 reached: asyncio.Event = reached,
                 taken: bool = (round_ + nth) % 2 == 0,
             ) -> web.Response:
@@ -62,7 +61,7 @@ class KilledAtEveryWrite:
                 await asyncio.Event().wait()  # the client is gone before it ends
                 raise AssertionError
 
-            self._proxy._add(fault, action)
+            self._proxy.strike(fault, action)
             process = Controllers(self._proxy.kubeconfig_for("admin"), self._folder, name=f"killed-{self.kills}")
             async with process:
                 await reached.wait()
@@ -87,12 +86,8 @@ class Lives:
             self.created.setdefault(metadata["labels"]["volcano.sh/job-name"], set()).add(metadata["uid"])
 
     async def _reach(self, name: str, phase: str, **status: int) -> None:
-        async def reached() -> bool:
-            found = (await self._jobs.get(name)).get("status", {})
-            same = all(found.get(field, 0) == value for field, value in status.items())
-            return same and found.get("state", {}).get("phase") == phase
-
-        await self._cluster.wait_until(reached, f"{name} to be {phase} with {status}", within=200)
+        counts = {field: value or None for field, value in status.items()}
+        await until(self._cluster, JOBS, name, within=200, status={"state": {"phase": phase}, **counts})
 
     async def restarted_aborted_resumed(self) -> None:
         await self._jobs.create("gang", 2, policies=[{"event": "PodEvicted", "action": "RestartJob"}])
@@ -121,13 +116,8 @@ class Lives:
         await self._reach("done", "Running")
         for name in ("done-w-0", "done-w-1"):
             await self._kubelet.finish(name, namespace=self._cluster.namespace)
-
-        async def gone() -> bool:
-            kinds = ("jobs.batch.volcano.sh", "services", "configmaps")
-            found = [await self._cluster.find(kind, name) for kind, name in zip(kinds, _OF_DONE, strict=True)]
-            return not any(found)
-
-        await self._cluster.wait_until(gone, "the Job and its objects to be gone", within=200)
+        for kind in (JOBS, "services", "configmaps", "podgroups", "pods"):  # by the garbage collector, in any order
+            await until(self._cluster, kind, "done*", count=0, within=200)
 
     async def scaled(self) -> None:
         job = await self._jobs.create("size", 3, minAvailable=1)
@@ -135,7 +125,7 @@ class Lives:
         await self._reach("size", "Running", running=3)
         for replicas in (1, 2):
             tasks = [{**task, "replicas": replicas, "minAvailable": 1}]
-            await self._cluster.patch("jobs.batch.volcano.sh", "size", {"spec": {"tasks": tasks}})
+            await self._cluster.patch(JOBS, "size", {"spec": {"tasks": tasks}})
             await self._reach("size", "Running", running=replicas, terminating=0, retryCount=0)
 
 

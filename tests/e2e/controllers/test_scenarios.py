@@ -14,15 +14,16 @@ from typing import Final
 
 import pytest
 
-from tests.controlplane.cluster import ALL, Cluster, Manifest, RequestError, prepare
+from tests.controlplane.cluster import ALL, Cluster, RequestError
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.kubelet import Kubelet
-from tests.controlplane.manifests import node
+from tests.controlplane.manifests import Manifest, node
+from tests.controlplane.preparation import prepare
 from tests.e2e.admission.server import Admission
 from tests.e2e.conftest import WORKLOAD_CONTROLLERS
 from tests.e2e.daemons import QUICK_ELECTION, Controllers, Daemon
-from tests.e2e.rbac.installed import SYSTEM, Audit, Right, account, granted_by, install
-from tests.manifests.documents import MANIFESTS, arguments, by_key
+from tests.e2e.rbac.installed import SYSTEM, Audit, Right, account, flags_of, granted_by, install
+from tests.manifests.documents import MANIFESTS
 from tests.scenarios.controllers.scenario_steps import CONF, GRACE, Player, Step, load_scenarios
 
 #: Seconds for which an expectation may take, and for which a state must last.
@@ -165,13 +166,12 @@ async def _play(control_plane: ControlPlane, processes: Processes, name: str, st
 async def _play_all(control_plane: ControlPlane, folder: Path) -> tuple[dict[str, str], Audit, set[Right]]:
     async with Cluster(control_plane) as admin:
         await prepare(admin)
-        await admin.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}})
+        await admin.make_namespace(SYSTEM)
         pool = {"pool": "plain"}
         await admin.create_all(node(name, cpu="64", memory="64Gi", labels=pool) for name in ("n1", "n2"))
         admission = Admission(admin, folder)
         installation = await install(admin, MANIFESTS / "controllers")
-        words = arguments(by_key(installation.objects)[f"Deployment {SYSTEM}/{_ACCOUNT}"])[1:]
-        flags = [*(word for word in words if not word.startswith("--enable-")), *QUICK_ELECTION]
+        flags = [*await flags_of(admin, _ACCOUNT), *QUICK_ELECTION]
         audit = Audit(control_plane, f"system:serviceaccount:{SYSTEM}:{_ACCOUNT}")
         granted = granted_by(installation.objects)
         processes = Processes(await account(admin, _ACCOUNT), flags, folder)

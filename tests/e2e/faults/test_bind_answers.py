@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.controlplane.cluster import Cluster
-from tests.controlplane.proxy import Fault, Proxy
+from tests.controlplane.faults import Fault
+from tests.controlplane.proxy import Proxy
 from tests.e2e.checker import prove
 from tests.e2e.daemons import CARD_CONF, Daemon
-from tests.e2e.faults.holding import hold
+from tests.e2e.expectations import until, until_bound
 from tests.e2e.faults.impatient import impatient
-from tests.e2e.faults.workloads import bound_of, create_gangs, furnish, members, until_bound
+from tests.e2e.faults.workloads import create_gangs, furnish, members
 from tests.e2e.history import History
 
 pytestmark = pytest.mark.campaign
@@ -30,7 +31,7 @@ def _answer(status: int, times: int = 1, retry_after: int | None = None) -> _Str
 
 
 def _replace(status: int) -> _Strike:
-    return lambda proxy, path: proxy.replace_answer("POST", path, status, nth=2)
+    return lambda proxy, path: proxy.answer("POST", path, status, done=True, nth=2)
 
 
 #: Fault of the second binding of a gang of that name.
@@ -59,7 +60,6 @@ TRANSIENT: dict[str, _Strike] = {
 PERMANENT = {"bad": 400, "forbidden": 403, "not-found": 404, "invalid": 422}
 
 
-@pytest.mark.asyncio
 async def test_no_response_leaves_a_gang_incomplete_or_binds_a_pod_twice(
     cluster: Cluster, history: History, proxy: Proxy, tmp_path: Path
 ) -> None:
@@ -69,10 +69,9 @@ async def test_no_response_leaves_a_gang_incomplete_or_binds_a_pod_twice(
     async with impatient(proxy, tmp_path, "--bind-workers=96") as daemon:
         await until_bound(cluster, _SIZE * len(TRANSIENT), within=40)
         assert {name: fault.strikes for name, fault in faults.items() if not fault.strikes} == {}
-        await prove(history, cluster.control_plane, daemon)
+        await prove(history, daemon)
 
 
-@pytest.mark.asyncio
 async def test_pods_with_a_permanent_refusal_block_no_others_and_are_bound_when_the_cause_is_gone(
     cluster: Cluster, history: History, proxy: Proxy, tmp_path: Path
 ) -> None:
@@ -88,32 +87,22 @@ async def test_pods_with_a_permanent_refusal_block_no_others_and_are_bound_when_
         await create_gangs(cluster, [f"fine-{index}" for index in range(4)], _SIZE)
         await until_bound(cluster, 4 * _SIZE, "fine-.*")
 
-        async def emitted() -> bool:
-            messages = {
-                (event["involvedObject"]["name"], event["message"])
-                for event in await cluster.list("events")
-                if event["reason"] == "FailedScheduling"
-            }
-            return all(
-                any(pod_name == f"{name}-0" and f"no {name}" in message for pod_name, message in messages)
-                for name in PERMANENT
-            )
-
-        await cluster.wait_until(emitted, "the events of the refusals", within=20)
-        assert await bound_of(cluster, "fine-.*") == await bound_of(cluster)
+        for name in PERMANENT:
+            about = {"name": f"{name}-0"}
+            await until(cluster, "events", reason="FailedScheduling", message=f"*no {name}*", involvedObject=about)
+        assert {name.partition("-")[0] for name in await cluster.bound()} == {"fine"}
         for fault in faults:
             fault.lift()
         await until_bound(cluster, 8 * _SIZE)
-        await prove(history, cluster.control_plane, daemon)
+        await prove(history, daemon)
 
 
-@pytest.mark.asyncio
 async def test_a_binding_that_is_overtaken_on_its_way_counts_for_nothing(
     cluster: Cluster, history: History, proxy: Proxy, tmp_path: Path
 ) -> None:
     """By another scheduler's binding, by the pod's deletion, and by another pod of the same name."""
     await furnish(cluster, cards=16)
-    held = hold(proxy, "POST", r"/pods/first-\d/binding$")
+    held = proxy.hold("POST", r"/pods/first-\d/binding$")
     await create_gangs(cluster, ["first"], _SIZE)
     async with Daemon(proxy.kubeconfig_for("scheduler-a"), tmp_path, conf=CARD_CONF) as daemon:
         await cluster.wait_until(lambda: held.held == _SIZE, "all bindings to be on their way", within=30)
@@ -127,4 +116,4 @@ async def test_a_binding_that_is_overtaken_on_its_way_counts_for_nothing(
         await cluster.create(pods[1])
         await until_bound(cluster, _SIZE)
         assert (await cluster.bound())["first-0"] == "n1"
-        await prove(history, cluster.control_plane, daemon)
+        await prove(history, daemon)

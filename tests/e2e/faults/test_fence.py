@@ -6,16 +6,16 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
-from tests.controlplane.build import require
-from tests.controlplane.cluster import Cluster, install_crds
+from tests.controlplane.build import needed
+from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
+from tests.controlplane.preparation import install_crds
 from tests.controlplane.proxy import Proxy
 from tests.e2e.checker import prove
 from tests.e2e.daemons import CARD_CONF, QUICK_ELECTION, Daemon
-from tests.e2e.faults.holding import hold
-from tests.e2e.faults.workloads import create_gangs, furnish, until_bound
+from tests.e2e.expectations import until_bound
+from tests.e2e.faults.workloads import create_gangs, furnish
 from tests.e2e.history import History
 
 _MANIFESTS = Path(__file__).resolve().parents[3] / "manifests"
@@ -26,11 +26,11 @@ _FENCE = "capcard-sched.io/fence"
 @pytest.fixture(scope="module")
 def fenced() -> Iterator[ControlPlane]:
     """A control plane of this module: its policy must outlive every other test (kubernetes/kubernetes#130887)."""
-    with ControlPlane(require()) as running:
+    with ControlPlane(needed()) as running:
         yield running
 
 
-@pytest_asyncio.fixture
+@pytest.fixture
 async def cluster(fenced: ControlPlane) -> AsyncIterator[Cluster]:
     """A cluster in which the scheduler is installed with the fence, and does not run."""
     async with Cluster(fenced) as client:
@@ -44,7 +44,6 @@ async def cluster(fenced: ControlPlane) -> AsyncIterator[Cluster]:
 
 
 @pytest.mark.campaign
-@pytest.mark.asyncio
 async def test_a_binding_of_the_former_leader_that_was_on_its_way_is_refused(
     cluster: Cluster, history: History, proxy: Proxy, second_proxy: Proxy, tmp_path: Path
 ) -> None:
@@ -65,13 +64,13 @@ async def test_a_binding_of_the_former_leader_that_was_on_its_way_is_refused(
         assert (await one.logged("fencing policy active", within=30))["state"] == "active"
         async with two:
             await two.logged("caches synced", within=30)
-            late = hold(proxy, "POST", "/binding$", nth=3, outlive=True)
+            late = proxy.hold("POST", "/binding$", nth=3, outlive=True)
             await create_gangs(cluster, ["g"], 8)
             await cluster.wait_until(lambda: late.held == 6, "six bindings on their way", within=30)
             # Its bindings are on their way, and its renewals do not arrive.
             for verb in ("GET", "PUT"):
                 proxy.reset(verb, "/leases/", times=None)
-            busy = hold(second_proxy, "POST", "/pods/g-[0-9]+/binding$")
+            busy = second_proxy.hold("POST", "/pods/g-[0-9]+/binding$")
             await two.logged("became leader", within=30)
             assert (await two.logged("fencing policy active", within=30))["state"] == "active"
             await cluster.wait_until(lambda: busy.held == 6, "the next leader's bindings", within=30)
@@ -85,4 +84,4 @@ async def test_a_binding_of_the_former_leader_that_was_on_its_way_is_refused(
             assert sorted(term for _, _, term in tokens) == ["0"] * 2 + ["1"] * 6
             assert len({holder for holder, _, _ in tokens}) == 2
             proxy.mend()
-            await prove(history, cluster.control_plane, one, two)
+            await prove(history, one, two)

@@ -10,7 +10,8 @@ from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
 from tests.e2e.checker import prove
 from tests.e2e.daemons import CARD_CONF, QUICK_ELECTION, Daemon
-from tests.e2e.faults.workloads import bound_of, create_gangs, furnish, until_bound
+from tests.e2e.expectations import until, until_bound
+from tests.e2e.faults.workloads import create_gangs, furnish
 from tests.e2e.history import History
 
 #: Groups are let in, and nothing is placed.
@@ -21,17 +22,14 @@ _BAD_CONFS = {
     "empty": "",
 }
 _REJECTED = "scheduler-conf rejected"
+_REASON = "*the built-in one): scheduler-conf (line 1): not valid YAML*"
 
 
 async def _waits(cluster: Cluster, gang: str) -> None:
     """Wait until a gang is let in, and see that it stays at that."""
 
-    async def let_in() -> bool:
-        group = await cluster.get("podgroups", gang)
-        return bool(group.get("status", {}).get("phase") == "Inqueue")
-
-    await cluster.wait_until(let_in, f"{gang} to be let in", within=30)
-    assert await bound_of(cluster, f"{gang}-.*") == set()
+    await until(cluster, "podgroups", gang, status={"phase": "Inqueue"})
+    assert not [name for name in await cluster.bound() if name.startswith(f"{gang}-")]
 
 
 def _in_use(daemon: Daemon) -> str:
@@ -39,7 +37,6 @@ def _in_use(daemon: Daemon) -> str:
     return [str(line["actions"]) for line in daemon.lines("scheduler-conf loaded") if "actions" in line][-1]
 
 
-@pytest.mark.asyncio
 async def test_a_valid_conf_is_loaded_and_an_invalid_one_is_reported_and_ignored(
     cluster: Cluster, history: History, control_plane: ControlPlane, tmp_path: Path
 ) -> None:
@@ -56,15 +53,10 @@ async def test_a_valid_conf_is_loaded_and_an_invalid_one_is_reported_and_ignored
             await until_bound(cluster, 4, f"{name}-.*")
         assert await daemon.metric("volcano_config_reload_total", result="rejected") == len(_BAD_CONFS)
 
-        async def emitted() -> bool:
-            events = await cluster.list("events", namespace="default")
-            about = [event for event in events if event["reason"] == "InvalidSchedulerConf"]
-            assert {event["involvedObject"]["name"] for event in about} <= {"default"}
-            return any(
-                "the built-in one): scheduler-conf (line 1): not valid YAML" in event["message"] for event in about
-            )
-
-        await cluster.wait_until(emitted, "the event on the default queue", within=20)
+        about = {"name": "default"}
+        await until(
+            cluster, "events", namespace="default", reason="InvalidSchedulerConf", message=_REASON, involvedObject=about
+        )
         daemon.conf_path.unlink()
         await daemon.logged(_REJECTED, times=len(_BAD_CONFS) + 1, within=30)
         daemon.conf_path.write_text(_IDLE_CONF)
@@ -72,22 +64,15 @@ async def test_a_valid_conf_is_loaded_and_an_invalid_one_is_reported_and_ignored
         await create_gangs(cluster, ["last"], 4)
         await _waits(cluster, "last")
         assert len(daemon.lines("starting")) == 1
-        await prove(history, control_plane, daemon)
+        await prove(history, daemon)
 
 
 @pytest.mark.campaign
-@pytest.mark.asyncio
 async def test_a_conf_that_is_invalid_at_the_start_is_reported_like_an_invalid_change(
     cluster: Cluster, control_plane: ControlPlane, tmp_path: Path
 ) -> None:
     kubeconfig = control_plane.kubeconfig_for("scheduler-a")
     async with Daemon(kubeconfig, tmp_path, *QUICK_ELECTION, "--leader-elect", conf="actions: [enqueue") as daemon:
-
-        async def emitted() -> list[str]:
-            events = await cluster.list("events", namespace="default")
-            return [event["message"] for event in events if event["reason"] == "InvalidSchedulerConf"]
-
-        (message,) = await cluster.wait_until(emitted, "the event on the default queue", within=20)
-        assert "the built-in one): scheduler-conf (line 1): not valid YAML" in message
+        await until(cluster, "events", namespace="default", reason="InvalidSchedulerConf", message=_REASON)
         assert await daemon.stop() == 0
     assert not [line for line in daemon.lines() if line["level"] == "warning"], "an end that is wanted is no alarm"

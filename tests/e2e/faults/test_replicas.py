@@ -12,8 +12,9 @@ import pytest
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.proxy import Exchange, Proxy
 from tests.e2e.checker import prove
-from tests.e2e.daemons import CARD_CONF, QUICK_ELECTION, Daemon
-from tests.e2e.faults.workloads import create_gangs, furnish, until_bound
+from tests.e2e.daemons import QUICK_ELECTION, Daemon
+from tests.e2e.expectations import until_bound
+from tests.e2e.faults.workloads import create_gangs, furnish, replica
 from tests.e2e.history import History
 
 pytestmark = pytest.mark.campaign
@@ -38,10 +39,6 @@ async def _pair(leader: Daemon, standby: Daemon) -> AsyncIterator[None]:
             yield
 
 
-def _replica(proxy: Proxy, user: str, folder: Path, *flags: str) -> Daemon:
-    return Daemon(proxy.kubeconfig_for(user), folder, *flags, conf=CARD_CONF, name=user)
-
-
 def _cut_off(proxy: Proxy) -> None:
     """Nothing gets through any more."""
     for verb in ("GET", "POST", "PUT", "PATCH", "DELETE", "WATCH"):
@@ -53,7 +50,6 @@ def _written(exchanges: list[Exchange]) -> list[str]:
     return [f"{each.verb} {each.path}" for each in exchanges if each.verb != "GET"]
 
 
-@pytest.mark.asyncio
 async def test_a_gang_whose_leader_is_killed_at_any_member_is_completed_by_the_standby(
     cluster: Cluster, history: History, proxy: Proxy, second_proxy: Proxy, tmp_path: Path
 ) -> None:
@@ -61,8 +57,8 @@ async def test_a_gang_whose_leader_is_killed_at_any_member_is_completed_by_the_s
     positions = range(1, _SIZE + 1)
     gangs = [f"{fate}-{position}" for fate in ("unsent", "committed") for position in positions]
     await furnish(cluster, cards=len(gangs) * _SIZE)
-    leader = _replica(proxy, "scheduler-a", tmp_path, *_SLOW_ELECTION, f"--bind-workers={len(gangs) * _SIZE}")
-    standby = _replica(second_proxy, "scheduler-b", tmp_path, *_SLOW_ELECTION)
+    leader = replica(proxy, "scheduler-a", tmp_path, *_SLOW_ELECTION, f"--bind-workers={len(gangs) * _SIZE}")
+    standby = replica(second_proxy, "scheduler-b", tmp_path, *_SLOW_ELECTION)
     async with _pair(leader, standby):
         holds = []
         for name, position in zip(gangs, [*positions, *positions], strict=True):
@@ -80,18 +76,17 @@ async def test_a_gang_whose_leader_is_killed_at_any_member_is_completed_by_the_s
         assert len(await until_bound(cluster, sent)) == sent
         await leader.kill()
         await until_bound(cluster, len(gangs) * _SIZE, within=60)
-        await prove(history, cluster.control_plane, standby)
+        await prove(history, standby)
 
 
 @pytest.mark.parametrize("by", ["SIGSTOP", "lost-network"])
-@pytest.mark.asyncio
 async def test_a_leader_that_was_away_for_too_long_writes_nothing_when_it_comes_back(
     cluster: Cluster, history: History, proxy: Proxy, second_proxy: Proxy, tmp_path: Path, by: str
 ) -> None:
     await furnish(cluster, cards=24)
     # Two bindings at a time: when the first two stand still, the others are decided and not sent.
-    one = _replica(proxy, "scheduler-a", tmp_path, *QUICK_ELECTION, "--bind-workers=2")
-    two = _replica(second_proxy, "scheduler-b", tmp_path, *QUICK_ELECTION)
+    one = replica(proxy, "scheduler-a", tmp_path, *QUICK_ELECTION, "--bind-workers=2")
+    two = replica(second_proxy, "scheduler-b", tmp_path, *QUICK_ELECTION)
     async with _pair(one, two):
         held = proxy.delay("POST", "/binding$", _FOR_EVER, nth=4, times=None)
         await create_gangs(cluster, ["first"], 8)
@@ -109,23 +104,22 @@ async def test_a_leader_that_was_away_for_too_long_writes_nothing_when_it_comes_
         else:
             proxy.mend()
         await one.logged("standing by", within=30)
-        await prove(history, cluster.control_plane, one, two)  # which takes requests of both
+        await prove(history, one, two)  # which takes requests of both
         assert _written(proxy.exchanges[before:]) == []
         held.lift()
         assert await two.stop() == 0
         await create_gangs(cluster, ["third"], 8)
         await until_bound(cluster, 24)
         assert len(one.lines("became leader")) == 2
-        await prove(history, cluster.control_plane, one)
+        await prove(history, one)
 
 
-@pytest.mark.asyncio
 async def test_writes_that_a_leader_dropped_are_sent_when_it_leads_again(
     cluster: Cluster, history: History, proxy: Proxy, tmp_path: Path
 ) -> None:
     """It alone runs: no other component changes the PodGroup and the queue, whose statuses it has decided."""
     await furnish(cluster, cards=8)
-    async with _replica(proxy, "scheduler-a", tmp_path, *QUICK_ELECTION) as only:
+    async with replica(proxy, "scheduler-a", tmp_path, *QUICK_ELECTION) as only:
         await only.logged("became leader", within=30)
         refused = proxy.answer("PATCH", "", 503, times=None)
         await create_gangs(cluster, ["g"], 8)
@@ -136,6 +130,6 @@ async def test_writes_that_a_leader_dropped_are_sent_when_it_leads_again(
         await only.logged("standing by", within=30)
         proxy.mend()
         await only.logged("became leader", times=2, within=30)
-        await prove(history, cluster.control_plane, only)
+        await prove(history, only)
         assert (await cluster.get("podgroups", "g"))["status"]["phase"] == "Running"
         assert (await cluster.get("queues", "q"))["status"]["allocated"]["nvidia.com/gpu"] == "8"

@@ -18,7 +18,8 @@ from tests.controlplane.kubelet import Kubelet
 from tests.controlplane.proxy import Proxy
 from tests.e2e.checker import prove
 from tests.e2e.daemons import CARD_CONF, Daemon
-from tests.e2e.faults.workloads import create_gangs, furnish, until_bound
+from tests.e2e.expectations import until_bound
+from tests.e2e.faults.workloads import create_gangs, furnish, replica
 from tests.e2e.history import History
 
 pytestmark = pytest.mark.campaign
@@ -28,7 +29,6 @@ _GANGS = 25
 _PODS = _SIZE * _GANGS
 
 
-@pytest.mark.asyncio
 async def test_sigterm_in_the_middle_of_200_pods_ends_in_time_and_another_daemon_finishes(
     cluster: Cluster, history: History, proxy: Proxy, second_proxy: Proxy, kubelet: Kubelet, tmp_path: Path
 ) -> None:
@@ -37,8 +37,7 @@ async def test_sigterm_in_the_middle_of_200_pods_ends_in_time_and_another_daemon
     await create_gangs(cluster, [f"g{index}" for index in range(_GANGS)], _SIZE)
     proxy.delay("POST", "/binding$", 0.3, times=None)  # eight at a time: 200 take 7.5 s
     flags = ("--leader-elect", "--bind-workers=8")
-    one = Daemon(proxy.kubeconfig_for("scheduler-a"), tmp_path, *flags, conf=CARD_CONF, name="one")
-    two = Daemon(second_proxy.kubeconfig_for("scheduler-b"), tmp_path, *flags, conf=CARD_CONF, name="two")
+    one, two = replica(proxy, "scheduler-a", tmp_path, *flags), replica(second_proxy, "scheduler-b", tmp_path, *flags)
     async with one:
         await until_bound(cluster, 20)
         assert await one.stop() == 0
@@ -47,7 +46,7 @@ async def test_sigterm_in_the_middle_of_200_pods_ends_in_time_and_another_daemon
         assert len(await cluster.bound()) < _PODS, "the end was to come in the middle"
         async with two:
             await until_bound(cluster, _PODS)
-            await prove(history, cluster.control_plane, two)
+            await prove(history, two)
 
 
 async def _snapshot(daemon: Daemon, number: int) -> dict[str, Any]:
@@ -66,7 +65,6 @@ def _file_of(daemon: Daemon) -> str:
     return str(daemon.lines("dump written")[-1]["file"])
 
 
-@pytest.mark.asyncio
 async def test_a_snapshot_and_a_comparison_can_be_had_at_any_time(
     cluster: Cluster, history: History, proxy: Proxy, kubelet: Kubelet, tmp_path: Path
 ) -> None:
@@ -84,7 +82,7 @@ async def test_a_snapshot_and_a_comparison_can_be_had_at_any_time(
         # A write in flight is no difference.
         assert (await daemon.logged("cache compared with the API server", within=30))["differences"] == 0
         await until_bound(cluster, 40)
-        await prove(history, cluster.control_plane, daemon)
+        await prove(history, daemon)
         daemon.signal(signal.SIGUSR1)
         placed = await _snapshot(daemon, 2)
         assert placed["Cluster"][""]["total_used"]["nvidia.com/gpu"] == 40_000

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-import re
+from pathlib import Path
 
-from tests.controlplane.cluster import Cluster, Manifests
-from tests.controlplane.manifests import gang, gpu_node, queue
+from tests.controlplane.cluster import Cluster
+from tests.controlplane.manifests import Manifests, gang, gpu_node, queue
+from tests.controlplane.proxy import Proxy
+from tests.e2e.daemons import CARD_CONF, Daemon
 
 CARD = "A10"
 QUEUE = "q"
 #: Request of each member of a gang.
 REQUESTS = {"cpu": "1", "nvidia.com/gpu": "1"}
+
+
+def replica(way: Proxy, user: str, folder: Path, *flags: str) -> Daemon:
+    """A daemon on a way of its own, with the name of its user."""
+    return Daemon(way.kubeconfig_for(user), folder, *flags, conf=CARD_CONF, name=user)
 
 
 async def furnish(cluster: Cluster, *, cards: int, quota: int | None = None, per_node: int = 8) -> None:
@@ -31,22 +38,3 @@ async def create_gangs(cluster: Cluster, names: list[str], size: int) -> None:
     all_members = [members(name, size) for name in names]
     await cluster.create_all([group for group, *_ in all_members])
     await cluster.create_all([pod for _, *pods in all_members for pod in pods])
-
-
-async def bound_of(cluster: Cluster, pattern: str = ".*") -> set[str]:
-    """Names of the bound pods that match as a whole."""
-    return {name for name in await cluster.bound() if re.fullmatch(pattern, name)}
-
-
-async def until_bound(cluster: Cluster, count: int, pattern: str = ".*", *, within: float = 30.0) -> set[str]:
-    """Wait until `count` pods of that pattern are bound; returns their names."""
-
-    async def enough() -> set[str]:
-        found = await bound_of(cluster, pattern)
-        return found if len(found) >= count else set()
-
-    try:
-        return await cluster.wait_until(enough, f"{count} pods {pattern} to be bound", within=within)
-    except AssertionError as error:
-        error.add_note(f"bound are {len(await bound_of(cluster, pattern))}: {sorted(await bound_of(cluster, pattern))}")
-        raise

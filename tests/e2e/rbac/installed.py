@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import subprocess
 from collections.abc import AsyncIterator, Iterable
 from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
@@ -13,8 +11,10 @@ from typing import Any, Final, NamedTuple
 
 import yaml
 
-from tests.controlplane.cluster import Cluster, Manifest
+from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
+from tests.controlplane.manifests import Manifest
+from tests.controlplane.processes import output
 from tests.e2e.daemons import Daemon
 from tests.manifests.documents import arguments, kustomized
 
@@ -93,6 +93,12 @@ class Installation(NamedTuple):
         return found
 
 
+async def flags_of(cluster: Cluster, name: str) -> list[str]:
+    """Flags of a Deployment that is installed, without what is different here."""
+    words = arguments(await cluster.get("deployments", name, namespace=SYSTEM))[1:]
+    return [word for word in words if not word.startswith(_ITS_OWN)]
+
+
 async def account(cluster: Cluster, name: str, server: str = "") -> Path:
     """The kubeconfig of a ServiceAccount of ours; `server`: another way to the API server."""
     token = await cluster.token_of(name, namespace=SYSTEM)
@@ -108,14 +114,8 @@ def granted_by(objects: Iterable[Manifest]) -> set[Right]:
 async def install(cluster: Cluster, folder: Path) -> Installation:
     """Apply a kustomization by kubectl."""
     kubectl = cluster.control_plane.programs / "kubectl"
-    words: list[str | Path] = ["apply", "--server-side", "--validate=strict", "-k", folder]
-    command = [kubectl, "--kubeconfig", cluster.control_plane.kubeconfig, *words]
-
-    def apply() -> subprocess.CompletedProcess[str]:
-        return subprocess.run(command, capture_output=True, text=True, check=False)
-
-    done = await asyncio.to_thread(apply)
-    assert done.returncode == 0, done.stdout + done.stderr
+    config = cluster.control_plane.kubeconfig
+    await output(kubectl, "--kubeconfig", config, "apply", "--server-side", "--validate=strict", "-k", folder)
     await cluster.list("roles", namespace=SYSTEM)
     return Installation(cluster, await asyncio.to_thread(kustomized, kubectl, folder), set())
 
@@ -186,7 +186,7 @@ async def _allowed(cluster: Cluster, right: Right, *, wanted: bool) -> None:
         answer = await cluster.request("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", body=review)
         return bool(answer["status"]["allowed"]) == wanted
 
-    await cluster.wait_until(in_effect, f"{right} to be {'allowed' if wanted else 'refused'}", every=0.01)
+    await cluster.wait_until(in_effect, f"{right} to be {'allowed' if wanted else 'refused'}")
 
 
 # --- the audit log ----------------------------------------------------------------------------------------------------
@@ -197,31 +197,21 @@ class Audit:
 
     def __init__(self, control_plane: ControlPlane, user: str = USER) -> None:
         self._user = user
-        self._log = control_plane.folder / "audit.log"
-        self._from = self._log.stat().st_size if self._log.exists() else 0
+        self._control_plane = control_plane
+        self._since = control_plane.audited
 
-    def _requests(self) -> Iterable[dict[str, Any]]:
-        with self._log.open("rb") as log:
-            log.seek(self._from)
-            for line in log:
-                event = json.loads(line) if line.endswith(b"\n") else {}
-                if event.get("user", {}).get("username") == self._user and "objectRef" in event:
-                    yield event
+    def _rights(self, *, allowed: bool) -> set[Right]:
+        rows = (row for row in self._control_plane.audit(self._since) if row.user == self._user)
+        return {
+            Right("/".join(filter(None, (row.resource, row.subresource))), row.verb, row.group)
+            for row in rows
+            if (row.decision == "allow") is allowed
+        }
 
     def used(self) -> set[Right]:
         """Rights that a request was let through by."""
-        return {_right_in(event) for event in self._requests() if _decision(event) == "allow"}
+        return self._rights(allowed=True)
 
     def denied(self) -> set[Right]:
         """Rights that a request was refused for the lack of. What an admission policy refuses is not among them."""
-        return {_right_in(event) for event in self._requests() if _decision(event) != "allow"}
-
-
-def _right_in(event: dict[str, Any]) -> Right:
-    about = event["objectRef"]
-    sub = f"/{about['subresource']}" if "subresource" in about else ""
-    return Right(about["resource"] + sub, event["verb"], about.get("apiGroup", ""))
-
-
-def _decision(event: dict[str, Any]) -> str:
-    return str(event.get("annotations", {}).get("authorization.k8s.io/decision", ""))
+        return self._rights(allowed=False)

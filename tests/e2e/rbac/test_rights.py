@@ -16,18 +16,18 @@ import yaml
 
 from capcard_sched.kube.kinds import KINDS, WatchedKind
 from capcard_sched.model.annotations import CARD_ALLOCATED
-from tests.controlplane.build import require
-from tests.controlplane.cluster import CRDS, Cluster, install_crds
+from tests.controlplane.build import needed
+from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.kubelet import Kubelet
 from tests.controlplane.manifests import gang, gpu_node, pod, queue
+from tests.controlplane.preparation import CRDS, install_crds
 from tests.controlplane.proxy import Proxy
 from tests.e2e.daemons import Daemon
+from tests.e2e.expectations import until, until_bound
 from tests.e2e.rbac.installed import Audit, Installation, Right, install, without
 from tests.kube.volumes.test_volume_binding import PROVISIONER, available, claim, provision, storage_class, volume
 from tests.manifests.documents import MANIFESTS, overlay
-
-pytestmark = pytest.mark.asyncio
 
 _CARD = {"cpu": "1", "nvidia.com/gpu": "1"}
 _SCHEDULING = "scheduling.volcano.sh"
@@ -37,7 +37,7 @@ _ROOM = {"cpu": "64", "memory": "256Gi"}
 @pytest.fixture(scope="module")
 def plain_control_plane() -> Iterator[ControlPlane]:
     """Without WatchList, so that what is watched is listed first; one per module, which may spoil it."""
-    with ControlPlane(require(), apiserver_flags=["--feature-gates=WatchList=false"]) as running:
+    with ControlPlane(needed(), apiserver_flags=["--feature-gates=WatchList=false"]) as running:
         running.start_controller_manager("persistentvolume-binder-controller")
         yield running
 
@@ -53,23 +53,18 @@ async def _gangs(cluster: Cluster) -> None:
 
     await cluster.create_all(gang("fits", 2, queue="q", cards="A10", requests=_CARD))
     await cluster.create_all(gang("waits", 4, queue="q", cards="A10", requests=_CARD))
-    await cluster.wait_until(lambda: _statuses_written(cluster), "statuses", within=20)
+    await _statuses_written(cluster)
     for limit, times in ((3, 1), (4, 1), (3, 2)):
         quota = {"metadata": {"annotations": {"volcano.sh/card.quota": f'{{"A10": {limit}}}'}}}
         await cluster.patch("queues", "q", quota)
         await cluster.wait_until(lambda limit=limit, times=times: refused(limit, times), "a refusal", within=20)  # type: ignore[misc]
 
 
-async def _statuses_written(cluster: Cluster, waits: str = "waits-0") -> bool:
-    group = await cluster.get("podgroups", "fits")
-    found = await cluster.get("queues", "q")
-    waiting = await cluster.get("pods", waits)
-    return bool(
-        group.get("status", {}).get("phase") == "Running"
-        and found["metadata"]["annotations"].get(CARD_ALLOCATED) == '{"A10":2}'
-        and found.get("status", {}).get("allocated", {}).get("nvidia.com/gpu") == "2"
-        and [row["reason"] for row in waiting["status"].get("conditions", ())] == ["Unschedulable"]
-    )
+async def _statuses_written(cluster: Cluster, waits: str = "waits-0") -> None:
+    await until(cluster, "podgroups", "fits", status={"phase": "Running"})
+    allocated = {"allocated": {"nvidia.com/gpu": "2"}}
+    await until(cluster, "queues", "q", metadata={"annotations": {CARD_ALLOCATED: '{"A10":2}'}}, status=allocated)
+    await until(cluster, "pods", waits, status={"conditions": [{"reason": "Unschedulable"}]})
 
 
 async def _volumes(cluster: Cluster) -> None:
@@ -81,15 +76,8 @@ async def _volumes(cluster: Cluster) -> None:
     provisioning = asyncio.create_task(provision(cluster, "made", only="n1"))
     mounts = [{"name": name, "persistentVolumeClaim": {"claimName": name}} for name in ("kept", "made")]
     await cluster.create(pod("mounts", volumes=mounts))
-    await _bound(cluster, "mounts")
+    await until_bound(cluster, {"mounts"})
     await provisioning
-
-
-async def _bound(cluster: Cluster, name: str) -> None:
-    async def there() -> bool:
-        return name in await cluster.bound()
-
-    await cluster.wait_until(there, f"{name} to be bound", within=30)
 
 
 async def _work(
@@ -109,11 +97,7 @@ async def _work(
         await lost.struck()
         await _volumes(cluster)
         await cluster.patch("pods", "fits-0", {"metadata": {"labels": {"test/evict": "now"}}})
-
-        async def gone() -> bool:
-            return await cluster.find("pods", "fits-0") is None
-
-        await cluster.wait_until(gone, "the evicted pod to go", within=20)
+        await until(cluster, "pods", "fits-0", count=0)
         first.signal(signal.SIGUSR2)
         compared = await first.logged("cache compared with the API server")
         assert compared["differences"] == 0
@@ -122,13 +106,8 @@ async def _work(
         await first.stop()
         await second.logged("became leader")
         await cluster.create_all([pod("later"), *gang("again", 2, requests=_CARD)])
-        await _bound(cluster, "later")
-
-        async def runs() -> bool:
-            group = await cluster.get("podgroups", "again")
-            return bool(group.get("status", {}).get("phase") == "Running")
-
-        await cluster.wait_until(runs, "the last gang to be Running", within=20)
+        await until_bound(cluster, {"later"})
+        await until(cluster, "podgroups", "again", status={"phase": "Running"})
         await second.stop()
     return first, second
 
@@ -235,23 +214,18 @@ async def test_without_a_right_the_rest_goes_on_and_with_it_everything_without_a
             await daemon.logged("became leader", within=60)
             await cluster.create_all(gang("fits", 2, queue="q", cards="A10", requests=_CARD))
             await cluster.create_all(gang("waits", 4, queue="q", cards="A10", requests=_CARD))
-            await _bound(cluster, "fits-0")
+            await until_bound(cluster, {"fits-0"})
             for right in optional:
                 await _reported(cluster, daemon, right, "list", "watch")
             for right in _WRITES:
                 await _reported(cluster, daemon, right)
             assert (await daemon.get("/healthz"))[0] == 200
         await cluster.create(pod("more", queue="q", cards="A10", requests=_CARD))
-        await cluster.wait_until(lambda: _statuses_written(cluster, "more"), "statuses", within=60)
-
-        async def refused() -> bool:
-            events = [each for each in await cluster.list("events") if each["reason"] == "FailedScheduling"]
-            return any("pods/binding" in each["message"] for each in events)
-
+        await _statuses_written(cluster, "more")
         async with without(installation, _BINDING):
             await cluster.create(pod("late"))
-            await cluster.wait_until(refused, "the event of the refused binding", within=60)
-        await _bound(cluster, "late")
+            await until(cluster, "events", reason="FailedScheduling", message="*pods/binding*")
+        await until_bound(cluster, {"late"})
         assert len(daemon.lines("starting")) == 1
         await daemon.stop()
 

@@ -28,6 +28,7 @@ from capcard_sched.model.deltas import ObjectGone
 from capcard_sched.model.kinds import KIND_BY_NAME
 from capcard_sched.simulation.clock import SECOND, VirtualClock
 from capcard_sched.simulation.store import Change, Store
+from tests.controlplane import manifests
 
 GANG = 8
 #: Seconds until a watch delivers a change, between two sessions, and until a bound pod runs.
@@ -140,16 +141,6 @@ def loop_of(
     )
 
 
-def job(number: int) -> JsonObject:
-    template = {"spec": {"containers": [{"name": "main", "image": "train"}]}}
-    return {
-        "apiVersion": "batch.volcano.sh/v1alpha1",
-        "kind": JOB,
-        "metadata": {"name": f"train-{number:04}", "namespace": "ns"},
-        "spec": {"minAvailable": GANG, "tasks": [{"name": "w", "replicas": GANG, "template": template}]},
-    }
-
-
 async def schedule(server: SlowServer) -> None:
     """Admit PodGroups and bind whole gangs, a session per second, 32 writes at a time."""
     bound: set[str] = set()
@@ -193,7 +184,8 @@ async def burst(server: SlowServer, jobs: int, workers: int) -> None:
     tasks = [asyncio.create_task(each) for each in endless]
     for number in range(jobs):
         await server.turn()
-        server.store.create(JOB, job(number))
+        made = manifests.job(f"train-{number:04}", GANG, minAvailable=GANG)
+        server.store.create(JOB, {**made, "metadata": {**made["metadata"], "namespace": "ns"}})
     while sum(status(pod).get("phase") == "Running" for pod in server.found(POD)) < jobs * GANG:
         assert server.loop.time() < 3600, "the pods do not run"
         assert not any(task.done() for task in tasks)

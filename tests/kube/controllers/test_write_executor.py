@@ -17,6 +17,7 @@ from capcard_sched.kube.controllers.object_cache import ObjectCache
 from capcard_sched.kube.controllers.write_executor import WriteExecutor, WriteFailedError
 from capcard_sched.kube.writes.leadership_gate import LeadershipGate, LeadershipLost
 from tests.controlplane.cluster import Cluster
+from tests.controlplane.manifests import pod_group
 from tests.controlplane.proxy import Proxy
 
 
@@ -36,12 +37,8 @@ class WriteBench:
         return Key("PodGroup", self.namespace, name)
 
     def group(self, name: str = "g", **metadata: Any) -> dict[str, Any]:
-        return {
-            "apiVersion": "scheduling.volcano.sh/v1beta1",
-            "kind": "PodGroup",
-            "metadata": {"name": name, "namespace": self.namespace, **metadata},
-            "spec": {"minMember": 1},
-        }
+        made = pod_group(name, namespace=self.namespace)
+        return {**made, "metadata": {**made["metadata"], **metadata}}
 
     def owned(self, uid: str) -> dict[str, Any]:
         return self.group(ownerReferences=[{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": uid}])

@@ -18,10 +18,10 @@ from capcard_sched.kube.fence import PROBE_POD, Fence, FenceState, may_be_fenced
 from capcard_sched.kube.paths import object_path
 from capcard_sched.model.annotations import FENCE
 from tests.clock import until
-from tests.controlplane.build import require
+from tests.controlplane.build import needed
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
-from tests.controlplane.manifests import node, pod
+from tests.controlplane.manifests import binding, node, pod
 from tests.controlplane.proxy import Proxy
 from tests.kube.election.electors import LEASE, Elector, leader, standby
 
@@ -45,7 +45,7 @@ OBJECTS = objects_of_manifest()
 @pytest.fixture(scope="module")
 def own_control_plane() -> Iterator[ControlPlane]:
     """A control plane of this module: its policies must outlive every test (kubernetes/kubernetes#130887)."""
-    with ControlPlane(require()) as running:
+    with ControlPlane(needed()) as running:
         yield running
 
 
@@ -99,17 +99,11 @@ class Reported:
 
 
 def fence(elector: Elector, reported: Reported | None = None, **settings: Any) -> Fence:
-    return Fence(elector.client, namespace=NAMESPACE, on_change=reported or Reported(), **settings)
+    return Fence(elector.client, elector.election, namespace=NAMESPACE, on_change=reported or Reported(), **settings)
 
 
 async def bind(client: Client, name: str, token: str | None) -> None:
-    annotations = {} if token is None else {FENCE: token}
-    body = {
-        "apiVersion": "v1",
-        "kind": "Binding",
-        "metadata": {"name": name, "namespace": NAMESPACE, "annotations": annotations},
-        "target": {"apiVersion": "v1", "kind": "Node", "name": "n"},
-    }
+    body = binding(name, "n", annotations={} if token is None else {FENCE: token})
     await client.request("POST", object_path("Pod", NAMESPACE, name, "binding"), body=json.dumps(body).encode())
 
 
@@ -135,18 +129,18 @@ async def test_a_deposed_leaders_binding_is_refused_and_the_new_leaders_passes(c
     await cluster.create_all([pod("p1"), pod("p2"), pod("p3")])
     async with standby(cluster.control_plane.kubeconfig_for("scheduler-a"), NAMESPACE) as two:
         old, new = fence(one), fence(two)
-        assert await old.probe(one.election) is FenceState.ACTIVE
-        assert old.token(one.election) == "a/0"
-        await bind(one.client, "p1", old.token(one.election))
-        await refused(two.client, "p2", new.token(two.election))
+        assert await old.probe() is FenceState.ACTIVE
+        assert old.token() == "a/0"
+        await bind(one.client, "p1", old.token())
+        await refused(two.client, "p2", new.token())
         await one.election.release()
         await until(lambda: two.leads, "the next leader")
-        assert await new.probe(two.election) is FenceState.ACTIVE
-        output = await refused(one.client, "p2", old.token(one.election))
+        assert await new.probe() is FenceState.ACTIVE
+        output = await refused(one.client, "p2", old.token())
         assert output.startswith("403")
         assert output.endswith("bound by a replica that does not lead: a/0")
         assert await cluster.bound() == {"p1": "n"}
-        await bind(two.client, "p2", new.token(two.election))
+        await bind(two.client, "p2", new.token())
         assert (await cluster.get("pods", "p2"))["metadata"]["annotations"][FENCE] == "b/1"
         await two.election.release()
         await asyncio.sleep(0.5)  # the policy has seen the Lease
@@ -161,7 +155,7 @@ async def test_a_binding_that_left_in_time_and_arrives_after_the_takeover_is_ref
     await cluster.create(pod("p"))
     late = proxy.delay("POST", "pods/p/binding", 8.0)
     assert one.election.is_leader()
-    binding = asyncio.create_task(refused(one.client, "p", fence(one).token(one.election)))
+    binding = asyncio.create_task(refused(one.client, "p", fence(one).token()))
     await late.struck()
     proxy.reset("PUT", LEASE, times=None)  # cut off: its renewals do not arrive, its binding does
     async with Elector(cluster.control_plane.kubeconfig_for("scheduler-a"), NAMESPACE, "b") as two:
@@ -169,21 +163,21 @@ async def test_a_binding_that_left_in_time_and_arrives_after_the_takeover_is_ref
         assert not binding.done()
         assert "does not lead: a/0" in await binding
         assert await cluster.bound() == {}
-        await bind(two.client, "p", fence(two).token(two.election))
+        await bind(two.client, "p", fence(two).token())
 
 
 async def test_a_binding_of_an_earlier_term_of_the_same_replica_is_refused(
     cluster: Cluster, proxy: Proxy, one: Elector
 ) -> None:
     await cluster.create(pod("p"))
-    token = fence(one).token(one.election)
+    token = fence(one).token()
     proxy.reset("PUT", LEASE, times=None)
     await until(lambda: not one.leads, "its end")
     proxy.mend()
     await until(lambda: one.leads, "a new term")
-    assert await fence(one).probe(one.election) is FenceState.ACTIVE
+    assert await fence(one).probe() is FenceState.ACTIVE
     assert "does not lead: a/0" in await refused(one.client, "p", token)
-    await bind(one.client, "p", fence(one).token(one.election))
+    await bind(one.client, "p", fence(one).token())
 
 
 async def test_other_users_and_bindings_without_a_token_pass(cluster: Cluster, one: Elector) -> None:
@@ -202,12 +196,12 @@ async def test_other_users_and_bindings_without_a_token_pass(cluster: Cluster, o
 async def test_a_probe_changes_nothing_even_if_its_pod_exists(cluster: Cluster, one: Elector) -> None:
     reported = Reported()
     it = fence(one, reported)
-    assert await it.probe(one.election) is FenceState.ACTIVE
+    assert await it.probe() is FenceState.ACTIVE
     await cluster.create(pod(PROBE_POD))
-    assert await it.probe(one.election) is FenceState.ACTIVE
+    assert await it.probe() is FenceState.ACTIVE
     assert await cluster.bound() == {}
     await cluster.bind(PROBE_POD, "n")  # and when it is bound already
-    assert await it.probe(one.election) is FenceState.ACTIVE
+    assert await it.probe() is FenceState.ACTIVE
     assert reported.states == [FenceState.ACTIVE]
 
 
@@ -215,9 +209,9 @@ async def test_the_probe_of_an_unfenced_user_finds_the_fence_absent_and_names_th
     async with leader(cluster.control_plane.kubeconfig_for("scheduler-b"), NAMESPACE) as one:
         reported = Reported()
         it = fence(one, reported)
-        assert await it.probe(one.election) is FenceState.ABSENT
+        assert await it.probe() is FenceState.ABSENT
         assert "Apply manifests/base/admission-fence.yaml" in reported.sentences[0]
-        assert it.token(one.election) == "a/0"  # so that it acts as soon as it is there
+        assert it.token() == "a/0"  # so that it acts as soon as it is there
 
 
 async def test_a_fence_on_another_lease_blocks_and_is_passed_by(cluster: Cluster) -> None:
@@ -227,31 +221,31 @@ async def test_a_fence_on_another_lease_blocks_and_is_passed_by(cluster: Cluster
         await until(lambda: holder.leads and one.leads, "a leader of each Lease")
         reported = Reported()
         it = fence(one, reported, propagation=0.2)
-        assert await it.probe(one.election) is FenceState.BLOCKING
+        assert await it.probe() is FenceState.BLOCKING
         assert "rejects the current leader" in reported.sentences[0]
-        assert it.token(one.election) is None
-        await bind(one.client, "p", it.token(one.election))
+        assert it.token() is None
+        await bind(one.client, "p", it.token())
 
 
 async def test_a_probe_without_a_lease_of_ours_finds_nothing_out(one: Elector) -> None:
     await one.election.release()
     reported = Reported()
-    assert await fence(one, reported).probe(one.election) is FenceState.UNKNOWN
+    assert await fence(one, reported).probe() is FenceState.UNKNOWN
     assert not reported.states
 
 
 @pytest.mark.parametrize("status", [0, 403, 429, 500])
 async def test_a_probe_without_a_conclusive_response_reports_it(status: int, proxy: Proxy, one: Elector) -> None:
     it = fence(one, reported := Reported())
-    assert await it.probe(one.election) is FenceState.ACTIVE
+    assert await it.probe() is FenceState.ACTIVE
     if status:
         proxy.answer("POST", "binding", status, times=None)
     else:
         proxy.reset("POST", "binding", times=None)
-    assert await it.probe(one.election) is FenceState.UNKNOWN
+    assert await it.probe() is FenceState.UNKNOWN
     assert reported.states == [FenceState.ACTIVE, FenceState.UNKNOWN]
     assert "the probe was inconclusive: " in reported.sentences[1]
-    assert it.token(one.election) == "a/0"
+    assert it.token() == "a/0"
 
 
 @pytest.mark.campaign
@@ -260,25 +254,25 @@ async def test_a_fence_whose_binding_was_made_again_is_found_blocking_until_the_
 ) -> None:
     reported = Reported()
     it = fence(one, reported)
-    assert await it.probe(one.election) is FenceState.ACTIVE
+    assert await it.probe() is FenceState.ACTIVE
     await cluster.request("DELETE", f"{BINDINGS}/capcard-sched-fence")
     await asyncio.sleep(2.5)  # the API server looks after its policies every second
-    assert await it.probe(one.election) is FenceState.ABSENT
+    assert await it.probe() is FenceState.ABSENT
     await cluster.apply(OBJECTS[1])
     await cluster.delete("leases", LEASE)
     await cluster.wait_until(lambda: cluster.find("leases", LEASE), "the Lease made again by its leader")
     await cluster.patch("leases", LEASE, {"spec": {"holderIdentity": "somebody", "leaseDurationSeconds": 1}})
     await until(lambda: one.leads and one.election.transitions > 0, "a new term")
     await asyncio.sleep(1.0)
-    assert await it.probe(one.election) is FenceState.BLOCKING
-    assert it.token(one.election) is None
+    assert await it.probe() is FenceState.BLOCKING
+    assert it.token() is None
     await cluster.create(pod("p"))
-    await bind(one.client, "p", it.token(one.election))
+    await bind(one.client, "p", it.token())
     await asyncio.to_thread(cluster.control_plane.restart_apiserver)
     await until(lambda: one.leads, "a leader")
 
     async def acts_again() -> bool:
-        return await it.probe(one.election) is FenceState.ACTIVE
+        return await it.probe() is FenceState.ACTIVE
 
     await until(acts_again, "the fence to act")
     assert reported.states[:3] == [FenceState.ACTIVE, FenceState.ABSENT, FenceState.BLOCKING]

@@ -22,6 +22,8 @@ from tests.controlplane.proxy import Proxy
 PODS_AND_NODES = tuple(kind for kind in KINDS if kind.name in {"Pod", "Node"})
 #: Short delays, so that tests need not wait.
 QUICK = WatchSettings(first_delay=0.01, longest_delay=0.2, page=3)
+#: Read access to pods.
+GRANT = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}]
 
 
 class Ears(Observer):

@@ -10,7 +10,6 @@ import ssl
 import threading
 import warnings
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
 import msgspec
@@ -26,6 +25,7 @@ from tests.controlplane.cluster import Cluster
 from tests.controlplane.manifests import node, pod
 from tests.controlplane.proxy import Proxy
 from tests.kube.read.mirror import Ears
+from tests.kube.read.test_pool import scripted
 
 CONNECTION = Connection("http://127.0.0.1:9", None, lambda: None, "default")
 
@@ -49,44 +49,34 @@ def connection_of(cluster: Cluster) -> Connection:
 # --- responses --------------------------------------------------------------------------------------------------------
 
 
-async def test_objects_are_made_read_and_deleted(cluster: Cluster) -> None:
-    ears = Ears()
+async def test_objects_are_made_read_and_deleted_and_an_error_carries_status_reason_and_object(
+    cluster: Cluster,
+) -> None:
+    ears, path = Ears(), object_path("Node", "", "n")
     async with Client(connection_of(cluster), observer=ears) as client:
         made = json.loads(await client.request("POST", "/api/v1/nodes", body=json.dumps(node("n")).encode()))
-        assert (
-            json.loads(await client.request("GET", object_path("Node", "", "n")))["metadata"]["uid"]
-            == made["metadata"]["uid"]
-        )
+        found = json.loads(await client.request("GET", path))
+        assert found["metadata"]["uid"] == made["metadata"]["uid"]
         patch = b'{"metadata":{"labels":{"a":"b"}}}'
-        await client.request(
-            "PATCH", object_path("Node", "", "n"), body=patch, content_type="application/merge-patch+json"
-        )
+        await client.request("PATCH", path, body=patch, content_type="application/merge-patch+json")
         found = json.loads(await client.request("GET", "/api/v1/nodes", params={"labelSelector": "a=b"}))
         assert [item["metadata"]["name"] for item in found["items"]] == ["n"]
-        await client.request("DELETE", object_path("Node", "", "n"))
-    assert ears.requests == [
-        ("create", "nodes", 201),
-        ("get", "nodes", 200),
-        ("patch", "nodes", 200),
-        ("list", "nodes", 200),
-        ("delete", "nodes", 200),
-    ]
-
-
-async def test_an_error_carries_status_reason_and_object(cluster: Cluster) -> None:
-    ears = Ears()
-    async with Client(connection_of(cluster), observer=ears) as client:
+        await client.request("DELETE", path)
         with pytest.raises(ApiError, match='404 NotFound: pods "none" not found') as refused:
             await client.request("GET", object_path("Pod", "default", "none"))
         bad = json.dumps({**pod("p"), "spec": {"containers": []}}).encode()
         with pytest.raises(ApiError) as invalid:
             await client.request("POST", "/api/v1/namespaces/default/pods", body=bad)
-    assert (refused.value.status, refused.value.reason) == (404, "NotFound")
+    assert (refused.value.status, refused.value.reason, refused.value.retry_after) == (404, "NotFound", None)
     assert (refused.value.details.kind, refused.value.details.name) == ("pods", "none")
-    assert refused.value.retry_after is None
     assert invalid.value.status == 422
     assert "spec.containers" in {cause.field for cause in invalid.value.details.causes or ()}
-    assert ears.requests == [("get", "pods", 404), ("create", "pods", 422)]
+    nodes = [("create", 201), ("get", 200), ("patch", 200), ("list", 200), ("delete", 200)]
+    assert ears.requests == [
+        *((verb, "nodes", status) for verb, status in nodes),
+        ("get", "pods", 404),
+        ("create", "pods", 422),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -123,80 +113,53 @@ def test_retry_after_is_a_number_or_a_date(header: str | None, seconds: float | 
     assert parse_retry_after(header, NOON) == seconds
 
 
-def test_retry_after_may_stand_in_the_status() -> None:
-    body = b'{"kind":"Status","reason":"Timeout","message":"wait","details":{"retryAfterSeconds":3}}'
-    error = api_error(504, {}, body)
-    assert (error.reason, error.message, error.retry_after) == ("Timeout", "wait", 3.0)
-
-
 @pytest.mark.parametrize(
     "code, body, shown",
     [
+        (
+            504,
+            b'{"reason":"Timeout","message":"wait","details":{"retryAfterSeconds":3}}',
+            "504 Timeout: wait after 3",
+        ),
         (502, b"<html>bad gateway</html>", "502 BadGateway: <html>bad gateway</html>"),
         (503, b"", "503 ServiceUnavailable: Service Unavailable"),
         (500, b'{"kind":"Status","message":7}', '500 InternalServerError: {"kind":"Status","message":7}'),
         (999, b"x", "999 Unknown: x"),
     ],
 )
-def test_errors_that_are_no_status_are_shown_as_they_are(code: int, body: bytes, shown: str) -> None:
-    assert str(api_error(code, {}, body)) == shown
+def test_errors_are_those_of_the_status_which_may_have_a_retry_after_or_the_text(
+    code: int, body: bytes, shown: str
+) -> None:
+    error = api_error(code, {}, body)
+    assert f"{error}{f' after {error.retry_after:g}' if error.retry_after else ''}" == shown
 
 
 # --- no response ------------------------------------------------------------------------------------------------------
 
 
-async def test_a_refused_connection_was_never_sent() -> None:
-    ears = Ears()
-    async with Client(CONNECTION, observer=ears) as client:
-        with pytest.raises(Unreachable, match="GET /api/v1/pods") as lost:
-            await client.request("GET", collection_path("Pod"))
-        with pytest.raises(Unreachable) as stream:
-            async with client.stream(collection_path("Pod"), {"watch": "1"}):
-                pass
-    assert not lost.value.sent
-    assert not stream.value.sent
-    assert ears.requests == [("list", "pods", 0), ("watch", "pods", 0)]
-
-
-@asynccontextmanager
-async def silent_server() -> AsyncIterator[int]:
-    """Accepts connections and sends nothing; yields its port."""
-
-    async def ignore(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            await reader.read()
-        finally:
-            writer.close()
-
-    server = await asyncio.start_server(ignore, "127.0.0.1", 0)
-    try:
-        yield server.sockets[0].getsockname()[1]
-    finally:
-        server.close()
-
-
-@pytest.mark.parametrize("server", ["https://127.0.0.1:{}", "http://nowhere.invalid:{}"])
-async def test_without_a_handshake_or_an_address_a_request_was_never_sent(server: str) -> None:
-    async with silent_server() as port:
-        connection = msgspec.structs.replace(CONNECTION, server=server.format(port), ssl=ssl_context())
-        async with Client(connection, timeout=0.4) as client:
-            with pytest.raises(Unreachable, match=r"timed out|nowhere\.invalid") as lost:
-                await client.request("POST", collection_path("Pod"), body=b"{}")
-    assert not lost.value.sent
-
-
-async def test_silence_after_the_request_may_mean_that_it_was_done() -> None:
-    async with silent_server() as port:
-        connection = msgspec.structs.replace(CONNECTION, server=f"http://127.0.0.1:{port}")
-        async with Client(connection, timeout=0.3) as client:
-            with pytest.raises(Unreachable, match=r"POST /api/v1/pods: no response within 0\.3 s") as lost:
-                await client.request("POST", collection_path("Pod"), body=b"{}")
-            with pytest.raises(Unreachable, match=r"no response within 0\.1 s"):
-                await client.request("GET", collection_path("Pod"), timeout=0.1)
-            with pytest.raises(Unreachable, match=r"no response within 0\.2 s"):
-                async with client.stream(collection_path("Pod"), {"watch": "1"}, timeout=0.2):
+@pytest.mark.parametrize(
+    ("server", "why", "sent"),
+    [
+        pytest.param("http://127.0.0.1:9", r"no connection to 127\.0\.0\.1:9", False, id="refused"),
+        pytest.param("https://127.0.0.1:{}", "no connection to .*timed out", False, id="no handshake"),
+        pytest.param("http://nowhere.invalid:{}", r"no connection to .*nowhere\.invalid", False, id="no address"),
+        pytest.param("http://127.0.0.1:{}", r"no response within 0\.4 s", True, id="no response"),
+    ],
+)
+async def test_what_had_no_response_was_sent_only_on_an_open_connection(server: str, why: str, sent: bool) -> None:
+    ears, path = Ears(), collection_path("Pod")
+    async with scripted([], [], []) as (silent, _):  # no response to any
+        connection = msgspec.structs.replace(CONNECTION, server=server.format(silent.port), ssl=ssl_context())
+        async with Client(connection, timeout=0.4, observer=ears) as client:
+            with pytest.raises(Unreachable, match=f"POST {path}: {why}") as lost:
+                await client.request("POST", path, body=b"{}")
+            with pytest.raises(Unreachable, match=f"GET {path}: {why.replace('4', '1')}") as read:
+                await client.request("GET", path, timeout=0.1)
+            with pytest.raises(Unreachable, match=f"GET {path}: {why.replace('4', '2')}") as stream:
+                async with client.stream(path, {"watch": "1"}, timeout=0.2):
                     pass
-    assert lost.value.sent
+    assert [error.value.sent for error in (lost, read, stream)] == [sent] * 3
+    assert ears.requests == [("create", "pods", 0), ("list", "pods", 0), ("watch", "pods", 0)]
 
 
 @pytest.mark.parametrize("connecting", [True, False], ids=["as it connects", "unanswered"])
@@ -249,26 +212,20 @@ async def test_a_lost_response_leaves_the_outcome_open(cluster: Cluster, proxy: 
     assert await cluster.find("nodes", "n") is not None
 
 
-async def test_an_untrusted_certificate_is_reported(cluster: Cluster) -> None:
-    plain = msgspec.structs.replace(connection_of(cluster), ssl=ssl_context())
-    async with Client(plain) as client:
-        with pytest.raises(Unreachable, match="certificate") as lost:
-            await client.request("GET", "/version")
-    assert not lost.value.sent
-    async with Client(msgspec.structs.replace(plain, ssl=ssl_context(verify=False))) as client:
-        assert b"gitVersion" in await client.request("GET", "/version")
-
-
-async def test_the_name_in_the_certificate_may_be_another(cluster: Cluster) -> None:
-    connection = msgspec.structs.replace(connection_of(cluster), server_name="not-this-one.example.com")
-    async with Client(connection) as client:
-        with pytest.raises(Unreachable, match=r"not-this-one\.example\.com"):
-            await client.request("GET", "/version")
-
-
-async def test_a_client_that_is_not_open_raises() -> None:
+async def test_the_certificate_of_the_server_is_verified_and_the_client_must_be_open(cluster: Cluster) -> None:
+    direct = connection_of(cluster)
+    plain = msgspec.structs.replace(direct, ssl=ssl_context())
+    named = msgspec.structs.replace(direct, server_name="not-this-one.example.com")
+    for connection, problem in ((plain, "certificate"), (named, r"not-this-one\.example\.com")):
+        async with Client(connection) as client:
+            with pytest.raises(Unreachable, match=problem) as lost:
+                await client.request("GET", "/version")
+        assert not lost.value.sent
+    unverified = Client(msgspec.structs.replace(plain, ssl=ssl_context(verify=False)))
     with pytest.raises(RuntimeError, match="async with"):
-        await Client(CONNECTION).request("GET", collection_path("Pod"))
+        await unverified.request("GET", "/version")
+    async with unverified as client:
+        assert b"gitVersion" in await client.request("GET", "/version")
 
 
 # --- tokens -----------------------------------------------------------------------------------------------------------
@@ -293,12 +250,18 @@ class Tokens:
         return msgspec.structs.replace(connection, token=self.token, renew=self.renew)
 
 
-async def test_a_refused_token_is_renewed_once_for_all_requests(cluster: Cluster) -> None:
+async def test_a_refused_token_is_renewed_once_for_all_requests_and_for_a_watch(cluster: Cluster) -> None:
+    await cluster.create(node("n"))
     tokens = Tokens("stale", cluster.control_plane.token("admin"))
     async with Client(tokens.within(connection_of(cluster))) as client:
         responses = await asyncio.gather(*(client.request("GET", "/api/v1/nodes") for _ in range(8)))
-    assert len(responses) == 8
-    assert tokens.renewals == 1
+    assert (len(responses), tokens.renewals) == (8, 1)
+    tokens = Tokens("stale", cluster.control_plane.token("admin"))
+    async with (
+        Client(tokens.within(connection_of(cluster))) as client,
+        client.stream("/api/v1/nodes", {"watch": "1"}) as stream,
+    ):
+        assert b'"ADDED"' in await stream.read()
 
 
 async def test_the_send_deadline_is_checked_again_when_a_new_token_repeats_a_request(cluster: Cluster) -> None:
@@ -308,16 +271,6 @@ async def test_the_send_deadline_is_checked_again_when_a_new_token_repeats_a_req
             await client.request("GET", "/version", time_left=lambda: responses.pop(0))
         assert (responses, len(ears.requests)) == ([30.0], 1), "what is withheld is no request"
         await client.request("GET", "/version", time_left=lambda: responses.pop(0))
-
-
-async def test_a_watch_renews_its_token_too(cluster: Cluster) -> None:
-    tokens = Tokens("stale", cluster.control_plane.token("admin"))
-    await cluster.create(node("n"))
-    async with (
-        Client(tokens.within(connection_of(cluster))) as client,
-        client.stream("/api/v1/nodes", {"watch": "1"}) as stream,
-    ):
-        assert b'"ADDED"' in await stream.read()
 
 
 async def test_a_token_that_stays_refused_is_an_error(cluster: Cluster) -> None:

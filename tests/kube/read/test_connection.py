@@ -1,21 +1,27 @@
-"""Address and credentials of the API server: kubeconfigs, credential plugins, service accounts."""
+"""Address and credentials of the API server: kubeconfigs, credential plugins, service accounts; the way by a proxy."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import ssl
 import stat
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
 from capcard_sched.kube.client import Client
-from capcard_sched.kube.connection import ConnectionConfigError, in_cluster, load_connection
+from capcard_sched.kube.connection import Connection, ConnectionConfigError, in_cluster, load_connection, ssl_context
+from capcard_sched.kube.errors import ApiError, Unreachable
 from tests.controlplane.cluster import Cluster
+from tests.controlplane.manifests import node, plain
 
 
 @pytest.fixture(autouse=True)
@@ -45,34 +51,35 @@ def kubeconfig(path: Path, *, cluster: dict[str, Any], user: dict[str, Any], **c
 PLAIN: dict[str, Any] = {"server": "http://127.0.0.1:8080/"}
 
 
-def test_server_namespace_and_token_come_from_the_current_context(tmp_path: Path) -> None:
+def load(path: Path, user: dict[str, Any], cluster: dict[str, Any] = PLAIN, **more: str) -> Connection:
+    """The connection of a kubeconfig with this user and cluster; `more`: of `load_connection`."""
+    return load_connection(str(kubeconfig(path / "k", cluster=cluster, user=user)), **more)
+
+
+def test_server_namespace_and_credentials_come_from_the_current_context(tmp_path: Path) -> None:
     path = kubeconfig(tmp_path / "k", cluster=PLAIN, user={"token": "abc"}, namespace="team")
     connection = load_connection(str(path))
     assert (connection.server, connection.ssl, connection.namespace) == ("http://127.0.0.1:8080", None, "team")
     assert connection.token() == "abc"
     assert load_connection(str(path), context="there").namespace == "elsewhere"
+    assert load(tmp_path, {"username": "me", "password": "secret"}).token() == "Basic bWU6c2VjcmV0"
 
 
-def test_flag_then_variable_then_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flag_precedes_a_variable_of_several_files_and_both_the_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def named(name: str, where: str) -> str:
         return str(kubeconfig(tmp_path / where, cluster=PLAIN, user={"token": name}))
 
     named("home", "home/.kube/config")
     assert load_connection().token() == "home"
-    monkeypatch.setenv("KUBECONFIG", named("variable", "a"))
+    monkeypatch.setenv("KUBECONFIG", f"{named('variable', 'a')}:{tmp_path / 'absent'}")
     assert load_connection().token() == "variable"
     assert load_connection(named("flag", "b")).token() == "flag"
 
 
-def test_several_files_are_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = kubeconfig(tmp_path / "a", cluster=PLAIN, user={"token": "first"})
-    monkeypatch.setenv("KUBECONFIG", f"{first}:{tmp_path / 'absent'}")
-    assert load_connection().token() == "first"
-
-
 def test_master_replaces_the_server_and_may_stand_alone(tmp_path: Path) -> None:
-    path = kubeconfig(tmp_path / "k", cluster=PLAIN, user={"token": "abc"})
-    both = load_connection(str(path), master="https://10.0.0.1:6443/")
+    both = load(tmp_path, {"token": "abc"}, master="https://10.0.0.1:6443/")
     assert (both.server, both.token()) == ("https://10.0.0.1:6443", "abc")
     assert both.ssl is not None
     alone = load_connection(master="http://127.0.0.1:1")
@@ -82,26 +89,17 @@ def test_master_replaces_the_server_and_may_stand_alone(tmp_path: Path) -> None:
 def test_proxy_and_name_of_the_certificate_are_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://from-the-environment:3128")
     cluster = {"server": "https://h:1", "tls-server-name": "name", "insecure-skip-tls-verify": True}
-    connection = load_connection(str(kubeconfig(tmp_path / "k", cluster=cluster, user={})))
+    connection = load(tmp_path, {}, cluster)
     assert (connection.proxy, connection.server_name) == (None, "name")
     assert connection.ssl is not None
     assert connection.ssl.verify_mode is ssl.CERT_NONE
-    cluster["proxy-url"] = "http://proxy:3128"
-    assert load_connection(str(kubeconfig(tmp_path / "k", cluster=cluster, user={}))).proxy == "http://proxy:3128"
-    cluster["proxy-url"] = "socks5://proxy:1080"
-    with pytest.raises(ConnectionConfigError, match="'socks5://proxy:1080' is not supported; accepted: http:"):
-        load_connection(str(kubeconfig(tmp_path / "k", cluster=cluster, user={})))
-
-
-def test_user_and_password_are_distinguished_from_a_token(tmp_path: Path) -> None:
-    path = kubeconfig(tmp_path / "k", cluster=PLAIN, user={"username": "me", "password": "secret"})
-    assert load_connection(str(path)).token() == "Basic bWU6c2VjcmV0"
+    assert load(tmp_path, {}, {**cluster, "proxy-url": "http://proxy:3128"}).proxy == "http://proxy:3128"
 
 
 def test_a_token_file_is_read_again_on_renewal(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("first\n", encoding="utf-8")
-    connection = load_connection(str(kubeconfig(tmp_path / "k", cluster=PLAIN, user={"tokenFile": str(file)})))
+    connection = load(tmp_path, {"tokenFile": str(file)})
     assert connection.token() == "first"
     file.write_text("second\n", encoding="utf-8")
     connection.renew()
@@ -112,13 +110,8 @@ def plugin(tmp_path: Path, body: str) -> dict[str, Any]:
     script = tmp_path / "plugin"
     script.write_text(f"#!{sys.executable}\nimport json, pathlib, sys\n{body}\n", encoding="utf-8")
     script.chmod(script.stat().st_mode | stat.S_IXUSR)
-    return {
-        "exec": {
-            "apiVersion": "client.authentication.k8s.io/v1",
-            "command": str(script),
-            "interactiveMode": "Never",
-        }
-    }
+    version = "client.authentication.k8s.io/v1"
+    return {"exec": {"apiVersion": version, "command": str(script), "interactiveMode": "Never"}}
 
 
 COUNTING = """
@@ -131,19 +124,12 @@ print(json.dumps({"apiVersion": "client.authentication.k8s.io/v1", "kind": "Exec
 
 @pytest.mark.parametrize("expires, again", [("2100-01-01T00:00:00Z", False), ("2001-01-01T00:00:00Z", True)])
 def test_a_credential_plugin_runs_again_when_its_token_has_expired(tmp_path: Path, expires: str, again: bool) -> None:
-    user = plugin(tmp_path, COUNTING % expires)
-    connection = load_connection(str(kubeconfig(tmp_path / "k", cluster=PLAIN, user=user)))
+    connection = load(tmp_path, plugin(tmp_path, COUNTING % expires))
     first = connection.token()
     assert first is not None
     assert (connection.token() != first) is again
     connection.renew()
     assert connection.token() != first
-
-
-def test_a_credential_plugin_that_fails_is_named(tmp_path: Path) -> None:
-    path = kubeconfig(tmp_path / "k", cluster=PLAIN, user=plugin(tmp_path, "sys.exit('no credentials today')"))
-    with pytest.raises(ConnectionConfigError, match=r"exec plugin '.*/plugin' returned no credentials"):
-        load_connection(str(path))
 
 
 @pytest.mark.parametrize(
@@ -164,24 +150,39 @@ def test_a_kubeconfig_that_is_none_is_named(tmp_path: Path, text: str, message: 
         load_connection(str(path))
 
 
-def test_errors_name_the_missing_file_context_or_address(tmp_path: Path) -> None:
-    path = kubeconfig(tmp_path / "k", cluster=PLAIN, user={})
-    with pytest.raises(ConnectionConfigError, match="absent: no such file"):
-        load_connection(str(tmp_path / "absent"))
-    with pytest.raises(ConnectionConfigError, match="nirvana"):
-        load_connection(str(path), context="nirvana")
-    with pytest.raises(ConnectionConfigError, match="'localhost:1' is not an address; accepted: http://host:port"):
-        load_connection(str(path), master="localhost:1")
-    with pytest.raises(ConnectionConfigError, match="no kubeconfig is given"):
-        load_connection()
-    with pytest.raises(ConnectionConfigError, match="there is no kubeconfig"):
-        load_connection(context="here")
-    no_server = kubeconfig(tmp_path / "n", cluster={}, user={})
-    with pytest.raises(ConnectionConfigError, match="is not an address"):
-        load_connection(str(no_server), master=None)
-    bad_authority = {"server": "https://h:1", "certificate-authority": str(tmp_path / "absent.crt")}
-    with pytest.raises(ConnectionConfigError, match=r"absent\.crt"):
-        load_connection(str(kubeconfig(tmp_path / "a", cluster=bad_authority, user={})))
+HTTPS = {"server": "https://h:1"}
+
+
+@pytest.mark.parametrize(
+    ("user", "cluster", "more", "problem"),
+    [
+        ({}, PLAIN, {"context": "nirvana"}, "nirvana"),
+        ({}, PLAIN, {"master": "localhost:1"}, "'localhost:1' is not an address; accepted: http://host:port"),
+        ({}, {}, {}, "is not an address"),
+        ({}, {**HTTPS, "certificate-authority": "absent.crt"}, {}, r"absent\.crt"),
+        ({}, {**HTTPS, "proxy-url": "socks5://p:1"}, {}, "'socks5://p:1' is not supported; accepted: http:"),
+        ("sys.exit('no credentials today')", PLAIN, {}, r"exec plugin '.*/plugin' returned no credentials"),
+    ],
+    ids=["context", "address", "no server", "certificate", "proxy", "plugin"],
+)
+def test_errors_name_the_field_of_a_kubeconfig(
+    tmp_path: Path, user: Any, cluster: dict[str, Any], more: dict[str, str], problem: str
+) -> None:
+    with pytest.raises(ConnectionConfigError, match=problem):
+        load(tmp_path, plugin(tmp_path, user) if user else {}, cluster, **more)
+
+
+@pytest.mark.parametrize(
+    ("path", "more", "problem"),
+    [
+        ("absent", {}, "absent: no such file"),
+        (None, {}, "no kubeconfig is given"),
+        (None, {"context": "here"}, "there is no kubeconfig"),
+    ],
+)
+def test_a_missing_kubeconfig_is_named(path: str | None, more: dict[str, str], problem: str) -> None:
+    with pytest.raises(ConnectionConfigError, match=problem):
+        load_connection(path, **more)
 
 
 async def test_a_pod_authenticates_as_its_service_account(
@@ -191,7 +192,7 @@ async def test_a_pod_authenticates_as_its_service_account(
     folder.mkdir()
     with pytest.raises(ConnectionConfigError, match="no service account of a pod"):
         in_cluster(folder)
-    await cluster.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "robot"}})
+    await cluster.create(plain("ServiceAccount", "robot"))
     (folder / "token").write_text(await cluster.token_of("robot") + "\n", encoding="utf-8")
     (folder / "namespace").write_text(cluster.namespace, encoding="utf-8")
     shutil.copy(cluster.control_plane.ca, folder / "ca.crt")
@@ -202,9 +203,8 @@ async def test_a_pod_authenticates_as_its_service_account(
     assert connection.namespace == cluster.namespace
     async with Client(connection) as client:
         body = json.dumps({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}).encode()
-        output = json.loads(
-            await client.request("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", body=body)
-        )
+        path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+        output = json.loads(await client.request("POST", path, body=body))
     assert output["status"]["userInfo"]["username"] == f"system:serviceaccount:{cluster.namespace}:robot"
     (folder / "token").write_text("another", encoding="utf-8")
     connection.renew()
@@ -212,3 +212,96 @@ async def test_a_pod_authenticates_as_its_service_account(
     (folder / "token").unlink()
     with pytest.raises(ConnectionConfigError, match="token file does not exist"):
         connection.renew()
+
+
+# --- by a proxy -------------------------------------------------------------------------------------------------------
+
+
+async def _pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while data := await reader.read(2**16):
+            writer.write(data)
+            await writer.drain()
+    except ConnectionError:
+        pass
+    finally:
+        writer.close()
+
+
+OPEN = b"HTTP/1.1 200 Connection established\r\n\r\n"
+
+
+@asynccontextmanager
+async def tunnels(answer: bytes = OPEN) -> AsyncIterator[tuple[list[bytes], str]]:
+    """A proxy that answers CONNECT, and opens the tunnel for a 200; yields the heads of requests, and its address."""
+    requested: list[bytes] = []
+
+    async def tunnel(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        requested.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(answer)
+        if answer is not OPEN:
+            writer.close()
+            return
+        host, _, port = requested[-1].split()[1].decode().rpartition(":")
+        there_reader, there = await asyncio.open_connection(host, int(port))
+        await asyncio.gather(_pipe(reader, there), _pipe(there_reader, writer))
+
+    async with await asyncio.start_server(tunnel, "127.0.0.1", 0) as server:
+        yield requested, f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+async def test_requests_and_streams_go_through_the_proxy_of_the_kubeconfig(cluster: Cluster) -> None:
+    direct = load_connection(str(cluster.control_plane.kubeconfig))
+    async with (
+        tunnels() as (requested, proxy),
+        Client(msgspec.structs.replace(direct, proxy=f"http://me:a%20secret@{proxy}")) as client,
+    ):
+        made = await client.request("POST", "/api/v1/nodes", body=json.dumps(node("n")).encode())
+        assert b'"uid"' in made
+        with pytest.raises(ApiError, match="404 NotFound"):
+            await client.request("GET", "/api/v1/nodes/m")
+        async with client.stream("/api/v1/namespaces", {"watch": "1"}) as stream:
+            assert b'"ADDED"' in await stream.read()
+    target = direct.server.removeprefix("https://").encode()
+    login = b"Proxy-Authorization: Basic bWU6YSBzZWNyZXQ=\r\n"
+    assert requested == [b"CONNECT %b HTTP/1.1\r\nHost: %b\r\n%b\r\n" % (target, target, login)] * 2
+
+
+@pytest.mark.parametrize(
+    "answer, problem",
+    [
+        (b"HTTP/1.1 407 Required\r\nContent-Length: 2\r\n\r\nno", "the proxy responded with status 407"),
+        (b"HTTP/1.1 502 Bad Gateway\r\n\r\n", "the proxy responded with status 502"),
+        (b"SSH-2.0\r\n\r\n", "not HTTP"),
+    ],
+    ids=["refused", "without a length", "another protocol"],
+)
+async def test_a_proxy_that_opens_no_tunnel_is_named_and_the_request_was_never_sent(
+    answer: bytes, problem: str
+) -> None:
+    async with tunnels(answer) as (_, proxy):
+        target = Connection("https://api.test:6443", ssl_context(), lambda: None, "default", proxy=f"http://{proxy}")
+        async with Client(target) as client:
+            with pytest.raises(Unreachable, match=rf"no connection to {proxy}: .*{problem}") as lost:
+                await client.request("POST", "/api/v1/nodes", body=b"{}")
+    assert not lost.value.sent
+
+
+async def test_a_server_behind_a_tunnel_is_verified(cluster: Cluster) -> None:
+    direct = load_connection(str(cluster.control_plane.kubeconfig))
+    async with tunnels() as (_, proxy):
+        changed = msgspec.structs.replace(direct, proxy=f"http://{proxy}", server_name="another.example.com")
+        async with Client(changed) as client:
+            with pytest.raises(Unreachable, match=r"another\.example\.com") as lost:
+                await client.request("GET", "/version")
+    assert not lost.value.sent
+
+
+async def test_a_proxy_gets_the_whole_address_of_a_server_without_tls() -> None:
+    async with tunnels(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok") as (requested, proxy):
+        connection = Connection("http://api.test/c", None, lambda: None, "default", proxy=f"http://me@{proxy}")
+        async with Client(connection) as client:
+            assert await client.request("GET", "/version") == b"ok"
+    assert requested[0].startswith(
+        b"GET http://api.test/c/version HTTP/1.1\r\nHost: api.test\r\nProxy-Authorization: Basic bWU6\r\n"
+    )

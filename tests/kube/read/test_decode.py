@@ -1,14 +1,36 @@
-"""Bytes of lists and watches to objects: what is wrong with one stays with that one."""
+"""Bytes of lists and watches to lines, pages and objects: what is wrong with one object stays with that one."""
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from capcard_sched.kube.decode import DecodeFailure, KindDecoder, UndecodableObject, WatchEvent, describe
+from benchmarks import api_objects
+from benchmarks.decode import lines, measure_decoding
+from capcard_sched.kube.client import ApiError, Client, Unreachable
+from capcard_sched.kube.connection import load_connection
+from capcard_sched.kube.decode import (
+    DecodeFailure,
+    KindDecoder,
+    LineBuffer,
+    ReadAhead,
+    UndecodableObject,
+    WatchEvent,
+    describe,
+    pages,
+)
+from capcard_sched.kube.informers import list_all
 from capcard_sched.kube.kinds import KINDS, WatchedKind
+from capcard_sched.model.objects import NodeObject, PodObject, QueueObject
+from tests.clock import until
+from tests.controlplane.cluster import Cluster
+from tests.controlplane.proxy import Proxy
+from tests.kube.read.mirror import GRANT, PODS_AND_NODES, Ears, Mirror
 
 POD, QUEUE, CLASS = (next(kind for kind in KINDS if kind.name == name) for name in ("Pod", "Queue", "PriorityClass"))
 
@@ -25,31 +47,21 @@ GOOD = {"metadata": meta("good"), "spec": {"weight": 2}}
 BAD = {"metadata": meta("bad", labels={"a": 1}), "spec": {"weight": 2}}
 
 
-def test_events_in_order() -> None:
-    events = KindDecoder(QUEUE).events(line("ADDED", GOOD) + line("DELETED", GOOD))
-    assert [(each.type, each.object.metadata.name, each.object.spec.weight) for each in events] == [  # type: ignore[union-attr]
-        ("ADDED", "good", 2),
-        ("DELETED", "good", 2),
-    ]
-
-
 def test_an_object_of_wrong_types_leaves_the_others_alone() -> None:
     weight = {"metadata": meta("heavy"), "spec": {"weight": "very"}}
-    first, second, third, fourth = KindDecoder(QUEUE).events(
-        line("ADDED", GOOD) + line("MODIFIED", BAD) + line("ADDED", weight) + line("ADDED", GOOD)
+    first, second, third, last = KindDecoder(QUEUE).events(
+        line("ADDED", GOOD) + line("MODIFIED", BAD) + line("ADDED", weight) + b"\n" + line("DELETED", GOOD)
     )
     assert isinstance(first, WatchEvent)
+    assert isinstance(first.object, QueueObject)
+    assert (first.type, first.object.metadata.name, first.object.spec.weight) == ("ADDED", "good", 2)
     assert isinstance(second, UndecodableObject)
-    assert (second.type, second.metadata.name, second.metadata.uid, second.metadata.resource_version) == (
-        "MODIFIED",
-        "bad",
-        "uid-bad",
-        "7",
-    )
+    found = second.metadata
+    assert (second.type, found.name, found.uid, found.resource_version) == ("MODIFIED", "bad", "uid-bad", "7")
     assert second.problem == "metadata.labels[...]: Expected `str`, got `int`"
     assert isinstance(third, UndecodableObject)
     assert third.problem == "spec.weight: Expected `int | null`, got `str`"
-    assert first == fourth
+    assert last == WatchEvent("DELETED", first.object), "an empty line is skipped"
 
 
 def test_a_bookmark_whose_lists_are_null_is_read() -> None:
@@ -86,21 +98,20 @@ def test_a_line_that_is_no_event_ends_the_stream_after_the_events_before_it(brok
     assert last.status.message
 
 
-def test_empty_lines_are_skipped() -> None:
-    assert len(KindDecoder(QUEUE).events(b"\n" + line("ADDED", GOOD) + b"\n")) == 1
-
-
-def test_a_page_with_a_bad_item_keeps_the_others() -> None:
-    body = msgspec.json.encode({"metadata": {"resourceVersion": "50", "continue": "more"}, "items": [GOOD, BAD, GOOD]})
-    page = KindDecoder(QUEUE).page(body)
-    assert (page.version, page.following) == ("50", "more")
-    assert [isinstance(item, UndecodableObject) for item in page.items] == [False, True, False]
-
-
-@pytest.mark.parametrize("body", [b'{"metadata":{"resourceVersion":"5"},"items":null}', b'{"metadata":{}}'])
-def test_a_page_without_items_is_empty(body: bytes) -> None:
-    page = KindDecoder(QUEUE).page(body)
-    assert (page.items, page.following) == ([], "")
+@pytest.mark.parametrize(
+    ("body", "version", "following", "items"),
+    [
+        ({"metadata": {"resourceVersion": "50", "continue": "more"}, "items": [GOOD, BAD, GOOD]}, "50", "more", "+-+"),
+        ({"metadata": {"resourceVersion": "5"}, "items": None}, "5", "", ""),
+        ({"metadata": {}}, "", "", ""),
+    ],
+)
+def test_a_page_with_a_bad_item_keeps_the_others_and_one_without_items_is_empty(
+    body: Any, version: str, following: str, items: str
+) -> None:
+    page = KindDecoder(QUEUE).page(msgspec.json.encode(body))
+    assert (page.version, page.following) == (version, following)
+    assert "".join("-" if isinstance(item, UndecodableObject) else "+" for item in page.items) == items
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"items":{}}', b'{"items":["x"]}'])
@@ -141,3 +152,108 @@ def test_an_undecodable_pod_has_the_node_it_is_bound_to_while_it_is_unfinished(
     (event,) = KindDecoder(POD).events(line("MODIFIED", obj))
     assert isinstance(event, UndecodableObject)
     assert (event.metadata.uid, event.node) == ("u", node)
+
+
+# --- its benchmark ---------------------------------------------------------------------------------------------------
+
+
+def test_the_benchmark_measures_and_prints_every_figure() -> None:
+    found = measure_decoding(pods=64, nodes=8, repeats=1)
+    assert all(getattr(found, name) > 0 for name in found.__struct_fields__)
+    assert found.pods_per_second > 0
+    assert [text.split(":")[0] for text in lines(found)] == [
+        f"64 pods of {found.pod_bytes:,.0f} bytes",
+        "the same, unchanged",
+        f"heartbeats of nodes of {found.node_bytes:,.0f} bytes",
+    ]
+
+
+def test_the_objects_of_the_benchmark_have_the_size_of_real_ones_and_the_fields_that_the_scheduler_reads() -> None:
+    assert 2_500 <= len(api_objects.event("ADDED", api_objects.pod(7))) <= 3_500
+    assert 5_000 <= len(api_objects.event("ADDED", api_objects.node(7))) <= 10_000
+    (event,) = KindDecoder(POD).events(api_objects.event("ADDED", api_objects.pod(9, node="n")) + b"\n")
+    assert isinstance(event, WatchEvent)
+    assert isinstance(event.object, PodObject)
+    spec = event.object.spec
+    assert (spec.node_name, event.object.status.phase, spec.scheduler_name) == ("n", "Running", "capcard-sched")
+    assert spec.containers[0].resources is not None
+    assert spec.containers[0].resources.requests == {"cpu": "8", "memory": "64Gi", "nvidia.com/gpu": "1"}
+    first, later = (msgspec.convert(api_objects.node(3, beat), NodeObject) for beat in (0, 1))
+    assert first.metadata.resource_version != later.metadata.resource_version
+    assert (first.spec, first.status.allocatable) == (later.spec, later.status.allocatable)
+
+
+# --- lines ------------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.binary(max_size=30).map(lambda line: line.replace(b"\n", b"")), max_size=12), st.data())
+def test_lines_come_out_whole_and_at_once_wherever_the_stream_is_cut(whole: list[bytes], data: st.DataObject) -> None:
+    stream = b"\n".join(whole)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=20)))
+    buffer, out = LineBuffer(), b""
+    for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        out += buffer.feed(stream[start:end])
+        assert out == stream[: stream.rfind(b"\n", 0, end) + 1]
+        assert len(out) + buffer.pending == end
+
+
+def test_a_line_without_end_is_given_up() -> None:
+    buffer = LineBuffer(longest=100)
+    buffer.feed(b"x" * 100)
+    with pytest.raises(ValueError, match="a line of more than 100 bytes"):
+        buffer.feed(b"x")
+
+
+# --- lists of an API server -------------------------------------------------------------------------------------------
+
+
+async def test_the_next_page_is_requested_before_a_page_is_taken_in(furnished: Cluster, proxy: Proxy) -> None:
+    async with (
+        Client(load_connection(str(proxy.kubeconfig_for("admin")))) as client,
+        aclosing(pages(client, POD.path, KindDecoder(POD), size=3)) as found,
+    ):
+        first = await anext(found)
+        await until(lambda: [one.status for one in proxy.exchanges] == [200, 200], "the second page")
+        rest = [page async for page in found]
+    assert [len(page.items) for page in (first, *rest)] == [3, 3, 3]
+
+
+async def test_lists_that_are_read_ahead_are_those_of_each_kind_and_fail_alone_unless_no_server_is_reachable(
+    furnished: Cluster,
+) -> None:
+    await furnished.allow("somebody", GRANT, everywhere=True)
+    admin = load_connection(str(furnished.control_plane.kubeconfig))
+    async with Client(admin) as client, ReadAhead(client, KINDS) as lists:
+        for number, kind in enumerate(KINDS):
+            ahead = [item async for page in lists.pages(number) for item in page.items]
+            listed = pages(client, kind.path, KindDecoder(kind), field_selector=kind.field_selector)
+            assert ahead == [item async for page in listed for item in page.items]
+    connection = load_connection(str(furnished.control_plane.kubeconfig_for("somebody")))
+    async with Client(connection) as client, ReadAhead(client, PODS_AND_NODES) as lists:
+        failed = []
+        for number, kind in enumerate(PODS_AND_NODES):
+            try:
+                assert [page async for page in lists.pages(number)]
+            except ApiError:
+                failed.append(kind.name)
+        assert failed == ["Node"]
+    unreachable = msgspec.structs.replace(connection, server="https://127.0.0.1:1")
+    async with Client(unreachable) as client, ReadAhead(client, KINDS) as lists:
+        for number in range(len(KINDS)):
+            with pytest.raises(Unreachable):
+                await anext(lists.pages(number))
+
+
+async def test_everything_can_be_listed_once_and_forbidden_optional_kinds_are_left_out(furnished: Cluster) -> None:
+    mirror, ears = Mirror(), Ears()
+    async with Client(load_connection(str(furnished.control_plane.kubeconfig))) as client:
+        mirror.deliver(await list_all(client, KINDS, ears))
+    assert await mirror.agrees_with(furnished)
+    assert ears.watches == []
+    await furnished.allow("somebody", GRANT, everywhere=True)
+    async with Client(load_connection(str(furnished.control_plane.kubeconfig_for("somebody")))) as client:
+        found = await list_all(client, [kind for kind in KINDS if kind.name in {"Pod", "PriorityClass"}], ears)
+        assert len(found) == 9
+        assert ears.watches[0][:2] == ("priorityclasses", "forbidden")
+        with pytest.raises(ApiError, match='cannot list resource "nodes"'):
+            await list_all(client, PODS_AND_NODES)

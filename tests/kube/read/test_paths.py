@@ -7,6 +7,8 @@ import pytest
 from capcard_sched.kube.paths import collection_path, object_path, resource_of, verb_of
 from capcard_sched.model.kinds import Kind
 
+VOLCANO = "/apis/scheduling.volcano.sh/v1beta1"
+
 
 @pytest.mark.parametrize(
     "path, expected, resource, collection",
@@ -14,16 +16,12 @@ from capcard_sched.model.kinds import Kind
         (object_path("Pod", "ns", "p"), "/api/v1/namespaces/ns/pods/p", "pods", False),
         (object_path("Pod", "ns", "p", "binding"), "/api/v1/namespaces/ns/pods/p/binding", "pods/binding", False),
         (object_path("Node", "", "n"), "/api/v1/nodes/n", "nodes", False),
+        (object_path("Queue", "", "q", "status"), f"{VOLCANO}/queues/q/status", "queues/status", False),
+        (object_path("PodGroup", "ns", "g"), f"{VOLCANO}/namespaces/ns/podgroups/g", "podgroups", False),
         (
-            object_path("Queue", "", "q", "status"),
-            "/apis/scheduling.volcano.sh/v1beta1/queues/q/status",
-            "queues/status",
-            False,
-        ),
-        (
-            object_path("PodGroup", "ns", "g"),
-            "/apis/scheduling.volcano.sh/v1beta1/namespaces/ns/podgroups/g",
-            "podgroups",
+            object_path("Pod", "ns", "../../a?b#c d"),
+            "/api/v1/namespaces/ns/pods/..%2F..%2Fa%3Fb%23c%20d",
+            "pods",
             False,
         ),
         (collection_path("Event", "ns"), "/api/v1/namespaces/ns/events", "events", True),
@@ -37,17 +35,11 @@ from capcard_sched.model.kinds import Kind
         ("/version", "/version", "/version", False),
     ],
 )
-def test_paths_and_their_resources(path: str, expected: str, resource: str, collection: bool) -> None:
+def test_paths_and_their_resources_and_names_cannot_lead_elsewhere(
+    path: str, expected: str, resource: str, collection: bool
+) -> None:
     assert path == expected
     assert resource_of(path) == (resource, collection)
-
-
-def test_names_cannot_lead_elsewhere() -> None:
-    assert object_path("Pod", "ns", "../../nodes/n") == "/api/v1/namespaces/ns/pods/..%2F..%2Fnodes%2Fn"
-    assert (
-        object_path("PodGroup", "ns", "a?b#c d")
-        == "/apis/scheduling.volcano.sh/v1beta1/namespaces/ns/podgroups/a%3Fb%23c%20d"
-    )
 
 
 @pytest.mark.parametrize("name", ["", ".", ".."])

@@ -35,17 +35,10 @@ def test_two_clients_do_not_come_back_together() -> None:
     assert [first.next() for _ in range(5)] != [second.next() for _ in range(5)]
 
 
-def test_a_burst_goes_at_once_and_the_rest_at_the_rate() -> None:
+def test_a_burst_goes_at_once_the_rest_at_the_rate_and_a_pause_fills_the_burst_and_no_more() -> None:
     clock = Clock()
     throttle = Throttle(qps=10, burst=3, clock=clock)
     assert [throttle.reserve() for _ in range(6)] == pytest.approx([0, 0, 0, 0.1, 0.2, 0.3])
-
-
-def test_a_pause_fills_the_burst_and_no_more() -> None:
-    clock = Clock()
-    throttle = Throttle(qps=10, burst=3, clock=clock)
-    for _ in range(3):
-        throttle.reserve()
     clock.now += 1_000
     assert [throttle.reserve() for _ in range(4)] == pytest.approx([0, 0, 0, 0.1])
 

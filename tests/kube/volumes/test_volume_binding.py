@@ -9,15 +9,14 @@ from typing import Any
 import msgspec
 import pytest
 import pytest_asyncio
-import yaml
 
 from capcard_sched.kube.client import ApiError, Client
 from capcard_sched.kube.connection import load_connection
 from capcard_sched.kube.volumes import VolumeBindingError, bind_volumes
 from capcard_sched.model.intents import Bind, ClaimBinding
-from tests.controlplane.cluster import Cluster, Manifest
+from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
-from tests.controlplane.manifests import node, pod
+from tests.controlplane.manifests import Manifest, node, plain, pod
 from tests.controlplane.proxy import Proxy
 from tests.kube.write.harness import Harness
 
@@ -42,42 +41,29 @@ async def client(cluster: Cluster, proxy: Proxy, binder: None) -> AsyncIterator[
         yield connected
 
 
-def made_of(text: str, **spec: Any) -> Manifest:
-    """A manifest of YAML text, with more of its spec."""
-    manifest: Manifest = yaml.safe_load(text)
-    manifest.setdefault("spec", {}).update(spec)
-    return manifest
-
-
 def storage_class(name: str, provisioner: str) -> Manifest:
-    text = (
-        f"{{apiVersion: storage.k8s.io/v1, kind: StorageClass, metadata: {{name: {name}}}, provisioner: {provisioner}}}"
-    )
-    return {**yaml.safe_load(text), "volumeBindingMode": "WaitForFirstConsumer"}
+    mode = "WaitForFirstConsumer"
+    return plain("StorageClass", name, "storage.k8s.io/v1", provisioner=provisioner, volumeBindingMode=mode)
 
 
 def claim(name: str, storage_class: str, *, mode: str = "ReadWriteOnce") -> Manifest:
-    text = f"{{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {{name: {name}}}}}"
-    requests = {"requests": {"storage": "1Gi"}}
-    return made_of(text, accessModes=[mode], resources=requests, storageClassName=storage_class)
+    resources = {"requests": {"storage": "1Gi"}}
+    spec = {"accessModes": [mode], "resources": resources, "storageClassName": storage_class}
+    return plain("PersistentVolumeClaim", name, spec=spec)
 
 
 def volume(name: str, storage_class: str, *, only: str = "", **spec: Any) -> Manifest:
-    text = f"""
-apiVersion: v1
-kind: PersistentVolume
-metadata: {{name: {name}}}
-spec:
-  capacity: {{storage: 1Gi}}
-  accessModes: [ReadWriteOnce, ReadWriteMany]
-  storageClassName: {storage_class}
-  persistentVolumeReclaimPolicy: Retain
-  hostPath: {{path: /disks/{name}}}
-"""
+    usual = {
+        "capacity": {"storage": "1Gi"},
+        "accessModes": ["ReadWriteOnce", "ReadWriteMany"],
+        "storageClassName": storage_class,
+        "persistentVolumeReclaimPolicy": "Retain",
+        "hostPath": {"path": f"/disks/{name}"},
+    }
     if only:
         expression = {"key": "kubernetes.io/hostname", "operator": "In", "values": [only]}
         spec["nodeAffinity"] = {"required": {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}}
-    return made_of(text, **spec)
+    return plain("PersistentVolume", name, spec={**usual, **spec})
 
 
 async def furnish(cluster: Cluster, volumes: str, claims: str, storage_class: str = "local") -> list[Manifest]:
@@ -121,17 +107,13 @@ async def provision(cluster: Cluster, name: str, *, only: str = "") -> str:
 async def held(cluster: Cluster, name: str) -> str:
     """The volume a claim is bound to, "" while it is not. The controller writes the phase after all else."""
 
-    async def look() -> tuple[str, str]:
+    async def settled() -> list[str]:
         found = await cluster.get("persistentvolumeclaims", name)
-        return str(found["spec"].get("volumeName", "")), str(found["status"].get("phase", ""))
+        volume = str(found["spec"].get("volumeName", ""))
+        return [volume] if not volume or found["status"].get("phase") == "Bound" else []
 
-    async def agrees() -> bool:
-        volume, phase = await look()
-        return not volume or phase == "Bound"
-
-    await cluster.wait_until(agrees, f"claim {name} to say whether it is bound")
-    volume, phase = await look()
-    return volume if phase == "Bound" else ""
+    (volume,) = await cluster.wait_until(settled, f"claim {name} to say whether it is bound")
+    return str(volume)
 
 
 async def owner(cluster: Cluster, name: str) -> str:

@@ -15,7 +15,8 @@ from capcard_sched.kube.writes.api_writer import ApiWriter
 from capcard_sched.kube.writes.binder import PreBind
 from capcard_sched.model.deltas import BindFailed, Delta
 from capcard_sched.model.intents import Bind, Evict, Intent
-from tests.controlplane.cluster import Cluster, Manifest
+from tests.controlplane.cluster import Cluster
+from tests.controlplane.manifests import Manifest
 from tests.controlplane.proxy import Exchange, Proxy
 
 Reported = tuple[str, str, int]
@@ -148,7 +149,7 @@ class Harness:
     async def until(self, check: Callable[[], Any], what: str, within: float = 10.0) -> Any:
         """Wait for a callback or a write of the ApiWriter."""
         try:
-            return await self.cluster.wait_until(check, what, within=within, every=0.01)
+            return await self.cluster.wait_until(check, what, within=within)
         except AssertionError as error:
             seen = [(each.verb, each.path, each.status) for each in self.proxy.exchanges[-10:]]
             raise AssertionError(f"{error}: {self.effects.backlog()}, {vars(self.observer)}, {seen}") from None

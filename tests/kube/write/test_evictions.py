@@ -9,8 +9,8 @@ import pytest
 
 from capcard_sched.model.deltas import EvictFailed, ObjectGone
 from capcard_sched.model.intents import Evict
-from tests.controlplane.cluster import Cluster, Manifest, RequestError
-from tests.controlplane.manifests import gang, node, pod
+from tests.controlplane.cluster import Cluster, RequestError
+from tests.controlplane.manifests import Manifest, gang, node, plain, pod
 from tests.controlplane.proxy import Proxy
 from tests.kube.write.harness import Harness, condition, evict_of, ids
 
@@ -171,10 +171,8 @@ async def test_a_successor_of_the_same_name_is_neither_marked_nor_deleted(
 async def guarded(cluster: Cluster, name: str = "p") -> Manifest:
     """A running pod that a budget protects."""
     made = await running(cluster, name, labels={"app": "guarded"})
-    meta, spec = {"name": "all"}, {"selector": {"matchLabels": {"app": "guarded"}}, "minAvailable": 1}
-    guard = await cluster.create(
-        {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": meta, "spec": spec}
-    )
+    spec = {"selector": {"matchLabels": {"app": "guarded"}}, "minAvailable": 1}
+    guard = await cluster.create(plain("PodDisruptionBudget", "all", "policy/v1", spec=spec))
     # Without its controller a budget allows nothing; the server sends Retry-After until the controller has seen it.
     guard["status"] = {
         "observedGeneration": guard["metadata"]["generation"],

@@ -24,12 +24,12 @@ from capcard_sched.model.intents import (
     UpdatePodGroup,
     UpdateQueueStatus,
 )
-from tests.controlplane.cluster import Cluster, Manifest
-from tests.controlplane.manifests import node, pod, pod_group, queue
+from tests.controlplane.cluster import Cluster
+from tests.controlplane.manifests import Manifest, node, pod, pod_group, queue
 from tests.controlplane.proxy import Exchange, Proxy
 from tests.kube.write.harness import Harness, bind_of, evict_of, ids
 
-#: One request in so many seconds: time enough to lose a lease while one waits for its turn.
+#: Seconds for one request: time enough to lose a lease while one waits for its turn, also on a loaded machine.
 _TURN = 0.3
 #: A write about pod p, PodGroup g or queue q as the API server returned them.
 WRITES: dict[str, Callable[[Manifest, Manifest, str], Intent]] = {
@@ -57,7 +57,7 @@ def written(proxy: Proxy) -> list[Exchange]:
     return [each for each in proxy.exchanges if each.verb != "GET"]
 
 
-async def occupy(client: Client, turns: int = 3) -> list[asyncio.Task[bytes]]:
+async def occupy(client: Client, turns: int = 6) -> list[asyncio.Task[bytes]]:
     """Take the next turns, so that whatever follows waits for its own."""
     taken = [asyncio.create_task(client.request("GET", "/version")) for _ in range(turns)]
     await asyncio.sleep(0.05)

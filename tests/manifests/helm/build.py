@@ -7,29 +7,18 @@ renders the chart with the same one.
 from __future__ import annotations
 
 import os
-import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Final
 
-from tests.controlplane.build import UnavailableError, find_go, required
+from tests.controlplane.build import UnavailableError, cached, go_build, main, pinned
 
 MODULE: Final = Path(__file__).resolve().parent
-_PACKAGE: Final = "helm.sh/helm/v3/cmd/helm"
-_VERSIONED_PACKAGES: Final = ("chartutil", "lint/rules")
 
 
 def program() -> Path:
     """Path of Helm of the pinned version, built or not."""
-    root = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    return root / "capcard-sched" / "helm" / _pinned("helm.sh/helm/v3") / "helm"
-
-
-def _pinned(module: str) -> str:
-    found = re.search(rf"{re.escape(module)} (v\S+)", (MODULE / "go.mod").read_text("utf-8"))
-    assert found, f"go.mod does not name {module}"
-    return found[1]
+    return cached("helm") / pinned("helm.sh/helm/v3", MODULE) / "helm"
 
 
 def locate() -> Path:
@@ -46,61 +35,15 @@ def locate() -> Path:
 
 
 def build() -> Path:
-    """Builds Helm unless it is there.
-
-    Raises:
-        UnavailableError: there is no Go, or the build failed.
-    """
-    target = program()
-    if target.exists():
-        return target
-    go = find_go()
-    target.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = target.with_name(f".helm.{os.getpid()}.unfinished")
-    environment = {
-        **os.environ,
-        "CGO_ENABLED": "0",
-        "GOFLAGS": "-mod=readonly",
-        "GOTOOLCHAIN": "local",
-        "GOWORK": "off",
-    }
+    """Builds Helm unless it is there; errors as of `go_build`."""
     # The Kubernetes version it renders for without a cluster, set as in its own releases.
-    kubernetes = f"1.{_pinned('k8s.io/client-go').split('.')[1]}"
-    reported = [
-        f"-X helm.sh/helm/v3/pkg/{package}.k8sVersion{part}"
-        for package in _VERSIONED_PACKAGES
-        for part in ("Major", "Minor")
-    ]
-    flags = " ".join(
-        ["-s -w", *map("=".join, zip(reported, kubernetes.split(".") * len(_VERSIONED_PACKAGES), strict=True))]
-    )
-    command: list[str | Path] = [
-        go,
-        "build",
-        "-trimpath",
-        "-buildvcs=false",
-        "-ldflags",
-        flags,
-        "-o",
-        unfinished,
-        _PACKAGE,
-    ]
-    answer = subprocess.run(command, cwd=MODULE, env=environment, check=False)
-    if answer.returncode:
-        raise UnavailableError(f"{go} could not build {_PACKAGE}: see above")
-    unfinished.replace(target)
-    return target
-
-
-def main() -> int:
-    """Builds; fails where Helm is required and cannot be built, prints one line elsewhere."""
-    try:
-        sys.stderr.write(f"helm: {build()}\n")
-    except UnavailableError as why:
-        sys.stderr.write(f"no helm: {why}" + ("\n" if required() else "; the tests that need it will be skipped\n"))
-        return 1 if required() else 0
-    return 0
+    minor = pinned("k8s.io/client-go", MODULE).split(".")[1]
+    packages = ("chartutil", "lint/rules")
+    parts = {"Major": "1", "Minor": minor}
+    variables = {f"helm.sh/helm/v3/pkg/{each}.k8sVersion{part}": parts[part] for each in packages for part in parts}
+    go_build(MODULE, "helm.sh/helm/v3/cmd/helm", program(), variables)
+    return program()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main("helm", build))

@@ -222,11 +222,12 @@ def _template(annotations: Manifest | None = None, node: str = "") -> Manifest:
 
 
 def _task(task: Manifest) -> Manifest:
-    policies = {"policies": _policies(task.pop("policies"))} if "policies" in task else {}
+    policies = {"policies": policy_list(task.pop("policies"))} if "policies" in task else {}
     return {"template": _template(node=task.pop("node", "")), **task, **policies}
 
 
-def _policies(policies: Any) -> list[Manifest]:
+def policy_list(policies: Any) -> list[Manifest]:
+    """Policies as a Job has them; of a mapping of events to actions, too."""
     if isinstance(policies, list):
         return policies
     return [{"event": event, "action": action} for event, action in policies.items()]
@@ -235,7 +236,7 @@ def _policies(policies: Any) -> list[Manifest]:
 def _job(given: Manifest) -> Manifest:
     metadata = {"name": given.pop("name"), "annotations": given.pop("annotations", {})}
     tasks = [_task(task) for task in given.pop("tasks")]
-    policies = {"policies": _policies(given.pop("policies"))} if "policies" in given else {}
+    policies = {"policies": policy_list(given.pop("policies"))} if "policies" in given else {}
     spec = {"schedulerName": SCHEDULER, "tasks": tasks, **given, **policies}
     return {"apiVersion": _API["Job"], "kind": "Job", "metadata": metadata, "spec": spec}
 

@@ -22,8 +22,7 @@ from capcard_sched.simulation.cluster import SimulatedCluster
 from capcard_sched.simulation.effects import IntentExecutor
 from capcard_sched.simulation.kinds import kind_of
 from capcard_sched.simulation.scenario import Scenario
-from capcard_sched.simulation.store import AlreadyExistsError, Change
-from capcard_sched.simulation.watch import StoreWatch
+from capcard_sched.simulation.store import AlreadyExistsError, Change, StoreWatch
 from tests.scenarios.controllers.scenario_steps import CONF, SCHEDULER, Manifest, Player, Step, load_scenarios
 from tests.scenarios.notation import manifests
 from tests.unit.controllers.bench import restart_controllers

@@ -16,6 +16,7 @@ from capcard_sched.simulation.store import Change
 from capcard_sched.simulation.workloads.controller_runner import ControllerRunner
 
 Manifest = dict[str, Any]
+SCHEDULER = "volcano"
 #: Seconds for which a pod of these tests terminates.
 GRACE = 3
 
@@ -57,7 +58,7 @@ class ClusterBench:
     """A settled cluster with one node."""
 
     def __init__(self) -> None:
-        self.cluster = SimulatedCluster(("ours",), "default")
+        self.cluster = SimulatedCluster((SCHEDULER,), "default")
         self.store = self.cluster.store
         for name, parent in (("root", None), ("default", "root")):
             self.create("Queue", name, spec={"parent": parent} if parent else {})
@@ -66,14 +67,21 @@ class ClusterBench:
     # --- objects ---
 
     def create(self, kind: str, name: str, **fields: Any) -> Manifest:
-        metadata = {"name": name, **fields.pop("metadata", {})}
-        api = fields.pop("apiVersion", _API.get(kind, "v1"))
-        self.store.create(kind, {"apiVersion": api, "kind": kind, "metadata": metadata, **fields})
-        self.cluster.settle()
+        self.create_quietly(kind, name, **fields)
         return self.get(kind, name)
 
+    def create_quietly(self, kind: str, name: str, **fields: Any) -> None:
+        """Create an object that may be gone when the cluster has settled."""
+        metadata = {"name": name, **fields.pop("metadata", {})}
+        head = {"apiVersion": API.get(kind, "v1"), "kind": kind, "metadata": metadata}
+        self.store.create(kind, {**head, **fields})
+        self.cluster.settle()
+
     def find(self, kind: str, name: str) -> Manifest | None:
-        return self.store.get(kind, "" if kind in _CLUSTER_SCOPED else "default", name)
+        return self.store.get(kind, self.namespace_of(kind), name)
+
+    def namespace_of(self, kind: str) -> str:
+        return "" if kind in _CLUSTER_SCOPED else "default"
 
     def get(self, kind: str, name: str) -> Manifest:
         found = self.find(kind, name)
@@ -87,11 +95,11 @@ class ClusterBench:
         return sorted(obj["metadata"]["name"] for obj in self.all(kind))
 
     def patch(self, kind: str, name: str, patch: Manifest) -> None:
-        self.store.patch(kind, "" if kind in _CLUSTER_SCOPED else "default", name, patch)
+        self.store.patch(kind, self.namespace_of(kind), name, patch)
         self.cluster.settle()
 
     def delete(self, kind: str, name: str) -> None:
-        self.store.delete(kind, "" if kind in _CLUSTER_SCOPED else "default", name)
+        self.store.delete(kind, self.namespace_of(kind), name)
         self.cluster.settle()
 
     def wait(self, seconds: int) -> None:
@@ -103,7 +111,7 @@ class ClusterBench:
         self.cluster.settle()
 
     def restart_controllers(self) -> None:
-        restart_controllers(self.cluster, "ours")
+        restart_controllers(self.cluster, SCHEDULER)
 
     def job_runner(self) -> ControllerRunner:
         """What runs the controller of Jobs."""
@@ -133,14 +141,8 @@ class ClusterBench:
         return int(self.status(name).get("retryCount", 0))
 
     def command(self, action: str, target: str = "j", kind: str = "Job", name: str = "c") -> None:
-        api = _API[kind]
+        api = API[kind]
         self.create_quietly("Command", name, action=action, target={"apiVersion": api, "kind": kind, "name": target})
-
-    def create_quietly(self, kind: str, name: str, **fields: Any) -> None:
-        """Create an object that may be gone when the cluster has settled."""
-        metadata = {"name": name, "namespace": "default"}
-        self.store.create(kind, {"apiVersion": _API[kind], "kind": kind, "metadata": metadata, **fields})
-        self.cluster.settle()
 
     # --- the part of the scheduler and of programs ---
 
@@ -180,8 +182,8 @@ class ClusterBench:
             pod["metadata"]["name"] for pod in self.all("Pod") if not pod["metadata"].get("deletionTimestamp")
         )
 
-    def uids(self) -> dict[str, str]:
-        return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in self.all("Pod")}
+    def uids(self, kind: str = "Pod") -> dict[str, str]:
+        return {obj["metadata"]["name"]: obj["metadata"]["uid"] for obj in self.all(kind)}
 
     def messages(self, kind: str, reason: str) -> list[str]:
         """Messages of the events of a reason on objects of a kind."""
@@ -193,7 +195,7 @@ class ClusterBench:
 
 
 _CLUSTER_SCOPED = ("Queue", "Node", "Namespace", "PriorityClass", "PersistentVolume", "StorageClass")
-_API = {
+API = {
     "Job": "batch.volcano.sh/v1alpha1",
     "Command": "bus.volcano.sh/v1alpha1",
     "Queue": "scheduling.volcano.sh/v1beta1",

@@ -17,7 +17,7 @@ from capcard_sched.controllers.objects import Key
 from capcard_sched.controllers.view import Increment, Observe, Patch
 from capcard_sched.model.intents import EmitEvent
 from capcard_sched.simulation.workloads.controller_runner import ControllerRunner
-from tests.unit.controllers.bench import GRACE, ClusterBench, Manifest, task
+from tests.unit.controllers.bench import GRACE, SCHEDULER, ClusterBench, Manifest, task
 
 if TYPE_CHECKING:
     from capcard_sched.controllers.view import Write
@@ -45,7 +45,7 @@ class Faults:
 
 
 def _controller() -> JobController:
-    return JobController("ours", lambda: KeyPair("private", "public"))
+    return JobController(SCHEDULER, lambda: KeyPair("private", "public"))
 
 
 class FaultyRunner(ControllerRunner):
@@ -56,7 +56,7 @@ class FaultyRunner(ControllerRunner):
         self._left = faults.ends.pop(0) if faults.ends else -1
         self._seen = self._progress = 0
         present = bench.job_runner()
-        super().__init__(bench.store, present._view, bench.cluster.recorder, _controller())
+        super().__init__(bench.store, bench.cluster.recorder, _controller())
         bench.cluster._controllers = tuple(self if each is present else each for each in bench.cluster._controllers)
         bench.store._observers = [
             self.observe if getattr(each, "__self__", None) is present else each for each in bench.store._observers
@@ -81,7 +81,8 @@ class FaultyRunner(ControllerRunner):
             for timer in self._timers.values():
                 timer.cancel()
             self._timers.clear()
-            self._queue = {KEY: None}
+            self._queue.clear()
+            self._queue[KEY] = None
             return True
 
     def resync(self) -> None:

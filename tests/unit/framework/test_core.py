@@ -290,3 +290,11 @@ def test_the_same_facts_in_any_order_give_the_same_intents_byte_for_byte() -> No
         h._deltas = [listed[i] for i in order]
         answers.add(b"|".join(msgspec.json.encode(h.step().intents) for _ in range(3)))
     assert len(answers) == 1
+
+
+def test_deltas_that_fail_outside_of_a_step_are_reported() -> None:
+    h = _cluster(_PLAIN)
+    unknown = deltas.ObjectGone("Unheard", "", "x")
+    failed: list[tuple[deltas.Delta, type[Exception]]] = []
+    h.core.apply_all([unknown], lambda delta, error: failed.append((delta, type(error))))
+    assert failed == [(unknown, KeyError)]

@@ -7,6 +7,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from capcard_sched.framework.api.plugin import Plugin, VictimDecision
+from capcard_sched.framework.session.failed_searches import (
+    EvictionInputs,
+    FailedSearches,
+    RepeatedSearch,
+    SearchId,
+    SearchVersion,
+    _reordered,
+)
+from capcard_sched.framework.session.queue_books import QueueBooks
 from capcard_sched.model.annotations import COOLDOWN_TIME
 from capcard_sched.model.intents import Evict
 from tests.vectors.notation import VectorHarness
@@ -14,7 +23,7 @@ from tests.vectors.notation import VectorHarness
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from capcard_sched.model.job import Task
+    from capcard_sched.model.job import Job, Task
     from capcard_sched.model.queue import Queue
 
 
@@ -189,3 +198,49 @@ def test_a_queue_that_uses_less_leaves_the_search_failed() -> None:
     assert h.last_session.report.visited_jobs == 0
     h.do(_budget(2))
     assert _evicted(h) == {"low-0", "low-1"}
+
+
+def test_victims_have_no_bound_for_a_job_that_preempts_and_has_pods() -> None:
+    for given, is_bound in ("", True), ("pod g-1 @n cpu=1", False):
+        h = VectorHarness(_conf())
+        h.do(f"node n cpu=4; queue q; group g min=2; pod g-0 cpu=1; {given}")
+        needs = h.session().eviction_needs(h.job("g"))
+        assert needs["reclaimable"] is not None
+        assert (needs["preemptable"] is not None) is is_bound
+
+
+def test_rows_that_change_before_a_search_are_examined_together() -> None:
+    asked: list[Sequence[int]] = []
+    version = SearchVersion(1, 1)
+
+    def repeat(_: Job, rows: Sequence[int]) -> RepeatedSearch:
+        asked.append(rows)
+        return RepeatedSearch(0, by_tiers=False, within_quota=True)
+
+    h = VectorHarness(_conf())
+    h.do("queue q; group g; pod g-0")
+    h.session()
+    searches = FailedSearches(lambda _: (), QueueBooks())
+    search = SearchId("preemptable", "q", 0, "")
+    searches.begin("preemptable", EvictionInputs(lambda _: version, {}, lambda _: (), False, repeat))
+    searches.note(search, 1, RepeatedSearch(0, by_tiers=False, within_quota=True), is_planned=False)
+    searches.keep(search)
+    searches.note_rows([search], [2])
+    searches.note_rows([search], [1])
+    assert searches.failing(search, [1], lambda _: h.job("g")) == 1
+    assert asked == [[1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("now", "moved"), [("abcd", ""), ("bcad", "abc"), ("abdc", "cd"), ("xcabd", "abc"), ("dc", "cd"), ("bacd", "ab")]
+)
+def test_only_names_with_others_before_them_than_before_are_reordered(now: str, moved: str) -> None:
+    assert _reordered("abcd", now) == set(moved)
+
+
+def test_each_eviction_of_a_session_is_counted() -> None:
+    h = VectorHarness(_conf())
+    engine = h.session().engine
+    for number in range(1, 4):
+        engine.note_release()
+        assert engine.releases == number

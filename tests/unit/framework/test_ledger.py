@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from capcard_sched.framework.quota.limits import QuotaShortage, admit
+from capcard_sched.framework.quota.limits import QuotaShortage, admit, scaled
 from capcard_sched.framework.quota.queue_sums import (
     QueueSums,
     admitted_reservation,
@@ -270,3 +270,11 @@ def test_admission_names_all_insufficient_resources_in_message_order() -> None:
     unknown = QuotaShortage(["unknown"], Figures("unknown", 2, 2, 0))
     assert admit({"unknown": 2}, taken, limit, resources) == unknown
     assert admit({"cpu": 500}, taken, limit, resources) is None
+
+
+@pytest.mark.parametrize(
+    ("factor", "limit", "promised"),
+    [(1.0, 7, 7), (2.0, 8000, 16000), (1.15, 100, 115), (1.1, 9, 9), (1.0, 2**60 + 1, 2**60 + 1)],
+)
+def test_the_factor_is_exact_and_rounds_down(factor: float, limit: int, promised: int) -> None:
+    assert scaled(limit, factor) == promised

@@ -10,6 +10,8 @@ from capcard_sched.framework.api.dispatch import HookFailed
 from capcard_sched.framework.placement.engine import fit_text
 from capcard_sched.framework.session.pending_reasons import job_fit_text, task_scheduling_reason
 from capcard_sched.framework.session.report import TaskOutcome
+from capcard_sched.model import reasons
+from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.job import Task
 from capcard_sched.testing import Harness
 
@@ -130,3 +132,18 @@ def test_job_text_comes_even_when_a_plugin_cannot_order_the_tasks() -> None:
 def test_pod_text(outcome: TaskOutcome | None, reason: str, message: str) -> None:
     h = _gang(1, 1)
     assert task_scheduling_reason(h.task("g-w-0"), outcome, "the job text") == (reason, message, "")
+
+
+def test_an_error_without_hook_is_one_of_the_session() -> None:
+    h = _gang(1, 1)
+    session = h.session()
+    session.record_hook_error(h.job("g"), ValueError("no"))
+    ((_, refusal),) = session.report.refusals
+    assert (refusal.hook, refusal.plugin) == ("session", "")
+    assert refusal.message == "Plugin framework failed in session: ValueError: no"
+
+
+def test_a_notice_without_component_is_one_of_the_scheduler_itself() -> None:
+    session = _gang(1, 1).session()
+    session.notice_about(ObjectRef("ConfigMap", "kube-system", "c"), reasons.PLUGIN_FAILED, "text")
+    assert [(notice.object.name, notice.component) for notice in session.notices] == [("c", "")]

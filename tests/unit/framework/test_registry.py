@@ -9,7 +9,7 @@ from typing import ClassVar
 import pytest
 
 from capcard_sched.framework.api.hooks import HOOKS
-from capcard_sched.framework.api.node_hooks import score
+from capcard_sched.framework.api.node_hooks import OTHER_NODES, NodeHook, declared_hooks, score
 from capcard_sched.framework.api.plugin import Plugin
 from capcard_sched.framework.conf.registry import Registry, RegistryError, parameter_count
 from capcard_sched.framework.session.action import Action
@@ -134,7 +134,9 @@ def test_an_arguments_struct_of_a_file_can_be_read(tmp_path: Path) -> None:
     from capcard_sched.framework.conf.scheduler_conf import parse_conf
 
     text = (
-        "from __future__ import annotations\nimport msgspec\n" + HEAD + "class A(msgspec.Struct):\n    size: int = 1\n"
+        "from __future__ import annotations\nimport msgspec\n"
+        + HEAD
+        + "Size = int\nclass A(msgspec.Struct):\n    size: Size = 1\n"
         "class Mine(Plugin):\n    name = 'mine'\n    Arguments = A\n"
     )
     registry = Registry.load(folder(tmp_path, mine=text))
@@ -182,6 +184,7 @@ FOLDER_CASES = {
         "P.predicate_domain: is replaced by `@filter(reads=OTHER_NODES, when=...)`"),
     "a former attribute": (
         PLUGIN + "time_dependent = True", "P.time_dependent: is replaced by `reads = Reads.CLOCK`"),
+    "an attribute of the tree": (PLUGIN + "follows_tree = True", "P.follows_tree: is replaced by `reads = Reads.TREE`"),
     "a hook with too few parameters": (
         PLUGIN + "def allocatable(self, task): pass",
         "P.allocatable: is called as allocatable(queue, task) -> Refusal | None, which does not fit"),
@@ -271,3 +274,14 @@ def test_the_signature_of_every_hook_can_be_counted(hook: object) -> None:
 def test_an_action_without_execute_is_named_in_the_error() -> None:
     with pytest.raises(NotImplementedError, match="'step' does not define"):
         Action.execute(Step(), None)  # type: ignore[arg-type]
+
+
+def test_an_override_without_a_declaration_applies_to_all_pods_and_reads_other_nodes() -> None:
+    class Base(Plugin):
+        @score(when=lambda _, __: False)
+        def taste(self) -> None: ...
+
+    class Own(Base):
+        def taste(self) -> None: ...
+
+    assert declared_hooks(Own)["taste"] == NodeHook("score", OTHER_NODES, None)

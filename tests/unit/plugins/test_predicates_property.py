@@ -46,19 +46,12 @@ PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 def holds(expression: Object, labels: dict[str, str]) -> bool:
-    value, values = labels.get(expression["key"]), expression.get("values", [])
-    match expression["operator"]:
-        case "In":
-            return value in values
-        case "NotIn":
-            return value not in values
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None
-        case "Gt":
-            return value is not None and value.isdigit() and int(value) > int(values[0])
-    raise AssertionError(expression)
+    value, values, operator = labels.get(expression["key"]), expression.get("values", []), expression["operator"]
+    if operator in ("In", "NotIn"):
+        return bool((value in values) == (operator == "In"))
+    if operator in ("Exists", "DoesNotExist"):
+        return bool((value is not None) == (operator == "Exists"))
+    return value is not None and value.isdigit() and int(value) > int(values[0])
 
 
 def selects(selector: Object | None, labels: dict[str, str]) -> bool:
@@ -68,30 +61,29 @@ def selects(selector: Object | None, labels: dict[str, str]) -> bool:
     return equal and all(holds(each, labels) for each in selector.get("matchExpressions", []))
 
 
+def selects_node(term: Object, node: Object) -> bool:
+    return bool(term["matchExpressions"]) and all(holds(each, node["labels"]) for each in term["matchExpressions"])
+
+
 def node_passes(pod: Object, node: Object) -> bool:
-    if any(node["labels"].get(key) != value for key, value in pod.get("nodeSelector", {}).items()):
+    if any(node["labels"].get(key) != value for key, value in pod["nodeSelector"].items()):
         return False
     required = pod["affinity"].get("nodeAffinity", {}).get(REQUIRED)
-    return required is None or any(
-        term["matchExpressions"] and all(holds(each, node["labels"]) for each in term["matchExpressions"])
-        for term in required["nodeSelectorTerms"]
-    )
+    return required is None or any(selects_node(term, node) for term in required["nodeSelectorTerms"])
 
 
 def tolerates(pod: Object, taint: Object) -> bool:
-    for each in pod["tolerations"]:
-        if each.get("effect") not in {None, taint["effect"]} or each.get("key") not in {None, taint["key"]}:
-            continue
-        if each["operator"] == "Exists" or each.get("value", "") == taint["value"]:
-            return True
-    return False
+    return any(
+        (each["operator"] == "Exists" or each.get("value", "") == taint["value"])
+        and each.get("effect") in {None, taint["effect"]}
+        and each["key"] == taint["key"]
+        for each in pod["tolerations"]
+    )
 
 
 def repelling_taint(pod: Object, node: Object) -> Object | None:
-    for taint in node["taints"]:
-        if taint["effect"] != "PreferNoSchedule" and not tolerates(pod, taint):
-            return dict(taint)
-    return None
+    hard = [taint for taint in node["taints"] if taint["effect"] != "PreferNoSchedule"]
+    return next((taint for taint in hard if not tolerates(pod, taint)), None)
 
 
 def means(owner: Object, term: Object, pod: Object) -> bool:
@@ -112,9 +104,8 @@ def means(owner: Object, term: Object, pod: Object) -> bool:
     )
 
 
-def terms(pod: Object, side: str, kind: str) -> list[Object]:
-    found: list[Object] = pod["affinity"].get(side, {}).get(kind, [])
-    return found
+def terms(pod: Object, side: str, kind: str) -> list[Any]:
+    return list(pod["affinity"].get(side, {}).get(kind, []))
 
 
 def same_domain(one: Object, other: Object, key: str) -> bool:
@@ -251,162 +242,108 @@ def spread_scores(pod: Object, nodes: list[Object], standing: Standing) -> list[
         for constraint in constraints:
             key = constraint["topologyKey"]
             host = key == "kubernetes.io/hostname"
-            size = len(kept) if host else len({each["labels"][key] for each in kept})
-            there = [
-                other
+            size = len({each["labels"][key] for each in kept})
+            there = sum(
+                same_domain(node, place, key)
+                and counted(pod, constraint, other)
+                and (host or included(pod, constraints, constraint, place))
                 for other, place in standing
-                if counted(pod, constraint, other)
-                and (
-                    place is node
-                    if host
-                    else same_domain(node, place, key) and included(pod, constraints, constraint, place)
-                )
-            ]
-            total += len(there) * math.log(size + 2) + constraint["maxSkew"] - 1
+            )
+            total += there * math.log(size + 2) + constraint["maxSkew"] - 1
         raw[node["name"]] = math.floor(total + 0.5)
-    if not raw:
-        return [0] * len(nodes)
-    low, high = min(raw.values()), max(raw.values())
-    return [
-        0 if node["name"] not in raw else 100 * (high + low - raw[node["name"]]) // high if high else 100
-        for node in nodes
-    ]
+    low, high = min(raw.values(), default=0), max(raw.values(), default=0)
+    scores = {name: 100 * (high + low - amount) // high if high else 100 for name, amount in raw.items()}
+    return [scores.get(node["name"], 0) for node in nodes]
 
 
 def preferred_nodes(pod: Object, node: Object) -> int:
-    total = 0
-    for each in pod["affinity"].get("nodeAffinity", {}).get(PREFERRED, []):
-        expressions = each["preference"]["matchExpressions"]
-        if expressions and all(holds(one, node["labels"]) for one in expressions):
-            total += each["weight"]
-    return 3 * total
+    found = terms(pod, "nodeAffinity", PREFERRED)
+    return sum(3 * each["weight"] for each in found if selects_node(each["preference"], node))
 
 
 # --- random clusters ------------------------------------------------------------------------------------------------
 
-keys = st.sampled_from(["zone", "rack", "kubernetes.io/hostname"])
-effects = st.sampled_from(["NoSchedule", "NoExecute", "PreferNoSchedule"])
-node_labels = st.fixed_dictionaries(
-    {},
-    optional={"zone": st.sampled_from("ab"), "rack": st.sampled_from("123"), "gen": st.sampled_from(["1", "5", "x"])},
-)
-taints = st.lists(
-    st.fixed_dictionaries({"key": st.sampled_from("kl"), "value": st.sampled_from(["", "1"]), "effect": effects}),
-    max_size=2,
-)
-node_objects = st.fixed_dictionaries(
-    {
-        "labels": node_labels,
-        "taints": taints,
-        "unschedulable": st.sampled_from([False] * 5 + [True]),
-        "pods": st.integers(1, 6),
-    }
-)
-pod_labels = st.fixed_dictionaries({}, optional={"app": st.sampled_from("xy"), "rev": st.sampled_from("12")})
+
+def some(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Object]:
+    """Objects with these fields; a value of None leaves its field out."""
+    return st.fixed_dictionaries(fields).map(lambda found: {key: found[key] for key in found if found[key] is not None})
 
 
-def expressions(*names: str, node: bool = False) -> st.SearchStrategy[Object]:
-    values = st.sampled_from(["a", "b", "1", "2", "x", "y"])
-    some = st.fixed_dictionaries(
-        {
-            "key": st.sampled_from(names),
-            "operator": st.sampled_from(["In", "NotIn"]),
-            "values": st.lists(values, min_size=1, max_size=2, unique=True),
-        }
+def several(items: st.SearchStrategy[Any], most: int = 2, least: int = 0) -> st.SearchStrategy[list[Any]]:
+    return st.lists(items, min_size=least, max_size=most)
+
+
+pick = st.sampled_from
+keys, effects = pick(["zone", "rack", "kubernetes.io/hostname"]), pick(["NoSchedule", "NoExecute", "PreferNoSchedule"])
+node_objects = some(
+    labels=some(zone=pick([None, "a", "b"]), rack=pick([None, *"123"]), gen=pick([None, "1", "5", "x"])),
+    taints=several(some(key=pick("kl"), value=pick(["", "1"]), effect=effects)),
+    unschedulable=pick([False] * 5 + [True]),
+    pods=st.integers(1, 6),
+)
+pod_labels = some(app=pick([None, *"xy"]), rev=pick([None, *"12"]))
+
+
+def expressions(*names: str) -> st.SearchStrategy[Object]:
+    values = st.lists(pick(["a", "b", "1", "2", "x", "y"]), min_size=1, max_size=2, unique=True)
+    return st.one_of(
+        some(key=pick(names), operator=pick(["In", "NotIn"]), values=values),
+        some(key=pick(names), operator=pick(["Exists", "DoesNotExist"])),
     )
-    none = st.fixed_dictionaries(
-        {"key": st.sampled_from(names), "operator": st.sampled_from(["Exists", "DoesNotExist"])}
-    )
-    greater = st.fixed_dictionaries({"key": st.just("gen"), "operator": st.just("Gt"), "values": st.just(["3"])})
-    return st.one_of(some, none, greater) if node else st.one_of(some, none)
 
 
+greater = some(key=st.just("gen"), operator=st.just("Gt"), values=st.just(["3"]))
 selectors: st.SearchStrategy[Object | None] = st.one_of(
-    st.none(),
-    st.just({}),
-    st.fixed_dictionaries({"matchLabels": pod_labels}),
-    st.fixed_dictionaries({"matchExpressions": st.lists(expressions("app", "rev"), max_size=2)}),
+    pick([None, {}]), some(matchLabels=pod_labels), some(matchExpressions=several(expressions("app", "rev")))
 )
-
-
-namespace_selectors: st.SearchStrategy[Object | None] = st.one_of(
-    st.none(),
-    st.none(),
-    st.just({}),
-    st.just({"matchLabels": {"kubernetes.io/metadata.name": "other"}}),
-    st.fixed_dictionaries({"matchExpressions": st.lists(expressions("team", "rev"), min_size=1, max_size=2)}),
+namespace_selectors = st.one_of(
+    pick([None, None, {}, {"matchLabels": {"kubernetes.io/metadata.name": "other"}}]),
+    some(matchExpressions=several(expressions("team", "rev"), least=1)),
 )
-namespace_labels = st.one_of(
-    st.none(), st.fixed_dictionaries({}, optional={"team": st.sampled_from("ab"), "rev": st.sampled_from("12")})
+namespace_labels = st.one_of(st.none(), some(team=pick([None, *"ab"]), rev=pick([None, *"12"])))
+pod_terms = some(
+    topologyKey=keys,
+    labelSelector=selectors,
+    namespaces=pick([None, None, ["default"], ["other"], ["default", "other"]]),
+    namespaceSelector=namespace_selectors,
+    matchLabelKeys=pick([None, None, ["rev"]]),
 )
-
-
-def without_none(items: Object) -> Object:
-    return {key: value for key, value in items.items() if value is not None}
-
-
-pod_terms = st.fixed_dictionaries(
-    {
-        "topologyKey": keys,
-        "labelSelector": selectors,
-        "namespaces": st.sampled_from([None, None, ["default"], ["other"], ["default", "other"]]),
-        "namespaceSelector": namespace_selectors,
-        "matchLabelKeys": st.sampled_from([None, None, ["rev"]]),
-    }
-).map(without_none)
-
-
-def sides(required: int, preferred: int) -> st.SearchStrategy[Object]:
-    weighted = st.fixed_dictionaries({"weight": st.integers(1, 100), "podAffinityTerm": pod_terms})
-    return st.fixed_dictionaries(
-        {REQUIRED: st.lists(pod_terms, max_size=required), PREFERRED: st.lists(weighted, max_size=preferred)}
-    )
-
-
-term_lists = st.fixed_dictionaries(
-    {"matchExpressions": st.lists(expressions("zone", "rack", "gen", node=True), max_size=2)}
+sides = some(
+    **{REQUIRED: several(pod_terms, 1), PREFERRED: several(some(weight=st.integers(1, 100), podAffinityTerm=pod_terms))}
 )
-node_affinities = st.fixed_dictionaries(
-    {
-        REQUIRED: st.one_of(
-            st.none(), st.fixed_dictionaries({"nodeSelectorTerms": st.lists(term_lists, min_size=1, max_size=2)})
-        ),
-        PREFERRED: st.lists(
-            st.fixed_dictionaries({"weight": st.integers(1, 100), "preference": term_lists}), max_size=2
-        ),
+term_lists = some(matchExpressions=several(st.one_of(expressions("zone", "rack", "gen"), greater)))
+node_affinities = some(
+    **{
+        REQUIRED: st.one_of(st.none(), some(nodeSelectorTerms=several(term_lists, least=1))),
+        PREFERRED: several(some(weight=st.integers(1, 100), preference=term_lists)),
     }
-).map(without_none)
-constraints = st.fixed_dictionaries(
-    {
-        "maxSkew": st.integers(1, 2),
-        "topologyKey": keys,
-        "whenUnsatisfiable": st.sampled_from(["DoNotSchedule", "ScheduleAnyway"]),
-        "labelSelector": selectors,
-        "minDomains": st.sampled_from([None, None, 2, 3]),
-        "nodeAffinityPolicy": st.sampled_from([None, "Honor", "Ignore"]),
-        "nodeTaintsPolicy": st.sampled_from([None, "Honor", "Ignore"]),
-        "matchLabelKeys": st.sampled_from([None, ["rev"]]),
-    }
-).map(without_none)
-tolerations = st.fixed_dictionaries(
-    {
-        "key": st.sampled_from(["k", "l", "node.kubernetes.io/unschedulable"]),
-        "operator": st.sampled_from(["Exists", "Equal"]),
-        "effect": st.one_of(st.none(), effects),
-    }
-).map(without_none)
-pod_objects = st.fixed_dictionaries(
-    {
-        "namespace": st.sampled_from(["default", "other"]),
-        "labels": pod_labels,
-        "affinity": st.fixed_dictionaries(
-            {}, optional={"nodeAffinity": node_affinities, "podAffinity": sides(1, 2), "podAntiAffinity": sides(1, 2)}
-        ),
-        "nodeSelector": st.fixed_dictionaries({}, optional={"zone": st.sampled_from("ab")}),
-        "tolerations": st.lists(tolerations, max_size=2),
-        "spread": st.lists(constraints, max_size=2),
-        "port": st.sampled_from([0, 0, 0, 80]),
-    }
+)
+constraints = some(
+    maxSkew=st.integers(1, 2),
+    topologyKey=keys,
+    whenUnsatisfiable=pick(["DoNotSchedule", "ScheduleAnyway"]),
+    labelSelector=selectors,
+    minDomains=pick([None, None, 2, 3]),
+    nodeAffinityPolicy=pick([None, "Honor", "Ignore"]),
+    nodeTaintsPolicy=pick([None, "Honor", "Ignore"]),
+    matchLabelKeys=pick([None, ["rev"]]),
+)
+tolerations = some(
+    key=pick(["k", "l", "node.kubernetes.io/unschedulable"]),
+    operator=pick(["Exists", "Equal"]),
+    effect=st.one_of(st.none(), effects),
+)
+affinities = some(
+    nodeAffinity=st.none() | node_affinities, podAffinity=st.none() | sides, podAntiAffinity=st.none() | sides
+)
+pod_objects = some(
+    namespace=pick(["default", "other"]),
+    labels=pod_labels,
+    affinity=affinities,
+    nodeSelector=some(zone=pick([None, *"ab"])),
+    tolerations=several(tolerations),
+    spread=several(constraints),
+    port=pick([0, 0, 0, 80]),
 )
 
 
@@ -414,18 +351,9 @@ def add_pod(h: Harness, name: str, pod: Object, node: str | None = None) -> None
     container: Object = {"name": "main", "resources": {"requests": {"cpu": "1m"}}}
     if pod["port"]:
         container["ports"] = [{"containerPort": 1, "hostPort": pod["port"], "protocol": "TCP"}]
-    h.pod(
-        name,
-        group=f"g-{pod['namespace']}",
-        node=node,
-        namespace=pod["namespace"],
-        labels=pod["labels"],
-        affinity=pod["affinity"],
-        nodeSelector=pod["nodeSelector"],
-        tolerations=pod["tolerations"],
-        topologySpreadConstraints=pod["spread"],
-        containers=[container],
-    )
+    fields = {key: pod[key] for key in ("namespace", "labels", "affinity", "nodeSelector", "tolerations")}
+    group = f"g-{pod['namespace']}"
+    h.pod(name, group=group, node=node, topologySpreadConstraints=pod["spread"], containers=[container], **fields)
 
 
 def compare(h: Harness, session: Session, name: str, pod: Object, nodes: list[Object], standing: Standing) -> None:

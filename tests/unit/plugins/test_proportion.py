@@ -161,3 +161,14 @@ def test_deserved_never_adds_up_to_more_than_the_cluster() -> None:
     h.session()
     deserved = [one.value for one in h.plugin("proportion").metrics() if one.name == "queue_deserved_milli_cpu"]
     assert 9_900 < sum(deserved) <= 10_000
+
+
+def test_a_refusal_names_its_hook() -> None:
+    h = Harness("actions: allocate\ntiers: [{plugins: [{name: proportion}]}]")
+    h.node("n", cpu="4")
+    h.queue("q")
+    h.group("g")
+    h.pod("p", requests={"cpu": "8"})
+    queue = h.session().queues["q"]
+    for hook in ("allocatable", "preemptive"):
+        assert getattr(h.plugin("proportion"), hook)(queue, h.task("p")).hook == hook

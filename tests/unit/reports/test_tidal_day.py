@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from capcard_sched import config
+from capcard_sched.cli.exit_codes import FailureWatch
 from capcard_sched.controllers.objects import JOB, POD
 from capcard_sched.framework.conf.scheduler_conf import parse_conf
-from capcard_sched.framework.core import Core, StepResult
+from capcard_sched.framework.core import Core
 from capcard_sched.model.timestamps import parse_span
 from capcard_sched.reports.recording import Recorder
 from capcard_sched.reports.timeline import Timeline, timeline_of
@@ -27,9 +28,10 @@ def run(until: str) -> tuple[Timeline, SimulationOutcome]:
     conf = parse_conf((FOLDER / "conf" / "scheduler.yaml").read_bytes(), registry=registry())
     assert conf.conf is not None
     assert not conf.problems
-    recorder: Recorder[StepResult] = Recorder(Core(conf.conf, registry()))
+    recorder = Recorder()
     scenario = load_scenario([str(FOLDER)], existing_queues=("root", "default"))
-    outcome = simulate(scenario, recorder, SimulationOptions(until=parse_span(until)))
+    core = FailureWatch(Core(conf.conf, registry()), recorder)
+    outcome = simulate(scenario, core, SimulationOptions(until=parse_span(until)))
     recorder.finish(EPOCH + outcome.end / SECOND)
     return timeline_of(recorder, buckets=24), outcome
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -14,9 +12,8 @@ from capcard_sched.model.deltas import BindFailed, Delta, EvictFailed, ObjectCha
 from capcard_sched.model.intents import Bind, Evict, Intent, ObjectRef
 from capcard_sched.model.objects import NodeObject, PodGroupObject, PodObject
 from capcard_sched.model.refusal import Figures, Refusal
-from capcard_sched.reports.recording import Recorder
+from capcard_sched.reports.recording import EvictionRecord, Recorder
 from capcard_sched.reports.timeline import (
-    EvictionEntry,
     QueueWaits,
     QuotaWaits,
     ServiceUse,
@@ -29,29 +26,6 @@ from tests.scenarios.notation import manifests
 
 H200, H100 = "NVIDIA-H200", "NVIDIA-H100"
 TYPES: dict[str, Any] = {"Node": NodeObject, "PodGroup": PodGroupObject, "Pod": PodObject}
-
-
-@dataclass
-class Report:
-    refusals: list[tuple[ObjectRef, Refusal]] = field(default_factory=list)
-
-
-@dataclass
-class Result:
-    intents: list[Intent] = field(default_factory=list)
-    report: Report = field(default_factory=Report)
-
-
-class Script:
-    """A core that returns the given results in order, then empty ones."""
-
-    def __init__(self, *results: Result) -> None:
-        self._results = list(results)
-        self.seen: list[tuple[int, float]] = []
-
-    def step(self, deltas: Sequence[Delta], now: float) -> Result:
-        self.seen.append((len(deltas), now))
-        return self._results.pop(0) if self._results else Result()
 
 
 def deltas(text: str) -> list[Delta]:
@@ -70,19 +44,20 @@ def deltas(text: str) -> list[Delta]:
     return found
 
 
-def result(text: str) -> Result:
+def result(text: str) -> tuple[list[Intent], list[tuple[ObjectRef, Refusal]]]:
     """What a session decided: `bind POD NODE [CARD]`, `evict POD NODE REASON`, `refuse [pod/]JOB CARD LIMIT`."""
-    made = Result()
+    intents: list[Intent] = []
+    refusals: list[tuple[ObjectRef, Refusal]] = []
     for words in (statement.split(None, 3) for statement in filter(None, text.split(";"))):
         match words:
             case ["bind", pod, node, *card]:
                 notes = {"volcano.sh/card.assigned": card[0]} if card else {}
-                made.intents.append(Bind("default", pod, f"uid-{pod}", node, notes))
+                intents.append(Bind("default", pod, f"uid-{pod}", node, notes))
             case ["evict", pod, node, message]:
-                made.intents.append(Evict("default", pod, f"uid-{pod}", "reclaim", message, node))
+                intents.append(Evict("default", pod, f"uid-{pod}", "reclaim", message, node))
             case ["refuse", name, card, limit]:
-                made.report.refusals.append(refuse(name, card, int(limit)))
-    return made
+                refusals.append(refuse(name, card, int(limit)))
+    return intents, refusals
 
 
 def refuse(name: str, card: str, limit: int) -> tuple[ObjectRef, Refusal]:
@@ -94,25 +69,19 @@ def refuse(name: str, card: str, limit: int) -> tuple[ObjectRef, Refusal]:
     return ObjectRef("PodGroup", "default", kind), refusal
 
 
-def recorded(text: str, *more: tuple[int, Delta]) -> Recorder[Result]:
+def recorded(text: str, *more: tuple[int, Delta]) -> Recorder:
     """A run of lines `TIME CHANGES -> DECISIONS`; `more` deltas come with the lines of these numbers."""
-    rows = [line.partition("->") for line in text.strip().splitlines()]
-    recorder = Recorder(Script(*(result(decided) for _, _, decided in rows)))
-    for number, (row, _, _) in enumerate(rows):
+    recorder = Recorder()
+    for number, line in enumerate(text.strip().splitlines()):
+        row, _, decided = line.partition("->")
         at, _, changes = row.strip().partition(" ")
-        recorder.step([*deltas(changes), *(delta for line, delta in more if line == number)], float(at))
+        found = [*deltas(changes), *(delta for of, delta in more if of == number)]
+        recorder.record(found, float(at), *result(decided))
     return recorder
 
 
 NODES = f"node a 8*{H200}; node b 4*{H100}"
 X4 = f"pod x gpu=4 card={H200}"
-
-
-def test_the_core_gets_every_delta_and_its_result_comes_back() -> None:
-    answer = result("bind p a")
-    script = Script(answer)
-    assert Recorder(script).step(deltas("pod p"), 5.0) is answer
-    assert script.seen == [(1, 5.0)]
 
 
 def test_use_is_averaged_over_time_and_peaks_are_kept() -> None:
@@ -151,11 +120,12 @@ def test_a_shared_card_is_in_use_while_a_pod_has_a_share_of_it() -> None:
 
     first: list[Intent] = [taken("x", "A,NVIDIA,10,0:;A,NVIDIA,10,0:"), taken("y", "A,NVIDIA,10,0:B,NVIDIA,10,0:")]
     registered = "A,10,100,L40S,true,hami-core:B,10,100,L40S,true,hami-core:"
-    recorder = Recorder(Script(Result(first), Result([taken("z", "none,NVIDIA,1,0:")])))
-    recorder.step(deltas(f"{node(registered)}; pod x; pod y; pod z"), 0.0)
-    recorder.step(deltas("pod y nodeName=s status={phase: Succeeded}"), 10.0)
-    recorder.step(deltas(f"gone Pod x; {node(registered[:29])}"), 20.0)
-    recorder.step([], 30.0)
+    recorder = Recorder()
+    recorder.record(deltas(f"{node(registered)}; pod x; pod y; pod z"), 0.0, first, ())
+    second = deltas("pod y nodeName=s status={phase: Succeeded}")
+    recorder.record(second, 10.0, [taken("z", "none,NVIDIA,1,0:")], ())
+    recorder.record(deltas(f"gone Pod x; {node(registered[:29])}"), 20.0, (), ())
+    recorder.record((), 30.0, (), ())
     assert recorder.use == {"L40S": [(0.0, 2), (10.0, 1), (20.0, 0)]}
     assert timeline_of(recorder).cards == {"L40S": 1}
 
@@ -270,8 +240,8 @@ def test_evictions_are_listed_with_their_cards_and_reason() -> None:
         5 {NODES}; group job-x queue=q; {X4} nodeName=a status={{phase: Running}}; pod y nodeName=b
         9 -> evict x a reclaim: {H200}: 3 for ns/r;evict y b preempt""")
     assert timeline_of(run).evictions == [
-        EvictionEntry(4.0, "default/x", "q", "a", H200, 4, f"reclaim: {H200}: 3 for ns/r"),
-        EvictionEntry(4.0, "default/y", "", "b", "", 0, "preempt"),
+        EvictionRecord(4.0, "default/x", "q", "a", H200, 4, f"reclaim: {H200}: 3 for ns/r", "uid-x"),
+        EvictionRecord(4.0, "default/y", "", "b", "", 0, "preempt", "uid-y"),
     ]
 
 
@@ -284,7 +254,7 @@ def test_an_eviction_that_was_refused_did_not_happen() -> None:
 
 def test_an_empty_run_is_three_sentences() -> None:
     console = Console(record=True, width=120)
-    console.print(render(timeline_of(Recorder(Script()))))
+    console.print(render(timeline_of(Recorder())))
     assert console.export_text().splitlines() == [
         "No card was in use.",
         "No pod waited for a node.",
@@ -315,7 +285,7 @@ def test_service_types_and_evictions_have_tables_of_their_own() -> None:
         waits=[],
         quota_waits=[],
         services=[ServiceUse("inference", H200, 2.04, [0.0, 2.0]), ServiceUse("", H200, 4.0, [4.0, 0.0])],
-        evictions=[EvictionEntry(3600.0, "ml/t-0", "train", "n1", H200, 4, "reclaim: [bold] for ml/chat")] * 51,
+        evictions=[EvictionRecord(3600.0, "ml/t-0", "train", "n1", H200, 4, "reclaim: [bold] for ml/chat", "")] * 51,
     )
     console = Console(record=True, width=160)
     console.print(render(timeline))

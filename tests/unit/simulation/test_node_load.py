@@ -10,8 +10,7 @@ from capcard_sched.model.deltas import Delta, NodeUsageChanged, NodeUsageGone, O
 from capcard_sched.model.usage import NodeUsage
 from capcard_sched.simulation.cluster import SimulatedCluster
 from capcard_sched.simulation.kinds import NODE
-from capcard_sched.simulation.store import Store
-from capcard_sched.simulation.watch import StoreWatch
+from capcard_sched.simulation.store import Store, StoreWatch
 from capcard_sched.validation.structure import check_object
 from tests.objects import change_of
 

@@ -6,7 +6,9 @@ import pytest
 
 from capcard_sched.model import annotations as keys
 from capcard_sched.model import deltas
+from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.status import TaskStatus
+from capcard_sched.state.invalid_objects import IgnoredEdits
 from tests.accounting import CheckedState, gone
 from tests.objects import group, node, pod, queue
 
@@ -80,6 +82,12 @@ def test_the_queue_of_a_bare_bound_pod_is_fixed_and_the_edit_recorded_with_both_
     assert _usage(state) == {"q": ONE}
 
 
+def test_a_change_of_the_podgroup_of_a_bound_pod_is_recorded_with_both_names() -> None:
+    state = _state(group("g"), _held())
+    state.apply(_held(group="h"))
+    assert _edits(state) == {"Pod": "PodGroup changed from <default/g> to <default/h>"}
+
+
 def test_the_queue_of_an_implicit_job_is_fixed_while_one_of_its_pods_is_bound() -> None:
     state = _state(pod("a", owner="rs", queue="q", node="n", created=1), pod("b", owner="rs", queue="other", created=2))
     state.apply(pod("b", owner="rs", queue="other", node="n", created=2), gone("Pod", "a"))
@@ -127,14 +135,16 @@ def test_edits_during_a_binding_take_effect_only_if_it_fails(fails: bool) -> Non
     job, task = state.jobs[GROUP], state.tasks["p-uid"]
     state.place(job, [task], [state.nodes.by_name["n"]], TaskStatus.ALLOCATED)
     state.set_binding(job, [task])
+    state.assume_device_notes(task, {keys.VGPU_IDS: "first"})
     state.apply(pod("p", group="h"))
     assert (task.job, task.cls.annotations) == (job, {keys.CARD_NAME: "A"})
     if fails:
         state.apply(deltas.BindFailed("default", "p", "p-uid", "conflict"))
         assert (task.job, task.cls.annotations, task.status) == (state.jobs["default/h"], {}, TaskStatus.PENDING)
     else:
-        state.apply(_held(group="h", annotations={keys.CARD_ASSIGNED: "A"}))
+        state.apply(_held(group="h", annotations={keys.CARD_ASSIGNED: "A", keys.VGPU_IDS: "second"}))
         assert (task.job, task.cls.annotations, task.assigned_card) == (job, {keys.CARD_NAME: "A"}, "A")
+        assert task.device_notes == {keys.VGPU_IDS: "first"}
         assert state.confirmed == [task]
 
 
@@ -160,6 +170,15 @@ def test_an_ignored_edit_is_recorded_once_per_object_until_the_object_is_deleted
     assert list(_edits(state)) == ["PodGroup"]
     state.delete("PodGroup", "g")
     assert (_edits(state), state.ignored_edits.total) == ({}, 2)
+
+
+def test_the_edit_of_a_new_pod_replaces_that_of_an_earlier_pod_of_the_name() -> None:
+    edits = IgnoredEdits()
+    first, second, other = (ObjectRef("Pod", "a", "x", "1"), ObjectRef("Pod", "a", "x", "2"),
+                            ObjectRef("PodGroup", "a", "x", "3"))  # fmt: skip
+    for ref in (other, first, second, second):
+        edits.note(ref, ref.uid)
+    assert (edits.details, edits.total) == ({other: "3", second: "2"}, 3)
 
 
 def test_a_long_annotation_is_shortened_in_the_record() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from capcard_sched.daemon.diagnosis.cache_comparer import compare
+from capcard_sched.framework.placement.hypernode_bounds import HyperNodeBound, reachable
 from capcard_sched.model import deltas
 from capcard_sched.model.hyper_nodes import HyperNodeObject, HyperNodeTree
 from capcard_sched.model.intents import ObjectRef
@@ -86,9 +87,16 @@ def test_members_by_pattern_and_by_labels() -> None:
     h.hyper_node("leaf-a", 1, members=[pattern("Node", "^a[0-9]$")])
     h.hyper_node("leaf-d", 1, members=[pattern("Node", "d-")])  # searched for, as the reference does
     h.hyper_node("leaf-b", 1, members=[labels("Node", rack="b")])
+    h.hyper_node("leaf-c", 1, members=[labels("Node", rack="c")])
     h.hyper_node("top", 2, members=[pattern("HyperNode", "^leaf-")])
-    assert below(tree(h)) == {"leaf-a": "top", "leaf-b": "top", "leaf-d": "top", "top": ""}
-    assert leaves(h) == {"a1": "leaf-a", "a2": "leaf-a", "b1": "leaf-b", "c1": "", "node-d-1": "leaf-d"}
+    assert below(tree(h)) == {"leaf-a": "top", "leaf-b": "top", "leaf-c": "top", "leaf-d": "top", "top": ""}
+    assert leaves(h) == {"a1": "leaf-a", "a2": "leaf-a", "b1": "leaf-b", "c1": "leaf-c", "node-d-1": "leaf-d"}
+
+
+@pytest.mark.parametrize(("highest", "anchor"), [(None, 0), (None, None), (2, -1)])
+def test_no_hyper_node_is_allowed_without_its_tier_or_a_common_one(highest: int | None, anchor: int | None) -> None:
+    found = tree(two_tiers())
+    assert not reachable(found, HyperNodeBound(highest, anchor, found.version)).any()
 
 
 def test_nodes_that_come_go_and_are_labelled_anew_move() -> None:

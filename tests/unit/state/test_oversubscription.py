@@ -37,6 +37,12 @@ def test_an_invalid_amount_is_a_problem_of_the_node() -> None:
     assert problem == f"metadata.annotations[{CPU}]: '1Gi' is not a number >= 0"
 
 
+def test_a_node_without_valid_cpu_offers_the_oversubscribed_cpu_alone() -> None:
+    h = Harness()
+    h.node("n", cpu="many", annotations={CPU: "1500"})
+    assert h.session().nodes.by_name["n"].allocatable["cpu"] == 1500
+
+
 def test_pods_use_oversubscribed_cpu() -> None:
     h = Harness()
     h.node("n", cpu="1", annotations={CPU: "1000"})

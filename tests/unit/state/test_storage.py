@@ -26,7 +26,7 @@ def h() -> Harness:
 
 
 CAPACITY = deltas.ObjectGone("CSIStorageCapacity", "kube-system", "c")
-#: Objects and their deletion; the last two are malformed.
+#: Objects and their deletion; the last four are malformed.
 OBJECTS: list[tuple[Change, deltas.ObjectGone]] = [
     (lambda h: h.claim("c", storage_class="x"), deltas.ObjectGone("PersistentVolumeClaim", "default", "c")),
     (lambda h: h.volume("v", claim="c"), deltas.ObjectGone("PersistentVolume", "", "v")),
@@ -37,6 +37,8 @@ OBJECTS: list[tuple[Change, deltas.ObjectGone]] = [
     (lambda h: h.attachment("a", node="n1", volume="v"), deltas.ObjectGone("VolumeAttachment", "", "a")),
     (lambda h: h.storage_capacity("c", storage_class="s", capacity="x", labels={}), CAPACITY),
     (lambda h: h.csi_node("n1", csi_test=-3), deltas.ObjectGone("CSINode", "", "n1")),
+    (lambda h: h.claim("c", size="x"), deltas.ObjectGone("PersistentVolumeClaim", "default", "c")),
+    (lambda h: h.storage_class("s", mode="x"), deltas.ObjectGone("StorageClass", "", "s")),
 ]
 
 
@@ -70,6 +72,14 @@ def test_a_change_names_the_claim_whose_pods_it_concerns(h: Harness, add: Change
     assert h.last_session.changed.volumes == {changed}
 
 
+def test_a_volume_and_a_class_that_change_together_are_another_generation(h: Harness) -> None:
+    before = h.state.volumes.generation
+    h.volume("v")
+    h.storage_class("s")
+    h.step()
+    assert h.state.volumes.generation != before
+
+
 def test_a_volume_moves_between_classes_and_claims(h: Harness) -> None:
     h.volume("v", storage_class="a", claim="one")
     h.volume("v", storage_class="b", claim="two")
@@ -96,6 +106,18 @@ def test_an_attachment_that_moves_is_on_one_node(h: Harness) -> None:
     h.attachment("a", node="n2", volume="v")
     h.step()
     assert h.state.volumes.attachments == {"n2": {"a": "v"}}
+
+
+def test_a_changed_volume_concerns_its_node_until_its_last_attachment_is_gone(h: Harness) -> None:
+    h.volume("v")
+    for name in ("a", "b"):
+        h.attachment(name, node="n1", volume="v")
+    for name, concerned in (("a", {"n1"}), ("b", set())):
+        h.apply(deltas.ObjectGone("VolumeAttachment", "", name))
+        h.settle()
+        h.volume("v", claim=f"after-{name}")
+        h.step()
+        assert h.last_session.changed.nodes == concerned
 
 
 def test_an_assumption_stands_while_one_of_its_pods_is_being_bound(h: Harness) -> None:

@@ -1,6 +1,5 @@
 """Checks of annotations, templates and nodes, one row per rule."""
 
-import json
 from typing import Any
 
 import pytest
@@ -170,6 +169,21 @@ SETS = {
     "annotations with closed sets": (
         f"job j queue=q annotations=volcano.sh/preemptable:no,volcano.sh/service.type:inference {JOB}",
         ['"no" is not accepted']),
+    "a misspelt annotation without its consequences": (
+        "job j request=H200:2 + w*2 gpu=1 annotations=volcano.sh/card.nmae:H200",
+        ['unknown annotation; did you mean "volcano.sh/card.name"?']),
+    "a misplaced annotation without its consequences": (
+        "job j request=H200:2 annotations=volcano.sh/card.name:H200 + w*2 gpu=1",
+        ["has no effect here: it is read from the pod template"]),
+    "a misspelt annotation before other mistakes": (
+        "job j request=H200:2 + w*2 gpu=1 card=H200 annotations=volcano.sh/card.nmae:H100,volcano.sh/preemptable:yes",
+        ['unknown annotation; did you mean "volcano.sh/card.name"?', '"yes" is not accepted']),
+    "alternatives in another order": ("job j request=B|A:2 + w*2 gpu=1 card=A|B", []),
+    "too many alternatives": ("job j request=B|A:3 + w*2 gpu=1 card=A|B", ["requests 3 x B|A, but the pods use 2"]),
+    "pods without a card name, which are charged by their resource": ("job j request='' + w*2 gpu=1", []),
+    "a parent that is not there": ("queue q parent=dpt; queue dept parent=''; job j request='' + w*2 gpu=1",
+                                   ['queue dpt is not among the queues in the input; did you mean "dept"?']),
+    "parents in a cycle": ("queue q parent=q; job j request='' + w*2 gpu=1", ["the parents form a cycle: q, q"]),
 }  # fmt: skip
 
 
@@ -228,53 +242,6 @@ def test_a_registration_of_shared_cards_is_checked(text: str, expected: list[str
     assert severities(findings) == expected
     assert {finding.accepted for finding in findings} <= {"uuid,count,memory,type,health,mode:"}
     assert all(finding.field == 'metadata.annotations["volcano.sh/node-vgpu-register"]' for finding in findings)
-
-
-def _workload(own: dict[str, str], template: dict[str, str]) -> list[dict[str, Any]]:
-    own = {"volcano.sh/card.request": '{"H200": 2}', **own}
-    return manifests(f"job j annotations={json.dumps(own)} + w*2 gpu=1 annotations={json.dumps(template)}")
-
-
-@pytest.mark.parametrize(
-    "own, template, messages",
-    [
-        ({}, {"volcano.sh/card.nmae": "H200"}, ['unknown annotation; did you mean "volcano.sh/card.name"?']),
-        ({"volcano.sh/card.name": "H200"}, {}, ["has no effect here: it is read from the pod template"]),
-        (
-            {},
-            {"volcano.sh/card.nmae": "H100", "volcano.sh/card.name": "H200", "volcano.sh/preemptable": "yes"},
-            ['unknown annotation; did you mean "volcano.sh/card.name"?', '"yes" is not accepted'],
-        ),
-    ],
-)
-def test_a_misspelt_or_misplaced_annotation_comes_first_and_without_its_consequences(
-    own: dict[str, str], template: dict[str, str], messages: list[str]
-) -> None:
-    found = [finding.message for _, finding in check_objects(_workload(own, template))]
-    assert [message[: len(start)] for message, start in zip(found, messages, strict=True)] == messages
-
-
-@pytest.mark.parametrize(
-    "own, template, queues, message",
-    [
-        ({"volcano.sh/card.request": '{"B|A": 2}'}, {"volcano.sh/card.name": "A|B"}, [], None),
-        ({"volcano.sh/card.request": '{"B|A": 3}'}, {"volcano.sh/card.name": "A|B"}, [],
-         "requests 3 x B|A, but the pods use 2"),
-        ({"volcano.sh/card.request": ""}, {}, [], None),
-        ({"volcano.sh/card.request": ""}, {}, [{"name": "q", "parent": "dpt"}, {"name": "dept", "parent": ""}],
-         'queue dpt is not among the queues in the input; did you mean "dept"?'),
-        ({"volcano.sh/card.request": ""}, {}, [{"name": "q", "parent": "q"}], "the parents form a cycle: q, q"),
-    ],
-)  # fmt: skip
-def test_objects_are_compared_with_each_other(
-    own: dict[str, str], template: dict[str, str], queues: list[dict[str, str]], message: str | None
-) -> None:
-    """Pods without a card name are charged by their resource under the built-in scheduler-conf: no finding."""
-    objects = [
-        {"kind": "Queue", "metadata": {"name": queue["name"]}, "spec": {"parent": queue["parent"]}} for queue in queues
-    ]
-    found = [finding.message for _, finding in check_objects([*objects, *_workload(own, template)])]
-    assert found == ([] if message is None else [message])
 
 
 @pytest.mark.parametrize(

@@ -6,22 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from capcard_sched.framework.api.plugin import VictimDecision
-from capcard_sched.model.refusal import Figures, Refusal
 from capcard_sched.plugins.capacity import Capacity
 from capcard_sched.testing import Harness
 
 GPU = "nvidia.com/gpu"
 
 
-def cluster(
-    cpu: str = "10", *, tree: bool = False, actions: str = "enqueue, allocate", level: int | None = None, **node: Any
-) -> Harness:
-    """One node, and a conf with capacity alone."""
-    arguments = "" if level is None else f", arguments: {{ancestorReclaimLevel: {level}}}"
-    h = Harness(f"""
-actions: "{actions}"
-tiers: [{{plugins: [{{name: capacity, enableHierarchy: {str(tree).lower()}{arguments}}}]}}]
-""")
+def cluster(cpu: str = "10", *, tree: bool = False, name: str = "capacity", **node: Any) -> Harness:
+    """One node, and a conf with a plugin alone."""
+    switch = ", enableHierarchy: true" if tree else ""
+    h = Harness(f'actions: "enqueue, allocate"\ntiers: [{{plugins: [{{name: {name}{switch}}}]}}]')
     h.node("n1", cpu=cpu, pods=10_000, **node)
     return h
 
@@ -40,26 +34,9 @@ def capacity(h: Harness) -> Capacity:
     return plugin
 
 
-def insufficient(
-    hook: str, found: Figures, names: str = "insufficient cpu", *, queue: str = "q", plugin: str = "capacity"
-) -> Refusal:
-    return Refusal(
-        hook,
-        plugin,
-        "Unschedulable",
-        f"queue resource quota insufficient: {names}",
-        queue=queue,
-        figures=found,
-        event=hook == "job_enqueueable",
-        type="Normal",
-    )
-
-
-def reclaim(
-    h: Harness, task: str, candidates: Sequence[str], *, plugin: str = "capacity"
-) -> tuple[list[str], dict[str, str]]:
+def reclaim(h: Harness, task: str, candidates: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """Names of victims, and what protects the others."""
-    answer = h.plugin(plugin).reclaimable(h.task(task), [h.task(name) for name in candidates])
+    answer = h.plugin("capacity").reclaimable(h.task(task), [h.task(name) for name in candidates])
     assert isinstance(answer, VictimDecision)
     assert answer.protected is not None
     assert answer.victims is not None

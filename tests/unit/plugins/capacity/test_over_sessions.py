@@ -1,11 +1,14 @@
-"""Capacity over sessions, and trees of any depth. Vectors have the rest."""
+"""Capacity and proportion over sessions, and trees of any depth. Vectors have the rest."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from capcard_sched.framework.session.statement import Statement
 from capcard_sched.plugins.capacity import Capacity
+from capcard_sched.plugins.proportion import Proportion
 from tests.unit.plugins.capacity.clusters import capacity, cluster, work
 
 
@@ -45,17 +48,29 @@ def test_a_refusal_is_worked_out_again_only_when_something_it_follows_from_chang
     assert capacity(h).admission_version(h.job("g")) != known
 
 
-def test_the_tree_kept_over_sessions_equals_one_built_anew() -> None:
-    h = cluster("20", tree=True)
+@pytest.mark.parametrize(
+    "kind, tree",
+    [
+        pytest.param(Proportion, False, id="proportion"),
+        pytest.param(Capacity, False, id="capacity"),
+        pytest.param(Capacity, True, id="a tree of capacity"),
+    ],
+)
+def test_figures_kept_over_sessions_equal_those_of_a_new_plugin(kind: type[Proportion | Capacity], tree: bool) -> None:
+    h = cluster("20", tree=tree, name=kind.name)
     for name, parent in (("root", None), ("eng", None), ("sci", None), ("a", "eng"), ("b", "eng"), ("c", "sci")):
-        h.queue(name, parent=parent, guarantee={"cpu": "3"} if name == "eng" else None)
-    work(h, "a", runs=3, waits=3)
+        guarantee = {"cpu": "3"} if name == "eng" else None
+        h.queue(
+            name, parent=parent if tree else None, guarantee=guarantee, deserved={"cpu": "4"} if name == "a" else None
+        )
+    work(h, "a", runs=3, waits=30)
     work(h, "c", runs=1)
     h.session()
     changes: list[Callable[[], None]] = [
         lambda: h.delete_pod("a-runs0"),
         lambda: h.pod("b-more", group="a", node="n1", requests={"cpu": "2", "example.com/new": 1}),
-        lambda: h.queue("b", parent="sci", guarantee={"cpu": "1"}),
+        lambda: h.pod("b-waits", group="a", requests={"cpu": "2", "example.com/other": 1}),
+        lambda: h.queue("b", parent="sci", guarantee={"cpu": "1"}, weight=3, capability={"cpu": "4"}),
         lambda: h.group("a", queue="b"),
         lambda: h.delete_queue("sci"),
         lambda: h.queue("sci"),
@@ -65,12 +80,13 @@ def test_the_tree_kept_over_sessions_equals_one_built_anew() -> None:
     for change in changes:
         change()
         session = h.session()
-        anew = Capacity(hierarchy=True)
+        anew = kind(hierarchy=tree)
         session.changed.everything = True
         anew.open(session)
-        assert list(capacity(h).metrics()) == list(anew.metrics())
+        kept = h.plugin(kind.name)
+        assert list(kept.metrics()) == list(anew.metrics())
         for queue in session.queues.values():
-            assert capacity(h).queue_order(queue) == anew.queue_order(queue)
+            assert kept.queue_order(queue) == anew.queue_order(queue)
 
 
 def test_queues_may_be_nested_deeper_than_calls() -> None:
@@ -82,9 +98,3 @@ def test_queues_may_be_nested_deeper_than_calls() -> None:
     assert h.binds == {"q1199-waits0": "n1"}
     samples = {one.labels["queue_name"]: one.value for one in capacity(h).metrics() if one.name == "queue_share"}
     assert len(samples) == 1200
-
-
-def test_the_argument_must_be_a_whole_number_of_levels() -> None:
-    assert Capacity().arguments.ancestor_reclaim_level == 0
-    assert capacity(cluster(level=2)).arguments.ancestor_reclaim_level == 2
-    assert capacity(cluster(level=-1)).arguments.ancestor_reclaim_level == 0

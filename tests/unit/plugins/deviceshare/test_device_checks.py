@@ -18,11 +18,7 @@ L40S = "A,10,4914,NVIDIA-NVIDIA L40S,true,hami-core:"
 
 def _node(registration: str, offered: Any = 10, **annotations: str) -> Any:
     notes = {"volcano.sh/node-vgpu-register": registration, **annotations}
-    return {
-        "kind": "Node",
-        "metadata": {"name": "n", "annotations": notes},
-        "status": {"allocatable": {"cpu": 8, NUMBER: offered}},
-    }
+    return {"kind": "Node", "metadata": {"annotations": notes}, "status": {"allocatable": {"cpu": 8, NUMBER: offered}}}
 
 
 def _pod(limits: Any, *, scheduler: str = "volcano", init: Any = None, **annotations: str) -> Any:
@@ -32,127 +28,76 @@ def _pod(limits: Any, *, scheduler: str = "volcano", init: Any = None, **annotat
     return {"kind": "Pod", "metadata": {"name": "p", "annotations": annotations}, "spec": spec}
 
 
-def _limit(resource: str, container: str = "containers[0]") -> str:
-    return f'spec.{container}.resources.limits["{resource}"]'
-
-
-def _note(key: str) -> str:
-    return f'metadata.annotations["{key}"]'
+def _field(place: str) -> str:
+    """`note KEY`: an annotation; `offer RESOURCE`: of a node; `init RESOURCE`: of an init container; else a limit."""
+    kind, _, name = place.rpartition(" ")
+    fields = {
+        "note": "metadata.annotations",
+        "offer": "status.allocatable",
+        "init": "spec.initContainers[0].resources.limits",
+        "": "spec.containers[0].resources.limits",
+    }
+    return f'{fields[kind]}["{name}"]'
 
 
 SHARE = {NUMBER: 1, MEMORY: 1000}
-CASES: list[tuple[str, list[Any], list[tuple[str, str, str]]]] = [
-    ("a request", [_pod({NUMBER: 1, MEMORY: 1000, CORES: 50}), _node(L40S)], []),
-    (
-        "cores above a card",
-        [_pod({NUMBER: 1, CORES: 101})],
-        [("error", _limit(CORES), "is 101: the pod fits on no node")],
-    ),
-    (
-        "everything at once",
+MODE, POLICY = "volcano.sh/vgpu-mode", "volcano.sh/vgpu-podgroup-policy"
+USE, NOUSE = "nvidia.com/use-gputype", "nvidia.com/nouse-gputype"
+USE_UUID, NOUSE_UUID = "volcano.sh/vgpu-use-gpuuuid", "volcano.sh/vgpu-nouse-gpuuuid"
+REGISTER, HANDSHAKE = "note volcano.sh/node-vgpu-register", "volcano.sh/node-vgpu-handshake"
+#: Objects, then severity, place and a part of the message of each finding.
+CASES: dict[str, tuple[list[Any], list[tuple[str, str, str]]]] = {
+    "a request": ([_pod({NUMBER: 1, MEMORY: 1000, CORES: 50}), _node(L40S)], []),
+    "cores above a card": ([_pod({NUMBER: 1, CORES: 101})], [("error", CORES, "is 101: the pod fits on no node")]),
+    "everything at once": (
         [_pod({NUMBER: "1500m", MEMORY: "500m", PERCENTAGE: 101, CORES: -1})],
-        [
-            ("error", _limit(NUMBER), "is 1.5"),
-            ("error", _limit(MEMORY), "is 0.5"),
-            ("error", _limit(PERCENTAGE), "is 101"),
-            ("error", _limit(CORES), "is -1"),
-        ],
-    ),
-    (
-        "memory and percentage",
-        [_pod({**SHARE, PERCENTAGE: 50})],
-        [("warning", _limit(PERCENTAGE), f"is ignored beside {MEMORY}")],
-    ),
-    ("no card", [_pod({NUMBER: 0, MEMORY: 10})], [("warning", _limit(NUMBER), "is 0: the container gets no vGPU")]),
-    (
-        "cores without number",
-        [_pod({CORES: 50})],
-        [("warning", _limit(CORES), f"has no effect without {NUMBER} or {MEMORY}")],
-    ),
-    (
-        "init container",
-        [_pod(SHARE, init=SHARE)],
-        [
-            ("warning", _limit(NUMBER, "initContainers[0]"), "init containers get no vGPUs"),
-            ("warning", _limit(MEMORY, "initContainers[0]"), "init containers get no vGPUs"),
-        ],
-    ),
-    (
-        "whole cards beside shares",
+        [("error", NUMBER, "is 1.5"), ("error", MEMORY, "is 0.5"), ("error", PERCENTAGE, "is 101"),
+         ("error", CORES, "is -1")]),
+    "memory and percentage": ([_pod({**SHARE, PERCENTAGE: 50})],
+                              [("warning", PERCENTAGE, f"is ignored beside {MEMORY}")]),
+    "no card": ([_pod({NUMBER: 0, MEMORY: 10})], [("warning", NUMBER, "is 0: the container gets no vGPU")]),
+    "cores without number": ([_pod({CORES: 50})], [("warning", CORES, f"has no effect without {NUMBER} or {MEMORY}")]),
+    "init container": ([_pod(SHARE, init=SHARE)],
+                       [("warning", f"init {name}", "init containers get no vGPUs") for name in SHARE]),
+    "whole cards beside shares": (
         [_pod({**SHARE, "nvidia.com/gpu": 1, "volcano.sh/gpu-memory": 5})],
-        [
-            ("warning", _limit("nvidia.com/gpu"), "is requested beside"),
-            ("warning", _limit("volcano.sh/gpu-memory"), "is requested beside"),
-        ],
-    ),
-    (
-        "a mode that no card has",
-        [_pod(SHARE, **{"volcano.sh/vgpu-mode": "mps"})],
-        [("error", _note("volcano.sh/vgpu-mode"), '"mps": no card works in this mode')],
-    ),
-    (
-        "a policy without effect",
-        [_pod(SHARE, **{"volcano.sh/vgpu-podgroup-policy": "pack"})],
-        [("warning", _note("volcano.sh/vgpu-podgroup-policy"), '"pack" has no effect')],
-    ),
-    (
-        "both type lists",
-        [_pod(SHARE, **{"nvidia.com/use-gputype": "A", "nvidia.com/nouse-gputype": "B"})],
-        [("warning", _note("nvidia.com/nouse-gputype"), "is ignored beside nvidia.com/use-gputype")],
-    ),
-    (
-        "uuids that exclude each other",
-        [_pod(SHARE, **{"volcano.sh/vgpu-use-gpuuuid": "A", "volcano.sh/vgpu-nouse-gpuuuid": "B, A"})],
-        [("error", _note("volcano.sh/vgpu-nouse-gpuuuid"), "the pod fits on no node")],
-    ),
-    (
-        "more cards than a node has",
+        [("warning", name, "is requested beside") for name in ("nvidia.com/gpu", "volcano.sh/gpu-memory")]),
+    "a mode that no card has": ([_pod(SHARE, **{MODE: "mps"})],
+                                [("error", f"note {MODE}", '"mps": no card works in this mode')]),
+    "a policy without effect": ([_pod(SHARE, **{POLICY: "pack"})],
+                                [("warning", f"note {POLICY}", '"pack" has no effect')]),
+    "both type lists": ([_pod(SHARE, **{USE: "A", NOUSE: "B"})],
+                        [("warning", f"note {NOUSE}", f"is ignored beside {USE}")]),
+    "uuids that exclude each other": ([_pod(SHARE, **{USE_UUID: "A", NOUSE_UUID: "B, A"})],
+                                      [("error", f"note {NOUSE_UUID}", "the pod fits on no node")]),
+    "more cards than a node has": (
         [_pod({NUMBER: 3}), _node(L40S + L40S.replace("A", "B", 1))],
-        [("warning", _limit(NUMBER), "asks for 3 cards of one node; the largest node of the input registers 2")],
-    ),
-    (
-        "more memory than a card has",
+        [("warning", NUMBER, "asks for 3 cards of one node; the largest node of the input registers 2")]),
+    "more memory than a card has": (
         [_node(L40S), _pod({MEMORY: 5000})],
-        [("warning", _limit(MEMORY), "asks for 5,000 of each card; the largest card of the input has 4,914")],
-    ),
-    ("another scheduler", [_pod({NUMBER: 1, CORES: 101}, scheduler="default-scheduler")], []),
-    (
-        "a model that cannot be cut",
-        [_node("A,10,100,NVIDIA-X1,true,mig:")],
-        [("warning", _note("volcano.sh/node-vgpu-register"), "no MIG geometry for NVIDIA-X1")],
-    ),
-    (
-        "cards of both modes",
-        [_node(L40S + "B,10,40536,NVIDIA-A100-SXM4-40GB,true,mig:")],
-        [("note", _note("volcano.sh/node-vgpu-register"), "cards of both modes")],
-    ),
-    (
-        "cards without health",
-        [_node(L40S.replace("true", "false"))],
-        [("warning", _note("volcano.sh/node-vgpu-register"), "every card is unhealthy")],
-    ),
-    (
-        "no vGPUs on offer",
+        [("warning", MEMORY, "asks for 5,000 of each card; the largest card of the input has 4,914")]),
+    "another scheduler": ([_pod({NUMBER: 1, CORES: 101}, scheduler="default-scheduler")], []),
+    "a model that cannot be cut": ([_node("A,10,100,NVIDIA-X1,true,mig:")],
+                                   [("warning", REGISTER, "no MIG geometry for NVIDIA-X1")]),
+    "cards of both modes": ([_node(L40S + "B,10,40536,NVIDIA-A100-SXM4-40GB,true,mig:")],
+                            [("note", REGISTER, "cards of both modes")]),
+    "cards without health": ([_node(L40S.replace("true", "false"))],
+                             [("warning", REGISTER, "every card is unhealthy")]),
+    "no vGPUs on offer": (
         [_node(L40S, 0), _node(L40S, None), {**_node(L40S), "status": None}, _node("", 0), _node(L40S, "1k")],
-        [
-            *[("warning", f'status.allocatable["{NUMBER}"]', "registers cards and offers no vGPUs")] * 3,
-        ],
-    ),
-    (
-        "a handshake without a time",
-        [_node(L40S, **{"volcano.sh/node-vgpu-handshake": "Requesting_soon"})],
-        [("warning", _note("volcano.sh/node-vgpu-handshake"), '"Requesting_soon" has no readable time')],
-    ),
-    ("no objects", [{"kind": "Pod"}, {"kind": "Pod", "spec": {"schedulerName": "volcano", "containers": [1, {}]}}], []),
-    ("amounts that are none", [_pod({NUMBER: "one", MEMORY: None, CORES: []})], []),
-]
+        [("warning", f"offer {NUMBER}", "registers cards and offers no vGPUs")] * 3),
+    "a handshake without a time": ([_node(L40S, **{HANDSHAKE: "Requesting_soon"})],
+                                   [("warning", f"note {HANDSHAKE}", '"Requesting_soon" has no readable time')]),
+    "no objects": ([{"kind": "Pod"}, {"kind": "Pod", "spec": {"schedulerName": "volcano", "containers": [1, {}]}}], []),
+    "amounts that are none": ([_pod({NUMBER: "one", MEMORY: None, CORES: []})], []),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("objects, expected", [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+@pytest.mark.parametrize("objects, expected", CASES.values(), ids=CASES)
 def test_manifests_of_shared_cards_are_checked(objects: list[Any], expected: list[tuple[str, str, str]]) -> None:
     found = [finding for _, finding in check_devices(objects, DEFAULT_CONFIG)]
 
-    assert [(each.severity, each.field) for each in found] == [row[:2] for row in expected]
+    assert [(each.severity, each.field) for each in found] == [(row[0], _field(row[1])) for row in expected]
     for finding, row in zip(found, expected, strict=True):
         assert row[2] in finding.message
 
@@ -162,7 +107,7 @@ def test_resource_names_of_the_config_map_are_checked() -> None:
 
     found = list(check_devices([_pod({"a.b/n": 1, "a.b/c": 200})], config))
 
-    assert [finding.field for _, finding in found] == [_limit("a.b/c")]
+    assert [finding.field for _, finding in found] == [_field("a.b/c")]
 
 
 def test_validate_reports_requests_config_map_and_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -50,50 +50,27 @@ def test_an_empty_name_has_its_default() -> None:
     assert device_config({"nvidia": {"resourceMemoryPercentageName": ""}}) == DEFAULT_CONFIG
 
 
-def _geometry(**changes: Any) -> Any:
-    return {"nvidia": {"knownMigGeometries": [{**GEOMETRY, **changes}]}}
-
-
-def _kind(**changes: Any) -> Any:
-    kind = {"name": "small", "memory": 100, "count": 4, **changes}
-    return _geometry(allowedGeometries=[{"group": "g1", "geometries": [kind]}])
+def _group(*kinds: Any) -> Any:
+    return {"group": "g1", "geometries": list(kinds)}
 
 
 @pytest.mark.parametrize(
-    "document, path",
+    "field, value, path",
     [
-        ([], "document: expected a map"),
-        ("text", "document: expected a map"),
-        ({"nvidia": []}, "nvidia: expected a map"),
-        ({"nvidia": "x"}, "nvidia: expected a map"),
-        ({"nvidia": {"resourceCountName": 7}}, "nvidia.resourceCountName: expected a text"),
-        ({"nvidia": {"resourceMemoryName": ["x"]}}, "nvidia.resourceMemoryName"),
-        ({"nvidia": {"resourceMemoryName": "volcano.sh/vgpu-number"}}, "four different resource names"),
-        ({"nvidia": {"gpuMemoryFactor": 0}}, "nvidia.gpuMemoryFactor: expected a positive integer"),
-        ({"nvidia": {"gpuMemoryFactor": -1}}, "nvidia.gpuMemoryFactor"),
-        ({"nvidia": {"gpuMemoryFactor": "10"}}, "nvidia.gpuMemoryFactor"),
-        ({"nvidia": {"gpuMemoryFactor": True}}, "nvidia.gpuMemoryFactor"),
-        ({"nvidia": {"gpuMemoryFactor": 1.5}}, "nvidia.gpuMemoryFactor"),
-        ({"nvidia": {"knownMigGeometries": {}}}, "nvidia.knownMigGeometries: expected a list"),
-        ({"nvidia": {"knownMigGeometries": ["x"]}}, r"nvidia.knownMigGeometries\[0\]: expected a map"),
-        (_geometry(models=None), r"nvidia.knownMigGeometries\[0\].models: expected a list"),
-        (_geometry(models=[1]), r"nvidia.knownMigGeometries\[0\].models\[0\]: expected a text"),
-        (_geometry(models=[""]), r"models\[0\]"),
-        (_geometry(allowedGeometries=None), "allowedGeometries: expected a list"),
-        (_geometry(allowedGeometries=[3]), r"allowedGeometries\[0\]: expected a map"),
-        (_geometry(allowedGeometries=[{"geometries": []}]), r"allowedGeometries\[0\].group"),
-        (_geometry(allowedGeometries=[{"group": "g"}]), r"allowedGeometries\[0\].geometries: expected a list"),
-        (_geometry(allowedGeometries=[{"group": "g", "geometries": []}] * 2), "groups of different names"),
-        (_kind(memory=0), r"geometries\[0\].memory"),
-        (_kind(memory="5Gi"), r"geometries\[0\].memory"),
-        (_kind(count=-1), r"geometries\[0\].count"),
-        (_kind(count=1 << 40), r"geometries\[0\].count"),
-        (_kind(name=None), r"geometries\[0\].name"),
+        ("resourceMemoryName", ["x"], "nvidia.resourceMemoryName"),
+        ("gpuMemoryFactor", True, "nvidia.gpuMemoryFactor"),
+        ("models", [""], r"knownMigGeometries\[0\].models\[0\]"),
+        ("allowedGeometries", [3], r"allowedGeometries\[0\]: expected a map"),
+        ("allowedGeometries", [{"geometries": []}], r"allowedGeometries\[0\].group"),
+        ("allowedGeometries", [_group(), _group()], "groups of different names"),
+        ("allowedGeometries", [_group({"name": "s", "memory": 1, "count": 1 << 40})], r"geometries\[0\].count"),
     ],
 )
-def test_a_document_that_cannot_be_used_is_refused_with_its_path(document: Any, path: Any) -> None:
+def test_a_document_that_cannot_be_used_is_refused_with_its_path(field: str, value: Any, path: str) -> None:
+    """`tests/malformed/test_shared_cards.py` has the other forms."""
+    settings = {"knownMigGeometries": [{**GEOMETRY, field: value}]} if field in GEOMETRY else {field: value}
     with pytest.raises(DeviceConfigError, match=path):
-        device_config(document)
+        device_config({"nvidia": settings})
 
 
 def test_everything_that_is_wrong_is_named_at_once() -> None:

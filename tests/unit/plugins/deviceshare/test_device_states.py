@@ -5,7 +5,12 @@ from __future__ import annotations
 import random
 from collections import deque
 
-from tests.unit.plugins.deviceshare.cluster import VgpuHarness, conf
+import pytest
+
+from capcard_sched.framework.eviction.scope import WithinQueue
+from capcard_sched.framework.eviction.search import VictimSearch
+from capcard_sched.model import annotations as keys
+from tests.unit.plugins.deviceshare.cluster import NUMBER, VgpuHarness, conf
 
 
 def _harness() -> VgpuHarness:
@@ -53,3 +58,18 @@ def test_the_memory_does_not_grow_with_the_number_of_different_pods() -> None:
     assert len(plugin.cache) < 400
     assert len(plugin.rows.states) < 100
     assert len(plugin._cards) < 100
+
+
+@pytest.mark.parametrize(("policy", "node"), [("spread", "n2"), ("binpack", "n1")])
+def test_a_node_is_scored_without_the_pods_whose_leave_makes_it_fit(policy: str, node: str) -> None:
+    h = VgpuHarness(conf(actions="enqueue, preempt", SchedulePolicy=policy, ScheduleWeight=10))
+    h.do("cards n1 A:10000; cards n2 B:10000; group low Running; group urgent; share urgent/urgent 5000")
+    for name, devices, place in ("staying", "A,NVIDIA,2000,0:", "n1"), ("leaving", "B,NVIDIA,9000,0:", "n2"):
+        h.pod(name, group="low", limits={NUMBER: 1}, node=place, annotations={keys.VGPU_IDS: devices})
+    h.terminate("leaving")
+    session = h.session()
+    queue, task = session.queues["q"], h.task("urgent")
+
+    search = VictimSearch(session, WithinQueue("preempt"), session.engine.signature(queue, task), queue, task)
+
+    assert session.nodes.nodes[search.free_row()].name == node

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from capcard_sched.framework.api.webhook import BreakerState, CallFailure, NoWebhook, WebhookSettings
+from capcard_sched.framework.api.webhook import BreakerState, CallCount, CallFailure, NoWebhook, WebhookSettings
 from capcard_sched.plugins.extender import wire
 from capcard_sched.webhook.client import MOST_BYTES, WebhookClient
 from tests.unit.plugins.extender.webhook import (
@@ -39,7 +39,7 @@ def test_without_a_client_every_call_fails_and_is_counted() -> None:
     port = NoWebhook()
     failure = CallFailure("url", "there is no connection to webhooks here")
     assert (port.call(QUESTION, 2, list), port.unavailable("predicate")) == ([failure, failure], failure)
-    assert port.counts["predicate"].failures == {"url": 3}
+    assert port.counts["predicate"] == CallCount(0, 0.0, {"url": 3})
 
 
 @pytest.mark.parametrize(
