@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
-import sys
 from typing import TYPE_CHECKING, Final
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -16,6 +14,7 @@ from capcard_sched.model.diagnosis import STAGES
 from capcard_sched.model.quantity import shown_amount
 from capcard_sched.model.quoting import brief, plural
 from capcard_sched.model.timestamps import format_timestamp, parse_timestamp, span
+from capcard_sched.reports.terminal import console_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,13 +48,8 @@ _DONE: Final = frozenset({"Scheduled", "Finished"})
 
 def print_diagnosis(found: JobDiagnosis) -> None:
     """Print a diagnosis on standard output: without line breaks and trailing spaces where it is not a terminal."""
-    console = Console(highlight=False)
-    if console.is_terminal:
-        console.print(render(found))
-        return
-    text = io.StringIO()
-    Console(file=text, highlight=False, width=_PLAIN_WIDTH).print(render(found))
-    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines()))
+    # Commands are not wrapped: a copied line break would end the command.
+    console_for(plain_width=_PLAIN_WIDTH).print(render(found), crop=False)
 
 
 def render(found: JobDiagnosis) -> RenderableType:
@@ -275,7 +269,7 @@ def render_fixes(found: FixSearch) -> list[RenderableType]:
     for number, fix in enumerate(found.fixes, 1):
         lines = list(dict.fromkeys(change.command or change.yaml for change in fix.changes))
         parts.append(Text(f"Fix {number}:", "bold"))
-        parts += [Text(f"  {line}") for line in lines if line]
+        parts += [Text(f"  {line}", no_wrap=True, overflow="ignore") for line in lines if line]
     return parts
 
 

@@ -37,7 +37,7 @@ def print_overview(overview: Overview, console: Console | None = None) -> None:
         wide = console.width >= _WIDE
         console.print(_jobs(shown, reasons=wide))
         if len(shown) < len(overview.jobs):
-            console.print(f"... and {len(overview.jobs) - len(shown)} more jobs", highlight=False)
+            console.print(f"... and {len(overview.jobs) - len(shown)} more jobs")
         if not wide and any(row.reason for row in shown):
             console.print(_reasons(shown))
     if overview.queues:
@@ -48,14 +48,13 @@ def print_overview(overview: Overview, console: Console | None = None) -> None:
         console.print(_shared_cards(overview.shared_cards))
         hidden = len(overview.shared_cards) - _MOST_CARDS
         if hidden > 0:
-            console.print(f"... and {hidden} more shared cards", highlight=False)
+            console.print(f"... and {hidden} more shared cards")
     if overview.evictions:
         console.print(_evictions(overview.evictions))
     ready = sum(1 for job in overview.jobs if job.scheduled >= job.minimum)
     console.print(
         f"After {span(overview.elapsed)}: {ready}/{len(overview.jobs)} jobs reached minAvailable; "
-        f"{plural(overview.pending, 'pod')} pending.",
-        highlight=False,
+        f"{plural(overview.pending, 'pod')} pending."
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+import sys
+from typing import IO, TYPE_CHECKING, Final, cast
 
 from rich.console import Console
 
@@ -13,12 +15,30 @@ if TYPE_CHECKING:
 
 #: Columns: the width when the output is not a terminal; long reasons stay on few lines.
 _PLAIN_WIDTH = 160
+_PADDING: Final = re.compile(r"[ \t]+$", re.MULTILINE)
 
 
-def console_for(*, stderr: bool = False) -> Console:
-    """A console as wide as the terminal, or of a fixed width without a terminal."""
-    console = Console(stderr=stderr)
-    return console if console.is_terminal else Console(stderr=stderr, width=_PLAIN_WIDTH)
+class _Unpadded:
+    """A text stream without blanks at the ends of lines. Consoles write whole lines."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        self._stream.write(_PADDING.sub("", text))
+        return len(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+
+def console_for(*, stderr: bool = False, plain_width: int = _PLAIN_WIDTH) -> Console:
+    """A console as wide as the terminal. Without a terminal it has a fixed width in columns and pads no line."""
+    console = Console(stderr=stderr, highlight=False)
+    if console.is_terminal:
+        return console
+    stream = _Unpadded(sys.stderr if stderr else sys.stdout)
+    return Console(file=cast("IO[str]", stream), width=plain_width, highlight=False)
 
 
 def titled_table(title: str, *, footer: bool = False) -> Table:
