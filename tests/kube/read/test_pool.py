@@ -393,7 +393,7 @@ async def test_a_slow_reader_of_a_stream_stops_its_server() -> None:
 async def test_a_watch_that_is_refused_has_a_whole_response_and_leaves_its_connection() -> None:
     async with scripted(http("410 Gone|Content-Length: 4", b"gone"), HEAD + b"1\r\nx\r\n") as (reported, pool):
         responses = [await pool.exchange(GET, seconds=8, connect=5, limit=10, silence=5) for _ in range(2)]
-        assert responses[0] == HttpResponse(410, None, b"gone")
+        assert responses[0] == HttpResponse(410, [], b"gone")
         assert responses[1].stream is not None
         assert await responses[1].stream.read() == b"x"
         responses[1].stream.abort()
