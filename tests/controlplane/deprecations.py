@@ -13,8 +13,10 @@ from typing import Final
 
 import aiohttp
 
-#: A line of kubectl, and one of the product, plain or in JSON.
-_WRITTEN: Final = re.compile(r"(?:^Warning|API server warning): ([^\"\n]*)", re.MULTILINE)
+#: A line of kubectl, one of the product (plain or in JSON), and one of Helm, by klog.
+_WRITTEN: Final = re.compile(
+    r"(?:^Warning: |API server warning: |^W\d{4} .*warnings\.go:\d+\] )([^\"\n]*)", re.MULTILINE
+)
 #: Client and text, in the order of their appearance.
 _found: Final[dict[str, None]] = {}
 #: Log to the number of its bytes that were read.

@@ -97,11 +97,12 @@ async def send(pool: Pool, request: bytes = GET, **limits: Any) -> HttpResponse:
 async def outcome(pool: Pool, **limits: Any) -> str:
     """Status, body and Retry-After of a response, or why there is none."""
     try:
-        status, retry_after, body, _ = await send(pool, **limits)
+        status, headers, body, _ = await send(pool, **limits)
     except Unreachable as error:
         return f"{'sent' if error.sent else 'unsent'}: {error}"
     except (ApiError, TimeoutError, RequestWithheld) as error:
         return f"{type(error).__name__} {error}".strip()
+    retry_after = dict(headers).get(b"retry-after")
     return f"{status} {body.decode()}{f'after {retry_after} s' if retry_after else ''}".strip()
 
 
