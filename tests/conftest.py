@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import pytest
 import pytest_asyncio
 from hypothesis import HealthCheck, Phase, settings
 
+from capcard_sched.kube.instrumentation import Observer
+from tests.controlplane import deprecations
 from tests.controlplane.build import needed
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
+from tests.controlplane.deprecations import DeprecatedApiError
 from tests.controlplane.kubelet import Kubelet
 from tests.controlplane.preparation import prepare
 from tests.controlplane.proxy import Proxy
+
+if TYPE_CHECKING:
+    from _pytest.fixtures import SubRequest
 
 # `make test` tries a quarter of the examples of `make campaign`; both repeat the same ones. `dev` searches on.
 # A test that needs more or fewer has a multiple or a part of these counts.
@@ -39,10 +47,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks tests that use the control plane, so that `-m 'not controlplane'` leaves them all out."""
+    """Marks tests on a real API server: `-m 'not controlplane'` leaves them out, and a failed one runs again.
+
+    A race in a test does not reject a change; docs/flaky.md has the rule. A deprecated API is no race.
+    """
     for item in items:
-        if "control_plane" in getattr(item, "fixturenames", ()):
+        if "programs" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.controlplane)
+            item.add_marker(pytest.mark.flaky(reruns=2, rerun_except=DeprecatedApiError))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Ends what the tests of a module share before a test runs again: it gets a state as new as the first time."""
+    if isinstance(item, pytest.Function) and getattr(item, "execution_count", 1) > 1:
+        for name, definitions in item._fixtureinfo.name2fixturedefs.items():
+            for each in definitions:
+                if each.scope in {"class", "module", "package"} and not name.startswith("_"):  # pytest's own stay
+                    each.finish(cast("SubRequest", item._request))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -53,10 +75,38 @@ def verbs_leave_garbage_alone() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def record_warnings() -> Iterator[None]:
+    """Records the warnings of the API server to clients of the product in this process."""
+    warned = Observer.warned
+
+    def recorded(self: Observer, text: str) -> None:
+        deprecations.record(type(self).__name__, text)
+        warned(self, text)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Observer, "warned", recorded)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def no_deprecated_api() -> Iterator[None]:
+    """Fails a test in which a client used a deprecated API; it ends after the other fixtures of the test."""
+    yield
+    if found := deprecations.take():
+        raise DeprecatedApiError("the API server reports deprecated APIs:\n" + "\n".join(found))
+
+
 @pytest.fixture(scope="session")
-def control_plane() -> Iterator[ControlPlane]:
+def programs() -> Path:
+    """The folder of the control plane's programs. A test on a real API server uses this fixture, and no other test."""
+    return needed()
+
+
+@pytest.fixture(scope="session")
+def control_plane(programs: Path) -> Iterator[ControlPlane]:
     """A running etcd and kube-apiserver, one per process of pytest, started by the first test that uses it."""
-    with ControlPlane(needed()) as running:
+    with ControlPlane(programs) as running:
         yield running
 
 

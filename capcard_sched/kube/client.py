@@ -17,7 +17,15 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from capcard_sched.kube.connection import ConnectionConfigError
-from capcard_sched.kube.errors import ApiError, RequestError, RequestWithheld, Unreachable, api_error, forget_frames
+from capcard_sched.kube.errors import (
+    ApiError,
+    RequestError,
+    RequestWithheld,
+    Unreachable,
+    api_error,
+    forget_frames,
+    warnings_of,
+)
 from capcard_sched.kube.instrumentation import Observer
 from capcard_sched.kube.paths import object_path, resource_of, verb_of
 from capcard_sched.kube.pool import Pool, Stream
@@ -180,6 +188,8 @@ class Client:
         try:
             response = await self._send(request, token)
             code = response.status
+            for text in warnings_of(response.headers) if response.headers else ():
+                self._observer.warned(text)
             return response
         except (Unreachable, TimeoutError) as error:
             forget_frames(error)
@@ -295,7 +305,7 @@ async def get(
 
 
 def _error_of(response: HttpResponse) -> ApiError:
-    return api_error(response.status, {"Retry-After": response.retry_after or ""}, response.body)
+    return api_error(response.status, {"Retry-After": dict(response.headers).get(b"retry-after", "")}, response.body)
 
 
 def _authorization(token: str | None) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import re
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
@@ -12,7 +13,10 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
+
+#: A value of a Warning header with code 299: agent, text in quotes, and a date or none.
+_WARNING: Final = re.compile(r'\b299 \S+ "((?:[^"\\]|\\.)*)"')
 
 
 class StatusCause(msgspec.Struct, frozen=True):
@@ -190,6 +194,12 @@ def parse_retry_after(header: str | None, now: datetime | None = None) -> float 
     if when.tzinfo is None:
         when = when.replace(tzinfo=UTC)
     return max(0.0, (when - (now or datetime.now(UTC))).total_seconds())
+
+
+def warnings_of(headers: Iterable[tuple[bytes, str]]) -> list[str]:
+    """Texts of the Warning headers with code 299, in order; the API server sends no other code."""
+    values = [value for name, value in headers if name == b"warning"]
+    return [re.sub(r"\\(.)", r"\1", text) for value in values for text in _WARNING.findall(value)]
 
 
 def forget_frames(error: BaseException) -> None:

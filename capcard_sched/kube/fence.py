@@ -130,14 +130,15 @@ class Fence:
         pause = _FIRST_PAUSE
         while self._election.is_leader():
             allowed, why = await self._dry_run(self._leader_token())
-            if allowed:
-                # Only then: a policy that has not seen a new Lease rejects every token.
-                stale_allowed, why = await self._dry_run(STALE_TOKEN)
-                if stale_allowed is None:
-                    return self._set_state(FenceState.UNKNOWN, why)
-                return self._set_state(FenceState.ABSENT if stale_allowed else FenceState.ACTIVE, "")
-            if allowed is None or loop.time() + pause > deadline:
-                return self._set_state(FenceState.UNKNOWN if allowed is None else FenceState.BLOCKING, why)
+            # A policy with an outdated Lease rejects every token; one that has not seen a Lease accepts every token.
+            stale_allowed, why = (await self._dry_run(STALE_TOKEN)) if allowed else (False, why)
+            if allowed is None or stale_allowed is None:
+                return self._set_state(FenceState.UNKNOWN, why)
+            if allowed and not stale_allowed:
+                return self._set_state(FenceState.ACTIVE, "")
+            known_absent = allowed and self.state is FenceState.ABSENT
+            if known_absent or loop.time() + pause > deadline:
+                return self._set_state(FenceState.ABSENT if allowed else FenceState.BLOCKING, why)
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
         return self.state

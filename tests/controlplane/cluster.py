@@ -16,6 +16,7 @@ import aiohttp
 import yaml
 
 from tests.clock import until
+from tests.controlplane import deprecations
 from tests.controlplane.connector import AbortingConnector
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.manifests import Manifest, Manifests, binding, granted, queue
@@ -83,6 +84,7 @@ class Cluster:
             connector=AbortingConnector(limit=0, ssl=self.control_plane.ssl),
             headers={"Authorization": f"Bearer {self._token}", "User-Agent": "tests"},
             timeout=aiohttp.ClientTimeout(total=30),
+            trace_configs=[deprecations.tracing()],
         )
         return self
 

@@ -16,6 +16,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
+from tests.controlplane import deprecations
+from tests.controlplane.build import PROGRAMS
+
 # Linux kills a process that requested it when the *thread* that started it ends. One thread that lives as long as the
 # interpreter starts them all, so that a program started from a passing thread outlives that one.
 _starter: Final = ThreadPoolExecutor(1, thread_name_prefix="starts-programs")
@@ -46,6 +49,8 @@ def spawn(
                 words, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment
             )
 
+    if Path(command[0]).name not in PROGRAMS:  # the control plane itself uses what it likes
+        deprecations.watch(log)
     process = _starter.submit(start).result()
     _started.add(process)
     return process
@@ -55,6 +60,7 @@ async def output(*command: str | Path, succeeds: bool = True, **options: Any) ->
     """Standard output of a command that must succeed, or standard error of one that must not."""
     run = functools.partial(subprocess.run, command, capture_output=True, text=True, check=False, **options)
     done = await asyncio.to_thread(run)
+    deprecations.scan(str(command[0]), done.stderr)
     assert (done.returncode == 0) is succeeds, f"{command}\n{done.stdout}{done.stderr}"
     return done.stdout if succeeds else done.stderr
 

@@ -17,8 +17,10 @@ from typing import Final, NamedTuple, Self
 
 import aiohttp
 from aiohttp import web
+from multidict import CIMultiDict
 from yarl import URL
 
+from tests.controlplane import deprecations
 from tests.controlplane.connector import AbortingConnector
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.faults import Action, Fault, Forward, Hold
@@ -85,7 +87,9 @@ class Proxy:
     async def __aenter__(self) -> Self:
         connector = AbortingConnector(limit=0, ssl=self._control_plane.ssl)
         no_limit = aiohttp.ClientTimeout(total=None)
-        self._session = aiohttp.ClientSession(connector=connector, auto_decompress=False, timeout=no_limit)
+        self._session = aiohttp.ClientSession(
+            connector=connector, auto_decompress=False, timeout=no_limit, trace_configs=[deprecations.tracing()]
+        )
         server = web.Server(self._handle, handler_cancellation=True, access_log=None)
         self._runner = web.ServerRunner(server, shutdown_timeout=0.1)
         await self._runner.setup()
@@ -316,8 +320,8 @@ def failure(status: int, message: str) -> Manifest:
     }
 
 
-def _passed_on(headers: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in headers.items() if name.lower() not in _OF_ONE_HOP}
+def _passed_on(headers: Mapping[str, str]) -> CIMultiDict[str]:
+    return CIMultiDict((name, value) for name, value in headers.items() if name.lower() not in _OF_ONE_HOP)
 
 
 def _reset(request: web.BaseRequest) -> None:

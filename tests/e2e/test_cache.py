@@ -20,6 +20,7 @@ from capcard_sched.kube.client import Client
 from capcard_sched.kube.connection import load_connection
 from capcard_sched.kube.instrumentation import Observer
 from tests.clock import until
+from tests.controlplane import deprecations
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.manifests import node, plain
@@ -60,6 +61,7 @@ class Shell:
         async with asyncio.timeout(_SECONDS):
             out, err = await process.communicate()
         assert process.returncode is not None
+        deprecations.scan(line, err.decode())
         return Answer(process.returncode, out.decode(), err.decode())
 
     async def ask_cache(self, line: str, **variables: str) -> Answer:

@@ -20,6 +20,7 @@ from tests.e2e.history import History
 _CARD = {"cpu": "1", "nvidia.com/gpu": "1"}
 
 
+@pytest.mark.compat
 async def test_a_gang_within_its_quota_is_bound_and_one_beyond_it_gets_the_reason(
     cluster: Cluster, control_plane: ControlPlane, kubelet: Kubelet, tmp_path: Path
 ) -> None:

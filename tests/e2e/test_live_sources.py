@@ -14,6 +14,7 @@ import pytest
 
 from capcard_sched.cli.cluster_source import INSTALLED_CONF
 from capcard_sched.cli.main import run
+from tests.controlplane import deprecations
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.kubelet import Kubelet
@@ -172,17 +173,18 @@ CHANGES: list[tuple[Callable[[Cluster], Awaitable[object]], dict[str, object]]] 
 ]
 
 
-async def test_watches_print_changes(cluster: Cluster, control_plane: ControlPlane) -> None:
+async def test_watches_print_changes(cluster: Cluster, control_plane: ControlPlane, tmp_path: Path) -> None:
     await set_the_scene(cluster)
     program, config = Path(sys.executable).with_name("capcard-sched"), control_plane.kubeconfig_for("scheduler-b")
     watches: dict[str, Watch] = {}
+    log = tmp_path / "watches.log"
+    deprecations.watch(log)
     try:
         for words, (value, _) in WATCHES.items():
             scope = [] if words.startswith(("queue", "card", "node")) else ["-n", cluster.namespace]
             flags = [*words.split(), *scope, "-w", "-o", "json", f"--kubeconfig={config}"]
-            process = await asyncio.create_subprocess_exec(
-                program, *flags, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-            )
+            with log.open("ab") as errors:
+                process = await asyncio.create_subprocess_exec(program, *flags, stdout=subprocess.PIPE, stderr=errors)
             watches[words] = Watch(process, value)
         async with asyncio.timeout(100):
             assert {words: await watch.shown() for words, watch in watches.items()} == {

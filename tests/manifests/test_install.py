@@ -44,6 +44,7 @@ async def installed(cluster: Cluster) -> dict[str, Manifest]:
     return {name: manifest for name, manifest in found.items() if name in expected}
 
 
+@pytest.mark.compat
 async def test_one_manifest_is_all_it_takes(cluster: Cluster, kubectl: Path) -> None:
     shown = await run(cluster, kubectl, "apply", "--server-side", "--validate=strict", "-f", INSTALL)
     assert len(shown.splitlines()) == len(read(INSTALL))

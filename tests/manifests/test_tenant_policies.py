@@ -114,6 +114,7 @@ CHANGES: tuple[dict[str, str | None], ...] = (
 )
 
 
+@pytest.mark.compat
 async def test_annotations_of_pods_are_fixed_when_they_are_bound(admin: Cluster, tenant: Cluster) -> None:
     await tenant.create(pod("free", annotations={CARD: "A", QUEUE: "q"}))
     await tenant.patch("pods", "free", {"metadata": {"annotations": {CARD: "B", QUEUE: None}}})

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 from tests.controlplane.build import UnavailableError, cached, main
+from tests.controlplane.progress import run
 
 
 def program() -> Path:
@@ -81,10 +81,9 @@ def _download(folder: Path) -> Path:
 
 
 def _run(command: list[str], folder: Path) -> None:
-    answer = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
-    if answer.returncode:
-        error_line = (answer.stderr.strip().splitlines() or ["it failed"])[-1]
-        raise UnavailableError(f"{' '.join(command[:1] + command[-2:])}: {error_line}")
+    finished = run("prometheus", command, folder=folder)
+    if finished.status:
+        raise UnavailableError(f"{' '.join(command[:1] + command[-2:])}: {(finished.output or ['it failed'])[-1]}")
 
 
 if __name__ == "__main__":

@@ -67,6 +67,7 @@ async def warnings(cluster: Cluster, manifest: Manifest) -> list[str]:
         return response.headers.getall("Warning", [])
 
 
+@pytest.mark.compat
 async def test_a_job_gets_its_defaults(cluster: Cluster, admission: Admission) -> None:
     stored = await cluster.create(job("train", plugins={"pytorch": []}))
     assert stored["spec"]["queue"] == "default"
@@ -77,6 +78,7 @@ async def test_a_job_gets_its_defaults(cluster: Cluster, admission: Admission) -
     assert (task["name"], task["minAvailable"], task["maxRetry"]) == ("default0", 2, 3)
 
 
+@pytest.mark.compat
 async def test_malformed_objects_are_rejected_with_field_cause_and_accepted_form(
     cluster: Cluster, admission: Admission
 ) -> None:
@@ -106,6 +108,7 @@ async def eventually_accepted(cluster: Cluster, manifest: Manifest) -> None:
     await cluster.wait_until(accepted, "the object to be accepted")
 
 
+@pytest.mark.compat
 async def test_kubectl_prints_warnings_about_cards(cluster: Cluster, admission: Admission) -> None:
     template = job("x")["spec"]["tasks"][0]["template"]
     spec = {**template["spec"], "schedulerName": "capcard-sched", "restartPolicy": "Always"}

@@ -33,6 +33,7 @@ def verbs(cluster: Cluster, control_plane: ControlPlane, capsys: pytest.CaptureF
     return run
 
 
+@pytest.mark.compat
 async def test_a_user_runs_suspends_resumes_and_deletes_a_job(
     verbs: Verbs, cluster: Cluster, controllers: Controllers, jobs: Jobs, tmp_path: Path
 ) -> None:

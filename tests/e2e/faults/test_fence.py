@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.controlplane.build import needed
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.preparation import install_crds
@@ -24,9 +23,9 @@ _FENCE = "capcard-sched.io/fence"
 
 
 @pytest.fixture(scope="module")
-def fenced() -> Iterator[ControlPlane]:
+def fenced(programs: Path) -> Iterator[ControlPlane]:
     """A control plane of this module: its policy must outlive every other test (kubernetes/kubernetes#130887)."""
-    with ControlPlane(needed()) as running:
+    with ControlPlane(programs) as running:
         yield running
 
 

@@ -16,7 +16,6 @@ import yaml
 
 from capcard_sched.kube.kinds import KINDS, WatchedKind
 from capcard_sched.model.annotations import CARD_ALLOCATED
-from tests.controlplane.build import needed
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.kubelet import Kubelet
@@ -35,9 +34,9 @@ _ROOM = {"cpu": "64", "memory": "256Gi"}
 
 
 @pytest.fixture(scope="module")
-def plain_control_plane() -> Iterator[ControlPlane]:
+def plain_control_plane(programs: Path) -> Iterator[ControlPlane]:
     """Without WatchList, so that what is watched is listed first; one per module, which may spoil it."""
-    with ControlPlane(needed(), apiserver_flags=["--feature-gates=WatchList=false"]) as running:
+    with ControlPlane(programs, apiserver_flags=["--feature-gates=WatchList=false"]) as running:
         running.start_controller_manager("persistentvolume-binder-controller")
         yield running
 

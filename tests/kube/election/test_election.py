@@ -53,6 +53,7 @@ async def recovered(elector: Elector, times: int) -> None:
 # --- one replica ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.compat
 async def test_the_first_replica_creates_the_lease_and_leads(cluster: Cluster, kubeconfig: Path) -> None:
     async with Elector(kubeconfig, cluster.namespace, "a") as one:
         assert await seconds_until(lambda: one.leads, "a leader") < 2.0
@@ -250,6 +251,7 @@ async def test_a_standby_that_sees_a_change_while_it_is_stopped_stops(
 # --- two replicas -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.compat
 async def test_a_release_hands_over_at_once_with_the_usual_durations(cluster: Cluster, kubeconfig: Path) -> None:
     usual: dict[str, Any] = {"lease_duration": 15.0, "renew_deadline": 10.0, "retry_period": 2.0}
     async with (
@@ -287,6 +289,7 @@ async def test_a_release_is_found_by_a_watch_of_the_lease_or_by_polling(
         assert await seconds_until(lambda: two.leads, "the next leader") < within
 
 
+@pytest.mark.compat
 async def test_a_killed_leader_is_replaced_after_its_lease(cluster: Cluster, kubeconfig: Path, one: Elector) -> None:
     async with standby(kubeconfig, cluster.namespace) as two, Watchman([one, two]) as watchman:
         await one.kill()

@@ -18,10 +18,9 @@ from capcard_sched.kube.fence import PROBE_POD, Fence, FenceState, may_be_fenced
 from capcard_sched.kube.paths import object_path
 from capcard_sched.model.annotations import FENCE
 from tests.clock import until
-from tests.controlplane.build import needed
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
-from tests.controlplane.manifests import binding, node, pod
+from tests.controlplane.manifests import binding, node, plain, pod
 from tests.controlplane.proxy import Proxy
 from tests.kube.election.electors import LEASE, Elector, leader, standby
 
@@ -43,15 +42,15 @@ OBJECTS = objects_of_manifest()
 
 
 @pytest.fixture(scope="module")
-def own_control_plane() -> Iterator[ControlPlane]:
+def own_control_plane(programs: Path) -> Iterator[ControlPlane]:
     """A control plane of this module: its policies must outlive every test (kubernetes/kubernetes#130887)."""
-    with ControlPlane(needed()) as running:
+    with ControlPlane(programs) as running:
         yield running
 
 
 async def acts(control_plane: ControlPlane) -> bool:
     async with Client(load_connection(str(control_plane.kubeconfig_for("scheduler-a")))) as client:
-        with pytest.raises(ApiError) as response:
+        with pytest.raises(ApiError) as response:  # of the fence, or for want of the pod
             await bind(client, "nobody", "nobody/0")
     return may_be_fenced(response.value.message)
 
@@ -64,7 +63,10 @@ async def cluster(own_control_plane: ControlPlane) -> AsyncIterator[Cluster]:
             await client.make_namespace(NAMESPACE)
             await client.apply(OBJECTS)
             await asyncio.to_thread(own_control_plane.keep_what_is_there)
-            await client.wait_until(lambda: acts(own_control_plane), "the fence to act")
+            # Without a Lease the fence allows every binding.
+            await client.create(plain("Lease", LEASE, "coordination.k8s.io/v1", spec={"holderIdentity": "other"}))
+            await client.wait_until(lambda: acts(own_control_plane), "the fence to act", within=60)
+            await client.delete("leases", LEASE)
             own_control_plane.memo["fenced"] = True
         await client.create(node("n"))
         yield client
@@ -115,6 +117,7 @@ async def refused(client: Client, name: str, token: str | None) -> str:
     return f"{response.value.status} {response.value.message}"
 
 
+@pytest.mark.compat
 async def test_the_api_server_finds_nothing_wrong_with_the_manifest(cluster: Cluster) -> None:
     for document in yaml.safe_load_all(MANIFEST.read_text("utf-8")):
         path = POLICIES if document["kind"] == "ValidatingAdmissionPolicy" else BINDINGS
@@ -125,6 +128,7 @@ async def test_the_api_server_finds_nothing_wrong_with_the_manifest(cluster: Clu
         assert not response.get("status", {}).get("typeChecking", {}).get("expressionWarnings")
 
 
+@pytest.mark.compat
 async def test_a_deposed_leaders_binding_is_refused_and_the_new_leaders_passes(cluster: Cluster, one: Elector) -> None:
     await cluster.create_all([pod("p1"), pod("p2"), pod("p3")])
     async with standby(cluster.control_plane.kubeconfig_for("scheduler-a"), NAMESPACE) as two:
@@ -205,6 +209,14 @@ async def test_a_probe_changes_nothing_even_if_its_pod_exists(cluster: Cluster, 
     assert reported.states == [FenceState.ACTIVE]
 
 
+async def test_a_fence_that_has_not_seen_the_lease_is_found_active_once_it_has(proxy: Proxy, one: Elector) -> None:
+    proxy.answer("POST", "binding", 409, times=4)  # as after an admission of two tokens, twice
+    reported = Reported()
+    assert await fence(one, reported, propagation=60).probe() is FenceState.ACTIVE
+    assert reported.states == [FenceState.ACTIVE]
+
+
+@pytest.mark.compat
 async def test_the_probe_of_an_unfenced_user_finds_the_fence_absent_and_names_the_remedy(cluster: Cluster) -> None:
     async with leader(cluster.control_plane.kubeconfig_for("scheduler-b"), NAMESPACE) as one:
         reported = Reported()

@@ -97,11 +97,12 @@ async def send(pool: Pool, request: bytes = GET, **limits: Any) -> HttpResponse:
 async def outcome(pool: Pool, **limits: Any) -> str:
     """Status, body and Retry-After of a response, or why there is none."""
     try:
-        status, retry_after, body, _ = await send(pool, **limits)
+        status, headers, body, _ = await send(pool, **limits)
     except Unreachable as error:
         return f"{'sent' if error.sent else 'unsent'}: {error}"
     except (ApiError, TimeoutError, RequestWithheld) as error:
         return f"{type(error).__name__} {error}".strip()
+    retry_after = dict(headers).get(b"retry-after")
     return f"{status} {body.decode()}{f'after {retry_after} s' if retry_after else ''}".strip()
 
 
@@ -393,7 +394,7 @@ async def test_a_slow_reader_of_a_stream_stops_its_server() -> None:
 async def test_a_watch_that_is_refused_has_a_whole_response_and_leaves_its_connection() -> None:
     async with scripted(http("410 Gone|Content-Length: 4", b"gone"), HEAD + b"1\r\nx\r\n") as (reported, pool):
         responses = [await pool.exchange(GET, seconds=8, connect=5, limit=10, silence=5) for _ in range(2)]
-        assert responses[0] == HttpResponse(410, None, b"gone")
+        assert responses[0] == HttpResponse(410, [], b"gone")
         assert responses[1].stream is not None
         assert await responses[1].stream.read() == b"x"
         responses[1].stream.abort()

@@ -1,5 +1,5 @@
 // Helm, to render the chart as users do. To move on: change the version, then `go mod tidy`, and make go.sum anew as in
-// tests/controlplane/go.mod.
+// tests/controlplane/README.md.
 module capcard-sched/tests/manifests/helm
 
 go 1.24.0

@@ -1,15 +1,10 @@
-// The control plane of the tests: kube-apiserver, kube-controller-manager, kubectl and etcd, built from these versions
-// and nothing else (see build.py). To move on: change those of kubernetes, etcd (to what kubernetes' own go.mod asks for)
-// and the replacements below, then `go mod tidy`, and make go.sum anew with no more hashes than the programs need:
-// `rm go.sum`, `go list -mod=mod -deps` with their packages, for linux and darwin, amd64 and arm64.
-module capcard-sched/tests/controlplane
+// etcd, kube-apiserver, kubectl and kube-controller-manager of this release (tests/controlplane/README.md).
+module capcard-sched/tests/controlplane/kubernetes
 
 go 1.24.0
 
-// What k8s.io/kubernetes itself says of the same line: the runtime behaves as its release was tested.
+// As in the go.mod of k8s.io/kubernetes: the runtime behaves as its release was tested.
 godebug default=go1.24
-
-require go.etcd.io/etcd/server/v3 v3.6.4
 
 require (
 	cel.dev/expr v0.24.0 // indirect
@@ -122,6 +117,7 @@ require (
 	go.etcd.io/etcd/client/pkg/v3 v3.6.4 // indirect
 	go.etcd.io/etcd/client/v3 v3.6.4 // indirect
 	go.etcd.io/etcd/pkg/v3 v3.6.4 // indirect
+	go.etcd.io/etcd/server/v3 v3.6.4 // indirect
 	go.etcd.io/raft/v3 v3.6.0 // indirect
 	go.opentelemetry.io/auto/sdk v1.1.0 // indirect
 	go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc v0.60.0 // indirect
@@ -197,12 +193,13 @@ require (
 )
 
 tool (
+	go.etcd.io/etcd/server/v3
 	k8s.io/kubernetes/cmd/kube-apiserver
 	k8s.io/kubernetes/cmd/kube-controller-manager
 	k8s.io/kubernetes/cmd/kubectl
 )
 
-// k8s.io/kubernetes asks for these as v0.0.0 and finds them in its own tree; outside it they have releases of their own.
+// k8s.io/kubernetes requires these as v0.0.0 and finds them in its own tree; outside it they have releases of their own.
 replace (
 	k8s.io/api => k8s.io/api v0.34.4
 	k8s.io/apiextensions-apiserver => k8s.io/apiextensions-apiserver v0.34.4
