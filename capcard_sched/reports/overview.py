@@ -6,7 +6,7 @@ Reads Kubernetes JSON as listed by an API server, from the end of a simulation o
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from capcard_sched.controllers.objects import (
     JsonObject,
@@ -24,6 +24,7 @@ from capcard_sched.model.annotations import (
     CARD_NAME_ALIAS,
     CARD_QUOTA,
 )
+from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS
 from capcard_sched.model.cards import CARD, CardSyntaxError, discover_cards, parse_card_name, parse_card_quota
 from capcard_sched.model.pod_facts import group_of
 from capcard_sched.model.quantity import format_amount
@@ -45,8 +46,11 @@ from capcard_sched.reports.terminal import format_base_amount
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+    from capcard_sched.model.card_labels import CardLabels
     from capcard_sched.reports.shared_cards import SharedCardRow
 
+#: Prefix of cards among the charges of a queue.
+_CARD: Final = "card "
 #: Event reasons whose text repeats a condition.
 _ECHOES = frozenset({"FailedScheduling", "Unschedulable", "Scheduled", "Evict"})
 
@@ -125,23 +129,26 @@ def survey(
     start: float,
     evictions: Sequence[EvictionRow] = (),
     shares: Collection[str] = (),
+    card_labels: CardLabels = DEFAULT_CARD_LABELS,
+    accounts: Mapping[str, Mapping[str, float]] | None = None,
 ) -> Overview:
     """The overview of all objects of a cluster.
 
-    `now` and `start` in Unix seconds; `shares`: resources of shared devices, VGPU_RESOURCES when empty.
+    `now` and `start` in Unix seconds; `shares`: resources of shared devices, VGPU_RESOURCES when empty; `accounts`:
+    queue to the cards that it is charged, None where no plugin keeps accounts.
     """
     by_kind: dict[str, list[JsonObject]] = {}
     for item in items:
         by_kind.setdefault(item["kind"], []).append(item)
-    cluster = _Cluster(by_kind)
+    cluster = _Cluster(by_kind, card_labels)
     pending = sum(map(is_pending, by_kind.get("Pod", ())))
     shared = shared_cards(by_kind.get("Node", ()), by_kind.get("Pod", ()), shares)
-    queues = cluster.queues(shares or VGPU_RESOURCES)
+    queues = cluster.queues(shares or VGPU_RESOURCES, accounts)
     return Overview(now - start, cluster.jobs(now), queues, cluster.cards(), tuple(evictions), pending, shared)
 
 
 class _Cluster:
-    def __init__(self, by_kind: Mapping[str, list[JsonObject]]) -> None:
+    def __init__(self, by_kind: Mapping[str, list[JsonObject]], card_labels: CardLabels) -> None:
         self._kinds = by_kind
         self._members: dict[tuple[str, str], list[JsonObject]] = {}
         for pod in by_kind.get("Pod", ()):
@@ -162,7 +169,7 @@ class _Cluster:
         #: Card to (resource, milli-cards, nodes).
         self._cards: dict[str, tuple[str, int, int]] = {}
         for node in by_kind.get("Node", ()):
-            found = discover_cards(labels_of(node), amounts_of(status(node).get("allocatable")))
+            found = discover_cards(labels_of(node), amounts_of(status(node).get("allocatable")), card_labels)
             self._node_cards[meta(node)["name"]] = found.cards
             for card, (amount, resource) in found.cards.items():
                 _, total, nodes = self._cards.get(card, (resource, 0, 0))
@@ -268,7 +275,7 @@ class _Cluster:
             card = self._card_of(pod)
             amount = requests.get(self._cards.get(card, ("", 0, 0))[0])
             held = {card: amount} if amount else {}
-        return charge | {f"card {card}": amount for card, amount in held.items()}
+        return charge | {f"{_CARD}{card}": amount for card, amount in held.items()}
 
     def _card_of(self, pod: JsonObject) -> str:
         notes = annotations_of(pod)
@@ -280,13 +287,19 @@ class _Cluster:
             return ""
         return names[0] if len(names) == 1 else ""
 
-    def queues(self, shares: Collection[str]) -> tuple[QueueRow, ...]:
+    def queues(
+        self, shares: Collection[str], accounts: Mapping[str, Mapping[str, float]] | None
+    ) -> tuple[QueueRow, ...]:
         charges = self._subtree_charges()
         jobs = Counter(spec(group).get("queue", "") for group in self._kinds.get("PodGroup", ()))
         rows = []
         for queue in sorted(self._kinds.get("Queue", ()), key=key_of):
             charge = charges.get(meta(queue)["name"], Counter())
-            uses = (*_uses(queue, charge), *_share_uses(queue, shares))
+            cards = {key.removeprefix(_CARD): used / CARD for key, used in charge.items() if key.startswith(_CARD)}
+            if accounts is not None:
+                charged = accounts.get(meta(queue)["name"], {})
+                cards = {card: used for card, used in charged.items() if used and card not in shares}
+            uses = (*_uses(queue, charge, cards), *_share_uses(queue, shares))
             rows.append(
                 QueueRow(meta(queue)["name"], status(queue).get("state") or "Open", jobs[meta(queue)["name"]], uses)
             )
@@ -307,18 +320,18 @@ class _Cluster:
         )
 
 
-def _uses(queue: JsonObject, charge: Counter[str]) -> tuple[Use, ...]:
+def _uses(queue: JsonObject, charge: Counter[str], cards: Mapping[str, float]) -> tuple[Use, ...]:
+    """The uses of a queue: `charge` of cpu and memory in base units, `cards` in cards."""
     try:
         quota = parse_card_quota(annotations_of(queue).get(CARD_QUOTA))
     except CardSyntaxError:
         quota = {}
     capability = amounts_of(spec(queue).get("capability"))
-    cards = {key.removeprefix("card "): amount for key, amount in charge.items() if key.startswith("card ")}
     uses = []
     for card in sorted({*quota, *cards}):
-        used, limit = cards.get(card, 0), quota.get(card)
+        used, limit = cards.get(card, 0.0), quota.get(card)
         shown = "-" if limit is None else f"{limit / CARD:g}"
-        uses.append(Use(card, f"{used / CARD:g}", shown, _share(used, limit)))
+        uses.append(Use(card, f"{used:g}", shown, _share(used, None if limit is None else limit / CARD)))
     for name in ("cpu", "memory"):
         used, limit = charge.get(name, 0), capability.get(name)
         if used or limit is not None:
@@ -336,7 +349,7 @@ def _share_uses(queue: JsonObject, shares: Collection[str]) -> Iterator[Use]:
             yield Use(name, format_base_amount(name, used), format_base_amount(name, limit), _share(used, limit))
 
 
-def _share(used: int, limit: int | None) -> float | None:
+def _share(used: float, limit: float | None) -> float | None:
     if limit is None:
         return None
     return used / limit if limit else (1.0 if used else 0.0)

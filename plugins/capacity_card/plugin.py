@@ -1,9 +1,9 @@
 """The capacity-card plugin.
 
-Sums by queue and bounds on further pods come from `framework/quota`. Inputs: `cards` (of nodes and pods), `minimum`
-(request of a job), `quota` (limits and accounts of a queue). Usage: `charge`, `ledger`. Hooks by subject, each a class
-above the one before: `selection`, `quota_checks` with `multi_card_admission`, `reclaim`, and here the accounts and
-reports.
+Sums by queue and bounds on further pods come from `framework/quota`. Inputs: `card_inventory` (of nodes), `cards` (of
+pods), `minimum` (request of a job), `quota` (limits and accounts of a queue). Usage: `charge`, `ledger`. Hooks by
+subject, each a class above the one before: `selection`, `quota_checks` with `multi_card_admission`, `reclaim`, and here
+the accounts and reports.
 """
 
 from __future__ import annotations
@@ -106,8 +106,9 @@ class CapacityCard(CardReclaim):
         self.ledger.discharge(placement)
 
     def bind_annotations(self, placement: Placement) -> dict[str, dict[str, str]] | None:
-        """The alternative a pod is bound with: the charge survives restarts."""
-        if len(self.demands.of(placement.cls).names) < 2:
+        """The card a pod is bound with, unless its annotation names it: the charge survives restarts."""
+        demand = self.demands.of(placement.cls)
+        if len(demand.names) < 2 and not demand.inferred:
             return None
         charges, found = self.ledger.charges_of(placement.job), {}
         for task in placement.tasks:
