@@ -221,9 +221,8 @@ def _show(outcome: SimulationOutcome, output: str, scheduler: Core) -> None:
         ]
         start = EPOCH + outcome.begin / SECOND
         snapshot = scheduler.snapshot()
-        state, accounts = snapshot.state, None
-        if "capacity-card" in snapshot.conf.quota_plugins.names and snapshot.session is not None:
-            accounts = {name: {use.card: use.allocated for use in uses} for name, uses in card_uses(snapshot).items()}
+        state, has_cards = snapshot.state, "capacity-card" in snapshot.conf.quota_plugins.names
+        accounts = None if snapshot.session is None else card_uses(snapshot) if has_cards else {}
         now = start + outcome.elapsed
         overview = survey(document["items"], now, start, evictions, state.shares, state.card_labels, accounts)
         print_overview(overview)

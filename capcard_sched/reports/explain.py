@@ -177,7 +177,7 @@ def _limit_cells(row: LimitUse) -> list[str]:
     if row.cluster_total is not None:
         total = shown_amount(row.resource, row.cluster_total) if row.cluster_total else "none"
     if row.quota is None:  # a queue without a quota, or pods that accept either card: quotas are per single card
-        return ["-" if "|" in row.resource else "no quota", used, reserved, "-", total]
+        return ["-" if "|" in row.resource else "no limit", used, reserved, "-", total]
     free = shown_amount(row.resource, row.free or 0.0)
     return [shown_amount(row.resource, row.quota), used, reserved, free, total]
 

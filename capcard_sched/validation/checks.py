@@ -202,7 +202,7 @@ def _match_resources(cards: tuple[str, ...], requested: list[str], field: str) -
         message = f"no container requests a resource of card <{'|'.join(cards)}>: the pod cannot be scheduled"
         return [Finding("warning", field, message, f"a limit such as {wanted[cards[0]] or WHOLE_NVIDIA}: 1")]
     for card, resource in wanted.items():
-        fits = resource in requested if resource else any(not _is_slice(name) for name in requested)
+        fits = resource in requested if resource else any(not is_slice(name) for name in requested)
         if not fits:
             message = f"card <{card}> is counted by {resource or WHOLE_NVIDIA}, the pod requests {', '.join(requested)}"
             return [Finding("error", field, message, f"a limit of {resource or WHOLE_NVIDIA}")]
@@ -212,7 +212,8 @@ def _match_resources(cards: tuple[str, ...], requested: list[str], field: str) -
     return []
 
 
-def _is_slice(resource: str) -> bool:
+def is_slice(resource: str) -> bool:
+    """Whether a resource counts MPS or MIG slices."""
     return resource == MPS_RESOURCE or resource.startswith(MIG_PREFIX)
 
 

@@ -109,6 +109,7 @@ class CapacityReader:
             cards=tuple(card for card, _ in cards),
             total=sum(in_units(offer.resource, offer.total) for _, offer in cards),
             free=sum(in_units(offer.resource, max(0, offer.free)) for _, offer in cards),
+            used=sum(in_units(offer.resource, offer.total - offer.free) for _, offer in cards),
             free_cpu=in_units("cpu", max(0, cpu.free)),
             free_memory=in_units("memory", max(0, memory.free)),
             pods=len(node.tasks),
@@ -191,6 +192,7 @@ class CapacityReader:
             name=offer.node.name,
             total=in_units(resource, offer.total),
             free=in_units(resource, max(0, offer.free)),
+            used=in_units(resource, offer.total - offer.free),
             excluded=excluded,
             holders=holders(_held_on((offer,)), _MOST_HOLDERS),
         )
