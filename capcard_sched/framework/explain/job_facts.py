@@ -81,6 +81,7 @@ class JobFacts:
             ahead=ahead if is_waiting else (),
         )
         self.queues = sorted(state.queues)
+        self.card_labels = state.card_labels
         #: Queue to `spec.capability`.
         self.capabilities = {name: one.capability or {} for name, one in state.queues.items()}
         self.capacity = self._capacities(self.pending)

@@ -174,7 +174,10 @@ def _without_quota(data: JobFacts, card: str) -> str:
     close = [name for name in data.quota if name not in data.known_cards and nearest(name, data.known_cards) == card]
     if close:
         return f"its quota names {close[0]}, which no node provides; did you mean {card}?"
-    return f"its quota names {brief(sorted(data.quota))}"
+    cause = f"its quota names {brief(sorted(data.quota))}"
+    if data.card_labels.is_device(card):
+        cause += f"; nodes without the {data.card_labels.needed(card)} offer {card}"
+    return cause
 
 
 def _larger_than_nodes(data: JobFacts) -> list[str]:
