@@ -152,22 +152,22 @@ def _card_labels() -> list[str]:
         "   as `cardLabels: {iluvatar.com/gpu: example.com/gpu-model}`; a list of labels is accepted;",
         "2. the value of `<resource>.product` where `<resource>.memory` is set, too; slices of NVIDIA are",
         "   `<product>/mig-<profile>-mixed` and `<product>/mps-<GiB>g*1/<shares>`;",
-        "3. the value of the vendor's label in the table below;",
-        "4. the name of the resource, for the resources of the table and of `cardLabels`, and for slices of NVIDIA.",
+        "3. the value of the vendor's label in the list below;",
+        "4. the name of the resource, for the resources of the list and of `cardLabels`, and for slices of NVIDIA.",
         "",
-        "An empty label counts as none. Every card has quota 0 unless the quota of the queue lists it, so a quota of",
-        'devices without a label is `{"habana.ai/gaudi": 8}`. Under `unnamedCards: infer` a pod that names no card accepts',
-        "every card of its resource for which its queue has quota; under `ignore` it is charged nothing, with the event",
+        "An empty label counts as none. Every card has quota 0 unless the quota of the queue lists it: the quota of",
+        'devices without a label is `{"habana.ai/gaudi": 8}`. Under `unnamedCards: infer` a pod without a name accepts',
+        "every card of its resource that its queue has quota for; under `ignore` it is charged nothing, with the event",
         "`CardNameMissing`; under `deny` it is refused. Other extended resources are no cards and have no card quota.",
         "The card of a pod is fixed when it is bound: later changes of labels do not change its charge. `validate` and",
         "`card list` list the devices of step 4 with the labels that are missing.",
         "",
-        "| Resource | Labels of the vendor |",
-        "|---|---|",
+        "Resources and labels of vendors:",
+        "",
     ]
     rows = {**VENDOR_LABELS, f"{MIG_PREFIX}<profile>": ()}
     for resource, labels in sorted(rows.items()):
-        lines.append(f"| `{resource}` | {', '.join(f'`{label}`' for label in labels) or '-'} |")
+        lines.append(f"* `{resource}`: {', '.join(f'`{label}`' for label in labels) or 'none'}")
     return lines
 
 
