@@ -24,6 +24,7 @@ from capcard_sched.framework.api.hooks import DECORATED, HOOKS, SWITCHES, UNUSED
 from capcard_sched.framework.api.node_hooks import MEANING, declared_hooks
 from capcard_sched.framework.conf.registry import Registry
 from capcard_sched.model import reasons
+from capcard_sched.model.card_labels import MIG_PREFIX, VENDOR_LABELS
 from capcard_sched.model.diagnosis import JobDiagnosis
 from capcard_sched.model.trials import InsightPart, WhatIfReport
 from tests.mutants.mutant import page as mutants_page
@@ -137,7 +138,37 @@ def plugins_page() -> str:
         action = registry.action(name)
         if action is not None and action.__module__.startswith("capcard_sched."):
             lines += _section(name, action)
-    return "\n".join(lines).rstrip() + "\n"
+    return "\n".join([*lines, *_card_labels()]).rstrip() + "\n"
+
+
+def _card_labels() -> list[str]:
+    """The rule of card names, with the labels of vendors."""
+    lines = [
+        "## Cards and node labels",
+        "",
+        "The card of a device resource on a node is, in this order:",
+        "",
+        "1. the value of the first label that the argument `cardLabels` of capacity-card gives for the resource, such",
+        "   as `cardLabels: {iluvatar.com/gpu: example.com/gpu-model}`; a list of labels is accepted;",
+        "2. the value of `<resource>.product` where `<resource>.memory` is set, too; slices of NVIDIA are",
+        "   `<product>/mig-<profile>-mixed` and `<product>/mps-<GiB>g*1/<shares>`;",
+        "3. the value of the vendor's label in the list below;",
+        "4. the name of the resource, for the resources of the list and of `cardLabels`, and for slices of NVIDIA.",
+        "",
+        "An empty label counts as none. Every card has quota 0 unless the quota of the queue lists it: the quota of",
+        'devices without a label is `{"habana.ai/gaudi": 8}`. Under `unnamedCards: infer` a pod without a name accepts',
+        "every card of its resource that its queue has quota for; under `ignore` it is charged nothing, with the event",
+        "`CardNameMissing`; under `deny` it is refused. Other extended resources are no cards and have no card quota.",
+        "The card of a pod is fixed when it is bound: later changes of labels do not change its charge. `validate` and",
+        "`card list` list the devices of step 4 with the labels that are missing.",
+        "",
+        "Resources and labels of vendors:",
+        "",
+    ]
+    rows = {**VENDOR_LABELS, f"{MIG_PREFIX}<profile>": ()}
+    for resource, labels in sorted(rows.items()):
+        lines.append(f"* `{resource}`: {', '.join(f'`{label}`' for label in labels) or 'none'}")
+    return lines
 
 
 def metrics_page() -> str:

@@ -6,10 +6,18 @@ from typing import TYPE_CHECKING, Final
 
 from capcard_sched.admission.review import DEFAULT_QUEUE, ROOT_QUEUE, AdmissionResult, JsonPatch
 from capcard_sched.model import annotations as keys
-from capcard_sched.model.cards import CARD, CardSyntaxError, parse_card_quota
+from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS
+from capcard_sched.model.cards import CARD, CardSyntaxError, is_card_quota, no_card_quota, parse_card_quota
 from capcard_sched.model.quantity import QuantityError, base_amount
-from capcard_sched.validation.checks import Finding, annotation_field, check_card_quota, check_spelling
-from capcard_sched.validation.inventory import object_name, texts
+from capcard_sched.validation.checks import (
+    Finding,
+    annotation_field,
+    card_resource,
+    check_card_quota,
+    check_spelling,
+    is_slice,
+)
+from capcard_sched.validation.inventory import as_map, base_amount_of, object_name, texts, value_at
 from capcard_sched.validation.names import SUBDOMAIN_FORM, is_subdomain, shown
 
 if TYPE_CHECKING:
@@ -61,7 +69,7 @@ def check_queue_object(obj: Json, old: Json | None, view: ClusterView) -> Admiss
     quota = annotations.get(keys.CARD_QUOTA)
     if quota is not None:
         findings += check_card_quota(quota)
-        findings += _check_lowered(obj, quota)
+    findings += _check_lowered(obj, old)
     findings += check_spelling(annotations)
     return AdmissionResult(tuple(findings))
 
@@ -187,24 +195,67 @@ def _check_parent(obj: Json, old: Json | None, spec: Json, view: ClusterView) ->
             yield Finding("error", "spec.parent", message, "a queue without pods")
 
 
-def _check_lowered(obj: Json, text: str) -> Iterator[Finding]:
-    """Cards that are allocated beyond a quota: allowed, the queue starts nothing until enough of them end."""
+def _check_lowered(obj: Json, old: Json | None) -> Iterator[Finding]:
+    """Warnings about a card quota that an update sets below what is allocated: no further pod of the card starts.
+
+    `volcano.sh/card.allocated` (publishCardUsage) has the usage per card; without it `status.allocated` has it per
+    resource, and the sum of the quotas that one resource counts is compared.
+    """
+    field = annotation_field(keys.CARD_QUOTA)
+    before, after = _quota_text(old), _quota_text(obj)
+    if old is None or before == after:
+        return
     try:
-        quota = parse_card_quota(text)
+        quota = parse_card_quota(after)
     except CardSyntaxError:
         return
-    status = obj.get("status")
-    allocated = status.get("allocated") if isinstance(status, dict) else None
-    for card, raw in sorted(allocated.items()) if isinstance(allocated, dict) else ():
-        if card not in quota:
-            continue
-        try:
-            used = base_amount("nvidia.com/gpu", raw) or 0
-        except (QuantityError, TypeError, AttributeError):
-            continue
-        if used > quota[card]:
-            message = f"quota of {card} is {quota[card] // CARD}, {used / CARD:g} are allocated"
-            yield Finding("warning", annotation_field(keys.CARD_QUOTA), message)
+    published = texts(obj, "metadata", "annotations").get(keys.CARD_ALLOCATED, "")
+    if not is_card_quota(after):
+        used = [f"{amount} x {name}" for name, amount in _used_resources(obj, old).items()]
+        if used:
+            yield Finding("warning", field, f"{no_card_quota(object_name(obj))}, {', '.join(used)} are allocated")
+        return
+    try:
+        cards = {card: amount // CARD for card, amount in parse_card_quota(published).items()}
+    except CardSyntaxError:
+        cards = {}
+    for card, used_cards in sorted(cards.items()):
+        limit = quota.get(card, 0) // CARD
+        if used_cards > limit:
+            yield Finding("warning", field, f"quota of {card} is {limit}, {used_cards} are allocated")
+    if not cards:
+        yield from _check_sums(quota, _used_resources(obj, old), field)
+
+
+def _check_sums(quota: Mapping[str, int], used: Mapping[str, int], field: str) -> Iterator[Finding]:
+    """Warnings about resources of which more is allocated than the quotas of their cards add up to.
+
+    The name of a whole card does not contain its resource: whole cards of all vendors add up.
+    """
+    whole = [name for name in used if not is_slice(name)]
+    groups = [*([name] for name in used if name not in whole), *([whole] if whole else [])]
+    for names in groups:
+        own = [card for card in quota if (card_resource(card) in names) or (names is whole and not card_resource(card))]
+        limit, allocated = sum(quota[card] for card in own) // CARD, sum(used[name] for name in names)
+        if allocated > limit:
+            cards = f"quotas of {', '.join(sorted(own))} add up to {limit}" if own else "no card has a quota"
+            yield Finding("warning", field, f"{cards}, {allocated} x {', '.join(sorted(names))} are allocated")
+
+
+def _used_resources(obj: Json, old: Json) -> dict[str, int]:
+    """`status.allocated` of devices, in whole units > 0."""
+    found: dict[str, int] = {}
+    for name, raw in sorted(
+        as_map(value_at(obj, "status", "allocated") or value_at(old, "status", "allocated")).items()
+    ):
+        amount = -(-base_amount_of(name, raw) // CARD)
+        if DEFAULT_CARD_LABELS.is_device(name) and amount > 0:
+            found[name] = amount
+    return found
+
+
+def _quota_text(obj: Json | None) -> str:
+    return texts(obj or {}, "metadata", "annotations").get(keys.CARD_QUOTA, "")
 
 
 def _pods(allocated: Mapping[str, object]) -> int:

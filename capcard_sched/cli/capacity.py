@@ -48,6 +48,7 @@ _CARDS = Listing(
         Column("HOLDERS", lambda card: [_holder_text(each) for each in card["holders"]], shown="wide"),
     ),
     lambda card: f"card/{card['name']}",
+    remarks=lambda card: [f"warning: {card['name']} of node {card['node']}: {card['note']}"] if card["note"] else (),
     needs=("nodes",),
 )
 _NODES = Listing(
@@ -71,16 +72,18 @@ _NODES = Listing(
 def _read_cards(found: ClusterSource) -> list[_Row]:
     from capcard_sched.framework.explain.capacity import CapacityReader
 
-    nodes = found.core.snapshot().state.nodes.by_name
+    state = found.core.snapshot().state
+    nodes, rule = state.nodes.by_name, state.card_labels
     whole = [
         {
             "name": card,
             "node": use.name,
             "total": use.total,
-            "used": use.total - use.free,
+            "used": use.used,
             "free": use.free,
             **dict.fromkeys(_SHARED_FIELDS),
             "state": use.excluded,
+            "note": f"{rule.unlabelled(card)}; accepted: {rule.needed(card)}" if rule.is_device(card) else "",
             "holders": [msgspec.to_builtins(each) for each in use.holders],
             "queues": sorted({each.queue for each in use.holders}),
             "labels": dict(nodes[use.name].labels),
@@ -103,7 +106,7 @@ def _read_nodes(found: ClusterSource) -> list[_Row]:
             "state": node.state,
             "cards": [*node.cards, *(item["name"] for item in shared.get(node.name, ()))],
             "total": node.total,
-            "used": node.total - node.free,
+            "used": node.used,
             "free": node.free,
             "vgpus": _sum(shared.get(node.name, ()), "total"),
             "usedVgpus": _sum(shared.get(node.name, ()), "used"),
@@ -182,6 +185,7 @@ def _shared_items(found: ClusterSource) -> list[_Row]:
                 "cores": _PERCENT * len(cards),
                 "usedCores": sum(row.cores for row in cards),
                 "largestFreeMemory": max((max(0, row.card.memory - row.memory) for row in available), default=0),
+                "note": "",
                 "state": ",".join([*filter(None, [states.get(node, "")]), *missing]),
                 "holders": sorted(holders.values(), key=lambda held: (-held["memory"], held["workload"])),
                 "queues": sorted({queue for _, queue in holders}),

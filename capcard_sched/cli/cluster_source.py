@@ -297,7 +297,7 @@ def _simulated(source: Source, *, read_only: bool) -> ClusterSource:
 def _full_session(core: Core, watched: FailureWatch, found: Sequence[Delta], now: float, *, read_only: bool) -> None:
     """One session that attempts every job, so that all figures are of one state."""
     if read_only:
-        core.reconfigure(msgspec.structs.replace(core.snapshot().conf, actions=()))
+        core.try_actions(msgspec.structs.replace(core.snapshot().conf, actions=()))  # the accounts of plugins stay
     else:
         core.keep_silent()
     core.resync()

@@ -47,10 +47,10 @@ def _lines(queue: dict[str, Any]) -> list[dict[str, Any]]:
         if "|" in use["card"]:  # reserved for pods that accept either card: quotas are per single card
             lines.append({**use, "quota": "-", "free": "-", "total": "-"})
         else:
-            quota = "no quota" if use["quota"] is None else use["quota"]
+            quota = "no limit" if use["quota"] is None else use["quota"]
             lines.append({**use, "quota": quota, "total": use["total"] or "none"})
     for resource, (limit, allocated) in queue["resources"].items():
-        shown = "no quota" if limit is None else format_base_amount(resource, limit)
+        shown = "no limit" if limit is None else format_base_amount(resource, limit)
         free = None if limit is None else format_base_amount(resource, max(0, limit - allocated))
         used = format_base_amount(resource, allocated)
         lines.append({"card": resource, "quota": shown, "allocated": used, "free": free})

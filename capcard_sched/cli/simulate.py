@@ -81,7 +81,7 @@ def simulate(
     from capcard_sched.simulation.run import simulate as run
 
     settle_memory()
-    recorder = Recorder() if timeline else None
+    recorder = Recorder(scheduler.snapshot().state.card_labels) if timeline else None
     watched = FailureWatch(scheduler, recorder)
     bar = _progress_bar()
     try:
@@ -93,7 +93,7 @@ def simulate(
             bar.close()
     for warning in (*outcome.warnings, *watched.warnings):
         print(f"warning: {warning}", file=sys.stderr)
-    _show(outcome, output, scheduler.snapshot().state.shares)
+    _show(outcome, output, scheduler)
     if recorder is not None:
         from capcard_sched.reports.timeline import print_timeline, timeline_of
 
@@ -202,7 +202,7 @@ def _progress_bar() -> SimulationProgress | None:
     return SimulationProgress()
 
 
-def _show(outcome: SimulationOutcome, output: str, shares: frozenset[str]) -> None:
+def _show(outcome: SimulationOutcome, output: str, scheduler: Core) -> None:
     from capcard_sched.simulation.manifests import as_list, to_json, to_yaml
 
     document = as_list(outcome.store)
@@ -211,6 +211,7 @@ def _show(outcome: SimulationOutcome, output: str, shares: frozenset[str]) -> No
     elif output == "yaml":
         sys.stdout.write(to_yaml(document))
     else:
+        from capcard_sched.framework.explain.limits import card_uses
         from capcard_sched.reports.overview import EvictionRow, survey
         from capcard_sched.reports.tables import print_overview
 
@@ -219,4 +220,9 @@ def _show(outcome: SimulationOutcome, output: str, shares: frozenset[str]) -> No
             for one in outcome.evictions
         ]
         start = EPOCH + outcome.begin / SECOND
-        print_overview(survey(document["items"], start + outcome.elapsed, start, evictions, shares))
+        snapshot = scheduler.snapshot()
+        state, has_cards = snapshot.state, "capacity-card" in snapshot.conf.quota_plugins.names
+        accounts = None if snapshot.session is None else card_uses(snapshot) if has_cards else {}
+        now = start + outcome.elapsed
+        overview = survey(document["items"], now, start, evictions, state.shares, state.card_labels, accounts)
+        print_overview(overview)

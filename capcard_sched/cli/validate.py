@@ -18,6 +18,8 @@ from capcard_sched.framework.conf.registry import Registry, RegistryError
 from capcard_sched.framework.conf.scheduler_conf import default_conf, parse_conf
 from capcard_sched.insight.impossible import AdmittedWorkloads, ImpossibleWorkload
 from capcard_sched.model.annotations import DEVICE_CONFIG_KEY
+from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS
+from capcard_sched.model.cards import no_card_quota
 from capcard_sched.model.quantity import format_amount
 from capcard_sched.model.quoting import plural
 from capcard_sched.plugins.deviceshare.device_checks import check_devices
@@ -197,8 +199,13 @@ class _Checker:
         """Those of all valid scheduler-confs of the input, else those of the built-in one."""
         found = [conf.quota_plugins for conf in self._valid_confs] or [BUILT_IN_PLUGINS]
         names = frozenset(name for one in found for name in one.names)
+        unnamed, labels = {one.unnamed_cards for one in found}, {one.card_labels for one in found}
         return QuotaPlugins(
-            names, any(one.is_tree for one in found), charges_unnamed=all(one.charges_unnamed for one in found)
+            names,
+            any(one.is_tree for one in found),
+            unnamed_cards=unnamed.pop() if len(unnamed) == 1 else "",
+            unlimited_cards=all(one.unlimited_cards for one in found),
+            card_labels=labels.pop() if len(labels) == 1 else DEFAULT_CARD_LABELS,
         )
 
     def _impossible(self, scenario: Scenario) -> None:
@@ -208,7 +215,7 @@ class _Checker:
             if (key := obj.key) is not None:
                 places.setdefault(key, obj)
         found: dict[tuple[str, str, str], ImpossibleWorkload] = {}
-        workloads = AdmittedWorkloads(scenario)
+        workloads = AdmittedWorkloads(scenario, self._quota_plugins())
         for conf in self._valid_confs or [default_conf(self._registry)]:
             for workload in workloads.impossible(conf, self._registry):
                 found.setdefault((workload.kind, workload.namespace, workload.name), workload)
@@ -221,6 +228,8 @@ class _Checker:
                 )
                 needed, limit = format_amount(name, figures.requested), format_amount(name, figures.limit)
                 message = f"can never start: needs {needed}, quota is {limit} ({name} of queue {owner}{above})"
+                if not figures.limit and workload.has_no_quota:
+                    message = f"can never start: {no_card_quota(owner)}, and it needs {needed} x {name}"
                 self.rows.append(places[key].row("error", _FIELDS.get(key[0], "spec"), message))
 
     def _structure(self, severity: Severity, problems: Sequence[InputProblem]) -> None:

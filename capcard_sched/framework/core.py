@@ -151,12 +151,12 @@ class Core:
                 resolved.append((plugin, dict(option.switches)))
             tiers.append(resolved)
         self._dispatch = Dispatch(tiers)
-        hooks = [
-            (one, hook, getattr(one, hook, None)) for hook in ("prepare", "open") for one in self._dispatch.plugins
-        ]
+        plugins = self._dispatch.plugins
+        hooks = [(one, hook, getattr(one, hook, None)) for hook in ("prepare", "open") for one in plugins]
         #: Name, hook and method of the plugins that prepare or open sessions, in order.
         self._starts = [(plugin.name, hook, start) for plugin, hook, start in hooks if start is not None]
         self._queue_warnings = QueueWarnings(conf.quota_plugins)
+        self._state.card_labels = conf.quota_plugins.card_labels
         self._signatures = SignatureCache(self._dispatch)
         self._quota_hooks = quota_hooks(self._dispatch)
         if not self._dispatch.has("prepare"):

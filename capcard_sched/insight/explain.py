@@ -13,7 +13,6 @@ from capcard_sched.insight.lists import wanted_pods
 from capcard_sched.insight.preemption import begin_trial
 from capcard_sched.insight.unscheduled import diagnose_by_conditions, diagnose_unscheduled
 from capcard_sched.model.annotations import CLOSED_BY_PARENT, JOB_NAME
-from capcard_sched.model.cards import discover_cards
 from capcard_sched.model.diagnosis import ObjectProblem
 from capcard_sched.model.queue import ROOT, ancestors
 from capcard_sched.model.reasons import GROUP_EVICTED
@@ -179,11 +178,12 @@ def problems_of(
 
     Of the queues above the queue: the limits without effect.
     """
-    inventory = Inventory(())  # without quotas and nodes: their limits are part of the diagnosis itself
+    inventory = Inventory(
+        (), snapshot.conf.quota_plugins
+    )  # without quotas and nodes: their limits are part of the diagnosis itself
     for node in snapshot.state.nodes.by_name.values():
-        cards = discover_cards(node.labels, node.allocatable).cards
+        cards = snapshot.state.cards_of(node)
         inventory.resources.update(resource for _, resource in cards.values())
-    inventory.charges_unnamed = snapshot.conf.quota_plugins.charges_unnamed
     checked = [objects.get("Queue", "", job.queue)] if job is not None and job.queue else []
     if workload is not None:
         checked.append(workload)

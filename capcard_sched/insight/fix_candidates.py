@@ -12,7 +12,6 @@ from capcard_sched.framework.explain.sentences import nearest
 from capcard_sched.insight.changes import ProposedChange, cards_named
 from capcard_sched.insight.fix_victims import cheapest_on_nodes, quota_holders
 from capcard_sched.model.annotations import CARD_REQUEST, NODE_UNSCHEDULABLE
-from capcard_sched.model.cards import discover_cards
 from capcard_sched.model.quantity import is_in_bytes
 from capcard_sched.model.queue import ancestors
 from capcard_sched.model.selectors import untolerated_taint
@@ -207,7 +206,7 @@ class _FixCandidates:
             return 0
         cards = self._core.snapshot().dispatch.first("pod_cards", task.cls)
         if cards is not None and cards.alternatives:
-            provided = discover_cards(node.labels, node.allocatable).cards
+            provided = self._state.cards_of(node)
             if not any(card in provided for card in cards.alternatives):
                 return 0
         request = task.cls.fit_request
@@ -233,7 +232,7 @@ class _FixCandidates:
         free: dict[str, int] = {}
         empty: dict[str, int] = {}
         for node in self._state.nodes.by_name.values():
-            for card, (_, resource) in discover_cards(node.labels, node.allocatable).cards.items():
+            for card, (_, resource) in self._state.cards_of(node).items():
                 amount = cls.requests.get(resource, 0)
                 if amount and card not in own.alternatives and not node.unschedulable:
                     free[card] = free.get(card, 0) + (self._free(node, resource) // amount)

@@ -12,7 +12,6 @@ import numpy as np
 
 from capcard_sched.framework.explain.capacity import workload_name
 from capcard_sched.insight.changes import ProposedChange
-from capcard_sched.model.cards import discover_cards
 from capcard_sched.model.job import SYSTEM_NAMESPACE
 from capcard_sched.model.quantity import in_units
 from capcard_sched.model.queue import subtree
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.resources import Vector
     from capcard_sched.model.task_class import TaskClass
+    from capcard_sched.state.cluster import ClusterState
 
 #: Kinds of workloads of which single pods can end for good.
 _SCALABLE: Final = ("deployment/", "replicaset/")
@@ -66,13 +66,14 @@ def _may_end(task: Task) -> bool:
 def quota_holders(core: Core, queue: Queue, job: Job, resource: str, missing: float) -> tuple[ProposedChange, ...]:
     """The fewest units below a queue that return an amount of a card or resource; () when all are not enough."""
     amounts: dict[EndingUnit, float] = {}
-    below = subtree(queue, core.snapshot().state.queues)
+    state = core.snapshot().state
+    below = subtree(queue, state.queues)
     for other in (other for one in below for other in one.jobs.values() if other is not job):
         counted = core.snapshot().dispatch.first("job_cards", other)
         reserved = counted.reserved.get(resource, 0) / 1000 if counted is not None and not job.tasks else 0.0
         for task in other.tasks.values():
             unit = unit_of(task)
-            amount = _held(task, resource)
+            amount = _held(state, task, resource)
             if unit is not None and amount:
                 amounts[unit] = amounts.get(unit, 0.0) + amount
         if reserved and other.tasks and (unit := unit_of(next(iter(other.tasks.values())))) is not None:
@@ -105,11 +106,11 @@ def fewest(amounts: dict[EndingUnit, float], missing: float) -> list[EndingUnit]
     return chosen
 
 
-def _held(task: Task, resource: str) -> float:
+def _held(state: ClusterState, task: Task, resource: str) -> float:
     """The amount of a card or resource that a pod on a node uses."""
     if task.node is None or task.status not in ALLOCATED_STATUSES:
         return 0.0
-    cards = discover_cards(task.node.labels, task.node.allocatable).cards
+    cards = state.cards_of(task.node)
     requested = cards[resource][1] if resource in cards else resource
     return in_units(requested, task.cls.requests.get(requested, 0))
 

@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from capcard_sched.controllers.objects import POD_GROUP, QUEUE, annotations_of, controller_of, key_of, status
 from capcard_sched.framework.core import Core
+from capcard_sched.framework.quota.limits import lacks_card_quota
 from capcard_sched.model.annotations import CARD_NAME, CARD_QUOTA, GPU_REPLICAS, MEMORY_SUFFIX
-from capcard_sched.model.cards import MPS_RESOURCE, CardSyntaxError, parse_card_name, parse_card_quota
+from capcard_sched.model.card_labels import MPS_RESOURCE, WHOLE_NVIDIA
+from capcard_sched.model.cards import CardSyntaxError, parse_card_name, parse_card_quota
 from capcard_sched.simulation.cluster import SimulatedCluster
 from capcard_sched.simulation.kinds import NODE, is_namespaced, kind_of
 from capcard_sched.simulation.run import SimulationOptions
 from capcard_sched.simulation.scenario import Entry, Origin, in_creation_order
 from capcard_sched.simulation.store import StoreWatch
-from capcard_sched.validation.checks import WHOLE_NVIDIA, card_resource
+from capcard_sched.validation.checks import card_resource
 from capcard_sched.validation.inventory import Inventory
 from capcard_sched.validation.object_checks import templates_of
 
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from capcard_sched.model.refusal import ExceededLimit
     from capcard_sched.simulation.scenario import Scenario
     from capcard_sched.simulation.store import Store
+    from capcard_sched.validation.hint_checks import QuotaPlugins
 
 
 class ImpossibleWorkload(NamedTuple):
@@ -43,6 +46,8 @@ class ImpossibleWorkload(NamedTuple):
     #: The queue of its PodGroup.
     queue: str
     exceeded: ExceededLimit
+    #: Whether the limit is that of a card, and its queue has no card quota.
+    has_no_quota: bool
 
 
 class AdmittedWorkloads:
@@ -51,13 +56,14 @@ class AdmittedWorkloads:
     First no PodGroup is admitted: `card.request` counts for jobs without pods. Then all are.
     """
 
-    def __init__(self, scenario: Scenario) -> None:
+    def __init__(self, scenario: Scenario, plugins: QuotaPlugins | None = None) -> None:
+        """`plugins`: those of the scheduler-confs."""
         options = SimulationOptions()
         cluster = SimulatedCluster(options.scheduler_names, options.default_queue)
         watch = StoreWatch(cluster.store)
         cluster.store.observe(watch.observe)
         entries = _all_entries(scenario)
-        cluster.load(scenario._replace(entries=(*_nodes_of_cards(entries), *entries), operations=()))
+        cluster.load(scenario._replace(entries=(*_nodes_of_cards(entries, plugins), *entries), operations=()))
         self._unadmitted: list[Delta] = watch.drain()
         while waiting := [group for group in cluster.store.list(POD_GROUP) if status(group).get("phase") == "Pending"]:
             for group in waiting:
@@ -79,7 +85,8 @@ class AdmittedWorkloads:
                 exceeded = session.exceeded_limit(job)
                 group = self._store.get(POD_GROUP, job.namespace, job.name)
                 if exceeded is not None and group is not None:
-                    found[key] = ImpossibleWorkload(*self._owner(group), job.queue, exceeded)
+                    has_no_quota = lacks_card_quota(exceeded, session.queues, conf.quota_plugins)
+                    found[key] = ImpossibleWorkload(*self._owner(group), job.queue, exceeded, has_no_quota)
         return [found[key] for key in sorted(found)]
 
     def _owner(self, obj: JsonObject) -> tuple[str, str, str]:
@@ -93,17 +100,24 @@ class AdmittedWorkloads:
             obj, kind, name = owner, kind_of(owner), key_of(owner)[1]
 
 
-def _nodes_of_cards(entries: Sequence[Entry]) -> Iterator[Entry]:
-    """A node for each card that a quota or a pod names and no node offers: it gives the card its resource."""
-    offered = Inventory([entry.object for entry in entries]).cards
+def _nodes_of_cards(entries: Sequence[Entry], plugins: QuotaPlugins | None) -> Iterator[Entry]:
+    """A node for each card that a quota or a pod names and no node offers: it gives the card its resource.
+
+    None for a card that quotas alone name, where the devices of that resource have no product label: pods without a
+    card name are charged by the resource.
+    """
+    inventory = Inventory([entry.object for entry in entries], plugins)
+    offered = inventory.cards
+    quotas: set[str] = set()
     names: set[str] = set()
     for entry in entries:
         texts = annotations_of(entry.object)
         with suppress(CardSyntaxError):
-            names.update(parse_card_quota(texts.get(CARD_QUOTA)) if entry.kind == QUEUE else ())
+            quotas.update(parse_card_quota(texts.get(CARD_QUOTA)) if entry.kind == QUEUE else ())
         for template in templates_of(entry.object):
             with suppress(CardSyntaxError):
                 names.update(parse_card_name(template.annotations.get(CARD_NAME)))
+    names |= {card for card in quotas if (card_resource(card) or WHOLE_NVIDIA) not in inventory.unlabelled}
     for number, card in enumerate(sorted(names - offered.keys())):
         product, _, share = card.partition("/")
         labels, resource = {f"{WHOLE_NVIDIA}.product": product, f"{WHOLE_NVIDIA}{MEMORY_SUFFIX}": "1024"}, WHOLE_NVIDIA

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from capcard_sched.framework.explain.capacity import CapacityReader
 from capcard_sched.framework.explain.diagnose import created_at
+from capcard_sched.framework.quota.limits import lacks_card_quota
 from capcard_sched.model.annotations import JOB_NAME
+from capcard_sched.model.cards import no_card_quota
 from capcard_sched.model.status import TaskStatus
 from capcard_sched.model.timestamps import format_timestamp, parse_time
 from capcard_sched.model.workload import workload_of
@@ -14,7 +16,7 @@ from capcard_sched.model.workload import workload_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from capcard_sched.framework.core import Core
+    from capcard_sched.framework.core import Core, CoreSnapshot
     from capcard_sched.insight.object_view import Json, ObjectView
     from capcard_sched.model.job import Job, Task
 
@@ -35,7 +37,8 @@ def job_items(core: Core, objects: ObjectView, now: float) -> list[Json]:
 
     `pods` counts the pods that are wanted.
     """
-    state = core.snapshot().state
+    snapshot = core.snapshot()
+    state = snapshot.state
     vcjobs = {_key(job): job for job in objects.all_of("Job") if "tasks" in (job.get("spec") or {})}
     found = []
     for job in state.jobs.values():
@@ -61,7 +64,7 @@ def job_items(core: Core, objects: ObjectView, now: float) -> list[Json]:
             "failed": status.get(TaskStatus.FAILED, 0),
             "retries": 0,
             "labels": dict(job.labels),
-            "reason": _reason(job),
+            "reason": _reason(job, snapshot),
         }
         found.append(item if vcjob is None else item | _of_vcjob(vcjob, job.queue or state.default_queue))
     for (namespace, name), vcjob in vcjobs.items():
@@ -130,10 +133,16 @@ def _counts(job: Job) -> dict[TaskStatus, int]:
     return {TaskStatus(status): count for status, count in enumerate(job.counts) if count}
 
 
-def _reason(job: Job) -> str:
-    """The message that the scheduler wrote last on the PodGroup of a pending job; "" for others."""
+def _reason(job: Job, snapshot: CoreSnapshot) -> str:
+    """Why a job is pending: the message that the scheduler wrote last on its PodGroup; "" for others.
+
+    For a job that can never start because its queue has no card quota: that.
+    """
     if not job.pending:
         return ""
+    exceeded = snapshot.session.exceeded_limit(job) if snapshot.session is not None else None
+    if exceeded is not None and lacks_card_quota(exceeded, snapshot.state.queues, snapshot.conf.quota_plugins):
+        return no_card_quota(exceeded.queue)
     conditions = [one for one in job.conditions if one.type == "Unschedulable" and one.status == "True"]
     return conditions[-1].message if conditions else ""
 

@@ -10,12 +10,14 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from capcard_sched.model.annotations import GPU_REPLICAS, MEMORY_SUFFIX
+from capcard_sched.model.annotations import CARD_QUOTA, GPU_REPLICAS, MEMORY_SUFFIX
+from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS, MIG_PREFIX, MPS_RESOURCE, NVIDIA, first_value
 from capcard_sched.model.quoting import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from capcard_sched.model.card_labels import CardLabels
     from capcard_sched.model.resources import Amounts
 
 #: Thousandths per card.
@@ -24,10 +26,6 @@ CARD: Final = 1000
 MAX_CARDS: Final = (2**63 - 1) // CARD
 #: Bytes. Kubernetes limits all annotations of an object to this size.
 MAX_TEXT: Final = 262144
-
-NVIDIA: Final = "nvidia.com"
-MPS_RESOURCE: Final = "nvidia.com/gpu.shared"
-MIG_PREFIX: Final = "nvidia.com/mig-"
 
 #: Ends of the labels that describe cards.
 _CARD_LABELS: Final = (".product", MEMORY_SUFFIX, GPU_REPLICAS)
@@ -153,6 +151,11 @@ def is_card_quota(text: str | None) -> bool:
     return text is not None and text.strip() not in ("", "null")
 
 
+def no_card_quota(queue: str) -> str:
+    """The text about a queue without the annotation: its quota of every card is 0."""
+    return f"queue {queue} has no card quota (annotation {CARD_QUOTA})"
+
+
 def parse_card_request(text: str | None) -> dict[str, int]:
     """`volcano.sh/card.request`: card or `A|B` to milli-cards, keys normalised like `parse_card_name`, order kept.
 
@@ -204,23 +207,40 @@ def _positive(text: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def card_kinds(labels: Mapping[str, str]) -> tuple[CardKind, ...]:
-    """The kinds of a node in sorted order of their product labels; a product without a memory label is skipped."""
-    kinds = []
+def card_kinds(labels: Mapping[str, str], card_labels: CardLabels = DEFAULT_CARD_LABELS) -> tuple[CardKind, ...]:
+    """The kinds of a node in sorted order of their resources.
+
+    `cardLabels` precedes the product label of a resource; a product label without a memory label is skipped.
+    """
+    kinds: dict[str, CardKind] = {}
     for key in sorted(key for key in labels if key.endswith(".product")):
         match = _PRODUCT.fullmatch(key)
         if match is None or MIG_PREFIX in key or not labels[key]:
             continue
         memory = labels.get(match[1] + MEMORY_SUFFIX)
         if memory is not None:
-            kinds.append(CardKind(labels[key], match[2], match[3], _positive(memory)))
-    return tuple(kinds)
+            kinds[match[1]] = CardKind(labels[key], match[2], match[3], _positive(memory))
+    for resource, names in card_labels.given.items():
+        product = first_value(names, labels)
+        if product:
+            prefix, _, type_ = resource.rpartition("/")
+            kinds[resource] = CardKind(product, prefix, type_, _positive(labels.get(resource + MEMORY_SUFFIX, "")))
+    return tuple([kinds[resource] for resource in sorted(kinds)])
 
 
 def _slice_owner(kinds: tuple[CardKind, ...], prefix: str) -> CardKind | None:
     """The kind that names the slices of a vendor: type `gpu`, else the first in sorted order."""
     own = [kind for kind in kinds if kind.prefix == prefix]
     return next((kind for kind in own if kind.type == "gpu"), own[0] if own else None)
+
+
+def _slice(resource: str, owner: CardKind | None, replicas: int | None) -> str:
+    """The card of a slice of NVIDIA; "" where a label for its name is missing."""
+    if owner is None:
+        return ""
+    if resource != MPS_RESOURCE:
+        return mig_card(owner.name, resource[len(MIG_PREFIX) :])
+    return mps_card(owner.name, owner.memory_mib, replicas) if owner.memory_mib and replicas else ""
 
 
 def mps_card(name: str, memory_mib: int, replicas: int) -> str:
@@ -233,29 +253,33 @@ def mig_card(name: str, profile: str) -> str:
     return f"{name}/mig-{profile}-mixed"
 
 
-def discover_cards(labels: Mapping[str, str], allocatable: Amounts) -> NodeCards:
-    """The cards of a node from its labels and its allocatable resources in base units. Never raises.
+def discover_cards(
+    labels: Mapping[str, str], allocatable: Amounts, card_labels: CardLabels = DEFAULT_CARD_LABELS
+) -> NodeCards:
+    """The cards of a node from its labels and its allocatable resources in base units, by the rule of `card_labels`.
 
-    A fraction of a device counts as a whole one. If two resources map to one card, amounts add up and the entry has the
-    first resource in sorted order. Nodes of one model share the result. Cost: O(labels + resources).
+    Never raises. A fraction of a device counts as a whole one. If two resources map to one card, amounts add up and the
+    entry has the first resource in sorted order. Nodes of one model share the result. Cost: O(labels + resources).
     """
+    named = card_labels.keys
     return _discover(
-        tuple([each for each in labels.items() if each[0].endswith(_CARD_LABELS)]),
+        tuple([each for each in labels.items() if each[0].endswith(_CARD_LABELS) or each[0] in named]),
         tuple([each for each in allocatable.items() if "/" in each[0]]),
+        card_labels,
     )
 
 
 @lru_cache(maxsize=1024)
-def _discover(card_labels: tuple[tuple[str, str], ...], devices: tuple[tuple[str, int], ...]) -> NodeCards:
-    labels, allocatable = dict(card_labels), dict(devices)
-    kinds = card_kinds(labels)
-    if not kinds:
-        return NodeCards({}, ())
+def _discover(
+    labels_of_cards: tuple[tuple[str, str], ...], devices: tuple[tuple[str, int], ...], card_labels: CardLabels
+) -> NodeCards:
+    labels, allocatable = dict(labels_of_cards), dict(devices)
+    kinds = card_kinds(labels, card_labels)
     nvidia = _slice_owner(kinds, NVIDIA)
     replicas_text = labels.get(GPU_REPLICAS)
     replicas = _positive(replicas_text) if replicas_text is not None else None
 
-    problems = {kind.resource + MEMORY_SUFFIX for kind in kinds if kind.memory_mib is None}
+    problems = {key for kind in kinds if kind.memory_mib is None and (key := kind.resource + MEMORY_SUFFIX) in labels}
     if nvidia is not None and replicas_text is not None and replicas is None:
         problems.add(GPU_REPLICAS)
 
@@ -264,21 +288,20 @@ def _discover(card_labels: tuple[tuple[str, str], ...], devices: tuple[tuple[str
     has_whole = any(resource in allocatable for resource in whole)
     found: dict[str, tuple[int, str]] = {}
     others: dict[str, list[str]] = {}
+    named: set[str] = set()
 
     def add(card: str, resource: str) -> None:
         amount = min(-(-allocatable[resource] // CARD), MAX_CARDS) * CARD
         before = found.get(card)
         found[card] = (amount, resource) if before is None else (before[0] + amount, before[1])
+        named.add(resource)
 
     for resource in sorted(resource for resource, amount in allocatable.items() if amount > 0):
-        if resource == MPS_RESOURCE:
-            if nvidia is not None and nvidia.memory_mib is not None and replicas is not None:
-                add(mps_card(nvidia.name, nvidia.memory_mib, replicas), resource)
-        elif resource.startswith(MIG_PREFIX):
-            if nvidia is not None:
-                add(mig_card(nvidia.name, resource[len(MIG_PREFIX) :]), resource)
-        elif resource in whole:
+        if resource in whole:
             add(whole[resource], resource)
+        elif resource == MPS_RESOURCE or resource.startswith(MIG_PREFIX):
+            if share := _slice(resource, nvidia, replicas):
+                add(share, resource)
         elif not has_whole:
             for prefix in {kind.prefix for kind in kinds if resource.startswith(f"{kind.prefix}/")}:
                 others.setdefault(prefix, []).append(resource)
@@ -286,6 +309,9 @@ def _discover(card_labels: tuple[tuple[str, str], ...], devices: tuple[tuple[str
         owner = _slice_owner(kinds, prefix)
         if owner is not None and len(others[prefix]) == 1:
             add(owner.name, others[prefix][0])
+    for resource in card_labels.devices(allocatable.keys() - named):
+        if allocatable[resource] > 0:
+            add(card_labels.model(resource, labels) or resource, resource)
     return NodeCards(
         {card: found[card] for card in sorted(found)}, tuple((key, labels[key]) for key in sorted(problems))
     )

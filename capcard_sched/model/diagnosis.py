@@ -125,6 +125,8 @@ class NodeUse(InsightPart, frozen=True, kw_only=True):
     name: str
     total: float
     free: float
+    #: More than `total` on a node that lost cards.
+    used: float = 0.0
     #: Why no pending pod of the job may use it: `cordoned`, a taint `key=value:effect`; "" for a candidate.
     excluded: str = ""
     holders: tuple[HolderUse, ...] = ()
@@ -139,6 +141,7 @@ class NodeSummary(InsightPart, frozen=True, kw_only=True):
     cards: tuple[str, ...]
     total: float
     free: float
+    used: float
     free_cpu: float
     free_memory: float
     pods: int

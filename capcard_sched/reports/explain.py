@@ -167,12 +167,12 @@ def _limits(found: JobDiagnosis) -> list[RenderableType]:
 
 def _limit_cells(row: LimitUse) -> list[str]:
     used, reserved = shown_amount(row.resource, row.used), shown_amount(row.resource, row.reserved)
-    if row.quota is None:  # reserved for pods that accept either card: quotas are per single card
-        return ["-", used, reserved, "-", "-"]
-    free = shown_amount(row.resource, row.free or 0.0)
-    total = ""
+    total = "" if row.quota is not None else "-"
     if row.cluster_total is not None:
         total = shown_amount(row.resource, row.cluster_total) if row.cluster_total else "none"
+    if row.quota is None:  # a queue without a quota, or pods that accept either card: quotas are per single card
+        return ["-" if "|" in row.resource else "no limit", used, reserved, "-", total]
+    free = shown_amount(row.resource, row.free or 0.0)
     return [shown_amount(row.resource, row.quota), used, reserved, free, total]
 
 

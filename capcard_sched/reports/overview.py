@@ -6,7 +6,7 @@ Reads Kubernetes JSON as listed by an API server, from the end of a simulation o
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from capcard_sched.controllers.objects import (
     JsonObject,
@@ -24,6 +24,7 @@ from capcard_sched.model.annotations import (
     CARD_NAME_ALIAS,
     CARD_QUOTA,
 )
+from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS
 from capcard_sched.model.cards import CARD, CardSyntaxError, discover_cards, parse_card_name, parse_card_quota
 from capcard_sched.model.pod_facts import group_of
 from capcard_sched.model.quantity import format_amount
@@ -45,8 +46,12 @@ from capcard_sched.reports.terminal import format_base_amount
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+    from capcard_sched.model.card_labels import CardLabels
+    from capcard_sched.model.explanation import CardUse
     from capcard_sched.reports.shared_cards import SharedCardRow
 
+#: Prefix of cards among the charges of a queue.
+_CARD: Final = "card "
 #: Event reasons whose text repeats a condition.
 _ECHOES = frozenset({"FailedScheduling", "Unschedulable", "Scheduled", "Evict"})
 
@@ -93,6 +98,8 @@ class CardRow(NamedTuple):
     nodes: int
     total: float
     used: float
+    #: Free cards of each node together: pods on a node that lost cards take none of other nodes.
+    free: float
 
 
 class EvictionRow(NamedTuple):
@@ -125,23 +132,26 @@ def survey(
     start: float,
     evictions: Sequence[EvictionRow] = (),
     shares: Collection[str] = (),
+    card_labels: CardLabels = DEFAULT_CARD_LABELS,
+    accounts: Mapping[str, Sequence[CardUse]] | None = None,
 ) -> Overview:
     """The overview of all objects of a cluster.
 
-    `now` and `start` in Unix seconds; `shares`: resources of shared devices, VGPU_RESOURCES when empty.
+    `now` and `start` in Unix seconds; `shares`: resources of shared devices, VGPU_RESOURCES when empty; `accounts`:
+    queue to its cards with quota and usage, None where no plugin keeps accounts.
     """
     by_kind: dict[str, list[JsonObject]] = {}
     for item in items:
         by_kind.setdefault(item["kind"], []).append(item)
-    cluster = _Cluster(by_kind)
+    cluster = _Cluster(by_kind, card_labels)
     pending = sum(map(is_pending, by_kind.get("Pod", ())))
     shared = shared_cards(by_kind.get("Node", ()), by_kind.get("Pod", ()), shares)
-    queues = cluster.queues(shares or VGPU_RESOURCES)
+    queues = cluster.queues(shares or VGPU_RESOURCES, accounts)
     return Overview(now - start, cluster.jobs(now), queues, cluster.cards(), tuple(evictions), pending, shared)
 
 
 class _Cluster:
-    def __init__(self, by_kind: Mapping[str, list[JsonObject]]) -> None:
+    def __init__(self, by_kind: Mapping[str, list[JsonObject]], card_labels: CardLabels) -> None:
         self._kinds = by_kind
         self._members: dict[tuple[str, str], list[JsonObject]] = {}
         for pod in by_kind.get("Pod", ()):
@@ -162,7 +172,7 @@ class _Cluster:
         #: Card to (resource, milli-cards, nodes).
         self._cards: dict[str, tuple[str, int, int]] = {}
         for node in by_kind.get("Node", ()):
-            found = discover_cards(labels_of(node), amounts_of(status(node).get("allocatable")))
+            found = discover_cards(labels_of(node), amounts_of(status(node).get("allocatable")), card_labels)
             self._node_cards[meta(node)["name"]] = found.cards
             for card, (amount, resource) in found.cards.items():
                 _, total, nodes = self._cards.get(card, (resource, 0, 0))
@@ -261,14 +271,15 @@ class _Cluster:
     def _charge(self, pod: JsonObject) -> dict[str, int]:
         """Cards by the pod's node and requests, which the owner of the pod cannot edit; else by its annotations."""
         requests = pod_requests(pod)
-        charge = {name: amount for name, amount in requests.items() if name in ("cpu", "memory")}
+        is_device = DEFAULT_CARD_LABELS.is_device
+        charge = {name: amount for name, amount in requests.items() if name in ("cpu", "memory") or is_device(name)}
         provided = self._node_cards.get(spec(pod).get("nodeName") or "") or {}
         held = {card: requests[resource] for card, (_, resource) in provided.items() if requests.get(resource)}
         if not held:
             card = self._card_of(pod)
             amount = requests.get(self._cards.get(card, ("", 0, 0))[0])
             held = {card: amount} if amount else {}
-        return charge | {f"card {card}": amount for card, amount in held.items()}
+        return charge | {f"{_CARD}{card}": amount for card, amount in held.items()}
 
     def _card_of(self, pod: JsonObject) -> str:
         notes = annotations_of(pod)
@@ -280,46 +291,65 @@ class _Cluster:
             return ""
         return names[0] if len(names) == 1 else ""
 
-    def queues(self, shares: Collection[str]) -> tuple[QueueRow, ...]:
+    def queues(self, shares: Collection[str], accounts: Mapping[str, Sequence[CardUse]] | None) -> tuple[QueueRow, ...]:
         charges = self._subtree_charges()
         jobs = Counter(spec(group).get("queue", "") for group in self._kinds.get("PodGroup", ()))
         rows = []
         for queue in sorted(self._kinds.get("Queue", ()), key=key_of):
             charge = charges.get(meta(queue)["name"], Counter())
-            uses = (*_uses(queue, charge), *_share_uses(queue, shares))
+            cards = {key.removeprefix(_CARD): used / CARD for key, used in charge.items() if key.startswith(_CARD)}
+            quota = _quota_of(queue)
+            if accounts is not None:
+                charged = [use for use in accounts.get(meta(queue)["name"], ()) if use.card not in shares]
+                cards = {use.card: use.allocated for use in charged if use.allocated}
+                # A card that a quota does not list has the quota 0, unless nothing limits the queue.
+                quota |= {use.card: use.quota for use in charged if use.allocated and use.quota is not None}
+            uses = (*_uses(queue, charge, cards, quota), *_share_uses(queue, shares))
             rows.append(
                 QueueRow(meta(queue)["name"], status(queue).get("state") or "Open", jobs[meta(queue)["name"]], uses)
             )
         return tuple(rows)
 
     def cards(self) -> tuple[CardRow, ...]:
-        used: Counter[str] = Counter()
+        held: dict[str, Counter[str]] = {}
         for pod in self._kinds.get("Pod", ()):
-            provided = self._node_cards.get(spec(pod).get("nodeName") or "")
-            if not provided or not is_charged(pod):
-                continue
-            requests = pod_requests(pod)
-            for card, (_, resource) in provided.items():
-                used[card] += requests.get(resource, 0)
+            node = spec(pod).get("nodeName") or ""
+            if node in self._node_cards and is_charged(pod):
+                held.setdefault(node, Counter()).update(pod_requests(pod))
+        used: Counter[str] = Counter()
+        free: Counter[str] = Counter()
+        for node, provided in self._node_cards.items():
+            requests = held.get(node, Counter())
+            for card, (amount, resource) in provided.items():
+                used[card] += requests[resource]
+                free[card] += max(0, amount - requests[resource])
         return tuple(
-            CardRow(card, count, total / CARD, used[card] / CARD)
+            CardRow(card, count, total / CARD, used[card] / CARD, free[card] / CARD)
             for card, (_, total, count) in sorted(self._cards.items())
         )
 
 
-def _uses(queue: JsonObject, charge: Counter[str]) -> tuple[Use, ...]:
+def _quota_of(queue: JsonObject) -> dict[str, float]:
+    """The card quota in cards; none of a malformed annotation."""
     try:
         quota = parse_card_quota(annotations_of(queue).get(CARD_QUOTA))
     except CardSyntaxError:
-        quota = {}
+        return {}
+    return {card: amount / CARD for card, amount in quota.items()}
+
+
+def _uses(
+    queue: JsonObject, charge: Counter[str], cards: Mapping[str, float], quota: Mapping[str, float]
+) -> tuple[Use, ...]:
+    """The uses of a queue: `charge` of cpu and memory in base units, `cards` and `quota` in cards."""
     capability = amounts_of(spec(queue).get("capability"))
-    cards = {key.removeprefix("card "): amount for key, amount in charge.items() if key.startswith("card ")}
     uses = []
     for card in sorted({*quota, *cards}):
-        used, limit = cards.get(card, 0), quota.get(card)
-        shown = "-" if limit is None else f"{limit / CARD:g}"
-        uses.append(Use(card, f"{used / CARD:g}", shown, _share(used, limit)))
-    for name in ("cpu", "memory"):
+        used, limit = cards.get(card, 0.0), quota.get(card)
+        uses.append(Use(card, f"{used:g}", "-" if limit is None else f"{limit:g}", _share(used, limit)))
+    # Without accounts of cards a plugin may limit devices by their resource.
+    devices = () if cards or quota else filter(DEFAULT_CARD_LABELS.is_device, sorted(capability))
+    for name in ("cpu", "memory", *devices):
         used, limit = charge.get(name, 0), capability.get(name)
         if used or limit is not None:
             shown = "-" if limit is None else format_amount(name, limit)
@@ -336,7 +366,7 @@ def _share_uses(queue: JsonObject, shares: Collection[str]) -> Iterator[Use]:
             yield Use(name, format_base_amount(name, used), format_base_amount(name, limit), _share(used, limit))
 
 
-def _share(used: int, limit: int | None) -> float | None:
+def _share(used: float, limit: float | None) -> float | None:
     if limit is None:
         return None
     return used / limit if limit else (1.0 if used else 0.0)

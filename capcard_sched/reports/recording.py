@@ -19,6 +19,7 @@ from capcard_sched.model.annotations import (
     SERVICE_TYPE,
     VGPU_IDS,
 )
+from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS
 from capcard_sched.model.card_registration import decode_registration
 from capcard_sched.model.cards import CARD, CardSyntaxError, NodeCards, discover_cards, parse_card_name
 from capcard_sched.model.deltas import BindFailed, Delta, EvictFailed, ObjectChanged, ObjectGone
@@ -31,6 +32,7 @@ from capcard_sched.model.quantity import QuantityError, amounts, units
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from capcard_sched.model.card_labels import CardLabels
     from capcard_sched.model.intents import Intent, ObjectRef
     from capcard_sched.model.refusal import Refusal
 
@@ -144,7 +146,9 @@ class QuotaWait(msgspec.Struct):
 class Recorder:
     """Records the steps of a run. Cost per step: O(deltas + intents + refusals)."""
 
-    def __init__(self) -> None:
+    def __init__(self, card_labels: CardLabels = DEFAULT_CARD_LABELS) -> None:
+        """`card_labels`: those of the scheduler-conf."""
+        self._card_labels = card_labels
         self.pods: dict[str, PodRecord] = {}
         self.quota_waits: dict[tuple[str, str, str], QuotaWait] = {}
         self.queues: dict[str, str] = {}
@@ -226,7 +230,7 @@ class Recorder:
             allocatable = amounts(node.status.allocatable)
         except QuantityError:
             return  # the core reports it
-        found = self._nodes[name] = discover_cards(node.metadata.labels or {}, allocatable)
+        found = self._nodes[name] = discover_cards(node.metadata.labels or {}, allocatable, self._card_labels)
         for card, (amount, _) in found.cards.items():
             self.totals[card] = self.totals.get(card, 0) + amount // CARD
 
@@ -281,7 +285,7 @@ class Recorder:
         except CardSyntaxError:
             return "", 0
         provided = self._nodes[node].cards if node in self._nodes else {}
-        card = assigned if assigned in names else next((name for name in names if name in provided), "")
+        card = assigned if assigned in names or not names else next((name for name in names if name in provided), "")
         if card not in provided:
             return "", 0
         resource, count = provided[card][1], 0

@@ -123,7 +123,7 @@ def _queues(rows: tuple[QueueRow, ...]) -> Table:
 
 def _bar(use: Use) -> Text:
     if use.share is None:
-        return Text("no quota")
+        return Text("no limit")
     filled = min(_BAR_CELLS, round(use.share * _BAR_CELLS))
     style = _OVER if use.share > 1 else _BUSY if use.share == 1 else _GOOD
     return Text("█" * filled, style=style) + Text("░" * (_BAR_CELLS - filled)) + Text(f" {use.share:.0%}")
@@ -135,8 +135,7 @@ def _cards(rows: tuple[CardRow, ...]) -> Table:
     for name in ("NODES", "TOTAL", "USED", "FREE"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
-        free = row.total - row.used
-        table.add_row(Text(row.card), str(row.nodes), f"{row.total:g}", f"{row.used:g}", f"{free:g}")
+        table.add_row(Text(row.card), str(row.nodes), f"{row.total:g}", f"{row.used:g}", f"{row.free:g}")
     return table
 
 

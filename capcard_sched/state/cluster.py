@@ -10,6 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from capcard_sched.model import deltas
+from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS
+from capcard_sched.model.cards import discover_cards
 from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.objects import NodeObject, PodGroupObject, PriorityClassObject, QueueObject
 from capcard_sched.model.queue import Queue
@@ -33,8 +35,9 @@ from capcard_sched.state.volumes import VolumeTable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from capcard_sched.model.card_labels import CardLabels
     from capcard_sched.model.hyper_nodes import HyperNodeTree
-    from capcard_sched.model.job import Job
+    from capcard_sched.model.job import Job, Node
     from capcard_sched.model.task_class import DeviceAccounting
     from capcard_sched.model.term_limits import TermLimits
 
@@ -65,6 +68,7 @@ class ClusterState:
         self.terms = 0
         #: The rule that accounts devices.
         self.device_accounting = NO_ACCOUNTING
+        self._card_labels = DEFAULT_CARD_LABELS
         self._width = self.columns.width
         #: Edits of bound pods and of their PodGroups without effect.
         self.ignored_edits = IgnoredEdits()
@@ -260,11 +264,25 @@ class ClusterState:
         """Resources of shared devices: queues limit them only where they name them. Each has a column."""
         return self.device_accounting.shares
 
+    @property
+    def card_labels(self) -> CardLabels:
+        """The labels that name the models of devices; shared devices are no cards."""
+        return self._card_labels
+
+    @card_labels.setter
+    def card_labels(self, labels: CardLabels) -> None:
+        self._card_labels = labels.without(self.shares)
+
+    def cards_of(self, node: Node) -> dict[str, tuple[int, str]]:
+        """Card of a node to (thousandths, resource name), sorted by card. O(labels + resources)."""
+        return discover_cards(node.labels, node.allocatable, self._card_labels).cards
+
     def account_devices(self, accounting: DeviceAccounting) -> bool:
         """Account the devices of all pods by another rule. Returns whether the rule changed; O(pods) then."""
         if accounting.version == self.device_accounting.version:
             return False
         self.device_accounting = accounting
+        self.card_labels = self._card_labels
         for name in sorted(accounting.shares):
             self.columns.column(name)
         for task in self.tasks.values():

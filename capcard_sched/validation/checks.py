@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 import msgspec
 
 from capcard_sched.model import annotations as keys
+from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS, MIG_PREFIX, MPS_RESOURCE, WHOLE_NVIDIA
 from capcard_sched.model.cards import (
     CARD,
-    MIG_PREFIX,
-    MPS_RESOURCE,
     CardSyntaxError,
     discover_cards,
     parse_card_name,
@@ -28,6 +27,7 @@ from capcard_sched.model.reasons import INVALID_CARD_LABEL
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
+    from capcard_sched.model.card_labels import CardLabels
     from capcard_sched.model.resources import Amounts
 
 Severity: TypeAlias = Literal["error", "warning", "note"]
@@ -37,14 +37,21 @@ REQUEST_FORM: Final = 'a JSON object of cards, or alternatives joined by |, and 
 NAME_FORM: Final = "a card name, or alternatives joined by |, such as NVIDIA-A100-80GB|NVIDIA-H100-80GB"
 SLICE_FORM: Final = "<card>/mps-<GiB>g*1/<shares> with at least 2 shares, or <card>/mig-<profile>-mixed"
 
-WHOLE_NVIDIA: Final = "nvidia.com/gpu"
-#: Resources that always count cards; the nodes define those of other vendors.
-_NVIDIA_CARDS: Final = frozenset({WHOLE_NVIDIA, MPS_RESOURCE})
+#: How `capacity-card` charges pods without a card name: its argument `unnamedCards`; "off" without the plugin, "" where
+#: the scheduler-conf is unknown.
+UnnamedCards: TypeAlias = Literal["ignore", "infer", "deny", "off", ""]
+_UNNAMED: Final[dict[UnnamedCards, str]] = {
+    "ignore": "no card quota is charged for it",
+    "deny": "unnamedCards: deny refuses it",
+    "": "the argument unnamedCards of capacity-card decides about its charge",
+}
 
 #: Characters. Longer keys are not compared: the comparison takes quadratic time.
 _LONG_KEY = 100
 _MPS = re.compile(r"[^/]+/mps-[0-9]+g\*1/([0-9]{1,6})")
 _MIG = re.compile(r"[^/]+/mig-(.+)-mixed")
+#: The name of an extended resource: the card of devices without a product label.
+_RESOURCE = re.compile(r"[a-z0-9-]+(\.[a-z0-9-]+)+/[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -112,12 +119,12 @@ def check_card_request(text: str, *, severity: Severity = "error") -> list[Findi
 
 
 def check_card_word(card: str, field: str) -> list[Finding]:
-    """Check one card name: no white space, and slices in the form that nodes provide."""
+    """Check one card name: no white space, slices in the form that nodes provide, else a model or a resource name."""
     if any(character.isspace() for character in card):
         return [Finding("warning", field, f"card <{card}> contains white space: no node provides such a card")]
     match = _MPS.fullmatch(card)
-    well_formed = "/" not in card or (match is not None and int(match[1]) >= 2) or _MIG.fullmatch(card) is not None
-    if well_formed:
+    slice_ = (match is not None and int(match[1]) >= 2) or _MIG.fullmatch(card) is not None
+    if "/" not in card or slice_ or _RESOURCE.fullmatch(card):
         return []
     return [Finding("warning", field, f"no node can provide card <{card}>", SLICE_FORM)]
 
@@ -136,22 +143,32 @@ def check_choice(
 
 
 def is_card_resource(resource: str, known: Collection[str] = ()) -> bool:
-    """Whether `resource` counts cards: those of NVIDIA always, others when a node provides them as cards (`known`)."""
-    return resource in _NVIDIA_CARDS or resource.startswith(MIG_PREFIX) or resource in known
+    """Whether `resource` counts cards: devices of a vendor always, others when a node provides them (`known`)."""
+    return DEFAULT_CARD_LABELS.is_device(resource) or resource in known
 
 
 def card_resource(card: str) -> str | None:
-    """The resource that counts a slice; None for a whole card, whose name does not contain the vendor."""
+    """The resource that counts a slice or a card without a model; None for a whole card, named without its vendor."""
     if _MPS.fullmatch(card):
         return MPS_RESOURCE
     match = _MIG.fullmatch(card)
-    return MIG_PREFIX + match[1] if match else None
+    if match:
+        return MIG_PREFIX + match[1]
+    return card if _RESOURCE.fullmatch(card) else None
 
 
 def check_card_name(
-    annotations: Mapping[str, str], requests: Amounts, *, known: Collection[str] = (), at: str = "metadata"
+    annotations: Mapping[str, str],
+    requests: Amounts,
+    *,
+    known: Collection[str] = (),
+    at: str = "metadata",
+    unnamed: UnnamedCards = "",
 ) -> list[Finding]:
-    """Check `volcano.sh/card.name` of a pod (template) against the requests of its containers, in base units."""
+    """Check `volcano.sh/card.name` of a pod (template) against the requests of its containers, in base units.
+
+    `unnamed`: how the scheduler-conf charges a pod without one.
+    """
     text = annotations.get(keys.CARD_NAME, annotations.get(keys.CARD_NAME_ALIAS, ""))
     key = keys.CARD_NAME if keys.CARD_NAME in annotations or not text else keys.CARD_NAME_ALIAS
     field = annotation_field(key, at)
@@ -162,9 +179,9 @@ def check_card_name(
     except CardSyntaxError as error:
         return [Finding("error", field, str(error), NAME_FORM)]
     if not cards:
-        if not requested:
+        if not requested or unnamed not in _UNNAMED:
             return []
-        message = f"the pod requests <{', '.join(requested)}> without {keys.CARD_NAME}; no card quota is charged for it"
+        message = f"the pod requests <{', '.join(requested)}> without {keys.CARD_NAME}; {_UNNAMED[unnamed]}"
         return [Finding("warning", field, message, NAME_FORM)]
     findings = [finding for card in cards for finding in check_card_word(card, field)]
     if len(cards) < len(text.split("|")):
@@ -185,7 +202,7 @@ def _match_resources(cards: tuple[str, ...], requested: list[str], field: str) -
         message = f"no container requests a resource of card <{'|'.join(cards)}>: the pod cannot be scheduled"
         return [Finding("warning", field, message, f"a limit such as {wanted[cards[0]] or WHOLE_NVIDIA}: 1")]
     for card, resource in wanted.items():
-        fits = resource in requested if resource else any(not _is_slice(name) for name in requested)
+        fits = resource in requested if resource else any(not is_slice(name) for name in requested)
         if not fits:
             message = f"card <{card}> is counted by {resource or WHOLE_NVIDIA}, the pod requests {', '.join(requested)}"
             return [Finding("error", field, message, f"a limit of {resource or WHOLE_NVIDIA}")]
@@ -195,16 +212,19 @@ def _match_resources(cards: tuple[str, ...], requested: list[str], field: str) -
     return []
 
 
-def _is_slice(resource: str) -> bool:
+def is_slice(resource: str) -> bool:
+    """Whether a resource counts MPS or MIG slices."""
     return resource == MPS_RESOURCE or resource.startswith(MIG_PREFIX)
 
 
 # --- nodes ----------------------------------------------------------------------------------------------------------
 
 
-def check_node(labels: Mapping[str, str], allocatable: Amounts) -> list[Finding]:
-    """Check the labels of card discovery, and find device resources without a card."""
-    found = discover_cards(labels, allocatable)
+def check_node(
+    labels: Mapping[str, str], allocatable: Amounts, card_labels: CardLabels = DEFAULT_CARD_LABELS
+) -> list[Finding]:
+    """Check the labels of card discovery, and find devices whose model no label names."""
+    found = discover_cards(labels, allocatable, card_labels)
     findings = [
         Finding(
             "warning",
@@ -214,17 +234,10 @@ def check_node(labels: Mapping[str, str], allocatable: Amounts) -> list[Finding]
         )
         for key, value in found.problems
     ]
-    named = {resource for _, resource in found.cards.values()}
-    for resource in sorted(allocatable):
-        if allocatable[resource] > 0 and is_card_resource(resource) and resource not in named:
-            message = (
-                f"{allocatable[resource] // CARD} x {resource}: no card label: pods that name a card cannot be "
-                "scheduled on this node"
+    for card, (amount, resource) in found.cards.items():
+        if card == resource:
+            message = f"{amount // CARD} x {resource}: {card_labels.unlabelled(resource)}"
+            findings.append(
+                Finding("warning", f'status.allocatable["{resource}"]', message, card_labels.needed(resource))
             )
-            findings.append(Finding("warning", f'status.allocatable["{resource}"]', message, _needed_labels(resource)))
     return findings
-
-
-def _needed_labels(resource: str) -> str:
-    labels = f"labels {WHOLE_NVIDIA}.product and {WHOLE_NVIDIA}.memory"
-    return f"{labels}, and {keys.GPU_REPLICAS}" if resource == MPS_RESOURCE else labels

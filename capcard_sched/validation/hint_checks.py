@@ -14,19 +14,22 @@ from capcard_sched.model.annotations import (
     RESOURCE_STRATEGY_SCORING_TYPE,
     RESOURCE_STRATEGY_WEIGHT,
 )
+from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS
+from capcard_sched.model.cards import no_card_quota
 from capcard_sched.model.cooldown import COOLDOWN_FORM, cooldown_of
 from capcard_sched.model.queue import ROOT
 from capcard_sched.model.resources import CPU, MEMORY, PODS, VGPU_RESOURCES
 from capcard_sched.model.strategies import STRATEGIES, WEIGHTS_FORM, StrategyError, parse_weights
 from capcard_sched.model.task_topology import FORMS, topology_of
 from capcard_sched.model.timestamps import DurationError, parse_duration
-from capcard_sched.validation.checks import Finding, annotation_field, check_choice
+from capcard_sched.validation.checks import QUOTA_FORM, Finding, annotation_field, check_choice
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
     from collections.abc import Set as AbstractSet
 
-    from capcard_sched.validation.checks import Severity
+    from capcard_sched.model.card_labels import CardLabels
+    from capcard_sched.validation.checks import Severity, UnnamedCards
 
 #: The accepted form of a declared duration.
 RUNNING_ESTIMATE_FORM: Final = "a Go duration above 0, such as 90m or 2h30m"
@@ -112,8 +115,12 @@ class QuotaPlugins(NamedTuple):
     names: AbstractSet[str]
     #: Whether `capacity` has `enableHierarchy: true`: the limits of a queue cover the queues below it.
     is_tree: bool = False
-    #: Whether `capacity-card` charges pods without a card name by the resource that they request.
-    charges_unnamed: bool = False
+    #: How `capacity-card` charges pods without a card name.
+    unnamed_cards: UnnamedCards = "off"
+    #: Whether queues without a card quota have no limit of cards (`queuesWithoutCardQuota: unlimited`).
+    unlimited_cards: bool = False
+    #: The labels that name the models of devices.
+    card_labels: CardLabels = DEFAULT_CARD_LABELS
 
 
 def unenforced_limits(
@@ -130,8 +137,8 @@ def unenforced_limits(
     `limits`: `capability`, `deserved` and `guarantee` to their resources; `is_parent`: other queues name it as parent;
     `shares`: resources of shared devices, VGPU_RESOURCES when empty.
     """
-    found = []
     names = plugins.names
+    found = _no_card_quota(queue, limits, annotations, plugins)
     for field, path in _PATHS.items():
         for resource in sorted(limits.get(field) or ()):
             share = resource in (shares or VGPU_RESOURCES)
@@ -146,6 +153,18 @@ def unenforced_limits(
         message = f"not enforced: the scheduler-conf has no plugin {_CARD_PLUGIN}"
         found.append(Finding("warning", annotation_field(CARD_QUOTA), message, f"the plugin {_CARD_PLUGIN}"))
     return found
+
+
+def _no_card_quota(
+    queue: str, limits: Mapping[str, Iterable[str]], annotations: Mapping[str, str], plugins: QuotaPlugins
+) -> list[Finding]:
+    """A warning about a queue whose spec limits devices and that has no card quota: its pods get no card."""
+    named = {resource for amounts in limits.values() for resource in amounts if plugins.card_labels.is_device(resource)}
+    if not named or CARD_QUOTA in annotations or plugins.unlimited_cards or _CARD_PLUGIN not in plugins.names:
+        return []
+    message = f"{no_card_quota(queue)}: its pods get no card"
+    accepted = f"{QUOTA_FORM}; or queuesWithoutCardQuota: unlimited of {_CARD_PLUGIN}"
+    return [Finding("warning", annotation_field(CARD_QUOTA), message, accepted)]
 
 
 def parent_problem(queue: str, parents: Mapping[str, str], missing: str) -> Finding | None:

@@ -9,6 +9,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from capcard_sched.model import annotations as keys
+from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS
 from capcard_sched.model.cards import CARD, CardSyntaxError, discover_cards, is_card_quota, parse_card_quota
 from capcard_sched.model.quantity import QuantityError, base_amount
 from capcard_sched.model.queue import ROOT
@@ -18,13 +19,17 @@ from capcard_sched.validation.hint_checks import parent_problem
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from capcard_sched.validation.checks import UnnamedCards
+    from capcard_sched.validation.hint_checks import QuotaPlugins
+
 Json: TypeAlias = dict[str, Any]
 
 
 class Inventory:
     """Quotas and cards of all queues and nodes in the input."""
 
-    def __init__(self, objects: Iterable[Json]) -> None:
+    def __init__(self, objects: Iterable[Json], plugins: QuotaPlugins | None = None) -> None:
+        """`plugins`: those of the scheduler-conf; None where it is unknown."""
         #: Queue name to its card quota in thousandths; None when the annotation is malformed.
         self.quotas: dict[str, dict[str, int] | None] = {}
         #: Queue name to `spec.parent`, and the queues with a card quota: parents among them limit their subtree.
@@ -33,21 +38,28 @@ class Inventory:
         self._limiting: set[str] = set()
         #: Card to thousandths over all nodes.
         self.cards: dict[str, int] = {}
-        #: Resources that count cards on a node.
-        self.resources: set[str] = set()
+        card_labels = DEFAULT_CARD_LABELS if plugins is None else plugins.card_labels
+        #: Resources that count cards on a node, and those that `cardLabels` names.
+        self.resources: set[str] = set(card_labels.given)
+        #: Device resource to the thousandths whose model no label names.
+        self.unlabelled: dict[str, int] = {}
         self.has_nodes = False
-        #: Pods without a card name are charged by the resource they request.
-        self.charges_unnamed = False
+        #: Whether queues without a card quota have no limit of cards.
+        self.unlimited_cards = plugins is not None and plugins.unlimited_cards
+        #: How pods without a card name are charged.
+        self.unnamed_cards: UnnamedCards = "" if plugins is None else plugins.unnamed_cards
         for obj in objects:
             if obj.get("kind") == "Queue":
                 text = texts(obj, "metadata", "annotations").get(keys.CARD_QUOTA, "")
                 self.set_queue(object_name(obj), text, str(value_at(obj, "spec", "parent") or ROOT))
             elif obj.get("kind") == "Node":
                 self.has_nodes = True
-                offered = discover_cards(texts(obj, "metadata", "labels"), allocatable(obj)).cards
+                offered = discover_cards(texts(obj, "metadata", "labels"), allocatable(obj), card_labels).cards
                 for card, (amount, resource) in offered.items():
                     self.cards[card] = self.cards.get(card, 0) + amount
                     self.resources.add(resource)
+                    if card == resource:
+                        self.unlabelled[card] = self.cards[card]
 
     def set_queue(self, name: str, quota: str, parent: str) -> None:
         """Add or replace a queue; `quota`: the text of its annotation, "" without one."""
@@ -74,6 +86,10 @@ class Inventory:
         """A warning about the parent of a queue."""
         return parent_problem(name, self._parents, "is not among the queues in the input")
 
+    def has_card_quota(self, name: str) -> bool:
+        """Whether a queue has a card quota, malformed ones included."""
+        return name in self._limiting
+
     def limits_above(self, queue: str) -> Iterator[tuple[str, dict[str, int]]]:
         """The ancestors of a queue that have a card quota, nearest first, each with its quota in thousandths."""
         seen = {queue}
@@ -91,12 +107,14 @@ class Inventory:
             for card, amount in (quota or {}).items():
                 reserved[card] = reserved.get(card, 0) + amount
         field = annotation_field(keys.CARD_QUOTA)
+        unlabelled = ", ".join(f"{amount // CARD} x {resource}" for resource, amount in sorted(self.unlabelled.items()))
+        more = f" (and {unlabelled} without a product label)" if unlabelled else ""
         return [
             Finding(
                 "note",
                 field,
                 f"quotas of all queues add up to {amount // CARD} x {card}, "
-                f"the nodes have {self.cards.get(card, 0) // CARD}",
+                f"the nodes have {self.cards.get(card, 0) // CARD}{more}",
             )
             for card, amount in sorted(reserved.items())
             if amount > self.cards.get(card, 0)

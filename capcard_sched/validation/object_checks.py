@@ -13,6 +13,7 @@ from capcard_sched.model.card_registration import CARD_FORM, Registration, decod
 from capcard_sched.model.cards import (
     CARD,
     CardSyntaxError,
+    no_card_quota,
     parse_card_name,
     parse_card_request,
 )
@@ -20,6 +21,7 @@ from capcard_sched.model.queue import ACCEPTED as NAMESPACES_FORM
 from capcard_sched.model.queue import namespace_rule
 from capcard_sched.model.resources import VGPU_RESOURCES
 from capcard_sched.validation.checks import (
+    QUOTA_FORM,
     Finding,
     Severity,
     annotation_field,
@@ -58,7 +60,7 @@ if TYPE_CHECKING:
 SERVICE_TYPES: Final = ("inference", "training")
 BOOLEANS: Final = ("true", "false")
 #: Quota plugins of the built-in scheduler-conf.
-BUILT_IN_PLUGINS: Final = QuotaPlugins(frozenset({"capacity-card"}), charges_unnamed=True)
+BUILT_IN_PLUGINS: Final = QuotaPlugins(frozenset({"capacity-card"}), unnamed_cards="infer")
 #: Queues that always exist.
 BUILT_IN_QUEUES: Final = frozenset({"default", "root"})
 OUR_SCHEDULERS: Final = frozenset({"capcard-sched", "volcano"})
@@ -102,8 +104,7 @@ def check_objects(
 
     `plugins`: those of the scheduler-conf, of the built-in one by default. `shares`: resources of shared devices.
     """
-    inventory = Inventory(objects)
-    inventory.charges_unnamed = plugins.charges_unnamed
+    inventory = Inventory(objects, plugins)
     found = [
         (index, finding)
         for index, obj in enumerate(objects)
@@ -143,7 +144,7 @@ def check_object(
             message = f"{namespace_rule(namespaces).problem}; the queue accepts no namespace"
             findings.append(Finding("error", annotation_field(keys.QUEUE_NAMESPACES), message, NAMESPACES_FORM))
     elif kind == "Node":
-        findings = check_node(texts(obj, "metadata", "labels"), allocatable(obj))
+        findings = check_node(texts(obj, "metadata", "labels"), allocatable(obj), plugins.card_labels)
         findings += _registration(texts(obj, "metadata", "annotations").get(keys.NODE_VGPU_REGISTER))
     else:
         templates = list(templates_of(obj))
@@ -292,9 +293,9 @@ def _template(template: Template, obj: Json, inventory: Inventory) -> Iterator[F
         at = annotation_field(keys.RUNNING_ESTIMATE, template.metadata_path)
         yield from check_running_estimate(annotations[keys.RUNNING_ESTIMATE], at)
     yield from check_cooldown(texts(template.body, "metadata", "labels"), annotations, at=template.metadata_path)
-    if not (_is_unnamed(annotations) and (inventory.charges_unnamed or _has_hidden_card(template, obj))):
-        at, requests = template.metadata_path, template.requests()
-        yield from check_card_name(annotations, requests, known=inventory.resources, at=at)
+    if not _has_hidden_card(template, obj):
+        at, requests, unnamed = template.metadata_path, template.requests(), inventory.unnamed_cards
+        yield from check_card_name(annotations, requests, known=inventory.resources, at=at, unnamed=unnamed)
     cards, amount = _cards(template, obj, inventory)
     if cards and amount:
         queue, _ = _queue(obj, [template])
@@ -312,8 +313,11 @@ def _check_feasible(cards: Sequence[str], queue: str, inventory: Inventory, fiel
     """Warnings when none of the alternatives has quota, or none is on any node: the pods stay pending."""
     shown = "|".join(cards)
     quota = inventory.quotas.get(queue)
-    if quota is not None and not any(quota.get(card) for card in cards):
-        accepted = ", ".join(quota) or "none: the queue has no card quota"
+    if quota is not None and not inventory.has_card_quota(queue):
+        if not inventory.unlimited_cards:
+            yield Finding("warning", field, no_card_quota(queue), QUOTA_FORM)
+    elif quota is not None and not any(quota.get(card) for card in cards):
+        accepted = ", ".join(quota) or "none: the card quota of the queue is empty"
         yield Finding("warning", field, f"queue {queue} has no quota for card {shown}", accepted)
     if inventory.has_nodes and not any(card in inventory.cards for card in cards):
         close = difflib.get_close_matches(cards[0], inventory.cards, n=1)

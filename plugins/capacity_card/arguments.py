@@ -36,6 +36,10 @@ class CapacityCardArguments(msgspec.Struct, frozen=True, rename="camel"):
     #: Pods that request a card resource without a card name: not charged, charged like a pod that accepts every card
     #: of the resource, or refused.
     unnamed_cards: Literal["ignore", "infer", "deny"] = "ignore"
+    #: Device resource to the node label, or labels, that name its model; the first label with a value counts.
+    card_labels: dict[str, str | tuple[str, ...]] = {}
+    #: The quota of queues without `volcano.sh/card.quota`: 0 of every card, or no limit.
+    queues_without_card_quota: Literal["none", "unlimited"] = "none"
     #: Only `inference` may reclaim cards from other queues; otherwise unknown types may too.
     strict_service_type: bool = False
     #: A victim's priority must be lower than the reclaimer's.

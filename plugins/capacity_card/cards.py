@@ -1,198 +1,34 @@
-"""The cards of the cluster, the nodes that offer them, and the cards a pod requests."""
+"""The cards that a pod requests, and its charge."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from capcard_sched.model.annotations import CARD_NAME, CARD_NAME_ALIAS
-from capcard_sched.model.cards import CARD, CardSyntaxError, NodeCards, discover_cards, parse_card_name
-from capcard_sched.model.reasons import INVALID_CARD_LABEL
-from capcard_sched.model.resources import CPU, MEMORY, VGPU_RESOURCES
+from capcard_sched.model.cards import CARD, CardSyntaxError, parse_card_name
+from capcard_sched.model.resources import CPU, MEMORY
 from capcard_sched.plugins.capacity_card.charge import CPU_KEY, MEMORY_KEY, Charge
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Container, Iterable, Mapping
+    from collections.abc import Collection
 
-    from capcard_sched.framework.api.node_view import Mask, Rows
-    from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Node, Task
     from capcard_sched.model.task_class import TaskClass
     from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments
-
-_NOTHING: frozenset[str] = frozenset()
-#: Without deviceshare.
-_DEFAULT_SHARES = frozenset(VGPU_RESOURCES)
-
-
-def _resources(cards: NodeCards) -> list[tuple[str, str]]:
-    return [(card, resource) for card, (_, resource) in cards.cards.items()]
-
-
-class CardAmounts(NamedTuple):
-    """A parsed annotation that gives amounts to cards: all of it or nothing."""
-
-    #: Card, or `A|B`, to thousandths.
-    cards: Mapping[str, int]
-    #: The syntax error, "" for a valid annotation.
-    problem: str
-
-
-@lru_cache(maxsize=4096)
-def parsed(parse: Callable[[str | None], Mapping[str, int]], text: str | None) -> CardAmounts:
-    """The amounts of an annotation, read by `parse_card_quota` or `parse_card_request`."""
-    try:
-        return CardAmounts(parse(text), "")
-    except CardSyntaxError as problem:
-        return CardAmounts({}, str(problem))
-
-
-class _CardOffer(NamedTuple):
-    node: Node
-    generation: int
-    cards: NodeCards
-
-
-class CardInventory:
-    """Cards by node. Recomputes only nodes whose labels or allocatable changed.
-
-    Cordoned and not-ready nodes count. A card that no node offers any more keeps its resource names while a live pod
-    holds it, so that charges survive the deletion of a node.
-    """
-
-    def __init__(self) -> None:
-        #: Thousandths of each card over all nodes.
-        self.totals: dict[str, int] = {}
-        #: Resources of shared devices.
-        self.shares: frozenset[str] = _DEFAULT_SHARES
-        #: Number of labels that are not positive integers, over all nodes.
-        self.invalid_labels = 0
-        self._offers: dict[str, _CardOffer] = {}
-        #: Card to resource name to how many nodes offer it so.
-        self._uses: dict[str, dict[str, int]] = {}
-        #: Nodes whose cards or their resource names changed at the last refresh.
-        self.relabeled: list[Node] = []
-        self._remembered: dict[str, frozenset[str]] = {}
-        self._cards: defaultdict[str, set[str]] = defaultdict(set)
-        self._holders: dict[str, dict[str, Node]] = {}
-        self._nodes = 0
-        self._generation = -1
-        self._masks: dict[str, Mask] = {}
-        self._indexes: dict[tuple[tuple[str, ...], tuple[str, ...]], Rows] = {}
-
-    def resources_of(self, card: str) -> frozenset[str]:
-        """The resource names of a card; empty for an unknown card."""
-        uses = self._uses.get(card)
-        return frozenset(uses) if uses else self._remembered.get(card, _NOTHING)
-
-    def cards_of(self, resource: str) -> list[str]:
-        return sorted(self._cards.get(resource, ()))
-
-    def is_card_resource(self, resource: str) -> bool:
-        return bool(self._cards.get(resource))
-
-    def is_on_each(self, card: str, nodes: Iterable[Node]) -> bool:
-        """Whether each of some nodes offers a card; "" is on all."""
-        return not card or self._holders.get(card, {}).keys() >= {node.name for node in nodes}
-
-    def cards_on(self, node: Node) -> Mapping[str, tuple[int, str]]:
-        """Card of a node to (thousandths, resource name), sorted; empty for a deleted node."""
-        offer = self._offers.get(node.name)
-        return offer.cards.cards if offer is not None else {}
-
-    def offers(self, card: str) -> Mask:
-        """Mask of the nodes that offer a card: bool [nodes]. Cached until a node changes."""
-        mask = self._masks.get(card)
-        if mask is None:
-            mask = np.zeros(self._nodes, dtype=bool)
-            mask[[node.row for node in self._holders.get(card, {}).values()]] = True
-            self._masks[card] = mask
-        return mask
-
-    def alternative_index(self, alternatives: tuple[str, ...], usable: tuple[str, ...]) -> Rows:
-        """Index in `alternatives` of the first usable one each node offers, -1 for none: intp [nodes]."""
-        indexes = self._indexes.get((alternatives, usable))
-        if indexes is None:
-            indexes = np.full(self._nodes, -1, dtype=np.intp)
-            for index in reversed(range(len(alternatives))):
-                if alternatives[index] in usable:
-                    indexes[self.offers(alternatives[index])] = index
-            self._indexes[alternatives, usable] = indexes
-        return indexes
-
-    def refresh(self, session: Session, held: Container[str]) -> set[str]:
-        """Apply the changed nodes. O(changed nodes); `held` are the cards that live pods are charged.
-
-        Returns the names of cards and resources whose relation changed: results derived from them are stale. Emits an
-        event for each invalid label.
-        """
-        by_name, changed = session.nodes.by_name, session.changed
-        names: Iterable[str] = self._offers.keys() | by_name.keys() if changed.everything else changed.nodes
-        before: dict[str, frozenset[str]] = {}
-        self.relabeled.clear()
-        self.shares = session.state.shares or _DEFAULT_SHARES
-        for name in names:
-            node, old = by_name.get(name), self._offers.get(name)
-            if node is not None and old is not None and (old.node, old.generation) == (node, node.generation):
-                continue
-            if old is not None:
-                self._post(self._offers.pop(name), -1, before)
-            if node is not None:
-                found = discover_cards(node.labels, node.allocatable)
-                self._offers[name] = _CardOffer(node, node.generation, found)
-                self._post(self._offers[name], 1, before)
-                for key, value in found.problems:
-                    session.notice(node, INVALID_CARD_LABEL, INVALID_CARD_LABEL.render(key=key, value=value))
-                if old is None or _resources(old.cards) != _resources(found):
-                    self.relabeled.append(node)
-        if session.nodes.generation != self._generation or len(session.nodes) != self._nodes:
-            self._generation, self._nodes = session.nodes.generation, len(session.nodes)
-            self._masks.clear()
-            self._indexes.clear()
-        return self._update_relations(before, held)
-
-    def _post(self, offer: _CardOffer, sign: int, before: dict[str, frozenset[str]]) -> None:
-        """Add the cards of a node (1), or subtract them (-1). `before`: the resource names of its cards until now."""
-        self.invalid_labels += sign * len(offer.cards.problems)
-        for card, (amount, resource) in offer.cards.cards.items():
-            before.setdefault(card, self.resources_of(card))
-            self.totals[card] = self.totals.get(card, 0) + sign * amount
-            uses = self._uses.setdefault(card, {})
-            uses[resource] = uses.get(resource, 0) + sign
-            holders = self._holders.setdefault(card, {})
-            if sign > 0:
-                holders[offer.node.name] = offer.node
-            else:
-                del holders[offer.node.name]
-                if not uses[resource]:
-                    del uses[resource]
-                if not uses:
-                    del self._uses[card], self._holders[card], self.totals[card]
-
-    def _update_relations(self, before: dict[str, frozenset[str]], held: Container[str]) -> set[str]:
-        """Update the cards by resource, and keep the resources of held cards that no node offers any more."""
-        changed: set[str] = set()
-        for card, old in {**self._remembered, **before}.items():
-            if card in held and card not in self._uses:
-                self._remembered[card] = old
-            else:
-                self._remembered.pop(card, None)
-            new = self.resources_of(card)
-            if new != old:
-                changed |= {card, *old, *new}
-                for resource in old - new:
-                    self._cards[resource].discard(card)
-                for resource in new - old:
-                    self._cards[resource].add(card)
-        return changed
-
+    from capcard_sched.plugins.capacity_card.card_inventory import CardInventory
 
 #: Task classes, and results derived from them. Both caches are cleared beyond this size.
 _MAX_CLASSES = 4096
+
+
+class _HeldCard(NamedTuple):
+    """The card that a pod holds on a node, in thousandths."""
+
+    card: str
+    amount: int
+    #: Whether a label of the node names the model.
+    has_model: bool
 
 
 class ChargeError(ValueError):
@@ -213,6 +49,8 @@ class CardDemand:
     error: str
     #: The card resource requested without a card name and without a charge.
     unnamed: str
+    #: The pod names no card and is charged by the resource that it requests.
+    inferred: bool = False
     amount: int = field(init=False)
     several: bool = field(init=False)
     _fixed: dict[tuple[str, int], Charge] = field(init=False, default_factory=dict)
@@ -256,35 +94,55 @@ class CardDemands:
         self._demands.clear()
         self.derived.clear()
 
-    def placed(self, task: Task, node: Node | None, before: Charge | None = None) -> Charge:
-        """The charge of a pod on a node; `before`: its charge so far. Never fails.
+    def placed(self, task: Task, node: Node | None, before: Charge | None = None, *, moved: bool = False) -> Charge:
+        """The charge of a pod on a node; `before`: its charge so far; `moved`: on another node. Never fails.
 
-        A pod is charged the card of its node whose resource it requests. On a node without such a card it keeps its
-        charge; only there, and without a charge, do annotations decide: `card.assigned`, else the first alternative
-        that some node offers. Under `unnamedCards: ignore` a pod that never named a card is charged none.
+        The card is fixed when the pod is bound: later labels of its node do not change it. A pod without a charge, as
+        after a restart, is charged the card of its node whose resource it requests. On a node without such a card, or
+        without a product label, annotations decide: `card.assigned`, else the first alternative that some node offers,
+        else the first. Under `unnamedCards: ignore` a pod that never named a card is charged none.
         """
-        demand = self.of(task.cls)
+        cls, demand = task.cls, self.of(task.cls)
         charged = before is not None and bool(before.card)
-        named = charged or bool(_card_name(task.cls)) or bool(task.assigned_card)
+        named = charged or bool(_card_name(cls)) or bool(task.assigned_card)
         if not named and self._arguments.unnamed_cards == "ignore":
             return demand.claim
-        found = self._held_on(task.cls, node) if node is not None else None
-        if found is not None:
-            return demand.on(*found)
+        if before is not None and charged and not moved:
+            return demand.on(before.card, self._amount_of(cls, before.card) or before.amount)
+        found = self._held_on(cls, node) if node is not None else None
+        if found is not None and (charged or found.has_model):
+            return demand.on(found.card, found.amount)
         if before is not None and charged:
             return demand.on(before.card, before.amount)
-        if demand.alternatives and task.assigned_card in demand.names:
-            return demand.on(task.assigned_card, demand.amount)  # also one that no node offers any more
-        return demand.on(demand.alternatives[0], demand.amount) if demand.several else demand.claim
+        recorded = self._recorded_card(task, demand)
+        amount = self._amount_of(cls, recorded) if recorded else 0
+        if amount:
+            return demand.on(recorded, amount)
+        return demand.on(found.card, found.amount) if found is not None else demand.claim
 
-    def _held_on(self, cls: TaskClass, node: Node) -> tuple[str, int] | None:
-        """The card of a node that pods of the class hold there, and its amount; the largest amount of several."""
-        found, largest = "", 0
+    def _recorded_card(self, task: Task, demand: CardDemand) -> str:
+        """The card by the annotations of a bound pod, also one that no node offers any more; "" for none."""
+        names = () if demand.inferred else demand.names
+        if task.assigned_card and (not _card_name(task.cls) or task.assigned_card in names):
+            return task.assigned_card
+        if demand.alternatives:
+            return demand.alternatives[0] if names or demand.several else ""
+        unknown = not any(self._inventory.resources_of(card) for card in names)
+        return names[0] if names and unknown else ""
+
+    def _amount_of(self, cls: TaskClass, card: str) -> int:
+        """Thousandths of a card that pods of the class request; of an unknown card the devices that they request."""
+        resources = self._inventory.resources_of(card) or self._card_resources(cls)
+        return max([_count(cls, resource) for resource in resources], default=0)
+
+    def _held_on(self, cls: TaskClass, node: Node) -> _HeldCard | None:
+        """The card of a node that pods of the class hold there; the one with the largest amount of several."""
+        found = None
         for card, (_, resource) in self._inventory.cards_on(node).items():
             amount = _count(cls, resource)
-            if amount > largest:
-                found, largest = card, amount
-        return (found, largest) if found else None
+            if amount > (found.amount if found is not None else 0):
+                found = _HeldCard(card, amount, has_model=card != resource)
+        return found
 
     def choices_on(self, demand: CardDemand, cls: TaskClass, node: Node) -> list[str]:
         """The alternatives that a node offers under a resource the class requests, preferred first."""
@@ -295,7 +153,7 @@ class CardDemands:
         written = _card_name(cls)
         names: tuple[str, ...] = ()
         alternatives: tuple[str, ...] = ()
-        amount, error, unnamed = 0, "", ""
+        amount, error, unnamed, inferred = 0, "", "", False
         try:
             names = parse_card_name(written)
             if not names:
@@ -304,8 +162,10 @@ class CardDemands:
                     raise ChargeError(f"card resource <{unnamed}> requested without annotation {CARD_NAME}")
                 if unnamed and self._arguments.unnamed_cards == "infer":
                     self._check_single(cls, unnamed)
-                    names, amount, unnamed = tuple(self._inventory.cards_of(unnamed)), _count(cls, unnamed), ""
-                    alternatives = names
+                    # Without a node that has the resource there is no card: the pod waits for one, uncharged.
+                    names, resource, unnamed = tuple(self._inventory.cards_of(unnamed)), unnamed, ""
+                    alternatives, inferred = names, bool(names)
+                    amount = _count(cls, resource) if names else 0
             else:
                 alternatives = tuple(card for card in names if self._inventory.resources_of(card))
                 resource = self._resource(cls, written, names, alternatives)
@@ -322,7 +182,7 @@ class CardDemands:
         card = "|".join(alternatives)
         amounts = tuple([each for each in ((CPU_KEY, cpu), (MEMORY_KEY, memory), *shares, (card, amount)) if each[1]])
         claim = Charge(amounts, card, amount, cls.id, not error, shares)
-        return CardDemand(claim, names, alternatives, error, unnamed)
+        return CardDemand(claim, names, alternatives, error, unnamed, inferred)
 
     def _resource(self, cls: TaskClass, written: str, names: Collection[str], alternatives: Collection[str]) -> str:
         """The one resource name of the pod's cards. Raises ChargeError."""

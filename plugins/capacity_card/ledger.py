@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from capcard_sched.model.status import PodGroupPhase
     from capcard_sched.model.task_class import TaskClass
     from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments, ServiceType
-    from capcard_sched.plugins.capacity_card.cards import CardDemand, CardDemands, CardInventory
+    from capcard_sched.plugins.capacity_card.card_inventory import CardInventory
+    from capcard_sched.plugins.capacity_card.cards import CardDemand, CardDemands
     from capcard_sched.plugins.capacity_card.charge import Charge, JobQuantities
     from capcard_sched.plugins.capacity_card.minimum import Minimum
 
@@ -55,7 +56,7 @@ class Ledger:
         self._inventory = inventory
         self._demands = demands
         self._minimum = minimum
-        self._service_type = arguments.service_type
+        self._arguments = arguments
         #: Whether all pods of a job get the same card.
         self.same_card = arguments.multi_card_job_mode == "single"
         self._session: Session
@@ -75,7 +76,7 @@ class Ledger:
         self._stale: defaultdict[str, dict[str, PodGroupPhase | None]] = defaultdict(dict)
         #: Keys of jobs with events in this session: the next session open rebuilds them from their pods.
         self._touched: set[str] = set()
-        #: Keys of jobs whose phase may have changed when the last session closed.
+        #: Jobs whose phase may have changed when the last session closed.
         self._closing: Iterable[str] = ()
 
     def held_cards(self) -> set[str]:
@@ -96,7 +97,6 @@ class Ledger:
         nodes = self._inventory.relabeled if self.jobs else ()  # at first, all of them: no pod has a charge yet
         relabeled = {task.uid: task for node in nodes for task in node.tasks.values()}
         keys |= {task.job.key for task in relabeled.values() if task.job is not None}
-        recharged = relabeled.keys() | changed.moved
         queues = self._refresh_queues(session, names)
         for queue in queues:
             if not self.queues[queue.name].jobs:
@@ -107,7 +107,7 @@ class Ledger:
             if job is None or job.queue not in self.queues:
                 self._close_job(key)
             else:
-                self._reopen_job(job, recharged)
+                self._reopen_job(job, relabeled, changed.moved)
                 jobs.append(job)
         for key in self._closing:
             account = self.jobs.get(key)
@@ -145,7 +145,7 @@ class Ledger:
         account, facts = self.queues.get(queue.name), (queue.limits, queue.deserved, self._inventory.shares, self._free)
         if account is not None and account.facts == facts:
             return False
-        quota = queue_quota(queue, self._inventory.shares, self._free)
+        quota = queue_quota(queue, self._inventory.shares, self._free, self._arguments.queues_without_card_quota)
         if account is None:
             account = self.queues[queue.name] = QueueAccount(queue.name, quota, self._tree)
         changed = quota.own_limits != account.quota.own_limits
@@ -163,10 +163,10 @@ class Ledger:
             self._stale.pop(name, None)
             self._tree.drop(name)
 
-    def _reopen_job(self, job: Job, recharged: Container[str]) -> None:
+    def _reopen_job(self, job: Job, relabeled: Container[str], moved: Container[str]) -> None:
         """Rebuild a job from its pods, unless their charges stay.
 
-        `recharged`: uids of the pods on nodes whose cards changed, and of those that are on another node.
+        `relabeled`: uids of the pods on nodes whose cards changed; `moved`: of those that are on another node.
         """
         before = self.jobs.get(job.key)
         if before is None and len(job.pending) == len(job.tasks):
@@ -180,10 +180,11 @@ class Ledger:
                 continue
             cls, charge = task.cls, known.get(uid)
             same = cls.id, self._demands.of(cls).claim.shares, True
-            if charge is None or (charge.class_id, charge.shares, charge.complete) != same or uid in recharged:
+            known_as = charge and (charge.class_id, charge.shares, charge.complete)
+            if charge is None or known_as != same or uid in relabeled or uid in moved:
                 kind = cls.id, task.node.name, task.assigned_card
                 if charge is not None:
-                    charge = self._demands.placed(task, task.node, charge)
+                    charge = self._demands.placed(task, task.node, charge, moved=uid in moved)
                 elif (charge := new.get(kind)) is None:
                     charge = new[kind] = self._demands.placed(task, task.node)
             charges[uid] = charge
@@ -319,7 +320,7 @@ class Ledger:
             book.allocated.add(amounts)
             book.seen.update(account.allocated)
         if charge.amount:
-            held = charge.card, self._service_type(account.job, cls)
+            held = charge.card, self._arguments.service_type(account.job, cls)
             amount = charge.amount * times
             account.by_service[held] = account.by_service.get(held, 0) + amount
             self.by_service[held] = self.by_service.get(held, 0) + amount
@@ -396,5 +397,4 @@ class Ledger:
 
     def full(self, queue: QueueAccount, key: str, amount: int) -> list[str]:
         """The names of the queues without `amount` of free quota for a key: of the queue, then of its ancestors."""
-        limits = queue.limits(key, nominating=self._session.nominating)
-        return [name for name, held, limit in limits if limit - held < amount]
+        return [bound.queue for bound in self.bounds(queue, key, amount) if bound.fitting < 1]

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from capcard_sched.model.annotations import CARD_REQUEST
 from capcard_sched.model.cards import parse_card_request
 from capcard_sched.model.status import COMPLETED_STATUSES, PodGroupPhase, TaskStatus
-from capcard_sched.plugins.capacity_card.cards import CardAmounts, mixed_resources, parsed
+from capcard_sched.plugins.capacity_card.card_inventory import CardAmounts, parsed
+from capcard_sched.plugins.capacity_card.cards import mixed_resources
 from capcard_sched.plugins.capacity_card.charge import PLAIN, ChargeSum, JobQuantities, alternatives_of, same_set
 
 if TYPE_CHECKING:
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
     from capcard_sched.framework.quota.limits import QuotaShortage
     from capcard_sched.model.job import Job, Task
     from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments
-    from capcard_sched.plugins.capacity_card.cards import CardDemands, CardInventory
+    from capcard_sched.plugins.capacity_card.card_inventory import CardInventory
+    from capcard_sched.plugins.capacity_card.cards import CardDemands
     from capcard_sched.plugins.capacity_card.charge import Charge
     from capcard_sched.plugins.capacity_card.quota import QueueAccount
 

@@ -1,9 +1,9 @@
 """The capacity-card plugin.
 
-Sums by queue and bounds on further pods come from `framework/quota`. Inputs: `cards` (of nodes and pods), `minimum`
-(request of a job), `quota` (limits and accounts of a queue). Usage: `charge`, `ledger`. Hooks by subject, each a class
-above the one before: `selection`, `quota_checks` with `multi_card_admission`, `reclaim`, and here the accounts and
-reports.
+Sums by queue and bounds on further pods come from `framework/quota`. Inputs: `card_inventory` (of nodes), `cards` (of
+pods), `minimum` (request of a job), `quota` (limits and accounts of a queue). Usage: `charge`, `ledger`. Hooks by
+subject, each a class above the one before: `selection`, `quota_checks` with `multi_card_admission`, `reclaim`, and here
+the accounts and reports.
 """
 
 from __future__ import annotations
@@ -25,14 +25,17 @@ from capcard_sched.model.reasons import (
 )
 from capcard_sched.model.report_once import ReportOnce
 from capcard_sched.model.status import COMPLETED_STATUSES, TaskStatus
+from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments
 from capcard_sched.plugins.capacity_card.charge import PLAIN
 from capcard_sched.plugins.capacity_card.ledger import CHARGED_STATUSES
 from capcard_sched.plugins.capacity_card.quota_checks import POD_COMPONENT
 from capcard_sched.plugins.capacity_card.reclaim import CardReclaim
+from capcard_sched.validation.names import check_qualified, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
+    from capcard_sched.framework.api.arguments import ArgumentReader
     from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job, Task
@@ -52,6 +55,21 @@ class CapacityCard(CardReclaim):
     """
 
     name = "capacity-card"
+
+    @classmethod
+    def parse_arguments(cls, raw: Mapping[str, object], problems: ArgumentReader) -> CapacityCardArguments:
+        """An entry of `cardLabels` that names no resource or no label is an error: its quotas would not apply."""
+        arguments = problems.decode(CapacityCardArguments, raw)
+        for resource, labels in arguments.card_labels.items():
+            names = [labels] if isinstance(labels, str) else labels
+            wrong = [name for name in names if any(check_qualified(name, ""))]
+            if "/" not in resource or any(check_qualified(resource, "")):
+                problem = f"{shown(resource)} is not an extended resource"
+                problems.error("cardLabels", problem, accepted="names such as amd.com/gpu")
+            elif wrong or not names:
+                problem = f"{shown(wrong[0])} is not a label key" if wrong else "no label is given"
+                problems.error("cardLabels", f"{resource}: {problem}", accepted="keys such as amd.com/gpu.product-name")
+        return arguments
 
     def setup(self) -> None:
         super().setup()
@@ -106,8 +124,9 @@ class CapacityCard(CardReclaim):
         self.ledger.discharge(placement)
 
     def bind_annotations(self, placement: Placement) -> dict[str, dict[str, str]] | None:
-        """The alternative a pod is bound with: the charge survives restarts."""
-        if len(self.demands.of(placement.cls).names) < 2:
+        """The card a pod is bound with, unless its annotation names it: the charge survives restarts."""
+        demand = self.demands.of(placement.cls)
+        if len(demand.names) < 2 and not demand.inferred:
             return None
         charges, found = self.ledger.charges_of(placement.job), {}
         for task in placement.tasks:

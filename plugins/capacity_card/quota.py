@@ -7,14 +7,14 @@ the cluster has: quotas may exceed the cards of the cluster on purpose.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from capcard_sched.framework.quota.limits import UNLIMITED
 from capcard_sched.framework.quota.queue_sums import awaits_pods
 from capcard_sched.model.annotations import CARD_QUOTA
 from capcard_sched.model.cards import is_card_quota, parse_card_quota
 from capcard_sched.model.status import PodGroupPhase
-from capcard_sched.plugins.capacity_card.cards import parsed
+from capcard_sched.plugins.capacity_card.card_inventory import parsed
 from capcard_sched.plugins.capacity_card.charge import PLAIN, ChargeSum, alternatives_of
 from capcard_sched.plugins.capacity_card.multi_card_admission import QueueUsage
 
@@ -78,10 +78,12 @@ class QueueQuota(NamedTuple):
     limits: Mapping[str, int]
     #: Deserved amounts > 0 of cpu, memory and cards.
     deserved: Mapping[str, int]
+    #: The limit of cards that are not listed: 0, or none for a queue without a card quota.
+    unlisted: int = 0
 
     def limit(self, key: str) -> int:
-        """The limit of the queue's own jobs: 0 for a card that is not listed, none for a share that is not named."""
-        return self.limits.get(key, UNLIMITED if key in self.known_shares else 0)
+        """The limit of the queue's own jobs: `unlisted` for a card that is not listed, none for a share not named."""
+        return self.limits.get(key, UNLIMITED if key in self.known_shares else self.unlisted)
 
     @property
     def limits_below(self) -> bool:
@@ -110,7 +112,13 @@ class QueueQuota(NamedTuple):
     @property
     def own_limits(self) -> tuple[object, ...]:
         """The limits that do not depend on the cluster."""
-        return self.cards, self.shares, self.limits_subtree, *[one.capability for one in self.plain.values()]
+        return (
+            self.cards,
+            self.shares,
+            self.limits_subtree,
+            self.unlisted,
+            *[one.capability for one in self.plain.values()],
+        )
 
     def share(self, allocated: ChargeSum) -> float:
         """The largest allocated/deserved over dimensions that deserve anything; 0 without any."""
@@ -118,10 +126,16 @@ class QueueQuota(NamedTuple):
         return max([held / deserved[key] for key, held in allocated.items() if key in deserved], default=0.0)
 
 
-def queue_quota(queue: Queue, known_shares: frozenset[str], free: Mapping[str, int]) -> QueueQuota:
+def queue_quota(
+    queue: Queue,
+    known_shares: frozenset[str],
+    free: Mapping[str, int],
+    without_quota: Literal["none", "unlimited"] = "none",
+) -> QueueQuota:
     """The quota of a queue in a cluster.
 
     `known_shares`: resources of shared devices. `free`: cpu and memory that no queue is guaranteed, by key.
+    `without_quota`: the card quota of queues without the annotation.
     """
     text = queue.annotations.get(CARD_QUOTA)
     cards, problem = parsed(parse_card_quota, text)
@@ -130,7 +144,9 @@ def queue_quota(queue: Queue, known_shares: frozenset[str], free: Mapping[str, i
     limits = {**cards, **shares, **{key: one.limit for key, one in plain.items()}}
     deserved = {**cards, **{key: one.deserved for key, one in plain.items()}}
     deserved = {key: amount for key, amount in deserved.items() if amount > 0}
-    return QueueQuota(cards, problem, is_card_quota(text), shares, known_shares, plain, limits, deserved)
+    has_quota = is_card_quota(text)
+    unlisted = UNLIMITED if without_quota == "unlimited" and not has_quota else 0
+    return QueueQuota(cards, problem, has_quota, shares, known_shares, plain, limits, deserved, unlisted)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -227,7 +243,7 @@ class QueueAccount:
         """Whether a card or share has a limit here: a parent without a card quota has none."""
         if key in self.quota.known_shares:
             return self.quota.limit(key) < UNLIMITED
-        return self.quota.limits_subtree or self.subtree is self.own
+        return self.quota.limits_subtree or (self.subtree is self.own and not self.quota.unlisted)
 
     def exceeded(self, need: ChargeSum, *, same_card: bool) -> QuotaShortage | None:
         """The limit of the queue or an ancestor that a need exceeds, whatever the usage; or None."""

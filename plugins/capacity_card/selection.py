@@ -10,7 +10,8 @@ from capcard_sched.framework.api.node_hooks import NODE_SPEC, filter, score
 from capcard_sched.framework.api.plugin import Plugin
 from capcard_sched.model.refusal import Code
 from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments
-from capcard_sched.plugins.capacity_card.cards import CardDemands, CardInventory
+from capcard_sched.plugins.capacity_card.card_inventory import CardInventory
+from capcard_sched.plugins.capacity_card.cards import CardDemands
 from capcard_sched.plugins.capacity_card.ledger import Ledger
 from capcard_sched.plugins.capacity_card.minimum import Minimum
 from capcard_sched.plugins.capacity_card.quota import used_card

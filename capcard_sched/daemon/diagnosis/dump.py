@@ -23,7 +23,7 @@ from capcard_sched.framework.explain.limits import card_figures
 from capcard_sched.kube.client import RequestError
 from capcard_sched.kube.informers import list_all
 from capcard_sched.model.annotations import CARD_NAME, CARD_NAME_ALIAS
-from capcard_sched.model.cards import CARD, discover_cards
+from capcard_sched.model.cards import CARD
 from capcard_sched.model.timestamps import format_timestamp
 from capcard_sched.model.usage import PERIOD
 from capcard_sched.state.document import TENANT_TEXTS, Row, by_object, to_document
@@ -64,9 +64,7 @@ def snapshot(core: CoreSnapshot, now: float) -> bytes:
             document["Queue"][name]["cards"] = cards
     for name, row in document["Node"].items():
         node = state.nodes.by_name[name]
-        row["cards"] = {
-            card: amount / CARD for card, (amount, _) in discover_cards(node.labels, node.allocatable).cards.items()
-        }
+        row["cards"] = {card: amount / CARD for card, (amount, _) in state.cards_of(node).items()}
     for pod in document["Pod"].values():
         pod["card"] = pod["annotations"].get(CARD_NAME, "") or pod["annotations"].get(CARD_NAME_ALIAS, "")
     for name, usage in document["NodeUsage"].items():

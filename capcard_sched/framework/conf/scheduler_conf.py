@@ -17,6 +17,7 @@ from capcard_sched.framework.api.hooks import SWITCHES
 from capcard_sched.framework.api.problems import ConfProblem, ConfProblems, Path, nearest, shown, shown_text
 from capcard_sched.framework.conf.metrics_section import read_metrics
 from capcard_sched.framework.conf.registry import RegistryError
+from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS, CardLabels
 from capcard_sched.model.yaml_reader import YamlError, read_document
 from capcard_sched.validation.hint_checks import QuotaPlugins
 
@@ -67,10 +68,14 @@ class Conf(msgspec.Struct, frozen=True):
         capacity = self.option("capacity")
         names = frozenset(option.name for tier in self.tiers for option in tier)
         cards = self.option("capacity-card")
+        arguments = None if cards is None else cards.arguments
+        given = getattr(arguments, "card_labels", {})
         return QuotaPlugins(
             names,
             is_tree=capacity is not None and capacity.switches["enableHierarchy"],
-            charges_unnamed=cards is not None and cards.raw_arguments.get("unnamedCards") == "infer",
+            unnamed_cards=getattr(arguments, "unnamed_cards", "off"),
+            unlimited_cards=getattr(arguments, "queues_without_card_quota", "none") == "unlimited",
+            card_labels=CardLabels(given) if given else DEFAULT_CARD_LABELS,
         )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from capcard_sched.model.cards import discover_cards
 from capcard_sched.model.diagnosis import MOST_LISTED, CardCapacity, FreeBlocks, HolderUse, NodeSummary, NodeUse
 from capcard_sched.model.quantity import in_units
 from capcard_sched.model.selectors import untolerated_taint
@@ -76,12 +75,12 @@ class CapacityReader:
     """Capacity of one state. The cards of the nodes are discovered once: O(nodes)."""
 
     def __init__(self, snapshot: CoreSnapshot) -> None:
-        self._table, self._columns = snapshot.state.nodes, snapshot.state.columns
+        self._state, self._table, self._columns = snapshot.state, snapshot.state.nodes, snapshot.state.columns
         self._unfit = snapshot.state.device_accounting.unfit
         self._cards: dict[str, list[NodeCard]] = {}
         self._nodes = [node for _, node in sorted(self._table.by_name.items())]
         for node in self._nodes:
-            for card, (_, resource) in discover_cards(node.labels, node.allocatable).cards.items():
+            for card, (_, resource) in self._state.cards_of(node).items():
                 self._cards.setdefault(card, []).append(self._amounts(node, resource))
 
     @property
@@ -110,6 +109,7 @@ class CapacityReader:
             cards=tuple(card for card, _ in cards),
             total=sum(in_units(offer.resource, offer.total) for _, offer in cards),
             free=sum(in_units(offer.resource, max(0, offer.free)) for _, offer in cards),
+            used=sum(in_units(offer.resource, offer.total - offer.free) for _, offer in cards),
             free_cpu=in_units("cpu", max(0, cpu.free)),
             free_memory=in_units("memory", max(0, memory.free)),
             pods=len(node.tasks),
@@ -118,7 +118,7 @@ class CapacityReader:
 
     def card_on(self, node: Node, cls: TaskClass) -> str:
         """The card of a node whose resource pods of a class request; "" for none."""
-        cards = discover_cards(node.labels, node.allocatable).cards
+        cards = self._state.cards_of(node)
         return next((card for card, (_, resource) in cards.items() if cls.requests.get(resource)), "")
 
     def nodes_with(self, card: str) -> list[NodeCard]:
@@ -192,6 +192,7 @@ class CapacityReader:
             name=offer.node.name,
             total=in_units(resource, offer.total),
             free=in_units(resource, max(0, offer.free)),
+            used=in_units(resource, offer.total - offer.free),
             excluded=excluded,
             holders=holders(_held_on((offer,)), _MOST_HOLDERS),
         )

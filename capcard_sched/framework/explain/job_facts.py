@@ -81,6 +81,9 @@ class JobFacts:
             ahead=ahead if is_waiting else (),
         )
         self.queues = sorted(state.queues)
+        self.card_labels = state.card_labels
+        #: Queue to `spec.capability`.
+        self.capabilities = {name: one.capability or {} for name, one in state.queues.items()}
         self.capacity = self._capacities(self.pending)
         self.known_cards = sorted(self._capacity.cards)
         #: Why the job can never start; None when it can.

@@ -153,7 +153,7 @@ class LimitReader:
         users, waiting = held.get(card, []), reserved.get(card, [])
         used = sum(amount for *_, amount in users)
         several = "|" in card
-        limit = None if several else quota.get(card, 0) / 1000
+        limit = None if several or (card not in quota and self._is_unlimited(queue)) else quota.get(card, 0) / 1000
         per_pod, total = next((amounts for key, amounts in requested.items() if card in (key, *key.split("|"))), (0, 0))
         return LimitUse(
             queue=queue.name,
@@ -169,6 +169,12 @@ class LimitReader:
             requested=total / 1000,
             users=holders(users),
             reservations=holders(waiting),
+        )
+
+    def _is_unlimited(self, queue: Queue) -> bool:
+        """Whether the queue has no card quota, and queues without one have no limit."""
+        return self._snapshot.conf.quota_plugins.unlimited_cards and not is_card_quota(
+            queue.annotations.get(CARD_QUOTA)
         )
 
     def _cluster_total(self, card: str) -> float:

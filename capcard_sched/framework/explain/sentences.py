@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.explain.job_facts import JobFacts
     from capcard_sched.model.diagnosis import CardCapacity, HolderUse, NodeUse
+    from capcard_sched.model.refusal import Figures, Refusal
 
 
 #: Nodes that get a sentence each.
@@ -188,7 +189,7 @@ def over_quota(data: JobFacts, *, gang: bool = False) -> tuple[str, list[str]]:
     keys = figures.resource.split("|")
     rows = [row for key in keys if (row := _tightest(data, key)) is not None]
     if not rows:
-        return plain(data.quota_refusal.message), []
+        return _over_limit(data, data.quota_refusal, figures)
     queues = list(dict.fromkeys(row.queue for row in rows))
     of = _subject(data.queue.name, queues)
     has = form(len(queues), "has", "have")
@@ -217,6 +218,22 @@ def over_quota(data: JobFacts, *, gang: bool = False) -> tuple[str, list[str]]:
     for row in rows:
         facts += users(row)
     return summary, facts
+
+
+def _over_limit(data: JobFacts, refusal: Refusal, figures: Figures) -> tuple[str, list[str]]:
+    """Summary and facts of a refusal whose limit is in no row: that of a plugin without card quotas."""
+    name, queue = figures.resource, refusal.queue or data.queue.name
+    limit, total = in_units(name, figures.limit), in_units(name, figures.total)
+    summary = (
+        f"{plain(refusal.message)}: the limit of queue {queue} is {amount_of(name, limit)}, and with one more pod "
+    )
+    summary += f"it would use {amount_of(name, total)}"
+    capability = data.capabilities.get(queue, {}).get(name)
+    if capability is None or capability <= figures.limit:
+        return summary, []
+    share = quantity(name, in_units(name, capability))
+    nodes = f"the nodes have {amount_of(name, limit)} without the guarantees of other queues"
+    return summary, [f"The capability of queue {queue} is {share}, but {nodes}"]
 
 
 def _subject(own: str, queues: Sequence[str]) -> str:

@@ -9,6 +9,7 @@ from capcard_sched.framework.explain import sentences
 from capcard_sched.framework.explain.sentences import amount_of, amounts, form, nearest, quantity
 from capcard_sched.model import reasons
 from capcard_sched.model.annotations import CARD_REQUEST
+from capcard_sched.model.cards import no_card_quota
 from capcard_sched.model.quantity import in_units
 from capcard_sched.model.quoting import brief, plural
 from capcard_sched.model.resources import CPU, MEMORY, VGPU_RESOURCES
@@ -157,6 +158,8 @@ def _over_every_limit(data: JobFacts) -> list[str]:
     if not data.tasks and found.resource in data.declared:
         minimum = f"by {CARD_REQUEST} it needs"
     of_card = found.resource not in (CPU, MEMORY, *VGPU_RESOURCES)
+    if of_card and not limit and queue == data.queue.name and not (data.quota or data.quota_problem):
+        return [f"{no_card_quota(queue)}; {minimum} {quantity(resource, needed)}"]
     if of_card and not limit and queue == data.queue.name and (cause := _without_quota(data, found.resource)):
         return [f"queue {queue} has no quota for {resource}: {cause}"]
     return [f"{minimum} {quantity(resource, needed)}, and the quota of queue {queue} is {amount_of(resource, limit)}"]
@@ -171,7 +174,10 @@ def _without_quota(data: JobFacts, card: str) -> str:
     close = [name for name in data.quota if name not in data.known_cards and nearest(name, data.known_cards) == card]
     if close:
         return f"its quota names {close[0]}, which no node provides; did you mean {card}?"
-    return f"its quota names {brief(sorted(data.quota))}" if data.quota else "it has no card quota"
+    cause = f"its quota names {brief(sorted(data.quota))}"
+    if data.card_labels.is_device(card):
+        cause += f"; nodes without the {data.card_labels.needed(card)} offer {card}"
+    return cause
 
 
 def _larger_than_nodes(data: JobFacts) -> list[str]:

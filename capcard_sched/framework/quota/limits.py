@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from capcard_sched.model.annotations import CARD_QUOTA
+from capcard_sched.model.cards import is_card_quota
 from capcard_sched.model.refusal import Figures, Refusal
-from capcard_sched.model.resources import CPU, MEMORY, PODS
+from capcard_sched.model.resources import CPU, MEMORY, PODS, VGPU_RESOURCES
 from capcard_sched.validation.hint_checks import parent_problem, unenforced_limits
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.node_view import Rows
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.reasons import Reason
+    from capcard_sched.model.refusal import ExceededLimit
     from capcard_sched.model.resources import Amounts, ResourceColumns, Vector
     from capcard_sched.validation.checks import Finding
     from capcard_sched.validation.hint_checks import QuotaPlugins
@@ -106,6 +109,13 @@ def unenforced(
         problem = parent_problem(queue.name, parents, "does not exist: limits of a parent do not apply")
         found += [problem] if problem is not None else []
     return found
+
+
+def lacks_card_quota(exceeded: ExceededLimit, queues: Mapping[str, Queue], plugins: QuotaPlugins) -> bool:
+    """Whether the limit is that of a card, 0 because its queue has no card quota."""
+    figures, queue = exceeded.figures, queues.get(exceeded.queue)
+    of_card = "capacity-card" in plugins.names and figures.resource not in (CPU, MEMORY, *VGPU_RESOURCES)
+    return of_card and not figures.limit and not (queue and is_card_quota(queue.annotations.get(CARD_QUOTA)))
 
 
 def tightest(bounds: Iterable[QuotaBound], wanted: int) -> tuple[int, Sequence[QuotaBound]]:

@@ -331,7 +331,7 @@ def test_both_disruption_annotations_are_rejected() -> None:
 def test_a_pod_without_a_card_name_is_a_warning() -> None:
     result = check_new_pod(pod(**{"volcano.sh/card.name": ""}), view())
     assert result.errors == []
-    assert "without volcano.sh/card.name" in result.findings[0].message
+    assert "without volcano.sh/card.name; the argument unnamedCards" in result.findings[0].message
 
 
 CONFIG = """

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from capcard_sched.model.card_labels import CardLabels
 from capcard_sched.model.cards import (
     MAX_CARDS,
     NodeCards,
@@ -15,6 +16,7 @@ from capcard_sched.model.cards import (
 
 GPU = "nvidia.com/gpu"
 SHARED = "nvidia.com/gpu.shared"
+AMD = "amd.com/gpu"
 
 
 def _labels(product: str, memory: object = 1, *, replicas: str = "", of: str = GPU, **more: str) -> dict[str, str]:
@@ -37,10 +39,10 @@ DISCOVERY: list[tuple[str, dict[str, str], dict[str, int], dict[str, tuple[int, 
      {"910B": (16000, "huawei.com/Ascend910")}),
     ("another device of the vendor", _labels("H200", 143771), {"nvidia.com/hostdev": 4000, GPU: 8000},
      {"H200": (8000, GPU)}),
-    ("no memory label", {f"{GPU}.product": "X"}, {GPU: 8000}, {}),
-    ("no labels", {}, {GPU: 8000}, {}),
-    ("empty product", _labels(""), {GPU: 8000}, {}),
-    ("a slice is no kind", _labels("X", 5120, of=MIG), {MIG: 7000}, {}),
+    ("no memory label", {f"{GPU}.product": "X"}, {GPU: 8000}, {GPU: (8000, GPU)}),
+    ("no labels", {}, {GPU: 8000}, {GPU: (8000, GPU)}),
+    ("empty product", _labels(""), {GPU: 8000}, {GPU: (8000, GPU)}),
+    ("a slice is no kind", _labels("X", 5120, of=MIG), {MIG: 7000}, {MIG: (7000, MIG)}),
     ("every device unhealthy", _labels("X"), {GPU: 0}, {}),
     ("driver starting", _labels("X"), {}, {}),
     ("negative amount", _labels("X"), {GPU: -8000}, {}),
@@ -49,7 +51,7 @@ DISCOVERY: list[tuple[str, dict[str, str], dict[str, int], dict[str, tuple[int, 
     ("a dash in the type", _labels("B", of="huawei.com/ascend-910"), {"huawei.com/ascend-910": 1000},
      {"B": (1000, "huawei.com/ascend-910")}),
     ("ASCII only", _labels("X", of="nvidia.com/gpü"), {"nvidia.com/gpü": 1000}, {}),
-    ("whole string", {f"{GPU}.product.old": "X", f"{GPU}.product.memory": "1"}, {GPU: 1000}, {}),
+    ("whole string", {f"{GPU}.product.old": "X", f"{GPU}.product.memory": "1"}, {GPU: 1000}, {GPU: (1000, GPU)}),
     ("no prefix", _labels("X", of="gpu"), {"gpu": 1000}, {}),
     # the fallback, rule 4
     ("unique other", _labels("X"), {"nvidia.com/other": 4000}, {"X": (4000, "nvidia.com/other")}),
@@ -57,10 +59,28 @@ DISCOVERY: list[tuple[str, dict[str, str], dict[str, int], dict[str, tuple[int, 
     ("others do not replace unhealthy devices", _labels("X"), {GPU: 0, "nvidia.com/hostdev": 4000}, {}),
     ("another vendor's resource", _labels("X"), {"rdma/hca": 4000, "cpu": 1000}, {}),
     ("a prefix ends at its slash", _labels("X"), {"nvidia.community/x": 4000}, {}),
-    # slices that cannot be named
-    ("shares without replicas are skipped", _labels("X"), {SHARED: 8000}, {}),
-    ("slices without an nvidia kind are skipped", _labels("B", of="huawei.com/npu", replicas="2"),
-     {SHARED: 8000, MIG: 1000, "huawei.com/npu": 1000}, {"B": (1000, "huawei.com/npu")}),
+    # slices that no label names
+    ("shares without replicas have the name of the resource", _labels("X"), {SHARED: 8000}, {SHARED: (8000, SHARED)}),
+    ("slices without an nvidia kind have the name of the resource", _labels("B", of="huawei.com/npu", replicas="2"),
+     {SHARED: 8000, MIG: 1000, "huawei.com/npu": 1000},
+     {"B": (1000, "huawei.com/npu"), MIG: (1000, MIG), SHARED: (8000, SHARED)}),
+    # labels of vendors
+    ("AMD", {"amd.com/gpu.product-name": "MI300X", "beta.amd.com/gpu.product-name": "old"}, {AMD: 8000},
+     {"MI300X": (8000, AMD)}),
+    ("AMD before its labels were renamed", {"beta.amd.com/gpu.product-name": "MI250"}, {AMD: 8000},
+     {"MI250": (8000, AMD)}),
+    ("an empty label of a vendor", {"amd.com/gpu.product-name": " "}, {AMD: 8000}, {AMD: (8000, AMD)}),
+    ("product and memory precede the labels of a vendor", {"amd.com/gpu.product-name": "Y", **_labels("X", of=AMD)},
+     {AMD: 8000}, {"X": (8000, AMD)}),
+    ("Ascend", {"node.kubernetes.io/npu.chip.name": "910B3"}, {"huawei.com/Ascend910": 8000},
+     {"910B3": (8000, "huawei.com/Ascend910")}),
+    ("Hygon", {"hygon.com/dcu.name": "K100_AI"}, {"hygon.com/dcu": 8000}, {"K100_AI": (8000, "hygon.com/dcu")}),
+    ("MetaX without memory", {"metax-tech.com/gpu.product": "MXC500"}, {"metax-tech.com/gpu": 8000},
+     {"MXC500": (8000, "metax-tech.com/gpu")}),
+    ("a vendor without a label", {}, {"habana.ai/gaudi": 8000}, {"habana.ai/gaudi": (8000, "habana.ai/gaudi")}),
+    ("several vendors on one node", {"amd.com/gpu.product-name": "MI300X", **_labels("H200")},
+     {GPU: 4000, AMD: 2000, "habana.ai/gaudi": 1000, "rdma/hca": 9000},
+     {"H200": (4000, GPU), "MI300X": (2000, AMD), "habana.ai/gaudi": (1000, "habana.ai/gaudi")}),
     # several kinds
     ("all kinds are kept, slices belong to type gpu",
      {**_labels("G", 40960, replicas="2"), **_labels("A", 1024, of="nvidia.com/aaa"), **_labels("M", of="amd.com/gpu")},
@@ -104,7 +124,8 @@ def test_memory_in_share_names_rounds_half_up(memory_mib: int, gibibytes: int) -
 def test_a_bad_number_costs_only_the_shares_and_is_reported(value: str, label: str) -> None:
     labels = {**_labels("X", 81920, replicas="2"), f"{GPU}.{label}": value}
     found = discover_cards(labels, {GPU: 1000, SHARED: 8000, MIG: 2000})
-    assert found == NodeCards({"X": (1000, GPU), "X/mig-1g.5gb-mixed": (2000, MIG)}, ((f"{GPU}.{label}", value),))
+    cards = {"X": (1000, GPU), "X/mig-1g.5gb-mixed": (2000, MIG), SHARED: (8000, SHARED)}
+    assert found == NodeCards(cards, ((f"{GPU}.{label}", value),))
 
 
 def test_problems_come_sorted_and_only_for_nodes_with_a_kind() -> None:
@@ -139,3 +160,50 @@ def test_kinds_come_in_order_of_their_labels() -> None:
         ("A", "a.com/x", None),
         ("B", "b.com/x", 1),
     ]
+
+
+#: Name, the argument `cardLabels`, labels, allocatable amounts, cards with their amounts and resources.
+GIVEN: list[
+    tuple[str, dict[str, str | tuple[str, ...]], dict[str, str], dict[str, int], dict[str, tuple[int, str]]]
+] = [
+    ("one label", {"x.com/npu": "x.com/model"}, {"x.com/model": "N1"}, {"x.com/npu": 2000},
+     {"N1": (2000, "x.com/npu")}),
+    ("the first label with a value", {"x.com/npu": ("a", "b", "c")}, {"a": "", "b": "B", "c": "C"},
+     {"x.com/npu": 2000}, {"B": (2000, "x.com/npu")}),
+    ("no label has a value", {"x.com/npu": "x.com/model"}, {}, {"x.com/npu": 2000}, {"x.com/npu": (2000, "x.com/npu")}),
+    ("before product and memory", {GPU: "team/model"}, {"team/model": "Mine", **_labels("H200", 81920, replicas="2")},
+     {GPU: 1000, MIG: 2000, SHARED: 3000},
+     {"Mine": (1000, GPU), "Mine/mig-1g.5gb-mixed": (2000, MIG), "Mine/mps-80g*1/2": (3000, SHARED)}),
+    ("product and memory without the label", {GPU: "team/model"}, _labels("H200"), {GPU: 1000}, {"H200": (1000, GPU)}),
+    ("a product label alone", {GPU: f"{GPU}.product"}, {f"{GPU}.product": "H200"}, {GPU: 1000}, {"H200": (1000, GPU)}),
+    ("before the labels of a vendor", {AMD: "team/model"}, {"team/model": "Mine", "amd.com/gpu.product-name": "X"},
+     {AMD: 1000}, {"Mine": (1000, AMD)}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("given, labels, allocatable, cards", [row[1:] for row in GIVEN], ids=[row[0] for row in GIVEN])
+def test_card_labels_name_the_models_of_a_resource(
+    given: dict[str, str | tuple[str, ...]],
+    labels: dict[str, str],
+    allocatable: dict[str, int],
+    cards: dict[str, tuple[int, str]],
+) -> None:
+    assert discover_cards(labels, allocatable, CardLabels(given)) == NodeCards(cards, ())
+
+
+def test_shared_devices_without_a_label_are_no_cards() -> None:
+    assert discover_cards({}, {GPU: 1000}, CardLabels(shares={GPU})).cards == {}
+
+
+@given(
+    st.dictionaries(st.sampled_from([GPU, AMD, SHARED, MIG, "x.com/npu", "rdma/hca"]), st.integers(1, 9000)),
+    st.dictionaries(
+        st.sampled_from([f"{GPU}.product", f"{GPU}.memory", f"{GPU}.replicas", "amd.com/gpu.product-name", "label"]),
+        st.sampled_from(["", "A", "2", "81920"]),
+    ),
+)
+def test_every_device_of_a_vendor_has_one_card(allocatable: dict[str, int], labels: dict[str, str]) -> None:
+    rule = CardLabels({"x.com/npu": "label"})
+    found = discover_cards(labels, allocatable, rule).cards
+    devices = rule.devices(allocatable)
+    assert sum(amount for amount, _ in found.values()) == sum(-(-allocatable[name] // 1000) * 1000 for name in devices)

@@ -141,7 +141,7 @@ def test_queues_show_each_card_against_its_quota() -> None:
         Use("H200", "3", "4", 0.75),
         Use("cpu", "6", "8", 0.75),
     )
-    assert overview.cards == (CardRow("H200", 1, 8.0, 3.0),)
+    assert overview.cards == (CardRow("H200", 1, 8.0, 3.0, 5.0),)
 
 
 def test_a_malformed_quota_shows_usage_without_a_limit() -> None:

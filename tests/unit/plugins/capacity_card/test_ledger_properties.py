@@ -55,7 +55,9 @@ def rebuilt(h: Harness, arguments: CapacityCardArguments) -> CapacityCard:
     fresh = CapacityCard(arguments)
     core, ledger, placed = h.core, h.plugin("capacity-card").ledger, fresh.demands.placed
     # On a node without the card only the ledger of the running scheduler has the charge.
-    fresh.demands.placed = lambda task, node, before=None: placed(task, node, before or ledger.charge_of(task))  # type: ignore[method-assign]
+    fresh.demands.placed = lambda task, node, before=None, *, moved=False: placed(  # type: ignore[method-assign]
+        task, node, before or ledger.charge_of(task), moved=moved
+    )
     session = Session(
         h.state,
         core.snapshot().dispatch,

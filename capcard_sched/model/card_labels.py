@@ -1,0 +1,116 @@
+"""Node labels that name the model of a device resource.
+
+One rule gives the card of the devices of a resource on a node; the first step that applies decides:
+
+1. The first label of `cardLabels` for the resource that has a value on the node.
+2. `<prefix>/<type>.product`, with `<prefix>/<type>.memory`: whole cards, and the MIG and MPS slices of NVIDIA.
+3. The first label in `VENDOR_LABELS` for the resource that has a value on the node.
+4. The name of the resource itself, for the resources of `VENDOR_LABELS` and `cardLabels`, and slices of NVIDIA.
+
+Other extended resources, such as RDMA devices, are no cards.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+NVIDIA: Final = "nvidia.com"
+WHOLE_NVIDIA: Final = "nvidia.com/gpu"
+MPS_RESOURCE: Final = "nvidia.com/gpu.shared"
+MIG_PREFIX: Final = "nvidia.com/mig-"
+
+_CHIP: Final = ("node.kubernetes.io/npu.chip.name",)
+_INTEL: Final = ("gpu.intel.com/product",)
+#: Device resource to the labels that its vendor documents for the model, preferred first; () for vendors without one.
+VENDOR_LABELS: Final[Mapping[str, tuple[str, ...]]] = {
+    WHOLE_NVIDIA: (),
+    MPS_RESOURCE: (),
+    "amd.com/gpu": ("amd.com/gpu.product-name", "beta.amd.com/gpu.product-name"),
+    "aws.amazon.com/neuron": (),
+    "cambricon.com/mlu": (),
+    "enflame.com/gcu": (),
+    "google.com/tpu": ("cloud.google.com/gke-tpu-accelerator",),
+    "gpu.intel.com/i915": _INTEL,
+    "gpu.intel.com/xe": _INTEL,
+    "habana.ai/gaudi": (),
+    "huawei.com/Ascend310": _CHIP,
+    "huawei.com/Ascend310P": _CHIP,
+    "huawei.com/Ascend910": _CHIP,
+    "huawei.com/ascend-1980": _CHIP,
+    "hygon.com/dcu": ("hygon.com/dcu.name",),
+    "iluvatar.com/gpu": (),
+    "metax-tech.com/gpu": ("metax-tech.com/gpu.product",),
+    "mthreads.com/gpu": (),
+}
+
+
+class CardLabels:
+    """The labels of each device resource: those of the argument `cardLabels`, then those of the vendors.
+
+    Equal content gives equal objects: results of discovery are cached by it.
+    """
+
+    __slots__ = ("_key", "given", "keys", "shares")
+
+    def __init__(
+        self, given: Mapping[str, str | tuple[str, ...]] | None = None, shares: Collection[str] = frozenset()
+    ) -> None:
+        """`given`: resource to its label or labels; `shares`: resources of shared devices, which are no cards."""
+        #: Resource to the labels of the argument.
+        self.given = {
+            name: (labels,) if isinstance(labels, str) else tuple(labels) for name, labels in (given or {}).items()
+        }
+        self.shares = frozenset(shares)
+        #: Every label that names a model, besides `<resource>.product`.
+        self.keys = frozenset(label for table in (self.given, VENDOR_LABELS) for row in table.values() for label in row)
+        self._key = tuple(sorted(self.given.items())), self.shares
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CardLabels) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def without(self, shares: Collection[str]) -> CardLabels:
+        """The same, with these resources of shared devices."""
+        return self if self.shares == frozenset(shares) else CardLabels(self.given, shares)
+
+    def is_device(self, resource: str) -> bool:
+        """Whether the resource counts cards on every node that has it, with and without labels."""
+        known = resource in VENDOR_LABELS or resource.startswith(MIG_PREFIX) or resource in self.given
+        return known and resource not in self.shares
+
+    def devices(self, resources: Iterable[str]) -> list[str]:
+        """Those of some resources that count cards, sorted."""
+        return sorted(filter(self.is_device, resources))
+
+    def model(self, resource: str, labels: Mapping[str, str]) -> str:
+        """The model by the labels of the vendor; "" without one."""
+        return first_value(VENDOR_LABELS.get(resource, ()), labels)
+
+    def needed(self, resource: str) -> str:
+        """The labels that name the model of a resource, as text."""
+        given = self.given.get(resource, VENDOR_LABELS.get(resource, ()))
+        if given:
+            return f"label {' or '.join(given)}"
+        whole = WHOLE_NVIDIA if resource.startswith((MPS_RESOURCE, MIG_PREFIX)) else resource
+        labels = f"labels {whole}.product and {whole}.memory"
+        if resource == MPS_RESOURCE:
+            return f"{labels}, and {whole}.replicas"
+        return labels if whole == WHOLE_NVIDIA else f"{labels}, or a label of the argument cardLabels of capacity-card"
+
+    def unlabelled(self, resource: str) -> str:
+        """The sentence about devices whose card is the name of their resource."""
+        return f"no product label names their model: quotas and pods name them {resource}"
+
+
+def first_value(labels: tuple[str, ...], of: Mapping[str, str]) -> str:
+    """The value of the first label that has one; "" for none."""
+    return next((value for label in labels if (value := of.get(label, "").strip())), "")
+
+
+#: Without the argument `cardLabels`.
+DEFAULT_CARD_LABELS: Final = CardLabels()
