@@ -19,7 +19,7 @@ from capcard_sched.model.objects import (
     PriorityClassObject,
     QueueObject,
 )
-from capcard_sched.model.pod_template import resizes
+from capcard_sched.model.pod_requests import resizes
 from capcard_sched.model.volumes import (
     CSIDriverObject,
     CSINodeObject,

@@ -232,6 +232,9 @@ class PodStatus(ApiStruct, frozen=True):
     phase: str | None = None
     #: `Infeasible` in clusters before Kubernetes 1.33, which have no condition PodResizePending.
     resize: str | None = None
+    #: Of the pod, where the kubelet resizes `spec.resources`.
+    allocated_resources: RawAmounts | None = None
+    resources: ResourceRequirements | None = None
     container_statuses: tuple[ContainerStatus, ...] | None = None
     init_container_statuses: tuple[ContainerStatus, ...] | None = None
     nominated_node_name: str | None = None

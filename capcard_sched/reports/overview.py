@@ -25,6 +25,7 @@ from capcard_sched.model.annotations import (
     CARD_QUOTA,
 )
 from capcard_sched.model.cards import CARD, CardSyntaxError, discover_cards, parse_card_name, parse_card_quota
+from capcard_sched.model.json_pods import valid_pod_amounts
 from capcard_sched.model.pod_facts import group_of
 from capcard_sched.model.quantity import format_amount
 from capcard_sched.model.queue import ROOT
@@ -36,7 +37,6 @@ from capcard_sched.reports.shared_cards import (
     moment_of,
     origin_of,
     pod_reason,
-    pod_requests,
     scheduled_at,
     shared_cards,
 )
@@ -260,7 +260,7 @@ class _Cluster:
 
     def _charge(self, pod: JsonObject) -> dict[str, int]:
         """Cards by the pod's node and requests, which the owner of the pod cannot edit; else by its annotations."""
-        requests = pod_requests(pod)
+        requests = valid_pod_amounts(pod).requests
         charge = {name: amount for name, amount in requests.items() if name in ("cpu", "memory")}
         provided = self._node_cards.get(spec(pod).get("nodeName") or "") or {}
         held = {card: requests[resource] for card, (_, resource) in provided.items() if requests.get(resource)}
@@ -298,7 +298,7 @@ class _Cluster:
             provided = self._node_cards.get(spec(pod).get("nodeName") or "")
             if not provided or not is_charged(pod):
                 continue
-            requests = pod_requests(pod)
+            requests = valid_pod_amounts(pod).requests
             for card, (_, resource) in provided.items():
                 used[card] += requests.get(resource, 0)
         return tuple(

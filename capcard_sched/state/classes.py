@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from capcard_sched.model.pod_template import inline_volumes, resizes, template_of
+from capcard_sched.model.pod_requests import resizes
+from capcard_sched.model.pod_template import inline_volumes, template_of
 from capcard_sched.model.task_class import NO_ACCOUNTING, PodTemplate, TaskClass
 from capcard_sched.model.term_limits import DEFAULT_TERM_LIMITS, limit_terms
 
