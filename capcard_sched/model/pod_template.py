@@ -102,7 +102,13 @@ def _device_containers(spec: PodSpec) -> tuple[ContainerAmounts, ...]:
     """What each container says of extended resources. Its quantities were read before."""
     containers = ((spec.containers, False), (spec.init_containers or (), True))
     return tuple(
-        ContainerAmounts(container.name, _extended(_sides(container)[0]), _extended(_sides(container)[1]), init)
+        ContainerAmounts(
+            container.name,
+            _extended(_sides(container)[0]),
+            _extended(_sides(container)[1]),
+            init,
+            init and is_sidecar(container),
+        )
         for group, init in containers
         for container in group
     )

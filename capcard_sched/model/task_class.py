@@ -21,6 +21,8 @@ class ContainerAmounts(NamedTuple):
     requests: tuple[tuple[str, int], ...]
     #: Whether it is an init container, sidecars included.
     init: bool = False
+    #: Whether it is an init container that runs as long as the pod.
+    sidecar: bool = False
 
 
 @dataclass(slots=True, eq=False, repr=False, kw_only=True)
