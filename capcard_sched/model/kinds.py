@@ -147,7 +147,7 @@ KINDS: Final[tuple[Kind, ...]] = (
         watch=WatchRule(
             NodeObject,
             required=True,
-            reads=("spec", "status.allocatable", "status.capacity", "status.images"),
+            reads=("spec", "status.allocatable", "status.capacity", "status.images", "status.declared_features"),
             gather=0.1,  # heartbeats: 500 a second of 5,000 nodes
         ),
     ),

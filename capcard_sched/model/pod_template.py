@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from capcard_sched.model.declared_features import required_features
 from capcard_sched.model.objects import HostPort
 from capcard_sched.model.pod_requests import is_sidecar, pod_amounts
 from capcard_sched.model.quantity import MAX_POD_AMOUNT, QuantityError, base_amount
@@ -93,6 +94,7 @@ def template_of(pod: PodObject) -> PodTemplate:
         inline_volumes=inline_volumes(volumes) if volumes else (),
         priority_class_name=spec.priority_class_name or "",
         preemption_policy=spec.preemption_policy or "",
+        required_features=required_features(spec),
         own_cpus=own_cpus(spec) if amounts.limits else None,
         device_containers=_device_containers(spec) if any("/" in name for name in requests) else (),
     )

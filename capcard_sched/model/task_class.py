@@ -53,6 +53,8 @@ class PodTemplate:
     inline_volumes: tuple[AttachmentKey, ...]
     priority_class_name: str
     preemption_policy: str
+    #: Features that its node must declare, sorted.
+    required_features: tuple[str, ...] = ()
     #: None unless the pod's QoS class is Guaranteed; then name and number of CPUs of each container that requests whole
     #: CPUs, which a static CPU manager assigns exclusively.
     own_cpus: tuple[tuple[str, int], ...] | None = None

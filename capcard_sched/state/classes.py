@@ -213,8 +213,9 @@ def _class_fields(pod: PodObject, facts: PodFacts, namespace: str) -> tuple[obje
         return None  # claims may contain the pod's name
     return (
         spec.containers, spec.init_containers, spec.resources, spec.overhead, spec.node_selector, spec.affinity,
-        spec.tolerations, spec.topology_spread_constraints, spec.host_network, spec.priority_class_name,
-        spec.preemption_policy, facts.class_annotations, facts.owner_kind, namespace, resizes(pod),
+        spec.tolerations, spec.topology_spread_constraints, spec.host_network, spec.host_users,
+        spec.priority_class_name, spec.preemption_policy, facts.class_annotations, facts.owner_kind, namespace,
+        resizes(pod),
         inline_volumes(spec.volumes) if spec.volumes else (),
     )  # fmt: skip
 
