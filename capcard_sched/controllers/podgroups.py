@@ -187,7 +187,7 @@ class PodGroupController:
         if labels:
             metadata["labels"] = labels
         minimum = _min_member(owners[0]) if owners else 1
-        body: JsonObject = {"minMember": minimum, "minResources": quota_usage([(spec(pod), minimum)])}
+        body: JsonObject = {"minMember": minimum, "minResources": quota_usage([({"spec": spec(pod)}, minimum)])}
         own = annotations_of(pod)
         if own.get(POD_QUEUE_NAME):
             body["queue"] = own[POD_QUEUE_NAME]

@@ -1,14 +1,11 @@
-"""What pods count as in `spec.minResources`: the keys of a ResourceQuota."""
+"""Usage of pods in `spec.minResources`, by the keys of a ResourceQuota."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
-from capcard_sched.model.objects import PodSpec
-from capcard_sched.model.pod_template import container_amounts
+from capcard_sched.model.json_pods import amounts_of_json, counted_json
 from capcard_sched.model.quantity import format_amount
 
 if TYPE_CHECKING:
@@ -17,53 +14,36 @@ if TYPE_CHECKING:
     from capcard_sched.controllers.objects import JsonObject
 
 _NATIVE = ("cpu", "memory", "ephemeral-storage")
-#: Usages that are remembered: the Jobs of a cluster have few shapes, and each pass over a Job needs its usage.
-_REMEMBERED: Final = 2048
-_encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(list[tuple[PodSpec, int]]).decode
 
 
-def quota_usage(pod_specs: Iterable[tuple[JsonObject, int]]) -> dict[str, str]:
-    """Usage of (pod spec, how many of it) pairs by quota key, as quantities."""
-    shapes = [(_resources(pod_spec), count) for pod_spec, count in pod_specs]
-    return dict(_usage(_encode(shapes)))
+#: Usages that are kept: the Jobs of a cluster have few shapes, and each pass over a Job needs its usage.
+_MOST_USAGES: Final = 2048
 
 
-def _resources(pod_spec: JsonObject) -> JsonObject:
-    """The fields of a pod spec that count."""
-    found = {
-        group: [
-            {field: container[field] for field in ("resources", "restartPolicy") if container.get(field)}
-            for container in pod_spec[group]
-        ]
-        for group in ("containers", "initContainers")
-        if pod_spec.get(group)
-    }
-    if pod_spec.get("overhead"):
-        found["overhead"] = pod_spec["overhead"]
-    return found
+def quota_usage(pods: Iterable[tuple[JsonObject, int]]) -> dict[str, str]:
+    """Usage of (pod or pod template, how many of it) pairs by quota key, as quantities. Raises QuantityError."""
+    return dict(_usage(tuple((counted_json(pod), count) for pod, count in pods)))
 
 
-@lru_cache(_REMEMBERED)
-def _usage(shapes: bytes) -> dict[str, str]:
-    """`quota_usage` of the JSON of (`_resources`, how many) pairs."""
+@lru_cache(_MOST_USAGES)
+def _usage(shapes: tuple[tuple[bytes, int], ...]) -> dict[str, str]:
     found: dict[str, int] = {}
     shown_as: dict[str, str] = {}
-    pods = 0
+    number = 0
 
     def charge(key: str, name: str, amount: int) -> None:
         found[key] = found.get(key, 0) + amount
         shown_as[key] = name
 
-    for pod_spec, count in _decode(shapes):
-        pods += count
-        requests, limits = container_amounts(pod_spec)
-        for name, amount in requests.items():
+    for pod, count in shapes:
+        number += count
+        amounts = amounts_of_json(pod)
+        for name, amount in amounts.requests.items():
             charge(name, name, amount * count)
             charge(f"requests.{name}", name, amount * count)
-        for name, amount in limits.items():
+        for name, amount in amounts.limits.items():
             if name in _NATIVE:
                 charge(f"limits.{name}", name, amount * count)
-    usage = {"count/pods": str(pods), "pods": str(pods)}
+    usage = {"count/pods": str(number), "pods": str(number)}
     usage.update({key: format_amount(shown_as[key], amount) for key, amount in sorted(found.items())})
     return usage

@@ -35,9 +35,9 @@ from capcard_sched.model.annotations import (
 )
 from capcard_sched.model.deltas import ObjectChanged, ObjectGone
 from capcard_sched.model.intents import Evict
+from capcard_sched.model.json_pods import valid_pod_amounts
 from capcard_sched.model.objects import PodGroupObject, PodObject
 from capcard_sched.model.pod_facts import group_of
-from capcard_sched.model.quantity import QuantityError, milli
 from capcard_sched.model.timestamps import parse_time
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ SERVICES: Final = frozenset({REPLICA_SET, STATEFUL_SET, DAEMON_SET})
 _NUMBERED: Final = re.compile(r"([-.][a-z0-9]*\d[a-z0-9]*)+$")
 #: Resources that are no cards.
 _PLAIN: Final = ("cpu", "memory", "pods", "ephemeral-storage")
+_MILLI: Final = 1000
 
 
 def job_key(pod: JsonObject) -> str:
@@ -108,23 +109,12 @@ def shape_of(pods: Iterable[tuple[JsonObject, int]], queue: str, namespace: str,
 
 def _request(pod: JsonObject) -> tuple[str, float, float]:
     """The extended resource of which a pod requests most, its amount, and cores."""
-    total: dict[str, float] = {}
-    for container in spec(pod).get("containers") or ():
-        resources = container.get("resources") or {}
-        asked = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-        for resource, amount in asked.items():
-            total[resource] = total.get(resource, 0.0) + _number(amount)
-    cpu = total.get("cpu", 0.0)
-    devices = {name: amount for name, amount in total.items() if name not in _PLAIN and "hugepages" not in name}
+    requests = valid_pod_amounts(pod).requests
+    devices = {
+        name: amount / _MILLI for name, amount in requests.items() if name not in _PLAIN and "hugepages" not in name
+    }
     best = max(devices, key=lambda name: (devices[name], name), default="")
-    return best, devices.get(best, 0.0), cpu
-
-
-def _number(amount: object) -> float:
-    try:
-        return milli(str(amount)) / 1000
-    except QuantityError:
-        return 0.0
+    return best, devices.get(best, 0.0), requests.get("cpu", 0) / _MILLI
 
 
 def start_of(pod: JsonObject) -> float | None:

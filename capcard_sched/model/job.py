@@ -50,8 +50,10 @@ class Node:
     unschedulable: bool = False
     #: Image name to size in bytes.
     images: Mapping[str, int] = field(default_factory=dict)
+    #: `status.declaredFeatures`.
+    features: frozenset[str] = frozenset()
     created: float = 0.0
-    #: Increases whenever labels, annotations, taints, images, unschedulable or allocatable change.
+    #: Increases whenever labels, annotations, taints, images, features, unschedulable or allocatable change.
     generation: int = 0
     resource_version: str = ""
     #: Tasks that occupy the node, of any scheduler, by uid.

@@ -19,7 +19,7 @@ from capcard_sched.model.objects import (
     PriorityClassObject,
     QueueObject,
 )
-from capcard_sched.model.pod_template import resizes
+from capcard_sched.model.pod_requests import resizes
 from capcard_sched.model.volumes import (
     CSIDriverObject,
     CSINodeObject,
@@ -147,7 +147,7 @@ KINDS: Final[tuple[Kind, ...]] = (
         watch=WatchRule(
             NodeObject,
             required=True,
-            reads=("spec", "status.allocatable", "status.capacity", "status.images"),
+            reads=("spec", "status.allocatable", "status.capacity", "status.images", "status.declared_features"),
             gather=0.1,  # heartbeats: 500 a second of 5,000 nodes
         ),
     ),

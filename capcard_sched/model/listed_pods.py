@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import msgspec
 
 from capcard_sched.model.objects import ApiStruct, ObjectMeta, PodObject, PodSpec, PodStatus, Volume
-from capcard_sched.model.pod_template import inline_volumes, resizes
+from capcard_sched.model.pod_requests import is_settled, reports_resize
+from capcard_sched.model.pod_template import inline_volumes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -103,7 +104,7 @@ class ListedPodReader:
             return AlikePod(meta.name, meta.uid, meta.creation_timestamp, pod.spec.node_name, text)
         whole = decode_pod(text)
         self._first, self._volumes = pod, None
-        if not whole.metadata.deletion_timestamp and not resizes(whole):
+        if not whole.metadata.deletion_timestamp and is_settled(whole):
             self._texts = _meta_texts(pod.metadata), _spec_texts(pod.spec), _status_texts(pod.status)
             self._volumes = plain_volumes(pod.spec.volumes)
         return whole
@@ -133,7 +134,7 @@ def _is_settled(status: _OwnStatus, first: _OwnStatus) -> bool:
         text = getattr(status, name)
         if text and text != getattr(first, name):
             value = decode(text)
-            if name == "container_statuses" and any(each.resources is not None for each in value or ()):
+            if reports_resize(name, value):
                 return False
     return True
 

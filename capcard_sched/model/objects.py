@@ -163,6 +163,14 @@ class ContainerPort(ApiStruct, frozen=True):
     host_ip: str | None = msgspec.field(name="hostIP", default=None)
 
 
+class RestartRule(ApiStruct, frozen=True):
+    action: str = ""
+
+
+class VolumeMount(ApiStruct, frozen=True):
+    bind_mount_options: tuple[str, ...] | None = None
+
+
 class Container(ApiStruct, frozen=True):
     name: str = ""
     image: str = ""
@@ -170,6 +178,8 @@ class Container(ApiStruct, frozen=True):
     ports: tuple[ContainerPort, ...] | None = None
     #: "Always" on an init container makes it a sidecar.
     restart_policy: str | None = None
+    restart_policy_rules: tuple[RestartRule, ...] | None = None
+    volume_mounts: tuple[VolumeMount, ...] | None = None
 
 
 class SchedulingGate(ApiStruct, frozen=True):
@@ -205,6 +215,7 @@ class PodSpec(ApiStruct, frozen=True):
     topology_spread_constraints: tuple[TopologySpreadConstraint, ...] | None = None
     scheduling_gates: tuple[SchedulingGate, ...] | None = None
     host_network: bool | None = None
+    host_users: bool | None = None
     volumes: tuple[Volume, ...] | None = None
     resources: ResourceRequirements | None = None
     termination_grace_period_seconds: int | None = None
@@ -232,6 +243,9 @@ class PodStatus(ApiStruct, frozen=True):
     phase: str | None = None
     #: `Infeasible` in clusters before Kubernetes 1.33, which have no condition PodResizePending.
     resize: str | None = None
+    #: Of the pod, where the kubelet resizes `spec.resources`.
+    allocated_resources: RawAmounts | None = None
+    resources: ResourceRequirements | None = None
     container_statuses: tuple[ContainerStatus, ...] | None = None
     init_container_statuses: tuple[ContainerStatus, ...] | None = None
     nominated_node_name: str | None = None
@@ -262,6 +276,7 @@ class NodeStatus(ApiStruct, frozen=True):
     allocatable: RawAmounts | None = None
     capacity: RawAmounts | None = None
     images: tuple[ImageObject, ...] | None = None
+    declared_features: tuple[str, ...] | None = None
     conditions: tuple[PodConditionObject, ...] | None = None
 
 

@@ -163,8 +163,12 @@ class Storage:
         self.limits: dict[str, Mapping[str, int]] = {}
         #: Node name to the in-tree plugins that its CSINode lists as migrated, without MIGRATED_EVERYWHERE.
         self.migrated: dict[str, frozenset[str]] = {}
+        #: Node name to the drivers that its CSINode lists.
+        self.drivers: dict[str, frozenset[str]] = {}
         #: Drivers with storage capacity tracking.
         self.tracked_drivers: set[str] = set()
+        #: Drivers without which a node fits no pod with volumes of them.
+        self.required_drivers: set[str] = set()
         self.capacities: dict[tuple[str, str], StorageCapacity] = {}
         #: Node name to attachment name to volume name.
         self.attachments: dict[str, dict[str, str]] = {}

@@ -21,6 +21,8 @@ class ContainerAmounts(NamedTuple):
     requests: tuple[tuple[str, int], ...]
     #: Whether it is an init container, sidecars included.
     init: bool = False
+    #: Whether it is an init container that runs as long as the pod.
+    sidecar: bool = False
 
 
 @dataclass(slots=True, eq=False, repr=False, kw_only=True)
@@ -51,6 +53,8 @@ class PodTemplate:
     inline_volumes: tuple[AttachmentKey, ...]
     priority_class_name: str
     preemption_policy: str
+    #: Features that its node must declare, sorted.
+    required_features: tuple[str, ...] = ()
     #: None unless the pod's QoS class is Guaranteed; then name and number of CPUs of each container that requests whole
     #: CPUs, which a static CPU manager assigns exclusively.
     own_cpus: tuple[tuple[str, int], ...] | None = None

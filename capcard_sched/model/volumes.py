@@ -138,6 +138,8 @@ class CSINodeObject(ApiStruct, frozen=True, tag="CSINode", tag_field="kind"):
 
 class CSIDriverSpec(ApiStruct, frozen=True):
     storage_capacity: bool | None = None
+    #: Pods with volumes of the driver fit only nodes whose CSINode lists it.
+    prevent_pod_scheduling_if_missing: bool | None = None
 
 
 class CSIDriverObject(ApiStruct, frozen=True, tag="CSIDriver", tag_field="kind"):

@@ -26,6 +26,7 @@ from capcard_sched.model.annotations import (
 )
 from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS
 from capcard_sched.model.cards import CARD, CardSyntaxError, discover_cards, parse_card_name, parse_card_quota
+from capcard_sched.model.json_pods import valid_pod_amounts
 from capcard_sched.model.pod_facts import group_of
 from capcard_sched.model.quantity import format_amount
 from capcard_sched.model.queue import ROOT
@@ -37,7 +38,6 @@ from capcard_sched.reports.shared_cards import (
     moment_of,
     origin_of,
     pod_reason,
-    pod_requests,
     scheduled_at,
     shared_cards,
 )
@@ -270,7 +270,7 @@ class _Cluster:
 
     def _charge(self, pod: JsonObject) -> dict[str, int]:
         """Cards by the pod's node and requests, which the owner of the pod cannot edit; else by its annotations."""
-        requests = pod_requests(pod)
+        requests = valid_pod_amounts(pod).requests
         is_device = DEFAULT_CARD_LABELS.is_device
         charge = {name: amount for name, amount in requests.items() if name in ("cpu", "memory") or is_device(name)}
         provided = self._node_cards.get(spec(pod).get("nodeName") or "") or {}
@@ -315,7 +315,7 @@ class _Cluster:
         for pod in self._kinds.get("Pod", ()):
             node = spec(pod).get("nodeName") or ""
             if node in self._node_cards and is_charged(pod):
-                held.setdefault(node, Counter()).update(pod_requests(pod))
+                held.setdefault(node, Counter()).update(valid_pod_amounts(pod).requests)
         used: Counter[str] = Counter()
         free: Counter[str] = Counter()
         for node, provided in self._node_cards.items():

@@ -27,7 +27,8 @@ from capcard_sched.model.intents import Bind, Evict
 from capcard_sched.model.objects import NodeObject, PodGroupObject, PodObject
 from capcard_sched.model.pod_devices import decode_devices
 from capcard_sched.model.pod_facts import group_of
-from capcard_sched.model.quantity import QuantityError, amounts, units
+from capcard_sched.model.pod_requests import pod_amounts
+from capcard_sched.model.quantity import QuantityError, amounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -288,12 +289,8 @@ class Recorder:
         card = assigned if assigned in names or not names else next((name for name in names if name in provided), "")
         if card not in provided:
             return "", 0
-        resource, count = provided[card][1], 0
-        for container in pod.spec.containers:
-            if container.resources is not None:
-                requested = {**(container.resources.requests or {}), **(container.resources.limits or {})}
-                count += units(requested.get(resource, 0))
-        return card, count
+        amounts, resource = pod_amounts(pod.spec, pod.status), provided[card][1]
+        return card, -(-amounts.limits.get(resource, amounts.requests.get(resource, 0)) // CARD)
 
     def _release(self, uid: str, now: float) -> None:
         for card, count in self._shared.release(uid).items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from capcard_sched.controllers.objects import JsonObject, annotations_of, has_ended, key_of, meta, spec, status
@@ -32,17 +31,6 @@ def amounts_of(raw: Any) -> dict[str, int]:
         return amounts(raw)
     except QuantityError:
         return {}
-
-
-def pod_requests(pod: JsonObject) -> dict[str, int]:
-    """Sum over containers, or the largest init container where that is more."""
-    total: Counter[str] = Counter()
-    for container in spec(pod).get("containers") or ():
-        total.update(amounts_of((container.get("resources") or {}).get("requests")))
-    for container in spec(pod).get("initContainers") or ():
-        for name, amount in amounts_of((container.get("resources") or {}).get("requests")).items():
-            total[name] = max(total[name], amount)
-    return total
 
 
 def is_charged(pod: JsonObject) -> bool:

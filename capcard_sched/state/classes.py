@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from capcard_sched.model.pod_template import inline_volumes, resizes, template_of
+from capcard_sched.model.pod_requests import resizes
+from capcard_sched.model.pod_template import inline_volumes, template_of
 from capcard_sched.model.task_class import NO_ACCOUNTING, PodTemplate, TaskClass
 from capcard_sched.model.term_limits import DEFAULT_TERM_LIMITS, limit_terms
 
@@ -212,8 +213,9 @@ def _class_fields(pod: PodObject, facts: PodFacts, namespace: str) -> tuple[obje
         return None  # claims may contain the pod's name
     return (
         spec.containers, spec.init_containers, spec.resources, spec.overhead, spec.node_selector, spec.affinity,
-        spec.tolerations, spec.topology_spread_constraints, spec.host_network, spec.priority_class_name,
-        spec.preemption_policy, facts.class_annotations, facts.owner_kind, namespace, resizes(pod),
+        spec.tolerations, spec.topology_spread_constraints, spec.host_network, spec.host_users,
+        spec.priority_class_name, spec.preemption_policy, facts.class_annotations, facts.owner_kind, namespace,
+        resizes(pod),
         inline_volumes(spec.volumes) if spec.volumes else (),
     )  # fmt: skip
 

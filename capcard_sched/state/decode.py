@@ -112,6 +112,7 @@ def node_facts(obj: NodeObject) -> tuple[Facts, str]:
         "taints": tuple(obj.spec.taints or ()),
         "unschedulable": bool(obj.spec.unschedulable),
         "images": images,
+        "features": frozenset(obj.status.declared_features or ()),
     }
     return facts, "; ".join(problems)
 

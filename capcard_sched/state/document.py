@@ -185,6 +185,7 @@ def _cluster(state: ClusterState, _: str, __: object) -> Row:
         "total_allocatable": state.columns.amounts(state.nodes.total_allocatable),
         "total_used": state.columns.amounts(state.nodes.total_used),
         "tracked_drivers": sorted(storage.tracked_drivers),
+        "required_drivers": sorted(storage.required_drivers),
         "reserved": {key: sorted(names) for key, names in sorted(storage.reserved.items())},
         "volumes_of_class": {name: sorted(volumes) for name, volumes in sorted(storage.volumes_of_class.items())},
         "unreadable": by_object(state.problems),
@@ -210,9 +211,13 @@ def _keyed(named: Mapping[str, Mapping[str, object]]) -> Mapping[str, object]:
 
 def _csi_nodes(state: ClusterState) -> Mapping[str, Row]:
     storage = state.volumes
-    names: Iterable[str] = chain(storage.limits, storage.migrated)
+    names: Iterable[str] = chain(storage.limits, storage.migrated, storage.drivers)
     return {
-        name: {"limits": storage.limits.get(name, {}), "migrated": sorted(storage.migrated.get(name, ()))}
+        name: {
+            "limits": storage.limits.get(name, {}),
+            "migrated": sorted(storage.migrated.get(name, ())),
+            "drivers": sorted(storage.drivers.get(name, ())),
+        }
         for name in names
     }
 

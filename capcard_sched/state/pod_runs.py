@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from capcard_sched.model.listed_pods import OWN_SPEC, OWN_STATUS, plain_volumes
 from capcard_sched.model.objects import PodSpec, PodStatus
 from capcard_sched.model.pod_facts import name_index
-from capcard_sched.model.pod_template import resizes
+from capcard_sched.model.pod_requests import is_settled
 from capcard_sched.model.timestamps import parse_time
 
 if TYPE_CHECKING:
@@ -54,7 +54,13 @@ class PodRun:
             volumes is not None
             and _status(status) == same_status
             and (spec == first.spec or (_spec(spec) == same_spec and plain_volumes(spec.volumes) == volumes))
-            and (status.container_statuses == first.status.container_statuses or not resizes(pod))
+            and (
+                (
+                    status.container_statuses == first.status.container_statuses
+                    and status.conditions == first.status.conditions
+                )
+                or is_settled(pod)
+            )
         )
 
     def starts_with(self, pod: PodObject) -> bool:
@@ -63,7 +69,9 @@ class PodRun:
 
     def _compare_with(self) -> tuple[object, object, object]:
         first = self._first
-        volumes = None if first.metadata.deletion_timestamp or resizes(first) else plain_volumes(first.spec.volumes)
+        volumes = (
+            None if first.metadata.deletion_timestamp or not is_settled(first) else plain_volumes(first.spec.volumes)
+        )
         self._compared = _status(first.status), _spec(first.spec), volumes
         return self._compared
 

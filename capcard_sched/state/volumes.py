@@ -12,6 +12,7 @@ import msgspec
 
 from capcard_sched.model.in_tree_volumes import CSI_DRIVERS, MIGRATED_EVERYWHERE, MIGRATED_PLUGINS
 from capcard_sched.model.intents import ObjectRef
+from capcard_sched.model.objects import ObjectMeta
 from capcard_sched.model.selectors import label_selector_problem
 from capcard_sched.model.status import TaskStatus
 from capcard_sched.model.storage import (
@@ -67,10 +68,8 @@ class VolumeTable:
             "StorageClass": lambda gone: self._drop_class(gone.name),
             CSINodeObject: self._apply_csi_node,
             "CSINode": lambda gone: self._drop_csi_node(gone.name),
-            CSIDriverObject: lambda driver: self._set_tracked(
-                driver.metadata.name, tracked=bool(driver.spec.storage_capacity)
-            ),
-            "CSIDriver": lambda gone: self._set_tracked(gone.name, tracked=False),
+            CSIDriverObject: self._apply_csi_driver,
+            "CSIDriver": lambda gone: self._apply_csi_driver(CSIDriverObject(ObjectMeta(name=gone.name))),
             CSIStorageCapacityObject: self._apply_capacity,
             "CSIStorageCapacity": lambda gone: self._drop_capacity(gone.namespace, gone.name),
             VolumeAttachmentObject: self._apply_attachment,
@@ -161,15 +160,15 @@ class VolumeTable:
         if self.storage.classes.pop(name, None) is not None:
             self._provisioning_changed(f"StorageClass {name}")
 
-    def _set_tracked(self, driver: str, *, tracked: bool) -> None:
-        drivers = self.storage.tracked_drivers
-        if tracked == (driver in drivers):
-            return
-        if tracked:
-            drivers.add(driver)
-        else:
-            drivers.remove(driver)
-        self._provisioning_changed(f"CSIDriver {driver}")
+    def _apply_csi_driver(self, obj: CSIDriverObject) -> None:
+        name, storage = obj.metadata.name, self.storage
+        for drivers, is_member in (
+            (storage.tracked_drivers, bool(obj.spec.storage_capacity)),
+            (storage.required_drivers, bool(obj.spec.prevent_pod_scheduling_if_missing)),
+        ):
+            if is_member != (name in drivers):
+                drivers ^= {name}
+                self._provisioning_changed(f"CSIDriver {name}")
 
     def _apply_capacity(self, obj: CSIStorageCapacityObject) -> None:
         meta = obj.metadata
@@ -200,6 +199,7 @@ class VolumeTable:
         name = obj.metadata.name
         limits: dict[str, int] = {}
         problems = []
+        drivers = frozenset(driver.name for driver in obj.spec.drivers or ())
         for index, driver in enumerate(obj.spec.drivers or ()):
             count = driver.allocatable.count if driver.allocatable is not None else None
             if count is None:
@@ -209,18 +209,24 @@ class VolumeTable:
             limits[driver.name] = max(0, count)
         self._note("CSINode", "", name, problems, obj.metadata.uid)
         listed = (obj.metadata.annotations or {}).get(MIGRATED_PLUGINS, "").split(",")
-        self._set_csi_node(name, limits, frozenset(CSI_DRIVERS.keys() & listed) - MIGRATED_EVERYWHERE)
+        self._set_csi_node(name, limits, frozenset(CSI_DRIVERS.keys() & listed) - MIGRATED_EVERYWHERE, drivers)
 
     def _drop_csi_node(self, name: str) -> None:
         self._invalid.forget("CSINode", "", name)
-        self._set_csi_node(name, {}, frozenset())
+        self._set_csi_node(name, {}, frozenset(), frozenset())
 
-    def _set_csi_node(self, node: str, limits: Mapping[str, int], migrated: frozenset[str]) -> None:
-        storage = self.storage
-        if (storage.limits.get(node, {}), storage.migrated.get(node, frozenset())) == (limits, migrated):
+    def _set_csi_node(
+        self, node: str, limits: Mapping[str, int], migrated: frozenset[str], drivers: frozenset[str]
+    ) -> None:
+        storage, none = self.storage, frozenset[str]()
+        known = storage.limits.get(node, {}), storage.migrated.get(node, none), storage.drivers.get(node, none)
+        if known == (limits, migrated, drivers):
             return
         storage.limits.pop(node, None)
         storage.migrated.pop(node, None)
+        storage.drivers.pop(node, None)
+        if drivers:
+            storage.drivers[node] = drivers
         if limits:
             storage.limits[node] = limits
         if migrated:

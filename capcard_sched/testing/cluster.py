@@ -61,8 +61,9 @@ class ClusterObjects(StorageObjects):
         taints: Iterable[Mapping[str, str]] = (),
         unschedulable: bool = False,
         images: Iterable[Mapping[str, Any]] = (),
+        features: Iterable[str] = (),
     ) -> None:
-        """Add or replace a node."""
+        """Add or replace a node. `features`: those that it declares."""
         allocatable = {"cpu": cpu, "memory": memory, "pods": str(pods), **(resources or {})}
         obj = {
             "metadata": self._meta(
@@ -72,7 +73,12 @@ class ClusterObjects(StorageObjects):
                 annotations=dict(annotations or {}),
             ),
             "spec": {"taints": list(taints), "unschedulable": unschedulable},
-            "status": {"allocatable": allocatable, "capacity": allocatable, "images": list(images)},
+            "status": {
+                "allocatable": allocatable,
+                "capacity": allocatable,
+                "images": list(images),
+                "declaredFeatures": list(features),
+            },
         }
         self._deltas.append(deltas.ObjectChanged(msgspec.convert(obj, NodeObject)))
 

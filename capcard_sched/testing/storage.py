@@ -173,9 +173,10 @@ class StorageObjects:
         body = {"metadata": meta, "spec": {"drivers": drivers}}
         self._deltas.append(deltas.ObjectChanged(msgspec.convert(body, CSINodeObject)))
 
-    def csi_driver(self, name: str, *, storage_capacity: bool) -> None:
-        """Add a driver."""
-        body = {"metadata": {"name": name}, "spec": {"storageCapacity": storage_capacity}}
+    def csi_driver(self, name: str, *, storage_capacity: bool = False, required: bool = False) -> None:
+        """Add a driver. `required`: pods with volumes of it fit only nodes that have it."""
+        flags = {"storageCapacity": storage_capacity, "preventPodSchedulingIfMissing": required}
+        body = {"metadata": {"name": name}, "spec": flags}
         self._deltas.append(deltas.ObjectChanged(msgspec.convert(body, CSIDriverObject)))
 
     def storage_capacity(

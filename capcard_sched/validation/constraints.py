@@ -213,6 +213,11 @@ RULES: dict[str, Rules] = {
         ("status phase", _one_of("Pending", "Running", "Succeeded", "Failed", "Unknown")),
         ("status containerStatuses * restartCount", _COUNT),
         ("status initContainerStatuses * restartCount", _COUNT),
+        *(
+            (f"{place} *", quantity)
+            for holder in ("status", "status containerStatuses *", "status initContainerStatuses *")
+            for place in (f"{holder} resources requests", f"{holder} resources limits", f"{holder} allocatedResources")
+        ),
     ),
     "Deployment": _WORKLOAD_RULES,
     "ReplicaSet": _WORKLOAD_RULES,

@@ -17,6 +17,7 @@ from capcard_sched.model.cards import (
     parse_card_name,
     parse_card_request,
 )
+from capcard_sched.model.json_pods import valid_pod_amounts
 from capcard_sched.model.queue import ACCEPTED as NAMESPACES_FORM
 from capcard_sched.model.queue import namespace_rule
 from capcard_sched.model.resources import VGPU_RESOURCES
@@ -48,7 +49,6 @@ from capcard_sched.validation.inventory import (
     allocatable,
     as_map,
     as_maps,
-    base_amount_of,
     object_name,
     texts,
     value_at,
@@ -87,14 +87,9 @@ class Template(NamedTuple):
         """Its annotations with string values."""
         return texts(self.body, "metadata", "annotations")
 
-    def requests(self) -> dict[str, int]:
-        """Sum over its containers in base units; a limit replaces a missing request."""
-        total: dict[str, int] = {}
-        for container in as_maps(value_at(self.body, "spec", "containers")):
-            limits, requests = value_at(container, "resources", "limits"), value_at(container, "resources", "requests")
-            for name, raw in {**as_map(limits), **as_map(requests)}.items():
-                total[name] = total.get(name, 0) + base_amount_of(name, raw)
-        return total
+    def requests(self) -> Mapping[str, int]:
+        """Effective requests in base units. A malformed quantity counts as unset."""
+        return valid_pod_amounts(self.body).requests
 
 
 def check_objects(

@@ -6,10 +6,10 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from capcard_sched.model.annotations import JDB_MAX_UNAVAILABLE, JDB_MIN_AVAILABLE
-from capcard_sched.model.quantity import QuantityError, milli
 from capcard_sched.validation.checks import Finding, annotation_field
 from capcard_sched.validation.inventory import texts
 from capcard_sched.validation.names import check_label, check_labels, check_qualified, shown
+from capcard_sched.validation.pod_resources import check_pod_level, check_resources
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Mapping
@@ -26,9 +26,6 @@ _DNS: Final = ("ClusterFirst", "ClusterFirstWithHostNet", "Default", "None", "")
 _PROTOCOLS: Final = ("TCP", "UDP", "SCTP", "")
 _EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute", "")
 _TOLERATIONS: Final = ("Exists", "Equal", "")
-#: Native resources, of which fractions and different requests and limits are accepted.
-_NATIVE: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
-_NATIVE_PREFIXES: Final = ("hugepages-", "requests.", "limits.")
 
 
 def check_budgets(annotations: Mapping[str, str], at: str = "metadata") -> Iterator[Finding]:
@@ -79,6 +76,7 @@ def _check_spec(spec: Json, field: str) -> Iterator[Finding]:
         yield from _choice(toleration, "effect", _EFFECTS, place)
         if toleration.get("operator") == "Exists" and toleration.get("value"):
             yield Finding("error", f"{place}.value", "must be empty when operator is Exists", "no value")
+    yield from check_pod_level(spec, f"{field}.resources")
     yield from check_labels(spec.get("nodeSelector"), f"{field}.nodeSelector")
 
 
@@ -128,7 +126,7 @@ def _check_container(container: Json, field: str, names: set[str], volumes: set[
         if mount.get("name") not in volumes:
             known = ", ".join(sorted(volumes)) or "no volume is defined"
             yield Finding("error", f"{place}.name", f"there is no volume {shown(mount.get('name'))}", known)
-    yield from _check_resources(container.get("resources"), f"{field}.resources")
+    yield from check_resources(container.get("resources"), f"{field}.resources")
 
 
 def _check_ports(ports: Any, field: str) -> Iterator[Finding]:
@@ -142,51 +140,6 @@ def _check_ports(ports: Any, field: str) -> Iterator[Finding]:
             accepted = 'at most 15 lower-case letters, digits and "-", with at least one letter'
             yield Finding("error", f"{place}.name", f"{shown(label)} is not the name of a port", accepted)
         yield from _choice(port, "protocol", _PROTOCOLS, place)
-
-
-def _check_resources(resources: Any, field: str) -> Iterator[Finding]:
-    if not isinstance(resources, dict):
-        return
-    amounts: dict[str, dict[str, int | None]] = {}
-    for side in ("requests", "limits"):
-        found: dict[str, int | None] = {}
-        values = resources.get(side)
-        for name, raw in values.items() if isinstance(values, dict) else ():
-            place = f'{field}.{side}["{name}"]'
-            amount = _milli(raw)
-            found[name] = amount
-            if amount is None:
-                yield Finding("error", place, f"{shown(raw)} is not a quantity", "a quantity such as 500m, 2 or 16Gi")
-            elif amount < 0:
-                yield Finding("error", place, f"{shown(raw)} is negative", "a quantity of at least 0")
-            elif not _is_native(name) and amount % 1000:
-                yield Finding("error", place, f"{shown(raw)} is a fraction", "a whole number: the resource is a device")
-        amounts[side] = found
-    for name, request in amounts["requests"].items():
-        limit = amounts["limits"].get(name)
-        place = f'{field}.requests["{name}"]'
-        if request is None:
-            continue
-        if limit is not None and request > limit:
-            yield Finding("error", place, "is more than the limit", f"at most {resources['limits'][name]}")
-        elif not _is_native(name) and (name not in amounts["limits"] or (limit is not None and request != limit)):
-            yield Finding(
-                "error", place, "differs from the limit", "the same request and limit: the resource is a device"
-            )
-
-
-def _is_native(name: str) -> bool:
-    return name in _NATIVE or name.startswith(_NATIVE_PREFIXES) or "/" not in name or "kubernetes.io/" in name
-
-
-def _milli(raw: Any) -> int | None:
-    """Thousandths of a quantity, rounded up; None when it is none."""
-    if isinstance(raw, bool) or not isinstance(raw, str | int | float):
-        return None
-    try:
-        return milli(raw)
-    except QuantityError:
-        return None
 
 
 def _choice(obj: Json, key: str, choices: tuple[str, ...], field: str) -> Iterator[Finding]:

@@ -26,6 +26,7 @@ from capcard_sched.validation.constraints import COMMON_RULES, RULES, quantity
 from capcard_sched.validation.fieldpath import describe, field_path, shown
 from capcard_sched.validation.job_structure import check_job_structure
 from capcard_sched.validation.names import is_subdomain
+from capcard_sched.validation.pod_resources import check_pod_level
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -253,6 +254,7 @@ def _check_pod(spec: Json, place: Path) -> Iterator[Finding]:
                 if name in limits and parse_quantity(request) > parse_quantity(limits[name]):
                     path = field_path((*place, group, str(index), "resources", "requests", name))
                     yield Finding("error", path, f"{request} is more than its limit {limits[name]}")
+    yield from check_pod_level(spec, field_path((*place, "resources")))
 
 
 def _check_workload(spec: Json) -> Iterator[Finding]:

@@ -9,7 +9,12 @@ from capcard_sched.model.card_registration import HAMI_CORE, MIG, decode_registr
 from capcard_sched.model.quantity import QuantityError, base_amount
 from capcard_sched.model.task_class import ContainerAmounts
 from capcard_sched.plugins.deviceshare.geometry import geometry_of
-from capcard_sched.plugins.deviceshare.vgpu_request import InvalidAmountError, container_request, vgpu_amounts
+from capcard_sched.plugins.deviceshare.vgpu_request import (
+    SIDECARS_GET_NONE,
+    InvalidAmountError,
+    container_request,
+    vgpu_amounts,
+)
 from capcard_sched.validation.checks import Finding, annotation_field
 from capcard_sched.validation.inventory import as_map, base_amount_of, texts, value_at
 from capcard_sched.validation.object_checks import OUR_SCHEDULERS, templates_of
@@ -100,8 +105,12 @@ def _template(template: Template, nodes: Sequence[Sequence[RegisteredCard]], con
             yield from _against_nodes(place, wanted, nodes, config)
     for place in _containers(spec, "initContainers", path):
         for resource in vgpu_amounts(place.amounts, config.resources):
-            message = "init containers get no vGPUs: the resource has no effect"
-            yield Finding("warning", place.field(resource), message)
+            if place.amounts.sidecar:
+                message = f"sidecars get no vGPUs: {SIDECARS_GET_NONE}; the pod fits on no node"
+                yield Finding("error", place.field(resource), message, "vGPUs in spec.containers")
+            else:
+                message = "init containers get no vGPUs: the resource has no effect"
+                yield Finding("warning", place.field(resource), message)
     if shared:
         yield from _annotations(template)
 
@@ -113,7 +122,9 @@ def _containers(spec: Any, key: str, path: str) -> Iterator[_Place]:
             resources = container.get("resources")
             sides = [resources.get(side) if isinstance(resources, dict) else None for side in ("limits", "requests")]
             limits, requests = (tuple(_amounts(side)) for side in sides)
-            amounts = ContainerAmounts(str(container.get("name") or index), limits, requests, key != "containers")
+            is_init = key != "containers"
+            is_sidecar = is_init and container.get("restartPolicy") == "Always"
+            amounts = ContainerAmounts(str(container.get("name") or index), limits, requests, is_init, is_sidecar)
             yield _Place(f"{path}.{key}[{index}]", amounts)
 
 

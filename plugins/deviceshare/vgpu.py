@@ -135,7 +135,11 @@ class VgpuDevices(DeviceType):
             return request.problem
         resources = self.config.resources
         for container in cls.device_containers:
-            if container.init and any(name in (resources.number, resources.memory) for name, _ in container.limits):
+            if (
+                container.init
+                and not container.sidecar
+                and any(name in (resources.number, resources.memory) for name, _ in container.limits)
+            ):
                 return f"init container {container.name} asks for vGPUs: it gets none, only other containers do"
         return ""
 

@@ -31,6 +31,8 @@ class VgpuResources(msgspec.Struct, frozen=True):
 
 
 DEFAULT_RESOURCES: Final = VgpuResources()
+#: The device plugin finds the devices of a container by its index among `spec.containers`.
+SIDECARS_GET_NONE: Final = "the device plugin serves only the containers of spec.containers"
 
 
 class Share(NamedTuple):
@@ -75,7 +77,7 @@ class ContainerRequest(NamedTuple):
 class VgpuRequest(msgspec.Struct, frozen=True):
     """What all pods of one class ask for."""
 
-    #: By container of the pod; None for one that asks for nothing.
+    #: By container of the pod, sidecars last; None for one that asks for nothing.
     containers: tuple[ContainerRequest | None, ...]
     #: Sharing mode of the cards, "" for any.
     mode: str = ""
@@ -96,14 +98,18 @@ class VgpuRequest(msgspec.Struct, frozen=True):
 def vgpu_request(
     containers: Sequence[ContainerAmounts], annotations: Mapping[str, str], resources: VgpuResources = DEFAULT_RESOURCES
 ) -> VgpuRequest | None:
-    """The request of a pod with these regular containers, None for a pod that asks for no vGPU."""
+    """The request of a pod with these containers, None for a pod that asks for no vGPU.
+
+    Other init containers than sidecars do not count.
+    """
+    sidecars = [each for each in containers if each.sidecar and _asks(each, resources)]
     containers = [each for each in containers if not each.init]
-    if not any(_asks(each, resources) for each in containers):
+    if not sidecars and not any(_asks(each, resources) for each in containers):
         return None
     use, avoid = _lower(annotations.get(keys.USE_GPU_TYPE)), _lower(annotations.get(keys.NOUSE_GPU_TYPE))
     try:
-        wanted = tuple(container_request(each, resources, use, avoid) for each in containers)
-        problem = ""
+        wanted = tuple(container_request(each, resources, use, avoid) for each in (*containers, *sidecars))
+        problem = f"sidecar {sidecars[0].name} asks for vGPUs: {SIDECARS_GET_NONE}" if sidecars else ""
     except InvalidAmountError as error:
         wanted, problem = (), str(error)
     return VgpuRequest(

@@ -62,9 +62,23 @@ class ExclusiveClaims(PodsByNode[list[str]]):
         result.reject(here, Code.UNSCHEDULABLE, IN_USE)
 
 
+NO_DRIVER = "{driver} CSI driver is not installed on the node"
 TOO_MANY_VOLUMES = "node(s) exceed max volume count"
 
 _NO_LIMIT = np.iinfo(np.int64).max
+
+
+def reject_without_driver(
+    storage: Storage, required: Sequence[tuple[str, str]], rows: NodeView, result: FilterResult
+) -> None:
+    """Reject nodes whose CSINode does not list a driver. Volumes of a plugin count where the driver replaces it."""
+    names = [rows.nodes[row].name for row in rows.rows.tolist()]
+    for driver, plugin in required:
+        missing = [
+            driver not in storage.drivers.get(name, ()) and (not plugin or plugin in storage.migrated.get(name, ()))
+            for name in names
+        ]
+        result.reject(np.array(missing, dtype=bool), Code.UNRESOLVABLE, NO_DRIVER.format(driver=driver))
 
 
 def keys_of_driver(driver: str) -> list[AttachmentKey]:

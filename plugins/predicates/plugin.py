@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 POD_NUMBER_EXCEEDED = "node(s) pod number exceeded"
 UNSCHEDULABLE = "node(s) were unschedulable"
 AFFINITY_MISMATCH = "node(s) didn't match Pod's node affinity/selector"
+FEATURE_MISMATCH = "node(s) didn't match Pod's required features"
 UNTOLERATED_TAINT = "node(s) had untolerated taint {{{key}: {value}}}"
 
 
@@ -76,6 +77,12 @@ def reject_tainted(index: NodeIndex, cls: TaskClass, rows: NodeView, result: Fil
     for reason, number in numbers.items():
         if number in present:
             result.reject(by_row == number, Code.UNRESOLVABLE, reason)
+
+
+def reject_by_features(index: NodeIndex, cls: TaskClass, rows: NodeView, result: FilterResult) -> None:
+    """Reject nodes that do not declare a feature that the pod requires."""
+    if cls.required_features:
+        result.reject(~rows.take(index.declaring(cls.required_features)), Code.UNRESOLVABLE, FEATURE_MISMATCH)
 
 
 def reject_full(rows: NodeView, result: FilterResult) -> None:
@@ -182,6 +189,7 @@ class Predicates(Plugin):
             reject_by_affinity(index, cls, rows, result)
         if self._enabled.taint_toleration:
             reject_tainted(index, cls, rows, result)
+        reject_by_features(index, cls, rows, result)
         volumes = self._context(signature).volumes
         if volumes is not None:
             if isinstance(result, Diagnosis) and self._volumes.is_limited(volumes):

@@ -21,6 +21,7 @@ from capcard_sched.plugins.predicates.attached_volumes import (
     AttachedVolumes,
     ExclusiveClaims,
     keys_of_driver,
+    reject_without_driver,
 )
 from capcard_sched.plugins.predicates.volume_market import NOTHING, TO_BE_MADE, VolumeMarket, VolumeReach, score_offers
 
@@ -68,6 +69,8 @@ class PodVolumes(NamedTuple):
     open: tuple[str, ...] = ()
     #: Attachments on its node, of drivers with a limit and without the open claims.
     attached: tuple[AttachmentKey, ...] = ()
+    #: Drivers that the node must have, each with the in-tree plugin of the volume, "" for a CSI volume.
+    required: tuple[tuple[str, str], ...] = ()
     #: Keys of the claims that only one pod may use.
     exclusive: tuple[str, ...] = ()
     #: The reason why the claims allow no node, "" without one.
@@ -106,7 +109,8 @@ class VolumeRules:
         cls = task.cls
         if not cls.volumes:
             limited = tuple(key for key in cls.inline_volumes if key.driver in self.attached.drivers)
-            return PodVolumes(attached=limited) if limited else None
+            required = self._required(task, ())
+            return PodVolumes(attached=limited, required=required) if limited or required else None
         storage = self._storage
         bound: list[tuple[str, int]] = []
         reserved: list[tuple[str, int]] = []
@@ -153,6 +157,7 @@ class VolumeRules:
             tuple(shared),
             tuple(waiting),
             tuple(key for key in self._attachments(task) if key.driver in self.attached.drivers),
+            self._required(task, waiting),
             tuple(exclusive),
         )
 
@@ -215,9 +220,18 @@ class VolumeRules:
                 found[key] = None
         return tuple(found)
 
+    def _required(self, task: Task, open_claims: Sequence[str]) -> tuple[tuple[str, str], ...]:
+        """The required drivers among those of a pod's volumes, with plugins."""
+        storage = self._storage
+        if not storage.required_drivers or not self._arguments.node_volume_limits:
+            return ()
+        made = (storage.unprovisioned_key(storage.claims[key]) for key in open_claims)
+        keys = (*self._attachments(task), *filter(None, made))
+        return tuple(sorted({(key.driver, key.plugin) for key in keys if key.driver in storage.required_drivers}))
+
     def is_limited(self, volumes: PodVolumes) -> bool:
-        """Whether the limit of a driver can exclude nodes for the pod."""
-        return bool(volumes.attached or (volumes.open and self.attached.drivers))
+        """Whether a driver can exclude nodes for the pod: nodes at its limit, or without it."""
+        return bool(volumes.attached or volumes.required or (volumes.open and self.attached.drivers))
 
     def reject_fixed(self, volumes: PodVolumes, rows: NodeView, result: FilterResult) -> None:
         """Reject nodes by the volumes of bound or assigned claims. No placement changes the result."""
@@ -251,8 +265,11 @@ class VolumeRules:
             result.reject(~rows.take(inside), Code.UNRESOLVABLE, UNAVAILABLE)
 
     def reject_over_limit(self, volumes: PodVolumes, rows: NodeView, result: FilterResult) -> None:
+        """Reject nodes without a required driver, and nodes at the limit of a driver."""
+        if volumes.required:
+            reject_without_driver(self._storage, volumes.required, rows, result)
         more: list[tuple[AttachmentKey, Mask]] = []
-        if volumes.open:
+        if volumes.open and self.attached.drivers:
             market, offer = self._current_market(), self.offer(volumes.open)
             for claim, choice in zip(offer.claims, offer.choices, strict=True):
                 made = self._storage.unprovisioned_key(claim)

@@ -112,4 +112,4 @@ def _min_resources(view: View, job: JobSpec) -> dict[str, str]:
         more = max(0, min(left, task.replicas - counts[task.name]))
         counts[task.name] += more
         left -= more
-    return quota_usage((task.template.get("spec") or {}, counts[task.name]) for task in tasks)
+    return quota_usage((task.template, counts[task.name]) for task in tasks)

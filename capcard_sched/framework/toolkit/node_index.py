@@ -49,6 +49,7 @@ class NodeIndex:
         self._matching: dict[TaskClass, Mask | None] = {}
         self._offending: dict[tuple[Toleration, ...], list[Taint | None]] = {}
         self._tolerated: dict[tuple[Toleration, ...], Mask | None] = {}
+        self._declaring: dict[tuple[str, ...], Mask] = {}
         self._preferences: dict[tuple[Toleration, ...], npt.NDArray[np.int64] | None] = {}
         codes: dict[tuple[Taint, ...], int] = {}
         #: Index into `taint_sets` of each node: intp [nodes].
@@ -189,6 +190,14 @@ class NodeIndex:
         clean = np.array([taint is None for taint in self.offending(tolerations)], dtype=bool)
         mask: Mask | None = None if clean.all() else clean[self.taint_codes]
         self._tolerated[tolerations] = mask
+        return mask
+
+    def declaring(self, features: tuple[str, ...]) -> Mask:
+        """Mask, bool [nodes]: nodes that declare all these features."""
+        mask = self._declaring.get(features)
+        if mask is None:
+            wanted = frozenset(features)
+            mask = self._declaring[features] = np.array([wanted <= node.features for node in self.nodes], dtype=bool)
         return mask
 
     def preferences(self, tolerations: tuple[Toleration, ...]) -> npt.NDArray[np.int64] | None:

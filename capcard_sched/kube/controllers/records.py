@@ -105,6 +105,7 @@ class PodSpecRecord(ApiStruct, frozen=True):
     containers: tuple[ContainerRecord, ...] = ()
     init_containers: tuple[ContainerRecord, ...] = ()
     overhead: msgspec.Raw = msgspec.Raw()
+    resources: msgspec.Raw = msgspec.Raw()
 
 
 class TerminationRecord(ApiStruct, frozen=True):

@@ -116,7 +116,7 @@ class QuotaController:
 
 
 def _usage(pod: JsonObject) -> Mapping[str, int]:
-    usage = quota_amounts(quota_usage([(spec(pod), 1)]))
+    usage = quota_amounts(quota_usage([(pod, 1)]))
     return {_COUNT: usage[_COUNT]} if status(pod).get("phase") in ENDED_PHASES else usage
 
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from capcard_sched.model.in_tree_volumes import AttachmentKey
 from capcard_sched.model.objects import HostPort, PodObject, PodSpec, Toleration
-from capcard_sched.model.pod_template import DEFAULT_CPU_MILLI, DEFAULT_MEMORY_BYTES, own_cpus, template_of
+from capcard_sched.model.pod_requests import DEFAULT_CPU_MILLI, DEFAULT_MEMORY_BYTES
+from capcard_sched.model.pod_template import own_cpus, template_of
 from capcard_sched.model.quantity import MAX_POD_AMOUNT, QuantityError
 from capcard_sched.model.task_class import PodTemplate
 

@@ -10,7 +10,8 @@ import pytest
 from capcard_sched.kube.kinds import KINDS
 from capcard_sched.model import deltas
 from capcard_sched.model.objects import PodObject
-from capcard_sched.model.pod_template import resizes, template_of
+from capcard_sched.model.pod_requests import resizes
+from capcard_sched.model.pod_template import template_of
 from capcard_sched.state.cluster import ClusterState
 from tests.objects import group, node, queue
 
@@ -63,7 +64,8 @@ ONE, TWO, FOUR = {"cpu": "1"}, {"cpu": "2"}, {"cpu": "4"}
         pytest.param(ONE, ONE, TWO, IN_PROGRESS, 2000, id="in progress downwards: actual"),
         pytest.param(ONE, FOUR, TWO, {}, 4000, id="downwards before the kubelet allocates: allocated"),
         pytest.param(ONE, None, TWO, {}, 2000, id="no allocated amounts"),
-        pytest.param(TWO, FOUR, None, {}, 2000, id="no actual resources: as specified"),
+        pytest.param(TWO, FOUR, None, {}, 4000, id="no actual resources: allocated"),
+        pytest.param(TWO, None, None, _pending("Infeasible"), 0, id="infeasible without any status: nothing"),
         pytest.param(TWO, None, None, {}, 2000, id="a container that has not started"),
     ],
 )
@@ -71,7 +73,7 @@ def test_a_resize_counts_with_the_largest_request(
     spec: Json, allocated: Json | None, actual: Json | None, status: Json, cpu: int
 ) -> None:
     found = template_of(_pod(spec, allocated, actual, status))
-    assert (found.requests["cpu"], found.nonzero_cpu_milli) == (cpu, cpu)
+    assert (found.requests.get("cpu", 0), found.nonzero_cpu_milli) == (cpu, cpu or 100)
 
 
 def test_devices_count_as_specified_also_while_a_resize_is_infeasible() -> None:
@@ -79,15 +81,16 @@ def test_devices_count_as_specified_also_while_a_resize_is_infeasible() -> None:
     assert template_of(pod).requests == {"cpu": 1000, GPU: 8000, "pods": 1}
 
 
-def test_sidecars_are_resized_and_other_init_containers_are_not() -> None:
+def test_sidecars_and_other_init_containers_are_resized() -> None:
     init = [{"name": "s", "restartPolicy": "Always", **_resources(ONE)}, {"name": "i", **_resources(ONE)}]
     statuses = {"initContainerStatuses": [_status("s", FOUR, FOUR), _status("i", FOUR, FOUR)]}
-    assert template_of(_pod(ONE, ONE, ONE, statuses, initContainers=init)).requests["cpu"] == 5000
+    assert template_of(_pod(ONE, ONE, ONE, statuses, initContainers=init)).requests["cpu"] == 8000
 
 
 def test_equal_requests_are_no_resize() -> None:
-    assert resizes(_pod(TWO, TWO, TWO, {})) == {}
-    assert resizes(_pod(TWO, None, TWO, _pending("Infeasible"))) == {}
+    assert resizes(_pod(TWO, TWO, TWO, {})) == ()
+    assert resizes(_pod(TWO, None, TWO, {})) == ()
+    assert resizes(_pod(TWO, TWO, None, {})) == ()
 
 
 def test_usage_of_node_and_queue_follows_a_resize() -> None:

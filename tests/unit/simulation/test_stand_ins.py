@@ -31,7 +31,7 @@ def test_quota_usage_adds_containers_sidecars_and_overhead_and_takes_the_init_pe
     }
     usage = "count/pods=2 pods=2 cpu=10500m requests.cpu=10500m limits.cpu=4500m"
     usage += " nvidia.com/gpu=4 requests.nvidia.com/gpu=4"
-    assert quota_usage([(pod, 2)]) == dict(pair.split("=") for pair in usage.split())
+    assert quota_usage([({"spec": pod}, 2)]) == dict(pair.split("=") for pair in usage.split())
 
 
 def test_the_scheduler_gets_deltas_of_namespaces_quotas_and_budgets() -> None:

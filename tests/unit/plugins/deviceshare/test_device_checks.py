@@ -21,10 +21,13 @@ def _node(registration: str, offered: Any = 10, **annotations: str) -> Any:
     return {"kind": "Node", "metadata": {"annotations": notes}, "status": {"allocatable": {"cpu": 8, NUMBER: offered}}}
 
 
-def _pod(limits: Any, *, scheduler: str = "volcano", init: Any = None, **annotations: str) -> Any:
+def _pod(
+    limits: Any, *, scheduler: str = "volcano", init: Any = None, sidecar: bool = False, **annotations: str
+) -> Any:
     spec: Any = {"schedulerName": scheduler, "containers": [{"name": "main", "resources": {"limits": limits}}]}
     if init is not None:
-        spec["initContainers"] = [{"name": "setup", "resources": {"limits": init}}]
+        policy = {"restartPolicy": "Always"} if sidecar else {}
+        spec["initContainers"] = [{"name": "setup", "resources": {"limits": init}, **policy}]
     return {"kind": "Pod", "metadata": {"name": "p", "annotations": annotations}, "spec": spec}
 
 
@@ -59,6 +62,8 @@ CASES: dict[str, tuple[list[Any], list[tuple[str, str, str]]]] = {
     "cores without number": ([_pod({CORES: 50})], [("warning", CORES, f"has no effect without {NUMBER} or {MEMORY}")]),
     "init container": ([_pod(SHARE, init=SHARE)],
                        [("warning", f"init {name}", "init containers get no vGPUs") for name in SHARE]),
+    "sidecar": ([_pod(SHARE, init=SHARE, sidecar=True)],
+                [("error", f"init {name}", "sidecars get no vGPUs") for name in SHARE]),
     "whole cards beside shares": (
         [_pod({**SHARE, "nvidia.com/gpu": 1, "volcano.sh/gpu-memory": 5})],
         [("warning", name, "is requested beside") for name in ("nvidia.com/gpu", "volcano.sh/gpu-memory")]),

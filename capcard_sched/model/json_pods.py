@@ -1,0 +1,91 @@
+"""Requests of pods that are JSON. Pods of one workload have equal resources, so their sums are cached."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from capcard_sched.model.objects import PodObject
+from capcard_sched.model.pod_requests import PodAmounts, pod_amounts
+from capcard_sched.model.quantity import QuantityError, base_amount
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+#: Sums that are kept.
+_MOST_SUMS: Final = 4096
+_SPEC: Final = ("resources", "overhead")
+_CONTAINER: Final = ("name", "resources", "restartPolicy")
+_STATUS: Final = ("resources", "allocatedResources", "resize")
+_CONTAINER_STATUS: Final = ("name", "resources", "allocatedResources")
+_CONDITION: Final = ("type", "reason")
+_SIDES: Final = ("requests", "limits")
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(PodObject).decode
+
+
+def counted_json(pod: Mapping[str, Any]) -> bytes:
+    """JSON of the fields of a pod or pod template that count, for `amounts_of_json`."""
+    return _encode(_counted(pod, lambda amounts: amounts))
+
+
+@lru_cache(_MOST_SUMS)
+def amounts_of_json(pod: bytes) -> PodAmounts:
+    """The amounts of a pod. Raises QuantityError, msgspec.ValidationError for a malformed one."""
+    decoded = _decode(pod)
+    return pod_amounts(decoded.spec, decoded.status)
+
+
+def valid_pod_amounts(pod: Mapping[str, Any]) -> PodAmounts:
+    """The amounts of a pod or pod template. Never raises: a malformed or negative quantity counts as unset."""
+    try:
+        return amounts_of_json(counted_json(pod))
+    except (QuantityError, msgspec.ValidationError, TypeError, AttributeError):
+        return amounts_of_json(_encode(_counted(pod, lambda amounts: dict(_valid(amounts)))))
+
+
+def _counted(pod: Mapping[str, Any], amounts_of: Callable[[Any], Any]) -> dict[str, Any]:
+    """The fields of a pod that count."""
+
+    def picked(value: Any, fields: tuple[str, ...]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for field in fields if isinstance(value, dict) else ():
+            if field == "resources" and isinstance(value.get(field), dict):
+                found[field] = {side: amounts_of(value[field][side]) for side in _SIDES if value[field].get(side)}
+            elif field in ("overhead", "allocatedResources") and value.get(field) is not None:
+                found[field] = amounts_of(value[field])
+            elif isinstance(value.get(field), str):
+                found[field] = value[field]
+        return found
+
+    def listed(value: Any, key: str, fields: tuple[str, ...]) -> dict[str, Any]:
+        rows = value.get(key) if isinstance(value, dict) else None
+        return {key: [picked(row, fields) for row in rows]} if rows and isinstance(rows, list) else {}
+
+    spec, status = pod.get("spec"), pod.get("status")
+    return {
+        "kind": "Pod",
+        "spec": {
+            **listed(spec, "containers", _CONTAINER),
+            **listed(spec, "initContainers", _CONTAINER),
+            **picked(spec, _SPEC),
+        },
+        "status": {
+            **listed(status, "containerStatuses", _CONTAINER_STATUS),
+            **listed(status, "initContainerStatuses", _CONTAINER_STATUS),
+            **listed(status, "conditions", _CONDITION),
+            **picked(status, _STATUS),
+        },
+    }
+
+
+def _valid(amounts: Any) -> Iterator[tuple[str, Any]]:
+    for name, raw in amounts.items() if isinstance(amounts, dict) else ():
+        if isinstance(name, str) and isinstance(raw, str | int | float) and not isinstance(raw, bool):
+            try:
+                if (base_amount(name, raw) or 0) >= 0:
+                    yield name, raw
+            except QuantityError:
+                continue
