@@ -25,6 +25,7 @@ from capcard_sched.framework.api.node_hooks import MEANING, declared_hooks
 from capcard_sched.framework.conf.registry import Registry
 from capcard_sched.model import reasons
 from capcard_sched.model.diagnosis import JobDiagnosis
+from capcard_sched.model.job_plugins import JOB_PLUGINS
 from capcard_sched.model.trials import InsightPart, WhatIfReport
 from tests.mutants.mutant import page as mutants_page
 
@@ -137,6 +138,32 @@ def plugins_page() -> str:
         action = registry.action(name)
         if action is not None and action.__module__.startswith("capcard_sched."):
             lines += _section(name, action)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def job_plugins_page() -> str:
+    """Every plugin of Jobs with its arguments, from `model/job_plugins.py`."""
+    lines = [
+        GENERATED.format(source="capcard_sched/model/job_plugins.py"),
+        "",
+        "# Plugins of Jobs",
+        "",
+        "`spec.plugins` of a Job maps a plugin to its arguments. Accepted spellings are those of Go: `--name=value`,",
+        "`--name value`, `-name=value`, and `--name` for an argument that is true or false. The first word that is not",
+        "an argument of the plugin ends the list; it and the words behind it have no effect. Admission and",
+        "`capcard-sched validate` reject them; a stored Job runs, with one event `PluginArgumentIgnored` for each.",
+        "",
+    ]
+    for name, plugin in JOB_PLUGINS.items():
+        needs = f" Implies {' and '.join(f'`{needed}`' for needed in plugin.needs)}." if plugin.needs else ""
+        lines += [f"## {name}", "", f"{plugin.effect}{needs}", ""]
+        if plugin.arguments:
+            lines += ["| Argument | Accepted | Default | Effect |", "|---|---|---|---|"]
+        for argument, row in plugin.arguments.items():
+            default = "-" if row.default == "" else f"`{str(row.default).lower()}`"
+            lenient = "; other numbers count as the default" if row.is_lenient else ""
+            lines.append(f"| `--{argument}` | {row.form}{lenient} | {default} | {row.effect} |")
+        lines += [""] if plugin.arguments else []
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -279,6 +306,7 @@ PAGES = {
     "hooks.md": hooks_page,
     "reasons.md": reasons_page,
     "plugins.md": plugins_page,
+    "job-plugins.md": job_plugins_page,
     "metrics.md": metrics_page,
     "flags.md": flags_page,
     "mutants.md": mutants_page,

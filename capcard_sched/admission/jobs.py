@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from capcard_sched.admission.review import DEFAULT_QUEUE, ROOT_QUEUE, AdmissionResult, JsonPatch
 from capcard_sched.model.annotations import PREEMPTABLE
+from capcard_sched.model.job_plugins import needed_plugins
 from capcard_sched.validation.checks import Finding
 from capcard_sched.validation.inventory import texts
 from capcard_sched.validation.job_structure import (
@@ -21,22 +22,11 @@ from capcard_sched.validation.object_checks import check_object
 from capcard_sched.validation.pod_templates import check_budgets, check_pod_template
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from capcard_sched.admission.review import ClusterView
     from capcard_sched.validation.inventory import Json
 
-#: Job plugins and the plugins each of them needs.
-PLUGINS: Final[dict[str, tuple[str, ...]]] = {
-    "env": (),
-    "svc": (),
-    "ssh": (),
-    "hcclrank": (),
-    "pytorch": ("svc",),
-    "tensorflow": ("svc",),
-    "ray": ("svc",),
-    "mpi": ("svc", "ssh"),
-}
 _MAX_RETRY: Final = 3
 _CHANGEABLE = "minAvailable, tasks[*].replicas, tasks[*].minAvailable and priorityClassName"
 
@@ -69,7 +59,7 @@ def default_job(obj: Json, scheduler_name: str) -> AdmissionResult:
         patch.set(sum(count_of(task.get("minAvailable")) for task in tasks_of(spec)), "spec", "minAvailable")
     plugins = spec.get("plugins")
     if isinstance(plugins, dict):
-        for needed in sorted({name for plugin in plugins for name in PLUGINS.get(plugin, ())} - plugins.keys()):
+        for needed in needed_plugins(plugins):
             patch.set([], "spec", "plugins", needed)
     return AdmissionResult(patch=tuple(patch.operations))
 
@@ -87,7 +77,6 @@ def check_new_job(obj: Json, view: ClusterView) -> AdmissionResult:
             for index, task in enumerate(tasks_of(spec))
             for finding in check_pod_template(task.get("template"), f"spec.tasks[{index}].template")
         ),
-        *_check_plugins(spec),
         *check_queue(str(spec.get("queue") or DEFAULT_QUEUE), view),
         *check_object(obj, view.inventory),
         *_check_eviction(obj, spec),
@@ -137,29 +126,6 @@ def check_queue(name: str, view: ClusterView, field: str = "spec.queue") -> Iter
 def _takes_jobs(name: str, view: ClusterView) -> bool:
     queue = view.queue(name)
     return name != ROOT_QUEUE and queue is not None and queue.state in {"", "Open"} and not view.children(name)
-
-
-def _check_plugins(spec: Json) -> Iterator[Finding]:
-    plugins = spec.get("plugins")
-    if not isinstance(plugins, dict):
-        return
-    for name, arguments in plugins.items():
-        if name not in PLUGINS:
-            yield Finding(
-                "error", f"spec.plugins.{name}", f"unable to find job plugin: {name}", ", ".join(sorted(PLUGINS))
-            )
-        elif name == "mpi":
-            yield from _check_mpi(tasks_of(spec), arguments if isinstance(arguments, list) else [])
-
-
-def _check_mpi(tasks: Sequence[Json], arguments: Sequence[Any]) -> Iterator[Finding]:
-    names = {str(task.get("name")) for task in tasks}
-    for role in ("master", "worker"):
-        given = [str(each).partition("=")[2] for each in arguments if str(each).lstrip("-").startswith(f"{role}=")]
-        wanted = given[-1] if given else role
-        if wanted not in names:
-            message = f"The specified mpi {role} task was not found"
-            yield Finding("error", "spec.plugins.mpi", message, f"--{role}= with one of {', '.join(sorted(names))}")
 
 
 def _check_eviction(obj: Json, spec: Json) -> Iterator[Finding]:

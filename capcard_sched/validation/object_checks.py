@@ -51,6 +51,7 @@ from capcard_sched.validation.inventory import (
     texts,
     value_at,
 )
+from capcard_sched.validation.job_plugins import check_job_plugins
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -148,6 +149,8 @@ def check_object(
     else:
         templates = list(templates_of(obj))
         findings = [*_workload(obj, templates, inventory)]
+        if obj.get("apiVersion") == _VOLCANO_JOB:
+            findings += check_job_plugins(as_map(obj.get("spec")))
         for template in templates:
             findings += _template(template, obj, inventory)
     return [*causes, *findings]
