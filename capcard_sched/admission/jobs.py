@@ -15,7 +15,9 @@ from capcard_sched.validation.job_structure import (
     check_job_structure,
     check_numbers,
     count_of,
+    minimum_of,
     replicas_of,
+    task_name,
     tasks_of,
 )
 from capcard_sched.validation.object_checks import check_object
@@ -46,9 +48,9 @@ def default_job(obj: Json, scheduler_name: str) -> AdmissionResult:
     for index, task in enumerate(tasks_of(spec)):
         at = ("spec", "tasks", index)
         if not task.get("name"):
-            patch.set(f"default{index}", *at, "name")
+            patch.set(task_name(task, index), *at, "name")
         if task.get("minAvailable") is None:
-            patch.set(replicas_of(task), *at, "minAvailable")
+            patch.set(minimum_of(task), *at, "minAvailable")
         if not task.get("maxRetry"):
             patch.set(_MAX_RETRY, *at, "maxRetry")
         template = task.get("template")

@@ -38,6 +38,8 @@ class Inventory:
         self.has_nodes = False
         #: Pods without a card name are charged by the resource they request.
         self.charges_unnamed = False
+        #: Names of the PriorityClasses; None when they are unknown.
+        self.priority_classes: set[str] | None = None
         for obj in objects:
             if obj.get("kind") == "Queue":
                 text = texts(obj, "metadata", "annotations").get(keys.CARD_QUOTA, "")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from capcard_sched.model.job_plugins import JOB_PLUGINS, parse_plugin_arguments
 from capcard_sched.validation.checks import Finding
 from capcard_sched.validation.inventory import as_map
-from capcard_sched.validation.job_structure import tasks_of
+from capcard_sched.validation.job_structure import task_name, tasks_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -33,7 +33,7 @@ def check_job_plugins(spec: Json) -> Iterator[Finding]:
 
 
 def _check_mpi(spec: Json, values: Mapping[str, Any]) -> Iterator[Finding]:
-    names = {str(task.get("name") or f"default{index}") for index, task in enumerate(tasks_of(spec))}
+    names = {task_name(task, index) for index, task in enumerate(tasks_of(spec))}
     for role in ("master", "worker"):
         if values[role] not in names:
             message = f"The specified mpi {role} task was not found"

@@ -108,6 +108,14 @@ def test_defaults_of_a_job() -> None:
     assert "dnsPolicy" not in second["template"]["spec"]
 
 
+@pytest.mark.parametrize("least, minimum", [(2, 4), (0, 8), (None, 8)])
+def test_the_minimum_of_partitions_is_the_default_of_a_task(least: int | None, minimum: int) -> None:
+    policy = {"totalPartitions": 4, "partitionSize": 2, **({} if least is None else {"minPartitions": least})}
+    job: Json = {"metadata": {"name": "j"}, "spec": {"tasks": [{"replicas": 8, "partitionPolicy": policy}]}}
+    spec = patched(job, default_job(copy.deepcopy(job), "capcard-sched"))["spec"]
+    assert (spec["tasks"][0]["minAvailable"], spec["minAvailable"]) == (minimum, minimum)
+
+
 def test_defaults_keep_given_values() -> None:
     assert default_job(copy.deepcopy(JOBS["base"]), "other").patch == ()
 
@@ -120,13 +128,33 @@ def test_defaults_leave_fields_of_a_wrong_type_to_the_checks(spec: Any) -> None:
     assert check_new_job(obj, view()).errors
 
 
-@pytest.mark.parametrize("cpu, accepted", [("2", True), (4, True), ("1500m", False), ("0.5", False), (None, False)])
-def test_a_topology_policy_requires_whole_cpus(cpu: object, accepted: bool) -> None:
+@pytest.mark.parametrize(
+    "cpu, accepted",
+    [
+        ("2", True),
+        (4, True),
+        (20.0, True),
+        ("2000m", True),
+        ("2k", True),
+        ("1500m", False),
+        ("0.5", False),
+        ("x", False),
+    ],
+)
+@pytest.mark.parametrize("side", ["requests", "limits"])
+def test_a_topology_policy_requires_whole_cpus(cpu: object, accepted: bool, side: str) -> None:
     job = changed(JOBS["base"], "spec.tasks[0].topologyPolicy", "restricted")
     container = "spec.tasks[0].template.spec.containers[0].resources"
-    result = check_new_job(changed(job, f"{container}.requests", {} if cpu is None else {"cpu": cpu}), view())
-    fields = [finding.field for finding in result.errors]
-    assert fields == ([] if accepted else [f"{container}.requests.cpu"])
+    result = check_new_job(changed(job, container, {side: {"cpu": cpu}}), view())
+    fields = {finding.field for finding in result.errors}
+    assert (f"{container}.requests.cpu" in fields) is not accepted
+
+
+def test_a_topology_policy_requires_cpus() -> None:
+    job = changed(JOBS["base"], "spec.tasks[0].topologyPolicy", "restricted")
+    container = "spec.tasks[0].template.spec.containers[0].resources"
+    result = check_new_job(changed(job, container, {"limits": {"memory": "1Gi"}}), view())
+    assert [finding.field for finding in result.errors] == [f"{container}.requests.cpu"]
 
 
 @pytest.mark.parametrize(
