@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from capcard_sched.admission.review import DEFAULT_QUEUE, ROOT_QUEUE, AdmissionResult, JsonPatch
 from capcard_sched.model.annotations import PREEMPTABLE
@@ -14,12 +14,14 @@ from capcard_sched.validation.job_structure import (
     check_amounts,
     check_job_structure,
     check_numbers,
+    check_partitions,
     count_of,
     minimum_of,
     replicas_of,
     task_name,
     tasks_of,
 )
+from capcard_sched.validation.meaning import canonical_job, changed_fields
 from capcard_sched.validation.object_checks import check_object
 from capcard_sched.validation.pod_templates import check_budgets, check_pod_template
 
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from capcard_sched.validation.inventory import Json
 
 _MAX_RETRY: Final = 3
+#: Scheduler of jobs that name none, unless the flags of the server name another.
+DEFAULT_SCHEDULER: Final = "capcard-sched"
 _CHANGEABLE = "minAvailable, tasks[*].replicas, tasks[*].minAvailable and priorityClassName"
 
 
@@ -86,8 +90,13 @@ def check_new_job(obj: Json, view: ClusterView) -> AdmissionResult:
     return AdmissionResult(tuple(findings))
 
 
-def check_job_update(obj: Json, old: Json, view: ClusterView) -> AdmissionResult:
-    """Whether a change of a job's spec is allowed. A job that is being deleted may change: its finalizers must go."""
+def check_job_update(
+    obj: Json, old: Json, view: ClusterView, scheduler_name: str = DEFAULT_SCHEDULER
+) -> AdmissionResult:
+    """Whether a change of a job's spec is allowed. A job that is being deleted may change: its finalizers must go.
+
+    Specs are compared by meaning; `scheduler_name`: that of jobs that name none.
+    """
     new_spec, old_spec = obj.get("spec"), old.get("spec")
     if (obj.get("metadata") or {}).get("deletionTimestamp") or new_spec == old_spec:
         return AdmissionResult()
@@ -97,7 +106,9 @@ def check_job_update(obj: Json, old: Json, view: ClusterView) -> AdmissionResult
     if len(tasks_of(new_spec)) != len(tasks_of(old_spec)):
         findings.append(Finding("error", "spec.tasks", "job updates may not add or remove tasks", "the same tasks"))
         return AdmissionResult(tuple(findings))
-    changed = sorted(_changed(_fixed(new_spec), _fixed(old_spec), "spec"))
+    findings += _check_partitions(new_spec, old_spec)
+    fixed_new, fixed_old = (canonical_job(_fixed(spec), scheduler_name) for spec in (new_spec, old_spec))
+    changed = changed_fields(fixed_new, fixed_old, "spec")
     if changed:
         message = (
             "job updates may not change fields other than `minAvailable`, `tasks[*].replicas under spec` "
@@ -141,6 +152,15 @@ def _check_eviction(obj: Json, spec: Json) -> Iterator[Finding]:
         yield Finding("warning", "spec.policies", message, "{event: PodEvicted, action: RestartJob}")
 
 
+def _check_partitions(new_spec: Json, old_spec: Json) -> Iterator[Finding]:
+    """Errors in the partitions of tasks that the stored job does not have."""
+    for index, (task, stored) in enumerate(zip(tasks_of(new_spec), tasks_of(old_spec), strict=True)):
+        known = set(check_partitions(stored, f"spec.tasks[{index}]"))
+        for finding in check_partitions(task, f"spec.tasks[{index}]"):
+            if finding.severity == "error" and finding not in known:
+                yield finding
+
+
 def _fixed(spec: Json) -> Json:
     """The part of a spec that an update must not change."""
     scaled = {"replicas", "minAvailable"}
@@ -160,15 +180,3 @@ def _fixed(spec: Json) -> Json:
             for volume in volumes
         ]
     return {**rest, "tasks": tasks}
-
-
-def _changed(new: Any, old: Any, path: str) -> Iterator[str]:
-    """Paths of the values that differ."""
-    if isinstance(new, dict) and isinstance(old, dict):
-        for key in sorted(new.keys() | old.keys()):
-            yield from _changed(new.get(key), old.get(key), f"{path}.{key}")
-    elif isinstance(new, list) and isinstance(old, list) and len(new) == len(old):
-        for index, (mine, theirs) in enumerate(zip(new, old, strict=True)):
-            yield from _changed(mine, theirs, f"{path}[{index}]")
-    elif new != old:
-        yield path

@@ -49,7 +49,8 @@ def _validate_job(request: AdmissionRequest, context: WebhookContext) -> Admissi
     if request.operation == "CREATE":
         return check_new_job(request.subject, context.view)
     if request.operation == "UPDATE":
-        return check_job_update(request.subject, request.old_object or {}, context.view)
+        old = request.old_object or {}
+        return check_job_update(request.subject, old, context.view, context.scheduler_names[0])
     return _ALLOW
 
 

@@ -47,7 +47,7 @@ from capcard_sched.kube.instrumentation import Observer
 from capcard_sched.kube.kinds import KINDS
 from capcard_sched.kube.paths import object_path
 from capcard_sched.model.deltas import ObjectChanged, ObjectGone
-from capcard_sched.model.objects import NamespaceObject, QueueObject
+from capcard_sched.model.objects import NamespaceObject, PriorityClassObject, QueueObject
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -64,7 +64,8 @@ _LIMITS: Final = ServerLimits(connections=256, idle_seconds=120.0)
 #: Seconds between two looks at the certificate, its files, the webhook configurations and the admission configuration.
 _REFRESH_SECONDS: Final = 10.0
 _QUEUE: Final = msgspec.json.Decoder(QueueObject)
-_WATCHED: Final = frozenset({"Queue", "Namespace"})
+#: PriorityClasses are optional: without the right to list them, none is reported as missing.
+_WATCHED: Final = frozenset({"Queue", "Namespace", "PriorityClass"})
 #: Unknown queues that are looked up per review, and per second: users may create a queue and its first job at once.
 _LOOKUPS_PER_REVIEW: Final = 2
 _LOOKUPS_PER_SECOND: Final = 20
@@ -267,6 +268,10 @@ class AdmissionService(HealthState):
                     view.set_queue(queue)
                 case ObjectChanged(NamespaceObject() as namespace):
                     view.set_namespace(namespace.metadata.name, namespace.default_queue)
+                case ObjectChanged(PriorityClassObject() as found):
+                    view.set_priority_class(found.metadata.name)
+                case ObjectGone("PriorityClass", _, name):
+                    view.drop_priority_class(name)
                 case ObjectGone("Queue", _, name):
                     view.drop_queue(name)
                 case ObjectGone("Namespace", _, name):
