@@ -206,11 +206,11 @@ def check_partitions(task: Json, task_field: str) -> Iterator[Finding]:
     if count_of(policy.get("minPartitions")) > total:
         message = f"{policy['minPartitions']} is more than the {total} partitions"
         yield Finding("error", f"{field}.minPartitions", message, f"at most {total}")
-    least, given = partition_minimum(policy), task.get("minAvailable")
-    if least is not None and given is not None and given != least:
+    needed, given = partition_minimum(policy), task.get("minAvailable")
+    if needed is not None and given is not None and given != needed:
         message = f"{shown(given)} is not minPartitions x partitionSize"
-        yield Finding("error", f"{task_field}.minAvailable", message, f"{least}, or no value")
-    if least is not None:
+        yield Finding("error", f"{task_field}.minAvailable", message, f"{needed}, or no value")
+    if needed is not None:
         message = "sets minAvailable only: its pods may be of any partition"
         yield Finding("warning", f"{field}.minPartitions", message, "no value")
     if policy.get("networkTopology"):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capcard_sched.admission.jobs import check_job_update, default_job
@@ -133,8 +132,8 @@ class _Plan:
                 limits = {key: draw(st.sampled_from(pair)) for key, pair in amounts.items()}
                 requests = {key: draw(st.sampled_from(pair)) for key, pair in amounts.items()}
                 container["resources"] = {"limits": limits, **draw(st.sampled_from([{}, {"requests": requests}]))}
-            metadata = draw(st.sampled_from([{}, {"metadata": {"creationTimestamp": None}}, {"metadata": None}]))
-            task = {
+            metadata: Json = draw(st.sampled_from([{}, {"metadata": {"creationTimestamp": None}}, {"metadata": None}]))
+            task: Json = {
                 "replicas": 4,
                 "minAvailable": 2,
                 "template": {"spec": {**pod, "containers": [container]}, **metadata},
@@ -168,11 +167,24 @@ def _fields(draw: st.DrawFn, same: dict[str, list[Any]], given: dict[str, Any]) 
     return {**{name: value for name, value in found.items() if value != _ABSENT}, **copy.deepcopy(given)}
 
 
-def _scale(draw: st.DrawFn, job: Json) -> None:
-    for task in job["spec"]["tasks"]:
-        task["replicas"], task["minAvailable"] = draw(st.integers(3, 9)), draw(st.integers(0, 3))
-    job["spec"]["minAvailable"] = draw(st.integers(1, 3))
-    job["spec"]["priorityClassName"] = draw(st.sampled_from(["", "high"]))
+class _Scale(NamedTuple):
+    """The fields that may change."""
+
+    replicas: int
+    least: int
+    minimum: int
+    priority_class: str
+
+    def apply(self, job: Json) -> None:
+        """Change a Job in place."""
+        for task in job["spec"]["tasks"]:
+            task["replicas"], task["minAvailable"] = self.replicas, self.least
+        job["spec"].update(minAvailable=self.minimum, priorityClassName=self.priority_class)
+
+
+def _scales(draw: st.DrawFn) -> _Scale:
+    whole = st.integers
+    return _Scale(draw(whole(3, 9)), draw(whole(0, 3)), draw(whole(1, 3)), draw(st.sampled_from(["", "high"])))
 
 
 def _container(job: Json) -> Json:
@@ -216,22 +228,24 @@ CHANGES: Final[dict[str, Callable[[Json], None]]] = {
 }
 
 
-@given(st.data())
-def test_another_spelling_of_a_job_may_scale_it(data: st.DataObject) -> None:
-    plan = data.draw(st.composite(_Plan)())
-    old, new = (data.draw(st.composite(plan.write)()) for _ in range(2))
-    if data.draw(st.booleans()):
+#: A plan and two spellings of it.
+_SPELLINGS: Final = st.composite(_Plan)().flatmap(lambda plan: st.tuples(*[st.composite(plan.write)()] * 2))
+
+
+@given(_SPELLINGS, st.booleans(), st.composite(_scales)())
+def test_another_spelling_of_a_job_may_scale_it(spellings: tuple[Json, Json], defaulted: bool, scale: _Scale) -> None:
+    old, new = copy.deepcopy(spellings)
+    if defaulted:
         default_job(old, "capcard-sched")
-    _scale(data.draw, new)
+    scale.apply(new)
     assert check_job_update(new, old, view()).errors == []
 
 
-@pytest.mark.parametrize("name", CHANGES)
-@given(data=st.data())
-def test_a_change_of_another_field_is_rejected(name: str, data: st.DataObject) -> None:
-    plan = data.draw(st.composite(_Plan)())
-    old, new = (data.draw(st.composite(plan.write)()) for _ in range(2))
-    _scale(data.draw, new)
+@settings(max_examples=2 * settings().max_examples)
+@given(st.sampled_from(sorted(CHANGES)), _SPELLINGS, st.composite(_scales)())
+def test_a_change_of_another_field_is_rejected(name: str, spellings: tuple[Json, Json], scale: _Scale) -> None:
+    old, new = copy.deepcopy(spellings)
+    scale.apply(new)
     CHANGES[name](new)
     messages = [finding.message for finding in check_job_update(new, old, view()).errors]
     assert any("job updates may not change fields other than" in message for message in messages), (old, new)
