@@ -28,7 +28,6 @@ from capcard_sched.admission.review import ClusterView, ReviewError, decode_revi
 from capcard_sched.admission.webhooks import WEBHOOKS, WebhookContext
 from capcard_sched.daemon.admission.certificates import ensure_certificate, publish_authorities
 from capcard_sched.daemon.common_options import StartError
-from capcard_sched.daemon.flag_values import AddressFlag
 from capcard_sched.daemon.observability.health import HealthState
 from capcard_sched.daemon.observability.logs import Logs
 from capcard_sched.daemon.observability.server import (
@@ -154,7 +153,7 @@ class AdmissionService(HealthState):
         self._log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
         self._connection = load_connection(options.kubeconfig, options.master or None)
         self._view = ClusterView()
-        self._context = WebhookContext(self._view, self._read_config(), options.scheduler_name)
+        self._context = WebhookContext(self._view, self._read_config(), options.scheduler_name, options.queue_rules)
         self._tls = ServingContext()
         self._metrics = AdmissionMetrics()
         self._informers: Informers | None = None
@@ -166,6 +165,8 @@ class AdmissionService(HealthState):
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT."""
         options = self._options
+        for name, reason in options.given().items():
+            self._log.warning("flag without effect", flag=name, reason=reason)
         stopped = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stopped.set)
@@ -175,7 +176,13 @@ class AdmissionService(HealthState):
             await health.start()
             stack.push_async_callback(health.stop)
             client = await stack.enter_async_context(
-                Client(self._connection, connections=4, user_agent="capcard-sched")
+                Client(
+                    self._connection,
+                    connections=4,
+                    qps=options.kube_api_qps,
+                    burst=options.kube_api_burst,
+                    user_agent="capcard-sched",
+                )
             )
             self._client = client
             kinds = [kind for kind in KINDS if kind.name in _WATCHED]
@@ -184,12 +191,13 @@ class AdmissionService(HealthState):
             settling = asyncio.create_task(self._settle(self._informers))
             stack.push_async_callback(cancel, [*tasks, settling])
             server = HttpServer(
-                AddressFlag("", options.port),
+                options.server_address,
                 {},
                 posts={path: self._page(WEBHOOKS[path]) for path in options.paths},
                 body_bytes=BODY_BYTES,
                 tls=self._tls,
                 limits=_LIMITS,
+                shutdown_seconds=options.graceful_shutdown_time,
             )
             await server.start()
             stack.push_async_callback(server.stop)

@@ -18,7 +18,7 @@ from capcard_sched.admission.pods import (
     default_pod_group,
     parse_admission_config,
 )
-from capcard_sched.admission.queues import check_queue_deletion, check_queue_object, default_queue
+from capcard_sched.admission.queues import QueueRules, check_queue_deletion, check_queue_object, default_queue
 from capcard_sched.admission.review import AdmissionResult, finding_text
 from capcard_sched.model.objects import ObjectMeta, QueueObject
 from tests.unit.admission.objects import Json, changed, vectors, view
@@ -238,6 +238,49 @@ def test_deletion_of_a_queue(name: str, message: str) -> None:
 
 
 # --- PodGroups ------------------------------------------------------------------------------------------------------
+
+
+def test_a_queue_with_allocated_pods_is_kept_on_request() -> None:
+    assert check_queue_deletion("busy", view()).errors == []
+    (found,) = check_queue_deletion("busy", view(), QueueRules(keeps_used_queues=True)).errors
+    assert found.message == "queue busy cannot be deleted because it has allocated Pods: 3"
+    assert check_queue_deletion("research", view(), QueueRules(keeps_used_queues=True)).errors == []
+
+
+@pytest.mark.parametrize("depth, is_rejected", [(1, True), (2, True), (3, False)])
+def test_the_depth_of_a_queue_is_limited(depth: int, is_rejected: bool) -> None:
+    """`child` is at level 2 below root."""
+    new = changed(QUEUES["base"], "spec.parent", "child")
+    rules, message = QueueRules(max_depth=depth), f"queue team exceeds the maximum allowed depth of {depth}"
+    messages = [finding.message for finding in check_queue_object(new, None, view(), rules).errors]
+    assert messages == ([message] if is_rejected else [])
+    assert check_queue_object(new, new, view(), rules).errors == [], "a stored queue may change otherwise"
+    moved = check_queue_object(new, changed(new, "spec.parent", "root"), view(), rules).errors
+    assert [finding.message for finding in moved] == messages
+
+
+@pytest.mark.parametrize(
+    "path, value, is_rejected",
+    [
+        ("spec.capability", {"cpu": "8000m", "memory": "8192Mi"}, False),
+        ("spec.capability", {"cpu": 8, "memory": "8Gi", "x.y/z": 0}, True),
+        ("spec.capability", None, True),
+        ("spec.deserved.cpu", 3, True),
+        ("spec.guarantee", {"resource": {"cpu": "2"}}, False),
+        ("spec.guarantee", {}, True),
+        ("spec.weight", 7, False),
+    ],
+)
+def test_the_amounts_of_root_are_protected(path: str, value: Any, is_rejected: bool) -> None:
+    old = changed(changed(QUEUES["base"], "metadata.name", "root"), "spec.parent", "~delete")
+    new = changed(old, path, value)
+    messages = [finding.message for finding in check_queue_object(new, old, view()).errors]
+    assert any("cannot be modified" in message for message in messages) is is_rejected
+    assert not any(
+        "cannot be modified" in finding.message
+        for finding in check_queue_object(new, old, view(), QueueRules(protects_root=False)).errors
+    )
+    assert check_queue_object(new, None, view()).errors == []
 
 
 def pod_group(queue: str, **annotations: str) -> Json:
