@@ -15,7 +15,7 @@ import msgspec
 from cyclopts import Group
 
 from capcard_sched.cli.commands import app
-from capcard_sched.daemon.common_options import GROUP, NO_EFFECT
+from capcard_sched.daemon.compat_flags import GATES, GROUP, NO_EFFECT
 from capcard_sched.daemon.observability.metric_samples import MOST_SERIES
 from capcard_sched.daemon.observability.metric_table import METRICS
 from capcard_sched.daemon.options import ENVIRONMENT
@@ -26,6 +26,7 @@ from capcard_sched.framework.conf.registry import Registry
 from capcard_sched.model import reasons
 from capcard_sched.model.card_labels import MIG_PREFIX, VENDOR_LABELS
 from capcard_sched.model.diagnosis import JobDiagnosis
+from capcard_sched.model.job_plugins import JOB_PLUGINS
 from capcard_sched.model.trials import InsightPart, WhatIfReport
 from tests.mutants.mutant import page as mutants_page
 
@@ -171,6 +172,32 @@ def _card_labels() -> list[str]:
     return lines
 
 
+def job_plugins_page() -> str:
+    """Every plugin of Jobs with its arguments, from `model/job_plugins.py`."""
+    lines = [
+        GENERATED.format(source="capcard_sched/model/job_plugins.py"),
+        "",
+        "# Plugins of Jobs",
+        "",
+        "`spec.plugins` of a Job maps a plugin to its arguments. Accepted spellings are those of Go: `--name=value`,",
+        "`--name value`, `-name=value`, and `--name` for an argument that is true or false. The first word that is not",
+        "an argument of the plugin ends the list; it and the words behind it have no effect. Admission and",
+        "`capcard-sched validate` reject them; a stored Job runs, with one event `PluginArgumentIgnored` for each.",
+        "",
+    ]
+    for name, plugin in JOB_PLUGINS.items():
+        needs = f" Implies {' and '.join(f'`{needed}`' for needed in plugin.needs)}." if plugin.needs else ""
+        lines += [f"## {name}", "", f"{plugin.effect}{needs}", ""]
+        if plugin.arguments:
+            lines += ["| Argument | Accepted | Default | Effect |", "|---|---|---|---|"]
+        for argument, row in plugin.arguments.items():
+            default = "-" if row.default == "" else f"`{str(row.default).lower()}`"
+            lenient = "; other numbers count as the default" if row.is_lenient else ""
+            lines.append(f"| `--{argument}` | {row.form}{lenient} | {default} | {row.effect} |")
+        lines += [""] if plugin.arguments else []
+    return "\n".join(lines).rstrip() + "\n"
+
+
 def metrics_page() -> str:
     """Every metric, from `daemon/metric_table.py`."""
     lines = [
@@ -202,25 +229,41 @@ def metrics_page() -> str:
 
 
 def flags_page() -> str:
-    """Every flag of `run`, from `daemon/options.py`."""
+    """Every flag of the three services, from their options."""
     lines = [
-        GENERATED.format(source="capcard_sched/daemon/options.py"),
+        GENERATED.format(source="capcard_sched/daemon/options.py, compat_flags.py, or the options of the service"),
         "",
         "# Flags of `capcard-sched run`",
         "",
         "The flags of Volcano's scheduler with Go's spellings: `--flag=value` or `--flag value`, boolean `--flag` or",
-        "`--flag=false`, durations `500ms`, `1s` or `1m30s`. Arguments of existing deployments work unchanged.",
+        "`--flag=false`, durations `500ms`, `1s` or `1m30s`. Arguments of existing deployments work unchanged. A flag",
+        "without effect is a warning at the start. A value is rejected if decisions would differ without it.",
         "",
         "Differences: `--scheduler-name` defaults to `capcard-sched`; the Lease is named after it, in the namespace of",
         "the scheduler, so that schedulers with different names do not exclude each other.",
+        *_flag_tables("run", "##"),
+        *["", "## Environment", "", "| Variable | Effect |", "|---|---|"],
+        *(f"| `{name}` | {about} |" for name, about in ENVIRONMENT.items()),
+        *["", "## Feature gates", "", "Of `--feature-gates` of all services; other gates are warnings.", ""],
+        *["| Gate | Here | Reason |", "|---|---|---|"],
     ]
+    for name, gate in GATES.items():
+        state = "always on" if gate.default else "off; `true` is rejected" if gate.is_refused else "off"
+        lines.append(f"| `{name}` | {state} | {gate.reason} |")
+    for program in ("controllers", "admission"):
+        lines += ["", f"## Flags of `capcard-sched {program}`", *_flag_tables(program, "###")]
+    return "\n".join(lines) + "\n"
+
+
+def _flag_tables(program: str, level: str) -> list[str]:
+    lines: list[str] = []
     groups: dict[tuple[Any, str], list[Argument]] = {}
-    for argument in app["run"].assemble_argument_collection(parse_docstring=True):
+    for argument in app[program].assemble_argument_collection(parse_docstring=True):
         if argument.show:
             groups.setdefault(_group_of(argument), []).append(argument)
     for (_, title), arguments in sorted(groups.items(), key=lambda entry: entry[0]):
         ignored = title == GROUP.name
-        lines += ["", f"## {title}", "", "| Flag | Reason |" if ignored else "| Flag | Default | Description |"]
+        lines += ["", f"{level} {title}", "", "| Flag | Reason |" if ignored else "| Flag | Default | Description |"]
         lines.append("|---|---|" if ignored else "|---|---|---|")
         for argument in arguments:
             value = argument.parameter.metavar or "\\|".join(argument.get_choices() or ())
@@ -231,9 +274,7 @@ def flags_page() -> str:
                 lines.append(f"| {names} | {about.removeprefix(NO_EFFECT)} |")
             else:
                 lines.append(f"| {names} | {_default(argument)} | {about} |")
-    lines += ["", "## Environment", "", "| Variable | Effect |", "|---|---|"]
-    lines += [f"| `{name}` | {about} |" for name, about in ENVIRONMENT.items()]
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 def _group_of(argument: Argument) -> tuple[Any, str]:
@@ -310,6 +351,7 @@ PAGES = {
     "hooks.md": hooks_page,
     "reasons.md": reasons_page,
     "plugins.md": plugins_page,
+    "job-plugins.md": job_plugins_page,
     "metrics.md": metrics_page,
     "flags.md": flags_page,
     "mutants.md": mutants_page,

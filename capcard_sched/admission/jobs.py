@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from capcard_sched.admission.review import DEFAULT_QUEUE, ROOT_QUEUE, AdmissionResult, JsonPatch
 from capcard_sched.model.annotations import PREEMPTABLE
+from capcard_sched.model.job_plugins import needed_plugins
 from capcard_sched.validation.checks import Finding
 from capcard_sched.validation.inventory import texts
 from capcard_sched.validation.job_structure import (
@@ -13,31 +14,26 @@ from capcard_sched.validation.job_structure import (
     check_amounts,
     check_job_structure,
     check_numbers,
+    check_partitions,
     count_of,
+    minimum_of,
     replicas_of,
+    task_name,
     tasks_of,
 )
+from capcard_sched.validation.meaning import canonical_job, changed_fields
 from capcard_sched.validation.object_checks import check_object
 from capcard_sched.validation.pod_templates import check_budgets, check_pod_template
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from capcard_sched.admission.review import ClusterView
     from capcard_sched.validation.inventory import Json
 
-#: Job plugins and the plugins each of them needs.
-PLUGINS: Final[dict[str, tuple[str, ...]]] = {
-    "env": (),
-    "svc": (),
-    "ssh": (),
-    "hcclrank": (),
-    "pytorch": ("svc",),
-    "tensorflow": ("svc",),
-    "ray": ("svc",),
-    "mpi": ("svc", "ssh"),
-}
 _MAX_RETRY: Final = 3
+#: Scheduler of jobs that name none, unless the flags of the server name another.
+DEFAULT_SCHEDULER: Final = "capcard-sched"
 _CHANGEABLE = "minAvailable, tasks[*].replicas, tasks[*].minAvailable and priorityClassName"
 
 
@@ -56,9 +52,9 @@ def default_job(obj: Json, scheduler_name: str) -> AdmissionResult:
     for index, task in enumerate(tasks_of(spec)):
         at = ("spec", "tasks", index)
         if not task.get("name"):
-            patch.set(f"default{index}", *at, "name")
+            patch.set(task_name(task, index), *at, "name")
         if task.get("minAvailable") is None:
-            patch.set(replicas_of(task), *at, "minAvailable")
+            patch.set(minimum_of(task), *at, "minAvailable")
         if not task.get("maxRetry"):
             patch.set(_MAX_RETRY, *at, "maxRetry")
         template = task.get("template")
@@ -69,7 +65,7 @@ def default_job(obj: Json, scheduler_name: str) -> AdmissionResult:
         patch.set(sum(count_of(task.get("minAvailable")) for task in tasks_of(spec)), "spec", "minAvailable")
     plugins = spec.get("plugins")
     if isinstance(plugins, dict):
-        for needed in sorted({name for plugin in plugins for name in PLUGINS.get(plugin, ())} - plugins.keys()):
+        for needed in needed_plugins(plugins):
             patch.set([], "spec", "plugins", needed)
     return AdmissionResult(patch=tuple(patch.operations))
 
@@ -87,7 +83,6 @@ def check_new_job(obj: Json, view: ClusterView) -> AdmissionResult:
             for index, task in enumerate(tasks_of(spec))
             for finding in check_pod_template(task.get("template"), f"spec.tasks[{index}].template")
         ),
-        *_check_plugins(spec),
         *check_queue(str(spec.get("queue") or DEFAULT_QUEUE), view),
         *check_object(obj, view.inventory),
         *_check_eviction(obj, spec),
@@ -95,8 +90,13 @@ def check_new_job(obj: Json, view: ClusterView) -> AdmissionResult:
     return AdmissionResult(tuple(findings))
 
 
-def check_job_update(obj: Json, old: Json, view: ClusterView) -> AdmissionResult:
-    """Whether a change of a job's spec is allowed. A job that is being deleted may change: its finalizers must go."""
+def check_job_update(
+    obj: Json, old: Json, view: ClusterView, scheduler_name: str = DEFAULT_SCHEDULER
+) -> AdmissionResult:
+    """Whether a change of a job's spec is allowed. A job that is being deleted may change: its finalizers must go.
+
+    Specs are compared by meaning; `scheduler_name`: that of jobs that name none.
+    """
     new_spec, old_spec = obj.get("spec"), old.get("spec")
     if (obj.get("metadata") or {}).get("deletionTimestamp") or new_spec == old_spec:
         return AdmissionResult()
@@ -106,7 +106,9 @@ def check_job_update(obj: Json, old: Json, view: ClusterView) -> AdmissionResult
     if len(tasks_of(new_spec)) != len(tasks_of(old_spec)):
         findings.append(Finding("error", "spec.tasks", "job updates may not add or remove tasks", "the same tasks"))
         return AdmissionResult(tuple(findings))
-    changed = sorted(_changed(_fixed(new_spec), _fixed(old_spec), "spec"))
+    findings += _check_partitions(new_spec, old_spec)
+    fixed_new, fixed_old = (canonical_job(_fixed(spec), scheduler_name) for spec in (new_spec, old_spec))
+    changed = changed_fields(fixed_new, fixed_old, "spec")
     if changed:
         message = (
             "job updates may not change fields other than `minAvailable`, `tasks[*].replicas under spec` "
@@ -139,29 +141,6 @@ def _takes_jobs(name: str, view: ClusterView) -> bool:
     return name != ROOT_QUEUE and queue is not None and queue.state in {"", "Open"} and not view.children(name)
 
 
-def _check_plugins(spec: Json) -> Iterator[Finding]:
-    plugins = spec.get("plugins")
-    if not isinstance(plugins, dict):
-        return
-    for name, arguments in plugins.items():
-        if name not in PLUGINS:
-            yield Finding(
-                "error", f"spec.plugins.{name}", f"unable to find job plugin: {name}", ", ".join(sorted(PLUGINS))
-            )
-        elif name == "mpi":
-            yield from _check_mpi(tasks_of(spec), arguments if isinstance(arguments, list) else [])
-
-
-def _check_mpi(tasks: Sequence[Json], arguments: Sequence[Any]) -> Iterator[Finding]:
-    names = {str(task.get("name")) for task in tasks}
-    for role in ("master", "worker"):
-        given = [str(each).partition("=")[2] for each in arguments if str(each).lstrip("-").startswith(f"{role}=")]
-        wanted = given[-1] if given else role
-        if wanted not in names:
-            message = f"The specified mpi {role} task was not found"
-            yield Finding("error", "spec.plugins.mpi", message, f"--{role}= with one of {', '.join(sorted(names))}")
-
-
 def _check_eviction(obj: Json, spec: Json) -> Iterator[Finding]:
     """A warning for a gang that stays incomplete when a pod of some task is evicted."""
     annotations = texts(obj, "metadata", "annotations")
@@ -171,6 +150,15 @@ def _check_eviction(obj: Json, spec: Json) -> Iterator[Finding]:
     if not all(map(answers_eviction, tasks_of(spec))):
         message = "no policy for PodEvicted: when a pod of the gang is evicted, the others wait for its replacement"
         yield Finding("warning", "spec.policies", message, "{event: PodEvicted, action: RestartJob}")
+
+
+def _check_partitions(new_spec: Json, old_spec: Json) -> Iterator[Finding]:
+    """Errors in the partitions of tasks that the stored job does not have."""
+    for index, (task, stored) in enumerate(zip(tasks_of(new_spec), tasks_of(old_spec), strict=True)):
+        known = set(check_partitions(stored, f"spec.tasks[{index}]"))
+        for finding in check_partitions(task, f"spec.tasks[{index}]"):
+            if finding.severity == "error" and finding not in known:
+                yield finding
 
 
 def _fixed(spec: Json) -> Json:
@@ -192,15 +180,3 @@ def _fixed(spec: Json) -> Json:
             for volume in volumes
         ]
     return {**rest, "tasks": tasks}
-
-
-def _changed(new: Any, old: Any, path: str) -> Iterator[str]:
-    """Paths of the values that differ."""
-    if isinstance(new, dict) and isinstance(old, dict):
-        for key in sorted(new.keys() | old.keys()):
-            yield from _changed(new.get(key), old.get(key), f"{path}.{key}")
-    elif isinstance(new, list) and isinstance(old, list) and len(new) == len(old):
-        for index, (mine, theirs) in enumerate(zip(new, old, strict=True)):
-            yield from _changed(mine, theirs, f"{path}[{index}]")
-    elif new != old:
-        yield path

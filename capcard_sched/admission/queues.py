@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from capcard_sched.admission.review import DEFAULT_QUEUE, ROOT_QUEUE, AdmissionResult, JsonPatch
 from capcard_sched.model import annotations as keys
@@ -18,6 +18,7 @@ from capcard_sched.validation.checks import (
     is_slice,
 )
 from capcard_sched.validation.inventory import as_map, base_amount_of, object_name, texts, value_at
+from capcard_sched.validation.meaning import canonical
 from capcard_sched.validation.names import SUBDOMAIN_FORM, is_subdomain, shown
 
 if TYPE_CHECKING:
@@ -26,7 +27,23 @@ if TYPE_CHECKING:
     from capcard_sched.admission.review import ClusterView
     from capcard_sched.validation.inventory import Json
 
+
+class QueueRules(NamedTuple):
+    """Settings of the checks of Queues; the defaults are Volcano's."""
+
+    #: Levels of queues below root.
+    max_depth: int = 5
+    #: The amounts of root may not change.
+    protects_root: bool = True
+    #: A queue with allocated pods is not deleted.
+    keeps_used_queues: bool = False
+
+
+DEFAULT_RULES: Final = QueueRules()
 _STATES: Final = ("", "Open", "Closed")
+_ROOT_PROTECTED: Final = "root queue's resource attributes (capability, deserved, guarantee) cannot be modified"
+#: Fields of amounts to their paths in the spec.
+_AMOUNTS: Final = {"capability": "capability", "deserved": "deserved", "guarantee": "guarantee.resource"}
 _STRATEGIES: Final = ("", "fifo", "traverse")
 _MAX_WEIGHT: Final = 65535
 
@@ -48,7 +65,9 @@ def default_queue(obj: Json) -> AdmissionResult:
     return AdmissionResult(patch=tuple(patch.operations))
 
 
-def check_queue_object(obj: Json, old: Json | None, view: ClusterView) -> AdmissionResult:
+def check_queue_object(
+    obj: Json, old: Json | None, view: ClusterView, rules: QueueRules = DEFAULT_RULES
+) -> AdmissionResult:
     """What is wrong with a new queue, or with one that changes (`old`).
 
     The state is checked at creation only: the status of a stored queue is the queue controller's.
@@ -64,7 +83,9 @@ def check_queue_object(obj: Json, old: Json | None, view: ClusterView) -> Admiss
     findings += _check_numbers(spec)
     findings += _check_amounts(spec)
     findings += _check_hierarchy(obj, view)
-    findings += _check_parent(obj, old, spec, view)
+    findings += _check_parent(obj, old, spec, view, rules.max_depth)
+    if old is not None and rules.protects_root and object_name(obj) == ROOT_QUEUE:
+        findings += _check_root(spec, as_map(old.get("spec")))
     annotations = texts(obj, "metadata", "annotations")
     quota = annotations.get(keys.CARD_QUOTA)
     if quota is not None:
@@ -74,10 +95,15 @@ def check_queue_object(obj: Json, old: Json | None, view: ClusterView) -> Admiss
     return AdmissionResult(tuple(findings))
 
 
-def check_queue_deletion(name: str, view: ClusterView) -> AdmissionResult:
+def check_queue_deletion(name: str, view: ClusterView, rules: QueueRules = DEFAULT_RULES) -> AdmissionResult:
     """Whether a queue may be deleted."""
     if name in {DEFAULT_QUEUE, ROOT_QUEUE}:
         return AdmissionResult((Finding("error", "", f"`{name}` queue can not be deleted"),))
+    queue = view.queue(name) if rules.keeps_used_queues else None
+    pods = _pods(queue.allocated) if queue is not None else 0
+    if pods:
+        message = f"queue {name} cannot be deleted because it has allocated Pods: {pods}"
+        return AdmissionResult((Finding("error", "", message, "a queue without allocated pods"),))
     children = view.children(name)
     if not children:
         return AdmissionResult()
@@ -157,7 +183,18 @@ def _check_hierarchy(obj: Json, view: ClusterView) -> Iterator[Finding]:
             yield Finding("error", annotation_field(keys.HIERARCHY), message, "a path that ends in a leaf")
 
 
-def _check_parent(obj: Json, old: Json | None, spec: Json, view: ClusterView) -> Iterator[Finding]:
+def _check_root(spec: Json, old: Json) -> Iterator[Finding]:
+    """Errors for changes of the amounts of root, compared by value."""
+    for field, path in _AMOUNTS.items():
+        sides = [canonical(as_map(value_at(side, *path.split("."))), path.rpartition(".")[2]) for side in (spec, old)]
+        if sides[0] != sides[1]:
+            message = f"{_ROOT_PROTECTED}: {field} differs (--enable-root-queue-protection)"
+            yield Finding(
+                "error", f"spec.{path}", message, "the stored amounts, or --enable-root-queue-protection=false"
+            )
+
+
+def _check_parent(obj: Json, old: Json | None, spec: Json, view: ClusterView, max_depth: int) -> Iterator[Finding]:
     name, parent = object_name(obj), spec.get("parent")
     if name == ROOT_QUEUE:
         if parent:
@@ -187,6 +224,13 @@ def _check_parent(obj: Json, old: Json | None, spec: Json, view: ClusterView) ->
         yield Finding("error", "spec.parent", message, "a queue that is not below this one")
         return
     unchanged = old is not None and ((old.get("spec") or {}).get("parent") or ROOT_QUEUE) == parent
+    depth = 1 + sum(ancestor != ROOT_QUEUE for ancestor in ancestors)
+    if not unchanged and depth > max_depth:
+        message = f"queue {name} exceeds the maximum allowed depth of {max_depth}"
+        yield Finding(
+            "error", "spec.parent", message, f"a queue with at most {max_depth - 2} queues above it below root"
+        )
+        return
     if not unchanged and not view.children(parent):
         queue = view.queue(parent)
         pods = _pods(queue.allocated if queue is not None else {})

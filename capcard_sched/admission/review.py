@@ -76,6 +76,16 @@ class ClusterView:
         else:
             self._default_queues.pop(name, None)
 
+    def set_priority_class(self, name: str) -> None:
+        """Add a PriorityClass."""
+        known = self.inventory.priority_classes or set()
+        self.inventory.priority_classes = known | {name}
+
+    def drop_priority_class(self, name: str) -> None:
+        """Remove a PriorityClass. Without any, none is known: every cluster has those of the system."""
+        known = (self.inventory.priority_classes or set()) - {name}
+        self.inventory.priority_classes = known or None
+
     @contextmanager
     def including(self, queues: Sequence[QueueObject]) -> Iterator[None]:
         """These queues are known, too, in the context."""

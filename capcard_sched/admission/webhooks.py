@@ -12,7 +12,13 @@ from capcard_sched.admission.pods import (
     default_pod,
     default_pod_group,
 )
-from capcard_sched.admission.queues import check_queue_deletion, check_queue_object, default_queue
+from capcard_sched.admission.queues import (
+    DEFAULT_RULES,
+    QueueRules,
+    check_queue_deletion,
+    check_queue_object,
+    default_queue,
+)
 from capcard_sched.admission.review import AdmissionResult
 
 if TYPE_CHECKING:
@@ -29,6 +35,7 @@ class WebhookContext(NamedTuple):
     config: AdmissionConfig
     #: Schedulers whose pods the checks are for; the first is the default of vcjobs.
     scheduler_names: tuple[str, ...]
+    queue_rules: QueueRules = DEFAULT_RULES
 
 
 class Webhook(NamedTuple):
@@ -49,7 +56,8 @@ def _validate_job(request: AdmissionRequest, context: WebhookContext) -> Admissi
     if request.operation == "CREATE":
         return check_new_job(request.subject, context.view)
     if request.operation == "UPDATE":
-        return check_job_update(request.subject, request.old_object or {}, context.view)
+        old = request.old_object or {}
+        return check_job_update(request.subject, old, context.view, context.scheduler_names[0])
     return _ALLOW
 
 
@@ -60,11 +68,11 @@ def _mutate_queue(request: AdmissionRequest, context: WebhookContext) -> Admissi
 
 def _validate_queue(request: AdmissionRequest, context: WebhookContext) -> AdmissionResult:
     if request.operation == "DELETE":
-        return check_queue_deletion(request.name, context.view)
+        return check_queue_deletion(request.name, context.view, context.queue_rules)
     old = request.old_object if request.operation == "UPDATE" else None
     if old is not None and (request.subject.get("metadata") or {}).get("deletionTimestamp"):
         return _ALLOW
-    return check_queue_object(request.subject, old, context.view)
+    return check_queue_object(request.subject, old, context.view, context.queue_rules)
 
 
 def _mutate_pod_group(request: AdmissionRequest, context: WebhookContext) -> AdmissionResult:

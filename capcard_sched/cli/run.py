@@ -70,7 +70,7 @@ def serve(module: str, options: object, problems: list[str]) -> int:
 
 
 def admission(
-    *,
+    *redirections: Annotated[str, Parameter(show=False)],
     options: AdmissionOptions = AdmissionOptions(),  # noqa: B008 - frozen
 ) -> int:
     """Serve the admission webhooks of vcjobs, Queues, PodGroups and pods over HTTPS.
@@ -80,4 +80,4 @@ def admission(
 
     Exit status: 0 after SIGTERM or SIGINT; 2 for invalid flags, kubeconfig or ports; 1 on an internal error.
     """
-    return serve("admission.service", options, options.problems())
+    return serve("admission.service", options, [*stray_words(redirections), *options.problems()])

@@ -94,7 +94,7 @@ class ControllerManager(HealthState):
         options = self._options
         loop = asyncio.get_running_loop()
         self._log.info("starting", version=__version__, server=self._connection.server, **options.summary())
-        for flag, reason in options.ignored.given().items():
+        for flag, reason in options.given().items():
             self._log.warning("flag without effect", flag=flag, reason=reason)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._ended.set)

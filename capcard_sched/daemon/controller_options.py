@@ -1,6 +1,6 @@
 """The flags of `capcard-sched controllers`: names, defaults and spellings are those of Volcano's controller manager."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Final
 
 from cyclopts import Group, Parameter
@@ -16,12 +16,20 @@ from capcard_sched.daemon.common_options import (
     names,
     switch,
 )
+from capcard_sched.daemon.compat_flags import ControllerCompatFlags
 from capcard_sched.daemon.flag_values import AddressFlag
 
 CONTROLLERS: Final = Group("Controllers", sort_key=2)
 
 #: The controllers, by the names that users of Volcano know.
 NAMES: Final = ("pg-controller", "queue-controller", "job-controller", "gc-controller", "cronjob-controller")
+#: Controllers of Volcano that do not exist here.
+FOREIGN_NAMES: Final = frozenset(
+    {
+        *("jobflow-controller", "jobtemplate-controller", "hypernode-controller", "sharding-controller"),
+        *("colocation-config-controller", "namespacequeue-controller", "hyperjob-controller"),
+    }
+)
 _METRICS_ADDRESS: Final = AddressFlag("", 8081)
 _HEALTH_ADDRESS: Final = AddressFlag("", 11252)
 
@@ -35,9 +43,13 @@ def _workers() -> Parameter:
 class ControllerOptions(LeaderOptions):
     """Everything that is decided on the command line. Times are seconds."""
 
-    controllers: Annotated[tuple[str, ...], names(CONTROLLERS)] = ("*",)
-    """Controllers to run: `*` for all, `+name` to enable and `-name` to disable one; repeatable. Names: pg-controller,
-    queue-controller, job-controller, gc-controller, cronjob-controller."""
+    controllers: Annotated[
+        tuple[str, ...],
+        flag(CONTROLLERS, values.words, negative=(), show_default=values.show_list, metavar="NAME"),
+    ] = ("*",)
+    """Controllers to run: `*` for all, `+name` to enable and `-name` to disable one; repeatable or comma-separated.
+    Names: pg-controller, queue-controller, job-controller, gc-controller, cronjob-controller. Volcano's other
+    controllers are accepted; enabling one has no effect."""
 
     scheduler_name: Annotated[tuple[str, ...], names(CONTROLLERS)] = ("capcard-sched",)
     """Pods of this `schedulerName` get PodGroups; Jobs that name no scheduler get the first one. Repeatable."""
@@ -78,22 +90,38 @@ class ControllerOptions(LeaderOptions):
     verbosity: Annotated[int, flag(DIAGNOSIS, values.whole(0, 10), name=("-v", "--v"), metavar="N")] = 0
     """0 to 2: errors and changes of leadership; 4: every pass that failed; 5: libraries too."""
 
+    ignored: ControllerCompatFlags = field(default_factory=ControllerCompatFlags)
+
     @property
     def enabled(self) -> frozenset[str]:
         """The controllers to run."""
-        if "*" in self.controllers:
-            return frozenset(NAMES)
-        added = {entry.removeprefix("+") for entry in self.controllers if not entry.startswith("-")}
-        removed = {entry.removeprefix("-") for entry in self.controllers if entry.startswith("-")}
-        return frozenset((added or set(NAMES)) - removed)
+        known = [entry for entry in self.controllers if _controller(entry) in NAMES]
+        removed = {_controller(entry) for entry in known if entry.startswith("-")}
+        added = {_controller(entry) for entry in known if not entry.startswith("-")}
+        is_list = any(not entry.startswith("-") for entry in self.controllers) and "*" not in self.controllers
+        return frozenset((added if is_list else set(NAMES)) - removed)
+
+    def given(self) -> dict[str, str]:
+        """Flags, and names of controllers, without effect: each with the reason."""
+        foreign = {
+            f"--controllers={entry}": "there is no such controller"
+            for entry in self.controllers
+            if not entry.startswith("-") and _controller(entry) in FOREIGN_NAMES
+        }
+        return {**self.ignored.given(), **foreign}
 
     def problems(self) -> list[str]:
         """Invalid combinations of flags, one line each."""
         found = super().problems()
-        if "*" in self.controllers and len(self.controllers) > 1:
-            found.append("--controllers: '*' cannot be combined with other values")
+        if "*" in self.controllers and any(entry != "*" and not entry.startswith("-") for entry in self.controllers):
+            found.append("--controllers: '*' cannot be combined with names that are not removed by '-'")
         for entry in self.controllers:
-            name = entry[1:] if entry[:1] in {"+", "-"} else entry
-            if name not in {*NAMES, "*"}:
+            name = _controller(entry)
+            if name not in {*NAMES, *FOREIGN_NAMES, "*"}:
                 found.append(f"--controllers: unknown controller {name!r}; accepted: *, {', '.join(NAMES)}")
         return found
+
+
+def _controller(entry: str) -> str:
+    """The name in an entry of `--controllers`."""
+    return (entry[1:] if entry[:1] in {"+", "-"} else entry).lower()

@@ -18,7 +18,6 @@ from capcard_sched.daemon.common_options import (
     DIAGNOSIS,
     ELECTION,
     SERVING,
-    CompatFlags,
     LeaderOptions,
     address,
     flag,
@@ -28,7 +27,9 @@ from capcard_sched.daemon.common_options import (
     period,
     switch,
 )
+from capcard_sched.daemon.compat_flags import CompatFlags
 from capcard_sched.daemon.flag_values import AddressFlag, LabelMatch
+from capcard_sched.model.timestamps import format_duration
 
 SCHEDULING: Final = Group("Scheduling", sort_key=2)
 
@@ -67,6 +68,14 @@ class Options(LeaderOptions):
     strict_conf: Annotated[bool, switch(SCHEDULING)] = False
     """Do not start with a missing, empty or invalid scheduler-conf. Otherwise the built-in one is used until it is
     fixed."""
+
+    disable_default_scheduler_config: Annotated[bool, switch(SCHEDULING)] = False
+    """As --strict-conf for an invalid scheduler-conf; without --scheduler-conf, the built-in one is used."""
+
+    resource_sync_timeout: Annotated[
+        float, flag(SCHEDULING, values.duration, show_default=format_duration, metavar="DURATION")
+    ] = 0.0
+    """Time for the first lists of the API server, after which the process ends with an error. 0: no limit."""
 
     schedule_period: Annotated[float, period(SCHEDULING)] = 1.0
     """Maximum time between sessions; a change in the cluster starts one earlier."""

@@ -41,6 +41,7 @@ from capcard_sched.kube.queues import ensure_queues
 from capcard_sched.model import reasons
 from capcard_sched.model.intents import EmitEvent, ObjectRef
 from capcard_sched.model.term_limits import TermLimits
+from capcard_sched.model.timestamps import format_duration
 from capcard_sched.webhook.connect import connect
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ class Service:
         self._conf_file = ConfFile(
             options.scheduler_conf,
             self._registry,
-            strict=options.strict_conf,
+            strict=options.strict_conf or options.disable_default_scheduler_config,
             on_accepted=self._use_conf,
             on_rejected=self._reject_conf,
             on_unchanged=lambda: self._metrics.conf_reload("unchanged"),
@@ -275,12 +276,23 @@ class Service:
     async def _wait_for_sync(self) -> None:
         """Report when the initial lists are applied, and tune the garbage collector for long-lived objects."""
         began = time.monotonic()
-        await self._backend.informers.wait_synced()
+        await self._first_lists()
         counts = await self._thread.query(_sizes)
         await self._thread.query(Core.lists_applied)  # on a standby, too
         self._health.lists_applied()
         self._log.info("caches synced", seconds=round(time.monotonic() - began, 3), **counts)
         await self._thread.query(lambda _: settle_memory())
+
+    async def _first_lists(self) -> None:
+        """Wait for the first lists. Raises StartError after --resource-sync-timeout."""
+        limit = self._options.resource_sync_timeout
+        try:
+            async with asyncio.timeout(limit or None):
+                await self._backend.informers.wait_synced()
+        except TimeoutError:
+            missing = ", ".join(sorted(kind for kind, is_late in self._backend.informers.pending().items() if is_late))
+            text = f"--resource-sync-timeout: no list of {missing} within {format_duration(limit)}"
+            raise StartError(text) from None
 
     def _hand_over(self, intents: Sequence[Intent]) -> None:
         """Submit intents, from the scheduler thread."""

@@ -10,6 +10,7 @@ from capcard_sched.controllers.objects import BATCH_API
 from capcard_sched.framework.explain.diagnose import diagnose_job, find_workload
 from capcard_sched.framework.quota.limits import unenforced
 from capcard_sched.insight.lists import wanted_pods
+from capcard_sched.insight.object_view import StoreObjects
 from capcard_sched.insight.preemption import begin_trial
 from capcard_sched.insight.unscheduled import diagnose_by_conditions, diagnose_unscheduled
 from capcard_sched.model.annotations import CLOSED_BY_PARENT, JOB_NAME
@@ -18,11 +19,12 @@ from capcard_sched.model.queue import ROOT, ancestors
 from capcard_sched.model.reasons import GROUP_EVICTED
 from capcard_sched.model.status import PodGroupPhase
 from capcard_sched.model.workload import WORKLOAD_KINDS, workload_of
-from capcard_sched.validation.inventory import Inventory
+from capcard_sched.validation.inventory import Inventory, as_map
+from capcard_sched.validation.job_structure import check_dependencies, tasks_of
 from capcard_sched.validation.object_checks import check_object
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from capcard_sched.framework.core import Core, CoreSnapshot
     from capcard_sched.insight.object_view import Json, ObjectView
@@ -178,12 +180,14 @@ def problems_of(
 
     Of the queues above the queue: the limits without effect.
     """
-    inventory = Inventory(
-        (), snapshot.conf.quota_plugins
-    )  # without quotas and nodes: their limits are part of the diagnosis itself
+    # Without quotas and nodes: their limits are part of the diagnosis itself.
+    inventory = Inventory((), snapshot.conf.quota_plugins)
     for node in snapshot.state.nodes.by_name.values():
         cards = snapshot.state.cards_of(node)
         inventory.resources.update(resource for _, resource in cards.values())
+    classes = set(snapshot.state.priority_classes)
+    # A live cluster has the classes of the system: without any, they were not readable.
+    inventory.priority_classes = classes if classes or isinstance(objects, StoreObjects) else None
     checked = [objects.get("Queue", "", job.queue)] if job is not None and job.queue else []
     if workload is not None:
         checked.append(workload)
@@ -195,7 +199,7 @@ def problems_of(
         _problem(_name(obj), finding)
         for obj in checked
         if obj is not None
-        for finding in check_object(obj, inventory, plugins, shares)
+        for finding in (*check_object(obj, inventory, plugins, shares), *_dependencies(obj))
     ]
     if job is not None and job.queue in snapshot.state.queues:
         queues = snapshot.state.queues
@@ -207,6 +211,12 @@ def problems_of(
             for finding in unenforced(queue, parents, plugins, is_parent=queue.name in above, shares=shares)
         ]
     return tuple(dict.fromkeys(found))
+
+
+def _dependencies(obj: Json) -> Iterator[Finding]:
+    """Problems of `dependsOn` of a stored Job; admission rejects them in a new one."""
+    if obj.get("kind") == "Job" and obj.get("apiVersion") == BATCH_API:
+        yield from check_dependencies(tasks_of(as_map(obj.get("spec"))))
 
 
 def _problem(name: str, finding: Finding) -> ObjectProblem:

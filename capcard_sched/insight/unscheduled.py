@@ -64,6 +64,15 @@ def _diagnose(snapshot: CoreSnapshot, objects: ObjectView, job: Job | None, obj:
     if job is not None:
         return None
     if kind == "Job":
+        failures = [
+            event
+            for event in objects.events("Job", str(meta.get("namespace") or "default"), meta["name"])
+            if event.get("reason") in _CONTROLLER_FAILURES
+        ]
+        if failures:
+            cause = f"{failures[-1]['reason']}: {failures[-1].get('message')}"
+            summary = f"Job {meta['name']} has no PodGroup: the controller reports {cause}"
+            return _diagnosis(obj, None, "NotProcessed", summary)
         return _diagnosis(
             obj,
             None,
@@ -80,6 +89,8 @@ def _diagnose(snapshot: CoreSnapshot, objects: ObjectView, job: Job | None, obj:
 
 
 _RESUME: Final = "`capcard-sched job resume {0}` resumes it"
+#: Reasons of events of the job controller about a Job that gets no PodGroup.
+_CONTROLLER_FAILURES: Final = frozenset({"PluginError", "PVCError", "PodGroupError", "FailedCreate"})
 _CONTROLLER: Final = (
     "The controllers of capcard-sched or of Volcano create PodGroups; `capcard-sched controllers` runs ours"
 )

@@ -52,7 +52,7 @@ class Admission:
         self._store = store
         self._scheduler_name = scheduler_name
         self._default_queue = default_queue
-        #: PriorityClasses that pods name and that do not exist: an API server would reject those pods.
+        #: PriorityClasses that objects name and that do not exist: an API server rejects such pods.
         self.missing_classes: dict[str, None] = {}
 
     def admit(self, kind: str, obj: JsonObject) -> JsonObject:
@@ -64,6 +64,7 @@ class Admission:
         if kind == QUEUE:
             return _queue(obj)
         if kind == POD_GROUP:
+            self._note_class(spec(obj).get("priorityClassName"))
             queue = spec(obj).get("queue") or self._default_queue
             phase = status(obj).get("phase") or "Pending"
             return merged(obj, {"spec": {"queue": queue}, "status": {"phase": phase}})
@@ -119,7 +120,7 @@ class Admission:
             if chosen is None and name in _SYSTEM_CLASSES:
                 return {"priority": _SYSTEM_CLASSES[name]}
             if chosen is None:
-                self.missing_classes[name] = None
+                self._note_class(name)
                 return {"priority": 0}
         else:
             defaults = [obj for obj in self._store.list(PRIORITY_CLASS) if obj.get("globalDefault")]
@@ -133,9 +134,14 @@ class Admission:
             "preemptionPolicy": policy,
         }
 
+    def _note_class(self, name: str | None) -> None:
+        if name and name not in _SYSTEM_CLASSES and self._store.get(PRIORITY_CLASS, "", name) is None:
+            self.missing_classes[name] = None
+
     def _job(self, obj: JsonObject) -> JsonObject:
         """The defaults of the admission webhook, over those of the CRD and of the default queue."""
         found = spec(obj)
+        self._note_class(found.get("priorityClassName"))
         tasks = [{**deepcopy(task), "replicas": task.get("replicas", 1)} for task in found.get("tasks") or ()]
         phase = (status(obj).get("state") or {}).get("phase") or "Pending"
         patch: JsonObject = {"queue": found.get("queue") or self._default_queue, "tasks": tasks}

@@ -171,7 +171,9 @@ class SimulationRun:
             self._advance(until)
             self._clock.now = max(self._clock.now, until)
         missing = self._cluster.admission.missing_classes
-        self._warnings += [f"PriorityClass {name} does not exist: its pods get priority 0" for name in missing]
+        self._warnings += [
+            f"PriorityClass {name} does not exist: pods get priority 0; an API server rejects them" for name in missing
+        ]
         self._warnings += self._cluster.warnings
         store, evictions = self._cluster.store, tuple(self._effects.evictions)
         return SimulationOutcome(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from capcard_sched.controllers.objects import (
     COMMAND,
     EVENT,
@@ -44,6 +46,7 @@ from capcard_sched.simulation.store import display_name
 from capcard_sched.validation.checks import Finding, check_card_quota
 from capcard_sched.validation.fieldpath import shown
 from capcard_sched.validation.inventory import as_map
+from capcard_sched.validation.job_plugins import check_job_plugins
 from capcard_sched.validation.object_checks import misplaced_annotations, misspelt_annotations
 from capcard_sched.validation.structure import check_fields, check_name, check_object, with_text_quantities
 
@@ -161,12 +164,17 @@ class _ScenarioReader:
         return None if problems else Entry(kind, with_text_quantities(kind, obj), origin)
 
     def _check_annotations(self, origin: Origin, obj: JsonObject) -> None:
-        """Misspelt and misplaced annotations, and malformed card quotas."""
+        """Misspelt and misplaced annotations, malformed card quotas, and arguments of Job plugins without effect."""
         findings = [*misspelt_annotations(obj), *misplaced_annotations(obj)]
         if obj["kind"] == QUEUE:
             text = annotations_of(obj).get(CARD_QUOTA)
             checked = check_card_quota(text) if isinstance(text, str) else ()
             findings += [one for one in checked if one.severity == "error"]
+        elif kind_of(obj) == JOB:
+            findings += [
+                msgspec.structs.replace(one, message=f"{one.message}; accepted: {one.accepted}")
+                for one in check_job_plugins(obj.get("spec") or {})
+            ]
         for finding in findings:
             self.findings.append(InputProblem(origin, finding.message, _title(obj), finding.field))
 

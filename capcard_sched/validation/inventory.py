@@ -48,6 +48,8 @@ class Inventory:
         self.unlimited_cards = plugins is not None and plugins.unlimited_cards
         #: How pods without a card name are charged.
         self.unnamed_cards: UnnamedCards = "" if plugins is None else plugins.unnamed_cards
+        #: Names of the PriorityClasses; None when they are unknown.
+        self.priority_classes: set[str] | None = None
         for obj in objects:
             if obj.get("kind") == "Queue":
                 text = texts(obj, "metadata", "annotations").get(keys.CARD_QUOTA, "")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
+from capcard_sched.model.job_tasks import default_minimum, partition_minimum
+from capcard_sched.model.quantity import QuantityError, parse_quantity
 from capcard_sched.validation.checks import Finding
-from capcard_sched.validation.inventory import as_maps
+from capcard_sched.validation.inventory import as_map, as_maps, value_at
 from capcard_sched.validation.names import LABEL_FORM, check_label, is_label, shown
 
 if TYPE_CHECKING:
@@ -121,13 +123,13 @@ def _check_tasks(obj: Json, spec: Json) -> Iterator[Finding]:
             yield Finding("error", f"{field}.name", message, f"a job and task name that give pod names of {LABEL_FORM}")
         yield from check_policies(task.get("policies"), f"{field}.policies")
         yield from _check_topology(task, field)
-        yield from _check_partitions(task, field)
+        yield from check_partitions(task, field)
         max_retry = task.get("maxRetry")
         if isinstance(max_retry, int) and max_retry < -1:
             message = f"{max_retry} is less than -1"
             yield Finding("error", f"{field}.maxRetry", message, "a whole number; -1 is without limit")
     yield from check_amounts(obj, spec)
-    yield from _check_dependencies(tasks)
+    yield from check_dependencies(tasks)
 
 
 def check_amounts(obj: Json, spec: Json) -> Iterator[Finding]:
@@ -161,21 +163,31 @@ def _check_topology(task: Json, field: str) -> Iterator[Finding]:
         accepted = ", ".join(each for each in _TOPOLOGY_POLICIES if each)
         yield Finding("error", f"{field}.topologyPolicy", f"{shown(policy)} is not accepted", accepted)
     elif policy not in {"", "none"}:
-        pod = (task.get("template") or {}).get("spec") or {}
-        for index, container in enumerate(pod.get("containers") or ()):
-            cpu = ((container.get("resources") or {}).get("requests") or {}).get("cpu")
-            if cpu is None or not str(cpu).isdigit():
+        for index, container in enumerate(as_maps(value_at(task, "template", "spec", "containers"))):
+            limits, requests = (value_at(container, "resources", side) for side in ("limits", "requests"))
+            cpu = {**as_map(limits), **as_map(requests)}.get("cpu")
+            if not _is_whole_quantity(cpu):
                 place = f"{field}.template.spec.containers[{index}].resources.requests.cpu"
                 message = f"{shown(cpu)} is not a whole number of CPUs, which topologyPolicy {policy} requires"
-                yield Finding("error", place, message, "an integer such as 4")
+                yield Finding("error", place, message, "a request or limit of whole CPUs, such as 4 or 4000m")
 
 
-def _check_partitions(task: Json, field: str) -> Iterator[Finding]:
-    """Partitions have one size, and the replicas fill them."""
+def _is_whole_quantity(value: Any) -> bool:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return False
+    try:
+        exact = parse_quantity(value)
+    except QuantityError:
+        return False
+    return exact >= 0 and exact == int(exact)
+
+
+def check_partitions(task: Json, task_field: str) -> Iterator[Finding]:
+    """Partitions have one size, the replicas fill them, and the minimums agree."""
     policy = task.get("partitionPolicy")
     if policy is None:
         return
-    field = f"{field}.partitionPolicy"
+    field = f"{task_field}.partitionPolicy"
     if not isinstance(policy, dict):
         yield Finding("error", field, f"{shown(policy)} is not accepted", "totalPartitions and partitionSize")
         return
@@ -194,20 +206,28 @@ def _check_partitions(task: Json, field: str) -> Iterator[Finding]:
     if count_of(policy.get("minPartitions")) > total:
         message = f"{policy['minPartitions']} is more than the {total} partitions"
         yield Finding("error", f"{field}.minPartitions", message, f"at most {total}")
-    for name in ("minPartitions", "networkTopology"):
-        if policy.get(name):
-            yield Finding("warning", f"{field}.{name}", "has no effect: the gang is that of minAvailable", "no value")
+    needed, given = partition_minimum(policy), task.get("minAvailable")
+    if needed is not None and given is not None and given != needed:
+        message = f"{shown(given)} is not minPartitions x partitionSize"
+        yield Finding("error", f"{task_field}.minAvailable", message, f"{needed}, or no value")
+    if needed is not None:
+        message = "sets minAvailable only: its pods may be of any partition"
+        yield Finding("warning", f"{field}.minPartitions", message, "no value")
+    if policy.get("networkTopology"):
+        message = "has no effect: partitions have no network topology of their own"
+        yield Finding("warning", f"{field}.networkTopology", message, "networkTopology of the job")
 
 
-def _check_dependencies(tasks: Sequence[Json]) -> Iterator[Finding]:
-    graph = {str(task.get("name")): _depends_on(task) for task in tasks}
+def check_dependencies(tasks: Sequence[Json]) -> Iterator[Finding]:
+    """The findings of `dependsOn`: missing tasks, and cycles."""
+    graph = {task_name(task, index): depends_on(task) for index, task in enumerate(tasks)}
     for index, task in enumerate(tasks):
         field = f"spec.tasks[{index}].dependsOn"
-        for other in _depends_on(task):
+        for other in depends_on(task):
             if other not in graph:
                 message = f"there is no task {shown(other)}"
                 yield Finding("error", f"{field}.name", message, ", ".join(sorted(graph)))
-        iteration = (task.get("dependsOn") or {}).get("iteration")
+        iteration = as_map(task.get("dependsOn")).get("iteration")
         if iteration not in {None, "", "any", "all"}:
             yield Finding("error", f"{field}.iteration", f"{shown(iteration)} is not accepted", "any or all")
     remaining = {name: {other for other in others if other in graph} for name, others in graph.items()}
@@ -221,8 +241,9 @@ def _check_dependencies(tasks: Sequence[Json]) -> Iterator[Finding]:
         remaining = {name: others - free for name, others in remaining.items() if name not in free}
 
 
-def _depends_on(task: Json) -> list[str]:
-    names = (task.get("dependsOn") or {}).get("name")
+def depends_on(task: Json) -> list[str]:
+    """The tasks that a task waits for."""
+    names = as_map(task.get("dependsOn")).get("name")
     return [str(name) for name in names] if isinstance(names, list) else []
 
 
@@ -249,6 +270,17 @@ def _check_volumes(volumes: Any) -> Iterator[Finding]:
 def tasks_of(spec: Json) -> list[Json]:
     """The tasks of a job."""
     return as_maps(spec.get("tasks"))
+
+
+def task_name(task: Json, index: int) -> str:
+    """The name of a task, by default that of its index."""
+    return str(task.get("name") or f"default{index}")
+
+
+def minimum_of(task: Json) -> int:
+    """`minAvailable` of a task, with its default."""
+    value = task.get("minAvailable")
+    return default_minimum(replicas_of(task), task.get("partitionPolicy")) if value is None else count_of(value)
 
 
 def replicas_of(task: Json) -> int:

@@ -53,6 +53,9 @@ from capcard_sched.validation.inventory import (
     texts,
     value_at,
 )
+from capcard_sched.validation.job_plugins import check_job_plugins
+from capcard_sched.validation.job_stages import check_stages
+from capcard_sched.validation.priority_classes import check_priority_classes
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -100,6 +103,7 @@ def check_objects(
     `plugins`: those of the scheduler-conf, of the built-in one by default. `shares`: resources of shared devices.
     """
     inventory = Inventory(objects, plugins)
+    inventory.priority_classes = {object_name(obj) for obj in objects if obj.get("kind") == "PriorityClass"}
     found = [
         (index, finding)
         for index, obj in enumerate(objects)
@@ -144,6 +148,11 @@ def check_object(
     else:
         templates = list(templates_of(obj))
         findings = [*_workload(obj, templates, inventory)]
+        if obj.get("apiVersion") == _VOLCANO_JOB:
+            findings += [*check_job_plugins(as_map(obj.get("spec"))), *check_stages(as_map(obj.get("spec")))]
+        if inventory.priority_classes is not None:
+            ours = [(one.path, one.body) for one in templates if one.scheduler in OUR_SCHEDULERS]
+            findings += check_priority_classes(obj, ours, inventory.priority_classes)
         for template in templates:
             findings += _template(template, obj, inventory)
     return [*causes, *findings]

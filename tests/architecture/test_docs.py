@@ -41,7 +41,7 @@ def tracked() -> list[Path]:
 
 
 SCHEMAS = ["diagnosis.schema.json", "what-if.schema.json"]
-TABLES = ["flags.md", "hooks.md", "metrics.md", "mutants.md", "plugins.md", "reasons.md"]
+TABLES = ["flags.md", "hooks.md", "job-plugins.md", "metrics.md", "mutants.md", "plugins.md", "reasons.md"]
 
 
 @pytest.mark.parametrize("page", [*SCHEMAS, *TABLES])

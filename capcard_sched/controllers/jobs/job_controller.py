@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from capcard_sched.controllers.jobs.job_pass import JobPass, Request, Settings
+from capcard_sched.controllers.jobs.members import PLUGIN_ARGUMENT_IGNORED
 from capcard_sched.controllers.jobs.phases import FINISHED, TERMINATE
 from capcard_sched.controllers.objects import (
     BATCH_API,
@@ -104,8 +105,10 @@ class JobController:
         """Events for the news that were not emitted before."""
         uid = meta(job)["uid"]
         known = self._emitted.pop(uid, {})
-        if news:
-            self._emitted[uid] = news
+        # The arguments of plugins never change: their events are not repeated after a restart of the Job.
+        lasting = {about: entry for about, entry in known.items() if entry[0] == PLUGIN_ARGUMENT_IGNORED}
+        if news or lasting:
+            self._emitted[uid] = {**lasting, **news}
         fresh = [entry for about, entry in news.items() if known.get(about) != entry]
         return [event_on(JOB, job, reason, text, warning=warning) for reason, text, warning in fresh]
 

@@ -23,6 +23,7 @@ from capcard_sched.model.annotations import (
     TASK_SPEC,
     TEMPLATE_UID,
 )
+from capcard_sched.model.job_tasks import default_minimum
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -114,18 +115,19 @@ def job_spec(job: JsonObject, scheduler_name: str) -> JobSpec:
 
 def _task(index: int, raw: JsonObject) -> TaskSpec:
     replicas = int(1 if raw.get("replicas") is None else raw["replicas"])
-    depends = raw.get("dependsOn") or {}
+    depends, partitions = raw.get("dependsOn") or {}, raw.get("partitionPolicy")
+    minimum = raw.get("minAvailable")
     return TaskSpec(
         name=raw.get("name") or f"default{index}",
         replicas=replicas,
-        min_available=int(replicas if raw.get("minAvailable") is None else raw["minAvailable"]),
+        min_available=default_minimum(replicas, partitions) if minimum is None else int(minimum),
         max_retry=int(raw.get("maxRetry") or DEFAULT_MAX_RETRY),
         template=raw.get("template") or {},
         policies=tuple(raw.get("policies") or ()),
         depends_on=tuple(depends.get("name") or ()),
         depends_on_any=depends.get("iteration") == "any",
         topology_policy=raw.get("topologyPolicy") or "",
-        partition_size=max(0, int((raw.get("partitionPolicy") or {}).get("partitionSize") or 0)),
+        partition_size=max(0, int((partitions or {}).get("partitionSize") or 0)),
     )
 
 

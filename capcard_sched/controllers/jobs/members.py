@@ -58,6 +58,8 @@ def missing_claims(view: View, job: JobSpec) -> Sequence[str]:
 POD_LATENCY: Final = "volcano_controller_job_to_pod_creation_latency_milliseconds"
 #: Pods created in one pass: a Job of a million pods must not hold up the others.
 _CREATES_PER_PASS: Final = 500
+#: Reason of the event about an argument of a plugin without effect.
+PLUGIN_ARGUMENT_IGNORED: Final = "PluginArgumentIgnored"
 #: What an event is about to its reason, text and whether it is a warning.
 News: TypeAlias = dict[str, tuple[str, str, bool]]
 
@@ -115,11 +117,18 @@ class MemberSync:
             self._records.add_claim(name)
         try:
             self._plugins = job_plugins(self._spec, make_keys)
+            self._report_arguments()
             self._sync_plugins()
         except PluginError as error:
             self._warn("PluginError", str(error))
             return False
         return True
+
+    def _report_arguments(self) -> None:
+        for plugin in self._plugins:
+            for entry in plugin.arguments.ignored:
+                text = f"plugin {plugin.name}: {entry.message}; accepted: {entry.accepted}"
+                self.news[f"{plugin.name} {entry.place}"] = (PLUGIN_ARGUMENT_IGNORED, text, True)
 
     def _sync_plugins(self) -> None:
         present = self._records.plugins()

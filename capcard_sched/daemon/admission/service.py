@@ -28,7 +28,6 @@ from capcard_sched.admission.review import ClusterView, ReviewError, decode_revi
 from capcard_sched.admission.webhooks import WEBHOOKS, WebhookContext
 from capcard_sched.daemon.admission.certificates import ensure_certificate, publish_authorities
 from capcard_sched.daemon.common_options import StartError
-from capcard_sched.daemon.flag_values import AddressFlag
 from capcard_sched.daemon.observability.health import HealthState
 from capcard_sched.daemon.observability.logs import Logs
 from capcard_sched.daemon.observability.server import (
@@ -47,7 +46,7 @@ from capcard_sched.kube.instrumentation import Observer
 from capcard_sched.kube.kinds import KINDS
 from capcard_sched.kube.paths import object_path
 from capcard_sched.model.deltas import ObjectChanged, ObjectGone
-from capcard_sched.model.objects import NamespaceObject, QueueObject
+from capcard_sched.model.objects import NamespaceObject, PriorityClassObject, QueueObject
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -64,7 +63,8 @@ _LIMITS: Final = ServerLimits(connections=256, idle_seconds=120.0)
 #: Seconds between two looks at the certificate, its files, the webhook configurations and the admission configuration.
 _REFRESH_SECONDS: Final = 10.0
 _QUEUE: Final = msgspec.json.Decoder(QueueObject)
-_WATCHED: Final = frozenset({"Queue", "Namespace"})
+#: PriorityClasses are optional: without the right to list them, none is reported as missing.
+_WATCHED: Final = frozenset({"Queue", "Namespace", "PriorityClass"})
 #: Unknown queues that are looked up per review, and per second: users may create a queue and its first job at once.
 _LOOKUPS_PER_REVIEW: Final = 2
 _LOOKUPS_PER_SECOND: Final = 20
@@ -153,7 +153,7 @@ class AdmissionService(HealthState):
         self._log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
         self._connection = load_connection(options.kubeconfig, options.master or None)
         self._view = ClusterView()
-        self._context = WebhookContext(self._view, self._read_config(), options.scheduler_name)
+        self._context = WebhookContext(self._view, self._read_config(), options.scheduler_name, options.queue_rules)
         self._tls = ServingContext()
         self._metrics = AdmissionMetrics()
         self._informers: Informers | None = None
@@ -165,6 +165,8 @@ class AdmissionService(HealthState):
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT."""
         options = self._options
+        for name, reason in options.given().items():
+            self._log.warning("flag without effect", flag=name, reason=reason)
         stopped = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stopped.set)
@@ -174,7 +176,13 @@ class AdmissionService(HealthState):
             await health.start()
             stack.push_async_callback(health.stop)
             client = await stack.enter_async_context(
-                Client(self._connection, connections=4, user_agent="capcard-sched")
+                Client(
+                    self._connection,
+                    connections=4,
+                    qps=options.kube_api_qps,
+                    burst=options.kube_api_burst,
+                    user_agent="capcard-sched",
+                )
             )
             self._client = client
             kinds = [kind for kind in KINDS if kind.name in _WATCHED]
@@ -183,12 +191,13 @@ class AdmissionService(HealthState):
             settling = asyncio.create_task(self._settle(self._informers))
             stack.push_async_callback(cancel, [*tasks, settling])
             server = HttpServer(
-                AddressFlag("", options.port),
+                options.server_address,
                 {},
                 posts={path: self._page(WEBHOOKS[path]) for path in options.paths},
                 body_bytes=BODY_BYTES,
                 tls=self._tls,
                 limits=_LIMITS,
+                shutdown_seconds=options.graceful_shutdown_time,
             )
             await server.start()
             stack.push_async_callback(server.stop)
@@ -267,6 +276,10 @@ class AdmissionService(HealthState):
                     view.set_queue(queue)
                 case ObjectChanged(NamespaceObject() as namespace):
                     view.set_namespace(namespace.metadata.name, namespace.default_queue)
+                case ObjectChanged(PriorityClassObject() as found):
+                    view.set_priority_class(found.metadata.name)
+                case ObjectGone("PriorityClass", _, name):
+                    view.drop_priority_class(name)
                 case ObjectGone("Queue", _, name):
                     view.drop_queue(name)
                 case ObjectGone("Namespace", _, name):

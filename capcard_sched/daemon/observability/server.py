@@ -123,8 +123,12 @@ class HttpServer:
         body_bytes: int = _SMALL,
         tls: TlsContext | None = None,
         limits: ServerLimits = _DEFAULT_LIMITS,
+        shutdown_seconds: float = 1.0,
     ) -> None:
-        """`pages`: path to handler of GET and HEAD; `posts`: of POST, with bodies of at most `body_bytes`."""
+        """`pages`: path to handler of GET and HEAD; `posts`: of POST, with bodies of at most `body_bytes`.
+
+        `shutdown_seconds`: for the requests in progress when the server stops.
+        """
         self._address = address
         self._tls = tls
         self._limits = limits
@@ -142,7 +146,7 @@ class HttpServer:
             max_line_size=limits.header_bytes,
             max_field_size=limits.header_bytes,
             max_headers=limits.headers,
-            shutdown_timeout=1.0,
+            shutdown_timeout=shutdown_seconds,
         )
         self._listener: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None

@@ -43,9 +43,40 @@ def test_the_arguments_of_volcanos_chart_are_accepted_as_they_are() -> None:
 
 
 def test_a_flag_without_effect_has_its_reason() -> None:
-    assert parse("--feature-gates=WorkLoadSupport=true").ignored.given() == {
-        "--feature-gates": "there are no feature gates"
-    }
+    options = parse(
+        "--feature-gates=WorkLoadSupport=true,NamespaceQueue=false",
+        "--sharding-configmap=c",
+        "--sharding-configmap-namespace=volcano-system",
+        "--hypernode-controller-mode=standalone",
+        "--ca-cert-file=/ca",
+        "--tls-cert-file=/crt",
+        "--tls-private-key-file=/key",
+        "--lock-object-namespace=volcano-system",
+        "--worker-threads-for-cronjob=3",
+        "--controllers=*,-sharding-controller,-hyperNode-controller",
+    )
+    assert options.problems() == []
+    assert options.given()["--feature-gates"] == "WorkLoadSupport=true: no gate of this program"
+    assert sorted(options.given()) == [
+        "--ca-cert-file",
+        "--feature-gates",
+        "--hypernode-controller-mode",
+        "--lock-object-namespace",
+        "--sharding-configmap",
+        "--sharding-configmap-namespace",
+        "--tls-cert-file",
+        "--tls-private-key-file",
+        "--worker-threads-for-cronjob",
+    ]
+    assert options.enabled == {*NAMES}
+
+
+def test_a_controller_of_volcano_that_does_not_exist_here_has_no_effect() -> None:
+    options = parse("--controllers=+pg-controller,+sharding-controller")
+    assert options.problems() == []
+    assert options.enabled == {"pg-controller"}
+    assert options.given() == {"--controllers=+sharding-controller": "there is no such controller"}
+    assert parse("--controllers=sharding-controller").enabled == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -68,6 +99,7 @@ def test_the_controllers_to_run(given: list[str], enabled: set[str]) -> None:
     "words, problem",
     [
         (["--controllers=*", "--controllers=+pg-controller"], "'*' cannot be combined"),
+        (["--feature-gates=NamespaceQueue=true"], "--feature-gates: NamespaceQueue=true is not supported"),
         (["--controllers=+nodes"], "unknown controller 'nodes'; accepted: *, pg-controller"),
         (["--leader-elect-lease-duration=5s"], "must be longer than --leader-elect-renew-deadline"),
         (["--leader-elect-retry-period=9s"], "must be longer than 1.2 times --leader-elect-retry-period"),

@@ -403,3 +403,37 @@ def test_a_wrong_command_line_is_one_line_and_exit_status_2(
 ) -> None:
     assert run(["run", *arguments]) == 2
     assert capsys.readouterr().err == f"error: {problem}\n"
+
+
+def test_the_flags_of_newer_releases_are_accepted() -> None:
+    options = parse(
+        *("--scheduler-sharding-mode=none", "--scheduler-sharding-name=a", "--gate-removal-worker-num=10"),
+        *("--resource-sync-timeout=60s", "--disable-default-scheduler-config"),
+        "--feature-gates=SchedulingGatesQueueAdmission=true,UnschedulableJobCache=true",
+        "--unschedulable-job-cache-max-skip-duration=6m",
+    )
+    assert options.problems() == []
+    assert (options.resource_sync_timeout, options.disable_default_scheduler_config) == (60.0, True)
+    gates = options.ignored.given()["--feature-gates"]
+    assert gates.startswith("SchedulingGatesQueueAdmission=true: pods keep the scheduling gate")
+    assert "UnschedulableJobCache" not in gates
+    assert sorted(options.ignored.given()) == [
+        "--feature-gates",
+        "--gate-removal-worker-num",
+        "--scheduler-sharding-name",
+        "--unschedulable-job-cache-max-skip-duration",
+    ]
+
+
+@pytest.mark.parametrize(
+    "word, message",
+    [
+        ("--scheduler-sharding-mode=hard", "--scheduler-sharding-mode: hard is not supported"),
+        ("--scheduler-sharding-mode=soft", "--scheduler-sharding-mode: soft is not supported"),
+        ("--scheduler-sharding-mode=half", "'half' is not a mode; accepted: none"),
+        ("--feature-gates=QueueScopedOvercommit=true", "QueueScopedOvercommit=true is not supported"),
+    ],
+)
+def test_a_value_whose_loss_changes_decisions_is_refused(word: str, message: str) -> None:
+    (problem,) = parse(word).problems()
+    assert message in problem

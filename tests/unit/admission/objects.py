@@ -68,4 +68,5 @@ def view() -> ClusterView:
     ):
         found.set_queue(each)
     found.set_namespace("lab", "research")
+    found.inventory.priority_classes = {"high"}
     return found

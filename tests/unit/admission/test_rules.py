@@ -18,7 +18,7 @@ from capcard_sched.admission.pods import (
     default_pod_group,
     parse_admission_config,
 )
-from capcard_sched.admission.queues import check_queue_deletion, check_queue_object, default_queue
+from capcard_sched.admission.queues import QueueRules, check_queue_deletion, check_queue_object, default_queue
 from capcard_sched.admission.review import AdmissionResult, finding_text
 from capcard_sched.model.objects import ObjectMeta, QueueObject
 from tests.unit.admission.objects import Json, changed, vectors, view
@@ -108,6 +108,14 @@ def test_defaults_of_a_job() -> None:
     assert "dnsPolicy" not in second["template"]["spec"]
 
 
+@pytest.mark.parametrize("least, minimum", [(2, 4), (0, 8), (None, 8)])
+def test_the_minimum_of_partitions_is_the_default_of_a_task(least: int | None, minimum: int) -> None:
+    policy = {"totalPartitions": 4, "partitionSize": 2, **({} if least is None else {"minPartitions": least})}
+    job: Json = {"metadata": {"name": "j"}, "spec": {"tasks": [{"replicas": 8, "partitionPolicy": policy}]}}
+    spec = patched(job, default_job(copy.deepcopy(job), "capcard-sched"))["spec"]
+    assert (spec["tasks"][0]["minAvailable"], spec["minAvailable"]) == (minimum, minimum)
+
+
 def test_defaults_keep_given_values() -> None:
     assert default_job(copy.deepcopy(JOBS["base"]), "other").patch == ()
 
@@ -120,13 +128,33 @@ def test_defaults_leave_fields_of_a_wrong_type_to_the_checks(spec: Any) -> None:
     assert check_new_job(obj, view()).errors
 
 
-@pytest.mark.parametrize("cpu, accepted", [("2", True), (4, True), ("1500m", False), ("0.5", False), (None, False)])
-def test_a_topology_policy_requires_whole_cpus(cpu: object, accepted: bool) -> None:
+@pytest.mark.parametrize(
+    "cpu, accepted",
+    [
+        ("2", True),
+        (4, True),
+        (20.0, True),
+        ("2000m", True),
+        ("2k", True),
+        ("1500m", False),
+        ("0.5", False),
+        ("x", False),
+    ],
+)
+@pytest.mark.parametrize("side", ["requests", "limits"])
+def test_a_topology_policy_requires_whole_cpus(cpu: object, accepted: bool, side: str) -> None:
     job = changed(JOBS["base"], "spec.tasks[0].topologyPolicy", "restricted")
     container = "spec.tasks[0].template.spec.containers[0].resources"
-    result = check_new_job(changed(job, f"{container}.requests", {} if cpu is None else {"cpu": cpu}), view())
-    fields = [finding.field for finding in result.errors]
-    assert fields == ([] if accepted else [f"{container}.requests.cpu"])
+    result = check_new_job(changed(job, container, {side: {"cpu": cpu}}), view())
+    fields = {finding.field for finding in result.errors}
+    assert (f"{container}.requests.cpu" in fields) is not accepted
+
+
+def test_a_topology_policy_requires_cpus() -> None:
+    job = changed(JOBS["base"], "spec.tasks[0].topologyPolicy", "restricted")
+    container = "spec.tasks[0].template.spec.containers[0].resources"
+    result = check_new_job(changed(job, container, {"limits": {"memory": "1Gi"}}), view())
+    assert [finding.field for finding in result.errors] == [f"{container}.requests.cpu"]
 
 
 @pytest.mark.parametrize(
@@ -210,6 +238,49 @@ def test_deletion_of_a_queue(name: str, message: str) -> None:
 
 
 # --- PodGroups ------------------------------------------------------------------------------------------------------
+
+
+def test_a_queue_with_allocated_pods_is_kept_on_request() -> None:
+    assert check_queue_deletion("busy", view()).errors == []
+    (found,) = check_queue_deletion("busy", view(), QueueRules(keeps_used_queues=True)).errors
+    assert found.message == "queue busy cannot be deleted because it has allocated Pods: 3"
+    assert check_queue_deletion("research", view(), QueueRules(keeps_used_queues=True)).errors == []
+
+
+@pytest.mark.parametrize("depth, is_rejected", [(1, True), (2, True), (3, False)])
+def test_the_depth_of_a_queue_is_limited(depth: int, is_rejected: bool) -> None:
+    """`child` is at level 2 below root."""
+    new = changed(QUEUES["base"], "spec.parent", "child")
+    rules, message = QueueRules(max_depth=depth), f"queue team exceeds the maximum allowed depth of {depth}"
+    messages = [finding.message for finding in check_queue_object(new, None, view(), rules).errors]
+    assert messages == ([message] if is_rejected else [])
+    assert check_queue_object(new, new, view(), rules).errors == [], "a stored queue may change otherwise"
+    moved = check_queue_object(new, changed(new, "spec.parent", "root"), view(), rules).errors
+    assert [finding.message for finding in moved] == messages
+
+
+@pytest.mark.parametrize(
+    "path, value, is_rejected",
+    [
+        ("spec.capability", {"cpu": "8000m", "memory": "8192Mi"}, False),
+        ("spec.capability", {"cpu": 8, "memory": "8Gi", "x.y/z": 0}, True),
+        ("spec.capability", None, True),
+        ("spec.deserved.cpu", 3, True),
+        ("spec.guarantee", {"resource": {"cpu": "2"}}, False),
+        ("spec.guarantee", {}, True),
+        ("spec.weight", 7, False),
+    ],
+)
+def test_the_amounts_of_root_are_protected(path: str, value: Any, is_rejected: bool) -> None:
+    old = changed(changed(QUEUES["base"], "metadata.name", "root"), "spec.parent", "~delete")
+    new = changed(old, path, value)
+    messages = [finding.message for finding in check_queue_object(new, old, view()).errors]
+    assert any("cannot be modified" in message for message in messages) is is_rejected
+    assert not any(
+        "cannot be modified" in finding.message
+        for finding in check_queue_object(new, old, view(), QueueRules(protects_root=False)).errors
+    )
+    assert check_queue_object(new, None, view()).errors == []
 
 
 def pod_group(queue: str, **annotations: str) -> Json:

@@ -331,7 +331,7 @@ def test_missing_priority_classes_are_reported() -> None:
     outcome = run(
         Scripted(nothing), pod(priorityClassName="urgent"), pod("b", priorityClassName="system-node-critical")
     )
-    assert outcome.warnings == ("PriorityClass urgent does not exist: its pods get priority 0",)
+    assert outcome.warnings == ("PriorityClass urgent does not exist: pods get priority 0; an API server rejects them",)
     assert get(outcome, "Pod", "b")["spec"]["priority"] == 2_000_001_000
 
 

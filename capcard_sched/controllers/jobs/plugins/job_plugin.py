@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from capcard_sched.controllers.objects import JsonObject, Key, meta, owner_reference
+from capcard_sched.model.job_plugins import parse_plugin_arguments
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
     from capcard_sched.controllers.jobs.job_spec import JobSpec, TaskSpec
 
 
 class PluginError(ValueError):
-    """A plugin that does not exist, or an argument it does not accept."""
+    """A plugin that does not exist, or a Job that has too many pods for plugins."""
 
 
 class KeyPair(NamedTuple):
@@ -24,21 +25,14 @@ class KeyPair(NamedTuple):
 
 
 class JobPlugin:
-    """One plugin of one Job. Raises PluginError for arguments it does not accept."""
+    """One plugin of one Job. `model.job_plugins` has its arguments."""
 
     name: ClassVar[str]
-    #: Arguments and their defaults; `--name=value` or `--name value`.
-    defaults: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, job: JobSpec, arguments: Iterable[str], make_keys: Callable[[], KeyPair]) -> None:
         self.job = job
         self.make_keys = make_keys
-        self.arguments = _parse(self.name, arguments, self.defaults)
-        for name, default in self.defaults.items():
-            if default.isdigit():
-                self.port(name)
-            elif default in {"true", "false"}:
-                self.flag(name)
+        self.arguments = parse_plugin_arguments(self.name, arguments)
 
     def change_pod(self, pod: JsonObject, task: TaskSpec, index: int) -> None:
         """Change a pod before it is created, in place."""
@@ -50,20 +44,6 @@ class JobPlugin:
     def objects(self, job: JsonObject) -> list[JsonObject]:
         """The objects to create when the Job starts; they are deleted when all its pods are."""
         return []
-
-    def port(self, name: str) -> int:
-        """An argument that is a port. Raises PluginError."""
-        text = self.arguments[name]
-        if not (text.isascii() and text.isdigit() and 0 < int(text) < 65536):
-            raise PluginError(f"plugin {self.name}: --{name}={text} is not a port: accepted is 1 to 65535")
-        return int(text)
-
-    def flag(self, name: str) -> bool:
-        """An argument that is true or false. Raises PluginError."""
-        text = self.arguments[name].lower()
-        if text not in {"true", "false"}:
-            raise PluginError(f"plugin {self.name}: --{name}={text}: accepted is true or false")
-        return text == "true"
 
     def owned(self, job: JsonObject, api_version: str, kind: str, name: str, **body: object) -> JsonObject:
         """An object of the Job."""
@@ -116,17 +96,3 @@ def add_mount(pod: JsonObject, volume: JsonObject, path: str) -> None:
     for container in containers(pod):
         mount = {"name": volume["name"], "mountPath": path}
         container["volumeMounts"] = [*(container.get("volumeMounts") or ()), mount]
-
-
-def _parse(plugin: str, arguments: Iterable[str], defaults: Mapping[str, str]) -> dict[str, str]:
-    found = dict(defaults)
-    words = iter(arguments)
-    for word in words:
-        name, equals, value = word.lstrip("-").partition("=")
-        if not word.startswith("-") or name not in defaults:
-            accepted = ", ".join(f"--{each}" for each in defaults) or "no arguments"
-            raise PluginError(f"plugin {plugin}: unknown argument {word!r}: accepted: {accepted}")
-        if not equals:
-            value = "true" if defaults[name] in {"true", "false"} else next(words, "")
-        found[name] = value
-    return found

@@ -27,6 +27,7 @@ from capcard_sched.controllers.objects import (
     Key,
 )
 from capcard_sched.model.annotations import JOB_NAME, JOB_NAMESPACE, TASK_SPEC
+from capcard_sched.model.job_plugins import JOB_PLUGINS, needed_plugins
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,7 +55,6 @@ class Svc(JobPlugin):
     """A headless Service, the host names of all tasks as files and variables, and a NetworkPolicy."""
 
     name = "svc"
-    defaults = {"publish-not-ready-addresses": "false", "disable-network-policy": "false"}
 
     @property
     def _map_name(self) -> str:
@@ -74,6 +74,8 @@ class Svc(JobPlugin):
         pod["spec"]["subdomain"] = pod["spec"].get("subdomain") or self.job.name
         volume = {"name": self._map_name, "configMap": {"name": self._map_name}}
         add_mount(pod, volume, _HOSTS_PATH)
+        if not self.arguments.switch("inject-hosts-env"):
+            return
         entries = [
             {"name": key, "valueFrom": {"configMapKeyRef": {"name": self._map_name, "key": key}}}
             for key in self._variables()
@@ -94,13 +96,13 @@ class Svc(JobPlugin):
             "clusterIP": "None",
             "selector": selector,
             "ports": [{"name": "placeholder-volcano", "port": 1, "protocol": "TCP", "targetPort": 1}],
-            "publishNotReadyAddresses": self.flag("publish-not-ready-addresses"),
+            "publishNotReadyAddresses": self.arguments.switch("publish-not-ready-addresses"),
         }
         found = [
             self.owned(job, "v1", CONFIG_MAP, self._map_name, **content),
             self.owned(job, "v1", SERVICE, self.job.name, spec=service),
         ]
-        if not self.flag("disable-network-policy"):
+        if not self.arguments.switch("disable-network-policy"):
             own = {"matchLabels": selector}
             policy = {"podSelector": own, "ingress": [{"from": [{"podSelector": own}]}], "policyTypes": ["Ingress"]}
             found.append(self.owned(job, NETWORKING_API, NETWORK_POLICY, self.job.name, spec=policy))
@@ -111,12 +113,6 @@ class Ssh(JobPlugin):
     """A key pair and client configuration with which every pod logs in to every other."""
 
     name = "ssh"
-    defaults = {
-        "ssh-key-file-path": _SSH_PATH,
-        "ssh-private-key": "",
-        "ssh-public-key": "",
-        "no-root": "false",
-    }
 
     @property
     def _secret_name(self) -> str:
@@ -129,19 +125,20 @@ class Ssh(JobPlugin):
             "items": [{"key": name, "path": name} for name in _SSH_FILES],
             "defaultMode": _OWNER_ONLY,
         }
-        add_mount(pod, {"name": self._secret_name, "secret": secret}, self.arguments["ssh-key-file-path"] or _SSH_PATH)
+        path = self.arguments.text("ssh-key-file-path") or _SSH_PATH
+        add_mount(pod, {"name": self._secret_name, "secret": secret}, path)
 
     def contents(self) -> dict[Key, JsonObject]:
         """The client configuration: one entry per pod."""
-        lines = ["StrictHostKeyChecking no", "UserKnownHostsFile /dev/null"]
+        lines, port = ["StrictHostKeyChecking no", "UserKnownHostsFile /dev/null"], self.arguments.number("ssh-port")
         for task in self.job.tasks:
             for host in self.hosts(task):
-                lines += [f"Host {host.partition('.')[0]}", f"  HostName {host}"]
+                lines += [f"Host {host.partition('.')[0]}", f"  HostName {host}", f"  Port {port}"]
         return {Key(SECRET, self.job.namespace, self._secret_name): {"stringData": {"config": "\n".join(lines) + "\n"}}}
 
     def objects(self, job: JsonObject) -> list[JsonObject]:
         """The Secret."""
-        private, public = self.arguments["ssh-private-key"], self.arguments["ssh-public-key"]
+        private, public = self.arguments.text("ssh-private-key"), self.arguments.text("ssh-public-key")
         if not (private and public):
             private, public = self.make_keys()
         (content,) = self.contents().values()
@@ -151,17 +148,22 @@ class Ssh(JobPlugin):
 
 #: Pod: rank of its process in Ascend's collective communication.
 RANK_INDEX: Final = "hccl/rankIndex"
+_WAIT_FOR_MASTER: Final = "wait-for-master"
+#: Shell script of the init container: connects every 2 s, for at most so many seconds.
+_WAIT_SCRIPT: Final = (
+    'end=$(($(date +%s) + {timeout})); until nc -z -w 2 {host} {port}; do if [ "$(date +%s)" -ge "$end" ]; then '
+    'echo "{host}:{port} does not listen after {timeout} s"; exit 1; fi; sleep 2; done'
+)
 
 
 class PyTorch(JobPlugin):
     """The variables of `torch.distributed`."""
 
     name = "pytorch"
-    defaults = {"master": "master", "worker": "worker", "port": "23456"}
 
     def change_pod(self, pod: JsonObject, task: TaskSpec, index: int) -> None:
         """`MASTER_ADDR`, `MASTER_PORT`, `WORLD_SIZE` and `RANK`."""
-        master, worker = (self.job.task(self.arguments[role]) for role in ("master", "worker"))
+        master, worker = (self.job.task(self.arguments.text(role)) for role in ("master", "worker"))
         if task not in (master, worker):
             return
         masters = self.hosts(master) if master is not None else []
@@ -169,42 +171,53 @@ class PyTorch(JobPlugin):
         rank = index if task is master else index + sizes[0]
         values = {"WORLD_SIZE": str(sum(sizes)), "RANK": str(rank)}
         if masters:
-            values = {"MASTER_ADDR": masters[0], "MASTER_PORT": str(self.port("port")), **values}
+            values = {"MASTER_ADDR": masters[0], "MASTER_PORT": str(self.arguments.number("port")), **values}
         for container in containers(pod):
             add_env(container, [{"name": name, "value": value} for name, value in values.items()])
         for container in containers(pod, init=False):
-            add_port(container, "pytorchjob-port", self.port("port"))
+            add_port(container, "pytorchjob-port", self.arguments.number("port"))
+        if masters and task is worker and self.arguments.switch("wait-master-enabled"):
+            self._wait_for(pod, masters[0])
+
+    def _wait_for(self, pod: JsonObject, master: str) -> None:
+        """An init container behind those of the template, unless the template has one of that name."""
+        present = list(pod["spec"].get("initContainers") or ())
+        if any(container.get("name") == _WAIT_FOR_MASTER for container in present):
+            return
+        timeout, port = self.arguments.number("wait-master-timeout"), self.arguments.number("port")
+        script = _WAIT_SCRIPT.format(timeout=timeout, host=master, port=port)
+        image = self.arguments.text("wait-master-image")
+        container = {"name": _WAIT_FOR_MASTER, "image": image, "command": ["sh", "-c", script]}
+        pod["spec"]["initContainers"] = [*present, container]
 
 
 class Mpi(JobPlugin):
     """The hosts of the workers for the launcher in the master."""
 
     name = "mpi"
-    defaults = {"master": "master", "worker": "worker", "port": "22"}
 
     def change_pod(self, pod: JsonObject, task: TaskSpec, index: int) -> None:
         """`MPI_HOST` in the master; the SSH port everywhere."""
-        if task.name == self.arguments["master"]:
-            hosts = ",".join(self.task_hosts(self.arguments["worker"]))
+        if task.name == self.arguments.text("master"):
+            hosts = ",".join(self.task_hosts(self.arguments.text("worker")))
             for container in containers(pod):
                 add_env(container, [{"name": "MPI_HOST", "value": hosts}])
         for container in containers(pod, init=False):
-            add_port(container, "mpijob-port", self.port("port"))
+            add_port(container, "mpijob-port", self.arguments.number("port"))
 
 
 class TensorFlow(JobPlugin):
     """The cluster specification of TensorFlow."""
 
     name = "tensorflow"
-    defaults = {"ps": "ps", "worker": "worker", "chief": "chief", "evaluator": "evaluator", "port": "2222"}
 
     def change_pod(self, pod: JsonObject, task: TaskSpec, index: int) -> None:
         """`TF_CONFIG`; an evaluator is no member of the cluster."""
-        roles = {self.arguments[role]: role for role in ("ps", "worker", "chief", "evaluator")}
+        roles = {self.arguments.text(role): role for role in ("ps", "worker", "chief", "evaluator")}
         role = roles.get(task.name)
         if role is None:
             return
-        port = self.port("port")
+        port = self.arguments.number("port")
         cluster = {
             of: [f"{host}:{port}" for host in self.task_hosts(name)]
             for name, of in roles.items()
@@ -221,28 +234,20 @@ class Ray(JobPlugin):
     """The commands that start a Ray cluster, and a Service for its head."""
 
     name = "ray"
-    defaults = {
-        "head": "head",
-        "headContainer": "head",
-        "worker": "worker",
-        "workerContainer": "worker",
-        "port": "6379",
-        "dashboardPort": "8265",
-        "clientPort": "10001",
-    }
 
     def change_pod(self, pod: JsonObject, task: TaskSpec, index: int) -> None:
         """The command of the head's and the workers' container."""
-        if task.name == self.arguments["head"]:
+        if task.name == self.arguments.text("head"):
+            ports = [self.arguments.number(name) for name in ("port", "dashboardPort", "clientPort")]
             command = (
-                f"ray start --head --block --dashboard-host=0.0.0.0 --port={self.port('port')} "
-                f"--dashboard-port={self.port('dashboardPort')} --ray-client-server-port={self.port('clientPort')}"
+                f"ray start --head --block --dashboard-host=0.0.0.0 --port={ports[0]} --dashboard-port={ports[1]} "
+                f"--ray-client-server-port={ports[2]}"
             )
-            chosen = self.arguments["headContainer"]
-        elif task.name == self.arguments["worker"]:
-            head = (self.task_hosts(self.arguments["head"]) or [""])[0]
-            command = f"ray start --block --address={head}:{self.port('port')}"
-            chosen = self.arguments["workerContainer"]
+            chosen = self.arguments.text("headContainer")
+        elif task.name == self.arguments.text("worker"):
+            head = (self.task_hosts(self.arguments.text("head")) or [""])[0]
+            command = f"ray start --block --address={head}:{self.arguments.number('port')}"
+            chosen = self.arguments.text("workerContainer")
         else:
             return
         for container in containers(pod, init=False):
@@ -250,15 +255,20 @@ class Ray(JobPlugin):
                 continue
             container["command"] = ["sh", "-c", command]
             container.pop("args", None)
-            if task.name == self.arguments["head"]:
+            if task.name == self.arguments.text("head"):
                 for name, argument in (("gcs", "port"), ("dashboard", "dashboardPort"), ("client", "clientPort")):
-                    add_port(container, name, self.port(argument))
+                    add_port(container, name, self.arguments.number(argument))
 
     def objects(self, job: JsonObject) -> list[JsonObject]:
         """The Service of the head."""
-        labels = {JOB_NAME: self.job.name, JOB_NAMESPACE: self.job.namespace, TASK_SPEC: self.arguments["head"]}
+        labels = {JOB_NAME: self.job.name, JOB_NAMESPACE: self.job.namespace, TASK_SPEC: self.arguments.text("head")}
         ports = [
-            {"name": name, "port": self.port(argument), "protocol": "TCP", "targetPort": self.port(argument)}
+            {
+                "name": name,
+                "port": self.arguments.number(argument),
+                "protocol": "TCP",
+                "targetPort": self.arguments.number(argument),
+            }
             for name, argument in (("gcs", "port"), ("dashboard", "dashboardPort"), ("client", "clientPort"))
         ]
         name = f"{self.job.name}-head-svc"
@@ -269,7 +279,6 @@ class HcclRank(JobPlugin):
     """The rank of a pod for Ascend devices."""
 
     name = "hcclrank"
-    defaults = {"master": "master", "worker": "worker"}
 
     def change_pod(self, pod: JsonObject, task: TaskSpec, index: int) -> None:
         """The variable `RANK` of a container, else the index; masters come first."""
@@ -279,10 +288,10 @@ class HcclRank(JobPlugin):
             for entry in container.get("env") or ()
             if entry.get("name") == "RANK" and entry.get("value")
         ]
-        master = self.job.task(self.arguments["master"])
+        master = self.job.task(self.arguments.text("master"))
         if given:
             rank = str(given[0])
-        elif task.name == self.arguments["worker"]:
+        elif task.name == self.arguments.text("worker"):
             rank = str(index + (master.replicas if master is not None else 0))
         elif task is master:
             rank = str(index)
@@ -292,9 +301,8 @@ class HcclRank(JobPlugin):
         pod["metadata"]["annotations"] = {**annotations, RANK_INDEX: rank}
 
 
+#: In the order of JOB_PLUGINS.
 PLUGINS: Final[tuple[type[JobPlugin], ...]] = (Env, Svc, Ssh, PyTorch, Mpi, TensorFlow, Ray, HcclRank)
-#: Plugin to those it needs.
-_IMPLIED: Final = {"tensorflow": ("svc",), "pytorch": ("svc",), "ray": ("svc",), "mpi": ("svc", "ssh")}
 #: Pods of a Job with plugins: the list of their host names must fit into an object.
 _MOST_HOSTS: Final = 10_000
 _DIGEST_LETTERS: Final = 12
@@ -302,16 +310,13 @@ _DIGEST_LETTERS: Final = 12
 
 def job_plugins(job: JobSpec, make_keys: Callable[[], KeyPair]) -> list[JobPlugin]:
     """The plugins of a Job and those they need. Raises PluginError."""
-    wanted = dict(job.plugins)
-    for name in job.plugins:
-        for needed in _IMPLIED.get(name, ()):
-            wanted.setdefault(needed, ())
+    wanted = {**job.plugins, **dict.fromkeys(needed_plugins(job.plugins), ())}
     if job.plugins and job.replicas > _MOST_HOSTS:
         raise PluginError(f"plugins accept Jobs of up to {_MOST_HOSTS} pods: this one has {job.replicas}")
     known = {plugin.name: plugin for plugin in PLUGINS}
     for name in wanted:
         if name not in known:
-            raise PluginError(f"unknown plugin {name!r}: accepted: {', '.join(known)}")
+            raise PluginError(f"unknown plugin {name!r}: accepted: {', '.join(JOB_PLUGINS)}")
     return [known[name](job, wanted[name], make_keys) for name in known if name in wanted]
 
 
