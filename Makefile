@@ -70,7 +70,7 @@ lint: $(VENV)/dev.stamp ## Check style, types and import rules
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/mypy docs/generate.py
-	$(BIN)/mypy manifests/render.py
+	$(BIN)/mypy manifests/render.py manifests/lost_fields.py
 	$(BIN)/lint-imports
 
 format: $(VENV)/dev.stamp ## Format the code and apply automatic fixes

@@ -9,7 +9,6 @@ from capcard_sched.controllers.objects import (
     POD_GROUP,
     QUEUE,
     ROOT_QUEUE,
-    SCHEDULING_API,
     JsonObject,
     Key,
     annotations_of,
@@ -18,7 +17,17 @@ from capcard_sched.controllers.objects import (
     spec,
     status,
 )
-from capcard_sched.controllers.view import Patch, Result, Write, delete, event_on, unmatched_commands
+from capcard_sched.controllers.view import (
+    Patch,
+    Result,
+    Write,
+    delete,
+    event_on,
+    ignored_command,
+    is_for,
+    target_of,
+    unmatched_commands,
+)
 from capcard_sched.model.annotations import CLOSED_BY_PARENT
 from capcard_sched.model.timestamps import parse_time
 
@@ -69,9 +78,9 @@ class QueueController:
                     if place is not None:
                         yield Key(QUEUE, "", place[0])
         elif new is not None:
-            target = new.get("target") or {}
-            if target.get("kind") == QUEUE and target.get("apiVersion", SCHEDULING_API) == SCHEDULING_API:
-                yield Key(QUEUE, "", target.get("name", ""))
+            target = target_of(new)
+            if target is not None and target.kind == QUEUE:
+                yield target
         elif old is not None:
             self._refused.discard(meta(old)["uid"])
 
@@ -104,6 +113,10 @@ class QueueController:
         writes: list[Write] = []
         action, at = "", None
         for command in commands:
+            if not is_for(command, key, meta(queue)["uid"]):
+                deletion, (reason, text, warning) = ignored_command(QUEUE, queue, command)
+                writes += [event_on(QUEUE, queue, reason, text, warning=warning), deletion]
+                continue
             wanted = str(command.get("action") or "")
             if wanted == CLOSE_QUEUE and key.name != ROOT_QUEUE:
                 action, mark = CLOSE_QUEUE, None if mark is None else "false"

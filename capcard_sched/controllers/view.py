@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, TypeAlias
 
-from capcard_sched.controllers.objects import COMMAND, Key, key_of, meta
+from capcard_sched.controllers.objects import BATCH_API, COMMAND, JOB, QUEUE, SCHEDULING_API, Key, key_of, meta
 from capcard_sched.model.intents import EmitEvent, ObjectRef
 from capcard_sched.model.timestamps import parse_time
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 #: Source of the events of these controllers, as users of Volcano know it.
 COMPONENT = "vc-controller-manager"
+#: Kinds that commands are for, with their `target.apiVersion`.
+_TARGETS: Final = {JOB: BATCH_API, QUEUE: SCHEDULING_API}
 #: Seconds for which a command waits for its target to appear.
 _TARGET_SECONDS = 10.0
 
@@ -135,6 +137,30 @@ def event_on(
 def delete(kind: str, obj: JsonObject) -> Delete:
     """The deletion of this object, not of another one of its name."""
     return Delete(Key(kind, *key_of(obj)), meta(obj)["uid"])
+
+
+def target_of(command: JsonObject) -> Key | None:
+    """The object that a command is for; None for a kind without commands. A Job is in the namespace of its command."""
+    target = command.get("target") or {}
+    kind = target.get("kind")
+    if kind not in _TARGETS or target.get("apiVersion", _TARGETS[kind]) != _TARGETS[kind]:
+        return None
+    return Key(kind, key_of(command)[0] if kind == JOB else "", target.get("name", ""))
+
+
+def is_for(command: JsonObject, key: Key, uid: str) -> bool:
+    """Whether a command is for this object. Only in a file, `target.uid` can be absent: the schema requires it."""
+    return target_of(command) == key and (command.get("target") or {}).get("uid", uid) == uid
+
+
+def ignored_command(
+    kind: Literal["Job", "Queue"], obj: JsonObject, command: JsonObject
+) -> tuple[Delete, tuple[str, str, bool]]:
+    """The deletion of a command that is for another object of the name, and reason, text and type of the event."""
+    namespace, name = key_of(command)
+    uid, action = (command.get("target") or {}).get("uid", ""), command.get("action") or ""
+    text = f"Command {namespace}/{name} ({action}) is ignored: target.uid <{uid}> is not the uid of this {kind}"
+    return delete(COMMAND, command), ("CommandIgnored", f"{text}, <{meta(obj)['uid']}>", True)
 
 
 def unmatched_commands(view: View, key: Key, now: float) -> Result:

@@ -141,6 +141,9 @@ FENCE: Final = "capcard-sched.io/fence"
 #: Pod, written with the binding: the queue that is charged for it, also after a restart.
 BOUND_QUEUE: Final = "capcard-sched.io/queue"
 
+#: Namespace: `true` lets users raise requests of bound pods; read by the admission policy of pods.
+ALLOW_RESIZE: Final = "capcard-sched.io/allow-resize"
+
 #: Workload, pod or PodGroup: Go duration from start to end, as its owner expects it; read for expected starts.
 RUNNING_ESTIMATE: Final = "capcard-sched.io/running-estimate"
 
@@ -182,6 +185,18 @@ CLASS_ANNOTATIONS: Final = frozenset(
 
 #: Pod labels that do so.
 CLASS_LABELS: Final = frozenset({VNPU_LEVEL, VNPU_DVPP})
+
+#: Pod annotations that count as its binding found or wrote them. A restart reads them again, so the admission policy of
+#: pods refuses changes of them.
+BOUND_ANNOTATIONS: Final = (
+    CLASS_ANNOTATIONS
+    | DEVICE_ANNOTATIONS
+    | {GROUP_NAME, GROUP_NAME_ALIAS, POD_QUEUE_NAME, QUEUE_NAME, BOUND_QUEUE, CARD_ASSIGNED}
+    # Read by device plugins and kubelets, or by the controller of plain pods.
+    | {VGPU_DEVICES_TO_ALLOCATE, NUMA_TOPOLOGY_DECISION, CARD_REQUEST}
+)
+#: The same of labels.
+BOUND_LABELS: Final = CLASS_LABELS | {PREEMPTABLE}
 
 #: Prefixes of supported keys: an unknown key under one of them is probably a misspelling.
 OWN_PREFIXES: Final = (VOLCANO_PREFIX, "scheduling.volcano.sh/", "simulation.capcard-sched.io/")

@@ -25,6 +25,7 @@ from capcard_sched.controllers.objects import (
     status,
 )
 from capcard_sched.controllers.queues import queue_and_phase
+from capcard_sched.controllers.view import target_of
 from capcard_sched.model import deltas
 from capcard_sched.model.annotations import DEVICE_CONFIG_KEY, NODE_VGPU_HANDSHAKE, SIMULATION_GRACE, SIMULATION_USAGE
 from capcard_sched.model.card_registration import handshake_state
@@ -148,14 +149,7 @@ class Store:
 
     def targeting(self, key: Key) -> Sequence[JsonObject]:
         """Commands for an object, oldest first."""
-        found = []
-        for command in self.list(COMMAND):
-            target = command.get("target") or {}
-            if (target.get("kind"), target.get("name")) != (key.kind, key.name):
-                continue
-            if not key.namespace or meta(command)["namespace"] == key.namespace:
-                found.append(command)
-        return found
+        return [command for command in self.list(COMMAND) if target_of(command) == key]
 
     def group_phases(self, queue: str) -> Mapping[str, int]:
         """Number of PodGroups of a queue by phase."""

@@ -106,10 +106,19 @@ def overlay(folder: Path, *components: str, resource: str = "base") -> Path:
 
 def derived() -> dict[Path, str]:
     """Output of manifests/render.py: file to text."""
-    spec = importlib.util.spec_from_file_location("manifests_render", MANIFESTS / "render.py")
+    texts: dict[Path, str] = _module("render").rendered()
+    return texts
+
+
+def policies() -> Any:
+    """The module manifests/policies.py."""
+    return _module("policies")
+
+
+def _module(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(f"manifests_{name}", MANIFESTS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    texts: dict[Path, str] = module.rendered()
-    return texts
+    return module

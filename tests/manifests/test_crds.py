@@ -13,6 +13,7 @@ from tests.controlplane.cluster import Cluster, RequestError
 from tests.controlplane.processes import output
 from tests.manifests.documents import MANIFESTS, Manifest, by_key, parsed, read
 from tests.manifests.every_field import COMMAND, HYPER_NODE, JOB, JOB_STATUS, POD_GROUP, QUEUE, QUEUE_STATUS
+from tests.scenarios.test_scenarios import fits
 
 EXAMPLES: Final = {"Queue": QUEUE, "PodGroup": POD_GROUP, "Job": JOB, "Command": COMMAND, "HyperNode": HYPER_NODE}
 PLURALS: Final = {
@@ -149,9 +150,8 @@ REFUSED: Final[list[tuple[Any, ...]]] = [
     ("PodGroup", "spec.subGroupPolicy[0].name", MISSING),
     *((kind, f"{where}.networkTopology", TWO_TIERS, "highestTierAllowed and highestTierName exclude each other")
       for kind, where in (("PodGroup", "spec"), ("Job", "spec"), ("Job", "spec.tasks[0].partitionPolicy"))),
-    *((kind, field, 1, f'unknown field "{field}"')
-      for kind, field in (("Queue", "spec.weigth"), ("PodGroup", "spec.weigth"), ("Job", "spec.tasks[0].weigth"),
-                          ("Command", "weigth"))),
+    ("Command", "weigth", 1, 'unknown field "weigth"'),
+    ("Job", "spec.volumes[0].weigth", 1, 'unknown field "spec.volumes[0].weigth"'),
 ]  # fmt: skip
 
 
@@ -177,6 +177,93 @@ async def test_a_bad_value_is_refused_by_the_name_of_its_field(cluster: Cluster)
         else:
             wrong.append((kind, field, value, "accepted"))
     assert wrong == []
+
+
+NEW: Final = {"list": [1, {"b": "2"}], "text": "x"}
+#: Kind to the places at which objects of newer versions have fields that our schemas lack.
+GREW: Final = {
+    "Queue": ("spec", "status"),
+    "PodGroup": (
+        *("spec", "status", "spec.networkTopology", "spec.subGroupPolicy.0", "spec.subGroupPolicy.0.networkTopology"),
+        *("spec.topologyAffinity", "spec.topologyAffinity.podGroupAntiAffinity"),
+        "spec.topologyAffinity.podGroupAntiAffinity.required.0",
+    ),
+    "Job": (
+        *("spec", "spec.networkTopology", "spec.tasks.0", "spec.tasks.0.partitionPolicy"),
+        "spec.tasks.0.partitionPolicy.networkTopology",
+    ),
+    "CronJob": ("spec", "spec.jobTemplate", "spec.jobTemplate.spec", "spec.jobTemplate.spec.tasks.0"),
+    "HyperNode": ("spec",),
+    "Numatopology": ("spec",),
+}
+CRON_JOB: Final = """
+apiVersion: batch.volcano.sh/v1alpha1
+kind: CronJob
+metadata: {name: nightly}
+spec: {schedule: "@daily", jobTemplate: {spec: {tasks: [{name: w, replicas: 1}]}}}
+"""
+NUMATOPOLOGY: Final = """
+apiVersion: nodeinfo.volcano.sh/v1alpha1
+kind: Numatopology
+metadata: {name: n1}
+spec: {policies: {CPUManagerPolicy: static}}
+"""
+#: Queues and PodGroups of Volcano 1.16 name these.
+OF_1_16: Final = {
+    "Queue": {"allowedNamespaces": ["team-a"]},
+    "PodGroup": {
+        "queue": "namespace/training",
+        "topologyAffinity": {
+            "podGroupAntiAffinity": {
+                "required": [{"podGroupSelector": {"matchLabels": {"a": "b"}}, "topologyTier": 1}],
+                "preferred": [{"podGroupSelector": {}, "topologyTierName": "rack", "weight": 100}],
+            },
+        },
+    },
+}
+
+
+def grown(kind: str) -> Manifest:
+    """An object with a field `newer` at every place."""
+    made = one({**EXAMPLES, "CronJob": CRON_JOB, "Numatopology": NUMATOPOLOGY}[kind])
+    made["spec"] |= copy.deepcopy(OF_1_16.get(kind, {}))
+    for place in GREW[kind]:
+        _at(made, place)["newer"] = NEW
+    return made
+
+
+def _at(obj: Any, place: str) -> Any:
+    for part in place.split("."):
+        obj = obj[int(part)] if isinstance(obj, list) else obj.setdefault(part, {})
+    return obj
+
+
+@pytest.mark.parametrize("kind", GREW)
+async def test_fields_of_newer_schemas_survive_the_writes_of_ours(cluster: Cluster, kind: str) -> None:
+    sent = grown(kind)
+    name, plural = sent["metadata"]["name"], {**PLURALS, "CronJob": "cronjobs.batch.volcano.sh"}.get(kind, kind)
+    subresource = "status" if kind in ("Queue", "Job", "CronJob") else ""
+    await cluster.create(sent)
+    if kind == "Queue":
+        await cluster.patch(plural, name, {"status": sent["status"]}, subresource="status")
+    kept = []
+    for write in ("create", "label", "annotate", "apply", "status"):
+        if write == "label":
+            await cluster.patch(plural, name, {"metadata": {"labels": {"a": "b"}}})
+        elif write == "annotate":
+            await cluster.patch(plural, name, {"metadata": {"annotations": {"a": "b"}}}, strategy="merge")
+        elif write == "apply":
+            plain = {each: sent[each] for each in ("apiVersion", "kind")}
+            await cluster.apply({**plain, "metadata": {"name": name, "labels": {"c": "d"}}})
+        elif write == "status" and kind not in ("HyperNode", "Numatopology"):
+            state = {"Queue": {"state": "Closed"}, "PodGroup": {"phase": "Running"}, "CronJob": {}}
+            await cluster.patch(plural, name, {"status": state.get(kind, {"version": 1})}, subresource=subresource)
+        found = await cluster.get(plural, name)
+        kept += [(write, place) for place in GREW[kind] if _at(found, place).get("newer") == NEW]
+        assert fits(OF_1_16.get(kind, {}), found["spec"])
+    assert kept == [
+        (write, place) for write in ("create", "label", "annotate", "apply", "status") for place in GREW[kind]
+    ]
 
 
 QUANTITIES: Final = (

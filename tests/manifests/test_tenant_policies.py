@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
-from capcard_sched.model.annotations import BOUND_QUEUE
+from capcard_sched.model.annotations import ALLOW_RESIZE, BOUND_ANNOTATIONS, BOUND_LABELS, BOUND_QUEUE
 from tests.controlplane.cluster import Cluster, RequestError
-from tests.controlplane.manifests import job, node, plain, pod, pod_group, queue
-from tests.manifests.documents import MANIFESTS, Manifest
+from tests.controlplane.manifests import binding, deployment, job, node, plain, pod, pod_group, queue
+from tests.manifests.documents import MANIFESTS, Manifest, policies, read
 
 TENANT = "somebody"
 SYSTEM = "capcard-system"
 CARD, QUEUE = "volcano.sh/card.name", "scheduling.volcano.sh/queue-name"
 GROUP = "scheduling.k8s.io/group-name"
 _RULES = [
-    {"apiGroups": [""], "resources": ["pods", "pods/status"], "verbs": ["*"]},
+    {"apiGroups": [""], "resources": ["pods", "pods/status", "pods/resize"], "verbs": ["*"]},
     {"apiGroups": ["scheduling.volcano.sh"], "resources": ["podgroups"], "verbs": ["*"]},
-    {"apiGroups": ["batch.volcano.sh"], "resources": ["jobs"], "verbs": ["*"]},
+    {"apiGroups": ["batch.volcano.sh"], "resources": ["jobs", "cronjobs"], "verbs": ["*"]},
+    {"apiGroups": ["apps"], "resources": ["daemonsets"], "verbs": ["*"]},
 ]
 
 
@@ -33,7 +35,8 @@ async def admin(cluster: Cluster) -> Cluster:
     await cluster.allow(TENANT, _RULES)
 
     async def effective() -> bool:
-        for body in (pod_group("x", priorityClassName="system-node-critical"), {**pod_group("x"), "status": RUNNING}):
+        wrong, _ = REFUSED["priority"]
+        for body in (pod_group("x", priorityClassName="system-node-critical"), *(of_template(k, wrong) for k in KINDS)):
             error = await cluster.rejection(body)
             if error is None or error.status != 403:
                 return False
@@ -90,8 +93,11 @@ async def in_phase(admin: Cluster, name: str, phase: str, running: int = 0) -> N
 
 
 async def bound_pod(admin: Cluster, name: str, **annotations: str) -> None:
+    """A bound pod; its binding writes the queue."""
+    written = {BOUND_QUEUE: annotations.pop(BOUND_QUEUE)} if BOUND_QUEUE in annotations else {}
     await admin.create(pod(name, annotations=annotations))
-    await admin.bind(name, "n1")
+    body = binding(name, "n1", annotations=written)
+    await admin.request("POST", await admin.path("pods", name, subresource="binding"), body=body)
 
 
 @asynccontextmanager
@@ -111,6 +117,7 @@ CHANGES: tuple[dict[str, str | None], ...] = (
     {"volcano.sh/card.card": "B"},
     {BOUND_QUEUE: "other"},
     {BOUND_QUEUE: None},
+    *({key: "other"} for key in sorted(BOUND_ANNOTATIONS)),
 )
 
 
@@ -127,6 +134,9 @@ async def test_annotations_of_pods_are_fixed_when_they_are_bound(admin: Cluster,
     for changes, subresource in itertools.product(CHANGES, ("", "status")):
         async with forbidden("queue, group and card annotations of a bound pod cannot be changed", changes):
             await tenant.patch("pods", "p", {"metadata": {"annotations": changes}}, subresource=subresource)
+    for key in sorted(BOUND_LABELS):
+        async with forbidden(f"besides: {key}"):
+            await tenant.patch("pods", "p", {"metadata": {"labels": {key: "high"}}})
     await tenant.patch("pods", "p", {"metadata": {"annotations": {"mine": "free"}, "labels": {"mine": "free"}}})
 
 
@@ -156,7 +166,10 @@ async def test_a_group_can_be_deleted_when_none_of_its_pods_runs(admin: Cluster,
     for phase, running in (
         ("Inqueue", 2),
         ("Running", 2),
+        ("Unknown", 2),
+        ("Pending", 2),
         ("Pending", 0),
+        ("Unknown", 0),
         ("Inqueue", 0),
         ("Running", 0),
         ("Completed", 1),
@@ -201,3 +214,166 @@ async def test_administrators_are_refused_too_and_the_scheduler_and_the_garbage_
     async with account(admin, "generic-garbage-collector", "kube-system") as client:
         await client.patch("pods", "p", {"metadata": {"annotations": {CARD: "B"}}})
         await client.delete("podgroups", "g")
+
+
+# --- rules of every kind that becomes a pod ---------------------------------------------------------------------------
+
+DAEMON_SETS = "system:serviceaccount:kube-system:daemon-set-controller"
+
+
+def of_template(kind: str, template: Manifest, **spec: Any) -> Manifest:
+    """An object `x` of a kind with this pod template; `spec` are fields of the specs of Jobs."""
+    if kind == "Pod":
+        return {**template, "apiVersion": "v1", "kind": "Pod", "metadata": {**template["metadata"], "name": "x"}}
+    if kind == "DaemonSet":
+        return {**deployment("x", 1, template), "kind": "DaemonSet"}
+    tasks = [{"name": "w", "replicas": 1, "template": template}]
+    made = job("x", tasks=tasks, **spec)
+    if kind == "Job":
+        return made
+    body = {"schedule": "@daily", "jobTemplate": {"spec": made["spec"]}}
+    return plain("CronJob", "x", "batch.volcano.sh/v1alpha1", spec=body)
+
+
+#: Kinds with pod templates.
+KINDS = ("Pod", "Job", "CronJob", "DaemonSet")
+#: Kinds with the spec of a PodGroup.
+GROUPS = ("Job", "CronJob", "PodGroup")
+
+
+def template(annotations: dict[str, str] | None = None, **spec: Any) -> Manifest:
+    made = pod("x", annotations=annotations, **spec)
+    return {"metadata": {"annotations": made["metadata"]["annotations"]}, "spec": made["spec"]}
+
+
+#: Rule to a pod template that it refuses, and a part of the message.
+REFUSED = {
+    "node": (template(nodeName="n1"), "spec.nodeName (n1) of a pod of this scheduler is set by its binding"),
+    "queue": (template({BOUND_QUEUE: "other"}), f"annotation {BOUND_QUEUE} is written by the scheduler"),
+    "priority": (
+        template(priorityClassName="system-node-critical"),
+        "priorityClassName system-node-critical is reserved for the namespace kube-system",
+    ),
+}
+
+
+def test_the_table_of_kinds_has_every_kind_of_ours_with_a_template_of_pods_or_jobs() -> None:
+    known = {(kind.group, kind.resource) for kind in policies().KINDS}
+    found = set()
+    for file in sorted((MANIFESTS / "crds").glob("*.yaml")):
+        (definition,) = read(file)
+        body = definition["spec"]
+        for version in body["versions"]:
+            fields = set(all_fields(version["schema"]["openAPIV3Schema"]["properties"].get("spec", {})))
+            if fields & {"template", "jobTemplate", "priorityClassName"}:
+                found.add((body["group"], body["names"]["plural"]))
+    assert found == {each for each in known if each[0].endswith("volcano.sh")}
+    assert ("batch.volcano.sh", "cronjobs") in found
+
+
+def all_fields(schema: Any) -> Iterator[str]:
+    """Names of all fields of a schema, at any depth."""
+    if isinstance(schema, dict):
+        yield from schema.get("properties", {})
+        for value in schema.values():
+            yield from all_fields(value)
+
+
+def test_every_rule_holds_for_every_kind_with_what_it_is_about() -> None:
+    table = policies()
+    for kind in table.KINDS:
+        about_pods, about_groups = kind.pods != "[]", kind.groups != "[]"
+        expected = {rule.name for rule in table.RULES if about_pods or (about_groups and rule.of_group)}
+        assert table.rules_of(kind) == expected, kind.resource
+
+
+@pytest.mark.parametrize("rule", REFUSED)
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_rule_about_pods_holds_for_what_becomes_a_pod(
+    admin: Cluster, tenant: Cluster, kind: str, rule: str
+) -> None:
+    wrong, message = REFUSED[rule]
+    async with forbidden(message):
+        await tenant.create(of_template(kind, wrong))
+    await tenant.create(of_template(kind, template()))
+    if kind == "Pod":
+        return
+    resource = {"Job": "jobs.batch.volcano.sh", "CronJob": "cronjobs.batch.volcano.sh", "DaemonSet": "daemonsets"}[kind]
+    async with forbidden(message):
+        await tenant.patch(resource, "x", {"spec": of_template(kind, wrong)["spec"]})
+    await admin.delete(resource, "x")
+    foreign = {**wrong, "spec": {**wrong["spec"], "schedulerName": "volcano"}}
+    more = {"schedulerName": "volcano"} if kind != "DaemonSet" else {}
+    await tenant.create(of_template(kind, foreign, **more))
+    async with forbidden(message):
+        await tenant.patch(resource, "x", {"spec": of_template(kind, wrong)["spec"]})
+
+
+@pytest.mark.parametrize("kind", GROUPS)
+async def test_a_rule_about_podgroups_holds_for_what_becomes_one(admin: Cluster, tenant: Cluster, kind: str) -> None:
+    del admin
+    wrong = {"priorityClassName": "system-cluster-critical"}
+    async with forbidden("priorityClassName system-cluster-critical is reserved for the namespace kube-system"):
+        await tenant.create(pod_group("x", **wrong) if kind == "PodGroup" else of_template(kind, template(), **wrong))
+
+
+async def test_only_the_controller_of_daemon_sets_and_kubelets_create_pods_with_a_node(admin: Cluster) -> None:
+    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "d"}
+    controlled = {"ownerReferences": [{**owner, "controller": True}]}
+    mirror = {"annotations": {"kubernetes.io/config.mirror": "x", "kubernetes.io/config.source": "file"}}
+    replica_set = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "r", "controller": True}
+    replica_sets = "system:serviceaccount:kube-system:replicaset-controller"
+    cases: tuple[tuple[str, str, Manifest, bool], ...] = (
+        (DAEMON_SETS, "system:serviceaccounts:kube-system", controlled, True),
+        (DAEMON_SETS, "system:serviceaccounts:kube-system", {"ownerReferences": [owner]}, False),
+        (replica_sets, "system:serviceaccounts:kube-system", {"ownerReferences": [replica_set]}, False),
+        ("system:kube-controller-manager", "", controlled, True),
+        (TENANT, "", controlled, False),
+        ("system:node:n1", "system:nodes", mirror, True),
+        (TENANT, "", mirror, False),
+        ("system:serviceaccount:capcard-system:capcard-sched-controllers", "", {}, False),
+    )
+    for user, group, meta, passes in cases:
+        body = pod("x", nodeName="n1")
+        body["metadata"] |= meta
+        headers = {"Impersonate-User": user, "Impersonate-Group": "system:masters"}
+        groups = [("Impersonate-User", user), ("Impersonate-Group", "system:masters")]
+        groups += [("Impersonate-Group", group)] if group else []
+        path = await admin.path("pods")
+        async with admin.session.post(path, params={"dryRun": "All"}, json=body, headers=groups) as answer:
+            text = await answer.text()
+        assert (answer.status < 400) == passes, (headers, meta, text)
+
+
+# --- resizing ---------------------------------------------------------------------------------------------------------
+
+
+def resources(**amounts: str) -> Manifest:
+    return {"spec": {"containers": [{"name": "main", "resources": {"requests": amounts}}]}}
+
+
+async def resize(client: Cluster, **amounts: str) -> None:
+    await client.patch("pods", "p", resources(**amounts), subresource="resize", strategy="strategic-merge")
+
+
+async def test_requests_of_a_bound_pod_are_raised_only_where_the_namespace_allows_it(
+    admin: Cluster, tenant: Cluster
+) -> None:
+    await bound_pod(admin, "p")
+    for amounts in ({"cpu": "1001m"}, {"cpu": "2"}, {"memory": "1Gi"}):
+        async with forbidden("requests of a bound pod can be raised only in a namespace with the annotation", amounts):
+            await resize(tenant, **amounts)
+    await resize(tenant, cpu="500m")
+    async with forbidden("requests of a bound pod"):
+        await resize(tenant, cpu="1")
+    notes = {"metadata": {"annotations": {ALLOW_RESIZE: "true"}}}
+    await admin.patch("namespaces", admin.namespace, notes)
+
+    async def allowed() -> bool:
+        try:
+            await resize(tenant, cpu="3")
+        except RequestError:
+            return False
+        return True
+
+    await admin.wait_until(allowed, "the annotation to be read", within=60)

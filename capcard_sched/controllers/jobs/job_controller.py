@@ -23,7 +23,7 @@ from capcard_sched.controllers.objects import (
     meta,
     status,
 )
-from capcard_sched.controllers.view import Create, Delete, Result, delete, event_on, unmatched_commands
+from capcard_sched.controllers.view import Create, Delete, Result, delete, event_on, target_of, unmatched_commands
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -69,9 +69,9 @@ class JobController:
             if owner is not None and owner["kind"] == JOB and owner.get("apiVersion") == BATCH_API:
                 yield Key(JOB, key_of(obj)[0], owner["name"])
         elif kind == COMMAND and new is not None:
-            target = new.get("target") or {}
-            if target.get("kind") == JOB and target.get("apiVersion", BATCH_API) == BATCH_API:
-                yield Key(JOB, key_of(new)[0], target.get("name", ""))
+            target = target_of(new)
+            if target is not None and target.kind == JOB:
+                yield target
         elif kind == CLAIM and old is None:
             yield from self._awaiting.pop(key_of(obj), {})
 

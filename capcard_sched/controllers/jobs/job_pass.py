@@ -49,7 +49,7 @@ from capcard_sched.controllers.objects import (
     meta,
     status,
 )
-from capcard_sched.controllers.view import Increment, Patch, Result, Write, delete, event_on
+from capcard_sched.controllers.view import Increment, Patch, Result, Write, delete, event_on, ignored_command, is_for
 from capcard_sched.model.timestamps import format_duration, format_timestamp, parse_time
 
 if TYPE_CHECKING:
@@ -149,10 +149,13 @@ class JobPass:
 
     def _request(self) -> Request | None:
         """The action to execute now: that of the oldest command, else that of the first event that is due."""
-        for command in self._view.targeting(Key(JOB, self._spec.namespace, self._spec.name)):
+        key = Key(JOB, self._spec.namespace, self._spec.name)
+        for command in self._view.targeting(key):
             action = str(command.get("action") or SYNC)
-            if (command.get("target") or {}).get("uid", "") not in ("", self._spec.uid):
-                action = SYNC  # for an earlier Job of this name
+            if not is_for(command, key, self._spec.uid):
+                deletion, self.news[f"Command {meta(command)['uid']}"] = ignored_command(JOB, self._job, command)
+                self._writes.append(deletion)
+                continue
             if meta(command)["uid"] != self._records.command and transition(self._phase, action) is not None:
                 request = Request(action, command=command)
                 if self._target(request) is not None:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from capcard_sched.controllers.objects import COMMAND, POD_GROUP, QUEUE, JsonObject, Key, key_of, meta
+from capcard_sched.controllers.objects import COMMAND, POD_GROUP, JsonObject, Key, key_of, meta
 from capcard_sched.controllers.queues import queue_and_phase
+from capcard_sched.controllers.view import target_of
 from capcard_sched.kube.controllers.records import FETCHED, RESOURCES, RecordChanged
 from capcard_sched.model.deltas import ObjectGone
 
@@ -225,9 +226,9 @@ class ObjectCache:
             self._on_change(kind, before, after)
 
     def _index_command(self, command: JsonObject, *, present: bool) -> None:
-        target = command.get("target") or {}
-        namespace = "" if target.get("kind") == QUEUE else key_of(command)[0]
-        key = Key(target.get("kind", ""), namespace, target.get("name", ""))
+        key = target_of(command)
+        if key is None:
+            return
         if present:
             self._targets.setdefault(key, {})[key_of(command)] = None
         elif key in self._targets:
