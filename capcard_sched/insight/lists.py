@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 from capcard_sched.framework.explain.capacity import CapacityReader
 from capcard_sched.framework.explain.diagnose import created_at
 from capcard_sched.model.annotations import JOB_NAME
+from capcard_sched.model.losses import losses_of
+from capcard_sched.model.obstacles import obstacles_text
 from capcard_sched.model.status import TaskStatus
 from capcard_sched.model.timestamps import format_timestamp, parse_time
 from capcard_sched.model.workload import workload_of
@@ -131,9 +133,11 @@ def _counts(job: Job) -> dict[TaskStatus, int]:
 
 
 def _reason(job: Job) -> str:
-    """The message that the scheduler wrote last on the PodGroup of a pending job; "" for others."""
+    """The message that the scheduler wrote last on the PodGroup of a pending job, else what the job lost; or ""."""
+    if job.gated and (job.needs_gated() or not job.pending):
+        return obstacles_text(job.gated.values())
     if not job.pending:
-        return ""
+        return "; ".join(losses_of(job.tasks.values()))
     conditions = [one for one in job.conditions if one.type == "Unschedulable" and one.status == "True"]
     return conditions[-1].message if conditions else ""
 

@@ -36,6 +36,10 @@ class Inventory:
         #: Resources that count cards on a node.
         self.resources: set[str] = set()
         self.has_nodes = False
+        #: Resources that a node offers.
+        self.offered: set[str] = set()
+        #: Extended resource to the DeviceClass that offers it.
+        self.device_classes: dict[str, str] = {}
         #: Pods without a card name are charged by the resource they request.
         self.charges_unnamed = False
         for obj in objects:
@@ -44,10 +48,15 @@ class Inventory:
                 self.set_queue(object_name(obj), text, str(value_at(obj, "spec", "parent") or ROOT))
             elif obj.get("kind") == "Node":
                 self.has_nodes = True
+                self.offered.update(name for name, amount in allocatable(obj).items() if amount)
                 offered = discover_cards(texts(obj, "metadata", "labels"), allocatable(obj)).cards
                 for card, (amount, resource) in offered.items():
                     self.cards[card] = self.cards.get(card, 0) + amount
                     self.resources.add(resource)
+            elif obj.get("kind") == "DeviceClass":
+                resource = value_at(obj, "spec", "extendedResourceName")
+                if isinstance(resource, str):
+                    self.device_classes[resource] = object_name(obj)
 
     def set_queue(self, name: str, quota: str, parent: str) -> None:
         """Add or replace a queue; `quota`: the text of its annotation, "" without one."""
