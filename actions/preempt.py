@@ -44,6 +44,8 @@ class PreemptArguments(msgspec.Struct, frozen=True, kw_only=True):
     fewest_candidates: Annotated[int, msgspec.Meta(ge=1)] = msgspec.field(name="minCandidateNodesAbsolute", default=1)
     #: Accepted for compatibility.
     most_candidates: Annotated[int, msgspec.Meta(ge=1)] = msgspec.field(name="maxCandidateNodesAbsolute", default=100)
+    #: Whether only jobs of a lower priority are victims, as of Volcano's action gangpreempt, none of the same job.
+    lower_priority_only: bool = msgspec.field(name="lowerPriorityOnly", default=False)
     #: Seconds for which capacity stays nominated after the victims' grace period.
     reservation_seconds: Annotated[float, msgspec.Meta(ge=0)] = msgspec.field(name="reservationSeconds", default=60.0)
 
@@ -68,7 +70,8 @@ class Preempt(Action):
 
     def execute(self, session: Session) -> None:
         seconds = self.arguments.reservation_seconds
-        between = Evictor(session, WithinQueue(self.name), reservation_seconds=seconds)
+        lower_only = self.arguments.lower_priority_only
+        between = Evictor(session, WithinQueue(self.name, lower_only=lower_only), reservation_seconds=seconds)
         rounds = contenders(session, self.name, session.job_starving, "preemptable", between.repeat)
         visited: list[tuple[Queue, list[Job]]] = []
         while rounds:
@@ -76,7 +79,7 @@ class Preempt(Action):
             visited.append((queue, self._drain(session, rounds, between, queue, waiting)))
         inside = Evictor(session, WithinJob(self.name), reservation_seconds=seconds)
         for queue, jobs in visited:
-            for job in jobs:
+            for job in jobs if not lower_only else ():
                 if not job.allocated_tasks:
                     continue  # only its own placed pods are candidates
                 if not session.deadline.allows_attempt(queue.name):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from capcard_sched.framework.api.plugin import Plugin, Protection, Sample, VictimDecision
 from capcard_sched.framework.toolkit.gang_slack import split_slack
+from capcard_sched.model.obstacles import obstacle_refusal
 from capcard_sched.model.reasons import GANG_READY, NOT_ENOUGH_PODS_OF_TASK, NOT_ENOUGH_RESOURCES, NOT_ENOUGH_TASKS
 from capcard_sched.model.refusal import Refusal
 from capcard_sched.model.status import TaskStatus, Vote
@@ -55,7 +56,7 @@ class Gang(Plugin):
         self._seen: set[str] = set()
 
     def job_valid(self, job: Job) -> Refusal | None:
-        """Enough live members, in every role and in total."""
+        """Enough live members, in every role and in total, without gated ones."""
         if not job.roles_valid():
             return Refusal(
                 "job_valid", self.name, NOT_ENOUGH_PODS_OF_TASK.code, NOT_ENOUGH_PODS_OF_TASK.render(), queue=job.queue
@@ -64,7 +65,7 @@ class Gang(Plugin):
         if valid < job.min_available:
             message = NOT_ENOUGH_TASKS.render(valid=valid, minimum=job.min_available)
             return Refusal("job_valid", self.name, NOT_ENOUGH_TASKS.code, message, queue=job.queue)
-        return None
+        return obstacle_refusal(job, "job_valid", self.name) if job.needs_gated() else None
 
     def job_order(self, job: Job) -> int:
         """Degraded gangs (running below their minimum), then other gangs that are not ready, then ready ones."""

@@ -20,8 +20,8 @@ _HOLDING = {*_ALLOCATED, TaskStatus.RELEASING, TaskStatus.UNKNOWN}
 #: The sums in the document of a state, by kind.
 _FIELDS = {
     "PodGroup": (
-        "tasks", "pending", "pending_best_effort", "counts", "roles", "allocated", "total_request", "releasing",
-        "bound", "schedulable", "orphan", "without_group",
+        "tasks", "pending", "gated", "pending_best_effort", "counts", "roles", "allocated", "total_request",
+        "releasing", "bound", "schedulable", "orphan", "without_group",
     ),
     "Queue": ("jobs", "allocated", "releasing"),
     "DeletedQueue": ("jobs", "allocated", "releasing"),
@@ -52,7 +52,8 @@ def rebuilt(state: ClusterState) -> Sums:
         jobs[key] = {
             "tasks": sorted(task.uid for task in members),
             "pending": sorted(task.uid for task in waiting if not (task.gated or task.held)),
-            "pending_best_effort": sum(task.cls.best_effort for task in waiting),
+            "gated": sorted(task.uid for task in waiting if task.gated),
+            "pending_best_effort": sum(task.cls.best_effort for task in waiting if not task.gated),
             "counts": dict(Counter(task.status.title for task in members)),
             "roles": _roles(members) if job.min_task_member else {},
             "allocated": _sum(task for task in members if task.status in _ALLOCATED),

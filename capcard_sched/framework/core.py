@@ -259,7 +259,7 @@ class Core:
             everything = session.changed.everything or (next_wakeup is not None and now >= next_wakeup)
             # Labels of namespaces decide which jobs a queue with a namespaces annotation accepts.
             everything = everything or self._restricts(session.changed)
-            nominations.renew_nominations(session)  # first: failures depend on what is nominated
+            nominations.open_nominations(session)  # first: failures depend on what is nominated
             session.skip_failed_attempts(self._signatures, quotas_admit, everything=everything)
             self._run_actions(session)
         intents.extend(self._closer.close(session))

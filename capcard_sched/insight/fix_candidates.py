@@ -12,6 +12,7 @@ from capcard_sched.framework.explain.sentences import nearest
 from capcard_sched.insight.changes import ProposedChange, cards_named
 from capcard_sched.insight.fix_victims import cheapest_on_nodes, quota_holders
 from capcard_sched.model.annotations import CARD_REQUEST, NODE_UNSCHEDULABLE
+from capcard_sched.model.node_conditions import conditions_of
 from capcard_sched.model.quantity import is_in_bytes
 from capcard_sched.model.queue import ancestors
 from capcard_sched.model.selectors import untolerated_taint
@@ -167,12 +168,17 @@ class _FixCandidates:
     # --- nodes ------------------------------------------------------------------------------------------------------
 
     def excluded_nodes(self) -> Iterator[Candidate]:
-        """Cordoned nodes are uncordoned, taints removed or tolerated, as many as the needed pods take."""
+        """Cordoned nodes are uncordoned, taints removed or tolerated, as many as the needed pods take.
+
+        Not of nodes with a taint that is a condition.
+        """
         if not self._needed:
             return
         cls = self._needed[0].cls
         excluded: list[tuple[int, bool, str, Node]] = []
         for node in self._state.nodes.by_name.values():
+            if conditions_of(node.taints):  # it needs repair
+                continue
             taint = untolerated_taint([one for one in node.taints if one.key != NODE_UNSCHEDULABLE], cls.tolerations)
             if (node.unschedulable or taint is not None) and (fits := self._fits(node, self._needed[0])):
                 excluded.append((fits, node.unschedulable, taint.text if taint else "", node))

@@ -61,8 +61,8 @@ _DISRUPTION: Final = {
     "Action": 5,
 }
 #: Stages that need no fix, and stages of jobs that sessions do not attempt.
-_DONE: Final = frozenset({"Scheduled", "Schedulable", "Finished", "Terminating"})
-_NOT_ATTEMPTED: Final = frozenset({"Gated", "NotProcessed", "NoPods", "Suspended"})
+_DONE: Final = frozenset({"Scheduled", "Schedulable", "Finished", "Degraded", "Terminating"})
+_NOT_ATTEMPTED: Final = frozenset({"Unsupported", "Gated", "NotProcessed", "NoPods", "Suspended"})
 
 
 #: Kinds of which a fix has one change at most, `AcceptCard` one for each card: they set a field of the job.

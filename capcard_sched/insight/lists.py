@@ -9,6 +9,8 @@ from capcard_sched.framework.explain.diagnose import created_at
 from capcard_sched.framework.quota.limits import lacks_card_quota
 from capcard_sched.model.annotations import JOB_NAME
 from capcard_sched.model.cards import no_card_quota
+from capcard_sched.model.losses import losses_of
+from capcard_sched.model.obstacles import obstacles_text
 from capcard_sched.model.status import TaskStatus
 from capcard_sched.model.timestamps import format_timestamp, parse_time
 from capcard_sched.model.workload import workload_of
@@ -134,12 +136,14 @@ def _counts(job: Job) -> dict[TaskStatus, int]:
 
 
 def _reason(job: Job, snapshot: CoreSnapshot) -> str:
-    """Why a job is pending: the message that the scheduler wrote last on its PodGroup; "" for others.
+    """Why a job is pending: the message that the scheduler wrote last on its PodGroup, else what the job lost; or "".
 
     For a job that can never start because its queue has no card quota: that.
     """
+    if job.gated and (job.needs_gated() or not job.pending):
+        return obstacles_text(job.gated.values())
     if not job.pending:
-        return ""
+        return "; ".join(losses_of(job.tasks.values()))
     exceeded = snapshot.session.exceeded_limit(job) if snapshot.session is not None else None
     if exceeded is not None and lacks_card_quota(exceeded, snapshot.state.queues, snapshot.conf.quota_plugins):
         return no_card_quota(exceeded.queue)

@@ -15,6 +15,7 @@ from capcard_sched.model.quoting import brief
 from capcard_sched.model.status import TaskStatus
 from capcard_sched.model.timestamps import parse_time
 from capcard_sched.model.workload import display_name
+from capcard_sched.validation.features import template_text
 from capcard_sched.validation.object_checks import templates_of
 
 if TYPE_CHECKING:
@@ -61,6 +62,13 @@ def _diagnose(snapshot: CoreSnapshot, objects: ObjectView, job: Job | None, obj:
         what = f"{kind} {meta['name']} is scheduled by {' and '.join(foreign)}"
         facts = f"This scheduler serves pods with schedulerName {ours}"
         return _diagnosis(obj, job, "NotProcessed", what, facts, pods=pods)
+    if job is None or not job.tasks:
+        possible = sum(template.replicas for template in templates if not template_text(template.body))
+        reasons = list(dict.fromkeys(filter(None, (template_text(template.body) for template in templates))))
+        least = (obj.get("spec") or {}).get("minAvailable") if kind == "Job" else None
+        if reasons and possible < (least or sum(template.replicas for template in templates)):
+            summary = f"The pods of {kind} {meta['name']} are never bound: {reasons[0]}"
+            return _diagnosis(obj, job, "Unsupported", summary, *reasons[1:])
     if job is not None:
         return None
     if kind == "Job":

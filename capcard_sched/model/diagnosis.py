@@ -19,6 +19,7 @@ Stage: TypeAlias = Literal[
     "NotProcessed",
     "Suspended",
     "CannotStart",
+    "Unsupported",
     "NotAdmitted",
     "OverQuota",
     "NoNodeFits",
@@ -30,6 +31,7 @@ Stage: TypeAlias = Literal[
     "NoPods",
     "Schedulable",
     "Scheduled",
+    "Degraded",
     "Terminating",
     "Finished",
 ]
@@ -39,6 +41,7 @@ STAGES: Final[dict[Stage, str]] = {
     "NotProcessed": "not processed by this scheduler or its controllers",
     "Suspended": "suspended",
     "CannotStart": "can never start",
+    "Unsupported": "unsupported feature",
     "NotAdmitted": "not admitted",
     "OverQuota": "over quota",
     "NoNodeFits": "no node fits",
@@ -50,11 +53,12 @@ STAGES: Final[dict[Stage, str]] = {
     "NoPods": "no pods created",
     "Schedulable": "the next session schedules it",
     "Scheduled": "scheduled",
+    "Degraded": "below its minimum",
     "Terminating": "terminating",
     "Finished": "finished",
 }
 #: Stages of jobs that nothing but a change starts, and of others that wait.
-NEEDS_CHANGE: Final[frozenset[Stage]] = frozenset({"CannotStart", "Suspended", "Gated"})
+NEEDS_CHANGE: Final[frozenset[Stage]] = frozenset({"CannotStart", "Unsupported", "Suspended", "Gated"})
 _WAITING: Final[frozenset[Stage]] = frozenset(
     {
         "NotAdmitted",

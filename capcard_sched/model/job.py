@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from capcard_sched.model.status import PodGroupPhase, TaskStatus
+from capcard_sched.model.unsupported import gates_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -26,6 +28,8 @@ SYSTEM_NAMESPACE: Final = "kube-system"
 _READY = (TaskStatus.BOUND, TaskStatus.BINDING, TaskStatus.RUNNING, TaskStatus.ALLOCATED, TaskStatus.SUCCEEDED)
 _PIPELINED = (*_READY, TaskStatus.PIPELINED)
 _VALID = (*_PIPELINED, TaskStatus.PENDING)
+#: The obstacle of a pod whose latest object is invalid.
+_UNDECODABLE: Final = "the object cannot be decoded"
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -88,7 +92,7 @@ class Task:
     preemptable: bool | None = None
     #: Pod label or annotation `volcano.sh/cooldown-time` with the times it counts from; None when the pod has neither.
     cooldown: Cooldown | None = None
-    #: Has scheduling gates: never placed, never counted.
+    #: Has scheduling gates, or uses what is not supported: never placed, never counted.
     gated: bool = False
     #: Its binding failed: in backoff until a BindRetry.
     held: bool = False
@@ -110,6 +114,14 @@ class Task:
     assigned_card: str = ""
     #: The pod's annotations of `annotations.DEVICE_ANNOTATIONS`: its devices, and how far they are set up.
     device_notes: Mapping[str, str] = field(default_factory=dict)
+    #: Names of its scheduling gates.
+    gates: tuple[str, ...] = ()
+    #: Features it uses that are not supported, as a sentence; "" for none.
+    unsupported: str = ""
+    #: `status.reason` of a failed pod, else "".
+    failure: str = ""
+    #: Unix seconds of the deletion timestamp: the end of its grace period; 0.0 without one.
+    ends: float = 0.0
 
     @property
     def key(self) -> str:
@@ -121,8 +133,16 @@ class Task:
         return Task(
             uid, self.namespace, name, self.cls, self.labels, self.job, self.role, self.status, node, self.priority,
             self.preemptable, self.cooldown, self.gated, self.held, self.deleting, self.grace, self.ours, self.bound,
-            created, index, self.nominated_node, self.assigned_card, self.device_notes,
+            created, index, self.nominated_node, self.assigned_card, self.device_notes, self.gates, self.unsupported,
+            self.failure, self.ends,
         )  # fmt: skip
+
+    @property
+    def obstacle(self) -> str:
+        """What excludes a gated task from scheduling: `scheduling gate a`; "" for another task."""
+        if not self.gated:
+            return ""
+        return self.unsupported or gates_text(self.gates) or _UNDECODABLE
 
     def __repr__(self) -> str:
         return f"Task({self.key}, {self.status.name})"
@@ -177,7 +197,9 @@ class Job:
     tasks: dict[str, Task] = field(default_factory=dict)
     #: PENDING tasks that are neither gated nor held, by uid.
     pending: dict[str, Task] = field(default_factory=dict)
-    #: Number of PENDING tasks that request nothing (gated ones included).
+    #: PENDING tasks that are gated, by uid.
+    gated: dict[str, Task] = field(default_factory=dict)
+    #: Number of PENDING tasks that request nothing and are not gated.
     pending_best_effort: int = 0
     #: Number of tasks in BOUND_STATUSES on a node.
     bound: int = 0
@@ -250,6 +272,24 @@ class Job:
             if reached < minimum:
                 return False
         return True
+
+    def needs_gated(self) -> bool:
+        """Whether the minimum, in total or of a role, is out of reach without gated tasks."""
+        if not self.gated:
+            return False
+        if self.valid_tasks - len(self.gated) < self.min_available:
+            return True
+        if not (self.min_task_member and self.checks_roles):
+            return False
+        gated = Counter(task.role for task in self.gated.values())
+        return any(
+            sum(self.roles[role][status] for status in _VALID) - count < self.min_task_member.get(role, 0)
+            for role, count in gated.items()
+        )
+
+    def needs_unsupported(self) -> bool:
+        """The same, with unsupported features among the obstacles."""
+        return self.needs_gated() and any(task.unsupported for task in self.gated.values())
 
     def roles_valid(self) -> bool:
         """Each role has at least its minimum of live tasks."""

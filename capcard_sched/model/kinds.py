@@ -12,6 +12,7 @@ from capcard_sched.model.limits import PodDisruptionBudgetObject, ResourceQuotaO
 from capcard_sched.model.numa import NumatopologyObject
 from capcard_sched.model.objects import (
     ConfigMapObject,
+    DeviceClassObject,
     NamespaceObject,
     NodeObject,
     PodGroupObject,
@@ -39,6 +40,7 @@ KubernetesObject: TypeAlias = (
     | NamespaceObject
     | ConfigMapObject
     | ResourceQuotaObject
+    | DeviceClassObject
     | StorageClassObject
     | CSIDriverObject
     | CSIStorageCapacityObject
@@ -62,6 +64,7 @@ BATCH_API: Final = "batch.volcano.sh/v1alpha1"
 BUS_API: Final = "bus.volcano.sh/v1alpha1"
 NETWORKING_API: Final = "networking.k8s.io/v1"
 STORAGE_API: Final = "storage.k8s.io/v1"
+RESOURCE_API: Final = "resource.k8s.io/v1"
 
 
 @dataclass(frozen=True)
@@ -128,6 +131,13 @@ KINDS: Final[tuple[Kind, ...]] = (
     Kind("Service", CORE_API, "services"),
     Kind("NetworkPolicy", NETWORKING_API, "networkpolicies"),
     Kind("ResourceQuota", CORE_API, "resourcequotas", watch=WatchRule(ResourceQuotaObject, explained=False)),
+    Kind(
+        "DeviceClass",
+        RESOURCE_API,
+        "deviceclasses",
+        namespaced=False,
+        watch=WatchRule(DeviceClassObject, reads=("spec",), explained=False),
+    ),
     Kind("StorageClass", STORAGE_API, "storageclasses", namespaced=False, watch=WatchRule(StorageClassObject)),
     Kind("CSIDriver", STORAGE_API, "csidrivers", namespaced=False, watch=WatchRule(CSIDriverObject, explained=False)),
     Kind("CSIStorageCapacity", STORAGE_API, "csistoragecapacities", watch=WatchRule(CSIStorageCapacityObject)),

@@ -13,6 +13,7 @@ import msgspec
 
 from capcard_sched.model.annotations import POD_QUEUE_NAME
 from capcard_sched.model.in_tree_volumes import InTreeSources
+from capcard_sched.model.unsupported import UnsupportedFields
 
 #: An unparsed quantity: a string, or a number in YAML.
 RawQuantity: TypeAlias = str | int | float
@@ -200,7 +201,7 @@ class Volume(InTreeSources, frozen=True):
     ephemeral: EphemeralSource | None = None
 
 
-class PodSpec(ApiStruct, frozen=True):
+class PodSpec(ApiStruct, UnsupportedFields, frozen=True):
     node_name: str | None = None
     scheduler_name: str | None = None
     priority: int | None = None
@@ -241,6 +242,8 @@ class ContainerStatus(ApiStruct, frozen=True):
 
 class PodStatus(ApiStruct, frozen=True):
     phase: str | None = None
+    #: Why a pod failed: `Evicted`.
+    reason: str | None = None
     #: `Infeasible` in clusters before Kubernetes 1.33, which have no condition PodResizePending.
     resize: str | None = None
     #: Of the pod, where the kubelet resizes `spec.resources`.
@@ -384,6 +387,18 @@ class ConfigMapObject(ApiStruct, frozen=True, tag="ConfigMap", tag_field="kind")
 
     metadata: ObjectMeta = ObjectMeta()
     data: dict[str, str] | None = None
+
+
+class DeviceClassSpec(ApiStruct, frozen=True):
+    #: The extended resource by which pods request devices of the class.
+    extended_resource_name: str | None = None
+
+
+class DeviceClassObject(ApiStruct, frozen=True, tag="DeviceClass", tag_field="kind"):
+    """A class of devices of dynamic resource allocation; read for the reason of pods that request its resource."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: DeviceClassSpec = DeviceClassSpec()
 
 
 class PriorityClassObject(ApiStruct, frozen=True, tag="PriorityClass", tag_field="kind"):

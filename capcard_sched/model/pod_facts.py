@@ -13,6 +13,7 @@ from capcard_sched.model.job import GRACE_SECONDS
 from capcard_sched.model.objects import ObjectMeta
 from capcard_sched.model.status import TaskStatus
 from capcard_sched.model.timestamps import parse_time
+from capcard_sched.model.unsupported import unsupported_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,8 +53,15 @@ class PodFacts(msgspec.Struct, frozen=True, kw_only=True):
     # --- of the pod itself
     status: TaskStatus = TaskStatus.PENDING
     priority: int = 1
-    gated: bool = False
+    #: Names of its scheduling gates.
+    gates: tuple[str, ...] = ()
+    #: `status.reason` of a failed pod, else "".
+    failure: str = ""
+    #: Features it uses that are not supported, as a sentence; "" for none.
+    unsupported: str = ""
     deleting: bool = False
+    #: Unix seconds of the deletion timestamp: the end of its grace period; 0.0 without one.
+    ends: float = 0.0
     index: int = -1
     nominated_node: str = ""
     #: Seconds of its termination grace period.
@@ -147,8 +155,11 @@ class FactsReader:
             known,
             status=task_status(pod),
             priority=1 if priority is None else priority,
-            gated=bool(spec.scheduling_gates),
+            gates=tuple(gate.name for gate in spec.scheduling_gates or ()),
+            unsupported=unsupported_text(spec),
+            failure=(status.reason or "") if status.phase == "Failed" else "",
             deleting=bool(meta.deletion_timestamp),
+            ends=parse_time(meta.deletion_timestamp) if meta.deletion_timestamp else 0.0,
             index=name_index(meta.name),
             nominated_node=status.nominated_node_name or "",
             grace=_grace_of(spec),

@@ -146,6 +146,9 @@ INQUEUE_TIMEOUT = Reason(
     "moved back to Pending, other jobs are tried",
 )
 NOT_ENOUGH_PODS_OF_TASK = Reason("NotEnoughPodsOfTask", "Not enough valid pods of each task for gang-scheduling")
+UNSUPPORTED_FEATURE = Reason("UnsupportedFeature", "{detail}")
+SCHEDULING_GATED = Reason("SchedulingGated", "{detail}")
+NODE_NOT_READY = Reason("NodeNotReady", "{detail}")
 NOT_ENOUGH_TASKS = Reason(
     "NotEnoughTasks", "Not enough valid tasks for gang-scheduling, valid: {valid}, min: {minimum}"
 )

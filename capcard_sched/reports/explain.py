@@ -96,7 +96,8 @@ def _head(found: JobDiagnosis) -> Table:
             ahead = found.queue.ahead
             after = f", behind {brief(ahead)}" if ahead else ""
             table.add_row("Position:", f"{found.queue.position} of the pending jobs of the queue{after}")
-    waiting = "" if found.stage in _DONE else f", pending for {span(found.waiting_seconds)}"
+    is_pending = found.stage not in _DONE and found.stage != "Degraded"
+    waiting = f", pending for {span(found.waiting_seconds)}" if is_pending else ""
     least = f", minAvailable {found.min_available}" if found.min_available else ""
     table.add_row("Pods:", f"{found.scheduled}/{found.pods} scheduled{least}{waiting}")
     if found.expected_start is not None:

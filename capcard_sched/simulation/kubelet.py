@@ -2,7 +2,8 @@
 
 A pod on a node runs at once, ends after its annotated duration, and terminates for its grace period. Nodes get a
 `Ready` condition unless they have one; taints follow from conditions and from cordoning; pods
-of a node that is gone for `ORPHAN_DELAY` are deleted, as Kubernetes does.
+of a node that is gone for `ORPHAN_DELAY` are deleted, as Kubernetes does. While a node is not ready, its pods do not
+change: none starts, completes, or ends its termination.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from capcard_sched.model.annotations import (
     VGPU_DEVICES_TO_ALLOCATE,
     VGPU_TIME,
 )
+from capcard_sched.model.node_conditions import LOST_TAINTS, NOT_READY_TAINT, UNREACHABLE_TAINT
 from capcard_sched.model.timestamps import DurationError, parse_span, parse_time
 from capcard_sched.simulation.clock import EPOCH, SECOND
 from capcard_sched.simulation.kinds import NODE
@@ -32,8 +34,6 @@ if TYPE_CHECKING:
 
 #: Microseconds for which a node must be gone before its pods are deleted.
 ORPHAN_DELAY = 40 * SECOND
-NOT_READY_TAINT = "node.kubernetes.io/not-ready"
-UNREACHABLE_TAINT = "node.kubernetes.io/unreachable"
 _RUNNING_CONDITIONS = ("PodScheduled", "Initialized", "ContainersReady", "Ready")
 
 
@@ -64,6 +64,8 @@ class Kubelet:
         self._terminating: set[str] = set()
         self._on_node: dict[str, dict[tuple[str, str], None]] = {}
         self._orphans: dict[str, Timer] = {}
+        #: Nodes that are not ready, or gone.
+        self._lost: set[str] = set()
         #: Node to the keys of the taints that follow from its conditions.
         self._tainted: dict[str, set[str]] = {}
 
@@ -117,6 +119,9 @@ class Kubelet:
     def _keep_pod(self, pod: JsonObject) -> None:
         uid = meta(pod)["uid"]
         phase = status(pod).get("phase")
+        if spec(pod).get("nodeName") in self._lost:
+            self._pause(uid)
+            return
         if meta(pod).get("deletionTimestamp"):
             if uid not in self._terminating:
                 self._forget(uid)
@@ -133,6 +138,13 @@ class Kubelet:
             pass  # the patch queues it again
         elif phase == "Running":
             self._keep_end(pod, uid)
+
+    def _pause(self, uid: str) -> None:
+        """Stop the timer of a pod, which is set again when its node is ready."""
+        timer = self._timers.pop(uid, None)
+        if timer is not None:
+            timer.cancel()
+        self._terminating.discard(uid)
 
     def _keep_end(self, pod: JsonObject, uid: str) -> None:
         """Set the timer for the end of a running pod: its duration after it was first seen running."""
@@ -234,6 +246,7 @@ class Kubelet:
 
     def _keep_node(self, name: str) -> None:
         node = self._store.get(NODE, "", name)
+        self._note_readiness(name, node)
         orphans = self._orphans.pop(name, None)
         if orphans is not None:
             orphans.cancel()
@@ -263,9 +276,25 @@ class Kubelet:
         if patch:
             self._store.patch(NODE, "", name, patch)
 
+    def _note_readiness(self, name: str, node: JsonObject | None) -> None:
+        """Queue the pods of a node that became ready, or ceased to be."""
+        is_lost = node is None or not is_ready(node)
+        if is_lost is not (name in self._lost):
+            (self._lost.add if is_lost else self._lost.discard)(name)
+            self._pods.update(self._on_node.get(name, {}))
+
     def _collect(self, node: str) -> None:
         for key in list(self._on_node.get(node, {})):
             self._store.remove(POD, *key)
+
+
+def is_ready(node: JsonObject) -> bool:
+    """Whether condition and taints of a node allow that its kubelet works; a node without them is ready."""
+    conditions = status(node).get("conditions") or ()
+    if any(condition.get("type") == "Ready" and condition.get("status") != "True" for condition in conditions):
+        return False
+    taints = spec(node).get("taints") or ()
+    return not any(taint.get("key") in LOST_TAINTS for taint in taints)
 
 
 def _devices_served(pod: JsonObject) -> JsonObject:

@@ -21,6 +21,7 @@ from capcard_sched.controllers.objects import (
 from capcard_sched.model.annotations import CARD_QUOTA
 from capcard_sched.model.kinds import KIND_BY_NAME, KINDS
 from capcard_sched.model.timestamps import SPAN_FORM, DurationError, parse_span
+from capcard_sched.model.unsupported import unsupported_kind
 from capcard_sched.simulation.kinds import (
     NAMESAKES,
     NAMESPACE,
@@ -182,7 +183,12 @@ class _ScenarioReader:
         """The kind in the store; None when the apiVersion does not match the kind."""
         name, api_version = obj["kind"], obj["apiVersion"]
         known = KIND_BY_NAME.get(name)
-        if known is None or (api_version, name) in NAMESAKES:
+        unsupported = unsupported_kind(api_version, name)
+        if unsupported:
+            if (api_version, name) not in self._unknown:
+                self._unknown.add((api_version, name))
+                self.warnings.append(InputProblem(origin, f"kind {name} ({api_version}) {unsupported}"))
+        elif known is None or (api_version, name) in NAMESAKES:
             if (api_version, name) not in self._unknown:
                 self._unknown.add((api_version, name))
                 near = difflib.get_close_matches(name.capitalize(), [kind.name for kind in KINDS], n=1, cutoff=0.8)

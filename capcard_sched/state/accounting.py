@@ -129,17 +129,18 @@ class Accounting:
         status, cls = first.status, first.cls
         self._changes.jobs.add(job.key)
         pending = status is _PENDING and not (first.gated or first.held)
+        waiting = job.pending if pending else job.gated if status is _PENDING and first.gated else None
         for task in tasks:
             if sign > 0:
                 job.tasks[task.uid] = task
-                if pending:
-                    job.pending[task.uid] = task
+                if waiting is not None:
+                    waiting[task.uid] = task
             else:
                 del job.tasks[task.uid]
-                if pending:
-                    del job.pending[task.uid]
+                if waiting is not None:
+                    del waiting[task.uid]
         job.counts[status] += count
-        if status is _PENDING and cls.best_effort:
+        if status is _PENDING and cls.best_effort and not first.gated:
             job.pending_best_effort += count
         if job.min_task_member:
             for task in tasks:
@@ -286,7 +287,7 @@ def recount_roles(job: Job) -> None:
 def _count_role(job: Job, task: Task, sign: int) -> None:
     role = job.roles.setdefault(task.role, [0] * (_BEST_EFFORT + 1))
     role[task.status] += sign
-    if task.status is _PENDING and task.cls.best_effort:
+    if task.status is _PENDING and task.cls.best_effort and not task.gated:
         role[_BEST_EFFORT] += sign
 
 

@@ -29,7 +29,14 @@ from capcard_sched.state.invalid_objects import IgnoredEdits, InvalidObjects
 from capcard_sched.state.jobs import JobTable
 from capcard_sched.state.node_cache import NodeCache
 from capcard_sched.state.pods import PodTable
-from capcard_sched.state.tables import ConfigMapTable, LimitTable, NamespaceTable, NumaTable, UsageTable
+from capcard_sched.state.tables import (
+    ConfigMapTable,
+    DeviceClassTable,
+    LimitTable,
+    NamespaceTable,
+    NumaTable,
+    UsageTable,
+)
 from capcard_sched.state.volumes import VolumeTable
 
 if TYPE_CHECKING:
@@ -90,6 +97,8 @@ class ClusterState:
         self._namespace_table = NamespaceTable(self.classes, self.changes, self._job_table.set_default_queue)
         #: Labels of namespaces by name.
         self.namespaces = self._namespace_table.labels
+        device_classes = DeviceClassTable(self.changes)
+        self.device_classes = device_classes.by_resource
 
         self._limit_table = LimitTable(self.changes)
         #: ResourceQuotas and PodDisruptionBudgets by namespace and name.
@@ -147,6 +156,7 @@ class ClusterState:
         self._handlers: dict[type | str, Callable[[Any], None]] = {
             **self._pod_table.handlers,
             **self._namespace_table.handlers,
+            **device_classes.handlers,
             **self._limit_table.handlers,
             **self._hyper_node_table.handlers,
             **self._usage_table.handlers,

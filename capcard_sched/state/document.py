@@ -75,7 +75,7 @@ def _getter(owner: type, *computed: str) -> tuple[tuple[str, ...], Callable[[Any
 _TASK_FIELDS, _TASK = _getter(Task, "cls", "job", "name", "node", "status")
 _CLASS_FIELDS, _CLASS = _getter(TaskClass, "charge", "fit_request", "id", "request", "unplaced")
 _JOB_FIELDS, _JOB = _getter(
-    Job, "allocated", "counts", "key", "name", "namespace", "pending", "phase", "releasing", "roles", "tasks",
+    Job, "allocated", "counts", "gated", "key", "name", "namespace", "pending", "phase", "releasing", "roles", "tasks",
     "total_request",
 )  # fmt: skip
 _QUEUE_FIELDS, _QUEUE = _getter(Queue, "allocated", "jobs", "name", "releasing")
@@ -109,6 +109,7 @@ def _job(state: ClusterState, key: str, job: Job) -> Row:
         "total_request": amounts(job.total_request),
         "tasks": sorted(job.tasks),
         "pending": sorted(job.pending),
+        "gated": sorted(job.gated),
     }
 
 
@@ -243,6 +244,7 @@ TABLES: Final[Mapping[str, DocumentTable]] = {
         lambda state: _keyed(state.budgets),
         lambda state, name, found: {**_fields(state, name, found), "disrupted": sorted(found.disrupted)},
     ),
+    "DeviceClass": DocumentTable(_table("device_classes"), lambda _, __, name: {"name": name}),
     "StorageClass": DocumentTable(_table("volumes.classes"), _fields),
     "PersistentVolumeClaim": DocumentTable(_table("volumes.claims"), _claim),
     "PersistentVolume": DocumentTable(_table("volumes.volumes"), _volume),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.job import Node
+from capcard_sched.model.node_conditions import lost_word
 from capcard_sched.state.decode import assign, differs, node_facts
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class NodeCache:
         self._invalid.note(ref, problem)
         if node.known and not differs(node, facts):
             return
+        before = lost_word(node)
         assign(node, facts)
         for resource in node.allocatable:
             self._columns.column(resource)
@@ -74,6 +76,12 @@ class NodeCache:
         if fresh:
             for task in node.tasks.values():
                 self._accounting.charge_row(node.row, task, +1)
+        if lost_word(node) != before:
+            self._touch_jobs(node)
+
+    def _touch_jobs(self, node: Node) -> None:
+        """Mark the jobs of the pods on a node that became ready, or ceased to be: reports name its state."""
+        self._changes.jobs.update(task.job.key for task in node.tasks.values() if task.job is not None)
 
     def _offer(self, node: Node) -> None:
         """Apply a change of a node: its allocatable amounts, zeros while a pod with unknown requests is bound to it."""
@@ -98,6 +106,7 @@ class NodeCache:
         node.generation += 1
         self._table.generation += 1
         self._changes.nodes.add(name)
+        self._touch_jobs(node)
         self.drop_placeholder(node)
 
     def close(self, ref: ObjectRef, node_name: str) -> None:

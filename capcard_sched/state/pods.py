@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from sys import intern
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -40,6 +41,12 @@ if TYPE_CHECKING:
 _AUTOMATIC_GROUP = "podgroup-"
 #: Statuses of an evicted pod's object before its deletion timestamp arrives.
 _LIVE = frozenset({TaskStatus.PENDING, TaskStatus.BOUND, TaskStatus.RUNNING})
+#: Facts that a task takes over under the same name, whenever its pod changes.
+_SAME_NAME: Final = (
+    *("role", "priority", "preemptable", "gates", "unsupported", "deleting", "ends", "failure"),
+    *("nominated_node", "assigned_card", "cooldown", "device_notes"),
+)
+_same_name = attrgetter(*_SAME_NAME)
 
 
 class PodTable:
@@ -200,17 +207,10 @@ class PodTable:
             "status": status,
             "node": self._nodes.get(node_name) if node_name else None,
             "job": self._jobs.get_or_create(job_key) if job_key else None,
-            "role": facts.role,
-            "priority": facts.priority,
-            "preemptable": facts.preemptable,
-            "gated": facts.gated,
-            "deleting": facts.deleting,
+            "gated": bool(facts.gates or facts.unsupported),
             "ours": ours,
-            "nominated_node": facts.nominated_node,
-            "assigned_card": facts.assigned_card,
             "labels": self._labels.share(meta.labels or {}, self.tasks),
-            "cooldown": facts.cooldown,
-            "device_notes": facts.device_notes,
+            **dict(zip(_SAME_NAME, _same_name(facts), strict=True)),
         }
         former_job: Job | None = None
         former_node: Node | None = None

@@ -50,18 +50,27 @@ class Inventory:
         self.unnamed_cards: UnnamedCards = "" if plugins is None else plugins.unnamed_cards
         #: Names of the PriorityClasses; None when they are unknown.
         self.priority_classes: set[str] | None = None
+        #: Resources that a node offers.
+        self.offered: set[str] = set()
+        #: Extended resource to the DeviceClass that offers it.
+        self.device_classes: dict[str, str] = {}
         for obj in objects:
             if obj.get("kind") == "Queue":
                 text = texts(obj, "metadata", "annotations").get(keys.CARD_QUOTA, "")
                 self.set_queue(object_name(obj), text, str(value_at(obj, "spec", "parent") or ROOT))
             elif obj.get("kind") == "Node":
                 self.has_nodes = True
+                self.offered.update(name for name, amount in allocatable(obj).items() if amount)
                 offered = discover_cards(texts(obj, "metadata", "labels"), allocatable(obj), card_labels).cards
                 for card, (amount, resource) in offered.items():
                     self.cards[card] = self.cards.get(card, 0) + amount
                     self.resources.add(resource)
                     if card == resource:
                         self.unlabelled[card] = self.cards[card]
+            elif obj.get("kind") == "DeviceClass":
+                resource = value_at(obj, "spec", "extendedResourceName")
+                if isinstance(resource, str):
+                    self.device_classes[resource] = object_name(obj)
 
     def set_queue(self, name: str, quota: str, parent: str) -> None:
         """Add or replace a queue; `quota`: the text of its annotation, "" without one."""

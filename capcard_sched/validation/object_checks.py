@@ -35,6 +35,7 @@ from capcard_sched.validation.checks import (
     is_card_resource,
     misspelt,
 )
+from capcard_sched.validation.features import check_features
 from capcard_sched.validation.hint_checks import (
     QuotaPlugins,
     check_cooldown,
@@ -107,7 +108,7 @@ def check_objects(
     found = [
         (index, finding)
         for index, obj in enumerate(objects)
-        for finding in check_object(obj, inventory, plugins, shares)
+        for finding in check_object(obj, inventory, plugins, shares, unsupported="error")
     ]
     return found + [(-1, finding) for finding in inventory.overview()]
 
@@ -117,8 +118,10 @@ def check_object(
     inventory: Inventory,
     plugins: QuotaPlugins = BUILT_IN_PLUGINS,
     shares: Collection[str] = VGPU_RESOURCES,
+    *,
+    unsupported: Severity = "warning",
 ) -> list[Finding]:
-    """Findings of one object, given the inventory of all."""
+    """Findings of one object, given the inventory of all. `unsupported`: the severity of unsupported features."""
     kind = obj.get("kind")
     # First the causes of what the other checks find.
     causes = [*misspelt_annotations(obj), *misplaced_annotations(obj)]
@@ -155,6 +158,8 @@ def check_object(
             findings += check_priority_classes(obj, ours, inventory.priority_classes)
         for template in templates:
             findings += _template(template, obj, inventory)
+            if template.scheduler in OUR_SCHEDULERS:
+                findings += check_features(template.body, template.path, template.requests(), inventory, unsupported)
     return [*causes, *findings]
 
 

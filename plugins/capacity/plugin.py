@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 import numpy as np
@@ -14,11 +14,13 @@ from capcard_sched.framework.toolkit.gang_slack import split_slack
 from capcard_sched.model.reasons import QUEUE_NOT_LEAF
 from capcard_sched.model.refusal import Refusal
 from capcard_sched.model.status import TaskStatus
+from capcard_sched.model.unsupported import DRA
 from capcard_sched.plugins.capacity.tree import Tree, depth_in_common
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from capcard_sched.framework.api.arguments import ArgumentReader
     from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.quota.limits import Needs
     from capcard_sched.framework.session.session import Session
@@ -171,15 +173,19 @@ class ReclaimPolicy:
         return branch.allocated.item(column) - self._freed.get((branch, column), 0)
 
 
+_DYNAMIC_RESOURCES: Final = "capacity.DynamicResourceAllocationEnable"
+_CONSUMABLE_CAPACITY: Final = "capacity.DRAConsumableCapacityEnable"
+
+
 class CapacityArguments(msgspec.Struct, frozen=True):
     """Arguments of the plugin."""
 
     #: Number of ancestors of a victim's queue that must exceed their deserved amounts too.
     ancestor_reclaim_level: Annotated[int, msgspec.Meta(ge=0)] = msgspec.field(name="ancestorReclaimLevel", default=0)
-    #: Accepted for compatibility, ignored.
-    dynamic_resource_allocation: bool = msgspec.field(name="capacity.DynamicResourceAllocationEnable", default=False)
-    #: Accepted for compatibility, ignored.
-    dra_consumable_capacity: bool = msgspec.field(name="capacity.DRAConsumableCapacityEnable", default=False)
+    #: Accepted for compatibility, ignored with a warning: pods with resource claims are never bound.
+    dynamic_resource_allocation: bool = msgspec.field(name=_DYNAMIC_RESOURCES, default=False)
+    #: Accepted for compatibility, ignored with a warning.
+    dra_consumable_capacity: bool = msgspec.field(name=_CONSUMABLE_CAPACITY, default=False)
 
 
 class Capacity(QuotaPlugin):
@@ -191,6 +197,16 @@ class Capacity(QuotaPlugin):
     name = "capacity"
     Arguments = CapacityArguments
     arguments: CapacityArguments
+
+    @classmethod
+    def parse_arguments(cls, raw: Mapping[str, object], problems: ArgumentReader) -> msgspec.Struct:
+        """The arguments; those of dynamic resource allocation produce warnings."""
+        arguments = problems.decode(CapacityArguments, raw)
+        if arguments.dynamic_resource_allocation:
+            problems.unsupported(_DYNAMIC_RESOURCES, DRA)
+        if arguments.dra_consumable_capacity:
+            problems.unsupported(_CONSUMABLE_CAPACITY, DRA)
+        return arguments
 
     def setup(self) -> None:
         super().setup()

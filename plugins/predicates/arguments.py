@@ -7,6 +7,7 @@ from typing import Annotated, Final
 import msgspec
 
 SHAPE_KEY: Final = "volumebinding.shape"
+DYNAMIC_RESOURCES: Final = "predicate.DynamicResourceAllocationEnable"
 #: Prefixes of keys that older versions of Volcano read here, and the plugins that read them now.
 MOVED_KEYS: Final = (
     ("predicate.GPUSharingEnable", "deviceshare"),
@@ -43,8 +44,8 @@ class PredicatesArguments(msgspec.Struct, frozen=True):
     topology_spread: bool = msgspec.field(name="predicate.PodTopologySpreadEnable", default=True)
     #: Whether claims are checked and bound to volumes.
     volume_binding: bool = msgspec.field(name="predicate.VolumeBindingEnable", default=True)
-    #: Accepted for compatibility, ignored.
-    dynamic_resources: bool = msgspec.field(name="predicate.DynamicResourceAllocationEnable", default=False)
+    #: Accepted for compatibility, ignored with a warning: pods with resource claims are never bound.
+    dynamic_resources: bool = msgspec.field(name=DYNAMIC_RESOURCES, default=False)
     #: Accepted for compatibility, ignored: static results are always cached.
     cache: bool = msgspec.field(name="predicate.CacheEnable", default=False)
     #: Seconds until the binding of a pod fails because its volumes are not bound.

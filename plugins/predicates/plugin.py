@@ -13,7 +13,13 @@ from capcard_sched.framework.api.plugin import Plugin
 from capcard_sched.framework.toolkit.node_index import NodeIndex
 from capcard_sched.model.refusal import Code, Refusal
 from capcard_sched.model.selectors import UNSCHEDULABLE_TAINT, is_tolerated
-from capcard_sched.plugins.predicates.arguments import MOVED_KEYS, SHAPE_KEY, PredicatesArguments
+from capcard_sched.model.unsupported import DRA
+from capcard_sched.plugins.predicates.arguments import (
+    DYNAMIC_RESOURCES,
+    MOVED_KEYS,
+    SHAPE_KEY,
+    PredicatesArguments,
+)
 from capcard_sched.plugins.predicates.rule_book import PodRules, RuleBook
 from capcard_sched.plugins.predicates.topology_spread import HostPorts, reject_by_pods, reject_skewed
 from capcard_sched.plugins.predicates.volume_rules import PodVolumes, VolumeRules
@@ -122,6 +128,7 @@ class Predicates(Plugin):
 
     def open(self, session: Session) -> None:
         self._index = self._index.renewed(session)
+        self._claimed_resource = session.claimed_resource
         self._counted = None
         if self._enabled.node_ports:
             self._ports.open(session)
@@ -138,6 +145,8 @@ class Predicates(Plugin):
         arguments = problems.decode(PredicatesArguments, raw, handled=moved)
         for key, plugin in moved.items():
             problems.warning(key, "moved to another plugin", hint=f"it is an argument of plugin {plugin}")
+        if arguments.dynamic_resources:
+            problems.unsupported(DYNAMIC_RESOURCES, DRA)
         shape = arguments.volume_binding_shape or ()
         if any(left.utilization >= right.utilization for left, right in pairwise(shape)):
             problems.error("volumebinding.shape", "the utilization of the points must increase")
@@ -167,7 +176,7 @@ class Predicates(Plugin):
 
     def pre_predicate(self, signature: PodSignature) -> Refusal | None:
         rules, volumes = self._context(signature)
-        error = signature.cls.term_excess
+        error = signature.cls.term_excess or self._claimed_resource(signature.cls)
         if not error and rules is not None:
             error = rules.error
         if not error and volumes is not None:

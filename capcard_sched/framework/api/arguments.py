@@ -53,6 +53,10 @@ class ArgumentReader:
         """Records an error for argument `key`: the document is rejected."""
         self._problems.error((*self._path, key), message, hint=hint, accepted=accepted)
 
+    def unsupported(self, key: str, feature: str) -> None:
+        """Warns that argument `key` requests a feature that is not supported."""
+        self.warning(key, f"has no effect: {feature} is not supported")
+
     def positive_duration(self, key: str, text: str, default: str) -> str:
         """The text, when it is a duration above 0, else, with a warning, the default."""
         try:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from capcard_sched.model import reasons
 from capcard_sched.model.annotations import CARD_REQUEST
-from capcard_sched.model.reasons import CAN_NEVER_START
+from capcard_sched.model.losses import stranded_of
+from capcard_sched.model.reasons import CAN_NEVER_START, NODE_NOT_READY
 from capcard_sched.model.refusal import Refusal
 from capcard_sched.model.status import COMPLETED_STATUSES, SCHEDULED_STATUSES, PodGroupPhase, TaskStatus
 
@@ -96,5 +97,18 @@ def report_never_starting(session: Session) -> None:
         found = None if job is None or job.is_ready() else session.guarded(job, session.exceeded_limit)
         if job is not None and found is not None:
             message = found.text(job.queue)
+            session.notice(job, row, message)
+            session.set_condition(job, row.code, row.code, message)
+
+
+def report_stranded(session: Session) -> None:
+    """Event and condition of each touched job with members on nodes that are not ready or deleted."""
+    row, jobs = NODE_NOT_READY, session.jobs
+    for key in sorted(session.touched_jobs):
+        job = jobs.get(key)
+        found = stranded_of(job.tasks.values()) if job is not None else []
+        if job is not None and found:
+            text = "; ".join(found)
+            message = row.render(detail=text[:1].upper() + text[1:])
             session.notice(job, row, message)
             session.set_condition(job, row.code, row.code, message)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from capcard_sched.framework.close.podgroups import MissingGroups, enter_phase, report_never_starting
+from capcard_sched.framework.close.podgroups import MissingGroups, enter_phase, report_never_starting, report_stranded
 from capcard_sched.framework.close.queue_status import QueueStatuses
 from capcard_sched.framework.close.write_conflict_backoff import WriteConflictBackoff
 from capcard_sched.framework.eviction.nominations import release_idle_capacity
@@ -96,6 +96,7 @@ class SessionCloser:
                     took = self._timer() - began
                     session.report.add_timing(Timing("plugin", plugin.name, "OnSessionClose", took))
         report_never_starting(session)
+        report_stranded(session)
         intents: list[Intent] = [*session.binds, *session.evictions]
         jobs = [session.state.jobs[key] for key in sorted(session.touched_jobs) if key in session.state.jobs]
         admitted = frozenset(session.report.enqueued)
@@ -203,7 +204,7 @@ class SessionCloser:
         elif changed and not job.implicit and phase is PodGroupPhase.RUNNING:
             self._emit(session, intents, ref, "Normal", reasons.PODGROUP_SCHEDULED.code,
                        reasons.PODGROUP_SCHEDULED.text, slot="gang")  # fmt: skip
-        if job.pending:
+        if job.pending or job.gated:
             self._close_pods(session, job, intents)
 
     def _conditions(
@@ -220,9 +221,10 @@ class SessionCloser:
             if opposite in slots:
                 old = slots[opposite]
                 self._set(slots, opposite, "False", old.reason, old.message, session.uid, stamp)
-        never = slots.get(reasons.CAN_NEVER_START.code)
-        if never is not None and all(condition.type != never.type for condition in wanted):
-            self._set(slots, never.type, "False", never.reason, never.message, session.uid, stamp)
+        for row in (reasons.CAN_NEVER_START, reasons.NODE_NOT_READY):
+            known = slots.get(row.code)
+            if known is not None and all(condition.type != known.type for condition in wanted):
+                self._set(slots, known.type, "False", known.reason, known.message, session.uid, stamp)
         return tuple(slots.values())
 
     @staticmethod
@@ -236,10 +238,14 @@ class SessionCloser:
         slots[type] = PodGroupCondition(type, status, uid, changed, reason, message)
 
     def _close_pods(self, session: Session, job: Job, intents: list[Intent]) -> None:
-        """`PodScheduled=False` and `FailedScheduling` for every pending task whose reason changed."""
+        """`PodScheduled=False` and `FailedScheduling` for every pending task whose reason changed.
+
+        The API server writes the condition of pods with scheduling gates.
+        """
         job_text: str | None = None
         written = self._pod_conditions
-        for task in sorted(job.pending.values(), key=lambda task: task.name):
+        gated = [task for task in job.gated.values() if task.unsupported and not task.gates]
+        for task in sorted((*job.pending.values(), *gated), key=lambda task: task.name):
             outcome = session.outcomes.get(task.uid)
             if outcome is None or (outcome.kind == "refused" and not outcome.message):
                 if task.uid in written and job.key not in session.changed.jobs:

@@ -15,6 +15,7 @@ import msgspec
 from capcard_sched.framework.api.arguments import ArgumentReader
 from capcard_sched.framework.api.hooks import SWITCHES
 from capcard_sched.framework.api.problems import ConfProblem, ConfProblems, Path, nearest, shown, shown_text
+from capcard_sched.framework.conf.gang_actions import GangActionReader
 from capcard_sched.framework.conf.metrics_section import read_metrics
 from capcard_sched.framework.conf.registry import RegistryError
 from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS, CardLabels
@@ -22,7 +23,7 @@ from capcard_sched.model.yaml_reader import YamlError, read_document
 from capcard_sched.validation.hint_checks import QuotaPlugins
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from capcard_sched.framework.api.plugin import Plugin
     from capcard_sched.framework.conf.registry import Registry
@@ -148,6 +149,13 @@ def _nothing_known(problems: ConfProblems, top: dict[str, Any]) -> None:
     problems.error((), f"no key of a scheduler-conf in it (found {names})", hint=hint, accepted=", ".join(_TOP_KEYS))
 
 
+def _with_switches(option: PluginOption, switches: Mapping[str, bool]) -> PluginOption:
+    """The entry of plugin gang with these switches; another one as it is."""
+    if option.name != "gang" or not switches:
+        return option
+    return msgspec.structs.replace(option, switches={**option.switches, **switches})
+
+
 class _Parser:
     """One pass over one document. Every method records its problems and returns the valid part."""
 
@@ -156,18 +164,24 @@ class _Parser:
         self._problems = problems
         #: Plugin name to the path of its first entry.
         self._listed: dict[str, Path] = {}
+        self._gang_actions = GangActionReader(problems, registry.action_names())
 
     def conf(self, top: dict[str, Any]) -> Conf:
         self._unknown_keys((), top, _TOP_KEYS)
         actions = self._actions(top.get("actions"))
         tiers = self._tiers(top)
         raw_actions = self._configurations(top.get("configurations"))
+        gang = self._gang_actions
         action_arguments = {
-            name: self._arguments(part, f"action {name}", *raw_actions.get(name, ({}, ("configurations",))))
+            name: gang.arguments_of(
+                name, self._arguments(part, f"action {name}", *raw_actions.get(name, ({}, ("configurations",))))
+            )
             for name, part in actions
         }
+        switches = gang.read(raw_actions)
+        tiers = tuple(tuple(_with_switches(option, switches) for option in tier) for tier in tiers)
         for name, written in raw_actions.items():
-            if name not in action_arguments:  # unused, but checked all the same
+            if name not in action_arguments and name not in gang.known:  # unused, but checked all the same
                 part = self._part("action", name, ("configurations",))
                 if part is not None:
                     self._arguments(part, f"action {name}", *written)
@@ -177,8 +191,9 @@ class _Parser:
         content = (
             names,
             [[(option.name, option.switches, option.raw_arguments) for option in tier] for tier in tiers],
-            {name: raw_actions[name][0] for name in names if name in raw_actions},
+            {name: raw_actions[name][0] for name in (*names, *gang.listed) if name in raw_actions},
             metrics,
+            *sorted(gang.listed),
         )
         digest = hashlib.sha256(msgspec.json.encode(content, order="deterministic", enc_hook=repr)).hexdigest()
         return Conf(names, tiers, action_arguments, metrics, digest[:16])
@@ -199,10 +214,11 @@ class _Parser:
             self._problems.error(path, f"expected a string, got {shown(raw)}", accepted=_ACTIONS_FORM)
             return []
         found = []
-        for name in raw.split(","):
-            part = self._part("action", name.strip(), path) if name.strip() else None
-            if part is not None:
-                found.append((name.strip(), part))
+        for written in filter(None, map(str.strip, raw.split(","))):
+            name = self._gang_actions.resolve(written, path)
+            part = self._part("action", name, path) if name is not None else None
+            if name is not None and part is not None:
+                found.append((name, part))
         if not found and not self._problems.rejected:
             self._problems.error(
                 path, "none of the actions is known", accepted=", ".join(self._registry.action_names())
@@ -212,7 +228,7 @@ class _Parser:
     def _configurations(self, raw: object) -> dict[str, tuple[dict[str, Any], Path]]:
         """Raw arguments by action, with their path; the first entry of a name counts."""
         found: dict[str, tuple[dict[str, Any], Path]] = {}
-        known = self._registry.action_names()
+        known = (*self._registry.action_names(), *self._gang_actions.known)
         for path, entry in self._entries(("configurations",), raw, "a list of maps with name and arguments"):
             self._unknown_keys(path, entry, ("name", "arguments"))
             name = self._name(path, entry, "{name: allocate, arguments: {}}")

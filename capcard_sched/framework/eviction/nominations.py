@@ -15,6 +15,7 @@ from capcard_sched.framework.session.carry_over import Nomination
 from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model import reasons
 from capcard_sched.model.job import GRACE_SECONDS
+from capcard_sched.model.node_conditions import lost_word
 from capcard_sched.model.status import TaskStatus
 
 if TYPE_CHECKING:
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from capcard_sched.model.job import Job, Task
     from capcard_sched.model.resources import Vector
 
+#: Seconds from now within which a terminating pod ends for others to wait for its capacity, and seconds after its grace
+#: period for which it is expected to end.
+_SOON_SECONDS = 3600.0
+_OVERDUE_SECONDS = 30.0
 #: Seconds during which a pod is no candidate after its eviction was refused.
 _REFUSED_SECONDS = 60.0
 
@@ -46,11 +51,18 @@ def nominate(
 def next_wakeup(carry_over: CarryOver) -> float | None:
     """Unix seconds at which the next nomination expires, or a pod becomes a candidate again."""
     moments = [nomination.expires for nomination in carry_over.nominations.values()]
+    moments += carry_over.overdue_moments
     return min([*moments, *carry_over.refused_evictions.values()], default=None)
 
 
+def open_nominations(session: Session) -> None:
+    """Renews nominations, and excludes capacity that is released late. Runs before any action."""
+    renew_nominations(session)
+    exclude_late_capacity(session)
+
+
 def renew_nominations(session: Session) -> None:
-    """Pipelines nominated pods again, and binds those whose capacity is free. Runs before any action."""
+    """Pipelines nominated pods again, and binds those whose capacity is free."""
     carry_over = session.carry_over
     carry_over.end_refused_evictions(session.now)
     if session.changed.everything:
@@ -160,6 +172,35 @@ def _renew_one(session: Session, statement: Statement, job: Job, task: Task) -> 
     return False
 
 
+def exclude_late_capacity(session: Session) -> None:
+    """Keeps others from waiting for terminating pods that end late, if at all; after `renew_nominations`.
+
+    Until the session closes their capacity is not being released: preemption searches victims elsewhere. Nodes with
+    nominated pods are left as they are.
+    """
+    table, moments = session.nodes, []
+    for row in np.flatnonzero(table.releasing.any(axis=1) & ~table.pipelined.any(axis=1)).tolist():
+        late = []
+        for task in table.nodes[row].tasks.values():
+            if task.status is not TaskStatus.RELEASING or not task.ends:
+                continue
+            if _ends_late(task, session.now):
+                late.append(task)
+            else:
+                moments.append(task.ends + _OVERDUE_SECONDS)
+        if late:
+            part = sum((task.cls.request for task in late), np.zeros_like(table.releasing[row]))
+            table.releasing[row] -= part
+            table.touch(row)
+            session.once(_late_capacity).append((row, part))
+    session.carry_over.expect_overdue(moments)
+
+
+def _ends_late(task: Task, now: float) -> bool:
+    is_soon = now - _OVERDUE_SECONDS < task.ends <= now + _SOON_SECONDS
+    return not is_soon or (task.node is not None and bool(lost_word(task.node)))
+
+
 def hold_idle_capacity(session: Session, row: int) -> None:
     """Counts the idle part of a row's pipelined capacity as used until the session closes, for its nominee."""
     table = session.nodes
@@ -172,7 +213,7 @@ def hold_idle_capacity(session: Session, row: int) -> None:
 
 
 def release_idle_capacity(session: Session) -> None:
-    """Undoes `hold_idle_capacity`, before pipelined tasks are undone at the close of the session."""
+    """Undoes both at the close of the session, before pipelined tasks are undone."""
     table = session.nodes
     held = session.once(_held_capacity)
     while held:
@@ -180,8 +221,18 @@ def release_idle_capacity(session: Session) -> None:
         table.charged[row, :-2] -= part
         table.pipelined[row] += part
         table.touch(row)
+    late = session.once(_late_capacity)
+    while late:
+        row, part = late.pop()
+        table.releasing[row] += part
+        table.touch(row)
 
 
 def _held_capacity(_: Session) -> list[tuple[int, Vector]]:
     """Idle capacity reserved in a session, as (row, int64 [resources])."""
+    return []
+
+
+def _late_capacity(_: Session) -> list[tuple[int, Vector]]:
+    """Capacity of pods that end late, as (row, int64 [resources])."""
     return []

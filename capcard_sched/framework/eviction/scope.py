@@ -36,9 +36,10 @@ class WithinQueue:
     success: ClassVar[reasons.Reason] = reasons.CAPACITY_PREEMPTED
     failure: ClassVar[reasons.Reason | None] = None
 
-    def __init__(self, action: str) -> None:
-        """`action`: the name of the action, the reason of its evictions."""
+    def __init__(self, action: str, *, lower_only: bool = False) -> None:
+        """`action`: the name of the action, the reason of its evictions. `lower_only`: of jobs of a lower priority."""
         self.action = action
+        self._lower_only = lower_only
 
     def key(self, job: Job) -> tuple[str, str]:
         """Jobs with equal keys have the same candidates."""
@@ -58,7 +59,9 @@ class WithinQueue:
     def _outside_job(self, own: Job, job: Job) -> str:
         if job is own:
             return "same-job"
-        return "" if job.queue == own.queue else "other-queue"
+        if job.queue != own.queue:
+            return "other-queue"
+        return "priority" if self._lower_only and job.priority >= own.priority else ""
 
     def mask(self, table: UnitTable, job: Job) -> Mask:
         """The units of candidates: bool [units]. The preemptor's own pods may be among them."""

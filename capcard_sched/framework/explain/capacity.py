@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from capcard_sched.model.diagnosis import MOST_LISTED, CardCapacity, FreeBlocks, HolderUse, NodeSummary, NodeUse
+from capcard_sched.model.node_conditions import conditions_of
 from capcard_sched.model.quantity import in_units
 from capcard_sched.model.selectors import untolerated_taint
 from capcard_sched.model.workload import display_name
@@ -66,9 +67,9 @@ def _held_on(offers: Iterable[NodeCard]) -> Iterable[tuple[str, str, float]]:
 
 def _state_of(node: Node) -> str:
     """`cordoned`, the taints that keep pods away, or ""."""
-    if node.unschedulable:
-        return "cordoned"
-    return ",".join(taint.text for taint in node.taints if taint.effect in _EXCLUDING)
+    taints = conditions_of(node.taints) if node.unschedulable else node.taints
+    states = ["cordoned"] if node.unschedulable else []
+    return ",".join([*states, *(taint.text for taint in taints if taint.effect in _EXCLUDING)])
 
 
 class CapacityReader:
@@ -148,8 +149,9 @@ class CapacityReader:
         cordoned: list[NodeCard] = []
         tainted: list[tuple[NodeCard, str]] = []
         for offer in offers:
-            taint = untolerated_taint(offer.node.taints, cls.tolerations)
-            if offer.node.unschedulable:
+            condition = untolerated_taint(conditions_of(offer.node.taints), cls.tolerations)
+            taint = condition or untolerated_taint(offer.node.taints, cls.tolerations)
+            if offer.node.unschedulable and condition is None:
                 cordoned.append(offer)
             elif taint is not None:
                 tainted.append((offer, taint.text))

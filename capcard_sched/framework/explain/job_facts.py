@@ -80,6 +80,8 @@ class JobFacts:
             position=len(ahead) + 1 if is_waiting else 0,
             ahead=ahead if is_waiting else (),
         )
+        #: Why no node offers a resource of a pending pod: only a DeviceClass does; "" for none.
+        self.claimed_resource = next(filter(None, map(session.claimed_resource, self._cards)), "")
         self.queues = sorted(state.queues)
         self.card_labels = state.card_labels
         #: Queue to `spec.capability`.

@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from capcard_sched.model.diagnosis import MOST_LISTED, LimitUse
+from capcard_sched.model.node_conditions import condition_word, is_condition
 from capcard_sched.model.quantity import in_units, shown_amount
 from capcard_sched.model.quoting import brief, plural
 from capcard_sched.model.selectors import BLOCKING_EFFECTS
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
 #: Nodes that get a sentence each.
 _MOST_NODES: Final = 3
-#: Taints that the node controller sets: a node that is not ready needs repair, not a toleration.
-_CONDITIONS: Final = "node.kubernetes.io/"
 #: Similarity above which a name is suggested.
 _CLOSE: Final = 0.6
 _BRACKETS = re.compile(r"<([^<>]*)>")
@@ -117,10 +116,10 @@ def _no_candidates(rows: Sequence[CardCapacity], cards: str) -> str:
     """No node may be used: all are cordoned or have a taint."""
     excluded = [node for row in rows for node in (*row.cordoned, *row.tainted)]
     causes = [
-        f"{node.name} is cordoned" if node.excluded == "cordoned" else f"{node.name} has taint {node.excluded}"
+        f"{node.name} is {_excluded(node)}" if _is_state(node) else f"{node.name} has taint {node.excluded}"
         for node in excluded
     ]
-    tolerated = ", which the pods do not tolerate" if any(row.tainted for row in rows) else ""
+    tolerated = ", which the pods do not tolerate" if not all(map(_is_state, excluded)) else ""
     return f"No node with {cards} accepts the pods: {brief(causes)}{tolerated}"
 
 
@@ -136,13 +135,22 @@ def nodes(data: JobFacts) -> list[str]:
         short = [node for node in row.candidates if node.free < row.per_pod <= node.total][:_MOST_NODES]
         facts += [_missing(row, node) for node in short if node.holders]
         for node in (*row.cordoned[:_MOST_NODES], *row.tainted[:_MOST_NODES]):
-            how = "cordoned" if node.excluded == "cordoned" else f"tainted {node.excluded}"
-            facts.append(
-                f"{node.name} is {how} ({amount_of(row.card, node.free)} of {amount_of(row.card, node.total)} free)"
-            )
-        chosen = [node for node in row.tainted if not node.excluded.startswith(_CONDITIONS)]
+            free = f"{amount_of(row.card, node.free)} of {amount_of(row.card, node.total)} free"
+            facts.append(f"{node.name} is {_excluded(node)} ({free})")
+        chosen = [node for node in row.tainted if not is_condition(node.excluded)]
         facts += [f"Toleration for {node.name}: {toleration(node.excluded)}" for node in chosen[:1]]
     return facts
+
+
+def _is_state(node: NodeUse) -> bool:
+    """Whether a node is excluded by what it is: cordoned, or in a condition that no pod tolerates away."""
+    return node.excluded == "cordoned" or is_condition(node.excluded)
+
+
+def _excluded(node: NodeUse) -> str:
+    if is_condition(node.excluded):
+        return condition_word(node.excluded)
+    return "cordoned" if node.excluded == "cordoned" else f"tainted {node.excluded}"
 
 
 def _missing(row: CardCapacity, node: NodeUse) -> str:

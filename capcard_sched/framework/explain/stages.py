@@ -10,16 +10,19 @@ from capcard_sched.framework.explain.sentences import amount_of, amounts, form, 
 from capcard_sched.model import reasons
 from capcard_sched.model.annotations import CARD_REQUEST
 from capcard_sched.model.cards import no_card_quota
+from capcard_sched.model.losses import losses_of, stranded_of
+from capcard_sched.model.obstacles import obstacles_of
 from capcard_sched.model.quantity import in_units
 from capcard_sched.model.quoting import brief, plural
 from capcard_sched.model.resources import CPU, MEMORY, VGPU_RESOURCES
-from capcard_sched.model.status import COMPLETED_STATUSES, PodGroupPhase, TaskStatus
+from capcard_sched.model.status import ALLOCATED_STATUSES, COMPLETED_STATUSES, PodGroupPhase, TaskStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from capcard_sched.framework.explain.job_facts import JobFacts
     from capcard_sched.model.diagnosis import LimitUse, Stage
+    from capcard_sched.model.job import Task
     from capcard_sched.model.refusal import Figures
 
 
@@ -39,12 +42,36 @@ class StageResult(NamedTuple):
 
 
 def decide(data: JobFacts) -> StageResult:
-    """The stage of a job: what can never start comes first."""
+    """The stage of a job: gated pods of its minimum, then what can never start, come first."""
+    gated = _gated(data)
+    if gated is not None:
+        return gated
     if not data.waiting and (data.tasks or data.job.phase is not PodGroupPhase.PENDING):
         return _without_pending(data)
     if data.job.pending and not data.job.uid:
         return StageResult("NotProcessed", refusal_of(data.job).message)
-    return _never(data) or _not_admitted(data) or _not_placed(data)
+    if data.claimed_resource:
+        return StageResult("Unsupported", sentences.capital(data.claimed_resource))
+    found = _never(data) or _not_admitted(data) or _not_placed(data)
+    others = [*obstacles_of(data.job.gated.values()), *losses_of(data.tasks)]
+    return found._replace(facts=[*found.facts, *map(sentences.capital, others)])
+
+
+# --- gated pods ---------------------------------------------------------------------------------------------------
+
+
+def _gated(data: JobFacts) -> StageResult | None:
+    """The obstacles of gated pods: of the pod in question, else of those that the minimum of the job needs."""
+    gated = data.job.gated
+    if data.pod is not None and data.pod.uid in gated:
+        return _obstacles([data.pod])
+    return _obstacles(gated.values()) if data.job.needs_gated() else None
+
+
+def _obstacles(tasks: Iterable[Task]) -> StageResult:
+    sentences_of = list(map(sentences.capital, obstacles_of(tasks)))
+    stage: Stage = "Unsupported" if any(task.unsupported for task in tasks) else "Gated"
+    return StageResult(stage, sentences_of[0], sentences_of[1:])
 
 
 # --- no pending pods ----------------------------------------------------------------------------------------------
@@ -65,12 +92,9 @@ def _without_pending(data: JobFacts) -> StageResult:
             "BindBackoff",
             f"Binding {brief([task.name for task in held])} failed; it is retried after a backoff",
         )
-    gated = [task for task in tasks if task.gated and task.status is TaskStatus.PENDING]
-    if gated:
-        if data.pod is not None:
-            return StageResult("Gated", f"Pod {data.pod.name} has scheduling gates")
-        verb = form(len(gated), "has", "have")
-        return StageResult("Gated", f"{len(gated)} of {plural(len(tasks), 'pod')} {verb} scheduling gates")
+    if data.job.gated and data.pod is None:
+        return _obstacles(data.job.gated.values())
+    losses = losses_of(tasks)
     leaving = sum(task.status is TaskStatus.RELEASING for task in tasks)
     if data.pod is not None:
         status = "Terminating" if leaving else data.pod.status.title
@@ -78,13 +102,26 @@ def _without_pending(data: JobFacts) -> StageResult:
         stage: Stage = "Terminating" if leaving else "Scheduled"
         if data.pod.status in COMPLETED_STATUSES:
             stage = "Finished"
-        return StageResult(stage, f"Not pending: pod {data.pod.name} is {status}{on}")
+        return StageResult(stage, f"Not pending: {losses[0] if losses else f'pod {data.pod.name} is {status}{on}'}")
+    if all(task.status in COMPLETED_STATUSES for task in tasks):
+        return StageResult("Finished", "Not pending: all pods have finished", list(map(sentences.capital, losses)))
+    if losses:
+        return _with_losses(data, losses, leaving)
     if leaving:
         verb = form(leaving, "is", "are")
         return StageResult("Terminating", f"Not pending: {leaving} of {plural(len(tasks), 'pod')} {verb} terminating")
-    if all(task.status in COMPLETED_STATUSES for task in tasks):
-        return StageResult("Finished", "Not pending: all pods have finished")
     return StageResult("Scheduled", "Not pending: all pods are scheduled", _shares(data))
+
+
+def _with_losses(data: JobFacts, losses: list[str], leaving: int) -> StageResult:
+    """A job without pending pods whose members failed, or are on nodes that are not ready."""
+    job, facts = data.job, list(map(sentences.capital, losses[1:]))
+    alive = sum(task.status in ALLOCATED_STATUSES and not stranded_of((task,)) for task in data.tasks)
+    if alive + job.counts[TaskStatus.SUCCEEDED] < job.min_available:
+        summary = f"{alive} of {plural(len(data.tasks), 'pod')} {form(alive, 'runs', 'run')}"
+        return StageResult("Degraded", f"{summary}, below the minimum of {job.min_available}: {losses[0]}", facts)
+    stage: Stage = "Terminating" if leaving else "Scheduled"
+    return StageResult(stage, f"Not pending: {losses[0]}", [*facts, *_shares(data)])
 
 
 def _shares(data: JobFacts) -> list[str]:

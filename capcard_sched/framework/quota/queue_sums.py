@@ -240,10 +240,9 @@ def reservation(job: Job, resources: ResourceColumns) -> Vector:
     int64 [resource columns], floored at 0 per resource.
     """
     vector = known_vector(unplaced_minimum(job, resources), resources)
-    if job.counts[TaskStatus.PENDING] > len(job.pending):
-        for task in job.tasks.values():
-            if task.gated and task.status is TaskStatus.PENDING:
-                vector -= resources.fit(task.cls.request)
+    if job.gated:
+        for task in job.gated.values():
+            vector -= resources.fit(task.cls.request)
         np.maximum(vector, 0, out=vector)
     return vector
 

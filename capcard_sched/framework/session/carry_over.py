@@ -81,6 +81,9 @@ class CarryOver:
         #: Key of a job to its last evicted pods, oldest first.
         self.evicted: Final[Mapping[str, Sequence[EvictedPod]]] = self._evicted
 
+        #: Unix seconds at which terminating pods are overdue.
+        self.overdue_moments: Sequence[float] = ()
+
     def successor(self) -> CarryOver:
         """The part that outlives a change of the scheduler-conf: nominations and results of evictions."""
         fresh = CarryOver()
@@ -165,6 +168,10 @@ class CarryOver:
     def clear_expired_nomination(self, uid: str) -> None:
         """Records that the status of the pod has no nomination any more."""
         self._expired_nominations.discard(uid)
+
+    def expect_overdue(self, moments: Sequence[float]) -> None:
+        """Replaces the moments, Unix seconds, at which terminating pods are overdue."""
+        self.overdue_moments = moments
 
     def refuse_eviction(self, uid: str, until: float) -> None:
         """Excludes a pod from the victims until `until`, Unix seconds, unless it is excluded already."""

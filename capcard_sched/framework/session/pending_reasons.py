@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from capcard_sched.framework.api.dispatch import HookFailed
 from capcard_sched.model import reasons
+from capcard_sched.model.losses import losses_of
+from capcard_sched.model.obstacles import obstacles_text
 from capcard_sched.model.status import TaskStatus
 
 if TYPE_CHECKING:
@@ -32,9 +34,13 @@ def job_fit_text(job: Job, outcomes: Mapping[str, TaskOutcome], task_key: Callab
             counts[status.title] += job.counts[status]
     counts["minAvailable"] += job.min_available
     text = f"pod group is not ready, {_histogram(counts)}"
+    losses = losses_of(job.tasks.values())
+    if losses:
+        text += f"; {'; '.join(losses)}"
     pending = [task for task in job.tasks.values() if task.status is TaskStatus.PENDING]
     if not pending:
         return text
+    needs_gated = job.needs_gated()
     words: Counter[str] = Counter()
     texts: Counter[str] = Counter()
     for task in pending:
@@ -44,7 +50,9 @@ def job_fit_text(job: Job, outcomes: Mapping[str, TaskOutcome], task_key: Callab
         if outcome is not None and outcome.message:
             texts[outcome.message] += 1
     text += f"; Pending: {_histogram(words)}"
-    if texts:
+    if needs_gated:
+        text += f". {obstacles_text(job.gated.values())}"
+    elif texts:
         most = max(texts.values())
         candidates = [
             task
@@ -61,6 +69,8 @@ def job_fit_text(job: Job, outcomes: Mapping[str, TaskOutcome], task_key: Callab
 
 def task_scheduling_reason(task: Task, outcome: TaskOutcome | None, job_text: str) -> tuple[str, str, str]:
     """(condition reason, message, nominated node) of a pending task."""
+    if task.unsupported:
+        return reasons.UNSUPPORTED_FEATURE.code, task.unsupported, ""
     if outcome is None:
         return reasons.POD_UNSCHEDULABLE.code, job_text, ""
     if outcome.kind in ("schedulable", "pipelined"):

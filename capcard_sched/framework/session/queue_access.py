@@ -1,4 +1,7 @@
-"""The jobs a queue accepts: by its namespaces annotation; none for `root` and for parents with a card quota."""
+"""The jobs a queue accepts: by its namespaces annotation; none for `root` and for parents with a card quota.
+
+No queue admits a job whose minimum includes pods with unsupported features.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import TYPE_CHECKING
 from capcard_sched.model import reasons
 from capcard_sched.model.annotations import CARD_QUOTA, QUEUE_NAMESPACES
 from capcard_sched.model.cards import is_card_quota
+from capcard_sched.model.obstacles import obstacle_refusal
 from capcard_sched.model.queue import ROOT, ancestors, namespace_rule
 from capcard_sched.model.refusal import Refusal
 
@@ -25,13 +29,17 @@ class QueueAccess:
         self._parents = {queue.parent for queue in snapshot.queues.values() if queue.parent}
 
     def refusal(self, job: Job, hook: str) -> Refusal | None:
-        """The refusal of a job by its queue, whatever the usage; None for an accepted one."""
+        """The refusal of a job, whatever the usage: by its queue, or at admission for unsupported features of its pods.
+
+        None for an accepted job.
+        """
         key = job.queue, job.namespace
         if key not in self._found:
             self._found[key] = self._judge(job)
         found = self._found[key]
         if found is None:
-            return None
+            is_admission = hook == "job_enqueueable"
+            return obstacle_refusal(job, hook) if is_admission and job.needs_unsupported() else None
         row, message = found
         return Refusal(hook, "", row.code, message, queue=job.queue, event=True, type=row.type, pods_too=True)
 

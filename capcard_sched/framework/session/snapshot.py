@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from capcard_sched.model.unsupported import device_class_of, device_class_text
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -44,6 +46,8 @@ class Snapshot:
         self.priority_classes: Mapping[str, tuple[int, bool]] = state.priority_classes
         #: Labels of the known namespaces, by name.
         self.namespaces: Mapping[str, Mapping[str, str]] = state.namespaces
+        #: Extended resource to the DeviceClass that offers it.
+        self.device_classes: Mapping[str, str] = state.device_classes
         #: ResourceQuotas by namespace and name.
         self.quotas: Mapping[str, Mapping[str, Quota]] = state.quotas
         #: PodDisruptionBudgets by namespace and name.
@@ -74,6 +78,18 @@ class Snapshot:
         """Columns of shared devices, which queues limit only where they name them: intp [shares]."""
         columns = self.state.columns
         return np.array([columns.column(name) for name in sorted(self.state.shares)], dtype=np.intp)
+
+    def claimed_resource(self, cls: TaskClass) -> str:
+        """Why no node offers a requested resource: only a DeviceClass does; "" without such a resource."""
+        for resource in cls.requests:
+            name = device_class_of(resource, self.device_classes)
+            if name and not self._is_offered(resource):
+                return device_class_text(resource, name)
+        return ""
+
+    def _is_offered(self, resource: str) -> bool:
+        column, totals = self.resources.find(resource), self.state.nodes.total_allocatable
+        return column is not None and column < len(totals) and totals.item(column) > 0
 
     def set_device_totals(self, totals: Mapping[str, int]) -> None:
         """Set the registered amounts of shared devices, by resource, in thousandths."""

@@ -1,0 +1,57 @@
+"""Members that a job lost: failed pods, and pods on nodes whose kubelet does not work; in the words of all reports."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from capcard_sched.model.node_conditions import lost_word
+from capcard_sched.model.quoting import brief
+from capcard_sched.model.status import COMPLETED_STATUSES, TaskStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from capcard_sched.model.job import Task
+
+
+def failures_of(tasks: Iterable[Task]) -> list[str]:
+    """`pod a failed (Evicted)`, one sentence per reason."""
+    return _sentences(
+        (task, f"failed{f' ({task.failure})' if task.failure else ''}") for task in tasks if _failed(task)
+    )
+
+
+def stranded_of(tasks: Iterable[Task]) -> list[str]:
+    """`pod a is on node n1, which is unreachable`, one sentence per node; another one for its terminating pods."""
+    found = []
+    for task in tasks:
+        word = lost_word(task.node) if task.node is not None and task.status not in COMPLETED_STATUSES else ""
+        if task.node is None or not word:
+            continue
+        status = "{} terminating" if task.deleting or task.status is TaskStatus.RELEASING else "{}"
+        end = ": it ends when the node is ready again or removed" if "terminating" in status else ""
+        found.append((task, f"{status} on node {task.node.name}, which is {word}{end}"))
+    return _sentences(found)
+
+
+def losses_of(tasks: Iterable[Task]) -> list[str]:
+    """Both, failures first."""
+    members = list(tasks)
+    return [*failures_of(members), *stranded_of(members)]
+
+
+def _failed(task: Task) -> bool:
+    return task.status is TaskStatus.FAILED
+
+
+def _sentences(found: Iterable[tuple[Task, str]]) -> list[str]:
+    """One sentence per text with its pods, by the first of them. `{}` stands for the verb."""
+    pods: dict[str, list[str]] = {}
+    for task, text in sorted(found, key=lambda item: (item[0].index, item[0].name)):
+        pods.setdefault(text, []).append(task.name)
+    return [
+        f"pod {names[0]} {text.format('is')}"
+        if len(names) == 1
+        else f"{len(names)} pods ({brief(names)}) {text.format('are').replace(': it ends', ': they end')}"
+        for text, names in pods.items()
+    ]

@@ -1,0 +1,165 @@
+"""Features of pods that this scheduler does not support: one table for decoding, sessions, admission and `validate`.
+
+A pod that uses one is never bound. Its field, the text of the refusal and the accepted form are in one row.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from capcard_sched.model.annotations import QUEUE_ALLOCATION_GATE
+from capcard_sched.model.quoting import brief
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+
+class _SpecPart(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True, gc=False):
+    """As `ApiStruct`."""
+
+
+class PodResourceClaim(_SpecPart, frozen=True):
+    name: str = ""
+    resource_claim_name: str | None = None
+    resource_claim_template_name: str | None = None
+
+
+class SchedulingGroup(_SpecPart, frozen=True):
+    pod_group_name: str | None = None
+
+
+class WorkloadReference(_SpecPart, frozen=True):
+    name: str | None = None
+    pod_group: str | None = None
+
+
+class UnsupportedFields(_SpecPart, frozen=True):
+    """Fields of a pod spec that the table below reads."""
+
+    resource_claims: tuple[PodResourceClaim, ...] | None = None
+    #: Kubernetes 1.36 and later.
+    scheduling_group: SchedulingGroup | None = None
+    #: Kubernetes 1.35.
+    workload_ref: WorkloadReference | None = None
+
+
+class PodFeature(NamedTuple):
+    """One feature of pods."""
+
+    #: Name of the field in `spec`.
+    field: str
+    #: Subject of the sentence: `X is not supported`.
+    name: str
+    #: What replaces it.
+    accepted: str
+    #: The objects that the field of a pod names; None for a pod without the feature.
+    names: Callable[[UnsupportedFields], Sequence[str] | None]
+
+
+class Unsupported(NamedTuple):
+    """One use of a feature by a pod."""
+
+    feature: PodFeature
+    #: The objects that the field names: `ResourceClaim gpu`.
+    names: str
+    #: `dynamic resource allocation (DRA) is not supported (spec.resourceClaims: ResourceClaim gpu)`.
+    text: str
+
+
+def _claims(spec: UnsupportedFields) -> Sequence[str] | None:
+    if not spec.resource_claims:
+        return None
+    found = []
+    for claim in spec.resource_claims:
+        if claim.resource_claim_name:
+            found.append(f"ResourceClaim {claim.resource_claim_name}")
+        elif claim.resource_claim_template_name:
+            found.append(f"ResourceClaimTemplate {claim.resource_claim_template_name}")
+        else:
+            found.append(f"claim {claim.name}")
+    return list(dict.fromkeys(found))
+
+
+def _group(spec: UnsupportedFields) -> Sequence[str] | None:
+    group = spec.scheduling_group
+    if group is None:
+        return None
+    return [f"PodGroup {group.pod_group_name}" if group.pod_group_name else "without a name"]
+
+
+def _workload(spec: UnsupportedFields) -> Sequence[str] | None:
+    workload = spec.workload_ref
+    if workload is None:
+        return None
+    return [f"Workload {workload.name}" if workload.name else "without a name"]
+
+
+#: Dynamic resource allocation in messages.
+DRA: Final = "dynamic resource allocation (DRA)"
+#: What replaces claims.
+DEVICES_FORM: Final = "resources of a device plugin in the limits of the containers"
+_GROUP_FORM: Final = "annotation scheduling.k8s.io/group-name and a PodGroup of scheduling.volcano.sh"
+#: A further feature is a field of `UnsupportedFields` and a row here.
+FEATURES: Final = (
+    PodFeature(
+        "resourceClaims",
+        DRA,
+        DEVICES_FORM,
+        _claims,
+    ),
+    PodFeature("schedulingGroup", "a PodGroup of scheduling.k8s.io", _GROUP_FORM, _group),
+    PodFeature("workloadRef", "a Workload of scheduling.k8s.io", _GROUP_FORM, _workload),
+)
+
+
+def unsupported_by(spec: UnsupportedFields) -> Iterator[Unsupported]:
+    """The uses of unsupported features by a pod spec, in the order of the table."""
+    for feature in FEATURES:
+        names = feature.names(spec)
+        if names is not None:
+            listed = brief(names)
+            text = f"{feature.name} is not supported (spec.{feature.field}: {listed})"
+            yield Unsupported(feature, listed, text)
+
+
+def unsupported_text(spec: UnsupportedFields) -> str:
+    """The reason for which a pod is never bound; "" for a pod without unsupported features."""
+    if spec.resource_claims is None and spec.scheduling_group is None and spec.workload_ref is None:
+        return ""
+    return "; ".join(found.text for found in unsupported_by(spec))
+
+
+#: Prefix of the resource of every DeviceClass, whatever its `extendedResourceName`.
+_DEVICE_CLASS_PREFIX: Final = "deviceclass.resource.kubernetes.io/"
+#: Kinds of dynamic resource allocation in files.
+_DRA_KINDS: Final = frozenset({"ResourceClaim", "ResourceClaimTemplate", "ResourceSlice", "DeviceClass"})
+_DRA_GROUP: Final = "resource.k8s.io/"
+
+
+def device_class_of(resource: str, by_resource: Mapping[str, str]) -> str:
+    """The DeviceClass that offers an extended resource; "" for other resources. `by_resource`: those of the cluster."""
+    if resource.startswith(_DEVICE_CLASS_PREFIX):
+        return resource.removeprefix(_DEVICE_CLASS_PREFIX)
+    return by_resource.get(resource, "")
+
+
+def device_class_text(resource: str, name: str) -> str:
+    """The reason of pods that request a resource that only a DeviceClass offers."""
+    return f"no node offers {resource}: DeviceClass {name} offers it by {DRA}, which is not supported"
+
+
+def unsupported_kind(api_version: str, kind: str) -> str:
+    """The predicate of a kind of dynamic resource allocation; "" for other kinds."""
+    if kind not in _DRA_KINDS or not api_version.startswith(_DRA_GROUP):
+        return ""
+    return f"has no effect: {DRA} is not supported"
+
+
+def gates_text(gates: Sequence[str]) -> str:
+    """`scheduling gate a`, with a note about the gate of Volcano; "" without gates."""
+    if not gates:
+        return ""
+    note = ", which this scheduler does not remove" if QUEUE_ALLOCATION_GATE in gates else ""
+    return f"scheduling {'gate' if len(gates) == 1 else 'gates'} {brief(gates)}{note}"

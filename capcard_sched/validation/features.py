@@ -1,0 +1,65 @@
+"""Findings about features of pods that are not supported, from the table of `model.unsupported`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from capcard_sched.model.annotations import QUEUE_ALLOCATION_GATE
+from capcard_sched.model.unsupported import (
+    DEVICES_FORM,
+    UnsupportedFields,
+    device_class_of,
+    device_class_text,
+    unsupported_by,
+    unsupported_text,
+)
+from capcard_sched.validation.checks import Finding, annotation_field
+from capcard_sched.validation.inventory import as_maps, texts, value_at
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from capcard_sched.validation.checks import Severity
+    from capcard_sched.validation.inventory import Inventory, Json
+
+
+def template_text(body: Json) -> str:
+    """The reason for which the pods of a template are never bound; "" for none, and for fields of a wrong type."""
+    return unsupported_text(_fields_of(body))
+
+
+def _fields_of(body: Json) -> UnsupportedFields:
+    try:
+        return msgspec.convert(body.get("spec") or {}, UnsupportedFields)
+    except msgspec.ValidationError:
+        return UnsupportedFields()
+
+
+def check_features(
+    body: Json, path: str, requests: Iterable[str], inventory: Inventory, severity: Severity
+) -> Iterator[Finding]:
+    """Unsupported features of a pod, or of a pod template at `path`, with this severity; warnings about its gates.
+
+    `requests`: names of requested resources.
+
+    Fields of a wrong type are left to the checks of the structure.
+    """
+    at = f"{path}." if path else ""
+    for found in unsupported_by(_fields_of(body)):
+        message = f"{found.feature.name} is not supported ({found.names}): the pod is never bound"
+        yield Finding(severity, f"{at}spec.{found.feature.field}", message, found.feature.accepted)
+    for resource in requests:
+        name = device_class_of(resource, inventory.device_classes)
+        is_known = inventory.has_nodes or resource not in inventory.device_classes
+        if name and is_known and resource not in inventory.offered:
+            text = device_class_text(resource, name)
+            yield Finding(severity, f"{at}spec.containers", f"{text}: the pod is never bound", DEVICES_FORM)
+    for index, gate in enumerate(as_maps(value_at(body, "spec", "schedulingGates"))):
+        if gate.get("name") == QUEUE_ALLOCATION_GATE:
+            message = f"this scheduler does not remove {QUEUE_ALLOCATION_GATE}: the pod stays pending with it"
+            yield Finding("warning", f"{at}spec.schedulingGates[{index}]", message, "a pod without this gate")
+    if texts(body, "metadata", "annotations").get(QUEUE_ALLOCATION_GATE) == "true":
+        field = annotation_field(QUEUE_ALLOCATION_GATE, f"{at}metadata")
+        yield Finding("warning", field, "has no effect: the webhook does not add the gate to pods")
