@@ -8,6 +8,7 @@ Run by `make manifests`; tests/manifests/test_rendered.py fails when one of them
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -142,6 +143,13 @@ def template(source: str, condition: str, rendered: dict[Path, str]) -> str:
     return GENERATED.format(source=f"manifests/{source}") + text
 
 
+def known_values() -> str:
+    """The names of the chart's values, by section; a template cannot read the schema."""
+    schema = json.loads((CHART / "values.schema.json").read_text("utf-8"))["properties"]
+    names = {"top": sorted(schema), **{part: sorted(schema[part]["properties"]) for part in ("basic", "custom")}}
+    return GENERATED.format(source="values.schema.json") + yaml.safe_dump(names, sort_keys=False)
+
+
 def rendered() -> dict[Path, str]:
     """Every derived file and the text it must have."""
     policies = GENERATED.format(source="manifests/policies.py") + tenant_policies()
@@ -158,6 +166,7 @@ def rendered() -> dict[Path, str]:
         folder, _, name = source.rpartition("/")
         prefix = folder.removeprefix("base").replace("/", "-")
         texts[CHART / "templates" / (f"{prefix}-{name}" if prefix else name)] = template(source, condition, texts)
+    texts[CHART / "files" / "known-values.yaml"] = known_values()
     texts[CHART / "files" / "scheduler.yaml"] = (ROOT / "config" / "scheduler.yaml").read_text("utf-8")
     return texts
 

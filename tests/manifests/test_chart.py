@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -229,6 +230,15 @@ def test_the_flags_of_a_release_name_its_own_objects(helm: Path) -> None:
         ({"scheduler_schedule_period": "500ms"}, "--schedule-period=500ms"),
         ({"scheduler_kube_api_qps": 50, "scheduler_kube_api_burst": 100}, "--kube-api-qps=50 --kube-api-burst=100"),
         ({"scheduler_plugins_dir": "/plugins"}, "--plugins-dir=/plugins"),
+        ({"ignored_provisioners": "a/b,c/d"}, "--ignored-provisioners=a/b,c/d"),
+        ({"scheduler_feature_gates": "A=true,B=false"}, "--feature-gates=A=true,B=false"),
+        ({"scheduler_percentage_nodes_to_find": 0}, "--percentage-nodes-to-find=0"),
+        ({"controller_enabled_controllers": "*,-gc-controller"}, "--controllers=*,-gc-controller"),
+        (
+            {"controller_worker_threads": 3, "controller_worker_threads_for_gc": 5},
+            "--worker-threads=3 --worker-threads-for-gc=5",
+        ),
+        ({"admission_feature_gates": "A=true"}, "--feature-gates=A=true"),
         ({"ignored_provisioners": ["a/b", "c/d"]}, "--ignored-provisioners=a/b --ignored-provisioners=c/d"),
         ({"scheduler_kube_api_burst": 1_000_000}, "--kube-api-burst=1000000"),
         ({"scheduler_kube_api_qps": 0.5}, "--kube-api-qps=0.5"),
@@ -287,6 +297,8 @@ def test_the_lease_follows_the_scheduler_names(helm: Path, names: Any, words: li
         ({}, "capcard-sched:0.1.0"),
         ({"image_registry": "registry.example:5000/team"}, "registry.example:5000/team/capcard-sched:0.1.0"),
         ({"image_tag_version": "edge", "scheduler_image_name": "ours/sched"}, "ours/sched:edge"),
+        ({"controller_image_tag_version": "c", "admission_image_tag_version": "a"}, "capcard-sched:c"),
+        ({"image_tag_version": "edge", "scheduler_image_tag_version": "s"}, "capcard-sched:edge"),
     ],
 )
 def test_the_image_is_put_together(helm: Path, basic: Manifest, image: str) -> None:
@@ -382,8 +394,13 @@ def test_metrics_are_open_to_the_namespace_with_the_given_labels_only(helm: Path
 @pytest.mark.parametrize(
     "values, output",
     [
-        ({"custom": {"scheduler_replica": 3}}, "scheduler_replica"),
-        ({"customs": {}}, "customs"),
+        ({"strictValues": True, "custom": {"scheduler_replica": 3}}, "unknown value custom.scheduler_replica; did you"),
+        ({"strictValues": True, "customs": {}}, "unknown value customs; did you mean custom?"),
+        ({"custom": {"agent_scheduler_enable": True}}, "custom.agent_scheduler_enable: true is not supported"),
+        ({"custom": {"scheduler_sharding_mode": "hard"}}, "custom.scheduler_sharding_mode: hard is not supported"),
+        ({"custom": {"scheduler_sharding_mode": "soft", "sharding_configmap_data": "a: b"}}, "soft is not supported"),
+        ({"custom": {"scheduler_feature_gates": "A=true,NamespaceQueue=true"}}, "NamespaceQueue=true is not supported"),
+        ({"custom": {"admission_feature_gates": "QueueScopedOvercommit=1"}}, "custom.admission_feature_gates"),
         ({"custom": {"scheduler_replicas": "two"}}, "scheduler_replicas"),
         ({"custom": {"scheduler_replicas": -1}}, "scheduler_replicas"),
         ({"custom": {"scheduler_name": []}}, "scheduler_name"),
@@ -398,3 +415,85 @@ def test_metrics_are_open_to_the_namespace_with_the_given_labels_only(helm: Path
 )
 def test_wrong_values_are_refused_by_name(helm: Path, values: Manifest, output: str) -> None:
     assert output in refusal(helm, values)
+
+
+#: Values of Volcano's chart 1.16, beside those with an effect here.
+FOREIGN: Manifest = {
+    "basic": {"agent_image_tag_version": "v1", "admission_port": 8443, "controller_image_name": "c"},
+    "custom": {
+        "agent_scheduler_enable": False,
+        "agent_scheduler_replicas": 1,
+        "agent_kube_cgroup_root": "/sys/fs/cgroup",
+        "hypernode_controller_mode": "standalone",
+        "hypernode_controller_replicas": 1,
+        "go_memlimit_enable": True,
+        "admission_init_ttl": 60,
+        "vap_enable": False,
+        "map_enable": False,
+        "scheduler_sharding_mode": "none",
+        "sharding_configmap_enable": True,
+        "sharding_configmap_data": None,
+        "metrics_enable": False,
+        "colocation_enable": False,
+        "enabled_admissions": "/jobs/mutate",
+        "default_sc": {"runAsUser": 1},
+    },
+    "service": {"ipFamilyPolicy": "SingleStack"},
+}
+
+
+def notes(helm: Path, folder: Path, values: Manifest) -> list[str]:
+    """The notes of a release; `helm template` has none, so that a copy of the chart renders them as an object."""
+    copied = shutil.copytree(CHART, folder / "chart")
+    shutil.copy(CHART / "templates" / "NOTES.txt", copied / "files" / "NOTES.txt")
+    text = '{{ tpl (.Files.Get "files/NOTES.txt") . | toJson }}'
+    head = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: notes}\n"
+    (copied / "templates" / "notes.yaml").write_text(f"{head}data: {{text: {text}}}\n")
+    done = _helm(helm, "template", "capcard-sched", copied, "--show-only", "templates/notes.yaml", values=values)
+    assert done.returncode == 0, done.stderr
+    found: str = yaml.safe_load(done.stdout)["data"]["text"]
+    return [line.strip() for line in found.splitlines()]
+
+
+def test_the_notes_list_the_values_of_volcano_without_effect(helm: Path, tmp_path: Path) -> None:
+    lines = notes(helm, tmp_path, FOREIGN)
+    listed = {line.partition(":")[0] for line in lines[lines.index("Values without effect:") + 1 :] if line}
+    paths = {
+        f"{part}.{name}" for part in ("basic", "custom") for name, value in FOREIGN[part].items() if value is not None
+    }
+    assert listed == {*paths, "service"}
+
+
+def test_values_of_volcano_without_effect_change_no_object(helm: Path) -> None:
+    assert by_key(rendered(helm, FOREIGN)) == by_key(rendered(helm))
+
+
+def test_values_that_volcano_leaves_empty_keep_the_defaults(helm: Path) -> None:
+    empty = (
+        "scheduler_name",
+        "scheduler_config_override",
+        "scheduler_plugins_dir",
+        "scheduler_feature_gates",
+        "default_ns",
+    )
+    assert by_key(rendered(helm, {"custom": dict.fromkeys(empty)})) == by_key(rendered(helm))
+
+
+def test_the_notes_name_unknown_values_and_the_nearest_one(helm: Path, tmp_path: Path) -> None:
+    lines = notes(helm, tmp_path, {"custom": {"schedulr_replicas": 3, "zzz": 1}, "customs": {}})
+    begin = lines.index("Unknown values, without effect (errors with strictValues: true):") + 1
+    assert [line for line in lines[begin:] if line] == [
+        "unknown value customs; did you mean custom?",
+        "unknown value custom.schedulr_replicas; did you mean custom.scheduler_replicas?",
+        "unknown value custom.zzz",
+    ]
+    assert "Values without effect:" not in lines
+
+
+def test_the_notes_mention_no_values_by_default(helm: Path, tmp_path: Path) -> None:
+    assert not any("effect" in line or "All components" in line for line in notes(helm, tmp_path, {}))
+
+
+def test_the_notes_mention_that_all_components_have_one_image(helm: Path, tmp_path: Path) -> None:
+    tags = {"scheduler_image_tag_version": "a", "admission_image_tag_version": "b"}
+    assert any(line.startswith("All components have one image.") for line in notes(helm, tmp_path, {"basic": tags}))

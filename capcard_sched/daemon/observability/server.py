@@ -125,10 +125,7 @@ class HttpServer:
         limits: ServerLimits = _DEFAULT_LIMITS,
         shutdown_seconds: float = 1.0,
     ) -> None:
-        """`pages`: path to handler of GET and HEAD; `posts`: of POST, with bodies of at most `body_bytes`.
-
-        `shutdown_seconds`: for the requests in progress when the server stops.
-        """
+        """`pages`: GET and HEAD; `posts`: POST, bodies up to `body_bytes`; `shutdown_seconds`: for requests in progress."""
         self._address = address
         self._tls = tls
         self._limits = limits

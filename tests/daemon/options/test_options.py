@@ -8,8 +8,10 @@ import os
 import re
 import subprocess
 import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import StringIO
 from pathlib import Path
+from threading import Thread
 
 import cyclopts
 import pytest
@@ -437,3 +439,24 @@ def test_the_flags_of_newer_releases_are_accepted() -> None:
 def test_a_value_whose_loss_changes_decisions_is_refused(word: str, message: str) -> None:
     (problem,) = parse(word).problems()
     assert message in problem
+
+
+def test_the_process_ends_without_the_first_lists_in_time(tmp_path: Path) -> None:
+    class Unavailable(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(503)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Unavailable) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        command: list[str | Path] = [Path(sys.executable).with_name("capcard-sched"), "run", "--leader-elect=false"]
+        command += [f"--master=http://127.0.0.1:{server.server_port}", "--resource-sync-timeout=500ms"]
+        environment = {name: value for name, value in os.environ.items() if name != "KUBECONFIG"} | {
+            "HOME": str(tmp_path)
+        }
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+        server.shutdown()
+    assert done.returncode == 2
+    assert re.search(r"--resource-sync-timeout: no list of .*\bpods\b.* within 500ms", done.stderr)

@@ -12,7 +12,7 @@
 {{- if kindIs "slice" .Values.custom.scheduler_name -}}
 {{- dict "names" .Values.custom.scheduler_name | toJson -}}
 {{- else -}}
-{{- dict "names" (list .Values.custom.scheduler_name) | toJson -}}
+{{- dict "names" (list (.Values.custom.scheduler_name | default "capcard-sched")) | toJson -}}
 {{- end -}}
 {{- end -}}
 

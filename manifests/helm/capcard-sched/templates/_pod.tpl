@@ -28,15 +28,15 @@ spec:
     labelSelector:
       matchLabels:
         app: {{ include "capcard-sched.fullname" . }}{{ $suffix }}
-  {{- with get $custom (printf "%s_ns" $prefix) }}
+  {{- with get $custom (printf "%s_ns" $prefix) | default $custom.default_ns }}
   nodeSelector:
     {{- toYaml . | nindent 4 }}
   {{- end }}
-  {{- with get $custom (printf "%s_affinity" $prefix) }}
+  {{- with get $custom (printf "%s_affinity" $prefix) | default $custom.default_affinity }}
   affinity:
     {{- toYaml . | nindent 4 }}
   {{- end }}
-  {{- with get $custom (printf "%s_tolerations" $prefix) }}
+  {{- with get $custom (printf "%s_tolerations" $prefix) | default $custom.default_tolerations }}
   tolerations:
     {{- toYaml . | nindent 4 }}
   {{- end }}
@@ -49,7 +49,7 @@ spec:
 
 {{- define "capcard-sched.image" -}}
 {{- with .Values.basic -}}
-image: {{ printf "%s%s:%s" (.image_registry | empty | ternary "" (printf "%s/" .image_registry)) .scheduler_image_name (.image_tag_version | default $.Chart.AppVersion) | quote }}
+image: {{ printf "%s%s:%s" (.image_registry | empty | ternary "" (printf "%s/" .image_registry)) .scheduler_image_name (coalesce .image_tag_version .scheduler_image_tag_version .controller_image_tag_version .admission_image_tag_version $.Chart.AppVersion) | quote }}
 imagePullPolicy: {{ .image_pull_policy }}
 {{- end }}
 {{- end -}}
