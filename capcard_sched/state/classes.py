@@ -158,7 +158,9 @@ class ClassTable:
 
     def _count(self, cls: TaskClass) -> None:
         """Set the amounts of a class, as written or as the accounting has them."""
-        charge = {**self._accounting.charge(cls), **dict(cls.placed)} if cls.device_containers else {}
+        charge = dict(self._accounting.charge(cls)) if cls.device_containers else {}
+        for name, amount in cls.placed:  # at least the request: annotations can be edited
+            charge[name] = max(amount, charge.get(name, 0))
         if charge or not self._accounting.uncounted.isdisjoint(cls.requests):
             self._written[cls] = cls.requests, cls.limits
             uncounted = self._accounting.uncounted

@@ -6,14 +6,14 @@ import re
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from capcard_sched.model import annotations as keys
-from capcard_sched.plugins.deviceshare.card_ledger import BookedDevices
+from capcard_sched.plugins.deviceshare.card_ledger import BookedDevices, LeastShares
 from capcard_sched.plugins.deviceshare.card_reasons import CardReasons, node_reason
 from capcard_sched.plugins.deviceshare.device_choice import ChosenShare, DeviceChoice, NoChoice, node_score
 from capcard_sched.plugins.deviceshare.device_type import DeviceType, NodeOffer
 from capcard_sched.plugins.deviceshare.shared_card import Booking, CardModel, CardStates, Cause, SharedCard
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from capcard_sched.model.job import Node, Task
     from capcard_sched.model.task_class import TaskClass
@@ -145,16 +145,23 @@ class AscendDevices(DeviceType):
 
     def booked(self, task: Task, ledger: CardLedger) -> BookedDevices:
         index_of = {uuid: index for index, uuid in enumerate(ledger.uuids)}
-        shares, problems = [], []
+        shares, unknown, problems = [], [], []
         for part in filter(None, self.note_of(task).split(",")):
             match = _NOTE.fullmatch(part.strip())
             template = None if match is None else _BY_NAME.get(match["template"] or "", _WHOLE)
             if match is None or template is None or match["chip"] not in index_of:
                 problems.append(f'{keys.NPU_CORE}: "{part[:64]}" is no vNPU of the node')
+                unknown += [part] if match is not None and template is not None else []
                 continue
             booking = Booking(template.cores, template.cpus)
             shares.append(ChosenShare(0, index_of[match["chip"]], template.cores, booking))
-        return BookedDevices(tuple(shares), (), (), tuple(problems))
+        return BookedDevices(tuple(shares), tuple(unknown), (), tuple(problems))
+
+    def least(self, cls: TaskClass) -> Iterator[LeastShares]:
+        request = self.request_of(cls)
+        if request is not None and request.templates:
+            smallest = min(request.templates, key=lambda each: (each.cores, each.cpus))
+            yield LeastShares(0, request.chips, lambda _: (smallest.cores, smallest.cpus))
 
     def annotations(
         self, task: Task, shares: Shares, ledger: CardLedger, node: Node, moment: float, last: int

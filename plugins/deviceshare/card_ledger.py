@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from capcard_sched.model.pod_devices import Device
 from capcard_sched.plugins.deviceshare.device_choice import ChosenShare
+from capcard_sched.plugins.deviceshare.shared_card import Booking
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from capcard_sched.plugins.deviceshare.shared_card import SharedCard
 
@@ -26,6 +27,45 @@ class BookedDevices(NamedTuple):
     without_slice: tuple[str, ...]
     #: One sentence for each part of the annotation that does not count as it is written.
     problems: tuple[str, ...] = ()
+
+
+class LeastShares(NamedTuple):
+    """What one container of a pod asks for: so many different cards, and of each at least this."""
+
+    container: int
+    number: int
+    #: Memory units and cores on a card with this memory.
+    on: Callable[[int], tuple[int, int]]
+
+
+def raised(found: BookedDevices, cards: Cards, wanted: Iterable[LeastShares], key: str) -> BookedDevices:
+    """The devices of an annotation, each with at least what the pod asks for.
+
+    Devices that the annotation leaves out are counted on the cards of `cards` with the least memory in use. `key`: of
+    the annotation, for the problem of one that has no other.
+    """
+    shares, problems = [*found.shares], []
+    absent = len(found.unknown)  # a card that is not registered now may still run its pods
+    for container, number, on in wanted:
+        own = [place for place, share in enumerate(shares) if share.container == container]
+        for place in own:
+            share = shares[place]
+            memory, cores = on(cards[share.card].model.memory)
+            booking = share.booking
+            least = booking._replace(memory=max(booking.memory, memory), cores=max(booking.cores, cores))
+            if least != booking:
+                shares[place] = share._replace(memory=max(share.memory, memory), booking=least)
+                problems.append(f"{key} names less than container {container} asks for: the request counts")
+        named = {shares[place].card for place in own}
+        others = sorted(set(range(len(cards))) - named, key=lambda index: (cards[index].use.memory, index))
+        missing = max(0, number - len(own) - absent)
+        for index in others[:missing]:
+            memory, cores = on(cards[index].model.memory)
+            shares.append(ChosenShare(container, index, memory, Booking(memory, cores)))
+        if missing:
+            text = f"{key} names {len(own)} of {number} devices of container {container}"
+            problems.append(f"{text}: the others count on the emptiest cards")
+    return found._replace(shares=tuple(shares), problems=found.problems or tuple(problems[:1]))
 
 
 class CardLedger:

@@ -12,7 +12,7 @@ from capcard_sched.framework.api.plugin import Sample
 from capcard_sched.model.reasons import DEVICE_ANNOTATION, DEVICE_REGISTRATION, DEVICES_OVERBOOKED
 from capcard_sched.model.status import TaskStatus
 from capcard_sched.model.task_class import DeviceAccounting
-from capcard_sched.plugins.deviceshare.card_ledger import CardLedger
+from capcard_sched.plugins.deviceshare.card_ledger import CardLedger, raised
 from capcard_sched.plugins.deviceshare.device_states import DeviceStates
 from capcard_sched.plugins.deviceshare.vgpu import VgpuDevices
 
@@ -277,7 +277,7 @@ class DeviceRows:
             if not note and kind.takes_devices(task.cls):
                 problems.append(f"{kind.note_key} is missing: the devices of the pod are not counted")
             if note:
-                found = kind.booked(task, ledger)
+                found = raised(kind.booked(task, ledger), ledger.cards, kind.least(task.cls), kind.note_key)
                 if found.shares:
                     ledger.book(task.uid, found.shares)
                 problems += found.problems

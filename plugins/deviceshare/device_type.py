@@ -6,11 +6,11 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable, Mapping, Sequence
+    from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 
     from capcard_sched.model.job import Node, Task
     from capcard_sched.model.task_class import TaskClass
-    from capcard_sched.plugins.deviceshare.card_ledger import BookedDevices, CardLedger, Cards, Shares
+    from capcard_sched.plugins.deviceshare.card_ledger import BookedDevices, CardLedger, Cards, LeastShares, Shares
     from capcard_sched.plugins.deviceshare.card_reasons import CardReasons
     from capcard_sched.plugins.deviceshare.device_choice import DeviceChoice, NoChoice
     from capcard_sched.plugins.deviceshare.device_config import DeviceConfig
@@ -141,6 +141,10 @@ class DeviceType(ABC):
     @abstractmethod
     def booked(self, task: Task, ledger: CardLedger) -> BookedDevices:
         """The devices that `note_of` names, on the cards of the pod's node."""
+
+    @abstractmethod
+    def least(self, cls: TaskClass) -> Iterator[LeastShares]:
+        """What bound pods of a class hold whatever their annotation names: their request, by container."""
 
     @abstractmethod
     def annotations(

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from capcard_sched.model import annotations as keys
-from capcard_sched.plugins.deviceshare.card_ledger import BookedDevices
+from capcard_sched.plugins.deviceshare.card_ledger import BookedDevices, LeastShares
 from capcard_sched.plugins.deviceshare.card_reasons import CardReasons, free_text, node_reason
 from capcard_sched.plugins.deviceshare.device_choice import ChosenShare, DeviceChoice, NoChoice
 from capcard_sched.plugins.deviceshare.device_type import DeviceType, NodeOffer
@@ -14,7 +14,7 @@ from capcard_sched.plugins.deviceshare.shared_card import Booking, CardModel, Ca
 from capcard_sched.plugins.deviceshare.vgpu_request import listed_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from capcard_sched.model.job import Node, Task
     from capcard_sched.model.task_class import TaskClass
@@ -125,6 +125,11 @@ class GpuShareDevices(DeviceType):
                 unknown.append(part)
         problems = tuple(f'{keys.GPU_INDEX}: "{part[:64]}" is no usable card of the node' for part in unknown)
         return BookedDevices(tuple(shares), tuple(unknown), (), problems)
+
+    def least(self, cls: TaskClass) -> Iterator[LeastShares]:
+        request = self.request_of(cls)
+        if request is not None:
+            yield LeastShares(0, request.number or 1, lambda _: (request.memory, 0))
 
     def annotations(
         self, task: Task, shares: Shares, ledger: CardLedger, node: Node, moment: float, last: int

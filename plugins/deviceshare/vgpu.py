@@ -19,6 +19,7 @@ from capcard_sched.model.card_registration import (
 )
 from capcard_sched.model.pod_devices import decode_devices, encode_devices
 from capcard_sched.model.quantity import MAX_POD_AMOUNT
+from capcard_sched.plugins.deviceshare.card_ledger import LeastShares
 from capcard_sched.plugins.deviceshare.card_reasons import card_reasons
 from capcard_sched.plugins.deviceshare.device_choice import choose_cards, node_score
 from capcard_sched.plugins.deviceshare.device_config import DEFAULT_CONFIG
@@ -28,7 +29,7 @@ from capcard_sched.plugins.deviceshare.shared_card import ALL_CORES, CardModel, 
 from capcard_sched.plugins.deviceshare.vgpu_request import vgpu_request
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable, Mapping, Sequence
+    from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 
     from capcard_sched.model.job import Node, Task
     from capcard_sched.model.task_class import TaskClass
@@ -252,6 +253,12 @@ class VgpuDevices(DeviceType):
         if named and task.node is not None and named != task.node.name:
             problems.append(f"{keys.VGPU_NODE} is {named}, but the pod is on {task.node.name}")
         return found._replace(problems=tuple(problems))
+
+    def least(self, cls: TaskClass) -> Iterator[LeastShares]:
+        request = self.request_of(cls)
+        for container, wanted in enumerate(() if request is None else request.containers):
+            if wanted is not None:
+                yield LeastShares(container, wanted.number, wanted.share.amounts_on)
 
     def annotations(
         self, task: Task, shares: Shares, ledger: CardLedger, node: Node, moment: float, last: int

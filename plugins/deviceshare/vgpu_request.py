@@ -57,6 +57,10 @@ class Share(NamedTuple):
         """The requested units on a card with the given total."""
         return self.memory or card_memory * self.percentage // 100
 
+    def amounts_on(self, card_memory: int) -> tuple[int, int]:
+        """The requested units and cores on a card with the given total."""
+        return self.memory_on(card_memory), self.cores
+
     def accepts(self, type: str) -> bool:
         """Whether a card of this type will do."""
         if "NVIDIA" not in type:

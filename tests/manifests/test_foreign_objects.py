@@ -68,7 +68,7 @@ def create(name: str, manifest: Manifest, kind: str) -> Attempt:
 def workloads(scheduler: str) -> Iterator[Attempt]:
     """Pods and what becomes one, each with all that a policy of ours refuses."""
     notes = {BOUND_QUEUE: "q", "volcano.sh/vgpu-ids-new": "x"}
-    bad = {"nodeName": "n1", "priorityClassName": CRITICAL}
+    bad: Manifest = {"nodeName": "n1", "priorityClassName": CRITICAL}
     yield create("pod", pod("new", scheduler=scheduler, annotations=notes, **bad), "pods")
     labels = {"app": "x"}
     selected = {"selector": {"matchLabels": labels}}
@@ -87,7 +87,7 @@ def workloads(scheduler: str) -> Iterator[Attempt]:
 def foreign(scheduler: str) -> list[Attempt]:
     """Requests about objects of another scheduler; the pods `there` and `bound` exist."""
     tasks = [{"name": "w", "replicas": 1, "template": template(scheduler, nodeName="n1", priorityClassName=CRITICAL)}]
-    volcano = {"schedulerName": scheduler, "priorityClassName": CRITICAL, "tasks": tasks}
+    volcano: Manifest = {"schedulerName": scheduler, "priorityClassName": CRITICAL, "tasks": tasks}
     note = {"metadata": {"annotations": {BOUND_QUEUE: "x", "volcano.sh/card.name": "B", "volcano.sh/queue-name": "b"}}}
     more = {"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "2"}}}]}}
     fenced = binding("there", "n1", annotations={FENCE: "somebody/7"})
@@ -113,7 +113,7 @@ def groups_and_queues() -> list[Attempt]:
 
 def ours() -> list[Attempt]:
     """Requests that a policy refuses whatever is missing."""
-    bad = {"priorityClassName": CRITICAL}
+    bad: Manifest = {"priorityClassName": CRITICAL}
     group = pod_group("new", **bad)
     return [
         create("pod", pod("new", **bad), "pods"),

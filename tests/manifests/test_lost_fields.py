@@ -23,7 +23,7 @@ def definition(name: str) -> Manifest:
 def compared(*definitions: Manifest) -> tuple[int, list[str]]:
     """Exit status and lines of the program."""
     text = json.dumps({"items": definitions})
-    words = [sys.executable, MANIFESTS / "lost_fields.py"]
+    words = [sys.executable, str(MANIFESTS / "lost_fields.py")]
     done = subprocess.run(words, input=text, capture_output=True, text=True, check=False)
     assert not done.stderr
     return done.returncode, done.stdout.splitlines()

@@ -117,7 +117,7 @@ CHANGES: tuple[dict[str, str | None], ...] = (
     {"volcano.sh/card.card": "B"},
     {BOUND_QUEUE: "other"},
     {BOUND_QUEUE: None},
-    *({key: "other"} for key in sorted(BOUND_ANNOTATIONS)),
+    *[dict[str, str | None]({key: "other"}) for key in sorted(BOUND_ANNOTATIONS)],
 )
 
 
@@ -312,7 +312,7 @@ async def test_a_rule_about_pods_holds_for_what_becomes_a_pod(
 @pytest.mark.parametrize("kind", GROUPS)
 async def test_a_rule_about_podgroups_holds_for_what_becomes_one(admin: Cluster, tenant: Cluster, kind: str) -> None:
     del admin
-    wrong = {"priorityClassName": "system-cluster-critical"}
+    wrong: Manifest = {"priorityClassName": "system-cluster-critical"}
     async with forbidden("priorityClassName system-cluster-critical is reserved for the namespace kube-system"):
         await tenant.create(pod_group("x", **wrong) if kind == "PodGroup" else of_template(kind, template(), **wrong))
 

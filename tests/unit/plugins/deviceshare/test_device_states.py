@@ -10,7 +10,7 @@ import pytest
 from capcard_sched.framework.eviction.scope import WithinQueue
 from capcard_sched.framework.eviction.search import VictimSearch
 from capcard_sched.model import annotations as keys
-from tests.unit.plugins.deviceshare.cluster import NUMBER, VgpuHarness, conf
+from tests.unit.plugins.deviceshare.cluster import MEMORY, NUMBER, VgpuHarness, conf
 
 
 def _harness() -> VgpuHarness:
@@ -64,8 +64,9 @@ def test_the_memory_does_not_grow_with_the_number_of_different_pods() -> None:
 def test_a_node_is_scored_without_the_pods_whose_leave_makes_it_fit(policy: str, node: str) -> None:
     h = VgpuHarness(conf(actions="enqueue, preempt", SchedulePolicy=policy, ScheduleWeight=10))
     h.do("cards n1 A:10000; cards n2 B:10000; group low Running; group urgent; share urgent/urgent 5000")
-    for name, devices, place in ("staying", "A,NVIDIA,2000,0:", "n1"), ("leaving", "B,NVIDIA,9000,0:", "n2"):
-        h.pod(name, group="low", limits={NUMBER: 1}, node=place, annotations={keys.VGPU_IDS: devices})
+    for name, card, memory, place in ("staying", "A", 2000, "n1"), ("leaving", "B", 9000, "n2"):
+        notes = {keys.VGPU_IDS: f"{card},NVIDIA,{memory},0:"}
+        h.pod(name, group="low", limits={NUMBER: 1, MEMORY: memory}, node=place, annotations=notes)
     h.terminate("leaving")
     session = h.session()
     queue, task = session.queues["q"], h.task("urgent")
