@@ -36,7 +36,7 @@ class PredicatesArguments(msgspec.Struct, frozen=True):
     node_ports: bool = msgspec.field(name="predicate.NodePortsEnable", default=True)
     #: Whether required pod affinity and anti-affinity are checked.
     pod_affinity: bool = msgspec.field(name="predicate.PodAffinityEnable", default=True)
-    #: Whether the attach limits of CSI drivers are checked.
+    #: Whether the attach limits of CSI drivers, and drivers with `preventPodSchedulingIfMissing`, are checked.
     node_volume_limits: bool = msgspec.field(name="predicate.NodeVolumeLimitsEnable", default=True)
     #: Whether zones and regions of volumes are checked.
     volume_zone: bool = msgspec.field(name="predicate.VolumeZoneEnable", default=True)

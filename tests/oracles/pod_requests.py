@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -58,6 +59,10 @@ def _named(spec: Json, side: str) -> set[str]:
     return {name for each in _all(spec) for name in _side(each["resources"], side)}
 
 
+def _together(spec: Json, side: str, name: str) -> int:
+    return _largest_moment(spec, lambda each: _side(each["resources"], side).get(name, 0))
+
+
 def defaulted(pod: Json) -> Json:
     """The pod as the API server stores it."""
     pod = json.loads(json.dumps(pod))
@@ -70,7 +75,7 @@ def defaulted(pod: Json) -> Json:
         return pod
 
     def together(name: str, side: str) -> str:
-        amount = _largest_moment(spec, lambda each: _side(each["resources"], side).get(name, 0))
+        amount = _together(spec, side, name)
         return f"{amount}m" if name == CPU else str(amount)
 
     requests, limits = pod_level.setdefault("requests", {}), pod_level.setdefault("limits", {})
@@ -82,7 +87,7 @@ def defaulted(pod: Json) -> Json:
         requests.setdefault(name, limit)
     for name, request in requests.items():
         if name not in limits and all(name in _side(each["resources"], "limits") for each in _all(spec)):
-            limits[name] = max(request, together(name, "limits"), key=lambda text, name=name: _number(name, text))
+            limits[name] = max(request, together(name, "limits"), key=partial(_number, name))
     return pod
 
 
@@ -151,10 +156,7 @@ def _request(pod: Json, name: str, default: int | None) -> int | None:
 def limits_of(pod: Json) -> Amounts:
     """The limits in the spec of a pod that was defaulted."""
     spec = pod["spec"]
-    found = {
-        name: _largest_moment(spec, lambda each, name=name: _side(each["resources"], "limits").get(name, 0))
-        for name in _named(spec, "limits")
-    }
+    found = {name: _together(spec, "limits", name) for name in _named(spec, "limits")}
     found |= _side(spec.get("resources"), "limits")
     overhead = _side(spec, "overhead")
     return {name: amount + overhead.get(name, 0) if amount else 0 for name, amount in found.items()}

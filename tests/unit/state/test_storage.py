@@ -33,6 +33,8 @@ OBJECTS: list[tuple[Change, deltas.ObjectGone]] = [
     (lambda h: h.storage_class("s"), deltas.ObjectGone("StorageClass", "", "s")),
     (lambda h: h.csi_node("n1", csi_test=3), deltas.ObjectGone("CSINode", "", "n1")),
     (lambda h: h.csi_driver("d", storage_capacity=True), deltas.ObjectGone("CSIDriver", "", "d")),
+    (lambda h: h.csi_driver("d", required=True), deltas.ObjectGone("CSIDriver", "", "d")),
+    (lambda h: h.csi_node("n1", csi_test=None), deltas.ObjectGone("CSINode", "", "n1")),
     (lambda h: h.storage_capacity("c", storage_class="s", capacity=1, labels={}), CAPACITY),
     (lambda h: h.attachment("a", node="n1", volume="v"), deltas.ObjectGone("VolumeAttachment", "", "a")),
     (lambda h: h.storage_capacity("c", storage_class="s", capacity="x", labels={}), CAPACITY),
@@ -53,7 +55,8 @@ def test_a_change_opens_a_session_and_the_same_again_does_not(h: Harness, add: C
         assert h.step().idle
     storage = h.state.volumes
     for kept in (storage.claims, storage.volumes, storage.volumes_of_class, storage.reserved, storage.classes,
-                 storage.limits, storage.tracked_drivers, storage.capacities, storage.attachments):  # fmt: skip
+                 storage.limits, storage.drivers, storage.required_drivers,
+                 storage.tracked_drivers, storage.capacities, storage.attachments):  # fmt: skip
         assert not kept
     assert not h.state.problems
 

@@ -21,14 +21,17 @@ def _node(registration: str, offered: Any = 10, **annotations: str) -> Any:
     return {"kind": "Node", "metadata": {"annotations": notes}, "status": {"allocatable": {"cpu": 8, NUMBER: offered}}}
 
 
-def _pod(
-    limits: Any, *, scheduler: str = "volcano", init: Any = None, sidecar: bool = False, **annotations: str
-) -> Any:
+def _pod(limits: Any, *, scheduler: str = "volcano", init: Any = None, **annotations: str) -> Any:
     spec: Any = {"schedulerName": scheduler, "containers": [{"name": "main", "resources": {"limits": limits}}]}
     if init is not None:
-        policy = {"restartPolicy": "Always"} if sidecar else {}
-        spec["initContainers"] = [{"name": "setup", "resources": {"limits": init}, **policy}]
+        spec["initContainers"] = [{"name": "setup", "resources": {"limits": init}}]
     return {"kind": "Pod", "metadata": {"name": "p", "annotations": annotations}, "spec": spec}
+
+
+def _with_sidecars(pod: Any) -> Any:
+    for container in pod["spec"]["initContainers"]:
+        container["restartPolicy"] = "Always"
+    return pod
 
 
 def _field(place: str) -> str:
@@ -62,7 +65,7 @@ CASES: dict[str, tuple[list[Any], list[tuple[str, str, str]]]] = {
     "cores without number": ([_pod({CORES: 50})], [("warning", CORES, f"has no effect without {NUMBER} or {MEMORY}")]),
     "init container": ([_pod(SHARE, init=SHARE)],
                        [("warning", f"init {name}", "init containers get no vGPUs") for name in SHARE]),
-    "sidecar": ([_pod(SHARE, init=SHARE, sidecar=True)],
+    "sidecar": ([_with_sidecars(_pod(SHARE, init=SHARE))],
                 [("error", f"init {name}", "sidecars get no vGPUs") for name in SHARE]),
     "whole cards beside shares": (
         [_pod({**SHARE, "nvidia.com/gpu": 1, "volcano.sh/gpu-memory": 5})],
