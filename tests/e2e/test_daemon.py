@@ -11,7 +11,7 @@ from capcard_sched.model.annotations import GROUP_NAME
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.kubelet import Kubelet
-from tests.controlplane.manifests import gang, gpu_node, node, pod, queue
+from tests.controlplane.manifests import gang, gpu_node, node, pod, pod_group, queue
 from tests.e2e.checker import prove
 from tests.e2e.daemons import CARD_CONF, Controllers, Daemon
 from tests.e2e.expectations import message, until, until_bound
@@ -43,6 +43,36 @@ async def test_a_gang_within_its_quota_is_bound_and_one_beyond_it_gets_the_reaso
         await daemon.until_metric("volcano_pods_bound_total", 5)
         assert await daemon.stop() == 0
     assert not [line for line in daemon.lines() if line["level"] in ("error", "critical")]
+
+
+async def test_a_pod_with_a_resource_claim_is_never_bound(
+    cluster: Cluster, control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    """Nor is its gang started; the reason of a resource that only a DeviceClass offers names the class."""
+    classes = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "gpu.example.com"}}
+    claims = {"resourceClaims": [{"name": "gpu", "resourceClaimName": "missing"}]}
+    await cluster.create_all(
+        [
+            node("n1", cpu=8),
+            queue("q", capability={"cpu": "64", "memory": "64Gi"}),
+            classes | {"spec": {"extendedResourceName": "example.com/gpu"}},
+            pod("claims", queue="q", **claims),
+            pod_group("g", queue="q", members=2),
+            pod("g-0", group="g"),
+            pod("g-1", group="g", **claims),
+            pod("extended", queue="q", requests={"cpu": "1", "example.com/gpu": "1"}),
+        ]
+    )
+    async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, conf=CARD_CONF) as daemon:
+        await until(cluster, "pods", "claims", status=message("ResourceClaim missing"))
+        await until(cluster, "pods", "g-1", status=message("ResourceClaim missing"))
+        await until(cluster, "pods", "extended", status=message("DeviceClass gpu.example.com"))
+        await until(cluster, "podgroups", "g", status=message("Pod g-1 is never bound"))
+        await until(cluster, "events", reason="FailedScheduling", message="*ResourceClaim missing*")
+        await cluster.create_all([pod("plain", queue="q")])
+        await until_bound(cluster, ["plain"])
+        assert set(await cluster.bound()) == {"plain"}
+        assert await daemon.stop() == 0
 
 
 @pytest.mark.campaign

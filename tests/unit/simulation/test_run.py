@@ -246,6 +246,26 @@ def test_an_evicted_pod_shows_the_reason_terminates_and_is_deleted() -> None:
     assert [at for at, deltas in scheduler.steps for delta in deltas if change_of(delta) == "PodGone"] == [30]
 
 
+def _node(status: str) -> dict[str, Any]:
+    return {**NODE, "status": {**NODE["status"], "conditions": [{"type": "Ready", "status": status}]}}
+
+
+@pytest.mark.parametrize("status", ["False", "Unknown"])
+def test_pods_of_a_node_that_is_not_ready_do_not_change_until_it_is_ready(status: str) -> None:
+    held = {"simulation.capcard-sched.io/duration": "5s"}
+    going = pod("going", nodeName="n1")
+    going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:01Z"
+    running = {"status": {"phase": "Running"}}
+    pods = [pod(nodeName="n1"), {**pod("ends", held, nodeName="n1"), **running}, {**going, **running}]
+    lost = run(once(), _node(status), *pods, until=100 * SECOND)
+    found = {one["metadata"]["name"]: one["status"].get("phase") for one in lost.store.list("Pod")}
+    assert found == {"a": "Pending", "ends": "Running", "going": "Running"}
+    repair = timeline({"at": "50s", "patch": _node("True")})
+    back = run(once(), _node(status), *pods, repair, until=100 * SECOND)
+    found = {one["metadata"]["name"]: one["status"].get("phase") for one in back.store.list("Pod")}
+    assert found == {"a": "Running", "ends": "Succeeded"}
+
+
 def test_an_eviction_for_another_pod_emits_its_event_on_the_pod_and_not_on_its_group() -> None:
     evict = Evict("default", "a", "", "reclaim", "reclaim: cpu: 1", by="default/b", queue="q")
     events = run(once(evict), NODE, pod(nodeName="n1"), until=SECOND).store.list("Event")
