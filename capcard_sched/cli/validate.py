@@ -18,12 +18,20 @@ from capcard_sched.framework.conf.registry import Registry, RegistryError
 from capcard_sched.framework.conf.scheduler_conf import default_conf, parse_conf
 from capcard_sched.insight.impossible import AdmittedWorkloads, ImpossibleWorkload
 from capcard_sched.model.annotations import DEVICE_CONFIG_KEY
+from capcard_sched.model.kinds import kind_of
 from capcard_sched.model.quantity import format_amount
 from capcard_sched.model.quoting import plural
 from capcard_sched.plugins.deviceshare.device_checks import check_devices
 from capcard_sched.plugins.deviceshare.device_config import DEFAULT_CONFIG, read_device_config
-from capcard_sched.simulation.kinds import SCENARIO, is_namespaced, kind_of
-from capcard_sched.simulation.manifests import ManifestDocument, ManifestError, read_file, read_manifests
+from capcard_sched.simulation.kinds import SCENARIO, is_namespaced
+from capcard_sched.simulation.manifests import (
+    ManifestDocument,
+    ManifestError,
+    is_list,
+    items_of,
+    read_file,
+    read_manifests,
+)
 from capcard_sched.simulation.scenario import Origin
 from capcard_sched.simulation.scenario_reader import read_scenario
 from capcard_sched.validation.checks import Severity
@@ -156,8 +164,6 @@ class _Checker:
             self._conf(text, FindingRow("error", "", file=source, document=1))
         documents = [document for document in documents if document.source not in confs]
         self._documents += documents
-        for document in documents:
-            self.objects += _objects(document, "", document.value)
 
     def read_conf(self, path: Path) -> None:
         """Read the file of `--scheduler-conf`."""
@@ -171,6 +177,8 @@ class _Checker:
     def check(self) -> None:
         """Check all input."""
         scenario, problems = read_scenario((), existing_queues=BUILT_IN_QUEUES, documents=self._documents)
+        for document in self._documents:  # with the names that the scenario reader generated
+            self.objects += _objects(document, "", document.value)
         if problems:
             self._structure("error", problems)
         else:
@@ -291,9 +299,9 @@ def _objects(document: ManifestDocument, place: str, value: Any) -> Iterator[_Ch
     if not isinstance(value, dict):
         return
     spec = value.get("spec")
-    if isinstance(value.get("items"), list):
-        for index, item in enumerate(value["items"]):
-            yield from _objects(document, _inside(place, f"items[{index}]"), item)
+    if is_list(value):
+        for step, item in items_of(value) if isinstance(value.get("items"), list) else ():
+            yield from _objects(document, _inside(place, step), item)
     elif value.get("kind") == SCENARIO and isinstance(spec, dict) and isinstance(spec.get("operations"), list):
         for index, operation in enumerate(spec["operations"]):
             if isinstance(operation, dict):

@@ -9,7 +9,6 @@ from capcard_sched.controllers.objects import (
     POD_GROUP,
     QUEUE,
     ROOT_QUEUE,
-    SCHEDULING_API,
     JsonObject,
     Key,
     annotations_of,
@@ -20,6 +19,7 @@ from capcard_sched.controllers.objects import (
 )
 from capcard_sched.controllers.view import Patch, Result, Write, delete, event_on, unmatched_commands
 from capcard_sched.model.annotations import CLOSED_BY_PARENT
+from capcard_sched.model.kinds import kind_of
 from capcard_sched.model.timestamps import parse_time
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class QueueController:
                         yield Key(QUEUE, "", place[0])
         elif new is not None:
             target = new.get("target") or {}
-            if target.get("kind") == QUEUE and target.get("apiVersion", SCHEDULING_API) == SCHEDULING_API:
+            if kind_of(target) == QUEUE:
                 yield Key(QUEUE, "", target.get("name", ""))
         elif old is not None:
             self._refused.discard(meta(old)["uid"])

@@ -28,7 +28,7 @@ from capcard_sched.controllers.queues import queue_and_phase
 from capcard_sched.model import deltas
 from capcard_sched.model.annotations import DEVICE_CONFIG_KEY, NODE_VGPU_HANDSHAKE, SIMULATION_GRACE, SIMULATION_USAGE
 from capcard_sched.model.card_registration import handshake_state
-from capcard_sched.model.kinds import KINDS
+from capcard_sched.model.kinds import KINDS, kind_of
 from capcard_sched.model.objects import NodeObject
 from capcard_sched.model.timestamps import DurationError, parse_span
 from capcard_sched.model.usage import parse_usage
@@ -151,7 +151,7 @@ class Store:
         found = []
         for command in self.list(COMMAND):
             target = command.get("target") or {}
-            if (target.get("kind"), target.get("name")) != (key.kind, key.name):
+            if (kind_of(target), target.get("name")) != (key.kind, key.name):
                 continue
             if not key.namespace or meta(command)["namespace"] == key.namespace:
                 found.append(command)

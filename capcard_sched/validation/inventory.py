@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from capcard_sched.model import annotations as keys
 from capcard_sched.model.cards import CARD, CardSyntaxError, discover_cards, is_card_quota, parse_card_quota
+from capcard_sched.model.kinds import kind_of
 from capcard_sched.model.quantity import QuantityError, base_amount
 from capcard_sched.model.queue import ROOT
 from capcard_sched.validation.checks import Finding, annotation_field
@@ -39,10 +40,10 @@ class Inventory:
         #: Pods without a card name are charged by the resource they request.
         self.charges_unnamed = False
         for obj in objects:
-            if obj.get("kind") == "Queue":
+            if kind_of(obj) == "Queue":
                 text = texts(obj, "metadata", "annotations").get(keys.CARD_QUOTA, "")
                 self.set_queue(object_name(obj), text, str(value_at(obj, "spec", "parent") or ROOT))
-            elif obj.get("kind") == "Node":
+            elif kind_of(obj) == "Node":
                 self.has_nodes = True
                 offered = discover_cards(texts(obj, "metadata", "labels"), allocatable(obj)).cards
                 for card, (amount, resource) in offered.items():

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from capcard_sched.controllers.jobs.job_pass import JobPass, Request, Settings
 from capcard_sched.controllers.jobs.phases import FINISHED, TERMINATE
 from capcard_sched.controllers.objects import (
-    BATCH_API,
     CLAIM,
     COMMAND,
     JOB,
@@ -23,6 +22,7 @@ from capcard_sched.controllers.objects import (
     status,
 )
 from capcard_sched.controllers.view import Create, Delete, Result, delete, event_on, unmatched_commands
+from capcard_sched.model.kinds import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -65,11 +65,11 @@ class JobController:
                 self._progress.pop(meta(obj)["uid"], None)
         elif kind in (POD, POD_GROUP):
             owner = controller_of(obj)
-            if owner is not None and owner["kind"] == JOB and owner.get("apiVersion") == BATCH_API:
+            if owner is not None and kind_of(owner) == JOB:
                 yield Key(JOB, key_of(obj)[0], owner["name"])
         elif kind == COMMAND and new is not None:
             target = new.get("target") or {}
-            if target.get("kind") == JOB and target.get("apiVersion", BATCH_API) == BATCH_API:
+            if kind_of(target) == JOB:
                 yield Key(JOB, key_of(new)[0], target.get("name", ""))
         elif kind == CLAIM and old is None:
             yield from self._awaiting.pop(key_of(obj), {})
