@@ -9,8 +9,9 @@ from capcard_sched.model import annotations as keys
 from capcard_sched.model.cards import CARD, CardSyntaxError, parse_card_quota
 from capcard_sched.model.quantity import QuantityError, base_amount
 from capcard_sched.validation.checks import Finding, annotation_field, check_card_quota, check_spelling
-from capcard_sched.validation.inventory import object_name, texts
+from capcard_sched.validation.inventory import object_name, texts, value_at
 from capcard_sched.validation.names import SUBDOMAIN_FORM, is_subdomain, shown
+from capcard_sched.validation.queue_tree import amounts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -57,6 +58,7 @@ def check_queue_object(obj: Json, old: Json | None, view: ClusterView) -> Admiss
     findings += _check_amounts(spec)
     findings += _check_hierarchy(obj, view)
     findings += _check_parent(obj, old, spec, view)
+    findings += _check_tree(obj, old, spec, view)
     annotations = texts(obj, "metadata", "annotations")
     quota = annotations.get(keys.CARD_QUOTA)
     if quota is not None:
@@ -185,6 +187,23 @@ def _check_parent(obj: Json, old: Json | None, spec: Json, view: ClusterView) ->
         if pods:
             message = f"queue {parent} cannot be the parent queue of queue {name} because it has allocated Pods: {pods}"
             yield Finding("error", "spec.parent", message, "a queue without pods")
+
+
+def _check_tree(obj: Json, old: Json | None, spec: Json, view: ClusterView) -> Iterator[Finding]:
+    """Amounts against those of the queues above and below; a change of other fields is not held up by them."""
+    old_spec = (old.get("spec") or {}) if old is not None else None
+    fields = ("capability", "deserved", "guarantee", "parent")
+    if old_spec is not None and all(spec.get(field) == old_spec.get(field) for field in fields):
+        return
+    name, tree = object_name(obj), view.inventory.tree
+    amounts = amounts_of(spec.get("capability"), spec.get("deserved"), value_at(spec, "guarantee", "resource"))
+    with tree.instead(name, str(spec.get("parent") or ROOT_QUEUE), amounts):
+        yield from [
+            *tree.below_ancestors(name),
+            *tree.above_descendants(name),
+            *tree.sums_below(name),
+            *tree.sums_beside(name),
+        ]
 
 
 def _check_lowered(obj: Json, text: str) -> Iterator[Finding]:

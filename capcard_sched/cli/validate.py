@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 import msgspec
 from cyclopts import Parameter
 
+from capcard_sched.admission.manifests import FileView
 from capcard_sched.cli.exit_codes import BAD_INPUT, Files, usage_error
 from capcard_sched.framework.conf.registry import Registry, RegistryError
 from capcard_sched.framework.conf.scheduler_conf import default_conf, parse_conf
@@ -37,6 +38,7 @@ from capcard_sched.simulation.scenario_reader import read_scenario
 from capcard_sched.validation.checks import Severity
 from capcard_sched.validation.hint_checks import QuotaPlugins
 from capcard_sched.validation.object_checks import BUILT_IN_PLUGINS, BUILT_IN_QUEUES, check_objects
+from capcard_sched.validation.unknown_fields import unknown_fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -193,13 +195,30 @@ class _Checker:
         # An invalid scheduler-conf has its own findings.
         is_enabled = "deviceshare" in plugins.names or bool(self.confs and not self._valid_confs)
         devices = check_devices(values, self._device_config, is_enabled=is_enabled)
-        for index, finding in (*findings, *devices):
+        unknown = ((index, finding) for index, value in enumerate(values) for finding in unknown_fields(value))
+        for index, finding in (*unknown, *findings, *devices):
             if index >= 0:
                 row = self.objects[index].row(finding.severity, finding.field, finding.message, finding.accepted)
             else:
                 row = FindingRow(finding.severity, finding.message, field=finding.field, accepted=finding.accepted)
             self.rows.append(row)
+        self._rejected(problems)
         self._impossible(scenario)
+
+    def _rejected(self, problems: Sequence[InputProblem]) -> None:
+        """Errors for what webhooks and API servers reject: the first one per field, of objects that could be read."""
+        invalid = {(each.origin.source, each.origin.number, each.origin.place) for each in problems}
+        known = {
+            (row.file, row.document, row.object, _plain(row.field)) for row in self.rows if row.severity == "error"
+        }
+        view = FileView([obj.value for obj in self.objects])
+        for obj in self.objects:
+            if (obj.document.source, obj.document.number, obj.place) in invalid:
+                continue
+            for finding in view.check(obj.value):
+                row = obj.row(finding.severity, finding.field, finding.message, finding.accepted)
+                if row.severity != "error" or (row.file, row.document, row.object, _plain(row.field)) not in known:
+                    self.rows.append(row)
 
     def _quota_plugins(self) -> QuotaPlugins:
         """Those of all valid scheduler-confs of the input, else those of the built-in one."""
@@ -286,6 +305,11 @@ class _Checker:
                 problem.accepted,
             )
             self.rows.append(row)
+
+
+def _plain(field: str) -> str:
+    """A path with its plain keys outside of brackets, one form for all checks."""
+    return re.sub(r'\["([A-Za-z0-9_-]+)"\]', r".\1", field)
 
 
 def _is_conf(value: Any) -> bool:

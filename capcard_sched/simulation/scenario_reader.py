@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from typing import TYPE_CHECKING, Any
 
 from capcard_sched.controllers.objects import (
@@ -18,6 +19,7 @@ from capcard_sched.controllers.objects import (
 )
 from capcard_sched.model.annotations import CARD_QUOTA
 from capcard_sched.model.kinds import KIND_BY_NAME, is_native, kind_of
+from capcard_sched.model.quoting import plural
 from capcard_sched.model.timestamps import SPAN_FORM, DurationError, parse_span
 from capcard_sched.simulation.generated_names import generate_names
 from capcard_sched.simulation.kinds import (
@@ -45,6 +47,8 @@ from capcard_sched.validation.fieldpath import shown
 from capcard_sched.validation.inventory import as_map
 from capcard_sched.validation.misplaced import labels_for_annotations, misplaced_annotations, misspelt_annotations
 from capcard_sched.validation.structure import check_fields, check_name, check_object, with_text_quantities
+from capcard_sched.validation.unknown_fields import unknown_fields
+from capcard_sched.validation.unsupported_fields import unsupported_fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -92,6 +96,7 @@ def read_scenario(
     generate_names(found)
     for document in found:
         loader.add(document)
+    loader.report_unknown_fields()
     loader.problems += unreadable
     loader.check_names(existing_queues)
     uids = loader.check_uids()
@@ -109,6 +114,8 @@ class _ScenarioReader:
         self.warnings: list[InputProblem] = []
         self.findings: list[InputProblem] = []
         self._unknown: set[str] = set()
+        #: Kind and path, without indices, of unknown fields to the first finding, and the number of other objects.
+        self._unknown_fields: dict[tuple[str, str], tuple[InputProblem, int]] = {}
 
     def add(self, document: ManifestDocument) -> None:
         """One document: an object, a List or a Scenario."""
@@ -161,17 +168,32 @@ class _ScenarioReader:
         self._report(origin, obj, problems)
         if not problems and is_native(obj):
             self._check_annotations(origin, obj)
+            self._check_unknown_fields(origin, value)
         return None if problems else Entry(kind, with_text_quantities(kind, obj), origin)
 
     def _check_annotations(self, origin: Origin, obj: JsonObject) -> None:
-        """Misspelt and misplaced annotations, and malformed card quotas."""
-        findings = [*misspelt_annotations(obj), *misplaced_annotations(obj), *labels_for_annotations(obj)]
+        """Misspelt and misplaced annotations, fields without effect, and malformed card quotas."""
+        checks = (misspelt_annotations, misplaced_annotations, labels_for_annotations, unsupported_fields)
+        findings = [finding for check in checks for finding in check(obj)]
         if kind_of(obj) == QUEUE:
             text = annotations_of(obj).get(CARD_QUOTA)
             checked = check_card_quota(text) if isinstance(text, str) else ()
             findings += [one for one in checked if one.severity == "error"]
         for finding in findings:
             self.findings.append(InputProblem(origin, finding.message, _title(obj), finding.field))
+
+    def _check_unknown_fields(self, origin: Origin, obj: JsonObject) -> None:
+        for key, finding in {_without_indices(each.field): each for each in unknown_fields(obj)}.items():
+            of = obj["kind"], key
+            problem = InputProblem(origin, finding.message, _title(obj), finding.field)
+            first, others = self._unknown_fields.get(of, (problem, -1))
+            self._unknown_fields[of] = first, others + 1
+
+    def report_unknown_fields(self) -> None:
+        """One warning for each unknown field of a kind: the first, and the number of other objects that have it."""
+        for first, others in self._unknown_fields.values():
+            more = f" (and {plural(others, 'other object')})" if others else ""
+            self.findings.append(first._replace(message=f"{first.message}{more}"))
 
     def _kind(self, origin: Origin, obj: JsonObject) -> str | None:
         """The kind in the store; None for an unknown version of a known kind."""
@@ -285,6 +307,8 @@ class _ScenarioReader:
         self._report(place, bare, problems)
         if problems:
             return None
+        if verb == "patch":
+            self._check_unknown_fields(place, target)
         namespace, name = _address(kind, bare)
         return Operation(at, verb, kind, namespace, name, body, place)
 
@@ -325,6 +349,10 @@ class _ScenarioReader:
 
     def _reject_operation(self, operation: Operation, message: str) -> None:
         self._reject(operation.origin, message, "metadata.name", operation.title)
+
+
+def _without_indices(field: str) -> str:
+    return re.sub(r"\[[0-9]+\]", "[]", field)
 
 
 def _foreign(name: str) -> str:

@@ -15,6 +15,7 @@ from capcard_sched.model.quantity import QuantityError, base_amount
 from capcard_sched.model.queue import ROOT
 from capcard_sched.validation.checks import Finding, annotation_field
 from capcard_sched.validation.hint_checks import parent_problem
+from capcard_sched.validation.queue_tree import NO_AMOUNTS, QueueAmounts, QueueTree, amounts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -32,6 +33,8 @@ class Inventory:
         self._parents: dict[str, str] = {}
         self._children: Counter[str] = Counter()
         self._limiting: set[str] = set()
+        #: Amounts of resources of the queues.
+        self.tree = QueueTree()
         #: Card to thousandths over all nodes.
         self.cards: dict[str, int] = {}
         #: Resources that count cards on a node.
@@ -42,7 +45,9 @@ class Inventory:
         for obj in objects:
             if kind_of(obj) == "Queue":
                 text = texts(obj, "metadata", "annotations").get(keys.CARD_QUOTA, "")
-                self.set_queue(object_name(obj), text, str(value_at(obj, "spec", "parent") or ROOT))
+                fields = [value_at(obj, "spec", name) for name in ("capability", "deserved")]
+                amounts = amounts_of(*fields, value_at(obj, "spec", "guarantee", "resource"))
+                self.set_queue(object_name(obj), text, str(value_at(obj, "spec", "parent") or ROOT), amounts)
             elif kind_of(obj) == "Node":
                 self.has_nodes = True
                 offered = discover_cards(texts(obj, "metadata", "labels"), allocatable(obj)).cards
@@ -50,9 +55,10 @@ class Inventory:
                     self.cards[card] = self.cards.get(card, 0) + amount
                     self.resources.add(resource)
 
-    def set_queue(self, name: str, quota: str, parent: str) -> None:
+    def set_queue(self, name: str, quota: str, parent: str, amounts: QueueAmounts = NO_AMOUNTS) -> None:
         """Add or replace a queue; `quota`: the text of its annotation, "" without one."""
         self.drop_queue(name)
+        self.tree.set_queue(name, parent, amounts)
         self.quotas[name] = _quota(quota)
         if name != ROOT:
             self._parents[name] = parent
@@ -63,6 +69,7 @@ class Inventory:
     def drop_queue(self, name: str) -> None:
         """Remove a queue; one that is unknown is ignored."""
         self.quotas.pop(name, None)
+        self.tree.drop_queue(name)
         if name in self._parents:
             self._children[self._parents.pop(name)] -= 1
         self._limiting.discard(name)

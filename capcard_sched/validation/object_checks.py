@@ -54,6 +54,7 @@ from capcard_sched.validation.inventory import (
 )
 from capcard_sched.validation.misplaced import labels_for_annotations, misplaced_annotations, misspelt_annotations
 from capcard_sched.validation.templates import JOB_TEMPLATE, Template, job_of_cron, templates_of
+from capcard_sched.validation.unsupported_fields import unsupported_fields
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -99,7 +100,12 @@ def check_object(
         found = check_object(job, inventory, plugins, shares)
         return [msgspec.structs.replace(one, field=f"{JOB_TEMPLATE}.{one.field}") for one in found]
     # First the causes of what the other checks find.
-    causes = [*misspelt_annotations(obj), *misplaced_annotations(obj), *labels_for_annotations(obj)]
+    causes = [
+        *misspelt_annotations(obj),
+        *misplaced_annotations(obj),
+        *labels_for_annotations(obj),
+        *unsupported_fields(obj),
+    ]
     if kind == "Queue":
         annotations = texts(obj, "metadata", "annotations")
         quota = annotations.get(keys.CARD_QUOTA)
