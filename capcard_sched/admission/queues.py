@@ -9,7 +9,7 @@ from capcard_sched.model import annotations as keys
 from capcard_sched.model.cards import CARD, CardSyntaxError, parse_card_quota
 from capcard_sched.model.quantity import QuantityError, base_amount
 from capcard_sched.validation.checks import Finding, annotation_field, check_card_quota, check_spelling
-from capcard_sched.validation.inventory import object_name, texts, value_at
+from capcard_sched.validation.inventory import object_name, texts
 from capcard_sched.validation.names import SUBDOMAIN_FORM, is_subdomain, shown
 from capcard_sched.validation.queue_tree import amounts_of
 
@@ -196,8 +196,7 @@ def _check_tree(obj: Json, old: Json | None, spec: Json, view: ClusterView) -> I
     if old_spec is not None and all(spec.get(field) == old_spec.get(field) for field in fields):
         return
     name, tree = object_name(obj), view.inventory.tree
-    amounts = amounts_of(spec.get("capability"), spec.get("deserved"), value_at(spec, "guarantee", "resource"))
-    with tree.instead(name, str(spec.get("parent") or ROOT_QUEUE), amounts):
+    with tree.instead(name, str(spec.get("parent") or ROOT_QUEUE), amounts_of(spec)):
         yield from [
             *tree.below_ancestors(name),
             *tree.above_descendants(name),

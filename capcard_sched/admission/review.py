@@ -58,8 +58,7 @@ class ClusterView:
         )
         if parent:
             self._children.setdefault(parent, {})[name] = None
-        spec = obj.spec
-        amounts = amounts_of(spec.capability, spec.deserved, spec.guarantee.resource if spec.guarantee else None)
+        amounts = amounts_of(msgspec.to_builtins(obj.spec))
         self.inventory.set_queue(name, annotations.get(keys.CARD_QUOTA, ""), parent, amounts)
 
     def drop_queue(self, name: str) -> None:

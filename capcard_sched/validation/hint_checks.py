@@ -101,7 +101,7 @@ _RESOURCE_PLUGINS: Final[Mapping[str, frozenset[str]]] = {
     "deserved": frozenset({"capacity"}),
     "guarantee": frozenset({"capacity", "proportion"}),
 }
-#: First part of quotas of devices that pods get through ResourceClaims, alone or after a dimension: `cores.deviceclass`.
+#: Begins quotas of devices that pods get through ResourceClaims, also after a dimension: `cores.deviceclass`.
 _DEVICE_CLASS: Final = "deviceclass"
 #: Field of a Queue's spec to its path.
 _PATHS: Final = {"capability": "spec.capability", "deserved": "spec.deserved", "guarantee": "spec.guarantee.resource"}

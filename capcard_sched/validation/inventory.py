@@ -45,8 +45,7 @@ class Inventory:
         for obj in objects:
             if kind_of(obj) == "Queue":
                 text = texts(obj, "metadata", "annotations").get(keys.CARD_QUOTA, "")
-                fields = [value_at(obj, "spec", name) for name in ("capability", "deserved")]
-                amounts = amounts_of(*fields, value_at(obj, "spec", "guarantee", "resource"))
+                amounts = amounts_of(as_map(obj.get("spec")))
                 self.set_queue(object_name(obj), text, str(value_at(obj, "spec", "parent") or ROOT), amounts)
             elif kind_of(obj) == "Node":
                 self.has_nodes = True

@@ -7,7 +7,7 @@ directly below a queue deserve, and of their guarantees, are at most its own amo
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from capcard_sched.model.quantity import QuantityError, base_amount, format_amount
 from capcard_sched.model.queue import ROOT
@@ -33,9 +33,11 @@ class QueueAmounts(NamedTuple):
 NO_AMOUNTS: Final = QueueAmounts({}, {}, {})
 
 
-def amounts_of(capability: object, deserved: object, guarantee: object) -> QueueAmounts:
-    """The amounts of quantities as written; invalid and negative ones count as absent."""
-    return QueueAmounts(_amounts(capability), _amounts(deserved), _amounts(guarantee))
+def amounts_of(spec: Mapping[str, Any]) -> QueueAmounts:
+    """The amounts in the spec of a Queue; invalid and negative ones count as absent."""
+    guarantee = spec.get("guarantee")
+    reserved = guarantee.get("resource") if isinstance(guarantee, dict) else None
+    return QueueAmounts(_amounts(spec.get("capability")), _amounts(spec.get("deserved")), _amounts(reserved))
 
 
 def _amounts(raw: object) -> dict[str, int]:
@@ -98,14 +100,19 @@ class QueueTree:
                     break
 
     def above_descendants(self, name: str) -> Iterator[Finding]:
-        """Capabilities of the queues directly below a queue above its own."""
-        for child in self._children.get(name, ()):
-            for resource, amount in self._of(child).capability.items():
-                limit = self._of(name).capability.get(resource)
-                if limit is not None and amount > limit:
+        """Capabilities of queues below a queue above its own, where no queue between them has the resource."""
+        for resource, limit in self._of(name).capability.items():
+            open_queues, seen = [*self._children.get(name, ())], {name}
+            while open_queues:
+                child = open_queues.pop(0)
+                amount = self._of(child).capability.get(resource)
+                if amount is None and child not in seen:
+                    open_queues += self._children.get(child, ())
+                elif amount is not None and amount > limit:
                     lower, own = format_amount(resource, amount), format_amount(resource, limit)
                     message = f"capability {own} is less than the {lower} of queue {child} below it"
                     yield Finding("error", f'{PATHS["capability"]}["{resource}"]', message, f"at least {lower}")
+                seen.add(child)
 
     def sums_below(self, name: str) -> Iterator[Finding]:
         """Sums of the deserved amounts and guarantees of the queues directly below a queue above its own."""

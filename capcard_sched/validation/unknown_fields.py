@@ -19,6 +19,7 @@ from capcard_sched.validation.fieldpath import field_path
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from capcard_sched.validation.checks import Severity
     from capcard_sched.validation.inventory import Json
 
 #: Findings of one object; the number of further ones follows.
@@ -60,7 +61,7 @@ def unknown_fields(obj: Json) -> list[Finding]:
             continue
         near = _nearest(name, parent)
         hint = f'; did you mean "{near}"?' if near else ""
-        severity = "warning" if path and path[0] == "status" else "error"
+        severity: Severity = "warning" if path and path[0] == "status" else "error"
         found.append(Finding(severity, field_path((*path, name)), f"unknown field, without effect{hint}"))
     if more:
         found.append(Finding("error", "", f"{more} more unknown fields"))

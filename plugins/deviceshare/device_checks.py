@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from capcard_sched.model.card_registration import RegisteredCard
     from capcard_sched.plugins.deviceshare.device_config import DeviceConfig
     from capcard_sched.plugins.deviceshare.vgpu_request import ContainerRequest
-    from capcard_sched.validation.object_checks import Template
+    from capcard_sched.validation.templates import Template
 
 Json: TypeAlias = dict[str, Any]
 
