@@ -194,9 +194,9 @@ def _check_partitions(task: Json, field: str) -> Iterator[Finding]:
     if count_of(policy.get("minPartitions")) > total:
         message = f"{policy['minPartitions']} is more than the {total} partitions"
         yield Finding("error", f"{field}.minPartitions", message, f"at most {total}")
-    for name in ("minPartitions", "networkTopology"):
-        if policy.get(name):
-            yield Finding("warning", f"{field}.{name}", "has no effect: the gang is that of minAvailable", "no value")
+    if policy.get("minPartitions"):
+        message = "has no effect: the gang is that of minAvailable"
+        yield Finding("warning", f"{field}.minPartitions", message, "no value")
 
 
 def _check_dependencies(tasks: Sequence[Json]) -> Iterator[Finding]:
