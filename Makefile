@@ -71,6 +71,7 @@ lint: $(VENV)/dev.stamp ## Check style, types and import rules
 	$(BIN)/mypy
 	$(BIN)/mypy docs/generate.py
 	$(BIN)/mypy manifests/render.py manifests/lost_fields.py
+	$(BIN)/mypy manifests/field_names.py
 	$(BIN)/lint-imports
 
 format: $(VENV)/dev.stamp ## Format the code and apply automatic fixes
@@ -93,6 +94,7 @@ docs: $(VENV)/run.stamp ## Generate the docs pages that are derived from tables
 
 manifests: $(VENV)/run.stamp ## Generate manifests and dashboards
 	$(BIN)/python manifests/render.py
+	$(BIN)/python manifests/field_names.py
 	$(BIN)/python manifests/grafana/dashboards.py
 
 lock: $(VENV)/dev.stamp ## Update requirements/*.lock from pyproject.toml

@@ -20,6 +20,7 @@ from capcard_sched.validation.checks import (
 from capcard_sched.validation.inventory import as_map, base_amount_of, object_name, texts, value_at
 from capcard_sched.validation.meaning import canonical
 from capcard_sched.validation.names import SUBDOMAIN_FORM, is_subdomain, shown
+from capcard_sched.validation.queue_tree import amounts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -86,6 +87,7 @@ def check_queue_object(
     findings += _check_parent(obj, old, spec, view, rules.max_depth)
     if old is not None and rules.protects_root and object_name(obj) == ROOT_QUEUE:
         findings += _check_root(spec, as_map(old.get("spec")))
+    findings += _check_tree(obj, old, spec, view)
     annotations = texts(obj, "metadata", "annotations")
     quota = annotations.get(keys.CARD_QUOTA)
     if quota is not None:
@@ -237,6 +239,22 @@ def _check_parent(obj: Json, old: Json | None, spec: Json, view: ClusterView, ma
         if pods:
             message = f"queue {parent} cannot be the parent queue of queue {name} because it has allocated Pods: {pods}"
             yield Finding("error", "spec.parent", message, "a queue without pods")
+
+
+def _check_tree(obj: Json, old: Json | None, spec: Json, view: ClusterView) -> Iterator[Finding]:
+    """Amounts against those of the queues above and below; a change of other fields is not held up by them."""
+    old_spec = (old.get("spec") or {}) if old is not None else None
+    fields = ("capability", "deserved", "guarantee", "parent")
+    if old_spec is not None and all(spec.get(field) == old_spec.get(field) for field in fields):
+        return
+    name, tree = object_name(obj), view.inventory.tree
+    with tree.instead(name, str(spec.get("parent") or ROOT_QUEUE), amounts_of(spec)):
+        yield from [
+            *tree.below_ancestors(name),
+            *tree.above_descendants(name),
+            *tree.sums_below(name),
+            *tree.sums_beside(name),
+        ]
 
 
 def _check_lowered(obj: Json, old: Json | None) -> Iterator[Finding]:

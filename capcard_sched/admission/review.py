@@ -11,6 +11,7 @@ import msgspec
 from capcard_sched.model import annotations as keys
 from capcard_sched.validation.checks import Finding
 from capcard_sched.validation.inventory import Inventory, Json
+from capcard_sched.validation.queue_tree import amounts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -57,7 +58,8 @@ class ClusterView:
         )
         if parent:
             self._children.setdefault(parent, {})[name] = None
-        self.inventory.set_queue(name, annotations.get(keys.CARD_QUOTA, ""), parent)
+        amounts = amounts_of(msgspec.to_builtins(obj.spec))
+        self.inventory.set_queue(name, annotations.get(keys.CARD_QUOTA, ""), parent, amounts)
 
     def drop_queue(self, name: str) -> None:
         """Remove a queue; one that is unknown is ignored."""

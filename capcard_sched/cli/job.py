@@ -18,6 +18,7 @@ from capcard_sched.cli.lists import (
 )
 from capcard_sched.cli.live_objects import Live, change_object, object_change, object_show
 from capcard_sched.cli.simulate import BadInputError
+from capcard_sched.model.kinds import kind_of
 from capcard_sched.model.timestamps import span
 
 app = cyclopts.App(name="job", help="List, run, suspend, resume and delete Jobs.", result_action="return_value")
@@ -177,7 +178,7 @@ def _job_of(path: str) -> dict[str, Any] | int:
         documents = [document.value for document in read_manifests([path], sys.stdin)]
     except ManifestError as error:
         return usage_error(str(error))
-    if len(documents) != 1 or documents[0].get("kind") != "Job" or not (documents[0].get("metadata") or {}).get("name"):
+    if len(documents) != 1 or kind_of(documents[0]) != "Job" or not (documents[0].get("metadata") or {}).get("name"):
         return usage_error(f"{path}: expected one Job (batch.volcano.sh/v1alpha1) with a name")
     job: dict[str, Any] = documents[0]
     return job

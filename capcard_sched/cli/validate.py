@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 import msgspec
 from cyclopts import Parameter
 
+from capcard_sched.admission.manifests import FileView
 from capcard_sched.cli.exit_codes import BAD_INPUT, Files, usage_error
 from capcard_sched.framework.conf.registry import Registry, RegistryError
 from capcard_sched.framework.conf.scheduler_conf import default_conf, parse_conf
@@ -20,17 +21,26 @@ from capcard_sched.insight.impossible import AdmittedWorkloads, ImpossibleWorklo
 from capcard_sched.model.annotations import DEVICE_CONFIG_KEY
 from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS
 from capcard_sched.model.cards import no_card_quota
+from capcard_sched.model.kinds import kind_of
 from capcard_sched.model.quantity import format_amount
 from capcard_sched.model.quoting import plural
 from capcard_sched.plugins.deviceshare.device_checks import check_devices
 from capcard_sched.plugins.deviceshare.device_config import DEFAULT_CONFIG, read_device_config
-from capcard_sched.simulation.kinds import SCENARIO, is_namespaced, kind_of
-from capcard_sched.simulation.manifests import ManifestDocument, ManifestError, read_file, read_manifests
+from capcard_sched.simulation.kinds import SCENARIO, is_namespaced
+from capcard_sched.simulation.manifests import (
+    ManifestDocument,
+    ManifestError,
+    is_list,
+    items_of,
+    read_file,
+    read_manifests,
+)
 from capcard_sched.simulation.scenario import Origin
 from capcard_sched.simulation.scenario_reader import read_scenario
 from capcard_sched.validation.checks import Severity
 from capcard_sched.validation.hint_checks import QuotaPlugins
 from capcard_sched.validation.object_checks import BUILT_IN_PLUGINS, BUILT_IN_QUEUES, check_objects
+from capcard_sched.validation.unknown_fields import unknown_fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -158,8 +168,6 @@ class _Checker:
             self._conf(text, FindingRow("error", "", file=source, document=1))
         documents = [document for document in documents if document.source not in confs]
         self._documents += documents
-        for document in documents:
-            self.objects += _objects(document, "", document.value)
 
     def read_conf(self, path: Path) -> None:
         """Read the file of `--scheduler-conf`."""
@@ -173,6 +181,8 @@ class _Checker:
     def check(self) -> None:
         """Check all input."""
         scenario, problems = read_scenario((), existing_queues=BUILT_IN_QUEUES, documents=self._documents)
+        for document in self._documents:  # with the names that the scenario reader generated
+            self.objects += _objects(document, "", document.value)
         if problems:
             self._structure("error", problems)
         else:
@@ -187,13 +197,30 @@ class _Checker:
         # An invalid scheduler-conf has its own findings.
         is_enabled = "deviceshare" in plugins.names or bool(self.confs and not self._valid_confs)
         devices = check_devices(values, self._device_config, is_enabled=is_enabled)
-        for index, finding in (*findings, *devices):
+        unknown = ((index, finding) for index, value in enumerate(values) for finding in unknown_fields(value))
+        for index, finding in (*unknown, *findings, *devices):
             if index >= 0:
                 row = self.objects[index].row(finding.severity, finding.field, finding.message, finding.accepted)
             else:
                 row = FindingRow(finding.severity, finding.message, field=finding.field, accepted=finding.accepted)
             self.rows.append(row)
+        self._rejected(problems)
         self._impossible(scenario)
+
+    def _rejected(self, problems: Sequence[InputProblem]) -> None:
+        """Errors for what webhooks and API servers reject: the first one per field, of objects that could be read."""
+        invalid = {(each.origin.source, each.origin.number, each.origin.place) for each in problems}
+        known = {
+            (row.file, row.document, row.object, _plain(row.field)) for row in self.rows if row.severity == "error"
+        }
+        view = FileView([obj.value for obj in self.objects])
+        for obj in self.objects:
+            if (obj.document.source, obj.document.number, obj.place) in invalid:
+                continue
+            for finding in view.check(obj.value):
+                row = obj.row(finding.severity, finding.field, finding.message, finding.accepted)
+                if row.severity != "error" or (row.file, row.document, row.object, _plain(row.field)) not in known:
+                    self.rows.append(row)
 
     def _quota_plugins(self) -> QuotaPlugins:
         """Those of all valid scheduler-confs of the input, else those of the built-in one."""
@@ -289,6 +316,11 @@ class _Checker:
             self.rows.append(row)
 
 
+def _plain(field: str) -> str:
+    """A path with its plain keys outside of brackets, one form for all checks."""
+    return re.sub(r'\["([A-Za-z0-9_-]+)"\]', r".\1", field)
+
+
 def _is_conf(value: Any) -> bool:
     return (
         isinstance(value, dict) and "kind" not in value and "apiVersion" not in value and bool(_CONF_KEYS & set(value))
@@ -300,9 +332,9 @@ def _objects(document: ManifestDocument, place: str, value: Any) -> Iterator[_Ch
     if not isinstance(value, dict):
         return
     spec = value.get("spec")
-    if isinstance(value.get("items"), list):
-        for index, item in enumerate(value["items"]):
-            yield from _objects(document, _inside(place, f"items[{index}]"), item)
+    if is_list(value):
+        for step, item in items_of(value) if isinstance(value.get("items"), list) else ():
+            yield from _objects(document, _inside(place, step), item)
     elif value.get("kind") == SCENARIO and isinstance(spec, dict) and isinstance(spec.get("operations"), list):
         for index, operation in enumerate(spec["operations"]):
             if isinstance(operation, dict):

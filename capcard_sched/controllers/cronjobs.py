@@ -27,6 +27,7 @@ from capcard_sched.controllers.objects import (
     status,
 )
 from capcard_sched.controllers.view import Create, Delete, Patch, Result, Write, delete, event_on
+from capcard_sched.model.kinds import kind_of
 from capcard_sched.model.timestamps import format_timestamp, parse_time
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ class CronJobController:
                 self._warned.pop(meta(obj)["uid"], None)
             return
         owner = controller_of(obj)
-        if owner is not None and owner["kind"] == CRON_JOB and owner.get("apiVersion") == BATCH_API:
+        if owner is not None and kind_of(owner) == CRON_JOB:
             yield Key(CRON_JOB, key_of(obj)[0], owner["name"])
 
     def reconcile(self, view: View, key: Key, now: float) -> Result:

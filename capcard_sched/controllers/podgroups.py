@@ -43,6 +43,7 @@ from capcard_sched.model.annotations import (
     SERVICE_TYPE,
     VOLCANO_PREFIX,
 )
+from capcard_sched.model.kinds import kind_of
 from capcard_sched.model.pod_facts import group_of
 
 if TYPE_CHECKING:
@@ -224,7 +225,7 @@ def _annotations(view: View, pod: JsonObject, owners: list[JsonObject]) -> dict[
                 notes.setdefault(key, value)
     for owner in owners:
         above = controller_of(owner)
-        if above is None or above["kind"] != DEPLOYMENT:
+        if above is None or kind_of(above) != DEPLOYMENT:
             continue
         deployment = view.get(DEPLOYMENT, key_of(owner)[0], above["name"])
         for key in _FROM_ANYWHERE:

@@ -29,11 +29,11 @@ from capcard_sched.insight.forked_copy import ForkedCopyError, in_copy
 from capcard_sched.insight.job_runs import job_key, runs_of_state
 from capcard_sched.model.annotations import SIMULATION_DURATION
 from capcard_sched.model.diagnosis import NEEDS_CHANGE, STAGES, AwaitedEnd, ExpectedStart, no_start
+from capcard_sched.model.kinds import kind_of
 from capcard_sched.model.quoting import brief
 from capcard_sched.model.timestamps import format_timestamp
 from capcard_sched.model.workload import display_name
 from capcard_sched.simulation.clock import EPOCH, SECOND
-from capcard_sched.simulation.kinds import kind_of
 from capcard_sched.simulation.kubelet import annotated_end
 from capcard_sched.simulation.run import SimulationOptions, SimulationRun
 from capcard_sched.simulation.scenario import Entry, Origin, Scenario, in_creation_order
@@ -230,12 +230,12 @@ def _scenario(objects: Iterable[JsonObject]) -> Scenario:
     """The objects that matter to what follows: neither ended pods without an owner nor their PodGroups."""
     gone: set[str] = set()
     entries = []
-    for obj in sorted(objects, key=lambda obj: obj["kind"] != POD):
-        owner = controller_of(obj)
-        if obj["kind"] == POD and owner is None and has_ended(obj):
+    for obj in sorted(objects, key=lambda obj: kind_of(obj) != POD):
+        kind, owner = kind_of(obj), controller_of(obj)
+        if kind == POD and owner is None and has_ended(obj):
             gone.add(str(meta(obj).get("uid")))
-        elif obj["kind"] not in _LEFT_OUT and not (owner is not None and owner["uid"] in gone):
-            entries.append(Entry(kind_of(obj), obj, _ORIGIN))
+        elif kind not in _LEFT_OUT and not (owner is not None and owner["uid"] in gone):
+            entries.append(Entry(kind, obj, _ORIGIN))
     uids = frozenset(str(meta(entry.object).get("uid") or "") for entry in entries)
     return Scenario(in_creation_order(entries), (), uids=uids)
 

@@ -15,14 +15,15 @@ from capcard_sched.framework.quota.limits import lacks_card_quota
 from capcard_sched.model.annotations import CARD_NAME, CARD_QUOTA, GPU_REPLICAS, MEMORY_SUFFIX
 from capcard_sched.model.card_labels import MPS_RESOURCE, WHOLE_NVIDIA
 from capcard_sched.model.cards import CardSyntaxError, parse_card_name, parse_card_quota
+from capcard_sched.model.kinds import kind_of
 from capcard_sched.simulation.cluster import SimulatedCluster
-from capcard_sched.simulation.kinds import NODE, is_namespaced, kind_of
+from capcard_sched.simulation.kinds import NODE, is_namespaced
 from capcard_sched.simulation.run import SimulationOptions
 from capcard_sched.simulation.scenario import Entry, Origin, in_creation_order
 from capcard_sched.simulation.store import StoreWatch
 from capcard_sched.validation.checks import card_resource
 from capcard_sched.validation.inventory import Inventory
-from capcard_sched.validation.object_checks import templates_of
+from capcard_sched.validation.templates import templates_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

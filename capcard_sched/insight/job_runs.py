@@ -7,7 +7,6 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from capcard_sched.controllers.objects import (
-    BATCH_API,
     DAEMON_SET,
     ENDED_PHASES,
     JOB,
@@ -36,6 +35,7 @@ from capcard_sched.model.annotations import (
 from capcard_sched.model.deltas import ObjectChanged, ObjectGone
 from capcard_sched.model.intents import Evict
 from capcard_sched.model.json_pods import valid_pod_amounts
+from capcard_sched.model.kinds import kind_of
 from capcard_sched.model.objects import PodGroupObject, PodObject
 from capcard_sched.model.pod_facts import group_of
 from capcard_sched.model.timestamps import parse_time
@@ -72,7 +72,7 @@ def vcjob_key(vcjob: JsonObject) -> str:
 def group_key(group: JsonObject) -> str:
     """`job_key` of the pods of a PodGroup."""
     owner = controller_of(group)
-    if owner is not None and (owner["kind"], owner.get("apiVersion")) == (JOB, BATCH_API):
+    if owner is not None and kind_of(owner) == JOB:
         return f"{key_of(group)[0]}/job/{owner['name']}"
     return "/".join(key_of(group))
 
@@ -80,7 +80,7 @@ def group_key(group: JsonObject) -> str:
 def is_service(pod: JsonObject) -> bool:
     """Whether the pod belongs to a workload that runs for ever."""
     owner = controller_of(pod)
-    return owner is not None and owner["kind"] in SERVICES
+    return owner is not None and kind_of(owner) in SERVICES
 
 
 def workload_name(pod: JsonObject) -> str:
@@ -185,12 +185,13 @@ class RunCollector:
 def runs_of_state(objects: Iterable[JsonObject], now: float) -> list[JobRun]:
     """The runs of the jobs of a state. Ends are known since the first end of a pod that still exists."""
     objects = list(objects)
-    ends = {str(meta(obj)["uid"]): end_of(obj) for obj in objects if obj["kind"] == POD and has_ended(obj)}
+    ends = {str(meta(obj)["uid"]): end_of(obj) for obj in objects if kind_of(obj) == POD and has_ended(obj)}
     collector = RunCollector(min((end for end in ends.values() if end is not None), default=now))
     for obj in objects:
-        if obj["kind"] == POD_GROUP:
+        kind = kind_of(obj)
+        if kind == POD_GROUP:
             collector.add_group(obj)
-        elif obj["kind"] == POD:
+        elif kind == POD:
             end = ends.get(str(meta(obj)["uid"]), now)
             if end is not None:
                 collector.add_pod(obj, end, ended=has_ended(obj))

@@ -11,12 +11,13 @@ import msgspec
 
 from capcard_sched.framework.explain.sentences import plain
 from capcard_sched.model.diagnosis import JobDiagnosis, PendingPods
+from capcard_sched.model.kinds import kind_of
 from capcard_sched.model.quoting import brief
 from capcard_sched.model.status import TaskStatus
 from capcard_sched.model.timestamps import parse_time
 from capcard_sched.model.workload import display_name
 from capcard_sched.validation.features import template_text
-from capcard_sched.validation.object_checks import templates_of
+from capcard_sched.validation.templates import templates_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -137,7 +138,7 @@ def _pods_of(objects: ObjectView, obj: Json) -> list[Json]:
         owners = pod["metadata"].get("ownerReferences") or ()
         prefix = f"{meta['name']}-"
         owned = any(
-            owner.get("uid") == meta.get("uid") or (owner.get("kind") == "ReplicaSet" and _is_of(owner, prefix))
+            owner.get("uid") == meta.get("uid") or (kind_of(owner) == "ReplicaSet" and _is_of(owner, prefix))
             for owner in owners
         )
         if owned and (pod.get("status") or {}).get("phase") not in _ENDED:

@@ -32,7 +32,7 @@ from capcard_sched.model.volumes import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 #: An object that the scheduler reads. Its kind is the tag of its type.
 KubernetesObject: TypeAlias = (
@@ -91,6 +91,11 @@ class WatchRule:
     gather: float = 0.01
 
 
+def group_of(api_version: str) -> str:
+    """The API group of `group/version`; "" for the core group, whose versions have no group."""
+    return api_version.rpartition("/")[0]
+
+
 class Kind(NamedTuple):
     name: str
     #: `v1`, or group and version.
@@ -100,6 +105,11 @@ class Kind(NamedTuple):
     namespaced: bool = True
     #: None: the scheduler does not read it.
     watch: WatchRule | None = None
+
+    @property
+    def group(self) -> str:
+        """API group; "" for the core group."""
+        return group_of(self.api_version)
 
     @property
     def api(self) -> str:
@@ -212,6 +222,41 @@ KINDS: Final[tuple[Kind, ...]] = (
     Kind("Command", BUS_API, "commands"),
 )
 KIND_BY_NAME: Final = {kind.name: kind for kind in KINDS}
+#: Group and name of further kinds that own pods. Two of them share their name with a kind of the table.
+_OWNERS: Final = frozenset({("apps", "DaemonSet"), ("batch", "Job"), ("batch", "CronJob")})
+_OWNER_NAMES: Final = frozenset(name for _, name in _OWNERS)
+
+
+def kind_of(obj: Mapping[str, Any]) -> str:
+    """The kind of an object, or of a reference to one, by its API group, whatever the version.
+
+    The plain name for kinds of the table, else name and `apiVersion`: `Job.batch/v1`. A reference without `apiVersion`
+    means the kind of the table. Every dispatch on the kind of a JSON object uses it.
+    """
+    return qualified_kind(str(obj.get("apiVersion") or ""), str(obj.get("kind") or ""))
+
+
+def qualified_kind(api_version: str, name: str) -> str:
+    """`kind_of` for the two fields."""
+    known = KIND_BY_NAME.get(name)
+    is_known = known is not None and (not api_version or known.group == group_of(api_version))
+    return name if is_known or not api_version else f"{name}.{api_version}"
+
+
+def is_native(obj: Mapping[str, Any]) -> bool:
+    """Whether an object is no namesake: no object of another API group with the name of a kind of the product."""
+    kind, api_version = str(obj.get("kind") or ""), str(obj.get("apiVersion") or "")
+    return owner_kind(api_version, kind) == kind
+
+
+def owner_kind(api_version: str, name: str) -> str:
+    """The name of the kind of an owner; with its group where it shares a name with a kind of Kubernetes or Volcano."""
+    group = group_of(api_version)
+    known = KIND_BY_NAME.get(name)
+    is_namesake = known is not None or name in _OWNER_NAMES
+    if not api_version or not is_namesake or (group, name) in _OWNERS or (known is not None and known.group == group):
+        return name
+    return f"{name}.{group}"
 
 
 def kind_of_object(obj: KubernetesObject) -> str:

@@ -7,7 +7,7 @@ Every struct decodes from Kubernetes JSON (`msgspec.json.decode(data, type=PodOb
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -314,6 +314,9 @@ class PodGroupSpec(ApiStruct, frozen=True):
     priority_class_name: str | None = None
     min_resources: RawAmounts | None = None
     network_topology: NetworkTopologySpec | None = None
+    #: Without effect; kept for warnings about them.
+    sub_group_policy: Any = None
+    topology_affinity: Any = None
 
 
 class PodGroupStatus(ApiStruct, frozen=True):

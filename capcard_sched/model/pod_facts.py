@@ -10,6 +10,7 @@ import msgspec
 from capcard_sched.model import annotations as keys
 from capcard_sched.model.cooldown import Cooldown, cooldown_of
 from capcard_sched.model.job import GRACE_SECONDS
+from capcard_sched.model.kinds import owner_kind
 from capcard_sched.model.objects import ObjectMeta
 from capcard_sched.model.status import TaskStatus
 from capcard_sched.model.timestamps import parse_time
@@ -183,7 +184,7 @@ class FactsReader:
             assigned_card=annotations.get(keys.CARD_ASSIGNED, ""),
             device_notes=_device_notes(annotations),
             cooldown=cooldown_of(labels, annotations, ()),
-            owner_kind=owners[0].kind if owners else "",
+            owner_kind=owner_kind(owners[0].api_version, owners[0].kind) if owners else "",
             controller_uid=next((owner.uid for owner in owners if owner.controller), ""),
             class_annotations=_class_annotations(annotations, labels),
         )

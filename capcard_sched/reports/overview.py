@@ -27,6 +27,7 @@ from capcard_sched.model.annotations import (
 from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS
 from capcard_sched.model.cards import CARD, CardSyntaxError, discover_cards, parse_card_name, parse_card_quota
 from capcard_sched.model.json_pods import valid_pod_amounts
+from capcard_sched.model.kinds import kind_of
 from capcard_sched.model.pod_facts import group_of
 from capcard_sched.model.quantity import format_amount
 from capcard_sched.model.queue import ROOT
@@ -142,7 +143,7 @@ def survey(
     """
     by_kind: dict[str, list[JsonObject]] = {}
     for item in items:
-        by_kind.setdefault(item["kind"], []).append(item)
+        by_kind.setdefault(kind_of(item), []).append(item)
     cluster = _Cluster(by_kind, card_labels)
     pending = sum(map(is_pending, by_kind.get("Pod", ())))
     shared = shared_cards(by_kind.get("Node", ()), by_kind.get("Pod", ()), shares)

@@ -12,10 +12,11 @@ from capcard_sched.controllers.objects import QUEUE, ROOT_QUEUE, SCHEDULING_API,
 from capcard_sched.controllers.podgroups import PodGroupController
 from capcard_sched.controllers.queues import QueueController
 from capcard_sched.controllers.ttl import TtlController
+from capcard_sched.model.kinds import kind_of
 from capcard_sched.model.timestamps import format_span
 from capcard_sched.simulation.admission import Admission
 from capcard_sched.simulation.clock import VirtualClock
-from capcard_sched.simulation.kinds import NAMESPACE, kind_of
+from capcard_sched.simulation.kinds import NAMESPACE
 from capcard_sched.simulation.kubelet import Kubelet
 from capcard_sched.simulation.scenario import InputError
 from capcard_sched.simulation.store import AlreadyExistsError, Store, merged

@@ -174,6 +174,20 @@ def _yaml_documents(source: str, text: str) -> Iterator[ManifestDocument]:
         raise ManifestError(source, f"{where}{error}", error.document) from None
 
 
+def is_list(value: JsonObject) -> bool:
+    """Whether an object is a `List`, or a typed one such as PodList."""
+    kind = value.get("kind")
+    return kind == "List" or (isinstance(kind, str) and kind.endswith("List") and "items" in value)
+
+
+def items_of(value: JsonObject) -> Iterator[tuple[str, Any]]:
+    """Place and item of each entry of a List. Those of a typed list, such as PodList, need not repeat their kind."""
+    kind = str(value["kind"])
+    implied = {} if kind == "List" else {"apiVersion": value.get("apiVersion"), "kind": kind.removesuffix("List")}
+    for index, item in enumerate(value.get("items") or ()):
+        yield f"items[{index}]", {**implied, **item} if isinstance(item, dict) else item
+
+
 def as_list(store: Store) -> JsonObject:
     """Every object by kind (in order of the kinds table, others after it), namespace and name."""
     kinds = sorted(store.kinds(), key=lambda kind: (creation_rank(kind), kind))

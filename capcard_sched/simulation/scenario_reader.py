@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,19 +20,19 @@ from capcard_sched.controllers.objects import (
     annotations_of,
 )
 from capcard_sched.model.annotations import CARD_QUOTA
-from capcard_sched.model.kinds import KIND_BY_NAME, KINDS
+from capcard_sched.model.kinds import KIND_BY_NAME, is_native, kind_of
+from capcard_sched.model.quoting import plural
 from capcard_sched.model.timestamps import SPAN_FORM, DurationError, parse_span
 from capcard_sched.model.unsupported import unsupported_kind
+from capcard_sched.simulation.generated_names import generate_names
 from capcard_sched.simulation.kinds import (
-    NAMESAKES,
     NAMESPACE,
     SCENARIO,
     SIMULATION_API,
     is_known,
     is_namespaced,
-    kind_of,
 )
-from capcard_sched.simulation.manifests import ManifestDocument, ManifestError, read_manifests
+from capcard_sched.simulation.manifests import ManifestDocument, ManifestError, is_list, items_of, read_manifests
 from capcard_sched.simulation.scenario import (
     VERBS,
     Entry,
@@ -48,8 +49,10 @@ from capcard_sched.validation.checks import Finding, check_card_quota
 from capcard_sched.validation.fieldpath import shown
 from capcard_sched.validation.inventory import as_map
 from capcard_sched.validation.job_plugins import check_job_plugins
-from capcard_sched.validation.object_checks import misplaced_annotations, misspelt_annotations
+from capcard_sched.validation.misplaced import labels_for_annotations, misplaced_annotations, misspelt_annotations
 from capcard_sched.validation.structure import check_fields, check_name, check_object, with_text_quantities
+from capcard_sched.validation.unknown_fields import unknown_fields
+from capcard_sched.validation.unsupported_fields import unsupported_fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -58,6 +61,8 @@ if TYPE_CHECKING:
 _GENERATED = frozenset({POD, POD_GROUP, REPLICA_SET, EVENT})
 #: Kinds that may be deleted during the run: also a Command once executed, and a Job after its TTL.
 _PASSING = _GENERATED | {COMMAND, JOB}
+#: Characters of a kind that are compared with those of known kinds.
+_LONG_NAME = 63
 #: Set by the API server; a patch of them is rejected or ignored there.
 _SERVER_SET = ("uid", "creationTimestamp", "deletionTimestamp")
 
@@ -86,11 +91,17 @@ def read_scenario(
 ) -> tuple[Scenario, list[InputProblem]]:
     """As `load_scenario`; returns the valid objects and operations, and the problems of the others."""
     loader = _ScenarioReader()
+    found, unreadable = [*documents], []
     try:
-        for document in (*documents, *(read_manifests(paths, stdin) if paths else ())):
-            loader.add(document)
+        for document in read_manifests(paths, stdin) if paths else ():
+            found.append(document)  # noqa: PERF402 - those before an error are kept
     except ManifestError as error:
-        loader.problems.append(InputProblem(Origin(error.source, error.number), error.problem))
+        unreadable.append(InputProblem(Origin(error.source, error.number), error.problem))
+    generate_names(found)
+    for document in found:
+        loader.add(document)
+    loader.report_unknown_fields()
+    loader.problems += unreadable
     loader.check_names(existing_queues)
     uids = loader.check_uids()
     entries = in_creation_order(loader.entries)
@@ -106,7 +117,9 @@ class _ScenarioReader:
         self.problems: list[InputProblem] = []
         self.warnings: list[InputProblem] = []
         self.findings: list[InputProblem] = []
-        self._unknown: set[tuple[str, str]] = set()
+        self._unknown: set[str] = set()
+        #: Kind and path, without indices, of unknown fields to the first finding, and the number of other objects.
+        self._unknown_fields: dict[tuple[str, str], tuple[InputProblem, int]] = {}
 
     def add(self, document: ManifestDocument) -> None:
         """One document: an object, a List or a Scenario."""
@@ -117,8 +130,8 @@ class _ScenarioReader:
         if names is None:
             return
         api_version, kind = names
-        if kind == "List" or (kind.endswith("List") and "items" in value):
-            self._add_list(origin, value, api_version, kind)
+        if is_list(value):
+            self._add_list(origin, value)
         elif kind == SCENARIO or api_version.partition("/")[0] == SIMULATION_API.partition("/")[0]:
             self._add_scenario(origin, value, api_version, kind)
         else:
@@ -139,18 +152,15 @@ class _ScenarioReader:
             found.append(text)
         return found[0], found[1]
 
-    def _add_list(self, origin: Origin, value: JsonObject, api_version: str, kind: str) -> None:
+    def _add_list(self, origin: Origin, value: JsonObject) -> None:
         items = value.get("items")
         if items is None:
             return
         if not isinstance(items, list):
-            self._reject(origin, f"expected a list, got {shown(items)}", "items", kind)
+            self._reject(origin, f"expected a list, got {shown(items)}", "items", value["kind"])
             return
-        #: Items of a typed list, such as PodList, need not repeat their kind.
-        implied = {} if kind == "List" else {"apiVersion": api_version, "kind": kind.removesuffix("List")}
-        for index, item in enumerate(items):
-            whole = {**implied, **item} if isinstance(item, dict) else item
-            self._add_value(origin.inside(f"items[{index}]"), whole)
+        for place, item in items_of(value):
+            self._add_value(origin.inside(place), item)
 
     def _object(self, origin: Origin, value: JsonObject) -> Entry | None:
         obj = without_nulls(value)
@@ -160,14 +170,16 @@ class _ScenarioReader:
         problems = list(check_name(obj, is_namespaced(kind)))
         problems = problems or list(check_object(kind, obj))
         self._report(origin, obj, problems)
-        if not problems:
+        if not problems and is_native(obj):
             self._check_annotations(origin, obj)
+            self._check_unknown_fields(origin, value)
         return None if problems else Entry(kind, with_text_quantities(kind, obj), origin)
 
     def _check_annotations(self, origin: Origin, obj: JsonObject) -> None:
-        """Misspelt and misplaced annotations, malformed card quotas, and arguments of Job plugins without effect."""
-        findings = [*misspelt_annotations(obj), *misplaced_annotations(obj)]
-        if obj["kind"] == QUEUE:
+        """Misspelt and misplaced annotations, fields and Job plugin arguments without effect, malformed card quotas."""
+        checks = (misspelt_annotations, misplaced_annotations, labels_for_annotations, unsupported_fields)
+        findings = [finding for check in checks for finding in check(obj)]
+        if kind_of(obj) == QUEUE:
             text = annotations_of(obj).get(CARD_QUOTA)
             checked = check_card_quota(text) if isinstance(text, str) else ()
             findings += [one for one in checked if one.severity == "error"]
@@ -179,27 +191,35 @@ class _ScenarioReader:
         for finding in findings:
             self.findings.append(InputProblem(origin, finding.message, _title(obj), finding.field))
 
+    def _check_unknown_fields(self, origin: Origin, obj: JsonObject) -> None:
+        for key, finding in {_without_indices(each.field): each for each in unknown_fields(obj)}.items():
+            of = obj["kind"], key
+            problem = InputProblem(origin, finding.message, _title(obj), finding.field)
+            first, others = self._unknown_fields.get(of, (problem, -1))
+            self._unknown_fields[of] = first, others + 1
+
+    def report_unknown_fields(self) -> None:
+        """One warning for each unknown field of a kind: the first, and the number of other objects that have it."""
+        for first, others in self._unknown_fields.values():
+            more = f" (and {plural(others, 'other object')})" if others else ""
+            self.findings.append(first._replace(message=f"{first.message}{more}"))
+
     def _kind(self, origin: Origin, obj: JsonObject) -> str | None:
-        """The kind in the store; None when the apiVersion does not match the kind."""
+        """The kind in the store; None for an unknown version of a known kind."""
         name, api_version = obj["kind"], obj["apiVersion"]
-        known = KIND_BY_NAME.get(name)
+        kind, known = kind_of(obj), KIND_BY_NAME.get(name)
         unsupported = unsupported_kind(api_version, name)
-        if unsupported:
-            if (api_version, name) not in self._unknown:
-                self._unknown.add((api_version, name))
-                self.warnings.append(InputProblem(origin, f"kind {name} ({api_version}) {unsupported}"))
-        elif known is None or (api_version, name) in NAMESAKES:
-            if (api_version, name) not in self._unknown:
-                self._unknown.add((api_version, name))
-                near = difflib.get_close_matches(name.capitalize(), [kind.name for kind in KINDS], n=1, cutoff=0.8)
-                hint = f" (did you mean {near[0]}?)" if near and known is None else ""
-                text = f"kind {name} ({api_version}) is not known{hint}: kept as it is, without effect"
+        if unsupported or not is_known(kind):
+            if kind not in self._unknown:
+                self._unknown.add(kind)
+                text = unsupported or f"{_foreign(name)}: kept as it is, without effect"
+                text = f"kind {name} ({api_version}) {text}"
                 self.warnings.append(InputProblem(origin, text))
-        elif known.api_version != api_version:
+        elif known is not None and known.api_version != api_version:
             text = f"expected {known.api_version} for kind {name}, got {shown(api_version)}"
             self._report(origin, obj, [Finding("error", "apiVersion", text)])
             return None
-        return kind_of(obj)
+        return kind
 
     def _report(self, origin: Origin, obj: JsonObject, problems: Iterable[Finding]) -> None:
         for problem in problems:
@@ -298,6 +318,8 @@ class _ScenarioReader:
         self._report(place, bare, problems)
         if problems:
             return None
+        if verb == "patch":
+            self._check_unknown_fields(place, target)
         namespace, name = _address(kind, bare)
         return Operation(at, verb, kind, namespace, name, body, place)
 
@@ -338,6 +360,18 @@ class _ScenarioReader:
 
     def _reject_operation(self, operation: Operation, message: str) -> None:
         self._reject(operation.origin, message, "metadata.name", operation.title)
+
+
+def _without_indices(field: str) -> str:
+    return re.sub(r"\[[0-9]+\]", "[]", field)
+
+
+def _foreign(name: str) -> str:
+    """The text about a kind that the simulated API server does not serve."""
+    if name in KIND_BY_NAME:
+        return f"is not the {name} of {KIND_BY_NAME[name].api_version}"
+    near = difflib.get_close_matches(name[:_LONG_NAME].capitalize(), KIND_BY_NAME, n=1, cutoff=0.8)
+    return f"is not known (did you mean {near[0]}?)" if near else "is not known"
 
 
 def _absent(value: Any, expected: str) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from capcard_sched.model.annotations import OVERSUBSCRIPTION_CPU, OVERSUBSCRIPTION_MEMORY
 from capcard_sched.model.hyper_nodes import network_topology
+from capcard_sched.model.kinds import qualified_kind
 from capcard_sched.model.limits import quota_amounts
 from capcard_sched.model.quantity import MAX_AMOUNT, QuantityError, base_amount
 from capcard_sched.model.resources import CPU, MEMORY
@@ -205,7 +206,12 @@ def group_facts(obj: PodGroupObject, default_queue: str) -> tuple[GroupFacts, st
         labels=meta.labels or NOTHING,
         topology=network_topology(spec.network_topology, problems),
         owner_job=next(
-            (owner.name for owner in meta.owner_references or () if owner.controller and owner.kind == "Job"), ""
+            (
+                owner.name
+                for owner in meta.owner_references or ()
+                if owner.controller and qualified_kind(owner.api_version, owner.kind) == "Job"
+            ),
+            "",
         ),
     )
     return facts, "; ".join(problems)

@@ -104,6 +104,8 @@ _RESOURCE_PLUGINS: Final[Mapping[str, frozenset[str]]] = {
     "deserved": frozenset({"capacity"}),
     "guarantee": frozenset({"capacity", "proportion"}),
 }
+#: Begins quotas of devices that pods get through ResourceClaims, also after a dimension: `cores.deviceclass`.
+_DEVICE_CLASS: Final = "deviceclass"
 #: Field of a Queue's spec to its path.
 _PATHS: Final = {"capability": "spec.capability", "deserved": "spec.deserved", "guarantee": "spec.guarantee.resource"}
 _TREE: Final = "the plugin capacity with enableHierarchy: true"
@@ -143,6 +145,10 @@ def unenforced_limits(
         for resource in sorted(limits.get(field) or ()):
             share = resource in (shares or VGPU_RESOURCES)
             in_tree = share and field == "capability" and _CARD_PLUGIN in names
+            if "/" in resource and resource.partition("/")[0].rpartition(".")[2] == _DEVICE_CLASS:
+                message = "not enforced: no plugin charges devices of ResourceClaims"
+                found.append(Finding("warning", f'{path}["{resource}"]', message, "a ResourceQuota of Kubernetes"))
+                continue
             if not (in_tree or _is_limited(field, resource, names)):
                 message = f"not enforced: no plugin of the scheduler-conf limits {resource} by {field}"
                 found.append(Finding("warning", f'{path}["{resource}"]', message, _accepted(field, resource, share)))

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from capcard_sched.model import annotations as keys
 from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS
 from capcard_sched.model.cards import CARD, CardSyntaxError, discover_cards, is_card_quota, parse_card_quota
+from capcard_sched.model.kinds import kind_of
 from capcard_sched.model.quantity import QuantityError, base_amount
 from capcard_sched.model.queue import ROOT
 from capcard_sched.validation.checks import Finding, annotation_field
 from capcard_sched.validation.hint_checks import parent_problem
+from capcard_sched.validation.queue_tree import NO_AMOUNTS, QueueAmounts, QueueTree, amounts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -36,6 +38,8 @@ class Inventory:
         self._parents: dict[str, str] = {}
         self._children: Counter[str] = Counter()
         self._limiting: set[str] = set()
+        #: Amounts of resources of the queues.
+        self.tree = QueueTree()
         #: Card to thousandths over all nodes.
         self.cards: dict[str, int] = {}
         card_labels = DEFAULT_CARD_LABELS if plugins is None else plugins.card_labels
@@ -55,10 +59,11 @@ class Inventory:
         #: Extended resource to the DeviceClass that offers it.
         self.device_classes: dict[str, str] = {}
         for obj in objects:
-            if obj.get("kind") == "Queue":
+            if kind_of(obj) == "Queue":
                 text = texts(obj, "metadata", "annotations").get(keys.CARD_QUOTA, "")
-                self.set_queue(object_name(obj), text, str(value_at(obj, "spec", "parent") or ROOT))
-            elif obj.get("kind") == "Node":
+                amounts = amounts_of(as_map(obj.get("spec")))
+                self.set_queue(object_name(obj), text, str(value_at(obj, "spec", "parent") or ROOT), amounts)
+            elif kind_of(obj) == "Node":
                 self.has_nodes = True
                 self.offered.update(name for name, amount in allocatable(obj).items() if amount)
                 offered = discover_cards(texts(obj, "metadata", "labels"), allocatable(obj), card_labels).cards
@@ -72,9 +77,10 @@ class Inventory:
                 if isinstance(resource, str):
                     self.device_classes[resource] = object_name(obj)
 
-    def set_queue(self, name: str, quota: str, parent: str) -> None:
+    def set_queue(self, name: str, quota: str, parent: str, amounts: QueueAmounts = NO_AMOUNTS) -> None:
         """Add or replace a queue; `quota`: the text of its annotation, "" without one."""
         self.drop_queue(name)
+        self.tree.set_queue(name, parent, amounts)
         self.quotas[name] = _quota(quota)
         if name != ROOT:
             self._parents[name] = parent
@@ -85,6 +91,7 @@ class Inventory:
     def drop_queue(self, name: str) -> None:
         """Remove a queue; one that is unknown is ignored."""
         self.quotas.pop(name, None)
+        self.tree.drop_queue(name)
         if name in self._parents:
             self._children[self._parents.pop(name)] -= 1
         self._limiting.discard(name)

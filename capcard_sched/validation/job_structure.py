@@ -213,9 +213,6 @@ def check_partitions(task: Json, task_field: str) -> Iterator[Finding]:
     if needed is not None:
         message = "sets minAvailable only: its pods may be of any partition"
         yield Finding("warning", f"{field}.minPartitions", message, "no value")
-    if policy.get("networkTopology"):
-        message = "has no effect: partitions have no network topology of their own"
-        yield Finding("warning", f"{field}.networkTopology", message, "networkTopology of the job")
 
 
 def check_dependencies(tasks: Sequence[Json]) -> Iterator[Finding]:

@@ -6,7 +6,9 @@ Objects are plain JSON values and may be malformed: schema validation reports th
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from capcard_sched.model import annotations as keys
 from capcard_sched.model.card_registration import CARD_FORM, Registration, decode_registration
@@ -17,7 +19,7 @@ from capcard_sched.model.cards import (
     parse_card_name,
     parse_card_request,
 )
-from capcard_sched.model.json_pods import valid_pod_amounts
+from capcard_sched.model.kinds import is_native, kind_of
 from capcard_sched.model.queue import ACCEPTED as NAMESPACES_FORM
 from capcard_sched.model.queue import namespace_rule
 from capcard_sched.model.resources import VGPU_RESOURCES
@@ -31,7 +33,6 @@ from capcard_sched.validation.checks import (
     check_card_request,
     check_choice,
     check_node,
-    check_spelling,
     is_card_resource,
     misspelt,
 )
@@ -56,7 +57,10 @@ from capcard_sched.validation.inventory import (
 )
 from capcard_sched.validation.job_plugins import check_job_plugins
 from capcard_sched.validation.job_stages import check_stages
+from capcard_sched.validation.misplaced import labels_for_annotations, misplaced_annotations, misspelt_annotations
 from capcard_sched.validation.priority_classes import check_priority_classes
+from capcard_sched.validation.templates import JOB_TEMPLATE, Template, job_of_cron, templates_of
+from capcard_sched.validation.unsupported_fields import unsupported_fields
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -68,32 +72,6 @@ BUILT_IN_PLUGINS: Final = QuotaPlugins(frozenset({"capacity-card"}), unnamed_car
 #: Queues that always exist.
 BUILT_IN_QUEUES: Final = frozenset({"default", "root"})
 OUR_SCHEDULERS: Final = frozenset({"capcard-sched", "volcano"})
-
-_VOLCANO_JOB: Final = "batch.volcano.sh/v1alpha1"
-
-
-class Template(NamedTuple):
-    """A pod template inside a workload, or a pod."""
-
-    #: Path of the template inside the object; "" for a pod.
-    path: str
-    body: Json
-    replicas: int
-    scheduler: str
-
-    @property
-    def metadata_path(self) -> str:
-        """Path of its metadata."""
-        return f"{self.path}.metadata" if self.path else "metadata"
-
-    @property
-    def annotations(self) -> dict[str, str]:
-        """Its annotations with string values."""
-        return texts(self.body, "metadata", "annotations")
-
-    def requests(self) -> Mapping[str, int]:
-        """Effective requests in base units. A malformed quantity counts as unset."""
-        return valid_pod_amounts(self.body).requests
 
 
 def check_objects(
@@ -122,9 +100,20 @@ def check_object(
     unsupported: Severity = "warning",
 ) -> list[Finding]:
     """Findings of one object, given the inventory of all. `unsupported`: the severity of unsupported features."""
-    kind = obj.get("kind")
+    kind = kind_of(obj)
+    if not is_native(obj):
+        return []
+    job = job_of_cron(obj)
+    if job is not None:
+        found = check_object(job, inventory, plugins, shares)
+        return [msgspec.structs.replace(one, field=f"{JOB_TEMPLATE}.{one.field}") for one in found]
     # First the causes of what the other checks find.
-    causes = [*misspelt_annotations(obj), *misplaced_annotations(obj)]
+    causes = [
+        *misspelt_annotations(obj),
+        *misplaced_annotations(obj),
+        *labels_for_annotations(obj),
+        *unsupported_fields(obj),
+    ]
     if kind == "Queue":
         annotations = texts(obj, "metadata", "annotations")
         quota = annotations.get(keys.CARD_QUOTA)
@@ -151,7 +140,7 @@ def check_object(
     else:
         templates = list(templates_of(obj))
         findings = [*_workload(obj, templates, inventory)]
-        if obj.get("apiVersion") == _VOLCANO_JOB:
+        if kind == "Job":
             findings += [*check_job_plugins(as_map(obj.get("spec"))), *check_stages(as_map(obj.get("spec")))]
         if inventory.priority_classes is not None:
             ours = [(one.path, one.body) for one in templates if one.scheduler in OUR_SCHEDULERS]
@@ -171,62 +160,11 @@ def _registration(text: str | None) -> list[Finding]:
     return [Finding(severity, field, problem, CARD_FORM) for problem in found.problems]
 
 
-def misspelt_annotations(obj: Json) -> Iterator[Finding]:
-    """Unsupported annotations of an object and its pod templates that resemble a supported one."""
-    for template in templates_of(obj):
-        if template.path:
-            yield from check_spelling(template.annotations, at=template.metadata_path)
-    yield from check_spelling(texts(obj, "metadata", "annotations"))
-
-
-def misplaced_annotations(obj: Json) -> Iterator[Finding]:
-    """Annotations on a level where they are not read, and the level where they are."""
-    own, templates = texts(obj, "metadata", "annotations"), [one for one in templates_of(obj) if one.path]
-    # A vcjob has a field for its queue.
-    queue = () if obj.get("apiVersion") == _VOLCANO_JOB else (keys.POD_QUEUE_NAME,)
-    for key in (keys.CARD_NAME, keys.CARD_NAME_ALIAS, *queue):
-        if key in own and templates and not all(key in template.annotations for template in templates):
-            where = " and ".join(annotation_field(key, template.metadata_path) for template in templates)
-            yield Finding(
-                "warning", annotation_field(key), "has no effect here: it is read from the pod template", where
-            )
-    # The PodGroup of other workloads takes card.request from the pod template too.
-    is_job = obj.get("apiVersion") == _VOLCANO_JOB
-    key, where = (keys.CARD_REQUEST, "workload or its PodGroup") if is_job else (keys.GROUP_MIN_MEMBER, "workload")
-    for template in templates:
-        if key in template.annotations and key not in own:
-            message = f"has no effect here: it is read from the {where}"
-            yield Finding("warning", annotation_field(key, template.metadata_path), message, annotation_field(key))
-    for noted, at in [(own, "metadata"), *((one.annotations, one.metadata_path) for one in templates)]:
-        if keys.CARD_QUOTA in noted and obj.get("kind") != "Queue":
-            yield Finding(
-                "warning", annotation_field(keys.CARD_QUOTA, at), "has no effect here: it is read from Queues"
-            )
-
-
-def templates_of(obj: Json) -> Iterator[Template]:
-    """The pod templates of a workload; a Pod is its own; other kinds have none."""
-    kind, spec = obj.get("kind"), as_map(obj.get("spec"))
-    if kind == "Pod":
-        yield Template("", obj, 1, str(spec.get("schedulerName") or ""))
-    elif kind == "Job" and obj.get("apiVersion") == _VOLCANO_JOB:
-        for index, task in enumerate(as_maps(spec.get("tasks"))):
-            body = as_map(task.get("template"))
-            scheduler = value_at(body, "spec", "schedulerName") or spec.get("schedulerName") or "volcano"
-            yield Template(f"spec.tasks[{index}].template", body, _count(task.get("replicas")), str(scheduler))
-    elif kind in {"Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job"} and isinstance(
-        spec.get("template"), dict
-    ):
-        count = _count(spec.get("parallelism" if kind == "Job" else "replicas"))
-        scheduler = value_at(spec["template"], "spec", "schedulerName") or ""
-        yield Template("spec.template", spec["template"], count, str(scheduler))
-
-
 # --- workloads ------------------------------------------------------------------------------------------------------
 
 
 def _workload(obj: Json, templates: list[Template], inventory: Inventory) -> Iterator[Finding]:
-    ours = obj.get("kind") == "PodGroup" or obj.get("apiVersion") == _VOLCANO_JOB
+    ours = kind_of(obj) in ("Job", "PodGroup")
     severity: Severity = "error" if ours else "warning"
     annotations = texts(obj, "metadata", "annotations")
     if keys.SERVICE_TYPE in annotations:
@@ -312,7 +250,7 @@ def _template(template: Template, obj: Json, inventory: Inventory) -> Iterator[F
 
 
 def _task_names(obj: Json) -> set[str] | None:
-    if obj.get("apiVersion") != _VOLCANO_JOB:
+    if kind_of(obj) != "Job":
         return None
     tasks = as_maps(value_at(obj, "spec", "tasks"))
     return {str(task.get("name") or f"default{index}") for index, task in enumerate(tasks)}
@@ -361,7 +299,7 @@ def _cards(template: Template, obj: Json, inventory: Inventory) -> tuple[tuple[s
 def _queue(obj: Json, templates: list[Template]) -> tuple[str, str]:
     """The queue of a workload and the field that names it; "" for kinds without one."""
     spec = as_map(obj.get("spec"))
-    if obj.get("kind") == "PodGroup" or obj.get("apiVersion") == _VOLCANO_JOB:
+    if kind_of(obj) in ("Job", "PodGroup"):
         return str(spec.get("queue") or "default"), "spec.queue"
     for template in templates:
         name = template.annotations.get(keys.POD_QUEUE_NAME)
@@ -369,10 +307,3 @@ def _queue(obj: Json, templates: list[Template]) -> tuple[str, str]:
             return name, annotation_field(keys.POD_QUEUE_NAME, template.metadata_path)
     name = texts(obj, "metadata", "annotations").get(keys.POD_QUEUE_NAME)
     return (name, annotation_field(keys.POD_QUEUE_NAME)) if name else ("", "")
-
-
-# --- plain values ---------------------------------------------------------------------------------------------------
-
-
-def _count(value: Any) -> int:
-    return value if isinstance(value, int) and value >= 0 else 1

@@ -46,7 +46,9 @@ def check_resources(resources: Any, field: str) -> Iterator[Finding]:
             continue
         if limit is not None and request > limit:
             yield Finding("error", place, "is more than the limit", f"at most {resources['limits'][name]}")
-        elif not _is_native(name) and (name not in amounts["limits"] or (limit is not None and request != limit)):
+        elif not _is_native(name) and name not in amounts["limits"]:
+            yield Finding("error", place, "has no limit", "the same request and limit: the resource is a device")
+        elif not _is_native(name) and limit is not None and request != limit:
             yield Finding(
                 "error", place, "differs from the limit", "the same request and limit: the resource is a device"
             )

@@ -18,14 +18,15 @@ if TYPE_CHECKING:
 
 _BUDGET: Final = re.compile(r"[1-9][0-9]{0,9}|[1-9][0-9]?%")
 _BUDGET_FORM: Final = "a positive integer, or 1% to 99%"
-_ENV_NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
+#: Since Kubernetes 1.34: printable characters of ASCII but "=".
+_ENV_NAME = re.compile(r"[ -<>-~]+")
 _PORT_NAME = re.compile(r"(?=.{1,15}$)(?=.*[a-z])[a-z0-9]([a-z0-9]|-(?!-))*(?<!-)")
 _POLICIES: Final = ("Always", "OnFailure", "Never")
 _PULL: Final = ("Always", "IfNotPresent", "Never", "")
 _DNS: Final = ("ClusterFirst", "ClusterFirstWithHostNet", "Default", "None", "")
 _PROTOCOLS: Final = ("TCP", "UDP", "SCTP", "")
 _EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute", "")
-_TOLERATIONS: Final = ("Exists", "Equal", "")
+_TOLERATIONS: Final = ("Exists", "Equal", "Lt", "Gt", "")
 
 
 def check_budgets(annotations: Mapping[str, str], at: str = "metadata") -> Iterator[Finding]:
@@ -41,8 +42,8 @@ def check_budgets(annotations: Mapping[str, str], at: str = "metadata") -> Itera
             )
 
 
-def check_pod_template(template: Any, field: str) -> Iterator[Finding]:
-    """Everything for which a pod of the template is rejected; `field` is its path."""
+def check_pod_template(template: Any, field: str, *, volumes: Iterable[str] = ()) -> Iterator[Finding]:
+    """Everything for which a pod of the template is rejected; `field` is its path, `volumes` are further ones."""
     if not isinstance(template, dict) or not isinstance(template.get("spec"), dict):
         yield Finding("error", f"{field}.spec", "is required", "a pod spec with at least one container")
         return
@@ -53,10 +54,10 @@ def check_pod_template(template: Any, field: str) -> Iterator[Finding]:
         for key in annotations if isinstance(annotations, dict) else ():
             yield from check_qualified(key, f"{field}.metadata.annotations")
         yield from check_budgets(texts(template, "metadata", "annotations"), f"{field}.metadata")
-    yield from _check_spec(spec, f"{field}.spec")
+    yield from _check_spec(spec, f"{field}.spec", volumes)
 
 
-def _check_spec(spec: Json, field: str) -> Iterator[Finding]:
+def _check_spec(spec: Json, field: str, further: Iterable[str]) -> Iterator[Finding]:
     yield from _choice(spec, "restartPolicy", _POLICIES, field)
     yield from _choice(spec, "dnsPolicy", _DNS, field)
     for name in ("terminationGracePeriodSeconds", "activeDeadlineSeconds"):
@@ -64,6 +65,7 @@ def _check_spec(spec: Json, field: str) -> Iterator[Finding]:
         if isinstance(value, int) and value < least:
             yield Finding("error", f"{field}.{name}", f"{value} is too small", f"a whole number from {least}")
     volumes = yield from _check_volumes(spec.get("volumes"), f"{field}.volumes")
+    volumes.update(further)
     containers = spec.get("containers")
     if not isinstance(containers, list) or not containers:
         yield Finding("error", f"{field}.containers", "is required", "a list with at least one container")
@@ -86,7 +88,7 @@ def _check_volumes(volumes: Any, field: str) -> Generator[Finding, None, set[str
     for place, volume in _each(volumes, field):
         name = volume.get("name")
         yield from check_label(name, f"{place}.name")
-        if name in names:
+        if str(name) in names:
             yield Finding("error", f"{place}.name", f"volume {shown(name)} occurs twice", "distinct names")
         names.add(str(name))
         sources = [key for key, value in volume.items() if key != "name" and value is not None]
@@ -99,7 +101,7 @@ def _check_volumes(volumes: Any, field: str) -> Generator[Finding, None, set[str
 def _check_container(container: Json, field: str, names: set[str], volumes: set[str]) -> Iterator[Finding]:
     name = container.get("name")
     yield from check_label(name, f"{field}.name")
-    if name in names:
+    if str(name) in names:
         yield Finding("error", f"{field}.name", f"container {shown(name)} occurs twice", "distinct names")
     names.add(str(name))
     image = container.get("image")
@@ -112,18 +114,18 @@ def _check_container(container: Json, field: str, names: set[str], volumes: set[
     for place, variable in _each(container.get("env"), f"{field}.env"):
         if not isinstance(variable.get("name"), str) or _ENV_NAME.fullmatch(variable["name"]) is None:
             message = f"{shown(variable.get('name'))} is not the name of an environment variable"
-            yield Finding("error", f"{place}.name", message, 'letters, digits, "_", "-" and ".", no leading digit')
+            yield Finding("error", f"{place}.name", message, 'printable characters of ASCII but "="')
         if variable.get("value") and variable.get("valueFrom"):
             yield Finding("error", f"{place}.valueFrom", "must not be set beside value", "value or valueFrom")
-    paths: set[object] = set()
+    paths: set[str] = set()
     for place, mount in _each(container.get("volumeMounts"), f"{field}.volumeMounts"):
         path = mount.get("mountPath")
         if not path:
             yield Finding("error", f"{place}.mountPath", "is required", "an absolute path")
-        elif path in paths:
+        elif str(path) in paths:
             yield Finding("error", f"{place}.mountPath", f"{shown(path)} occurs twice", "distinct paths")
-        paths.add(path)
-        if mount.get("name") not in volumes:
+        paths.add(str(path))
+        if str(mount.get("name")) not in volumes:
             known = ", ".join(sorted(volumes)) or "no volume is defined"
             yield Finding("error", f"{place}.name", f"there is no volume {shown(mount.get('name'))}", known)
     yield from check_resources(container.get("resources"), f"{field}.resources")

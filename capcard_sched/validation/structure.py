@@ -188,16 +188,22 @@ def check_name(obj: Json, namespaced: bool | None) -> Iterator[Finding]:
         else:
             yield Finding("error", "metadata", f"expected a mapping, got {shown(metadata)}")
         return
+    prefix = metadata.get("generateName")
+    if prefix is not None and not isinstance(prefix, str):
+        yield Finding("error", "metadata.generateName", f"expected a string, got {shown(prefix)}")
+        return
     for field in ("name", "namespace"):
         value = metadata.get(field)
-        path = f"metadata.{field}"
+        is_generated = field == "name" and bool(prefix) and str(value).startswith(str(prefix)[:58])
+        path = "metadata.generateName" if is_generated else f"metadata.{field}"
         if value is None or value == "":
             if field == "name":
                 yield Finding("error", path, "is required")
         elif not isinstance(value, str):
             yield Finding("error", path, f"expected a string, got {shown(value)}")
         elif namespaced is not None and not is_subdomain(value):
-            yield Finding("error", path, f"{shown(value)} is not a valid name: use {_NAME_FORM}")
+            text = prefix if is_generated else value
+            yield Finding("error", path, f"{shown(text)} is not a valid name: use {_NAME_FORM}")
 
 
 def _strings(values: Any, place: Path) -> Iterator[Finding]:

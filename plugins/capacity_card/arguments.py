@@ -57,4 +57,5 @@ class CapacityCardArguments(msgspec.Struct, frozen=True, rename="camel"):
         value = job.annotations.get(SERVICE_TYPE, "")
         if value == "inference" or value == "training":  # noqa: PLR1714 - mypy narrows comparisons, not `in`
             return value  # type: ignore[return-value]
-        return "unknown" if value else self.pod_owner_reference_to_service_type.get(cls.owner_kind, "unknown")
+        kind = cls.owner_kind.partition(".")[0]
+        return "unknown" if value else self.pod_owner_reference_to_service_type.get(kind, "unknown")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from capcard_sched.model import annotations as keys
 from capcard_sched.model.card_registration import HAMI_CORE, MIG, decode_registration, handshake_state
+from capcard_sched.model.kinds import kind_of
 from capcard_sched.model.quantity import QuantityError, base_amount
 from capcard_sched.model.task_class import ContainerAmounts
 from capcard_sched.plugins.deviceshare.geometry import geometry_of
@@ -17,7 +18,8 @@ from capcard_sched.plugins.deviceshare.vgpu_request import (
 )
 from capcard_sched.validation.checks import Finding, annotation_field
 from capcard_sched.validation.inventory import as_map, base_amount_of, texts, value_at
-from capcard_sched.validation.object_checks import OUR_SCHEDULERS, templates_of
+from capcard_sched.validation.object_checks import OUR_SCHEDULERS
+from capcard_sched.validation.templates import templates_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from capcard_sched.model.card_registration import RegisteredCard
     from capcard_sched.plugins.deviceshare.device_config import DeviceConfig
     from capcard_sched.plugins.deviceshare.vgpu_request import ContainerRequest
-    from capcard_sched.validation.object_checks import Template
+    from capcard_sched.validation.templates import Template
 
 Json: TypeAlias = dict[str, Any]
 
@@ -60,7 +62,7 @@ def check_devices(
                 yield index, Finding("warning", "spec", message, "the plugin deviceshare with VGPUEnable: true")
     nodes: list[tuple[RegisteredCard, ...]] = []
     for index, obj in enumerate(objects):
-        if obj.get("kind") == "Node":
+        if kind_of(obj) == "Node":
             text = texts(obj, "metadata", "annotations").get(keys.NODE_VGPU_REGISTER)
             if text is not None:
                 nodes.append(decode_registration(text).cards)

@@ -17,9 +17,9 @@ from capcard_sched.insight.expected_start import Forecast, KnownState
 from capcard_sched.insight.what_if import job_starts
 from capcard_sched.model.annotations import RUNNING_ESTIMATE, SIMULATION_DURATION
 from capcard_sched.model.diagnosis import ExpectedStart
+from capcard_sched.model.kinds import kind_of
 from capcard_sched.model.timestamps import parse_timestamp
 from capcard_sched.simulation.clock import EPOCH, SECOND
-from capcard_sched.simulation.kinds import kind_of
 from capcard_sched.simulation.run import SimulationOptions, SimulationOutcome, simulate
 from capcard_sched.simulation.scenario import Entry, Origin, Scenario, in_creation_order
 from tests.insight.scenes import core_of, recorded_run, written

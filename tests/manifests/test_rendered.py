@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import runpy
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -71,6 +72,11 @@ def mount(name: str) -> tuple[Manifest, Manifest]:
 def test_a_derived_file_is_current(path: Path) -> None:
     assert path.exists(), "run `make manifests`"
     assert path.read_text("utf-8") == derived()[path], "run `make manifests`"
+
+
+def test_the_names_of_known_fields_are_current() -> None:
+    found = runpy.run_path(str(MANIFESTS / "field_names.py"))
+    assert found["OUTPUT"].read_text("utf-8") == found["text"]()
 
 
 def test_the_chart_has_no_template_of_a_manifest_that_is_gone() -> None:

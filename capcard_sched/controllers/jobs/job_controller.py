@@ -8,7 +8,6 @@ from capcard_sched.controllers.jobs.job_pass import JobPass, Request, Settings
 from capcard_sched.controllers.jobs.members import PLUGIN_ARGUMENT_IGNORED
 from capcard_sched.controllers.jobs.phases import FINISHED, TERMINATE
 from capcard_sched.controllers.objects import (
-    BATCH_API,
     CLAIM,
     COMMAND,
     JOB,
@@ -24,6 +23,7 @@ from capcard_sched.controllers.objects import (
     status,
 )
 from capcard_sched.controllers.view import Create, Delete, Result, delete, event_on, target_of, unmatched_commands
+from capcard_sched.model.kinds import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -66,7 +66,7 @@ class JobController:
                 self._progress.pop(meta(obj)["uid"], None)
         elif kind in (POD, POD_GROUP):
             owner = controller_of(obj)
-            if owner is not None and owner["kind"] == JOB and owner.get("apiVersion") == BATCH_API:
+            if owner is not None and kind_of(owner) == JOB:
                 yield Key(JOB, key_of(obj)[0], owner["name"])
         elif kind == COMMAND and new is not None:
             target = target_of(new)

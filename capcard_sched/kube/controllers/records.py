@@ -27,7 +27,7 @@ from capcard_sched.controllers.podgroups import OWNER_KINDS
 from capcard_sched.kube.kinds import WatchedKind
 from capcard_sched.kube.paths import object_path
 from capcard_sched.model.annotations import GROUP_NAME, GROUP_NAME_ALIAS
-from capcard_sched.model.kinds import KIND_BY_NAME, Kind
+from capcard_sched.model.kinds import KIND_BY_NAME, Kind, qualified_kind
 from capcard_sched.model.objects import ApiStruct, ObjectMeta, OwnerReference
 
 if TYPE_CHECKING:
@@ -174,7 +174,8 @@ def _trim_pod(pod: WatchedPod) -> WatchedPod:
     """Requests count for the PodGroup that is still to be created, and where it follows its owner."""
     notes = _read(pod.metadata.annotations)
     spec = pod.spec
-    is_followed = any(owner.controller and owner.kind in _FOLLOWED for owner in pod.metadata.owner_references or ())
+    owners = [owner for owner in pod.metadata.owner_references or () if owner.controller]
+    is_followed = any(qualified_kind(owner.api_version, owner.kind) in _FOLLOWED for owner in owners)
     if notes and (GROUP_NAME in notes or GROUP_NAME_ALIAS in notes) and not is_followed:
         sidecars = tuple(
             ContainerRecord(each.name, restart_policy=each.restart_policy)

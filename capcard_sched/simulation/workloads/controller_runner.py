@@ -21,9 +21,8 @@ from capcard_sched.controllers.objects import (
 from capcard_sched.controllers.view import Create, Delete, Failure, Increment, Observe, Patch
 from capcard_sched.model.annotations import JOB_NAME
 from capcard_sched.model.intents import EmitEvent
-from capcard_sched.model.kinds import KIND_BY_NAME
+from capcard_sched.model.kinds import KIND_BY_NAME, kind_of
 from capcard_sched.simulation.clock import EPOCH, SECOND
-from capcard_sched.simulation.kinds import kind_of
 from capcard_sched.simulation.store import AlreadyExistsError
 
 if TYPE_CHECKING:

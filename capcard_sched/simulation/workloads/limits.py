@@ -26,6 +26,7 @@ from capcard_sched.controllers.objects import (
     status,
 )
 from capcard_sched.controllers.quota_usage import quota_usage
+from capcard_sched.model.kinds import kind_of
 from capcard_sched.model.limits import format_quota_amount, quota_amounts
 from capcard_sched.model.objects import LabelSelector
 from capcard_sched.model.selectors import matches_labels
@@ -196,10 +197,11 @@ class BudgetController:
         alone = 0
         for pod in selected:
             owner = controller_of(pod)
-            if owner is None or owner.get("kind") not in _SCALED:
+            kind = None if owner is None else kind_of(owner)
+            if owner is None or kind not in _SCALED:
                 alone += 1
                 continue
-            key = (owner["kind"], key_of(pod)[0], owner["name"])
+            key = (kind, key_of(pod)[0], owner["name"])
             if key not in owners:
                 scaled = self._store.get(*key)
                 owners[key] = int(spec(scaled).get("replicas", 1)) if scaled is not None else 0

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 
 from capcard_sched.controllers.objects import controller_of
+from capcard_sched.model.kinds import kind_of
 
 if TYPE_CHECKING:
     from capcard_sched.controllers.objects import JsonObject
@@ -33,7 +34,7 @@ class WorkloadController:
             self._queued[change.key] = None
         elif change.kind == self.owned:
             owner = controller_of(change.object)
-            if owner is not None and owner.get("kind") == self.kind:
+            if owner is not None and kind_of(owner) == self.kind:
                 self._queued[change.key[0], owner["name"]] = None
 
     def reconcile(self) -> bool:

@@ -16,11 +16,11 @@ from capcard_sched.admission.webhooks import WEBHOOKS, WebhookContext
 from capcard_sched.framework.conf.registry import Registry
 from capcard_sched.framework.conf.scheduler_conf import parse_conf
 from capcard_sched.framework.core import Core
+from capcard_sched.model.kinds import kind_of
 from capcard_sched.model.objects import QueueObject
 from capcard_sched.simulation.clock import EPOCH, SECOND
 from capcard_sched.simulation.cluster import SimulatedCluster
 from capcard_sched.simulation.effects import IntentExecutor
-from capcard_sched.simulation.kinds import kind_of
 from capcard_sched.simulation.scenario import Scenario
 from capcard_sched.simulation.store import AlreadyExistsError, Change, StoreWatch
 from tests.scenarios.controllers.scenario_steps import CONF, SCHEDULER, Manifest, Player, Step, load_scenarios

@@ -6,6 +6,7 @@ import copy
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from capcard_sched.admission.jobs import check_job_update, check_new_job, default_job
@@ -19,7 +20,7 @@ from capcard_sched.admission.pods import (
     parse_admission_config,
 )
 from capcard_sched.admission.queues import QueueRules, check_queue_deletion, check_queue_object, default_queue
-from capcard_sched.admission.review import AdmissionResult, finding_text
+from capcard_sched.admission.review import AdmissionResult, ClusterView, finding_text
 from capcard_sched.model.objects import ObjectMeta, QueueObject
 from tests.unit.admission.objects import Json, changed, vectors, view
 
@@ -488,3 +489,34 @@ def test_queues_that_the_watch_has_not_delivered_are_reported_and_may_be_supplie
     with known.including([QueueObject(metadata=ObjectMeta(name="research"))]):
         assert known.inventory.quotas["research"], "a queue that is known stays as it is"
     assert known.queue("research")
+
+
+def stored(name: str, parent: str, **amounts: str) -> QueueObject:
+    spec = {field: {"cpu": amount} for field, amount in amounts.items() if field != "guarantee"}
+    guarantee = {"guarantee": {"resource": {"cpu": amounts["guarantee"]}}} if "guarantee" in amounts else {}
+    return msgspec.convert({"metadata": {"name": name}, "spec": {"parent": parent, **spec, **guarantee}}, QueueObject)
+
+
+@pytest.mark.parametrize(
+    ("name", "spec", "field"),
+    [
+        ("new", {"parent": "up", "deserved": {"cpu": 2}}, 'spec.deserved["cpu"]'),
+        ("new", {"parent": "up", "guarantee": {"resource": {"cpu": 2}}}, 'spec.guarantee.resource["cpu"]'),
+        ("new", {"parent": "down", "capability": {"cpu": 9}}, 'spec.capability["cpu"]'),
+        ("up", {"deserved": {"cpu": 2}}, 'spec.deserved["cpu"]'),
+        ("up", {"capability": {"cpu": 5}}, 'spec.capability["cpu"]'),
+        ("new", {"parent": "up", "deserved": {"cpu": 1}, "guarantee": {"resource": {"cpu": 1}}}, ""),
+        ("new", {"parent": "up", "capability": {"cpu": 8}}, ""),
+        ("new", {"deserved": {"cpu": 100}, "capability": {"cpu": 100}}, ""),
+    ],
+)
+def test_amounts_fit_those_of_the_queues_above_and_below(name: str, spec: dict[str, Any], field: str) -> None:
+    known = ClusterView()
+    known.set_queue(stored("up", "root", capability="8", deserved="4", guarantee="2"))
+    known.set_queue(stored("down", "up", deserved="3", guarantee="1"))
+    known.set_queue(stored("leaf", "down", capability="6"))
+    queue = {"metadata": {"name": name}, "spec": spec}
+    assert {finding.field for finding in check_queue_object(queue, None, known).errors} == ({field} if field else set())
+    # An update of other fields is not held up, and the check leaves no trace.
+    assert not check_queue_object(queue, queue, known).errors
+    assert {finding.field for finding in check_queue_object(queue, None, known).errors} == ({field} if field else set())

@@ -1,0 +1,90 @@
+"""Annotations that are misspelt, on a level where they are not read, or given as labels."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from capcard_sched.model import annotations as keys
+from capcard_sched.model.kinds import kind_of
+from capcard_sched.validation.checks import Finding, annotation_field, check_spelling
+from capcard_sched.validation.inventory import as_map, texts
+from capcard_sched.validation.templates import templates_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from capcard_sched.validation.inventory import Json
+
+#: Annotations that name a queue; pods of a vcjob carry one of them as a label too, and operators label theirs.
+_QUEUES: Final = (keys.POD_QUEUE_NAME, keys.QUEUE_NAME)
+#: Annotations that are read as annotations only.
+_NO_LABELS: Final = (
+    keys.CARD_NAME,
+    keys.CARD_NAME_ALIAS,
+    keys.CARD_QUOTA,
+    keys.CARD_REQUEST,
+    keys.SERVICE_TYPE,
+    keys.GROUP_MIN_MEMBER,
+)
+
+
+def misspelt_annotations(obj: Json) -> Iterator[Finding]:
+    """Unsupported annotations of an object and its pod templates that resemble a supported one."""
+    for template in templates_of(obj):
+        if template.path:
+            yield from check_spelling(template.annotations, at=template.metadata_path)
+    yield from check_spelling(texts(obj, "metadata", "annotations"))
+
+
+def misplaced_annotations(obj: Json) -> Iterator[Finding]:
+    """Annotations on a level where they are not read, and the level where they are."""
+    own, templates = texts(obj, "metadata", "annotations"), [one for one in templates_of(obj) if one.path]
+    # A vcjob has a field for its queue.
+    queue = () if kind_of(obj) == "Job" else (keys.POD_QUEUE_NAME,)
+    for key in (keys.CARD_NAME, keys.CARD_NAME_ALIAS, *queue):
+        if key in own and templates and not all(key in template.annotations for template in templates):
+            where = " and ".join(annotation_field(key, template.metadata_path) for template in templates)
+            yield Finding(
+                "warning", annotation_field(key), "has no effect here: it is read from the pod template", where
+            )
+    # The PodGroup of other workloads takes card.request from the pod template too.
+    is_job = kind_of(obj) == "Job"
+    key, where = (keys.CARD_REQUEST, "workload or its PodGroup") if is_job else (keys.GROUP_MIN_MEMBER, "workload")
+    for template in templates:
+        if key in template.annotations and key not in own:
+            message = f"has no effect here: it is read from the {where}"
+            yield Finding("warning", annotation_field(key, template.metadata_path), message, annotation_field(key))
+    for noted, at in [(own, "metadata"), *((one.annotations, one.metadata_path) for one in templates)]:
+        if keys.CARD_QUOTA in noted and kind_of(obj) != "Queue":
+            yield Finding(
+                "warning", annotation_field(keys.CARD_QUOTA, at), "has no effect here: it is read from Queues"
+            )
+
+
+def labels_for_annotations(obj: Json) -> Iterator[Finding]:
+    """Labels whose key is read as an annotation only, unless the annotation is there, too."""
+    templates = [(one.body, one.metadata_path) for one in templates_of(obj) if one.path]
+    for holder, at in [(obj, "metadata"), *templates]:
+        labels, annotations = texts(holder, "metadata", "labels"), texts(holder, "metadata", "annotations")
+        for key in _NO_LABELS:
+            if key in labels and key not in annotations:
+                yield _label(key, at, annotation_field(key, at))
+        if not any(key in annotations for key in (*_QUEUES, keys.GROUP_NAME, keys.GROUP_NAME_ALIAS)):
+            field = _queue_field(obj, at)
+            for key in _QUEUES if field else ():
+                if key in labels:
+                    yield _label(key, at, field)
+
+
+def _queue_field(obj: Json, at: str) -> str:
+    """Where the queue is read instead; "" where none is."""
+    kind = kind_of(obj)
+    if kind in ("Job", "PodGroup"):
+        return "" if as_map(obj.get("spec")).get("queue") else "spec.queue"
+    is_pod = kind == "Pod" or at != "metadata"
+    return annotation_field(keys.POD_QUEUE_NAME, at) if is_pod or any(templates_of(obj)) else ""
+
+
+def _label(key: str, at: str, where: str) -> Finding:
+    what = "annotation" if "annotations[" in where else "field"
+    return Finding("warning", f'{at}.labels["{key}"]', f"has no effect as a label: it is read from the {what}", where)

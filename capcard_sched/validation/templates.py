@@ -1,0 +1,80 @@
+"""Pod templates of workloads, whatever the kind. Objects are plain JSON values and may be malformed; nothing raises."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from capcard_sched.model.json_pods import valid_pod_amounts
+from capcard_sched.model.kinds import group_of, kind_of
+from capcard_sched.validation.inventory import Json, as_map, as_maps, texts, value_at
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+#: API group and kind of workloads with one pod template, and the field with the number of their pods.
+_ONE_TEMPLATE: Final = {
+    ("apps", "Deployment"): "replicas",
+    ("apps", "ReplicaSet"): "replicas",
+    ("apps", "StatefulSet"): "replicas",
+    ("apps", "DaemonSet"): "replicas",
+    ("batch", "Job"): "parallelism",
+}
+#: API groups of CronJobs, all of which make Jobs of the same group.
+_CRON_JOBS: Final = frozenset({"batch", "batch.volcano.sh"})
+#: Path of the Job inside a CronJob.
+JOB_TEMPLATE: Final = "spec.jobTemplate"
+
+
+class Template(NamedTuple):
+    """A pod template inside a workload, or a pod."""
+
+    #: Path of the template inside the object; "" for a pod.
+    path: str
+    body: Json
+    replicas: int
+    scheduler: str
+
+    @property
+    def metadata_path(self) -> str:
+        """Path of its metadata."""
+        return f"{self.path}.metadata" if self.path else "metadata"
+
+    @property
+    def annotations(self) -> dict[str, str]:
+        """Its annotations with string values."""
+        return texts(self.body, "metadata", "annotations")
+
+    def requests(self) -> Mapping[str, int]:
+        """Effective requests in base units. A malformed quantity counts as unset."""
+        return valid_pod_amounts(self.body).requests
+
+
+def templates_of(obj: Json) -> Iterator[Template]:
+    """The pod templates of a workload; a Pod is its own; other kinds have none, nor have those of other API groups."""
+    kind, spec = kind_of(obj), as_map(obj.get("spec"))
+    if kind == "Pod":
+        yield Template("", obj, 1, str(spec.get("schedulerName") or ""))
+    elif kind == "Job":
+        for index, task in enumerate(as_maps(spec.get("tasks"))):
+            body = as_map(task.get("template"))
+            scheduler = value_at(body, "spec", "schedulerName") or spec.get("schedulerName") or "volcano"
+            yield Template(f"spec.tasks[{index}].template", body, _count(task.get("replicas")), str(scheduler))
+    elif isinstance(spec.get("template"), dict):
+        field = _ONE_TEMPLATE.get((group_of(str(obj.get("apiVersion") or "")), str(obj.get("kind") or "")))
+        if field is not None:
+            scheduler = value_at(spec["template"], "spec", "schedulerName") or ""
+            yield Template("spec.template", spec["template"], _count(spec.get(field)), str(scheduler))
+
+
+def job_of_cron(obj: Json) -> Json | None:
+    """The Job that a CronJob makes, without a name; its fields are those below `JOB_TEMPLATE`. None for other kinds."""
+    api_version = str(obj.get("apiVersion") or "")
+    template = value_at(obj, "spec", "jobTemplate")
+    if obj.get("kind") != "CronJob" or group_of(api_version) not in _CRON_JOBS or not isinstance(template, dict):
+        return None
+    metadata = {key: value for key, value in as_map(template.get("metadata")).items() if key != "name"}
+    return {"apiVersion": api_version, "kind": "Job", "metadata": metadata, "spec": template.get("spec")}
+
+
+def _count(value: Any) -> int:
+    return value if isinstance(value, int) and value >= 0 else 1
