@@ -305,7 +305,10 @@ class _Cluster:
                 cards = {use.card: use.allocated for use in charged if use.allocated}
                 # A card that a quota does not list has the quota 0, unless nothing limits the queue.
                 quota |= {use.card: use.quota for use in charged if use.allocated and use.quota is not None}
-            uses = (*_uses(queue, charge, cards, quota), *_share_uses(queue, shares))
+            # Where no plugin has quotas of cards, one may limit devices by their resource.
+            devices = [] if accounts is None or accounts else sorted(amounts_of(spec(queue).get("capability")))
+            devices = [name for name in devices if DEFAULT_CARD_LABELS.is_device(name) and name not in shares]
+            uses = (*_uses(queue, charge, cards, quota, devices), *_share_uses(queue, shares))
             rows.append(
                 QueueRow(meta(queue)["name"], status(queue).get("state") or "Open", jobs[meta(queue)["name"]], uses)
             )
@@ -340,16 +343,18 @@ def _quota_of(queue: JsonObject) -> dict[str, float]:
 
 
 def _uses(
-    queue: JsonObject, charge: Counter[str], cards: Mapping[str, float], quota: Mapping[str, float]
+    queue: JsonObject,
+    charge: Counter[str],
+    cards: Mapping[str, float],
+    quota: Mapping[str, float],
+    devices: Sequence[str],
 ) -> tuple[Use, ...]:
-    """The uses of a queue: `charge` of cpu and memory in base units, `cards` and `quota` in cards."""
+    """The uses of a queue: `charge` of cpu, memory and `devices` in base units, `cards` and `quota` in cards."""
     capability = amounts_of(spec(queue).get("capability"))
     uses = []
     for card in sorted({*quota, *cards}):
         used, limit = cards.get(card, 0.0), quota.get(card)
         uses.append(Use(card, f"{used:g}", "-" if limit is None else f"{limit:g}", _share(used, limit)))
-    # Without accounts of cards a plugin may limit devices by their resource.
-    devices = () if cards or quota else filter(DEFAULT_CARD_LABELS.is_device, sorted(capability))
     for name in ("cpu", "memory", *devices):
         used, limit = charge.get(name, 0), capability.get(name)
         if used or limit is not None:
