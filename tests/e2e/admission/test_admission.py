@@ -31,14 +31,14 @@ async def admission(cluster: Cluster, tmp_path: Path) -> AsyncIterator[Admission
     for name in ("root", "default"):
         await cluster.create(queue(name))
     server = Admission(cluster, tmp_path)
-    await server.install()
-    await server.start()
 
     async def ready() -> bool:  # the API server has seen the caBundle when it rejects something
         return "weight" in await refusal(cluster, queue("probe", weight=1, parent="probe")) or True
 
     try:
-        await cluster.wait_until(ready, "the webhooks")
+        await server.install()
+        await server.start()
+        await cluster.wait_until(ready, "the webhooks", within=60)
         yield server
     finally:
         server.stop()
