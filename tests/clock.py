@@ -22,10 +22,10 @@ class Clock:
 
 
 @overload
-async def until(check: Callable[[], Awaitable[T]], what: str, *, within: float = 30.0) -> T: ...
+async def until(check: Callable[[], Awaitable[T]], what: str, *, within: float = 60.0) -> T: ...
 @overload
-async def until(check: Callable[[], T], what: str, *, within: float = 30.0) -> T: ...
-async def until(check: Callable[[], Any], what: str, *, within: float = 30.0) -> Any:
+async def until(check: Callable[[], T], what: str, *, within: float = 60.0) -> T: ...
+async def until(check: Callable[[], Any], what: str, *, within: float = 60.0) -> Any:
     """Polls until the result is true and returns it.
 
     Raises:
@@ -42,7 +42,7 @@ async def until(check: Callable[[], Any], what: str, *, within: float = 30.0) ->
         pause = min(0.05, pause * 1.5)
 
 
-async def seconds_until(check: Callable[[], object], what: str, *, within: float = 30.0) -> float:
+async def seconds_until(check: Callable[[], object], what: str, *, within: float = 60.0) -> float:
     """The seconds that `until` takes."""
     started = time.monotonic()
     await until(check, what, within=within)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -44,6 +46,12 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "test"))
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--rewrite`: see tests/vectors."""
     parser.addoption("--rewrite", action="store_true", help="write what vectors expect anew, with what the code gives")
+
+
+def pytest_configure() -> None:
+    """Has the programs under test heed SIGINT, which a shell has its background commands and their children ignore."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -234,7 +234,7 @@ class Cluster:
     # --- waiting ------------------------------------------------------------------------------------------------------
 
     @staticmethod
-    async def wait_until(check: Callable[[], Any], what: str, *, within: float = 30.0) -> Any:
+    async def wait_until(check: Callable[[], Any], what: str, *, within: float = 60.0) -> Any:
         """See `until`."""
         return await until(check, what, within=within)
 

@@ -47,7 +47,7 @@ class Fault:
             self._changed.notify_all()
         return True
 
-    async def struck(self, times: int = 1, *, within: float = 10.0) -> None:
+    async def struck(self, times: int = 1, *, within: float = 60.0) -> None:
         """Waits until it struck so often."""
         async with asyncio.timeout(within), self._changed:
             await self._changed.wait_for(lambda: self.strikes >= times)

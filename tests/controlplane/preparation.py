@@ -44,7 +44,7 @@ async def wait_until_watched(cluster: Cluster) -> None:
                         return False
         return True
 
-    await cluster.wait_until(watched, "every resource to be watched", within=30)
+    await cluster.wait_until(watched, "every resource to be watched", within=60)
     cluster.control_plane.memo["watched"] = starts
 
 
@@ -85,8 +85,8 @@ async def install_crds(cluster: Cluster) -> None:
     async def served() -> bool:
         return set(names) <= set(await cluster._resources(fresh=True))
 
-    await cluster.wait_until(established, "the CRDs to be established", within=30)
-    await cluster.wait_until(served, "the CRDs to be served", within=30)
+    await cluster.wait_until(established, "the CRDs to be established", within=60)
+    await cluster.wait_until(served, "the CRDs to be served", within=60)
     await wait_until_watched(cluster)
     assert await cluster.rejection(queue("trial")) is None
     await cluster.apply(_LEASE_WATCH)

@@ -44,7 +44,7 @@ async def differences(daemon: Daemon) -> list[str]:
         await _at_rest(daemon)
         compared, before = len(daemon.lines(_COMPARED)), len(daemon.lines("cache differs"))
         daemon.signal(signal.SIGUSR2)
-        answer = await daemon.logged(_COMPARED, times=compared + 1, within=30)
+        answer = await daemon.logged(_COMPARED, times=compared + 1, within=60)
         difference_lines = [str(line["difference"]) for line in daemon.lines("cache differs")[before:]]
         assert len(difference_lines) == min(100, answer["differences"])
         if not difference_lines:
@@ -52,7 +52,7 @@ async def differences(daemon: Daemon) -> list[str]:
     return [f"{daemon.log_path.stem}: cache differs: {line}" for line in difference_lines]
 
 
-async def _at_rest(daemon: Daemon, *, within: float = 40.0) -> None:
+async def _at_rest(daemon: Daemon, *, within: float = 60.0) -> None:
     """Wait until a daemon watches every kind and has nothing left to write but events."""
 
     async def rests() -> bool:

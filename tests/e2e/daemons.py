@@ -86,7 +86,7 @@ class Program:
         """Send a signal."""
         self.process.send_signal(number)
 
-    async def stop(self, *, within: float = 20.0) -> int:
+    async def stop(self, *, within: float = 60.0) -> int:
         """SIGTERM; returns the exit status. Fails when it does not end in time."""
         self.signal(signal.SIGTERM)
         try:
@@ -122,7 +122,7 @@ class Program:
         found: list[dict[str, Any]] = [json.loads(line) for line in whole.splitlines() if line.startswith("{")]
         return found if message is None else [line for line in found if line.get("msg") == message]
 
-    async def logged(self, message: str, *, times: int = 1, within: float = 20.0) -> dict[str, Any]:
+    async def logged(self, message: str, *, times: int = 1, within: float = 60.0) -> dict[str, Any]:
         """Wait for `times` log lines with this message; return the last one."""
         for _ in range(int(within / 0.05)):
             found = self.lines(message)
@@ -188,13 +188,13 @@ class Daemon(Program):
 
         A session runs after a change, and after a second at most.
         """
-        await self.logged("caches synced", within=45)
+        await self.logged("caches synced", within=60)
         before = await self.metric("volcano_cycles_total")
 
         async def passed() -> bool:
             return await self.metric("volcano_cycles_total") >= before + sessions
 
-        await until(passed, f"{sessions} sessions", within=45)
+        await until(passed, f"{sessions} sessions", within=60)
 
 
 class Controllers(Program):

@@ -51,7 +51,7 @@ def message(text: str) -> Manifest:
 
 
 async def until_bound(
-    cluster: Cluster, wanted: int | Collection[str], pattern: str = ".*", *, within: float = 40.0
+    cluster: Cluster, wanted: int | Collection[str], pattern: str = ".*", *, within: float = 60.0
 ) -> dict[str, str]:
     """Wait until these pods, or at least so many of a pattern, are bound; return their nodes by name."""
 

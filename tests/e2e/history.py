@@ -92,7 +92,7 @@ class History:
         self._moments = [moment for moment in self._moments if moment.received_at >= before]
         return sorted(taken, key=lambda moment: moment.revision)
 
-    async def caught_up(self, *, within: float = 20.0) -> None:
+    async def caught_up(self, *, within: float = 60.0) -> None:
         """Return once the received objects equal those of the API server; that shows that nothing was missed.
 
         Raises AssertionError when the two do not come to agree.

@@ -47,7 +47,7 @@ async def test_a_cache_that_differs_is_a_violation(cluster: Cluster, proxy: Prox
     async with History(cluster.control_plane) as history:
         await cluster.create_all([node("n"), pod("foreign", scheduler="somebody-else")])
         async with Daemon(proxy.kubeconfig_for("scheduler-a"), tmp_path, conf=CARD_CONF) as daemon:
-            await daemon.logged("caches synced", within=30)
+            await daemon.logged("caches synced", within=60)
             await prove(history, daemon)
             pause = proxy.pause("/pods$")
             await cluster.bind("foreign", "n")

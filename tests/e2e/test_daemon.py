@@ -144,7 +144,7 @@ async def test_a_healthy_job_is_bound_before_another_queue_was_tried_to_its_end(
         assert len(tried.read_text().splitlines()) < _PODS
         assert (await cluster.bound()).keys() == {"healthy"}
 
-        line = await daemon.logged("queue used its share of the session deadline", within=30)
+        line = await daemon.logged("queue used its share of the session deadline", within=60)
         name = "volcano_queue_deadline_sessions_total"
         assert await daemon.metric(name, queue_name="hostile") >= 1
         assert await daemon.metric(name, queue_name="healthy") == 0

@@ -69,7 +69,7 @@ class Admission:
             f"--healthz-address=127.0.0.1:{self.health}",
         ]
         self._process = spawn(command, log=self._folder / "admission.log")
-        await self.cluster.wait_until(self._ready, "the admission server to be ready", within=30)
+        await self.cluster.wait_until(self._ready, "the admission server to be ready", within=90)
 
     async def _ready(self) -> bool:
         try:

@@ -31,14 +31,14 @@ async def admission(cluster: Cluster, tmp_path: Path) -> AsyncIterator[Admission
     for name in ("root", "default"):
         await cluster.create(queue(name))
     server = Admission(cluster, tmp_path)
-    await server.install()
-    await server.start()
 
     async def ready() -> bool:  # the API server has seen the caBundle when it rejects something
         return "weight" in await refusal(cluster, queue("probe", weight=1, parent="probe")) or True
 
     try:
-        await cluster.wait_until(ready, "the webhooks")
+        await server.install()
+        await server.start()
+        await cluster.wait_until(ready, "the webhooks", within=60)
         yield server
     finally:
         server.stop()
@@ -148,7 +148,7 @@ async def test_a_renewed_certificate_is_served_without_a_restart(cluster: Cluste
     async def renewed() -> bool:
         return await asyncio.to_thread(admission.certificate) != before
 
-    await cluster.wait_until(renewed, "the new certificate", within=30)
+    await cluster.wait_until(renewed, "the new certificate", within=60)
     await eventually_accepted(cluster, queue("later"))
     found = await cluster.get("validatingwebhookconfigurations", NAME)
     bundle = base64.b64decode(found["webhooks"][0]["clientConfig"]["caBundle"]).decode()
@@ -184,7 +184,7 @@ async def test_certificates_of_cert_manager_are_read_again_and_need_no_rights(
     try:
         await cluster.wait_until(rejected, "the webhooks")
         mount(second)
-        await cluster.wait_until(served, "the second certificate", within=30)
+        await cluster.wait_until(served, "the second certificate", within=60)
         assert await rejected()
     finally:
         server.stop()

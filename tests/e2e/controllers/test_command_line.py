@@ -96,11 +96,11 @@ async def test_a_user_creates_closes_opens_and_deletes_a_queue(
         assert headers.split()[:4] == ["NAME", "WEIGHT", "STATE", "PARENT"]
         return row.split()[:4] == ["q", "3", wanted, "root"]
 
-    await cluster.wait_until(lambda: state("Open"), "the queue to be open", within=30)
+    await cluster.wait_until(lambda: state("Open"), "the queue to be open", within=60)
     await verbs("queue", "close", "q")
-    await cluster.wait_until(lambda: state("Closed"), "the queue to be closed", within=30)
+    await cluster.wait_until(lambda: state("Closed"), "the queue to be closed", within=60)
     await verbs("queue", "open", "q")
-    await cluster.wait_until(lambda: state("Open"), "the queue to be open again", within=30)
+    await cluster.wait_until(lambda: state("Open"), "the queue to be open again", within=60)
     assert await verbs("queue", "update", "q", "-w", "5") == "update queue q successfully\n"
     assert (await cluster.get("queues", "q"))["spec"]["weight"] == 5
     assert await verbs("queue", "delete", "q") == "delete queue q successfully\n"

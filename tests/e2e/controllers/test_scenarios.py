@@ -83,6 +83,10 @@ class Processes:
             await self.controllers.kill()
             self.controllers = await self._make().start()
 
+    async def end(self) -> None:
+        if self.controllers._process is not None:
+            await self.controllers.stop()
+
 
 class ServerWorld:
     """A namespace of an API server that other scenarios share."""
@@ -166,6 +170,7 @@ async def _play(control_plane: ControlPlane, processes: Processes, name: str, st
 async def _play_all(control_plane: ControlPlane, folder: Path) -> tuple[dict[str, str], Audit, set[Right]]:
     async with Cluster(control_plane) as admin:
         await prepare(admin)
+        await admin.wipe()  # what an attempt that failed has left
         await admin.make_namespace(SYSTEM)
         pool = {"pool": "plain"}
         await admin.create_all(node(name, cpu="64", memory="64Gi", labels=pool) for name in ("n1", "n2"))
@@ -187,13 +192,12 @@ async def _play_all(control_plane: ControlPlane, folder: Path) -> tuple[dict[str
                 )
             return dict(zip(_SCENARIOS, found, strict=True)), audit, granted
         finally:
-            await processes.controllers.stop()
-            await asyncio.to_thread(control_plane.stop_controller_manager)
-            admission.stop()
-            for kind in ("mutatingwebhookconfigurations", "validatingwebhookconfigurations"):
-                for each in await admin.list(kind):
-                    await admin.delete(kind, each["metadata"]["name"])
-            await admin.wipe()
+            try:
+                await processes.end()
+                admission.stop()
+            finally:
+                await asyncio.to_thread(control_plane.stop_controller_manager)
+                await admin.wipe()
 
 
 _Outcomes = tuple[dict[str, str], Audit, set[Right]]

@@ -67,7 +67,7 @@ async def test_no_response_leaves_a_gang_incomplete_or_binds_a_pod_twice(
     faults = {name: strike(proxy, rf"/pods/{name}-\d/binding$") for name, strike in TRANSIENT.items()}
     await create_gangs(cluster, list(TRANSIENT), _SIZE)
     async with impatient(proxy, tmp_path, "--bind-workers=96") as daemon:
-        await until_bound(cluster, _SIZE * len(TRANSIENT), within=40)
+        await until_bound(cluster, _SIZE * len(TRANSIENT), within=60)
         assert {name: fault.strikes for name, fault in faults.items() if not fault.strikes} == {}
         await prove(history, daemon)
 
@@ -83,7 +83,7 @@ async def test_pods_with_a_permanent_refusal_block_no_others_and_are_bound_when_
     ]
     await create_gangs(cluster, list(PERMANENT), _SIZE)
     async with Daemon(proxy.kubeconfig_for("scheduler-a"), tmp_path, "--bind-workers=4", conf=CARD_CONF) as daemon:
-        await asyncio.gather(*(fault.struck(_SIZE, within=30) for fault in faults))
+        await asyncio.gather(*(fault.struck(_SIZE, within=60) for fault in faults))
         await create_gangs(cluster, [f"fine-{index}" for index in range(4)], _SIZE)
         await until_bound(cluster, 4 * _SIZE, "fine-.*")
 
@@ -105,7 +105,7 @@ async def test_a_binding_that_is_overtaken_on_its_way_counts_for_nothing(
     held = proxy.hold("POST", r"/pods/first-\d/binding$")
     await create_gangs(cluster, ["first"], _SIZE)
     async with Daemon(proxy.kubeconfig_for("scheduler-a"), tmp_path, conf=CARD_CONF) as daemon:
-        await cluster.wait_until(lambda: held.held == _SIZE, "all bindings to be on their way", within=30)
+        await cluster.wait_until(lambda: held.held == _SIZE, "all bindings to be on their way", within=60)
         await cluster.bind("first-0", "n1")
         await cluster.delete("pods", "first-1")
         await cluster.delete("pods", "first-2")

@@ -60,21 +60,21 @@ async def test_a_binding_of_the_former_leader_that_was_on_its_way_is_refused(
     )
     await furnish(cluster, cards=8)
     async with one:
-        assert (await one.logged("fencing policy active", within=30))["state"] == "active"
+        assert (await one.logged("fencing policy active", within=60))["state"] == "active"
         async with two:
-            await two.logged("caches synced", within=30)
+            await two.logged("caches synced", within=60)
             late = proxy.hold("POST", "/binding$", nth=3, outlive=True)
             await create_gangs(cluster, ["g"], 8)
-            await cluster.wait_until(lambda: late.held == 6, "six bindings on their way", within=30)
+            await cluster.wait_until(lambda: late.held == 6, "six bindings on their way", within=60)
             # Its bindings are on their way, and its renewals do not arrive.
             for verb in ("GET", "PUT"):
                 proxy.reset(verb, "/leases/", times=None)
             busy = second_proxy.hold("POST", "/pods/g-[0-9]+/binding$")
-            await two.logged("became leader", within=30)
-            assert (await two.logged("fencing policy active", within=30))["state"] == "active"
-            await cluster.wait_until(lambda: busy.held == 6, "the next leader's bindings", within=30)
+            await two.logged("became leader", within=60)
+            assert (await two.logged("fencing policy active", within=60))["state"] == "active"
+            await cluster.wait_until(lambda: busy.held == 6, "the next leader's bindings", within=60)
             late.release()
-            await cluster.wait_until(lambda: late.statuses == [403] * 6, "the refusals", within=20)
+            await cluster.wait_until(lambda: late.statuses == [403] * 6, "the refusals", within=60)
             assert len(await cluster.bound()) == 2
             busy.release()
             await until_bound(cluster, 8)

@@ -32,7 +32,7 @@ async def _until_watch_event(daemon: Daemon, cluster: Cluster, event: str, *kind
         counts = [await daemon.metric("volcano_watch_events_total", resource=kind, event=event) for kind in kinds]
         return min(counts) >= times
 
-    await cluster.wait_until(everywhere, f"watches of {kinds} to be {event}", within=30)
+    await cluster.wait_until(everywhere, f"watches of {kinds} to be {event}", within=60)
 
 
 async def test_watches_cut_in_the_middle_of_objects_lose_nothing(
@@ -40,12 +40,12 @@ async def test_watches_cut_in_the_middle_of_objects_lose_nothing(
 ) -> None:
     await furnish(cluster, cards=40)
     async with Daemon(proxy.kubeconfig_for("scheduler-a"), tmp_path, conf=CARD_CONF) as daemon:
-        await daemon.logged("caches synced", within=30)
+        await daemon.logged("caches synced", within=60)
         cuts = [proxy.cut("/pods$", nth=nth, times=1) for nth in (3, 15, 40)]
         cuts += [proxy.cut(f"/{kind}$", nth=2, times=1) for kind in ("podgroups", "queues")]
         await create_gangs(cluster, [f"g{index}" for index in range(10)], _SIZE)
         await until_bound(cluster, 40)
-        await asyncio.gather(*(cut.struck(within=30) for cut in cuts))
+        await asyncio.gather(*(cut.struck(within=60) for cut in cuts))
         await prove(history, daemon)
 
 
@@ -54,7 +54,7 @@ async def test_a_stalled_watch_is_replaced_and_its_withheld_events_arrive_by_the
 ) -> None:
     await furnish(cluster, cards=8)
     async with impatient(proxy, tmp_path, silence=1.5) as daemon:
-        await daemon.logged("caches synced", within=30)
+        await daemon.logged("caches synced", within=60)
         pause = proxy.pause("/pods$")
         await create_gangs(cluster, ["first", "second"], _SIZE)
         await _until_watch_event(daemon, cluster, "stalled", "pods")
@@ -71,7 +71,7 @@ async def test_a_history_that_was_compacted_while_the_watches_were_silent_is_lis
     async with Daemon(proxy.kubeconfig_for("scheduler-a"), tmp_path, conf=CARD_CONF) as daemon:
         await create_gangs(cluster, ["first", "second"], _SIZE)
         await until_bound(cluster, 8)
-        await daemon.logged("caches synced", within=30)
+        await daemon.logged("caches synced", within=60)
         pauses = [proxy.pause(f"/{kind}$") for kind in _WATCHED]
         for name in ("first", "second"):
             for index in range(_SIZE):
@@ -108,7 +108,7 @@ async def test_a_daemon_that_starts_before_the_api_server_waits_for_it(
     await create_gangs(cluster, ["g"], _LARGE)
     await asyncio.to_thread(control_plane.kill_apiserver)
     async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, *QUICK_ELECTION, conf=CARD_CONF) as daemon:
-        trouble = await daemon.logged("leader election", within=30)
+        trouble = await daemon.logged("leader election", within=60)
         assert trouble["event_type"] == "unreachable"
         assert (await daemon.get("/healthz"))[0] == 200
 
@@ -117,9 +117,9 @@ async def test_a_daemon_that_starts_before_the_api_server_waits_for_it(
             assert status == 503
             return all(f"[-]list/{kind.resource} failed: unreachable\n" in text for kind in KINDS)
 
-        await cluster.wait_until(names_every_list, "readiness to name every list", within=30)
+        await cluster.wait_until(names_every_list, "readiness to name every list", within=60)
         await asyncio.to_thread(control_plane.start_apiserver)
-        await until_bound(cluster, _LARGE, within=40)
+        await until_bound(cluster, _LARGE, within=60)
         assert (await daemon.get("/readyz"))[0] == 200
         await prove(history, daemon)
 

@@ -33,9 +33,9 @@ _SLOW_ELECTION = (
 async def _pair(leader: Daemon, standby: Daemon) -> AsyncIterator[None]:
     """Both: the first leads, the second has a synced cache."""
     async with leader:
-        await leader.logged("became leader", within=30)
+        await leader.logged("became leader", within=60)
         async with standby:
-            await standby.logged("caches synced", within=30)
+            await standby.logged("caches synced", within=60)
             yield
 
 
@@ -71,7 +71,7 @@ async def test_a_gang_whose_leader_is_killed_at_any_member_is_completed_by_the_s
         await cluster.wait_until(
             lambda: sum(each.strikes for each in holds) == len(gangs) * _SIZE - sent + len(positions),
             "every gang to stand at its position",
-            within=30,
+            within=60,
         )
         assert len(await until_bound(cluster, sent)) == sent
         await leader.kill()
@@ -90,12 +90,12 @@ async def test_a_leader_that_was_away_for_too_long_writes_nothing_when_it_comes_
     async with _pair(one, two):
         held = proxy.delay("POST", "/binding$", _FOR_EVER, nth=4, times=None)
         await create_gangs(cluster, ["first"], 8)
-        await cluster.wait_until(lambda: held.strikes == 2, "two bindings on their way", within=30)
+        await cluster.wait_until(lambda: held.strikes == 2, "two bindings on their way", within=60)
         if by == "SIGSTOP":
             one.signal(signal.SIGSTOP)
         else:
             _cut_off(proxy)
-        await two.logged("became leader", within=30)
+        await two.logged("became leader", within=60)
         await create_gangs(cluster, ["second"], 8)
         await until_bound(cluster, 16)
         before = len(proxy.exchanges)
@@ -103,7 +103,7 @@ async def test_a_leader_that_was_away_for_too_long_writes_nothing_when_it_comes_
             one.signal(signal.SIGCONT)
         else:
             proxy.mend()
-        await one.logged("standing by", within=30)
+        await one.logged("standing by", within=60)
         await prove(history, one, two)  # which takes requests of both
         assert _written(proxy.exchanges[before:]) == []
         held.lift()
@@ -120,16 +120,16 @@ async def test_writes_that_a_leader_dropped_are_sent_when_it_leads_again(
     """It alone runs: no other component changes the PodGroup and the queue, whose statuses it has decided."""
     await furnish(cluster, cards=8)
     async with replica(proxy, "scheduler-a", tmp_path, *QUICK_ELECTION) as only:
-        await only.logged("became leader", within=30)
+        await only.logged("became leader", within=60)
         refused = proxy.answer("PATCH", "", 503, times=None)
         await create_gangs(cluster, ["g"], 8)
         await until_bound(cluster, 8)
-        await refused.struck(2, within=20)
+        await refused.struck(2, within=60)
         for verb in ("GET", "PUT"):
             proxy.reset(verb, "/leases/", times=None)
-        await only.logged("standing by", within=30)
+        await only.logged("standing by", within=60)
         proxy.mend()
-        await only.logged("became leader", times=2, within=30)
+        await only.logged("became leader", times=2, within=60)
         await prove(history, only)
         assert (await cluster.get("podgroups", "g"))["status"]["phase"] == "Running"
         assert (await cluster.get("queues", "q"))["status"]["allocated"]["nvidia.com/gpu"] == "8"

@@ -71,7 +71,7 @@ async def test_a_snapshot_and_a_comparison_can_be_had_at_any_time(
     await furnish(cluster, cards=40)
     proxy.delay("POST", "/binding$", 0.05, times=None)
     async with Daemon(proxy.kubeconfig_for("scheduler-a"), tmp_path, "--bind-workers=4", conf=CARD_CONF) as daemon:
-        await daemon.logged("caches synced", within=30)
+        await daemon.logged("caches synced", within=60)
         await create_gangs(cluster, [f"g{index}" for index in range(5)], _SIZE)
         await until_bound(cluster, 4)
         daemon.signal(signal.SIGUSR1)
@@ -80,7 +80,7 @@ async def test_a_snapshot_and_a_comparison_can_be_had_at_any_time(
         assert len(taken["Node"]) == 5
         assert len(taken["Pod"]) == 40
         # A write in flight is no difference.
-        assert (await daemon.logged("cache compared with the API server", within=30))["differences"] == 0
+        assert (await daemon.logged("cache compared with the API server", within=60))["differences"] == 0
         await until_bound(cluster, 40)
         await prove(history, daemon)
         daemon.signal(signal.SIGUSR1)

@@ -56,7 +56,7 @@ async def _gangs(cluster: Cluster) -> None:
     for limit, times in ((3, 1), (4, 1), (3, 2)):
         quota = {"metadata": {"annotations": {"volcano.sh/card.quota": f'{{"A10": {limit}}}'}}}
         await cluster.patch("queues", "q", quota)
-        await cluster.wait_until(lambda limit=limit, times=times: refused(limit, times), "a refusal", within=20)  # type: ignore[misc]
+        await cluster.wait_until(lambda limit=limit, times=times: refused(limit, times), "a refusal", within=60)  # type: ignore[misc]
 
 
 async def _statuses_written(cluster: Cluster, waits: str = "waits-0") -> None:

@@ -264,7 +264,7 @@ async def test_after_any_mixture_of_troubles_everything_is_known(furnished: Clus
             if inspect.isawaitable(happening):
                 await happening
         proxy.mend()
-        await until(lambda: mirror.agrees_with(furnished), "everything", within=30)
+        await until(lambda: mirror.agrees_with(furnished), "everything", within=60)
         reported: dict[tuple[str, str], Any] = {}
         for delta in mirror.deltas:
             match delta:

@@ -89,13 +89,13 @@ async def available(cluster: Cluster, *names: str) -> None:
         found = [await cluster.get("persistentvolumes", name) for name in names]
         return all(each.get("status", {}).get("phase") == "Available" for each in found)
 
-    await cluster.wait_until(seen, "volumes to be available", within=20)
+    await cluster.wait_until(seen, "volumes to be available", within=60)
 
 
 async def provision(cluster: Cluster, name: str, *, only: str = "") -> str:
     """A provisioner's part: wait for the node in the claim, and make a volume for it. Returns the node."""
 
-    chosen = await cluster.wait_until(lambda: annotation(cluster, name), "a node in the claim", within=20)
+    chosen = await cluster.wait_until(lambda: annotation(cluster, name), "a node in the claim", within=60)
     made = await cluster.get("persistentvolumeclaims", name)
     owner = {"kind": "PersistentVolumeClaim", "apiVersion": "v1", "namespace": cluster.namespace, "name": name,
              "uid": made["metadata"]["uid"]}  # fmt: skip
@@ -275,9 +275,9 @@ async def test_effects_bind_a_pod_after_its_claims_and_give_it_back_when_they_fa
     ]
     async with Harness(cluster, proxy, pre_bind=bind_volumes) as effects:
         effects.submit(*binds[:1])
-        await effects.until(lambda: effects.observer.bindings, "the first pod to be bound", within=20)
+        await effects.until(lambda: effects.observer.bindings, "the first pod to be bound", within=60)
         effects.submit(*binds[1:])
-        await effects.until(lambda: effects.deltas, "the second pod to be given back", within=20)
+        await effects.until(lambda: effects.deltas, "the second pod to be given back", within=60)
     assert effects.observer.bindings == [("bound", "p-1", 201), ("failed", "p-2", 422)]
     assert await cluster.bound() == {"p-1": "n1"}
     assert await held(cluster, "first") == "pv"

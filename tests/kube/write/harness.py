@@ -130,7 +130,7 @@ class Harness:
         """Hand over intents of a session."""
         self.effects.submit(intents)
 
-    async def write(self, *intents: Intent, within: float = 10.0) -> None:
+    async def write(self, *intents: Intent, within: float = 60.0) -> None:
         """Hand over intents and wait until everything is written."""
         self.submit(*intents)
         await self.quiet(within)
@@ -139,14 +139,14 @@ class Harness:
         """The lease is lost."""
         self.effects.reset()
 
-    async def refusal(self, within: float = 15.0) -> BindFailed:
+    async def refusal(self, within: float = 60.0) -> BindFailed:
         """The delta of the only binding that failed."""
         await self.until(lambda: self.deltas, "the refusal", within)
         (failed,) = self.deltas
         assert isinstance(failed, BindFailed)
         return failed
 
-    async def until(self, check: Callable[[], Any], what: str, within: float = 10.0) -> Any:
+    async def until(self, check: Callable[[], Any], what: str, within: float = 60.0) -> Any:
         """Wait for a callback or a write of the ApiWriter."""
         try:
             return await self.cluster.wait_until(check, what, within=within)
@@ -154,7 +154,7 @@ class Harness:
             seen = [(each.verb, each.path, each.status) for each in self.proxy.exchanges[-10:]]
             raise AssertionError(f"{error}: {self.effects.backlog()}, {vars(self.observer)}, {seen}") from None
 
-    async def quiet(self, within: float = 10.0) -> None:
+    async def quiet(self, within: float = 60.0) -> None:
         """Wait until everything is written."""
         await self.until(lambda: not any(self.effects.backlog().values()), "an empty backlog", within)
 
