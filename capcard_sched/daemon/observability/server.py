@@ -125,7 +125,7 @@ class HttpServer:
         limits: ServerLimits = _DEFAULT_LIMITS,
         shutdown_seconds: float = 1.0,
     ) -> None:
-        """`pages`: GET and HEAD; `posts`: POST, bodies up to `body_bytes`; `shutdown_seconds`: of open requests."""
+        """`pages`: GET, HEAD; `posts`: POST, bodies up to `body_bytes`; `shutdown_seconds`: of requests at the end."""
         self._address = address
         self._tls = tls
         self._limits = limits
