@@ -87,6 +87,8 @@ def what_if(
         after, also_watched = _run(changed, source, new_conf)
     except (BadInputError, UnknownObjectError) as error:
         return usage_error(str(error))
+    for warning in dict.fromkeys((*before[1].warnings, *after[1].warnings)):
+        print(f"warning: {warning}", file=sys.stderr)
     report = compare_runs(changes, before, after)
     if output == "json":
         print_document(report, "json")

@@ -61,9 +61,9 @@ def test_a_tree_is_judged_as_by_its_definition(rows: list[tuple[int, int | None,
             seen.add(number)
             yield number
 
-    for number, (_, capability, *sums) in enumerate(rows):
+    for number, (_, most, *sums) in enumerate(rows):
         above = next((rows[one][1] for one in ancestors(number) if rows[one][1] is not None), None)
-        exceeds = capability is not None and above is not None and capability > above
+        exceeds = most is not None and above is not None and most > above
         assert bool(list(tree.below_ancestors(f"q{number}"))) is exceeds
         expected = set()
         for field, limit, column in zip(("deserved", "guarantee"), sums, (2, 3), strict=True):
