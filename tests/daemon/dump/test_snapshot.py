@@ -197,7 +197,7 @@ FACTS = [
     ("PersistentVolume pv2 size", 2 << 30),
     ("PersistentVolume pv2 available", True),
     ("CSIStorageCapacity kube-system/left", {"class_name": "fast", "left": 10 << 30, "largest": 4 << 30}),
-    ("CSINode n1", {"limits": {"csi.test": 3}}),
+    ("CSINode n1", {"limits": {"csi.test": 3}, "drivers": ["csi.test"]}),
     ("VolumeAttachment n1/at", {"node": "n1", "volume": "pv1"}),
 ]
 
