@@ -18,6 +18,8 @@ from tests.e2e.expectations import message, until, until_bound
 from tests.e2e.history import History
 
 _CARD = {"cpu": "1", "nvidia.com/gpu": "1"}
+#: The resource of a DeviceClass.
+_CLASS: Final = "deviceclass.resource.kubernetes.io/gpu.example.com"
 
 
 @pytest.mark.compat
@@ -49,18 +51,16 @@ async def test_a_pod_with_a_resource_claim_is_never_bound(
     cluster: Cluster, control_plane: ControlPlane, tmp_path: Path
 ) -> None:
     """Nor is its gang started; the reason of a resource that only a DeviceClass offers names the class."""
-    classes = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "gpu.example.com"}}
-    claims = {"resourceClaims": [{"name": "gpu", "resourceClaimName": "missing"}]}
+    claims = [{"name": "gpu", "resourceClaimName": "missing"}]
     await cluster.create_all(
         [
             node("n1", cpu=8),
             queue("q", capability={"cpu": "64", "memory": "64Gi"}),
-            classes | {"spec": {"extendedResourceName": "example.com/gpu"}},
-            pod("claims", queue="q", **claims),
+            pod("claims", queue="q", resourceClaims=claims),
             pod_group("g", queue="q", members=2),
             pod("g-0", group="g"),
-            pod("g-1", group="g", **claims),
-            pod("extended", queue="q", requests={"cpu": "1", "example.com/gpu": "1"}),
+            pod("g-1", group="g", resourceClaims=claims),
+            pod("extended", queue="q", requests={"cpu": "1", _CLASS: "1"}),
         ]
     )
     async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, conf=CARD_CONF) as daemon:

@@ -229,7 +229,7 @@ class _Model:
                     "tasks": sorted(pod.uid for pod, _, _ in members),
                     "pending": sorted(pod.uid for pod, status, _ in members if _waits(status) and not pod.gated),
                     "pending_best_effort": sum(
-                        _waits(status) and not pod.cpu and not pod.gpu for pod, status, _ in members
+                        _waits(status) and not (pod.cpu or pod.gpu or pod.gated) for pod, status, _ in members
                     ),
                     "counts": dict(Counter(status.title for _, status, _ in members)),
                     "allocated": held[name],

@@ -247,7 +247,8 @@ def test_an_evicted_pod_shows_the_reason_terminates_and_is_deleted() -> None:
 
 
 def _node(status: str) -> dict[str, Any]:
-    return {**NODE, "status": {**NODE["status"], "conditions": [{"type": "Ready", "status": status}]}}
+    conditions = [{"type": "Ready", "status": status}]
+    return {**NODE, "status": {"allocatable": {"cpu": 4}, "conditions": conditions}}
 
 
 @pytest.mark.parametrize("status", ["False", "Unknown"])
