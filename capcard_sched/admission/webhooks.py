@@ -14,6 +14,7 @@ from capcard_sched.admission.pods import (
 )
 from capcard_sched.admission.queues import check_queue_deletion, check_queue_object, default_queue
 from capcard_sched.admission.review import AdmissionResult
+from capcard_sched.validation.checks import capped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,6 +40,12 @@ class Webhook(NamedTuple):
 
 
 _ALLOW: Final = AdmissionResult()
+
+
+def decide(hook: Webhook, request: AdmissionRequest, context: WebhookContext) -> AdmissionResult:
+    """The result of the rule of a webhook, with a bounded number of findings."""
+    result = hook.rule(request, context)
+    return AdmissionResult(tuple(capped(result.findings)), result.patch)
 
 
 def _mutate_job(request: AdmissionRequest, context: WebhookContext) -> AdmissionResult:
