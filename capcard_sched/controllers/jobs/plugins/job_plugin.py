@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from capcard_sched.controllers.objects import JsonObject, Key, meta, owner_reference
+from capcard_sched.model.numbers import whole_number
+from capcard_sched.model.quoting import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -54,9 +56,10 @@ class JobPlugin:
     def port(self, name: str) -> int:
         """An argument that is a port. Raises PluginError."""
         text = self.arguments[name]
-        if not (text.isascii() and text.isdigit() and 0 < int(text) < 65536):
-            raise PluginError(f"plugin {self.name}: --{name}={text} is not a port: accepted is 1 to 65535")
-        return int(text)
+        port = whole_number(text, 65535)
+        if not port:
+            raise PluginError(f"plugin {self.name}: --{name}={shortened(text)} is not a port: accepted is 1 to 65535")
+        return port
 
     def flag(self, name: str) -> bool:
         """An argument that is true or false. Raises PluginError."""
