@@ -6,7 +6,7 @@ import io
 import sys
 from typing import TYPE_CHECKING, Final
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -16,6 +16,7 @@ from capcard_sched.model.diagnosis import STAGES
 from capcard_sched.model.quantity import shown_amount
 from capcard_sched.model.quoting import brief, plural
 from capcard_sched.model.timestamps import format_timestamp, parse_timestamp, span
+from capcard_sched.reports.terminal import EscapingConsole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,12 +50,12 @@ _DONE: Final = frozenset({"Scheduled", "Finished"})
 
 def print_diagnosis(found: JobDiagnosis) -> None:
     """Print a diagnosis on standard output: without line breaks and trailing spaces where it is not a terminal."""
-    console = Console(highlight=False)
+    console = EscapingConsole(highlight=False)
     if console.is_terminal:
         console.print(render(found))
         return
     text = io.StringIO()
-    Console(file=text, highlight=False, width=_PLAIN_WIDTH).print(render(found))
+    EscapingConsole(file=text, highlight=False, width=_PLAIN_WIDTH).print(render(found))
     sys.stdout.write("".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines()))
 
 
