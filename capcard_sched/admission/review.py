@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from contextlib import contextmanager
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -124,8 +125,8 @@ class ClusterView:
 _WARNING_CHARACTERS: Final = 256
 #: Characters of all warnings of one response: the API server drops what is beyond.
 _WARNINGS_CHARACTERS: Final = 4096
-#: HTTP status of a rejected object, as kubectl shows it.
-_FORBIDDEN: Final = 403
+#: Characters of one finding in the message of a rejected object.
+_FINDING_CHARACTERS: Final = 2048
 
 
 class ReviewError(ValueError):
@@ -161,6 +162,28 @@ class _Review(msgspec.Struct, frozen=True, rename="camel"):
     api_version: str = ""
     kind: str = ""
     request: AdmissionRequest | None = None
+
+
+class _User(msgspec.Struct, frozen=True):
+    username: str = ""
+
+
+class ReviewHead(msgspec.Struct, frozen=True, rename="camel"):
+    """The part of `request` that is read before a review has its turn."""
+
+    uid: str
+    name: str = ""
+    namespace: str = ""
+    user_info: _User = _User()
+
+    @property
+    def tenant(self) -> str:
+        """The tenant that a review is charged to: its namespace, else the user."""
+        return f"namespace {self.namespace}" if self.namespace else f"user {self.user_info.username}"
+
+
+class _ReviewHead(msgspec.Struct, frozen=True):
+    request: ReviewHead
 
 
 class PatchOperation(msgspec.Struct, frozen=True):
@@ -218,6 +241,17 @@ def _child(parent: Any, step: str | int) -> Any:
 _decoder = msgspec.json.Decoder(_Review)
 
 
+_head_decoder = msgspec.json.Decoder(_ReviewHead)
+
+
+def decode_head(body: bytes) -> ReviewHead:
+    """The identity of a review, without its objects. Raises ReviewError."""
+    try:
+        return _head_decoder.decode(body).request
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ReviewError(f"not an AdmissionReview: {error}") from None
+
+
 def decode_review(body: bytes) -> AdmissionRequest:
     """The request of an AdmissionReview. Raises ReviewError."""
     try:
@@ -239,25 +273,35 @@ def encode_review(request: AdmissionRequest, result: AdmissionResult) -> bytes:
     errors = result.errors
     response: Json = {"uid": request.uid, "allowed": not errors}
     if errors:
-        response["status"] = {
-            "status": "Failure",
-            "reason": "Forbidden",
-            "code": _FORBIDDEN,
-            "message": "; ".join(finding_text(finding) for finding in errors),
-        }
+        response["status"] = _failure("; ".join(finding_text(finding) for finding in errors), HTTPStatus.FORBIDDEN)
     elif result.patch:
         response["patchType"] = "JSONPatch"
         response["patch"] = base64.b64encode(msgspec.json.encode(result.patch)).decode()
     warnings = _warnings(finding for finding in result.findings if finding.severity != "error")
     if warnings:
         response["warnings"] = warnings
+    return _encode(response)
+
+
+def encode_refusal(head: ReviewHead, message: str, code: HTTPStatus) -> bytes:
+    """The AdmissionReview that refuses a review without a check of its object."""
+    return _encode({"uid": head.uid, "allowed": False, "status": _failure(message, code)})
+
+
+def _failure(message: str, code: HTTPStatus) -> Json:
+    reason = "".join(word.capitalize() for word in code.name.split("_"))
+    return {"status": "Failure", "reason": reason, "code": code.value, "message": message}
+
+
+def _encode(response: Json) -> bytes:
     return msgspec.json.encode({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response})
 
 
 def finding_text(finding: Finding) -> str:
-    """`spec.queue: cause (accepted: form)`."""
+    """`spec.queue: cause (accepted: form)`, shortened."""
     text = f"{finding.field}: {finding.message.strip()}" if finding.field else finding.message.strip()
-    return f"{text.rstrip(';')} (accepted: {finding.accepted})" if finding.accepted else text
+    text = f"{text.rstrip(';')} (accepted: {finding.accepted})" if finding.accepted else text
+    return text if len(text) <= _FINDING_CHARACTERS else f"{text[: _FINDING_CHARACTERS - 3]}..."
 
 
 def _warnings(findings: Iterable[Finding]) -> list[str]:

@@ -20,6 +20,7 @@ from capcard_sched.admission.queues import (
     default_queue,
 )
 from capcard_sched.admission.review import AdmissionResult
+from capcard_sched.validation.checks import capped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,6 +47,12 @@ class Webhook(NamedTuple):
 
 
 _ALLOW: Final = AdmissionResult()
+
+
+def decide(hook: Webhook, request: AdmissionRequest, context: WebhookContext) -> AdmissionResult:
+    """The result of the rule of a webhook, with a bounded number of findings."""
+    result = hook.rule(request, context)
+    return AdmissionResult(tuple(capped(result.findings)), result.patch)
 
 
 def _mutate_job(request: AdmissionRequest, context: WebhookContext) -> AdmissionResult:

@@ -9,8 +9,9 @@ import contextlib
 import os
 import socket
 import struct
-import sys
 from typing import TYPE_CHECKING, Final
+
+from capcard_sched.cli.output import put_error
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -110,5 +111,5 @@ def _ask(connection: socket.socket, path: str, request: bytes) -> int | None:
     if reply[:1] == STATUS:
         return int(reply[1:])
     text = reply[1:].decode("utf-8", "replace") or "its process for this request ended without an answer"
-    print(f"error: {FLAG}: {path}: {text}", file=sys.stderr)
+    put_error(f"error: {FLAG}: {path}: {text}")
     return 1

@@ -9,6 +9,8 @@ import signal
 from contextlib import redirect_stderr, redirect_stdout
 from typing import TYPE_CHECKING, Final, Literal, get_args, get_origin
 
+from capcard_sched.cli.output import put
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -40,8 +42,8 @@ def print_candidates(app: App, words: Sequence[str]) -> None:
     signal.alarm(_MOST_SECONDS)
     found, directive = candidates(app, words or [""])
     for candidate in found:
-        print(candidate)
-    print(f":{directive}")
+        put(candidate)
+    put(f":{directive}")
 
 
 def candidates(app: App, words: Sequence[str]) -> tuple[list[str], int]:

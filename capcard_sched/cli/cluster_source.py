@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from cyclopts import Group, Parameter
 
 from capcard_sched.cli.exit_codes import FailureWatch, Files
 from capcard_sched.cli.live_cluster import ClusterRequest, LiveCluster, Receiver, leave_cache, reader
+from capcard_sched.cli.output import put_error
 from capcard_sched.cli.simulate import CONF_IN_FILE, BadInputError, build_core, options_of, settings_of
 from capcard_sched.controllers.objects import ROOT_QUEUE
 from capcard_sched.daemon.diagnosis.saved_state import (
@@ -281,7 +281,7 @@ def _simulated(source: Source, *, read_only: bool) -> ClusterSource:
     given = load_input(source)
     core, watched, outcome = run_scenario(given, source, source.scheduler_conf)
     for warning in outcome.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
+        put_error(f"warning: {warning}")
     now, conf = EPOCH + outcome.end / SECOND, core.snapshot().conf
     _full_session(core, watched, outcome.deltas, now, read_only=read_only)
     store = outcome.store

@@ -6,6 +6,7 @@ import sys
 from typing import Final, Literal
 
 from capcard_sched.cli.main import main
+from capcard_sched.cli.output import put
 
 #: bash splits words at `=`; the script joins them, and bash replaces the part after the `=`.
 _BASH: Final = r"""
@@ -81,7 +82,7 @@ def completion(shell: Literal["bash", "zsh", "fish"], /) -> None:
     Args:
         shell: The shell.
     """
-    print(_SCRIPTS[shell].strip())
+    put(_SCRIPTS[shell].strip())
 
 
 def complete_for_kubectl() -> None:

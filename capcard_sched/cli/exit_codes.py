@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 from cyclopts import Parameter
+
+from capcard_sched.cli.output import put_error
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +30,7 @@ Files: TypeAlias = Annotated[
 def usage_error(text: str) -> int:
     """Print one error line per line of `text`. Returns the exit status."""
     for line in text.splitlines():
-        print(f"error: {line}", file=sys.stderr)
+        put_error(f"error: {line}")
     return BAD_INPUT
 
 
@@ -61,8 +62,8 @@ class FailureWatch:
     def report(self) -> int:
         """Print one line per distinct error. Returns the exit status of the run."""
         for (plugin, hook, error), times in self.outside.items():
-            print(f"warning: plugin {plugin}, {hook}: {error} ({times} times)", file=sys.stderr)
+            put_error(f"warning: plugin {plugin}, {hook}: {error} ({times} times)")
         for (plugin, hook, error), times in self.failures.items():
             origin = f"plugin {plugin}, {hook}" if plugin else hook
-            print(f"internal error: {origin}: {error} ({times} times; the results may be incomplete)", file=sys.stderr)
+            put_error(f"internal error: {origin}: {error} ({times} times; the results may be incomplete)")
         return INTERNAL_ERROR if self.failures else 0

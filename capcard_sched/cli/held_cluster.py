@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from capcard_sched.cli.live_cluster import LiveCluster, address_of, api_errors, installed_conf, print_notes
+from capcard_sched.cli.output import put, put_error
 from capcard_sched.cli.simulate import BadInputError
 from capcard_sched.cli.watch import follow_objects
 from capcard_sched.controllers.objects import JOB
@@ -74,7 +74,7 @@ class HeldCluster(Observer):
             self.informers = informers
             state = self.core.snapshot().state
             count = f"{len(state.nodes)} nodes and {len(self.objects.of('Pod'))} pods"
-            print(f"in sync with {self.connection.server}: {count}", flush=True)
+            put(f"in sync with {self.connection.server}: {count}", flush=True)
 
         return follow_objects(self.connection, kinds, self.deliver, self, self.denied, begin)
 
@@ -83,7 +83,7 @@ class HeldCluster(Observer):
         if event in {"listed", "restarted"}:
             self._troubles.pop(resource, None)
         elif event == "undecodable":
-            print(f"warning: {detail}; skipped", file=sys.stderr, flush=True)
+            put_error(f"warning: {detail}; skipped", flush=True)
         else:
             self._troubles[resource] = event, detail
         if event == "forbidden" and resource in self._readable and self.informers is None and not self.denied.done():
@@ -135,7 +135,7 @@ class HeldCluster(Observer):
         assert self.informers is not None
         left_out = () if request.jobs else (JOB,)
         for problem in self.informers.problems(left_out):
-            print(f"warning: {problem}; skipped", file=sys.stderr)
+            put_error(f"warning: {problem}; skipped")
         kinds = [kind for kind in self.informers.kinds if kind.name not in left_out]
         unreadable = tuple(one for one in self.unreadable if request.jobs or one.partition(" ")[0] != JOBS.resource)
         print_notes(self._unread(kinds), unreadable)

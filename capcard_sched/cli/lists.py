@@ -14,7 +14,9 @@ from cyclopts import Parameter
 from capcard_sched.cli.cluster_source import Source, load_cluster
 from capcard_sched.cli.exit_codes import usage_error
 from capcard_sched.cli.live_cluster import leave_cache
+from capcard_sched.cli.output import put, put_error, put_json
 from capcard_sched.cli.simulate import BadInputError
+from capcard_sched.model.quoting import escaped
 from capcard_sched.model.trials import API_VERSION
 
 if TYPE_CHECKING:
@@ -66,8 +68,8 @@ class NamespacedListFlags(ListFlags):
 def cell(value: object) -> str:
     """A value as text: amounts without trailing zeros, several values joined, `-` for none."""
     if isinstance(value, list | tuple):
-        return ", ".join(map(str, value)) or "-"
-    return f"{value:g}" if isinstance(value, float) else "-" if value is None or value == "" else str(value)
+        return escaped(", ".join(map(str, value))) or "-"
+    return f"{value:g}" if isinstance(value, float) else "-" if value is None or value == "" else escaped(str(value))
 
 
 class Column(NamedTuple):
@@ -285,42 +287,43 @@ class Printer:
             self.print_items(items)
         else:
             where = f" in {self._namespace} namespace." if self._namespace else ""
-            print(f"No resources found{where}", file=sys.stderr)
+            put_error(f"No resources found{where}")
 
     def print_items(self, items: Sequence[Json]) -> None:
         """Print a row, a name or a document per item; headers before the first row."""
         if self._output == "name":
             for name in dict.fromkeys(map(self._listing.name, items)):
-                print(name)
+                put(name)
         elif self._output in {"json", "yaml"}:
             for item in items:
                 if self._output == "yaml":
-                    print("---")
+                    put("---")
                 print_document(item, self._output)
         else:
             rows = [self._texts(line) for item in items for line in self._listing.lines(item)]
             self._print_rows(rows if self._widths else [[column.header for column in self._columns], *rows])
             for item in items:
                 for remark in self._listing.remarks(item):
-                    print(remark)
+                    put(escaped(remark))
         sys.stdout.flush()
 
     def _texts(self, line: Json) -> list[str]:
-        return [column.text(line) if column.text is not None else cell(column.value(line)) for column in self._columns]
+        columns = self._columns
+        return [cell(column.value(line)) if column.text is None else escaped(column.text(line)) for column in columns]
 
     def _print_rows(self, rows: list[list[str]]) -> None:
         least = [[" " * width for width in self._widths]] if self._widths else []
         if rows:
             self._widths = [max(map(len, column)) for column in zip(*rows, *least, strict=True)]
         for row in rows:
-            print("  ".join(text.ljust(width) for text, width in zip(row, self._widths, strict=True)).rstrip())
+            put("  ".join(text.ljust(width) for text, width in zip(row, self._widths, strict=True)).rstrip())
 
 
 def print_document(document: Json | msgspec.Struct, output: Output) -> None:
     """Print one document as JSON or YAML."""
     if output == "json":
-        print(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+        put_json(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
     else:
         import yaml
 
-        print(yaml.safe_dump(document, sort_keys=False), end="")
+        put(yaml.safe_dump(document, sort_keys=False), end="")

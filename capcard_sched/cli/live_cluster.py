@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
 from capcard_sched.cli.cache_client import FLAG, VARIABLE, CacheError, connect
+from capcard_sched.cli.output import put_error
 from capcard_sched.cli.simulate import BadInputError
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ async def _read_lists(connection: Connection, request: ClusterRequest) -> LiveCl
 
         def watch(self, resource: str, event: str, detail: str = "") -> None:
             if event == "undecodable":
-                print(f"warning: {detail}; skipped", file=sys.stderr)
+                put_error(f"warning: {detail}; skipped")
             elif event in _UNREAD:
                 unread.setdefault(event, []).append(resource)
 
@@ -201,10 +201,10 @@ async def _read_lists(connection: Connection, request: ClusterRequest) -> LiveCl
 def print_notes(unread: Mapping[str, Sequence[str]], unreadable: Sequence[str]) -> None:
     """Print what is not read. `unread`: event of a watch to optional resources."""
     for event, resources in unread.items():
-        print(f"note: {_UNREAD[event]}, assumed empty: {', '.join(resources)}", file=sys.stderr)
+        put_error(f"note: {_UNREAD[event]}, assumed empty: {', '.join(resources)}")
     if unreadable:
         consequence = "; no quota and no node is shown" if {"nodes", "queues"} <= set(unreadable) else ""
-        print(f"note: access denied: {', '.join(unreadable)}{consequence}", file=sys.stderr)
+        put_error(f"note: access denied: {', '.join(unreadable)}{consequence}")
 
 
 async def installed_conf(client: Client, name: str) -> str | None:
@@ -227,9 +227,9 @@ async def installed_conf(client: Client, name: str) -> str | None:
         if error.status not in {_NOT_FOUND, _FORBIDDEN}:
             raise
         reason = "not found" if error.status == _NOT_FOUND else "access denied"
-        print(f"note: ConfigMap {name}: {reason}; using the built-in scheduler-conf", file=sys.stderr)
+        put_error(f"note: ConfigMap {name}: {reason}; using the built-in scheduler-conf")
         return None
     conf = msgspec.json.decode(body, type=ConfigMap).data.get(_CONF_KEY)
     if conf is None:
-        print(f"note: ConfigMap {name} has no key {_CONF_KEY}; using the built-in scheduler-conf", file=sys.stderr)
+        put_error(f"note: ConfigMap {name} has no key {_CONF_KEY}; using the built-in scheduler-conf")
     return conf

@@ -14,6 +14,7 @@ from cyclopts import Group, Parameter
 
 from capcard_sched.cli.exit_codes import usage_error
 from capcard_sched.cli.lists import OutputFlag, Printer, WatchFlag, print_document
+from capcard_sched.cli.output import put
 
 if TYPE_CHECKING:
     from capcard_sched.cli.lists import Listing
@@ -208,7 +209,7 @@ def change_object(
 
     async def work(objects: LiveObjects) -> int:
         await change(objects)
-        print(f"{verb} {kind.lower()} {name} successfully")
+        put(f"{verb} {kind.lower()} {name} successfully")
         return 0
 
     return with_objects(live, work)
@@ -240,7 +241,7 @@ def object_show(
         async def show(objects: LiveObjects, obj: JsonObject) -> None:
             if output in {"json", "yaml"}:
                 if watch and output == "yaml":
-                    print("---")
+                    put("---")
                 print_document(obj, output)
                 sys.stdout.flush()
             else:

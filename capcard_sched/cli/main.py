@@ -10,6 +10,7 @@ import sys
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from capcard_sched.cli.cache_client import answer_by_cache
+from capcard_sched.cli.output import put_error
 from capcard_sched.gc import end_at_once, keep_all
 
 _HELP = ("-h", "--help")
@@ -39,7 +40,7 @@ def run(arguments: list[str]) -> int:
             text = f"unexpected argument {words}: {_POSITIONAL.get(arguments[0], 'pass files and folders with -f')}"
         elif isinstance(error, cyclopts.CoercionError) and error.target_type is bool:
             text += " Accepted: true or false."
-        print(f"error: {' '.join(text.split())}", file=sys.stderr)
+        put_error(f"error: {' '.join(text.split())}")
         return BAD_INPUT
     except (BrokenPipeError, SystemExit) as error:
         # The reader of the pipe is gone (`| head`). rich turns the error into an exit with status 1.
@@ -53,7 +54,7 @@ def run(arguments: list[str]) -> int:
         import traceback
 
         traceback.print_exc()
-        print(f"internal error: {type(error).__name__}: {error}", file=sys.stderr)
+        put_error(f"internal error: {type(error).__name__}: {error}")
         return INTERNAL_ERROR
     return status if isinstance(status, int) else 0
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 from cyclopts import Parameter
 
 from capcard_sched.cli.exit_codes import FailureWatch, Files, usage_error
+from capcard_sched.cli.output import put, put_error, put_json
 from capcard_sched.controllers.objects import ROOT_QUEUE
 from capcard_sched.daemon.diagnosis.saved_state import SavedStateError, saved_settings
 from capcard_sched.model.timestamps import SPAN_FORM, DurationError, parse_span
@@ -92,7 +93,7 @@ def simulate(
         if bar is not None:
             bar.close()
     for warning in (*outcome.warnings, *watched.warnings):
-        print(f"warning: {warning}", file=sys.stderr)
+        put_error(f"warning: {warning}")
     _show(outcome, output, scheduler)
     if recorder is not None:
         from capcard_sched.reports.timeline import print_timeline, timeline_of
@@ -187,7 +188,7 @@ def valid_conf(text: str | bytes, where: str, registry: Registry) -> Conf:
 
     result = parse_conf(text, registry=registry)
     for problem in result.problems:
-        print(f"{problem.severity}: {where}: {problem.render()}", file=sys.stderr)
+        put_error(f"{problem.severity}: {where}: {problem.render()}")
     if result.conf is None:
         raise BadInputError(f"{where}: invalid scheduler-conf")
     return result.conf
@@ -207,9 +208,9 @@ def _show(outcome: SimulationOutcome, output: str, scheduler: Core) -> None:
 
     document = as_list(outcome.store)
     if output == "json":
-        sys.stdout.write(to_json(document))
+        put_json(to_json(document), end="")
     elif output == "yaml":
-        sys.stdout.write(to_yaml(document))
+        put(to_yaml(document), end="")
     else:
         from capcard_sched.framework.explain.limits import card_uses
         from capcard_sched.reports.overview import EvictionRow, survey

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +9,7 @@ from cyclopts import Parameter
 
 from capcard_sched.cli.cluster_source import INSTALLED_CONF, CacheFlag, Source, live_state, read_live
 from capcard_sched.cli.exit_codes import usage_error
+from capcard_sched.cli.output import put_error
 from capcard_sched.cli.simulate import BadInputError
 from capcard_sched.daemon.diagnosis.saved_state import document_text, manifests_of
 
@@ -47,5 +47,5 @@ def snapshot(
         return usage_error(str(error))
     except OSError as error:
         return usage_error(f"{error.filename or output}: {error.strerror or error}")
-    print(f"wrote {len(items)} objects to {output}", file=sys.stderr)
+    put_error(f"wrote {len(items)} objects to {output}")
     return 0

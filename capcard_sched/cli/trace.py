@@ -1,6 +1,5 @@
 """`capcard-sched trace`: converts cluster traces to scenarios for `simulate`."""
 
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Annotated, Literal
@@ -8,6 +7,7 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 
 from capcard_sched.cli.exit_codes import usage_error
+from capcard_sched.cli.output import put_error
 from capcard_sched.simulation.openb import DEFAULT_QUOTA_SHARE, TraceScenario, make_scenario
 from capcard_sched.simulation.openb_rows import TraceError, TracePod, read_nodes, read_pods
 
@@ -50,7 +50,8 @@ def openb(
             (scenario.write_json if output.suffix == ".json" else scenario.write_yaml)(file)
     except OSError as error:
         return usage_error(f"{output}: {error.strerror}")
-    print(_summary(scenario, trace_pods, output, sharing), file=sys.stderr)
+    for line in _summary(scenario, trace_pods, output, sharing).splitlines():
+        put_error(line)
     return 0
 
 

@@ -15,6 +15,7 @@ from cyclopts import Parameter
 
 from capcard_sched.admission.manifests import FileView
 from capcard_sched.cli.exit_codes import BAD_INPUT, Files, usage_error
+from capcard_sched.cli.output import put_json
 from capcard_sched.framework.conf.registry import Registry, RegistryError
 from capcard_sched.framework.conf.scheduler_conf import default_conf, parse_conf
 from capcard_sched.insight.impossible import AdmittedWorkloads, ImpossibleWorkload
@@ -23,7 +24,7 @@ from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS
 from capcard_sched.model.cards import no_card_quota
 from capcard_sched.model.kinds import kind_of
 from capcard_sched.model.quantity import format_amount
-from capcard_sched.model.quoting import plural
+from capcard_sched.model.quoting import escaped, plural
 from capcard_sched.plugins.deviceshare.device_checks import check_devices
 from capcard_sched.plugins.deviceshare.device_config import DEFAULT_CONFIG, read_device_config
 from capcard_sched.simulation.kinds import SCENARIO, is_namespaced
@@ -133,7 +134,7 @@ def validate(
     if output == "json":
         summary = {"objects": len(checker.objects), "schedulerConfs": checker.confs}
         findings = msgspec.to_builtins(checker.rows)
-        print(json.dumps({**summary, "errors": counts["error"], "findings": findings}, indent=2, ensure_ascii=False))
+        put_json(json.dumps({**summary, "errors": counts["error"], "findings": findings}, indent=2, ensure_ascii=False))
     else:
         _print_table(checker, counts)
     return BAD_INPUT if counts["error"] else 0
@@ -349,19 +350,21 @@ def _inside(place: str, step: str) -> str:
 
 
 def _print_table(checker: _Checker, counts: Counter[Severity]) -> None:
-    from rich.console import Console
     from rich.text import Text
 
-    console = Console(highlight=False, soft_wrap=True)
+    from capcard_sched.reports.terminal import EscapingConsole
+
+    console = EscapingConsole(highlight=False, soft_wrap=True)
     styles: dict[Severity, str] = {"error": "bold red", "warning": "yellow", "note": "cyan"}
     ranked = sorted(checker.rows, key=lambda row: list(styles).index(row.severity))
     for row in ranked:
         number = f", document {row.document}" if row.document else ""
-        place = ": ".join(filter(None, (f"{row.file}{number}" if row.file else "", row.object))) or "all files together"
+        place = escaped(": ".join(filter(None, (f"{row.file}{number}" if row.file else "", row.object))))
+        place = place or "all files together"
         console.print(Text.assemble((f"{row.severity:<9}", styles[row.severity]), (place, "bold")))
-        console.print(Text(" " * 9 + ": ".join(filter(None, (row.field, row.message)))))
+        console.print(Text(" " * 9 + escaped(": ".join(filter(None, (row.field, row.message))))))
         if row.accepted:
-            console.print(Text(f"{'':9}accepted: {row.accepted}", "dim"))
+            console.print(Text(f"{'':9}accepted: {escaped(row.accepted)}", "dim"))
     found = [plural(counts[word], word) for word in styles if counts[word]]
     confs = f" and {plural(checker.confs, 'scheduler-conf')}" if checker.confs else ""
     console.print(f"checked {plural(len(checker.objects), 'object')}{confs}: {', '.join(found) or 'no problems found'}")

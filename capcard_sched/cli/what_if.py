@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
@@ -13,6 +12,7 @@ from cyclopts import Parameter
 from capcard_sched.cli.cluster_source import Source, load_input, load_state, run_scenario
 from capcard_sched.cli.exit_codes import usage_error
 from capcard_sched.cli.lists import print_document
+from capcard_sched.cli.output import put_error
 from capcard_sched.cli.simulate import BadInputError
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def what_if(
     except (BadInputError, UnknownObjectError) as error:
         return usage_error(str(error))
     for warning in dict.fromkeys((*before[1].warnings, *after[1].warnings)):
-        print(f"warning: {warning}", file=sys.stderr)
+        put_error(f"warning: {warning}")
     report = compare_runs(changes, before, after)
     if output == "json":
         print_document(report, "json")
@@ -133,7 +133,7 @@ def _warn_of_unknown_cards(quotas: Sequence[QuotaChange], scenario: Scenario) ->
     for change in quotas:
         if change.card not in known:
             meant = f"; did you mean {close}?" if (close := nearest(change.card, known)) else ""
-            print(f"warning: --quota: no node provides card {change.card}{meant}", file=sys.stderr)
+            put_error(f"warning: --quota: no node provides card {change.card}{meant}")
 
 
 def _copies(text: str) -> NodeCopies:

@@ -122,7 +122,7 @@ class CronJobController:
         cron = view.get(*key)
         if cron is None or is_terminating(cron):
             return Result()
-        jobs = sorted(view.owned(meta(cron)["uid"], JOB), key=_created)
+        jobs = sorted(view.owned(cron, JOB), key=_created)
         try:
             schedule = Schedule(str(spec(cron).get("schedule") or ""), str(spec(cron).get("timeZone") or ""))
         except ScheduleError as error:

@@ -9,6 +9,7 @@ from capcard_sched.model.kinds import BATCH_API as BATCH_API  # noqa: PLC0414 --
 from capcard_sched.model.kinds import BUS_API as BUS_API  # noqa: PLC0414 -- a re-export
 from capcard_sched.model.kinds import NETWORKING_API as NETWORKING_API  # noqa: PLC0414 -- a re-export
 from capcard_sched.model.kinds import SCHEDULING_API as SCHEDULING_API  # noqa: PLC0414 -- a re-export
+from capcard_sched.model.ownership import Owner, owner_of
 
 #: An API object as JSON. Values in a view are never changed in place.
 JsonObject: TypeAlias = dict[str, Any]
@@ -99,6 +100,25 @@ def controller_of(obj: JsonObject) -> JsonObject | None:
         if owner.get("controller"):
             return dict(owner) if owner.get("uid") and owner.get("kind") and owner.get("name") else None
     return None
+
+
+def controller_key(obj: JsonObject) -> Owner | None:
+    """The identity of the object that owns `obj`, None without a controller."""
+    found = controller_of(obj)
+    if found is None:
+        return None
+    return owner_of(key_of(obj)[0], str(found.get("apiVersion") or ""), found["kind"], found["name"], found["uid"])
+
+
+def identity(obj: JsonObject) -> Owner:
+    """The identity of an object as an owner."""
+    namespace, name = key_of(obj)
+    return owner_of(namespace, obj.get("apiVersion") or "", obj.get("kind") or "", name, meta(obj).get("uid") or "")
+
+
+def is_owned(obj: JsonObject, owner: JsonObject) -> bool:
+    """Whether `owner` is the controller of `obj`."""
+    return controller_key(obj) == identity(owner)
 
 
 def owner_reference(owner: JsonObject) -> JsonObject:

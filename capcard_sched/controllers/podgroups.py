@@ -16,6 +16,7 @@ from capcard_sched.controllers.objects import (
     annotations_of,
     controller_of,
     has_ended,
+    is_owned,
     is_terminating,
     key_of,
     labels_of,
@@ -44,6 +45,7 @@ from capcard_sched.model.annotations import (
     VOLCANO_PREFIX,
 )
 from capcard_sched.model.kinds import kind_of
+from capcard_sched.model.numbers import whole_number
 from capcard_sched.model.pod_facts import group_of
 
 if TYPE_CHECKING:
@@ -134,9 +136,11 @@ class PodGroupController:
         """Without replicas the PodGroup goes; with replicas it follows the owner."""
         namespace, uid = key_of(owner)[0], meta(owner)["uid"]
         group = view.get(POD_GROUP, namespace, f"podgroup-{uid}")
+        if group is not None and controller_of(group) is not None and not is_owned(group, owner):
+            return []
         if _replicas(owner) == 0:
             return [delete(POD_GROUP, group)] if group is not None else []
-        pod = _newest_member(owner, [each for each in view.owned(uid, POD) if self._is_member(each)])
+        pod = _newest_member(owner, [each for each in view.owned(owner, POD) if self._is_member(each)])
         if pod is None:
             return []
         if group is None:
@@ -228,7 +232,7 @@ def _annotations(view: View, pod: JsonObject, owners: list[JsonObject]) -> dict[
         if above is None or kind_of(above) != DEPLOYMENT:
             continue
         deployment = view.get(DEPLOYMENT, key_of(owner)[0], above["name"])
-        for key in _FROM_ANYWHERE:
+        for key in _FROM_ANYWHERE if deployment is not None and is_owned(owner, deployment) else ():
             if deployment is not None and key in annotations_of(deployment):
                 notes.setdefault(key, annotations_of(deployment)[key])
     own = annotations_of(pod)
@@ -240,9 +244,9 @@ def _annotations(view: View, pod: JsonObject, owners: list[JsonObject]) -> dict[
 def _network_topology(annotations: dict[str, str]) -> JsonObject:
     mode = annotations.get(NETWORK_TOPOLOGY_MODE, "").lower()
     found: JsonObject = {"mode": mode if mode in {"hard", "soft"} else "hard"}
-    tier = annotations.get(NETWORK_TOPOLOGY_HIGHEST_TIER, "")
-    if tier.isascii() and tier.isdigit():
-        found["highestTierAllowed"] = int(tier)
+    tier = whole_number(annotations.get(NETWORK_TOPOLOGY_HIGHEST_TIER))
+    if tier is not None:
+        found["highestTierAllowed"] = tier
     return found
 
 
@@ -253,8 +257,7 @@ def _replicas(owner: JsonObject) -> int:
 
 def _annotated_minimum(owner: JsonObject) -> int | None:
     """The annotated gang size, None when there is none or it is no number of pods."""
-    written = annotations_of(owner).get(GROUP_MIN_MEMBER, "")
-    return int(written) if written.isascii() and written.isdigit() else None
+    return whole_number(annotations_of(owner).get(GROUP_MIN_MEMBER))
 
 
 def _min_member(owner: JsonObject) -> int:

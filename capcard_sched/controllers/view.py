@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, TypeAlias
 
-from capcard_sched.controllers.objects import BATCH_API, COMMAND, JOB, QUEUE, SCHEDULING_API, Key, key_of, meta
+from capcard_sched.controllers.objects import (
+    BATCH_API,
+    COMMAND,
+    JOB,
+    QUEUE,
+    SCHEDULING_API,
+    Key,
+    controller_key,
+    key_of,
+    meta,
+)
 from capcard_sched.model.intents import EmitEvent, ObjectRef
 from capcard_sched.model.timestamps import parse_time
 
@@ -27,8 +37,8 @@ class View(Protocol):
     def get(self, kind: str, namespace: str, name: str) -> JsonObject | None:
         """The object, or None."""
 
-    def owned(self, uid: str, kind: str) -> Sequence[JsonObject]:
-        """Objects of a kind that have an owner reference to `uid`."""
+    def owned(self, owner: JsonObject, kind: str) -> Sequence[JsonObject]:
+        """Objects of a kind whose controller is `owner`."""
 
     def targeting(self, key: Key) -> Sequence[JsonObject]:
         """Commands whose target is this object, oldest first."""
@@ -132,6 +142,14 @@ def event_on(
     """An event on an object of a kind."""
     about = ObjectRef(kind, *key_of(obj), meta(obj)["uid"])
     return EmitEvent(about, "Warning" if warning else "Normal", reason, message, COMPONENT)
+
+
+def is_as_good(present: JsonObject, write: Create) -> bool:
+    """Whether an object of the name of a creation will do."""
+    owner = controller_key(present)
+    if owner is not None:
+        return owner == controller_key(write.object)
+    return write.adopt and not meta(present).get("ownerReferences")
 
 
 def delete(kind: str, obj: JsonObject) -> Delete:

@@ -22,6 +22,7 @@ from capcard_sched.model.annotations import (
 from capcard_sched.model.cards import CardSyntaxError, parse_card_name
 from capcard_sched.model.deltas import ObjectChanged, ObjectGone
 from capcard_sched.model.kinds import KIND_BY_NAME
+from capcard_sched.model.numbers import whole_number
 from capcard_sched.model.objects import Taint
 from capcard_sched.model.quantity import base_amount, format_amount
 from capcard_sched.model.trials import ChangeKind
@@ -135,7 +136,7 @@ def set_card_quota(queue: Json, card: str, quota: int, *, repair: bool = False) 
     text = annotations_of(queue).get(CARD_QUOTA)
     try:
         found = json.loads(text) if text else {}
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         if not repair:
@@ -144,7 +145,8 @@ def set_card_quota(queue: Json, card: str, quota: int, *, repair: bool = False) 
         found = {}
     if repair:
         texts = {key: str(value) for key, value in found.items() if not isinstance(value, bool)}
-        found = {key: int(text) for key, text in texts.items() if text.isdecimal()}
+        numbers = {key: whole_number(text) for key, text in texts.items()}
+        found = {key: number for key, number in numbers.items() if number is not None}
     _annotate(queue, CARD_QUOTA, json.dumps({**found, card: quota}))
 
 
@@ -223,9 +225,9 @@ class JobObjects:
         group = self.group
         try:
             declared = json.loads(annotations_of(group or {}).get(CARD_REQUEST) or "{}")
-        except ValueError:
+        except (ValueError, RecursionError):
             return
-        if group is not None and replaces in declared and cards not in declared:
+        if group is not None and isinstance(declared, dict) and replaces in declared and cards not in declared:
             renamed = {cards if key == replaces else key: amount for key, amount in declared.items()}
             _annotate(group, CARD_REQUEST, json.dumps(renamed))
 

@@ -35,7 +35,7 @@ class JobFeatures(NamedTuple):
 class JobRun(NamedTuple):
     """The time for which a job held its nodes. Times in Unix seconds."""
 
-    #: Uid of its owner; equal for two views of one run.
+    #: Namespace and uid of its owner; equal for two views of one run.
     key: str
     shape: JobFeatures
     start: float

@@ -17,8 +17,9 @@ from capcard_sched.controllers.objects import (
     EVENT,
     POD,
     annotations_of,
-    controller_of,
+    controller_key,
     has_ended,
+    identity,
     meta,
     spec,
     status,
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from capcard_sched.insight.durations import JobRun
     from capcard_sched.model.deltas import Delta
     from capcard_sched.model.diagnosis import JobDiagnosis
+    from capcard_sched.model.ownership import Owner
     from capcard_sched.simulation.store import Change
 
 _PERCENTILES: Final = (0.1, 0.5, 0.9)
@@ -228,13 +230,13 @@ def _share_card(one: UnfinishedJob, other: UnfinishedJob) -> bool:
 
 def _scenario(objects: Iterable[JsonObject]) -> Scenario:
     """The objects that matter to what follows: neither ended pods without an owner nor their PodGroups."""
-    gone: set[str] = set()
+    gone: set[Owner] = set()
     entries = []
     for obj in sorted(objects, key=lambda obj: kind_of(obj) != POD):
-        kind, owner = kind_of(obj), controller_of(obj)
+        kind, owner = kind_of(obj), controller_key(obj)
         if kind == POD and owner is None and has_ended(obj):
-            gone.add(str(meta(obj).get("uid")))
-        elif kind not in _LEFT_OUT and not (owner is not None and owner["uid"] in gone):
+            gone.add(identity(obj))
+        elif kind not in _LEFT_OUT and owner not in gone:
             entries.append(Entry(kind, obj, _ORIGIN))
     uids = frozenset(str(meta(entry.object).get("uid") or "") for entry in entries)
     return Scenario(in_creation_order(entries), (), uids=uids)

@@ -15,6 +15,7 @@ from capcard_sched.controllers.objects import (
     REPLICA_SET,
     STATEFUL_SET,
     annotations_of,
+    controller_key,
     controller_of,
     has_ended,
     key_of,
@@ -35,8 +36,9 @@ from capcard_sched.model.annotations import (
 from capcard_sched.model.deltas import ObjectChanged, ObjectGone
 from capcard_sched.model.intents import Evict
 from capcard_sched.model.json_pods import valid_pod_amounts
-from capcard_sched.model.kinds import kind_of
+from capcard_sched.model.kinds import CORE_API, kind_of
 from capcard_sched.model.objects import PodGroupObject, PodObject
+from capcard_sched.model.ownership import owner_of
 from capcard_sched.model.pod_facts import group_of
 from capcard_sched.model.timestamps import parse_time
 
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.controllers.objects import JsonObject
     from capcard_sched.daemon.diagnosis.recording import Record
+    from capcard_sched.model.ownership import Owner
 
 #: Owners of pods that run for ever.
 SERVICES: Final = frozenset({REPLICA_SET, STATEFUL_SET, DAEMON_SET})
@@ -145,7 +148,7 @@ class RunCollector:
 
     def __init__(self, observed_from: float) -> None:
         self._observed_from = observed_from
-        self._parts: dict[str, dict[str, _StartedPod]] = {}
+        self._parts: dict[Owner, dict[str, _StartedPod]] = {}
         self._queues: dict[str, str] = {}
 
     def add_group(self, group: JsonObject) -> None:
@@ -156,9 +159,8 @@ class RunCollector:
         """Note a pod; one that has not started, or belongs to a service, is no run."""
         start = start_of(pod)
         if start is not None and not is_service(pod):
-            owner = controller_of(pod)
             uid = str(meta(pod).get("uid") or "/".join(key_of(pod)))
-            key = str(owner["uid"]) if owner is not None else uid
+            key = controller_key(pod) or owner_of(key_of(pod)[0], CORE_API, POD, key_of(pod)[1], uid)
             self._parts.setdefault(key, {})[uid] = _StartedPod(pod, start, last, ended)
 
     def queue_of(self, pod: JsonObject) -> str:
@@ -178,7 +180,16 @@ class RunCollector:
                 [(part.pod, 1) for part in parts], self.queue_of(first), key_of(first)[0], workload_name(first)
             )
             start, last = min(part.start for part in parts), max(part.last for part in parts)
-            found.append(JobRun(key, shape, start, self._observed_from, last, all(part.ended for part in parts)))
+            found.append(
+                JobRun(
+                    f"{key.namespace}/{key.uid}",
+                    shape,
+                    start,
+                    self._observed_from,
+                    last,
+                    all(part.ended for part in parts),
+                )
+            )
         return found
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from capcard_sched.controllers.objects import controller_of, is_owned
 from capcard_sched.framework.explain.sentences import plain
 from capcard_sched.model.diagnosis import JobDiagnosis, PendingPods
 from capcard_sched.model.kinds import kind_of
@@ -135,13 +136,9 @@ def _pods_of(objects: ObjectView, obj: Json) -> list[Json]:
         return [obj]
     found = []
     for pod in objects.pods(meta.get("namespace") or "default"):
-        owners = pod["metadata"].get("ownerReferences") or ()
-        prefix = f"{meta['name']}-"
-        owned = any(
-            owner.get("uid") == meta.get("uid") or (kind_of(owner) == "ReplicaSet" and _is_of(owner, prefix))
-            for owner in owners
-        )
-        if owned and (pod.get("status") or {}).get("phase") not in _ENDED:
+        owner = controller_of(pod)
+        named = owner is not None and kind_of(owner) == "ReplicaSet" and _is_of(owner, f"{meta['name']}-")
+        if (named or is_owned(pod, obj)) and (pod.get("status") or {}).get("phase") not in _ENDED:
             found.append(pod)
     return sorted(found, key=lambda pod: str(pod["metadata"]["name"]))
 

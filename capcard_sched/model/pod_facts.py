@@ -12,6 +12,7 @@ from capcard_sched.model.cooldown import Cooldown, cooldown_of
 from capcard_sched.model.job import GRACE_SECONDS
 from capcard_sched.model.kinds import owner_kind
 from capcard_sched.model.objects import ObjectMeta
+from capcard_sched.model.ownership import controller_of_meta
 from capcard_sched.model.status import TaskStatus
 from capcard_sched.model.timestamps import parse_time
 from capcard_sched.model.unsupported import unsupported_text
@@ -171,7 +172,7 @@ class FactsReader:
     def _read_meta(self, meta: ObjectMeta) -> None:
         """Keep the facts that follow from annotations, labels and owners."""
         annotations, labels = meta.annotations or {}, meta.labels or {}
-        owners = meta.owner_references or ()
+        owners, controller = meta.owner_references or (), controller_of_meta(meta)
         self._meta = meta
         #: None where `spec.priority` applies.
         self._priority = _written_priority(annotations)
@@ -185,6 +186,6 @@ class FactsReader:
             device_notes=_device_notes(annotations),
             cooldown=cooldown_of(labels, annotations, ()),
             owner_kind=owner_kind(owners[0].api_version, owners[0].kind) if owners else "",
-            controller_uid=next((owner.uid for owner in owners if owner.controller), ""),
+            controller_uid=controller.uid if controller is not None else "",
             class_annotations=_class_annotations(annotations, labels),
         )

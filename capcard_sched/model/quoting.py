@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -10,9 +11,41 @@ if TYPE_CHECKING:
 _MOST: Final = 64
 
 
+#: Characters that a terminal does not show as they are: controls, direction marks, other format characters, line and
+#: paragraph separators, surrogates.
+_HIDDEN: Final = re.compile(
+    "[\x00-\x1f\x7f-\x9f\xad\u0600-\u0605\u061c\u06dd\u070f\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
+    "\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
+)
+_HIDDEN_IN_LINES: Final = re.compile(_HIDDEN.pattern.replace("\x00-\x1f", "\x00-\x08\x0b-\x1f"))
+
+
+def escaped(text: str, *, lines: bool = False) -> str:
+    r"""Text for a terminal, log or event: characters that change how the rest is shown become `\x1b` or `\u202e`.
+
+    With `lines`, line breaks and tabs stay: for text of ours, in which values from objects are escaped already.
+    """
+    return (_HIDDEN_IN_LINES if lines else _HIDDEN).sub(_code, text)
+
+
+def escaped_json(text: str) -> str:
+    """A JSON document with the same characters in the escapes of JSON: its values do not change."""
+    return _HIDDEN_IN_LINES.sub(lambda match: "".join(f"\\u{unit:04x}" for unit in _units(match[0])), text)
+
+
+def _code(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def _units(character: str) -> tuple[int, ...]:
+    code = ord(character)
+    return (code,) if code < 0x10000 else (0xD800 + ((code - 0x10000) >> 10), 0xDC00 + ((code - 0x10000) & 0x3FF))
+
+
 def shortened(text: str, most: int = _MOST) -> str:
-    """Text of at most `most` characters; the rest is `...`."""
-    return text if len(text) <= most else f"{text[:most]}..."
+    """Escaped text of at most `most` characters; the rest is `...`."""
+    return escaped(text if len(text) <= most else f"{text[:most]}...")
 
 
 def quoted(text: str) -> str:

@@ -8,6 +8,7 @@ import msgspec
 
 from capcard_sched.model.in_tree_volumes import CSI_DRIVERS, AttachmentKey, in_tree_key
 from capcard_sched.model.objects import LabelSelector, NodeSelector
+from capcard_sched.model.ownership import Owner, controller_of_meta
 from capcard_sched.model.quantity import QuantityError, base_amount
 from capcard_sched.model.selectors import label_selector_problem, matches_labels, node_selector_problem
 from capcard_sched.model.volumes import (
@@ -33,8 +34,8 @@ class VolumeClaim(msgspec.Struct, frozen=True):
     namespace: str
     name: str
     uid: str
-    #: uid of the controlling owner: the pod of a generic ephemeral volume; "" without one.
-    owner_uid: str
+    #: The controller: the pod of a generic ephemeral volume.
+    owner: Owner | None
     #: "" for none.
     class_name: str
     #: The volume it names, "" for none; assigned only when `bound`.
@@ -221,7 +222,7 @@ def claim_facts(obj: PersistentVolumeClaimObject) -> tuple[VolumeClaim, list[str
         namespace=meta.namespace or "default",
         name=meta.name,
         uid=meta.uid,
-        owner_uid=next((owner.uid for owner in meta.owner_references or () if owner.controller), ""),
+        owner=controller_of_meta(meta),
         class_name=notes.get(CLASS_ANNOTATION) or spec.storage_class_name or "",
         volume_name=volume,
         bound=bool(volume) and (BIND_COMPLETED in notes or phase == "Bound"),

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from capcard_sched.controllers.objects import (
     JsonObject,
     annotations_of,
+    controller_key,
+    identity,
     job_phase,
     key_of,
     labels_of,
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.model.card_labels import CardLabels
     from capcard_sched.model.explanation import CardUse
+    from capcard_sched.model.ownership import Owner
     from capcard_sched.reports.shared_cards import SharedCardRow
 
 #: Prefix of cards among the charges of a queue.
@@ -164,10 +167,10 @@ class _Cluster:
             about = event.get("involvedObject") or {}
             key = (about.get("kind", ""), about.get("namespace", ""), about.get("name", ""))
             self._events.setdefault(key, []).append(event)
-        self._owned: dict[str, list[JsonObject]] = {}
+        self._owned: dict[Owner | None, list[JsonObject]] = {}
         for pod in by_kind.get("Pod", ()):
-            self._owned.setdefault((_controller(pod) or {}).get("uid", ""), []).append(pod)
-        self._replica_sets = {meta(one).get("uid"): one for one in by_kind.get("ReplicaSet", ())}
+            self._owned.setdefault(controller_key(pod), []).append(pod)
+        self._replica_sets = {identity(one): one for one in by_kind.get("ReplicaSet", ())}
         #: Node to card to (milli-cards, resource).
         self._node_cards: dict[str, dict[str, tuple[int, str]]] = {}
         #: Card to (resource, milli-cards, nodes).
@@ -181,19 +184,19 @@ class _Cluster:
 
     def jobs(self, now: float) -> tuple[JobRow, ...]:
         rows = []
-        with_group: set[str] = set()
+        with_group: set[Owner | None] = set()
         for group in self._kinds.get("PodGroup", ()):
-            owner = _controller(group)
-            with_group.add((owner or {}).get("uid", ""))
+            owner = controller_key(group)
+            with_group.add(owner)
             rows.append(self._group_row(group, owner, now))
         rows += [
             self._finished_row(job)
             for job in self._kinds.get("Job", ())
-            if "tasks" in spec(job) and meta(job).get("uid") not in with_group
+            if "tasks" in spec(job) and identity(job) not in with_group
         ]
         return tuple(sorted(rows, key=lambda row: (row.namespace, row.name, row.kind)))
 
-    def _group_row(self, group: JsonObject, owner: JsonObject | None, now: float) -> JobRow:
+    def _group_row(self, group: JsonObject, owner: Owner | None, now: float) -> JobRow:
         namespace = key_of(group)[0]
         kind, name = self._workload(group, owner)
         pods = self._members.get((namespace, meta(group)["name"]), [])
@@ -211,7 +214,7 @@ class _Cluster:
 
     def _finished_row(self, job: JsonObject) -> JobRow:
         """A Job without a PodGroup: finished, or restarting."""
-        pods = self._owned.get(meta(job).get("uid") or "-", ())
+        pods = self._owned.get(identity(job), ())
         scheduled = sorted(filter(None, map(scheduled_at, pods)))
         phase = job_phase(job)
         minimum = int(spec(job).get("minAvailable") or 0)
@@ -222,15 +225,13 @@ class _Cluster:
         queue = spec(job).get("queue", "")
         return JobRow(*key_of(job), "Job", queue, phase, len(scheduled), len(pods), minimum, waited, "")
 
-    def _workload(self, group: JsonObject, owner: JsonObject | None) -> tuple[str, str]:
+    def _workload(self, group: JsonObject, owner: Owner | None) -> tuple[str, str]:
         """Kind and name of the workload: the owner of the group, or the owner of its ReplicaSet."""
         if owner is None:
             return "PodGroup", meta(group)["name"]
-        replica_set = self._replica_sets.get(owner.get("uid"))
-        above = _controller(replica_set) if replica_set is not None else None
-        if above is not None:
-            return above.get("kind", ""), above.get("name", "")
-        return owner.get("kind", ""), owner.get("name", "")
+        replica_set = self._replica_sets.get(owner)
+        above = controller_key(replica_set) if replica_set is not None else None
+        return (above or owner).kind, (above or owner).name
 
     def _reason(self, group: JsonObject, pods: Sequence[JsonObject]) -> str:
         """The most frequent condition message of pending pods, else that of the group, else its last warning event."""
@@ -376,7 +377,3 @@ def _share(used: float, limit: float | None) -> float | None:
     if limit is None:
         return None
     return used / limit if limit else (1.0 if used else 0.0)
-
-
-def _controller(obj: JsonObject) -> JsonObject | None:
-    return next((owner for owner in meta(obj).get("ownerReferences") or () if owner.get("controller")), None)

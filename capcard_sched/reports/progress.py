@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from capcard_sched.model.timestamps import span
+from capcard_sched.reports.terminal import EscapingConsole
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 #: Seconds: shorter runs show no bar.
 _PATIENCE_SECONDS = 1.0
@@ -19,7 +23,7 @@ class SimulationProgress:
     """Draws a progress bar on standard error for runs longer than a second."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console(stderr=True)
+        self._console = console or EscapingConsole(stderr=True)
         self._started = self._drawn = time.monotonic()
         self._bar: Progress | None = None
 

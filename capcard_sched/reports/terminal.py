@@ -7,10 +7,15 @@ import sys
 from typing import IO, TYPE_CHECKING, Final, cast
 
 from rich.console import Console
+from rich.segment import Segment
 
 from capcard_sched.model.quantity import in_units, shown_amount
+from capcard_sched.model.quoting import escaped
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rich.console import ConsoleOptions, RenderableType
     from rich.table import Table
 
 #: Columns: the width when the output is not a terminal; long reasons stay on few lines.
@@ -32,13 +37,23 @@ class _Unpadded:
         self._stream.flush()
 
 
+class EscapingConsole(Console):
+    """A console that shows control and direction characters of texts as escapes; its own styles work."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """The segments of a renderable, escaped."""
+        for segment in super().render(renderable, options):
+            text = segment.text if segment.control else escaped(segment.text, lines=True)
+            yield segment if text == segment.text else Segment(text, segment.style, segment.control)
+
+
 def console_for(*, stderr: bool = False, plain_width: int = _PLAIN_WIDTH) -> Console:
     """A console as wide as the terminal. Without a terminal it has a fixed width in columns and pads no line."""
-    console = Console(stderr=stderr, highlight=False)
+    console = EscapingConsole(stderr=stderr, highlight=False)
     if console.is_terminal:
         return console
     stream = _Unpadded(sys.stderr if stderr else sys.stdout)
-    return Console(file=cast("IO[str]", stream), width=plain_width, highlight=False)
+    return EscapingConsole(file=cast("IO[str]", stream), width=plain_width, highlight=False)
 
 
 def titled_table(title: str, *, footer: bool = False) -> Table:

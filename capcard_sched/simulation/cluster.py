@@ -60,7 +60,7 @@ class GarbageCollector:
         worked = bool(self._gone or self._namespaces)
         while self._gone:
             uid, _ = self._gone.popitem(last=False)
-            for obj in self._store.owned(uid):
+            for obj in self._store.dependents(uid):
                 owners = [owner.get("uid") for owner in meta(obj).get("ownerReferences") or ()]
                 if not any(owner in self._alive for owner in owners):
                     self._store.delete(kind_of(obj), *key_of(obj))

@@ -19,6 +19,7 @@ from capcard_sched.controllers.objects import (
     POD_GROUP,
     JsonObject,
     annotations_of,
+    is_owned,
     key_of,
     meta,
     spec,
@@ -142,10 +143,16 @@ class Store:
         """Kinds with at least one object."""
         return [kind for kind, objects in self._objects.items() if objects]
 
-    def owned(self, uid: str, kind: str | None = None) -> tuple[JsonObject, ...]:
-        """Objects whose owner references name `uid`, in order of creation."""
-        found = (self.get(*reference) for reference in self._owned.get(uid, {}) if kind in (None, reference.kind))
+    def dependents(self, uid: str) -> tuple[JsonObject, ...]:
+        """Objects whose owner references name `uid`, in order of creation: those that the garbage collector checks."""
+        found = (self.get(*reference) for reference in self._owned.get(uid, {}))
         return tuple(obj for obj in found if obj is not None)
+
+    def owned(self, owner: JsonObject, kind: str) -> tuple[JsonObject, ...]:
+        """Objects of a kind whose controller is `owner`, in order of creation."""
+        references = self._owned.get(meta(owner)["uid"], {})
+        found = (self.get(*reference) for reference in references if reference.kind == kind)
+        return tuple(obj for obj in found if obj is not None and is_owned(obj, owner))
 
     def targeting(self, key: Key) -> Sequence[JsonObject]:
         """Commands for an object, oldest first."""

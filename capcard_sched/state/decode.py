@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from capcard_sched.model.annotations import OVERSUBSCRIPTION_CPU, OVERSUBSCRIPTION_MEMORY
 from capcard_sched.model.hyper_nodes import network_topology
-from capcard_sched.model.kinds import qualified_kind
+from capcard_sched.model.kinds import BATCH_API
 from capcard_sched.model.limits import quota_amounts
+from capcard_sched.model.ownership import controller_of_meta
 from capcard_sched.model.quantity import MAX_AMOUNT, QuantityError, base_amount
 from capcard_sched.model.resources import CPU, MEMORY
 from capcard_sched.model.status import PodGroupPhase
@@ -118,6 +119,10 @@ def node_facts(obj: NodeObject) -> tuple[Facts, str]:
     return facts, "; ".join(problems)
 
 
+#: API group and kind of a Job of Volcano.
+_VCJOB: Final = (BATCH_API.partition("/")[0], "Job")
+
+
 def _oversubscribed(annotations: Mapping[str, str], key: str, problems: list[str]) -> int:
     """An oversubscription annotation in base units: milli-cpu or bytes. An invalid one counts as 0."""
     text = annotations.get(key)
@@ -176,6 +181,7 @@ def group_facts(obj: PodGroupObject, default_queue: str) -> tuple[GroupFacts, st
     """The facts of a PodGroup, and the problems of its fields. Invalid `minResources` count as 0."""
     problems: list[str] = []
     meta, spec, status = obj.metadata, obj.spec, obj.status
+    owner = controller_of_meta(meta)
     try:
         phase = PodGroupPhase(status.phase) if status.phase else PodGroupPhase.PENDING
     except ValueError:
@@ -205,14 +211,7 @@ def group_facts(obj: PodGroupObject, default_queue: str) -> tuple[GroupFacts, st
         annotations=meta.annotations or NOTHING,
         labels=meta.labels or NOTHING,
         topology=network_topology(spec.network_topology, problems),
-        owner_job=next(
-            (
-                owner.name
-                for owner in meta.owner_references or ()
-                if owner.controller and qualified_kind(owner.api_version, owner.kind) == "Job"
-            ),
-            "",
-        ),
+        owner_job=owner.name if owner is not None and (owner.group, owner.kind) == _VCJOB else "",
     )
     return facts, "; ".join(problems)
 

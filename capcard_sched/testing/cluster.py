@@ -10,6 +10,7 @@ import msgspec
 from capcard_sched.model import annotations as keys
 from capcard_sched.model import deltas
 from capcard_sched.model.hyper_nodes import HyperNodeObject
+from capcard_sched.model.kinds import BATCH_API
 from capcard_sched.model.objects import NodeObject, PodGroupObject, PodObject, PriorityClassObject, QueueObject
 from capcard_sched.testing.storage import StorageObjects
 
@@ -246,7 +247,8 @@ class ClusterObjects(StorageObjects):
             body["nodeName"] = node
         if priority is not None:
             body["priority"] = priority
-        owners = [{"kind": owner_kind, "name": name, "uid": f"{name}-owner", "controller": True}] if owner_kind else []
+        owner = {"apiVersion": BATCH_API, "kind": owner_kind, "name": name, "uid": f"{name}-owner", "controller": True}
+        owners = [owner] if owner_kind else []
         obj = {
             "metadata": self._meta(
                 name, namespace, annotations=notes, labels=dict(labels or {}), ownerReferences=owners

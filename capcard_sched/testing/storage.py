@@ -88,7 +88,9 @@ class StorageObjects:
             notes[BIND_COMPLETED] = "yes"
         meta: dict[str, Any] = {"name": name, "namespace": namespace, "uid": uid or f"{namespace}-{name}-uid"}
         if owner:
-            meta["ownerReferences"] = [{"kind": "Pod", "name": owner, "uid": owner, "controller": True}]
+            pod = owner.removeprefix(f"{namespace}-").removesuffix("-uid")
+            reference = {"apiVersion": "v1", "kind": "Pod", "name": pod, "uid": owner, "controller": True}
+            meta["ownerReferences"] = [reference]
         if deleting:
             meta["deletionTimestamp"] = "2026-01-02T00:00:00Z"
         body: dict[str, Any] = {

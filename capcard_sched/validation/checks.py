@@ -7,7 +7,9 @@ that is an error here; these checks report it before a job waits.
 from __future__ import annotations
 
 import difflib
+import heapq
 import re
+from collections import Counter
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import msgspec
@@ -48,6 +50,14 @@ _UNNAMED: Final[dict[UnnamedCards, str]] = {
 
 #: Characters. Longer keys are not compared: the comparison takes quadratic time.
 _LONG_KEY = 100
+#: Unknown keys of one object that are compared with the supported ones; each comparison takes about a millisecond.
+_MOST_COMPARED: Final = 16
+#: Findings of one severity that are kept of one object.
+MOST_FINDINGS: Final = 64
+#: Names that a message lists.
+MOST_NAMES: Final = 10
+#: Resource names that a pod may request.
+MOST_RESOURCES: Final = 64
 _MPS = re.compile(r"[^/]+/mps-[0-9]+g\*1/([0-9]{1,6})")
 _MIG = re.compile(r"[^/]+/mig-(.+)-mixed")
 #: The name of an extended resource: the card of devices without a product label.
@@ -65,6 +75,24 @@ class Finding(msgspec.Struct, frozen=True):
     accepted: str = ""
 
 
+def capped(findings: Iterable[Finding]) -> list[Finding]:
+    """The first MOST_FINDINGS of each severity, in order, then one finding per severity with the number of others."""
+    kept: list[Finding] = []
+    counts: Counter[Severity] = Counter()
+    for finding in findings:
+        counts[finding.severity] += 1
+        if counts[finding.severity] <= MOST_FINDINGS:
+            kept.append(finding)
+    further = [(severity, count - MOST_FINDINGS) for severity, count in counts.items() if count > MOST_FINDINGS]
+    return kept + [Finding(severity, "", f"{count} further findings") for severity, count in further]
+
+
+def listed(names: Collection[str]) -> str:
+    """The first MOST_NAMES names in alphabetical order, and the number of others."""
+    first = ", ".join(heapq.nsmallest(MOST_NAMES, names))
+    return first if len(names) <= MOST_NAMES else f"{first} and {len(names) - MOST_NAMES} more"
+
+
 def annotation_field(key: str, at: str = "metadata") -> str:
     """The path of an annotation below `at`."""
     return f'{at}.annotations["{key}"]'
@@ -73,24 +101,41 @@ def annotation_field(key: str, at: str = "metadata") -> str:
 # --- annotations ----------------------------------------------------------------------------------------------------
 
 
-def check_spelling(annotations: Iterable[str], *, at: str = "metadata") -> list[Finding]:
-    """Unsupported keys under our prefixes that resemble a supported one."""
-    return [
-        Finding("warning", annotation_field(key, at), f'unknown annotation; did you mean "{meant}"?')
-        for key, meant in misspelt(annotations).items()
-    ]
+class Spelling:
+    """Compares the unsupported keys of one object with the supported ones: each key once, _MOST_COMPARED at most."""
+
+    def __init__(self) -> None:
+        self._known = keys.known_keys()
+        self._compared: dict[str, str] = {}
+
+    def misspelt(self, annotations: Iterable[str]) -> dict[str, str]:
+        """Unsupported keys under our prefixes to the supported key that they resemble, in order."""
+        found = {}
+        for key in sorted(annotations):
+            if key not in self._known and key.startswith(keys.OWN_PREFIXES) and len(key) < _LONG_KEY:
+                meant = self._meant(key)
+                if meant:
+                    found[key] = meant
+        return found
+
+    def check(self, annotations: Iterable[str], *, at: str = "metadata") -> list[Finding]:
+        """Unsupported keys under our prefixes that resemble a supported one."""
+        return [
+            Finding("warning", annotation_field(key, at), f'unknown annotation; did you mean "{meant}"?')
+            for key, meant in self.misspelt(annotations).items()
+        ]
+
+    def _meant(self, key: str) -> str:
+        found = self._compared.get(key, "")
+        if not found and key not in self._compared and len(self._compared) < _MOST_COMPARED:
+            close = difflib.get_close_matches(key, self._known, n=1, cutoff=0.85)
+            found = self._compared[key] = close[0] if close else ""
+        return found
 
 
-def misspelt(annotations: Iterable[str]) -> dict[str, str]:
-    """Unsupported keys under our prefixes to the supported key that they resemble, in order."""
-    known = keys.known_keys()
-    found = {}
-    for key in sorted(annotations):
-        if key not in known and key.startswith(keys.OWN_PREFIXES) and len(key) < _LONG_KEY:
-            close = difflib.get_close_matches(key, known, n=1, cutoff=0.85)
-            if close:
-                found[key] = close[0]
-    return found
+def check_spelling(annotations: Iterable[str]) -> list[Finding]:
+    """Unsupported keys under our prefixes, of an object without templates, that resemble a supported one."""
+    return Spelling().check(annotations)
 
 
 def check_card_quota(text: str) -> list[Finding]:
@@ -193,6 +238,7 @@ def check_card_name(
 
 
 def _match_resources(cards: tuple[str, ...], requested: list[str], field: str) -> list[Finding]:
+    resources = set(requested)
     wanted = {card: card_resource(card) for card in cards}
     kinds = sorted({resource or "a whole card" for resource in wanted.values()})
     if len(kinds) > 1:
@@ -202,7 +248,7 @@ def _match_resources(cards: tuple[str, ...], requested: list[str], field: str) -
         message = f"no container requests a resource of card <{'|'.join(cards)}>: the pod cannot be scheduled"
         return [Finding("warning", field, message, f"a limit such as {wanted[cards[0]] or WHOLE_NVIDIA}: 1")]
     for card, resource in wanted.items():
-        fits = resource in requested if resource else any(not is_slice(name) for name in requested)
+        fits = resource in resources if resource else any(not is_slice(name) for name in requested)
         if not fits:
             message = f"card <{card}> is counted by {resource or WHOLE_NVIDIA}, the pod requests {', '.join(requested)}"
             return [Finding("error", field, message, f"a limit of {resource or WHOLE_NVIDIA}")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from capcard_sched.model.quoting import escaped
 from capcard_sched.validation.checks import Finding
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def shown(value: Any) -> str:
     if isinstance(value, list):
         return "a list"
     if isinstance(value, str):
-        return f'the string "{value}"' if len(value) <= 60 else f'the string "{value[:57]}..."'
+        return f'the string "{escaped(value)}"' if len(value) <= 60 else f'the string "{escaped(value[:57])}..."'
     return f"the number {value}"
 
 
@@ -69,7 +70,7 @@ def field_path(steps: Sequence[str]) -> str:
         elif re.fullmatch(r"[A-Za-z0-9_-]+", step):
             path += f".{step}" if path else step
         else:
-            path += f'["{step}"]'
+            path += f'["{escaped(step)}"]'
     return path or "the document"
 
 

@@ -18,6 +18,7 @@ from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS
 from capcard_sched.model.cards import no_card_quota
 from capcard_sched.model.cooldown import COOLDOWN_FORM, cooldown_of
 from capcard_sched.model.queue import ROOT
+from capcard_sched.model.quoting import escaped
 from capcard_sched.model.resources import CPU, MEMORY, PODS, VGPU_RESOURCES
 from capcard_sched.model.strategies import STRATEGIES, WEIGHTS_FORM, StrategyError, parse_weights
 from capcard_sched.model.task_topology import FORMS, topology_of
@@ -183,7 +184,7 @@ def parent_problem(queue: str, parents: Mapping[str, str], missing: str) -> Find
         known = sorted(parents.keys() - {queue})
         close = difflib.get_close_matches(parent, known, n=1)
         meant = f'; did you mean "{close[0]}"?' if close else ""
-        return Finding("warning", "spec.parent", f"queue {parent} {missing}{meant}", ", ".join(known[:10]))
+        return Finding("warning", "spec.parent", f"queue {escaped(parent)} {missing}{meant}", ", ".join(known[:10]))
     chain = [queue]
     while parent != ROOT and parent in parents and parent not in chain:
         chain.append(parent)

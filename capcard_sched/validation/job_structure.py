@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 from capcard_sched.model.job_tasks import default_minimum, partition_minimum
 from capcard_sched.model.quantity import QuantityError, parse_quantity
-from capcard_sched.validation.checks import Finding
+from capcard_sched.validation.checks import Finding, listed
 from capcard_sched.validation.inventory import as_map, as_maps, value_at
 from capcard_sched.validation.names import LABEL_FORM, check_label, is_label, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from capcard_sched.validation.inventory import Json
 
@@ -218,24 +218,39 @@ def check_partitions(task: Json, task_field: str) -> Iterator[Finding]:
 def check_dependencies(tasks: Sequence[Json]) -> Iterator[Finding]:
     """The findings of `dependsOn`: missing tasks, and cycles."""
     graph = {task_name(task, index): depends_on(task) for index, task in enumerate(tasks)}
+    names = ""
     for index, task in enumerate(tasks):
         field = f"spec.tasks[{index}].dependsOn"
         for other in depends_on(task):
             if other not in graph:
-                message = f"there is no task {shown(other)}"
-                yield Finding("error", f"{field}.name", message, ", ".join(sorted(graph)))
+                names = names or listed(graph)
+                yield Finding("error", f"{field}.name", f"there is no task {shown(other)}", names)
         iteration = as_map(task.get("dependsOn")).get("iteration")
         if iteration not in {None, "", "any", "all"}:
             yield Finding("error", f"{field}.iteration", f"{shown(iteration)} is not accepted", "any or all")
-    remaining = {name: {other for other in others if other in graph} for name, others in graph.items()}
-    while remaining:
-        free = {name for name, others in remaining.items() if not others}
-        if not free:
-            message = "job has dependencies between tasks, but doesn't form a directed acyclic graph(DAG)"
-            cycle = ", ".join(sorted(remaining))
-            yield Finding("error", "spec.tasks", message, f"no cycle; these tasks depend on each other: {cycle}")
-            return
-        remaining = {name: others - free for name, others in remaining.items() if name not in free}
+    cycle = _in_cycles(graph)
+    if cycle:
+        message = "job has dependencies between tasks, but doesn't form a directed acyclic graph(DAG)"
+        yield Finding("error", "spec.tasks", message, f"no cycle; these tasks depend on each other: {listed(cycle)}")
+
+
+def _in_cycles(graph: Mapping[str, Sequence[str]]) -> set[str]:
+    """Tasks that depend on a cycle or are part of one; linear in tasks and dependencies."""
+    missing = {name: {other for other in others if other in graph} for name, others in graph.items()}
+    dependents: dict[str, list[str]] = {}
+    for name, others in missing.items():
+        for other in others:
+            dependents.setdefault(other, []).append(name)
+    waiting = {name: len(others) for name, others in missing.items()}
+    free = [name for name, count in waiting.items() if not count]
+    while free:
+        name = free.pop()
+        del waiting[name]
+        for dependent in dependents.get(name, ()):
+            waiting[dependent] -= 1
+            if not waiting[dependent]:
+                free.append(dependent)
+    return set(waiting)
 
 
 def depends_on(task: Json) -> list[str]:

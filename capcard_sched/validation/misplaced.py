@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from capcard_sched.model import annotations as keys
 from capcard_sched.model.kinds import kind_of
-from capcard_sched.validation.checks import Finding, annotation_field, check_spelling
+from capcard_sched.validation.checks import Finding, Spelling, annotation_field
 from capcard_sched.validation.inventory import as_map, texts
 from capcard_sched.validation.templates import templates_of
 
@@ -28,12 +28,13 @@ _NO_LABELS: Final = (
 )
 
 
-def misspelt_annotations(obj: Json) -> Iterator[Finding]:
+def misspelt_annotations(obj: Json, spelling: Spelling | None = None) -> Iterator[Finding]:
     """Unsupported annotations of an object and its pod templates that resemble a supported one."""
+    spelling = spelling or Spelling()
     for template in templates_of(obj):
         if template.path:
-            yield from check_spelling(template.annotations, at=template.metadata_path)
-    yield from check_spelling(texts(obj, "metadata", "annotations"))
+            yield from spelling.check(template.annotations, at=template.metadata_path)
+    yield from spelling.check(texts(obj, "metadata", "annotations"))
 
 
 def misplaced_annotations(obj: Json) -> Iterator[Finding]:

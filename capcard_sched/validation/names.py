@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from capcard_sched.model.quoting import escaped
 from capcard_sched.validation.checks import Finding
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def check_qualified(key: str, field: str) -> Iterator[Finding]:
 def shown(value: Any) -> str:
     """A value as messages quote it: short, with its type where the type is the point."""
     if isinstance(value, str):
-        return f'"{value}"' if len(value) <= 80 else f'"{value[:77]}..."'
+        return f'"{escaped(value)}"' if len(value) <= 80 else f'"{escaped(value[:77])}..."'
     if isinstance(value, bool):
         return "true" if value else "false"
     if value is None:

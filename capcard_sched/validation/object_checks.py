@@ -6,7 +6,7 @@ Objects are plain JSON values and may be malformed: schema validation reports th
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
@@ -24,9 +24,11 @@ from capcard_sched.model.queue import ACCEPTED as NAMESPACES_FORM
 from capcard_sched.model.queue import namespace_rule
 from capcard_sched.model.resources import VGPU_RESOURCES
 from capcard_sched.validation.checks import (
+    MOST_RESOURCES,
     QUOTA_FORM,
     Finding,
     Severity,
+    Spelling,
     annotation_field,
     check_card_name,
     check_card_quota,
@@ -34,7 +36,7 @@ from capcard_sched.validation.checks import (
     check_choice,
     check_node,
     is_card_resource,
-    misspelt,
+    listed,
 )
 from capcard_sched.validation.features import check_features
 from capcard_sched.validation.hint_checks import (
@@ -72,6 +74,8 @@ BUILT_IN_PLUGINS: Final = QuotaPlugins(frozenset({"capacity-card"}), unnamed_car
 #: Queues that always exist.
 BUILT_IN_QUEUES: Final = frozenset({"default", "root"})
 OUR_SCHEDULERS: Final = frozenset({"capcard-sched", "volcano"})
+#: Schedulers of pods that this one never sees.
+_NATIVE_SCHEDULERS: Final = frozenset({"", "default-scheduler"})
 
 
 def check_objects(
@@ -108,8 +112,9 @@ def check_object(
         found = check_object(job, inventory, plugins, shares)
         return [msgspec.structs.replace(one, field=f"{JOB_TEMPLATE}.{one.field}") for one in found]
     # First the causes of what the other checks find.
+    spelling = Spelling()
     causes = [
-        *misspelt_annotations(obj),
+        *misspelt_annotations(obj, spelling),
         *misplaced_annotations(obj),
         *labels_for_annotations(obj),
         *unsupported_fields(obj),
@@ -139,14 +144,15 @@ def check_object(
         findings += _registration(texts(obj, "metadata", "annotations").get(keys.NODE_VGPU_REGISTER))
     else:
         templates = list(templates_of(obj))
-        findings = [*_workload(obj, templates, inventory)]
+        charged = [_cards(template, obj, inventory, spelling) for template in templates]
+        findings = [*_workload(obj, templates, charged, inventory)]
         if kind == "Job":
             findings += [*check_job_plugins(as_map(obj.get("spec"))), *check_stages(as_map(obj.get("spec")))]
         if inventory.priority_classes is not None:
             ours = [(one.path, one.body) for one in templates if one.scheduler in OUR_SCHEDULERS]
             findings += check_priority_classes(obj, ours, inventory.priority_classes)
-        for template in templates:
-            findings += _template(template, obj, inventory)
+        for template, cards in zip(templates, charged, strict=True):
+            findings += _template(template, cards, obj, inventory)
             if template.scheduler in OUR_SCHEDULERS:
                 findings += check_features(template.body, template.path, template.requests(), inventory, unsupported)
     return [*causes, *findings]
@@ -163,7 +169,22 @@ def _registration(text: str | None) -> list[Finding]:
 # --- workloads ------------------------------------------------------------------------------------------------------
 
 
-def _workload(obj: Json, templates: list[Template], inventory: Inventory) -> Iterator[Finding]:
+class _TemplateCards(NamedTuple):
+    """The card of one pod of a template, as its annotations and requests express it."""
+
+    #: Alternatives; None: malformed or hidden.
+    cards: tuple[str, ...] | None
+    #: Cards of one pod, in thousandths.
+    amount: int
+    #: A card name has no effect on the template: its annotation is misspelt, or on the workload.
+    hidden: bool
+    #: Requests of one pod in base units.
+    requests: Mapping[str, int]
+
+
+def _workload(
+    obj: Json, templates: list[Template], charged: Sequence[_TemplateCards], inventory: Inventory
+) -> Iterator[Finding]:
     ours = kind_of(obj) in ("Job", "PodGroup")
     severity: Severity = "error" if ours else "warning"
     annotations = texts(obj, "metadata", "annotations")
@@ -178,11 +199,11 @@ def _workload(obj: Json, templates: list[Template], inventory: Inventory) -> Ite
     yield from check_task_topology(annotations, _task_names(obj), severity=severity)
     queue, queue_field = _queue(obj, templates)
     if queue and inventory.quotas and queue not in inventory.quotas and queue not in BUILT_IN_QUEUES:
-        known = ", ".join(sorted(inventory.quotas))
+        known = listed(inventory.quotas)
         yield Finding("warning", queue_field, f'queue "{queue}" is not among the queues in the input', known)
     if keys.CARD_REQUEST in annotations:
         yield from check_card_request(annotations[keys.CARD_REQUEST], severity=severity)
-        yield from _request_against(annotations[keys.CARD_REQUEST], obj, templates, queue, inventory)
+        yield from _request_against(annotations[keys.CARD_REQUEST], templates, charged, queue, inventory)
 
 
 def _below_ancestors(queue: str, inventory: Inventory) -> Iterator[Finding]:
@@ -196,7 +217,7 @@ def _below_ancestors(queue: str, inventory: Inventory) -> Iterator[Finding]:
 
 
 def _request_against(
-    text: str, obj: Json, templates: list[Template], queue: str, inventory: Inventory
+    text: str, templates: list[Template], charged: Sequence[_TemplateCards], queue: str, inventory: Inventory
 ) -> Iterator[Finding]:
     """Check a valid card request against the pods of the workload and the quota of the queue."""
     try:
@@ -204,15 +225,18 @@ def _request_against(
     except CardSyntaxError:
         return
     field = annotation_field(keys.CARD_REQUEST)
-    named = [_cards(template, obj, inventory) for template in templates]
+    # The request may name the alternatives in another order.
+    written: dict[frozenset[str], str] = {}
+    for key in request:
+        written.setdefault(frozenset(key.split("|")), key)
     used: dict[str, int] = {}
-    for template, (cards, amount) in zip(templates, named, strict=True):
-        if cards:
-            key = _order_of(request, cards)
-            used[key] = used.get(key, 0) + amount * template.replicas
+    for template, charge in zip(templates, charged, strict=True):
+        if charge.cards:
+            key = written.get(frozenset(charge.cards)) or "|".join(charge.cards)
+            used[key] = used.get(key, 0) + charge.amount * template.replicas
     for key in sorted(request.keys() - used.keys()):  # the pod templates cover the others
         yield from _check_feasible(key.split("|"), queue, inventory, field)
-    if not templates or any(cards is None for cards, _ in named):
+    if not templates or any(charge.cards is None for charge in charged):
         return
     for key in sorted(request.keys() | used.keys()):
         if request.get(key, 0) != used.get(key, 0):
@@ -220,15 +244,14 @@ def _request_against(
             yield Finding("warning", field, f"requests {requested:g} x {key}, but the pods use {needed:g}")
 
 
-def _order_of(request: Mapping[str, int], cards: Sequence[str]) -> str:
-    """The key of a request for the same alternatives, whatever their order; else that of the pods."""
-    return next((key for key in request if set(key.split("|")) == set(cards)), "|".join(cards))
-
-
-def _template(template: Template, obj: Json, inventory: Inventory) -> Iterator[Finding]:
+def _template(template: Template, charge: _TemplateCards, obj: Json, inventory: Inventory) -> Iterator[Finding]:
     annotations = template.annotations
     if keys.PREEMPTABLE in annotations and template.path:
         yield from check_choice(keys.PREEMPTABLE, annotations[keys.PREEMPTABLE], BOOLEANS, at=template.metadata_path)
+    if template.scheduler not in _NATIVE_SCHEDULERS and len(names := template.resource_names()) > MOST_RESOURCES:
+        path = f"{template.path}.spec.containers" if template.path else "spec.containers"
+        message = f"the pod requests {len(names)} resource names, such as {listed(names)}"
+        yield Finding("error", path, message, f"at most {MOST_RESOURCES} resource names per pod")
     if template.scheduler not in OUR_SCHEDULERS:
         if keys.CARD_NAME in annotations:
             path = f"{template.path}.spec.schedulerName" if template.path else "spec.schedulerName"
@@ -240,13 +263,13 @@ def _template(template: Template, obj: Json, inventory: Inventory) -> Iterator[F
         at = annotation_field(keys.RUNNING_ESTIMATE, template.metadata_path)
         yield from check_running_estimate(annotations[keys.RUNNING_ESTIMATE], at)
     yield from check_cooldown(texts(template.body, "metadata", "labels"), annotations, at=template.metadata_path)
-    if not _has_hidden_card(template, obj):
-        at, requests, unnamed = template.metadata_path, template.requests(), inventory.unnamed_cards
-        yield from check_card_name(annotations, requests, known=inventory.resources, at=at, unnamed=unnamed)
-    cards, amount = _cards(template, obj, inventory)
-    if cards and amount:
+    at = template.metadata_path
+    if not (_is_unnamed(annotations) and charge.hidden):
+        unnamed = inventory.unnamed_cards
+        yield from check_card_name(annotations, charge.requests, known=inventory.resources, at=at, unnamed=unnamed)
+    if charge.cards and charge.amount:
         queue, _ = _queue(obj, [template])
-        yield from _check_feasible(cards, queue, inventory, annotation_field(keys.CARD_NAME, template.metadata_path))
+        yield from _check_feasible(charge.cards, queue, inventory, annotation_field(keys.CARD_NAME, at))
 
 
 def _task_names(obj: Json) -> set[str] | None:
@@ -277,23 +300,19 @@ def _is_unnamed(annotations: Mapping[str, str]) -> bool:
     return keys.CARD_NAME not in annotations and keys.CARD_NAME_ALIAS not in annotations
 
 
-def _has_hidden_card(template: Template, obj: Json) -> bool:
-    """Whether a card name has no effect on a template: its annotation is misspelt, or on the workload."""
-    hidden = {*misspelt(template.annotations).values(), *texts(obj, "metadata", "annotations")}
-    return _is_unnamed(template.annotations) and not hidden.isdisjoint((keys.CARD_NAME, keys.CARD_NAME_ALIAS))
-
-
-def _cards(template: Template, obj: Json, inventory: Inventory) -> tuple[tuple[str, ...] | None, int]:
-    """The alternatives a pod accepts (None: malformed or hidden) and the cards of one pod, in thousandths."""
-    annotations = template.annotations
-    if _has_hidden_card(template, obj):
-        return None, 0
+def _cards(template: Template, obj: Json, inventory: Inventory, spelling: Spelling) -> _TemplateCards:
+    annotations, requests = template.annotations, template.requests()
+    names = (keys.CARD_NAME, keys.CARD_NAME_ALIAS)
+    if _is_unnamed(annotations):
+        on_workload = any(isinstance(value_at(obj, "metadata", "annotations", name), str) for name in names)
+        if on_workload or not {*names}.isdisjoint(spelling.misspelt(annotations).values()):
+            return _TemplateCards(None, 0, True, requests)
     try:
         cards = parse_card_name(annotations.get(keys.CARD_NAME, annotations.get(keys.CARD_NAME_ALIAS)))
     except CardSyntaxError:
-        return None, 0
-    requests = template.requests()
-    return cards, max((requests[name] for name in requests if is_card_resource(name, inventory.resources)), default=0)
+        return _TemplateCards(None, 0, False, requests)
+    counted = (requests[name] for name in requests if is_card_resource(name, inventory.resources))
+    return _TemplateCards(cards, max(counted, default=0), False, requests)
 
 
 def _queue(obj: Json, templates: list[Template]) -> tuple[str, str]:

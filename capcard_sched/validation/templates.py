@@ -48,6 +48,13 @@ class Template(NamedTuple):
         """Effective requests in base units. A malformed quantity counts as unset."""
         return valid_pod_amounts(self.body).requests
 
+    def resource_names(self) -> set[str]:
+        """Names of all resources that one pod requests or limits, at any place."""
+        spec = as_map(self.body.get("spec"))
+        holders = [*as_maps(spec.get("containers")), *as_maps(spec.get("initContainers")), spec]
+        sides = [value_at(holder, "resources", side) for holder in holders for side in ("requests", "limits")]
+        return {name for side in (*sides, spec.get("overhead")) for name in as_map(side)}
+
 
 def templates_of(obj: Json) -> Iterator[Template]:
     """The pod templates of a workload; a Pod is its own; other kinds have none, nor have those of other API groups."""

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from capcard_sched.model.intents import ClaimBinding
+from capcard_sched.model.kinds import CORE_API
+from capcard_sched.model.ownership import owner_of
 from capcard_sched.model.refusal import Code
 from capcard_sched.model.status import SESSION_STATUSES
 from capcard_sched.model.storage import Assumption, Decision
@@ -173,7 +175,8 @@ class VolumeRules:
             return f'persistentvolumeclaim "{name}" bound to non-existent persistentvolume "{claim.volume_name}"'
         if claim.deleting:
             return f'persistentvolumeclaim "{name}" is being deleted'
-        if name in task.cls.own_volumes and claim.owner_uid != task.uid:
+        pod = owner_of(task.namespace, CORE_API, "Pod", task.name, task.uid)
+        if name in task.cls.own_volumes and claim.owner != pod:
             return f"PVC {claim.key} was not created for pod {task.key} (pod is not owner)"
         if claim.bound or self._is_assumed(claim.key):
             return ""

@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 _FOLLOWED = ("minMember", "minTaskMember", "minResources", "priorityClassName")
 
 
-def group_of(view: View, job: JobSpec) -> JsonObject | None:
+def group_of(view: View, job: JsonObject, desired: JobSpec) -> JsonObject | None:
     """The PodGroup of the Job: one it owns, or one without a controller that bears its name."""
-    for group in view.owned(job.uid, POD_GROUP):
+    for group in view.owned(job, POD_GROUP):
         return group
-    for name in (job.group_name, job.name):
-        found = view.get(POD_GROUP, job.namespace, name)
+    for name in (desired.group_name, desired.name):
+        found = view.get(POD_GROUP, desired.namespace, name)
         if found is not None and controller_of(found) is None:
             return found
     return None

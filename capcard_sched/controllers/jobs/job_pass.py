@@ -50,6 +50,7 @@ from capcard_sched.controllers.objects import (
     status,
 )
 from capcard_sched.controllers.view import Increment, Patch, Result, Write, delete, event_on, ignored_command, is_for
+from capcard_sched.model.numbers import whole_number
 from capcard_sched.model.timestamps import format_duration, format_timestamp, parse_time
 
 if TYPE_CHECKING:
@@ -111,11 +112,11 @@ class JobPass:
         self._retries = int(status(job).get("retryCount") or 0)
         self._records = Records(status(job).get("controlledResources"))
         self._uncounted = 0 if settings.count_preemptions else self._records.uncounted
-        self._pods = [(pod, member_annotations(pod)) for pod in view.owned(self._spec.uid, POD)]
+        self._pods = [(pod, member_annotations(pod)) for pod in view.owned(job, POD)]
         #: The pods as members, and the state of the Job of which that holds.
         self._found: list[JobMember] = []
         self._found_in: tuple[str, int, dict[str, str]] | None = None
-        self._group = group_of(view, self._spec)
+        self._group = group_of(view, job, self._spec)
         self._writes: list[Write] = []
         self._at: float | None = None
         #: Events that are emitted once, by what they are about.
@@ -266,8 +267,8 @@ class JobPass:
     def _partition_of(self, pod: str) -> str:
         """The partition of a pod by its name, "" for none."""
         task = self._spec.task(self._task_of(pod))
-        index = pod.rpartition("-")[2]
-        return task.partition_of(int(index)) if task is not None and index.isdigit() else ""
+        index = whole_number(pod.rpartition("-")[2])
+        return task.partition_of(index) if task is not None and index is not None else ""
 
     def _task_of(self, pod: str) -> str:
         """The task of a pod by its name (`<job>-<task>-<index>`), "" for none of this Job."""

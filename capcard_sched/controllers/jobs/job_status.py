@@ -27,6 +27,7 @@ from capcard_sched.model.annotations import (
     TASK_INDEX,
     TASK_SPEC,
 )
+from capcard_sched.model.numbers import whole_number
 from capcard_sched.model.timestamps import format_duration, format_timestamp, parse_time
 
 if TYPE_CHECKING:
@@ -60,13 +61,13 @@ class MemberAnnotations(NamedTuple):
 def member_annotations(pod: JsonObject) -> MemberAnnotations:
     """What a pod records of its Job; values that are no numbers count as 0, an unreadable index as -1."""
     notes = annotations_of(pod)
-    index = notes.get(TASK_INDEX) or meta(pod)["name"].rpartition("-")[2]
+    ordinal = whole_number(notes.get(TASK_INDEX) or meta(pod)["name"].rpartition("-")[2])
     return MemberAnnotations(
         meta(pod)["name"],
         notes.get(TASK_SPEC, ""),
-        int(index) if _is_number(index) else -1,
-        _number(notes.get(JOB_VERSION)),
-        _number(notes.get(JOB_RETRY_COUNT)),
+        -1 if ordinal is None else ordinal,
+        whole_number(notes.get(JOB_VERSION)) or 0,
+        whole_number(notes.get(JOB_RETRY_COUNT)) or 0,
         labels_of(pod).get(PARTITION_ID, ""),
     )
 
@@ -82,7 +83,7 @@ class Records:
         if not self.entries:
             return False
         keys = (_JOB, f"{_TASK}{pod.task}", f"{_PARTITION}{pod.task}-{pod.partition}", f"{_POD}{pod.name}")
-        return any(pod.retries < _number(self.entries.get(key)) for key in keys)
+        return any(pod.retries < (whole_number(self.entries.get(key)) or 0) for key in keys)
 
     @property
     def restarts_job(self) -> bool:
@@ -102,7 +103,7 @@ class Records:
     @property
     def uncounted(self) -> int:
         """Restarts that do not count towards `maxRetry`."""
-        return _number(self.entries.get(_UNCOUNTED))
+        return whole_number(self.entries.get(_UNCOUNTED)) or 0
 
     def add_uncounted(self) -> None:
         """A restart that does not count follows."""
@@ -148,14 +149,6 @@ class Records:
     def add_claim(self, name: str) -> None:
         """The Job uses a claim that was created for it."""
         self.entries[f"{_CLAIM}{name}"] = name
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit()
-
-
-def _number(text: str | None) -> int:
-    return int(text) if text and _is_number(text) else 0
 
 
 _KEEPS_MEMBERS = ACTIVE | {RESTARTING}

@@ -99,6 +99,9 @@ class AdmissionOptions(ConnectionOptions):
     tls_private_key_file: Annotated[Path | None, path(CERTIFICATES)] = None
     """Its key, PEM."""
 
+    client_ca_file: Annotated[Path | None, path(CERTIFICATES)] = None
+    """CA bundle, PEM: clients without a certificate of it are refused before a request is read."""
+
     healthz_address: Annotated[AddressFlag, address(SERVING)] = _HEALTH_ADDRESS
     """Where /healthz, /readyz and /metrics are served."""
 

@@ -26,6 +26,7 @@ from aiohttp import web
 
 from capcard_sched.daemon.observability.log_writer import LogWriter
 from capcard_sched.model.intents import Bind, Evict
+from capcard_sched.model.quoting import escaped, escaped_json
 from capcard_sched.model.timestamps import DurationError, format_duration, parse_duration
 
 if TYPE_CHECKING:
@@ -147,14 +148,16 @@ class Logs:
                 structlog.processors.EventRenamer("msg"),
                 _order,
                 structlog.processors.JSONRenderer(ensure_ascii=False),
+                lambda _, __, text: escaped_json(str(text)),
             ]
         return [
+            _escape,
             structlog.dev.ConsoleRenderer(
                 colors=self._stream.isatty(),
                 exception_formatter=structlog.dev.plain_traceback,
                 timestamp_key="time",
                 pad_event_to=24,
-            )
+            ),
         ]
 
     def _set_levels(self) -> None:
@@ -164,6 +167,14 @@ class Logs:
         logging.getLogger().setLevel(theirs)
         for name in _NEVER_IN_DETAIL:
             logging.getLogger(name).setLevel(max(theirs, logging.INFO))
+
+
+def _escape(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Values from objects as one line without control characters; a list or mapping is rendered by `repr`."""
+    for key, value in event.items():
+        if isinstance(value, str):
+            event[key] = escaped(value)
+    return event
 
 
 def _order(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from capcard_sched.controllers.objects import COMMAND, POD_GROUP, JsonObject, Key, key_of, meta
+from capcard_sched.controllers.objects import COMMAND, POD_GROUP, JsonObject, Key, identity, key_of, meta
 from capcard_sched.controllers.queues import queue_and_phase
 from capcard_sched.controllers.view import target_of
 from capcard_sched.kube.controllers.records import FETCHED, RESOURCES, RecordChanged
@@ -19,6 +19,8 @@ from capcard_sched.model.deltas import ObjectGone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from capcard_sched.model.ownership import Owner
 
 #: Uids of deleted objects that are remembered, so that a late answer does not bring one back.
 _TOMBSTONES: Final = 20_000
@@ -42,12 +44,12 @@ class NotFetchedError(LookupError):
 
 
 class _CachedObject:
-    __slots__ = ("data", "deleted", "owners", "uid", "version")
+    __slots__ = ("controller", "data", "deleted", "uid", "version")
 
     def __init__(self, change: RecordChanged) -> None:
         self.uid = change.uid
         self.version = change.version
-        self.owners = change.owners
+        self.controller = change.controller
         self.data = change.data
         #: Since when the object is deleted by us, "" when it is not.
         self.deleted = ""
@@ -65,7 +67,7 @@ class ObjectCache:
         #: Whether `on_change` is called: objects are decoded for it.
         self.observed = True
         self._entries: dict[str, dict[tuple[str, str], _CachedObject]] = {}
-        self._owned: dict[str, dict[tuple[str, str, str], None]] = {}
+        self._owned: dict[Owner, dict[tuple[str, str, str], None]] = {}
         self._phases: dict[str, Counter[str]] = {}
         #: Target to the namespaces and names of its commands.
         self._targets: dict[Key, dict[tuple[str, str], None]] = {}
@@ -89,12 +91,12 @@ class ObjectCache:
             return found[1]
         return None
 
-    def owned(self, uid: str, kind: str) -> Sequence[JsonObject]:
-        """Objects of a kind with an owner reference to `uid`, in order of their appearance."""
+    def owned(self, owner: JsonObject, kind: str) -> Sequence[JsonObject]:
+        """Objects of a kind whose controller is `owner`, in order of their appearance."""
         entries = self._entries.get(kind, {})
         return [
             _object(kind, entries[namespace, name])
-            for each, namespace, name in self._owned.get(uid, ())
+            for each, namespace, name in self._owned.get(identity(owner), ())
             if each == kind
         ]
 
@@ -142,8 +144,8 @@ class ObjectCache:
                 self._bury(old.uid)
             self._unlink(key, old)
         entries[key[1:]] = new
-        for owner in new.owners:
-            self._owned.setdefault(owner, {})[key] = None
+        if new.controller is not None:
+            self._owned.setdefault(new.controller, {})[key] = None
         if not confirmed:
             self._unconfirmed[key] = (change.uid, self._clock() + _CONFIRM_SECONDS)
         self._changed(change.kind, old, new)
@@ -198,12 +200,12 @@ class ObjectCache:
             self._tombstones.popitem(last=False)
 
     def _unlink(self, key: Key, entry: _CachedObject) -> None:
-        for owner in entry.owners:
-            owned = self._owned.get(owner)
-            if owned is not None:
-                owned.pop(key, None)
-                if not owned:
-                    del self._owned[owner]
+        owner = entry.controller
+        owned = self._owned.get(owner) if owner is not None else None
+        if owner is not None and owned is not None:
+            owned.pop(key, None)
+            if not owned:
+                del self._owned[owner]
 
     def _changed(self, kind: str, old: _CachedObject | None, new: _CachedObject | None) -> None:
         if not self.observed and kind not in _INDEXED:

@@ -27,8 +27,10 @@ from capcard_sched.controllers.podgroups import OWNER_KINDS
 from capcard_sched.kube.kinds import WatchedKind
 from capcard_sched.kube.paths import object_path
 from capcard_sched.model.annotations import GROUP_NAME, GROUP_NAME_ALIAS
-from capcard_sched.model.kinds import KIND_BY_NAME, Kind, qualified_kind
+from capcard_sched.model.kinds import KIND_BY_NAME, Kind
+from capcard_sched.model.numbers import whole_number
 from capcard_sched.model.objects import ApiStruct, ObjectMeta, OwnerReference
+from capcard_sched.model.ownership import Owner, controller_of_meta
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -148,24 +150,22 @@ class RecordChanged(NamedTuple):
     uid: str
     #: resourceVersion as a number.
     version: int
-    #: Uids of its owners.
-    owners: tuple[str, ...]
+    controller: Owner | None
     #: JSON without apiVersion and kind.
     data: bytes
 
 
 _encode = msgspec.json.Encoder().encode
 #: Owners whose PodGroup changes with them.
-_FOLLOWED: Final = frozenset({REPLICA_SET, STATEFUL_SET})
+_FOLLOWED: Final = frozenset({("apps", REPLICA_SET), ("apps", STATEFUL_SET)})
 
 
 def _change(kind: str, trim: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def changed(record: Any) -> RecordChanged:
         meta: MetaRecord = record.metadata
-        owners = tuple(owner.uid for owner in meta.owner_references or ())
-        version = int(meta.resource_version) if meta.resource_version.isdigit() else 0
+        version = whole_number(meta.resource_version, 2**64) or 0
         data = _encode(trim(record))
-        return RecordChanged(kind, meta.namespace or "", meta.name, meta.uid, version, owners, data)
+        return RecordChanged(kind, meta.namespace or "", meta.name, meta.uid, version, controller_of_meta(meta), data)
 
     return changed
 
@@ -174,8 +174,8 @@ def _trim_pod(pod: WatchedPod) -> WatchedPod:
     """Requests count for the PodGroup that is still to be created, and where it follows its owner."""
     notes = _read(pod.metadata.annotations)
     spec = pod.spec
-    owners = [owner for owner in pod.metadata.owner_references or () if owner.controller]
-    is_followed = any(qualified_kind(owner.api_version, owner.kind) in _FOLLOWED for owner in owners)
+    owner = controller_of_meta(pod.metadata)
+    is_followed = owner is not None and (owner.group, owner.kind) in _FOLLOWED
     if notes and (GROUP_NAME in notes or GROUP_NAME_ALIAS in notes) and not is_followed:
         sidecars = tuple(
             ContainerRecord(each.name, restart_policy=each.restart_policy)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from capcard_sched.controllers.objects import Key, key_of, meta
-from capcard_sched.controllers.view import COMPONENT, Create, Delete, Increment, Observe, Patch, Write
+from capcard_sched.controllers.objects import Key, key_of
+from capcard_sched.controllers.view import COMPONENT, Create, Delete, Increment, Observe, Patch, Write, is_as_good
 from capcard_sched.kube.client import ApiError, get
 from capcard_sched.kube.controllers.records import RESOURCES, decode_change, path_of
 from capcard_sched.kube.errors import RequestError, RetryClass
@@ -109,7 +109,9 @@ class WriteExecutor:
             return None
         metadata = found.get("metadata") or {}
         fields = ("name", "namespace", "uid", "annotations", "ownerReferences")
-        return {"metadata": {field: metadata[field] for field in fields if field in metadata}}
+        kind = RESOURCES[key.kind]
+        kept = {field: metadata[field] for field in fields if field in metadata}
+        return {"apiVersion": kind.api_version, "kind": kind.name, "metadata": kept}
 
     async def read(self, key: Key) -> RecordChanged | None:
         """Read an object that is watched. Raises ApiError and Unreachable."""
@@ -152,9 +154,7 @@ class WriteExecutor:
         self._apply(key.kind, _encode(found))
         if metadata.get("deletionTimestamp"):
             return False
-        owners = {owner.get("uid") for owner in metadata.get("ownerReferences") or ()}
-        wanted = {owner.get("uid") for owner in meta(write.object).get("ownerReferences") or ()}
-        return bool(owners & wanted) or (write.adopt and not owners)
+        return is_as_good(found, write)
 
     async def _patch(self, write: Patch, term: int) -> None:
         body = dict(write.patch)

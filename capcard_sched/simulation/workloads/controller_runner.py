@@ -18,7 +18,7 @@ from capcard_sched.controllers.objects import (
     meta,
     owner_reference,
 )
-from capcard_sched.controllers.view import Create, Delete, Failure, Increment, Observe, Patch
+from capcard_sched.controllers.view import Create, Delete, Failure, Increment, Observe, Patch, is_as_good
 from capcard_sched.model.annotations import JOB_NAME
 from capcard_sched.model.intents import EmitEvent
 from capcard_sched.model.kinds import KIND_BY_NAME, kind_of
@@ -147,10 +147,7 @@ class ControllerRunner:
                 self._store.create(kind_of(write.object), write.object)
             except AlreadyExistsError as error:
                 present = self._store.get(kind_of(write.object), *key_of(write.object))
-                owners = _owner_uids(present) if present is not None else set()
-                adopted = write.adopt and present is not None and not owners
-                accepted = bool(owners & _owner_uids(write.object)) or adopted
-                return "" if accepted else str(error)
+                return "" if present is not None and is_as_good(present, write) else str(error)
         elif not isinstance(write, Increment | Observe):
             present = self._store.get(*write.key)
             if present is None or (write.uid and meta(present)["uid"] != write.uid):
@@ -163,10 +160,6 @@ class ControllerRunner:
             elif isinstance(write, Delete):
                 self._store.delete(*write.key)
         return ""
-
-
-def _owner_uids(obj: JsonObject) -> set[str]:
-    return {owner.get("uid", "") for owner in meta(obj).get("ownerReferences") or ()}
 
 
 class JobAdoption:

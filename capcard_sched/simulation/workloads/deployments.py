@@ -19,6 +19,7 @@ from capcard_sched.controllers.objects import (
     spec,
     status,
 )
+from capcard_sched.model.numbers import percentage
 from capcard_sched.simulation.workloads.workqueue import POD_TEMPLATE_HASH, WorkloadController, digest
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class DeploymentController(WorkloadController):
     def _keep(self, found: JsonObject) -> None:
         if spec(found).get("paused"):
             return
-        owned = self._store.owned(meta(found)["uid"], REPLICA_SET)
+        owned = self._store.owned(found, REPLICA_SET)
         current = next((one for one in owned if _same_template(one, found)), None)
         old = [one for one in owned if one is not current]
         strategy = spec(found).get("strategy") or {}
@@ -58,7 +59,7 @@ class DeploymentController(WorkloadController):
         if strategy.get("type") == "Recreate":
             for one in old:
                 self._scale(one, 0)
-            if current is None and any(self._store.owned(meta(one)["uid"], POD) for one in old):
+            if current is None and any(self._store.owned(one, POD) for one in old):
                 return
             target = wanted
         else:
@@ -127,7 +128,7 @@ class DeploymentController(WorkloadController):
         self._store.patch(REPLICA_SET, *key_of(one), {"spec": {"replicas": replicas}})
 
     def _report(self, found: JsonObject) -> None:
-        sets = self._store.owned(meta(found)["uid"], REPLICA_SET)
+        sets = self._store.owned(found, REPLICA_SET)
         total = sum(int(status(one).get("replicas") or 0) for one in sets)
         ready = sum(int(status(one).get("readyReplicas") or 0) for one in sets)
         updated = sum(int(status(one).get("replicas") or 0) for one in sets if _same_template(one, found))
@@ -175,5 +176,5 @@ def _limits(rolling: JsonObject, replicas: int) -> tuple[int, int]:
 def _share(value: int | str, replicas: int, *, up: bool) -> int:
     if isinstance(value, int):
         return value
-    share = replicas * int(value.removesuffix("%")) / 100
+    share = replicas * percentage(value) / 100
     return math.ceil(share) if up else math.floor(share)

@@ -28,6 +28,7 @@ from capcard_sched.controllers.objects import (
 from capcard_sched.controllers.quota_usage import quota_usage
 from capcard_sched.model.kinds import kind_of
 from capcard_sched.model.limits import format_quota_amount, quota_amounts
+from capcard_sched.model.numbers import percentage
 from capcard_sched.model.objects import LabelSelector
 from capcard_sched.model.selectors import matches_labels
 from capcard_sched.simulation.kinds import DISRUPTION_BUDGET, RESOURCE_QUOTA
@@ -220,5 +221,5 @@ def _allowed(spare: int, given: tuple[int, int] | None) -> int:
 def _share(written: int | str, total: int) -> int:
     """A number of pods, or a percentage of all, rounded up."""
     if isinstance(written, str) and written.endswith("%"):
-        return -(-int(written[:-1]) * total // 100)
+        return -(-percentage(written) * total // 100)
     return int(written)

@@ -12,7 +12,9 @@ from capcard_sched.controllers.objects import (
     REPLICA_SET,
     STATEFUL_SET,
     JsonObject,
+    controller_key,
     controller_of,
+    identity,
     key_of,
     labels_of,
     meta,
@@ -20,10 +22,12 @@ from capcard_sched.controllers.objects import (
     spec,
     status,
 )
+from capcard_sched.model.numbers import whole_number
 from capcard_sched.simulation.workloads.volumes import claim_from
 from capcard_sched.simulation.workloads.workqueue import WorkloadController, digest, spelled
 
 if TYPE_CHECKING:
+    from capcard_sched.model.ownership import Owner
     from capcard_sched.simulation.store import Change, Store
 
 #: Step between the numbers of consecutive names, so that suffixes look random as in Kubernetes.
@@ -51,20 +55,21 @@ class ReplicaSetController(WorkloadController):
     def __init__(self, store: Store) -> None:
         super().__init__(store)
         self._made: dict[str, int] = {}
-        #: Owner uid to the keys of its live pods; pods that ended may be many more.
-        self._live: dict[str, dict[tuple[str, str], None]] = {}
+        #: Owner to the keys of its live pods; pods that ended may be many more.
+        self._live: dict[Owner, dict[tuple[str, str], None]] = {}
 
     def observe(self, change: Change) -> None:
         """Queue sets that changed, or whose pods did."""
         super().observe(change)
         if change.kind != POD:
             return
-        for owner in _owners(change.old) - _owners(change.new):
-            self._live[owner].pop(change.key)
-            if not self._live[owner]:
-                del self._live[owner]
-        for owner in _owners(change.new):
-            self._live.setdefault(owner, {})[change.key] = None
+        old, new = _owner(change.old), _owner(change.new)
+        if old is not None and old != new:
+            self._live[old].pop(change.key)
+            if not self._live[old]:
+                del self._live[old]
+        if new is not None:
+            self._live.setdefault(new, {})[change.key] = None
 
     def _keep(self, found: JsonObject) -> None:
         if meta(found).get("deletionTimestamp"):
@@ -73,21 +78,21 @@ class ReplicaSetController(WorkloadController):
         if uid not in self._made:
             self._made[uid] = 0
             self._adopt(found)
-        live = self._live_pods(uid)
+        live = self._live_pods(found)
         wanted = int(spec(found).get("replicas", 1))
         for _ in range(wanted - len(live)):
             self._store.create(POD, self._pod(found))
         if len(live) > wanted:
             for pod in sorted(live, key=_departure)[: len(live) - wanted]:
                 self._store.delete(POD, *key_of(pod))
-        live = self._live_pods(uid)
+        live = self._live_pods(found)
         ready = sum(map(is_ready, live))
         counts: JsonObject = {"replicas": len(live), "readyReplicas": ready or None, "availableReplicas": ready or None}
         self._store.patch(REPLICA_SET, namespace, name, {"status": counts})
 
-    def _live_pods(self, uid: str) -> list[JsonObject]:
-        found = (self._store.get(POD, *key) for key in self._live.get(uid, ()))
-        return [pod for pod in found if pod is not None]
+    def _live_pods(self, found: JsonObject) -> list[JsonObject]:
+        pods = (self._store.get(POD, *key) for key in self._live.get(identity(found), ()))
+        return [pod for pod in pods if pod is not None]
 
     def _pod(self, found: JsonObject) -> JsonObject:
         uid, namespace, name = meta(found)["uid"], meta(found)["namespace"], meta(found)["name"]
@@ -110,11 +115,9 @@ class ReplicaSetController(WorkloadController):
                 self._store.patch(POD, *key_of(pod), {"metadata": patch})
 
 
-def _owners(pod: JsonObject | None) -> set[str]:
-    """The uids of the owners of which a pod is a replica."""
-    if pod is None or not is_live(pod):
-        return set()
-    return {owner["uid"] for owner in meta(pod).get("ownerReferences") or () if owner.get("uid")}
+def _owner(pod: JsonObject | None) -> Owner | None:
+    """The owner of which a pod is a replica."""
+    return None if pod is None or not is_live(pod) else controller_key(pod)
 
 
 def _departure(pod: JsonObject) -> tuple[int, int, int, str, str]:
@@ -200,10 +203,10 @@ class StatefulSetController(WorkloadController):
     def _pods(self, found: JsonObject) -> dict[int, JsonObject]:
         prefix = f"{meta(found)['name']}-"
         pods = {}
-        for pod in self._store.owned(meta(found)["uid"], POD):
-            number = meta(pod)["name"].removeprefix(prefix)
-            if number.isascii() and number.isdigit():
-                pods[int(number)] = pod
+        for pod in self._store.owned(found, POD):
+            number = whole_number(meta(pod)["name"].removeprefix(prefix))
+            if number is not None:
+                pods[number] = pod
         return pods
 
     def _pod(self, found: JsonObject, index: int, name: str, revision: str) -> JsonObject:

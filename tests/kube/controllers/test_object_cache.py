@@ -110,12 +110,13 @@ def test_an_object_that_the_watch_never_showed_is_read_again() -> None:
 
 def test_owners_commands_and_phases_are_indexed() -> None:
     bench = CacheBench()
+    owner = {"apiVersion": "v1", "kind": "X", "metadata": {"name": "x", "namespace": "default", "uid": "owner"}}
     owners = {"ownerReferences": [{"apiVersion": "v1", "kind": "X", "name": "x", "uid": "owner", "controller": True}]}
     bench.watch(changed(1, metadata=owners))
-    assert [pod["metadata"]["name"] for pod in bench.cache.owned("owner", "Pod")] == ["p"]
-    assert bench.cache.owned("owner", "PodGroup") == []
+    assert [pod["metadata"]["name"] for pod in bench.cache.owned(owner, "Pod")] == ["p"]
+    assert bench.cache.owned(owner, "PodGroup") == []
     bench.watch(changed(2))
-    assert bench.cache.owned("owner", "Pod") == []
+    assert bench.cache.owned(owner, "Pod") == []
 
     target = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "name": "j", "uid": "u"}
     for name, stamp in (("b", "2026-01-01T00:00:00Z"), ("a", "2026-01-01T00:00:01Z")):

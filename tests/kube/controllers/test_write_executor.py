@@ -41,7 +41,9 @@ class WriteBench:
         return {**made, "metadata": {**made["metadata"], **metadata}}
 
     def owned(self, uid: str) -> dict[str, Any]:
-        return self.group(ownerReferences=[{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": uid}])
+        return self.group(
+            ownerReferences=[{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": uid, "controller": True}]
+        )
 
     async def write(self, *writes: Any) -> None:
         await self.executor.execute(writes, self.gate.term)

@@ -41,8 +41,8 @@ def test_a_pass_over_an_unchanged_job_reads_its_pods_once() -> None:
             read[kind] += 1
             return view.get(kind, namespace, name)
 
-        def owned(self, uid: str, kind: str) -> Sequence[Manifest]:
-            found = view.owned(uid, kind)
+        def owned(self, owner: Manifest, kind: str) -> Sequence[Manifest]:
+            found = view.owned(owner, kind)
             read[kind] += len(found)
             return found
 

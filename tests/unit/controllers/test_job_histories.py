@@ -131,7 +131,7 @@ def _check(bench: ClusterBench) -> None:
     """At no time is a pod double or beyond the replicas, and none outlives the Job's end."""
     job = bench.find("Job", "j")
     assert job is not None
-    owned = bench.store.owned(job["metadata"]["uid"], "Pod")
+    owned = bench.store.owned(job, "Pod")
     replicas = {each["name"]: each["replicas"] for each in job["spec"]["tasks"]}
     for name, most in replicas.items():
         live = [

@@ -163,7 +163,7 @@ def test_facts_of_a_full_pod() -> None:
             "labels": {KEY: "false"},
             "ownerReferences": [
                 {"kind": "Queue", "uid": "u0"},
-                {"kind": "Job", "uid": "u1", "controller": True},
+                {"kind": "Job", "name": "j", "uid": "u1", "controller": True},
             ],
         },
         status={"phase": "Running", "startTime": "2026-01-01T00:01:00Z", "nominatedNodeName": "n9"},

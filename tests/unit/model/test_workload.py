@@ -60,7 +60,7 @@ def test_a_group_without_pods_is_known_by_its_job_or_else_its_own_name() -> None
     early = objects.group("early")
     state.apply(early)
     assert workload_of(state.jobs["default/early"]) == ""
-    owners = (OwnerReference(kind="Job", name="train", uid="u", controller=True),)
+    owners = (OwnerReference("Job", "train", "u", "batch.volcano.sh/v1alpha1", controller=True),)
     owned = msgspec.structs.replace(early.object.metadata, owner_references=owners)
     state.apply(ObjectChanged(msgspec.structs.replace(early.object, metadata=owned)))
     assert workload_of(state.jobs["default/early"]) == "job/train"

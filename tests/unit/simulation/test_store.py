@@ -125,10 +125,10 @@ def test_owned_objects_follow_their_references() -> None:
     obj["metadata"]["ownerReferences"] = [{"uid": "one"}]
     found.create("Pod", obj)
     found.patch("Pod", "default", "a", {"metadata": {"ownerReferences": [{"uid": "two"}]}})
-    assert found.owned("one") == ()
-    assert [one["metadata"]["name"] for one in found.owned("two")] == ["a"]
+    assert found.dependents("one") == ()
+    assert [one["metadata"]["name"] for one in found.dependents("two")] == ["a"]
     found.remove("Pod", "default", "a")
-    assert found.owned("two") == ()
+    assert found.dependents("two") == ()
     assert found.existed("Pod", "default", "a")
 
 

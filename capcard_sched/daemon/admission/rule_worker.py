@@ -1,0 +1,204 @@
+"""Runs the rules of the webhooks in a thread of their own: fair between tenants, each within a budget of CPU time.
+
+The event loop only reads and writes. A rule that exceeds its budget ends with RuleBudgetError at its next bytecode;
+calls into C are not interrupted, and linear in the size of the object. Runs of one tenant wait for those of another at
+most once each: the tenant that has used the least CPU time among those that wait is next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import threading
+import time
+from collections import deque
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_T = TypeVar("_T")
+
+#: Seconds of CPU time of one run.
+BUDGET_SECONDS: Final = 0.1
+#: Runs of one tenant that may wait, and their bytes; bytes of all tenants.
+MOST_WAITING: Final = 32
+_TENANT_BYTES: Final = 32 * 2**20
+_ALL_BYTES: Final = 128 * 2**20
+#: Seconds between two looks of the watchdog at a run.
+_TICK_SECONDS: Final = 0.01
+
+
+class RuleBudgetError(Exception):
+    """A rule needed more CPU time than its budget."""
+
+
+class TooManyReviewsError(Exception):
+    """Too many runs of one tenant wait."""
+
+
+class _BudgetInterrupt(BaseException):
+    """Raised in the thread of the rules; no rule catches it."""
+
+
+class _Run(NamedTuple):
+    tenant: str
+    job: Callable[[], Any]
+    result: Future[Any]
+    size: int
+
+
+class FairQueue:
+    """Runs by tenant. `pop` takes the oldest run of the tenant with the least cost so far."""
+
+    def __init__(self, most_waiting: int, most_bytes: int, most_bytes_in_all: int) -> None:
+        """Limits of the runs that wait: their number and bytes of one tenant, and the bytes of all tenants."""
+        self._most, self._most_bytes, self._most_in_all = most_waiting, most_bytes, most_bytes_in_all
+        self._waiting: dict[str, deque[_Run]] = {}
+        #: Bytes that wait, by tenant.
+        self._sizes: dict[str, int] = {}
+        #: Tenants that wait or were served lately, with their cost; a newcomer begins at `_floor`.
+        self._costs: dict[str, float] = {}
+        self._floor = 0.0
+
+    def __len__(self) -> int:
+        return sum(map(len, self._waiting.values()))
+
+    def push(self, run: _Run) -> None:
+        """Raises TooManyReviewsError. A tenant without waiting runs is refused only for the bytes of all."""
+        waiting, size = self._waiting.get(run.tenant, ()), self._sizes.get(run.tenant, 0)
+        if waiting and (len(waiting) >= self._most or size + run.size > self._most_bytes):
+            raise TooManyReviewsError(f"{len(waiting)} reviews of {run.tenant} wait; try again")
+        if sum(self._sizes.values()) + run.size > self._most_in_all:
+            raise TooManyReviewsError("too many reviews wait; try again")
+        self._waiting.setdefault(run.tenant, deque()).append(run)
+        self._sizes[run.tenant] = size + run.size
+        self._costs[run.tenant] = max(self._costs.get(run.tenant, 0.0), self._floor)
+
+    def pop(self) -> _Run:
+        """Raises ValueError when no run waits."""
+        tenant = min(self._waiting, key=lambda each: self._costs[each])
+        waiting = self._waiting[tenant]
+        run = waiting.popleft()
+        self._sizes[tenant] -= run.size
+        if not waiting:
+            del self._waiting[tenant], self._sizes[tenant]
+        self._floor = self._costs[tenant]
+        return run
+
+    def charge(self, tenant: str, cost: float) -> None:
+        """Add the cost of a finished run. Costs below the floor are forgotten, and all while no run waits."""
+        self._costs[tenant] = self._costs.get(tenant, self._floor) + cost
+        self._costs = {
+            each: paid
+            for each, paid in self._costs.items()
+            if each in self._waiting or (self._waiting and paid > self._floor)
+        }
+
+
+class RuleWorker:
+    """One thread for rules and for updates of what they read, and one that watches the budget. Close it at the end."""
+
+    def __init__(self, budget_seconds: float = BUDGET_SECONDS) -> None:
+        self._budget = budget_seconds
+        self._changed = threading.Condition()
+        self._updates: deque[Callable[[], None]] = deque()
+        self._runs = FairQueue(MOST_WAITING, _TENANT_BYTES, _ALL_BYTES)
+        self._closed = False
+        #: Held while the watchdog interrupts: an interrupt never reaches a later run.
+        self._guard = threading.Lock()
+        #: CPU time of the thread at which the present rule ends; None without a rule.
+        self._limit: float | None = None
+        self._running = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="rules", daemon=True)
+        self._watchdog = threading.Thread(target=self._watch, name="rule-budget", daemon=True)
+        self._thread.start()
+        self._watchdog.start()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether both threads run."""
+        return self._thread.is_alive() and self._watchdog.is_alive()
+
+    async def run(self, tenant: str, job: Callable[[], _T], size: int = 0) -> _T:
+        """The result of `job`, which runs in the thread and calls `limited`; `size`: bytes that it holds.
+
+        Raises TooManyReviewsError and whatever the job raises.
+        """
+        run = _Run(tenant, job, Future(), size)
+        with self._changed:
+            self._runs.push(run)
+            self._changed.notify()
+        found: _T = await asyncio.wrap_future(run.result)
+        return found
+
+    def update(self, change: Callable[[], None]) -> None:
+        """Apply a change before all runs that wait, after earlier changes."""
+        with self._changed:
+            self._updates.append(change)
+            self._changed.notify()
+
+    def limited(self, rule: Callable[[], _T]) -> _T:
+        """The result of `rule`, in a job. Raises RuleBudgetError when it needs more CPU time than the budget."""
+        try:
+            try:
+                self._limit = time.thread_time() + self._budget
+                self._running.set()
+                return rule()
+            finally:
+                self._end_limit()
+        except _BudgetInterrupt:
+            self._end_limit()
+            raise RuleBudgetError(f"the checks take more than {self._budget * 1000:.0f} ms") from None
+
+    def _end_limit(self) -> None:
+        with self._guard:
+            self._limit = None
+            _interrupt(threading.get_ident(), None)  # one that is on its way has no effect any more
+        self._running.clear()
+
+    def close(self) -> None:
+        """End both threads after the present run."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._running.set()
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed or self._updates or len(self._runs))
+                if self._closed:
+                    return
+                change = self._updates.popleft() if self._updates else None
+                run = None if change is not None else self._runs.pop()
+            if change is not None:
+                change()
+            elif run is not None and run.result.set_running_or_notify_cancel():
+                began = time.thread_time()
+                try:
+                    run.result.set_result(run.job())
+                except Exception as error:  # noqa: BLE001 - the waiting request handles it
+                    run.result.set_exception(error)
+                with self._changed:
+                    self._runs.charge(run.tenant, time.thread_time() - began)
+
+    def _watch(self) -> None:
+        thread = self._thread.ident
+        assert thread is not None
+        clock = time.pthread_getcpuclockid(thread)
+        while not self._closed:
+            self._running.wait()
+            time.sleep(_TICK_SECONDS)
+            with self._guard:
+                # Again at each look: Python drops an interrupt that arrives in a callback of the garbage collector.
+                if self._limit is not None and time.clock_gettime(clock) >= self._limit:
+                    _interrupt(thread, _BudgetInterrupt)
+
+
+def _interrupt(thread: int, error: type[BaseException] | None) -> None:
+    """Raise an error in a thread at its next bytecode; None: drop one that is on its way."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+        ctypes.c_ulong(thread), None if error is None else ctypes.py_object(error)
+    )
