@@ -24,6 +24,7 @@ from capcard_sched.model.cards import (
     parse_card_quota,
     parse_card_request,
 )
+from capcard_sched.model.quoting import escaped
 from capcard_sched.model.reasons import INVALID_CARD_LABEL
 
 if TYPE_CHECKING:
@@ -73,6 +74,13 @@ class Finding(msgspec.Struct, frozen=True):
     message: str
     #: The accepted form, "" when the message contains it.
     accepted: str = ""
+
+    def __post_init__(self) -> None:
+        """Escapes the texts: they quote objects."""
+        for name in ("field", "message", "accepted"):
+            text = getattr(self, name)
+            if text != (shown := escaped(text)):
+                msgspec.structs.force_setattr(self, name, shown)
 
 
 def capped(findings: Iterable[Finding]) -> list[Finding]:
