@@ -49,9 +49,9 @@ def condition_word(taint: str) -> str:
 
 
 def lost_word(node: Node) -> str:
-    """`unreachable`, `not ready` or `deleted` of a node whose kubelet does not work; "" of another node."""
+    """`unreachable`, `not ready` or `missing` of a node whose kubelet does not work; "" of another node."""
     if not node.known:
-        return "deleted"
+        return "missing"
     if not node.taints:
         return ""
     keys = {taint.key for taint in node.taints}

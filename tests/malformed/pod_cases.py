@@ -6,7 +6,7 @@ from typing import Any
 
 from capcard_sched.testing import Harness
 from tests.malformed.case import BOUND, UNSEEN, Case, card_pod, charge_error, invalid, pod, refused
-from tests.malformed.world import BAD_QUANTITIES, BIG, GPU, HOST, NO_NUMBER, World
+from tests.malformed.world import BAD_QUANTITIES, BIG, GPU, HOST, NO_NUMBER, WarningEvent, World
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
@@ -308,7 +308,9 @@ REST = [
         volumes=[{"name": "v", "persistentVolumeClaim": {"claimName": ""}}]),
     pod("a gate without a name", UNSEEN, schedulingGates=[{}], check=gated),
     pod("unknown phase", UNSEEN, phase="Runing"),
-    pod("a node that does not exist", BOUND, node="nowhere"),
+    pod("a node that does not exist", BOUND,
+        WarningEvent("PodGroup", "bad", "NodeNotReady", "Pod bad is on node nowhere, which is missing"),
+        node="nowhere"),
     pod("labels that cannot be", BOUND, labels={"": "", "ключ": "\x00", "a" * 5000: "b" * 5000}),
     pod("a number at the end of its name", BOUND, labels={"volcano.sh/task-index": "\u0663"}),
 ]  # fmt: skip
