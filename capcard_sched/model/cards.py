@@ -112,7 +112,7 @@ def _check_encodable(key: str) -> None:
     try:
         key.encode()
     except UnicodeEncodeError:
-        raise CardSyntaxError(f"{json.dumps(shortened(key))} is not valid Unicode text") from None
+        raise CardSyntaxError(f'"{shortened(key)}" is not valid Unicode text') from None
 
 
 def _parse(text: str | None, spelled: Callable[[str, object], str]) -> dict[str, int]:

@@ -62,7 +62,7 @@ def _counted(pod: Mapping[str, Any], amounts_of: Callable[[Any], Any]) -> dict[s
 
     def listed(value: Any, key: str, fields: tuple[str, ...]) -> dict[str, Any]:
         rows = value.get(key) if isinstance(value, dict) else None
-        return {key: [picked(row, fields) for row in rows]} if rows and isinstance(rows, list) else {}
+        return {key: [picked(row, fields) for row in rows]} if rows and isinstance(rows, list | tuple) else {}
 
     spec, status = pod.get("spec"), pod.get("status")
     return {

@@ -392,18 +392,6 @@ class ConfigMapObject(ApiStruct, frozen=True, tag="ConfigMap", tag_field="kind")
     data: dict[str, str] | None = None
 
 
-class DeviceClassSpec(ApiStruct, frozen=True):
-    #: The extended resource by which pods request devices of the class.
-    extended_resource_name: str | None = None
-
-
-class DeviceClassObject(ApiStruct, frozen=True, tag="DeviceClass", tag_field="kind"):
-    """A class of devices of dynamic resource allocation; read for the reason of pods that request its resource."""
-
-    metadata: ObjectMeta = ObjectMeta()
-    spec: DeviceClassSpec = DeviceClassSpec()
-
-
 class PriorityClassObject(ApiStruct, frozen=True, tag="PriorityClass", tag_field="kind"):
     metadata: ObjectMeta = ObjectMeta()
     value: int = 0

@@ -179,15 +179,12 @@ class _ScenarioReader:
         """Misspelt and misplaced annotations, fields and Job plugin arguments without effect, malformed card quotas."""
         checks = (misspelt_annotations, misplaced_annotations, labels_for_annotations, unsupported_fields)
         findings = [finding for check in checks for finding in check(obj)]
-        if kind_of(obj) == QUEUE:
-            text = annotations_of(obj).get(CARD_QUOTA)
-            checked = check_card_quota(text) if isinstance(text, str) else ()
-            findings += [one for one in checked if one.severity == "error"]
+        text = annotations_of(obj).get(CARD_QUOTA)
+        if kind_of(obj) == QUEUE and isinstance(text, str):
+            findings += [one for one in check_card_quota(text) if one.severity == "error"]
         elif kind_of(obj) == JOB:
-            findings += [
-                msgspec.structs.replace(one, message=f"{one.message}; accepted: {one.accepted}")
-                for one in check_job_plugins(obj.get("spec") or {})
-            ]
+            for one in check_job_plugins(obj.get("spec") or {}):
+                findings.append(msgspec.structs.replace(one, message=f"{one.message}; accepted: {one.accepted}"))
         for finding in findings:
             self.findings.append(InputProblem(origin, finding.message, _title(obj), finding.field))
 
@@ -213,8 +210,7 @@ class _ScenarioReader:
             if kind not in self._unknown:
                 self._unknown.add(kind)
                 text = unsupported or f"{_foreign(name)}: kept as it is, without effect"
-                text = f"kind {name} ({api_version}) {text}"
-                self.warnings.append(InputProblem(origin, text))
+                self.warnings.append(InputProblem(origin, f"kind {name} ({api_version}) {text}"))
         elif known is not None and known.api_version != api_version:
             text = f"expected {known.api_version} for kind {name}, got {shown(api_version)}"
             self._report(origin, obj, [Finding("error", "apiVersion", text)])
@@ -261,7 +257,7 @@ class _ScenarioReader:
         verbs = [verb for verb in VERBS if verb in value]
         if len(verbs) != 1:
             if not unknown or verbs:
-                found = " and ".join(verbs) if verbs else "none"
+                found = " and ".join(verbs) or "none"
                 self._reject(origin, f"exactly one of create, delete, patch is needed, got {found}")
             return
         verb = verbs[0]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from capcard_sched.model import deltas
+from capcard_sched.model.device_classes import DeviceClassObject
 from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.limits import (
     Budget,
@@ -17,7 +18,7 @@ from capcard_sched.model.limits import (
     quota_facts,
 )
 from capcard_sched.model.numa import CpuTopology, NumaFacts, NumatopologyObject, numa_facts
-from capcard_sched.model.objects import ConfigMapObject, DeviceClassObject, NamespaceObject
+from capcard_sched.model.objects import ConfigMapObject, NamespaceObject
 from capcard_sched.model.selectors import matches_labels, namespace_labels
 
 if TYPE_CHECKING:

@@ -55,26 +55,26 @@ def images(h: Harness) -> None:
 BOTH, ONE = {"A": 16000}, {"A": 8000}
 
 CASES = [
-    # The whole cards of a node stay, whatever its memory label is; only its MPS shares need it.
+    # The whole cards of a node stay, whatever its memory label is; its MPS shares are cards of their resource then.
     *(
-        label(f"memory: {id}", f"{GPU}.memory", value, cards(BOTH), resources={SHARED: 8})
+        label(f"memory: {id}", f"{GPU}.memory", value, cards(BOTH | {SHARED: 8000}), resources={SHARED: 8})
         for id, value in (
             ("a word", "many"), ("zero", "0"), ("negative", "-1"), ("a fraction", "1.5"), ("an exponent", "1e5"),
             ("nothing", ""), ("a blank before it", " 5"), ("another script", "\u0663"), ("400 digits", "9" * 400),
         )
     ),
     *(
-        label(f"replicas: {id}", f"{GPU}.replicas", value, cards(BOTH), resources={SHARED: 8})
+        label(f"replicas: {id}", f"{GPU}.replicas", value, cards(BOTH | {SHARED: 8000}), resources={SHARED: 8})
         for id, value in (("a word", "two"), ("zero", "0"), ("negative", "-2"), ("400 digits", "9" * 400))
     ),
     node("label count: a word", labels={f"{GPU}.count": "lots"}, check=cards(BOTH)),
-    node("label product: empty", card="", check=cards(ONE)),
+    node("label product: empty", card="", check=cards(ONE | {GPU: 8000})),
     node("label product: huge", card="x" * 5000, check=cards({"A": 8000, "x" * 5000: 8000})),
     node("label product: with a bar", card="A|B", check=cards({"A": 8000, "A|B": 8000})),
     node("label product: of no prefix", labels={".product": "A", "/gpu.product": "A"}, check=cards(BOTH)),
     node("label product: without memory", labels={"amd.com/gpu.product": "M"}, resources={"amd.com/gpu": 4},
-         check=cards(BOTH)),
-    Case("node: devices without labels", lambda h: h.node("bad", resources={GPU: 4}), check=cards(ONE)),
+         check=cards(BOTH | {"amd.com/gpu": 4000})),
+    Case("node: devices without labels", lambda h: h.node("bad", resources={GPU: 4}), check=cards(ONE | {GPU: 4000})),
     *(amount(id, GPU, value, text, cards(ONE)) for id, value, text in BAD_QUANTITIES[::4]),
     *(
         Case(

@@ -22,7 +22,8 @@ def _node(registration: str, offered: Any = 10, **annotations: str) -> Any:
 
 
 def _pod(limits: Any, *, scheduler: str = "volcano", init: Any = None, **annotations: str) -> Any:
-    spec: Any = {"schedulerName": scheduler, "containers": [{"name": "main", "resources": {"limits": limits}}]}
+    container = {"name": "main", "image": "x", "resources": {"limits": limits}}
+    spec: Any = {"schedulerName": scheduler, "containers": [container]}
     if init is not None:
         spec["initContainers"] = [{"name": "setup", "resources": {"limits": init}}]
     return {"kind": "Pod", "metadata": {"name": "p", "annotations": annotations}, "spec": spec}
