@@ -229,6 +229,7 @@ def test_every_table_of_the_state_stands_in_the_snapshot() -> None:
         "usage": "NodeUsage",
         "config_maps": "ConfigMap",
         "namespaces": "Namespace",
+        "device_classes": "DeviceClass",
         "priority_classes": "PriorityClass",
         "quotas": "ResourceQuota",
         "budgets": "PodDisruptionBudget",

@@ -182,7 +182,8 @@ def test_a_pod_is_trimmed_to_the_fields_that_controllers_read() -> None:
 def test_a_grouped_pod_keeps_its_requests_where_the_group_follows_the_owner() -> None:
     container = {"name": "main", "resources": {"requests": {"cpu": "1"}}}
     metadata = {"annotations": {"scheduling.k8s.io/group-name": "g"}}
-    for kind, kept in {"ReplicaSet": True, "StatefulSet": True, "Job": False}.items():
-        owner = {"apiVersion": "v1", "kind": kind, "name": "o", "uid": "o", "controller": True}
+    followed = {("apps/v1", "ReplicaSet"): True, ("apps/v1", "StatefulSet"): True, ("batch/v1", "Job"): False}
+    for (version, kind), kept in {**followed, ("example.com/v1", "StatefulSet"): False}.items():
+        owner = {"apiVersion": version, "kind": kind, "name": "o", "uid": "o", "controller": True}
         pod = changed(1, metadata={**metadata, "ownerReferences": [owner]}, spec={"containers": [container]})
         assert (b"requests" in pod.data) is kept, kind

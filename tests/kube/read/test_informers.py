@@ -65,6 +65,7 @@ OBJECTS = """
    {spec: {cpuDetail: {"0": {}, "1": {core: 1}}, numares: {cpu: {allocatable: 0-1}}}}]
 - [storage.k8s.io/v1, CSIDriver, d.example.com, {spec: {}}]
 - [storage.k8s.io/v1, CSIStorageCapacity, room, {storageClassName: s, capacity: 5Gi}]
+- [resource.k8s.io/v1, DeviceClass, gpu.example.com, {spec: {}}]
 - [storage.k8s.io/v1, VolumeAttachment, a,
    {spec: {attacher: d.example.com, nodeName: n, source: {persistentVolumeName: v}}}]
 """
