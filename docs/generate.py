@@ -290,6 +290,8 @@ def _default(argument: Argument) -> str:
     default, show = argument.field_info.default, argument.parameter.show_default
     if show is False or default in (None, ""):
         return "-"
+    if isinstance(show, str):
+        return f"`{show}`"
     return f"`{show(default) if callable(show) else default}`"
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from capcard_sched.admission.review import DEFAULT_QUEUE, ROOT_QUEUE, AdmissionResult, JsonPatch
 from capcard_sched.model.annotations import PREEMPTABLE
 from capcard_sched.model.job_plugins import needed_plugins
+from capcard_sched.validation.budget import checkpoint
 from capcard_sched.validation.checks import Finding
 from capcard_sched.validation.inventory import texts
 from capcard_sched.validation.job_structure import (
@@ -50,6 +51,7 @@ def default_job(obj: Json, scheduler_name: str) -> AdmissionResult:
     if not spec.get("maxRetry"):
         patch.set(_MAX_RETRY, "spec", "maxRetry")
     for index, task in enumerate(tasks_of(spec)):
+        checkpoint()
         at = ("spec", "tasks", index)
         if not task.get("name"):
             patch.set(task_name(task, index), *at, "name")
@@ -107,8 +109,11 @@ def check_job_update(
         findings.append(Finding("error", "spec.tasks", "job updates may not add or remove tasks", "the same tasks"))
         return AdmissionResult(tuple(findings))
     findings += _check_partitions(new_spec, old_spec)
-    fixed_new, fixed_old = (canonical_job(_fixed(spec), scheduler_name) for spec in (new_spec, old_spec))
-    changed = changed_fields(fixed_new, fixed_old, "spec")
+    fixed = _fixed(new_spec), _fixed(old_spec)
+    for index, (new_task, old_task) in enumerate(zip(fixed[0]["tasks"], fixed[1]["tasks"], strict=True)):
+        if new_task == old_task:  # most are, and a canonical form costs more than the comparison
+            fixed[0]["tasks"][index] = fixed[1]["tasks"][index] = {}
+    changed = changed_fields(*(canonical_job(spec, scheduler_name) for spec in fixed), "spec")
     if changed:
         message = (
             "job updates may not change fields other than `minAvailable`, `tasks[*].replicas under spec` "

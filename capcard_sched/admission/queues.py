@@ -247,14 +247,12 @@ def _check_tree(obj: Json, old: Json | None, spec: Json, view: ClusterView) -> I
     fields = ("capability", "deserved", "guarantee", "parent")
     if old_spec is not None and all(spec.get(field) == old_spec.get(field) for field in fields):
         return
-    name, tree = object_name(obj), view.inventory.tree
-    with tree.instead(name, str(spec.get("parent") or ROOT_QUEUE), amounts_of(spec)):
-        yield from [
-            *tree.below_ancestors(name),
-            *tree.above_descendants(name),
-            *tree.sums_below(name),
-            *tree.sums_beside(name),
-        ]
+    name = object_name(obj)
+    tree = view.inventory.tree.instead(name, str(spec.get("parent") or ROOT_QUEUE), amounts_of(spec))
+    yield from tree.below_ancestors(name)
+    yield from tree.above_descendants(name)
+    yield from tree.sums_below(name)
+    yield from tree.sums_beside(name)
 
 
 def _check_lowered(obj: Json, old: Json | None) -> Iterator[Finding]:

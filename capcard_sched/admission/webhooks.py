@@ -44,6 +44,8 @@ class Webhook(NamedTuple):
 
     path: str
     rule: Callable[[AdmissionRequest, WebhookContext], AdmissionResult]
+    #: Objects are admitted while the server is away (failurePolicy Ignore), and so when it is overloaded.
+    is_advisory: bool = False
 
 
 _ALLOW: Final = AdmissionResult()
@@ -118,8 +120,8 @@ WEBHOOKS: Final = {
         Webhook("/queues/validate", _validate_queue),
         Webhook("/podgroups/mutate", _mutate_pod_group),
         Webhook("/podgroups/validate", _validate_pod_group),
-        Webhook("/pods/mutate", _mutate_pod),
-        Webhook("/pods/validate", _validate_pod),
-        Webhook("/workloads/validate", _validate_workload),
+        Webhook("/pods/mutate", _mutate_pod, is_advisory=True),
+        Webhook("/pods/validate", _validate_pod, is_advisory=True),
+        Webhook("/workloads/validate", _validate_workload, is_advisory=True),
     )
 }

@@ -26,6 +26,7 @@ from capcard_sched.model.cards import (
 )
 from capcard_sched.model.quoting import escaped
 from capcard_sched.model.reasons import INVALID_CARD_LABEL
+from capcard_sched.validation.budget import checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -77,6 +78,7 @@ class Finding(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         """Escapes the texts: they quote objects."""
+        checkpoint()
         for name in ("field", "message", "accepted"):
             text = getattr(self, name)
             if text != (shown := escaped(text)):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 from capcard_sched.model.job_tasks import default_minimum, partition_minimum
 from capcard_sched.model.quantity import QuantityError, parse_quantity
+from capcard_sched.validation.budget import checkpoint
 from capcard_sched.validation.checks import Finding, listed
 from capcard_sched.validation.inventory import as_map, as_maps, value_at
 from capcard_sched.validation.names import LABEL_FORM, check_label, is_label, shown
@@ -111,6 +112,7 @@ def _check_tasks(obj: Json, spec: Json) -> Iterator[Finding]:
         yield from check_label(job, "metadata.name")
     names: set[str] = set()
     for index, task in enumerate(tasks):
+        checkpoint()
         field = f"spec.tasks[{index}]"
         name = task.get("name")
         yield from check_label(name, f"{field}.name")
@@ -137,6 +139,7 @@ def check_amounts(obj: Json, spec: Json) -> Iterator[Finding]:
     job = (obj.get("metadata") or {}).get("name", "")
     total = 0
     for index, task in enumerate(tasks_of(spec)):
+        checkpoint()
         field = f"spec.tasks[{index}]"
         for name in ("replicas", "minAvailable"):
             value = task.get(name)
@@ -220,6 +223,7 @@ def check_dependencies(tasks: Sequence[Json]) -> Iterator[Finding]:
     graph = {task_name(task, index): depends_on(task) for index, task in enumerate(tasks)}
     names = ""
     for index, task in enumerate(tasks):
+        checkpoint()
         field = f"spec.tasks[{index}].dependsOn"
         for other in depends_on(task):
             if other not in graph:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from capcard_sched.model.job_plugins import needed_plugins
 from capcard_sched.model.quantity import QuantityError, parse_quantity
 from capcard_sched.model.timestamps import DurationError, parse_duration
+from capcard_sched.validation.budget import checkpoint
 from capcard_sched.validation.inventory import as_map, as_maps
 from capcard_sched.validation.job_structure import task_name
 
@@ -113,6 +114,7 @@ def _without_scheduler(task: Json, scheduler_name: str) -> Json:
 
 
 def _canonical_map(value: Json, key: str) -> Any:
+    checkpoint()
     if key in _QUANTITY_MAPS and not any(isinstance(entry, dict) for entry in value.values()):
         return {name: _quantity(entry) for name, entry in value.items()}
     if key in _FREE_MAPS:
@@ -142,6 +144,8 @@ def _without_defaults(value: Json, key: str) -> Json:
         return found
     if key == "networkTopology" and len(value) > 1:
         return _less(value, {"mode": "hard"})
+    if key == "httpGet":
+        return _less(value, {"path": "/"})
     if key == "fieldRef":
         return _less(value, {"apiVersion": "v1"})
     if key == "resourceFieldRef" and _quantity(value.get("divisor")) in {Fraction(0), Fraction(1)}:

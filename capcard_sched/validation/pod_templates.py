@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from capcard_sched.model.annotations import JDB_MAX_UNAVAILABLE, JDB_MIN_AVAILABLE
+from capcard_sched.validation.budget import checkpoint
 from capcard_sched.validation.checks import Finding, annotation_field
 from capcard_sched.validation.inventory import texts
 from capcard_sched.validation.names import check_label, check_labels, check_qualified, shown
@@ -153,6 +154,7 @@ def _choice(obj: Json, key: str, choices: tuple[str, ...], field: str) -> Iterat
 
 def _each(values: Any, field: str) -> Iterable[tuple[str, Json]]:
     """The objects of a list with their paths; other entries are errors of type, found by the schema."""
-    if not isinstance(values, list):
-        return ()
-    return [(f"{field}[{index}]", entry) for index, entry in enumerate(values) if isinstance(entry, dict)]
+    for index, entry in enumerate(values if isinstance(values, list) else ()):
+        checkpoint()
+        if isinstance(entry, dict):
+            yield f"{field}[{index}]", entry

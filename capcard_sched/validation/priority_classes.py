@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
 _POD_EFFECT: Final = "the API server rejects pods that name it"
+#: Unknown names of one object that are compared with known ones, and the number of those: a comparison takes time.
+_MOST_COMPARED: Final = 4
+_MOST_KNOWN: Final = 100
 #: Names that one finding lists.
 _SHOWN: Final = 10
 
@@ -27,13 +30,15 @@ def check_priority_classes(
     places = [(f"{path}.spec" if path else "spec", body) for path, body in templates]
     if obj.get("kind") in {"PodGroup", "Job"}:
         places.insert(0, ("spec", obj))
+    names, hints = sorted(known), dict[str, str]()
     for field, body in places:
         name = value_at(body, "spec", "priorityClassName")
         if not isinstance(name, str) or not name or name in known or name in CRITICAL_CLASSES:
             continue
-        names = sorted(known)
-        close = difflib.get_close_matches(name, names, n=1)
-        meant = f'; did you mean "{close[0]}"?' if close else ""
+        if name not in hints and len(hints) < _MOST_COMPARED:
+            close = difflib.get_close_matches(name, names[:_MOST_KNOWN], n=1)
+            hints[name] = f'; did you mean "{close[0]}"?' if close else ""
+        meant = hints.get(name, "")
         effect = "the priority of the PodGroup is the default" if obj.get("kind") == "PodGroup" else _POD_EFFECT
         message = f'PriorityClass "{name}" does not exist: {effect}{meant}'
         accepted = ", ".join(names[:_SHOWN]) or "the name of a PriorityClass, or no value"

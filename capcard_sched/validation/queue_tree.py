@@ -6,7 +6,6 @@ directly below a queue deserve, and of their guarantees, are at most its own amo
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from capcard_sched.model.quantity import QuantityError, base_amount, format_amount
@@ -75,17 +74,13 @@ class QueueTree:
         if parent is not None:
             self._children[parent].pop(name, None)
 
-    @contextmanager
-    def instead(self, name: str, parent: str, amounts: QueueAmounts) -> Iterator[None]:
-        """In the context, a queue has another parent and other amounts."""
-        before = self._parents.get(name, ROOT), self._amounts.get(name)
-        self.set_queue(name, parent, amounts)
-        try:
-            yield
-        finally:
-            self.drop_queue(name)
-            if before[1] is not None:
-                self.set_queue(name, before[0], before[1])
+    def instead(self, name: str, parent: str, amounts: QueueAmounts) -> QueueTree:
+        """A copy in which a queue has another parent and other amounts; this tree stays, wherever a check ends."""
+        copy = QueueTree()
+        copy._amounts, copy._parents = {**self._amounts}, {**self._parents}
+        copy._children = {queue: {**children} for queue, children in self._children.items()}
+        copy.set_queue(name, parent, amounts)
+        return copy
 
     def below_ancestors(self, name: str) -> Iterator[Finding]:
         """Capabilities of a queue above that of an ancestor."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from capcard_sched.model.json_pods import valid_pod_amounts
 from capcard_sched.model.kinds import group_of, kind_of
+from capcard_sched.validation.budget import checkpoint
 from capcard_sched.validation.inventory import Json, as_map, as_maps, texts, value_at
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ def templates_of(obj: Json) -> Iterator[Template]:
         yield Template("", obj, 1, str(spec.get("schedulerName") or ""))
     elif kind == "Job":
         for index, task in enumerate(as_maps(spec.get("tasks"))):
+            checkpoint()
             body = as_map(task.get("template"))
             scheduler = value_at(body, "spec", "schedulerName") or spec.get("schedulerName") or "volcano"
             yield Template(f"spec.tasks[{index}].template", body, _count(task.get("replicas")), str(scheduler))

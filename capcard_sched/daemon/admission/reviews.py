@@ -24,11 +24,12 @@ from capcard_sched.admission.review import (
     finding_text,
 )
 from capcard_sched.admission.webhooks import decide
-from capcard_sched.daemon.admission.rule_worker import RuleBudgetError, RuleWorker, TooManyReviewsError
+from capcard_sched.daemon.admission.rule_worker import RuleWorker, TooManyReviewsError
 from capcard_sched.kube.client import Client, RequestError
 from capcard_sched.kube.paths import object_path
 from capcard_sched.model.deltas import Delta, ObjectChanged, ObjectGone
 from capcard_sched.model.objects import NamespaceObject, PriorityClassObject, QueueObject
+from capcard_sched.validation.budget import BudgetError, budget
 from capcard_sched.validation.checks import Finding
 
 if TYPE_CHECKING:
@@ -41,7 +42,12 @@ if TYPE_CHECKING:
 BODY_BYTES: Final = 8 * 2**20
 #: Bytes from which on a body is large, and the large bodies that are read at a time: bounds the memory of slow clients.
 _LARGE_BYTES: Final = 256 * 2**10
-_LARGE_AT_ONCE: Final = 8
+_LARGE_AT_ONCE: Final = 16
+#: Seconds for a large body; an API server sends it at once.
+_LARGE_SECONDS: Final = 2.0
+#: Seconds of CPU time of the rules of one object, and further ones per MiB: rules are linear in the size of the object.
+BUDGET_SECONDS: Final = 0.1
+_SECONDS_PER_MIB: Final = 0.4
 _QUEUE: Final = msgspec.json.Decoder(QueueObject)
 #: Unknown queues that are looked up per review, and per second: users may create a queue and its first job at once.
 _LOOKUPS_PER_REVIEW: Final = 2
@@ -109,7 +115,14 @@ class Reviews:
             if length is not None and length > BODY_BYTES:
                 raise web.HTTPRequestEntityTooLarge(BODY_BYTES, length)
             is_large = length is None or length > _LARGE_BYTES
-            async with self._large if is_large else contextlib.nullcontext():
+            if is_large:
+                async with self._large:
+                    try:
+                        async with asyncio.timeout(_LARGE_SECONDS):
+                            body = await request.read()
+                    except TimeoutError:
+                        raise web.HTTPRequestTimeout from None
+            else:
                 body = await request.read()
             if not is_ready():
                 return web.Response(status=503, text="queues and namespaces are not listed yet\n")
@@ -124,7 +137,9 @@ class Reviews:
             head = decode_head(body)
             try:
                 done = await self._decide(hook, body, head.tenant)
-            except TooManyReviewsError as error:
+            except (TooManyReviewsError, BudgetError) as error:
+                if hook.is_advisory:  # the API server applies the failure policy
+                    return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE, text=f"{error}\n")
                 response = encode_refusal(head, str(error), HTTPStatus.TOO_MANY_REQUESTS)
             else:
                 verdict, response = "rejected" if done.errors else "allowed", done.response
@@ -151,8 +166,11 @@ class Reviews:
             view.missing.clear()
             with view.including(queues):
                 try:
-                    result = worker.limited(lambda: decide(hook, review, context))
-                except RuleBudgetError as error:
+                    with budget(BUDGET_SECONDS + _SECONDS_PER_MIB * len(body) / 2**20):
+                        result = decide(hook, review, context)
+                except BudgetError as error:
+                    if hook.is_advisory:
+                        raise
                     result = AdmissionResult((Finding("error", "", str(error), "a smaller object"),))
             missing = sorted(view.missing) if result.errors else []
             return _Decision(result.errors, encode_review(review, result), missing)

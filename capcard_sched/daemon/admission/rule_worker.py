@@ -1,14 +1,12 @@
-"""Runs the rules of the webhooks in a thread of their own: fair between tenants, each within a budget of CPU time.
+"""Runs the rules of the webhooks in a thread of their own, fair between tenants.
 
-The event loop only reads and writes. A rule that exceeds its budget ends with RuleBudgetError at its next bytecode;
-calls into C are not interrupted, and linear in the size of the object. Runs of one tenant wait for those of another at
-most once each: the tenant that has used the least CPU time among those that wait is next.
+The event loop only reads and writes. A tenant waits for one run of each other tenant: the one that used the least CPU
+time is next.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import threading
 import time
 from collections import deque
@@ -20,26 +18,14 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-#: Seconds of CPU time of one run.
-BUDGET_SECONDS: Final = 0.1
-#: Runs of one tenant that may wait, and their bytes; bytes of all tenants.
-MOST_WAITING: Final = 32
+#: Runs of one tenant that may wait, and their bytes; bytes of all tenants. A rollout creates some hundred pods at once.
+MOST_WAITING: Final = 1000
 _TENANT_BYTES: Final = 32 * 2**20
 _ALL_BYTES: Final = 128 * 2**20
-#: Seconds between two looks of the watchdog at a run.
-_TICK_SECONDS: Final = 0.01
-
-
-class RuleBudgetError(Exception):
-    """A rule needed more CPU time than its budget."""
 
 
 class TooManyReviewsError(Exception):
     """Too many runs of one tenant wait."""
-
-
-class _BudgetInterrupt(BaseException):
-    """Raised in the thread of the rules; no rule catches it."""
 
 
 class _Run(NamedTuple):
@@ -98,31 +84,23 @@ class FairQueue:
 
 
 class RuleWorker:
-    """One thread for rules and for updates of what they read, and one that watches the budget. Close it at the end."""
+    """One thread for rules and for updates of what they read. Close it at the end."""
 
-    def __init__(self, budget_seconds: float = BUDGET_SECONDS) -> None:
-        self._budget = budget_seconds
+    def __init__(self) -> None:
         self._changed = threading.Condition()
         self._updates: deque[Callable[[], None]] = deque()
         self._runs = FairQueue(MOST_WAITING, _TENANT_BYTES, _ALL_BYTES)
         self._closed = False
-        #: Held while the watchdog interrupts: an interrupt never reaches a later run.
-        self._guard = threading.Lock()
-        #: CPU time of the thread at which the present rule ends; None without a rule.
-        self._limit: float | None = None
-        self._running = threading.Event()
         self._thread = threading.Thread(target=self._work, name="rules", daemon=True)
-        self._watchdog = threading.Thread(target=self._watch, name="rule-budget", daemon=True)
         self._thread.start()
-        self._watchdog.start()
 
     @property
     def is_alive(self) -> bool:
-        """Whether both threads run."""
-        return self._thread.is_alive() and self._watchdog.is_alive()
+        """Whether the thread runs."""
+        return self._thread.is_alive()
 
     async def run(self, tenant: str, job: Callable[[], _T], size: int = 0) -> _T:
-        """The result of `job`, which runs in the thread and calls `limited`; `size`: bytes that it holds.
+        """The result of `job`, which runs in the thread; `size`: bytes that it holds.
 
         Raises TooManyReviewsError and whatever the job raises.
         """
@@ -139,31 +117,11 @@ class RuleWorker:
             self._updates.append(change)
             self._changed.notify()
 
-    def limited(self, rule: Callable[[], _T]) -> _T:
-        """The result of `rule`, in a job. Raises RuleBudgetError when it needs more CPU time than the budget."""
-        try:
-            try:
-                self._limit = time.thread_time() + self._budget
-                self._running.set()
-                return rule()
-            finally:
-                self._end_limit()
-        except _BudgetInterrupt:
-            self._end_limit()
-            raise RuleBudgetError(f"the checks take more than {self._budget * 1000:.0f} ms") from None
-
-    def _end_limit(self) -> None:
-        with self._guard:
-            self._limit = None
-            _interrupt(threading.get_ident(), None)  # one that is on its way has no effect any more
-        self._running.clear()
-
     def close(self) -> None:
-        """End both threads after the present run."""
+        """End the thread after the present run."""
         with self._changed:
             self._closed = True
             self._changed.notify()
-        self._running.set()
 
     def _work(self) -> None:
         while True:
@@ -179,26 +137,7 @@ class RuleWorker:
                 began = time.thread_time()
                 try:
                     run.result.set_result(run.job())
-                except Exception as error:  # noqa: BLE001 - the waiting request handles it
+                except BaseException as error:  # noqa: BLE001 - the waiting request handles it, and the thread stays
                     run.result.set_exception(error)
                 with self._changed:
                     self._runs.charge(run.tenant, time.thread_time() - began)
-
-    def _watch(self) -> None:
-        thread = self._thread.ident
-        assert thread is not None
-        clock = time.pthread_getcpuclockid(thread)
-        while not self._closed:
-            self._running.wait()
-            time.sleep(_TICK_SECONDS)
-            with self._guard:
-                # Again at each look: Python drops an interrupt that arrives in a callback of the garbage collector.
-                if self._limit is not None and time.clock_gettime(clock) >= self._limit:
-                    _interrupt(thread, _BudgetInterrupt)
-
-
-def _interrupt(thread: int, error: type[BaseException] | None) -> None:
-    """Raise an error in a thread at its next bytecode; None: drop one that is on its way."""
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(
-        ctypes.c_ulong(thread), None if error is None else ctypes.py_object(error)
-    )

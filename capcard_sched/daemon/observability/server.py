@@ -173,7 +173,7 @@ class HttpServer:
         self._accepting = asyncio.get_running_loop().create_task(self._accept(listener))
 
     async def stop(self) -> None:
-        """Stop accepting, let responses in progress finish for a second, and close."""
+        """Stop accepting, let responses in progress finish for `shutdown_seconds`, and close."""
         if self._accepting is not None:
             self._accepting.cancel()
         if self._listener is not None:
