@@ -113,7 +113,8 @@ def check_job_update(
     for index, (new_task, old_task) in enumerate(zip(fixed[0]["tasks"], fixed[1]["tasks"], strict=True)):
         if new_task == old_task:  # most are, and a canonical form costs more than the comparison
             fixed[0]["tasks"][index] = fixed[1]["tasks"][index] = {}
-    changed = changed_fields(*(canonical_job(spec, scheduler_name) for spec in fixed), "spec")
+    canonical_new, canonical_old = (canonical_job(spec, scheduler_name) for spec in fixed)
+    changed = changed_fields(canonical_new, canonical_old, "spec")
     if changed:
         message = (
             "job updates may not change fields other than `minAvailable`, `tasks[*].replicas under spec` "

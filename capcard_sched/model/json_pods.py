@@ -42,7 +42,7 @@ def valid_pod_amounts(pod: Mapping[str, Any]) -> PodAmounts:
     """The amounts of a pod or pod template. Never raises: a malformed or negative quantity counts as unset."""
     try:
         return amounts_of_json(counted_json(pod))
-    except (QuantityError, msgspec.ValidationError, TypeError, AttributeError):
+    except (QuantityError, msgspec.ValidationError, TypeError, AttributeError, UnicodeError):
         return amounts_of_json(_encode(_counted(pod, lambda amounts: dict(_valid(amounts)))))
 
 
@@ -53,7 +53,9 @@ def _counted(pod: Mapping[str, Any], amounts_of: Callable[[Any], Any]) -> dict[s
         found: dict[str, Any] = {}
         for field in fields if isinstance(value, dict) else ():
             if field == "resources" and isinstance(value.get(field), dict):
-                found[field] = {side: amounts_of(value[field][side]) for side in _SIDES if value[field].get(side)}
+                found[field] = {
+                    side: amounts_of(value[field][side]) for side in _SIDES if value[field].get(side) is not None
+                }
             elif field in ("overhead", "allocatedResources") and value.get(field) is not None:
                 found[field] = amounts_of(value[field])
             elif isinstance(value.get(field), str):

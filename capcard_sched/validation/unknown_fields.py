@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from capcard_sched.model.kinds import kind_of
+from capcard_sched.model.unsupported import FEATURES
 from capcard_sched.validation.checks import Finding
 from capcard_sched.validation.fieldpath import field_path
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 #: Findings of one object; the number of further ones follows.
 MAX_FINDINGS: Final = 64
+#: Fields of a pod that have a finding of their own.
+_UNSUPPORTED: Final = frozenset(feature.field for feature in FEATURES)
 #: Characters. Longer names of fields are not compared with known ones.
 _LONG_NAME: Final = 64
 #: Levels of an object; deeper values are not checked.
@@ -74,7 +77,8 @@ def _unknown(value: Json, of: str, path: tuple[str, ...]) -> Iterator[tuple[tupl
     for name, entry in value.items():
         inner = fields.get(name)
         if inner is None:
-            yield path, str(name), of
+            if not (path[-1:] == ("spec",) and name in _UNSUPPORTED):
+                yield path, str(name), of
         elif inner and entry and len(path) < _DEPTH:
             yield from _inside(entry, inner, (*path, name))
 

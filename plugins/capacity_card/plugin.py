@@ -124,7 +124,7 @@ class CapacityCard(CardReclaim):
         self.ledger.discharge(placement)
 
     def bind_annotations(self, placement: Placement) -> dict[str, dict[str, str]] | None:
-        """The card a pod is bound with, unless its annotation names it: the charge survives restarts."""
+        """The card of a pod at its binding, unless `card.name` names one; after a restart its node precedes."""
         demand = self.demands.of(placement.cls)
         if len(demand.names) < 2 and not demand.inferred:
             return None

@@ -57,7 +57,8 @@ def raised(found: BookedDevices, cards: Cards, wanted: Iterable[LeastShares], ke
                 shares[place] = share._replace(memory=max(share.memory, memory), booking=least)
                 problems.append(f"{key} names less than container {container} asks for: the request counts")
         named = {shares[place].card for place in own}
-        others = sorted(set(range(len(cards))) - named, key=lambda index: (cards[index].use.memory, index))
+        uses = {index: card.use for index, card in enumerate(cards) if index not in named}
+        others = sorted(uses, key=lambda index: (uses[index].memory, uses[index].number, index))
         missing = max(0, number - len(own) - absent)
         for index in others[:missing]:
             memory, cores = on(cards[index].model.memory)

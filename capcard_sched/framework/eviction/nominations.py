@@ -180,16 +180,19 @@ def exclude_late_capacity(session: Session) -> None:
     """
     table, moments = session.nodes, []
     for row in np.flatnonzero(table.releasing.any(axis=1) & ~table.pipelined.any(axis=1)).tolist():
-        late = []
-        for task in table.nodes[row].tasks.values():
-            if task.status is not TaskStatus.RELEASING or not task.ends:
-                continue
-            if _ends_late(task, session.now):
-                late.append(task)
-            else:
-                moments.append(task.ends + _OVERDUE_SECONDS)
-        if late:
-            part = sum((task.cls.request for task in late), np.zeros_like(table.releasing[row]))
+        node = table.nodes[row]
+        if lost_word(node):  # whatever ends there ends late
+            part = table.releasing[row].copy()
+        else:
+            part = np.zeros_like(table.releasing[row])
+            for task in node.tasks.values():
+                if task.status is not TaskStatus.RELEASING or not task.ends:
+                    continue
+                if _ends_late(task, session.now):
+                    part += task.cls.request
+                else:
+                    moments.append(task.ends + _OVERDUE_SECONDS)
+        if part.any():
             table.releasing[row] -= part
             table.touch(row)
             session.once(_late_capacity).append((row, part))
@@ -197,8 +200,7 @@ def exclude_late_capacity(session: Session) -> None:
 
 
 def _ends_late(task: Task, now: float) -> bool:
-    is_soon = now - _OVERDUE_SECONDS < task.ends <= now + _SOON_SECONDS
-    return not is_soon or (task.node is not None and bool(lost_word(task.node)))
+    return not now - _OVERDUE_SECONDS < task.ends <= now + _SOON_SECONDS
 
 
 def hold_idle_capacity(session: Session, row: int) -> None:
