@@ -32,6 +32,7 @@ controlplane: $(VENV)/dev.stamp ## Build etcd and kube-apiserver for the tests, 
 	@$(BIN)/python -m tests.controlplane.build
 	@$(BIN)/python -m tests.manifests.helm.build
 	@$(BIN)/python -m tests.daemon.usage.build
+	@$(BIN)/python -m tests.oracles.pod_requests
 
 quick: $(VENV)/dev.stamp ## Run the tests that need no API server: about 90 s
 	$(PYTEST) -m "not campaign" \

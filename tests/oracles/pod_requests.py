@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any, Final, TypeAlias
 
 from hypothesis import strategies as st
 
-from tests.controlplane.build import cached, go_build, pinned
+from tests.controlplane.build import UnavailableError, cached, go_build, main, pinned
 
 Json: TypeAlias = dict[str, Any]
 Amounts: TypeAlias = dict[str, int]
@@ -244,11 +245,21 @@ def _statuses(draw: st.DrawFn, spec: Json) -> Json:
 # --- the functions of kube-scheduler --------------------------------------------------------------------------------
 
 
+def _target() -> Path:
+    return cached("oracles") / f"podrequests-{pinned('k8s.io/component-helpers', _MODULE)}"
+
+
 def program() -> Path:
-    """Builds the program around `PodRequests` of k8s.io/component-helpers. Raises UnavailableError without Go."""
-    target = cached("oracles") / f"podrequests-{pinned('k8s.io/component-helpers', _MODULE)}"
-    go_build(_MODULE, ".", target, {})
-    return target
+    """The program around `PodRequests` of k8s.io/component-helpers. Raises UnavailableError where it is not built."""
+    if not _target().exists():
+        raise UnavailableError("not built: `python -m tests.oracles.pod_requests` builds it once, in a minute, with Go")
+    return _target()
+
+
+def build() -> Path:
+    """Builds the program unless it is there; errors as of `go_build`."""
+    go_build(_MODULE, ".", _target(), {})
+    return _target()
 
 
 def by_kubernetes(program: Path, pods: Sequence[Json]) -> list[dict[str, Amounts]]:
@@ -256,3 +267,7 @@ def by_kubernetes(program: Path, pods: Sequence[Json]) -> list[dict[str, Amounts
     answer = subprocess.run([program], input=json.dumps(pods), capture_output=True, text=True, check=True, timeout=300)
     found: list[dict[str, Amounts]] = json.loads(answer.stdout)
     return found
+
+
+if __name__ == "__main__":
+    sys.exit(main("oracle of requests", build))
