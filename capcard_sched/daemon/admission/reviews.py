@@ -24,12 +24,12 @@ from capcard_sched.admission.review import (
     finding_text,
 )
 from capcard_sched.admission.webhooks import decide
-from capcard_sched.daemon.admission.rule_worker import RuleWorker, TooManyReviewsError
+from capcard_sched.daemon.admission.rule_worker import RuleWorker, TooManyReviewsError, cpu_budget
 from capcard_sched.kube.client import Client, RequestError
 from capcard_sched.kube.paths import object_path
 from capcard_sched.model.deltas import Delta, ObjectChanged, ObjectGone
 from capcard_sched.model.objects import NamespaceObject, PriorityClassObject, QueueObject
-from capcard_sched.validation.budget import BudgetError, budget
+from capcard_sched.validation.budget import BudgetError
 from capcard_sched.validation.checks import Finding
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ class Reviews:
             view.missing.clear()
             with view.including(queues):
                 try:
-                    with budget(BUDGET_SECONDS + _SECONDS_PER_MIB * len(body) / 2**20):
+                    with cpu_budget(BUDGET_SECONDS + _SECONDS_PER_MIB * len(body) / 2**20):
                         result = decide(hook, review, context)
                 except BudgetError as error:
                     if hook.is_advisory:

@@ -11,10 +11,13 @@ import threading
 import time
 from collections import deque
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
+from capcard_sched.validation.budget import BudgetError, budget
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 _T = TypeVar("_T")
 
@@ -22,6 +25,17 @@ _T = TypeVar("_T")
 MOST_WAITING: Final = 1000
 _TENANT_BYTES: Final = 32 * 2**20
 _ALL_BYTES: Final = 128 * 2**20
+
+
+@contextmanager
+def cpu_budget(seconds: float) -> Iterator[None]:
+    """Ends checks that take more CPU time of this thread with a BudgetError that states it."""
+    end = time.thread_time() + seconds
+    try:
+        with budget(lambda: time.thread_time() > end):
+            yield
+    except BudgetError:
+        raise BudgetError(f"the checks take more than {seconds * 1000:.0f} ms") from None
 
 
 class TooManyReviewsError(Exception):

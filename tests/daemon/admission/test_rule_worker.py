@@ -15,8 +15,9 @@ from capcard_sched.daemon.admission.rule_worker import (
     RuleWorker,
     TooManyReviewsError,
     _Run,
+    cpu_budget,
 )
-from capcard_sched.validation.budget import BudgetError, budget, checkpoint
+from capcard_sched.validation.budget import BudgetError, checkpoint
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def _forever() -> None:
 
 
 def _within(rule: Callable[[], object]) -> object:
-    with budget(0.05):
+    with cpu_budget(0.05):
         return rule()
 
 
