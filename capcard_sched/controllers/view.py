@@ -16,6 +16,7 @@ from capcard_sched.controllers.objects import (
     meta,
 )
 from capcard_sched.model.intents import EmitEvent, ObjectRef
+from capcard_sched.model.numbers import whole_number
 from capcard_sched.model.timestamps import parse_time
 
 if TYPE_CHECKING:
@@ -164,6 +165,17 @@ def target_of(command: JsonObject) -> Key | None:
     if kind not in _TARGETS or target.get("apiVersion", _TARGETS[kind]) != _TARGETS[kind]:
         return None
     return Key(kind, key_of(command)[0] if kind == JOB else "", target.get("name", ""))
+
+
+def in_order(commands: Iterable[JsonObject]) -> list[JsonObject]:
+    """Commands, oldest first. Those of one second have the order of their resourceVersion; names are random."""
+
+    def age(command: JsonObject) -> tuple[str, int, str]:
+        metadata = meta(command)
+        version = whole_number(str(metadata.get("resourceVersion") or ""), 2**64) or 0
+        return metadata.get("creationTimestamp") or "", version, metadata["name"]
+
+    return sorted(commands, key=age)
 
 
 def is_for(command: JsonObject, key: Key, uid: str) -> bool:

@@ -26,7 +26,7 @@ from capcard_sched.controllers.objects import (
     status,
 )
 from capcard_sched.controllers.queues import queue_and_phase
-from capcard_sched.controllers.view import target_of
+from capcard_sched.controllers.view import in_order, target_of
 from capcard_sched.model import deltas
 from capcard_sched.model.annotations import DEVICE_CONFIG_KEY, NODE_VGPU_HANDSHAKE, SIMULATION_GRACE, SIMULATION_USAGE
 from capcard_sched.model.card_registration import handshake_state
@@ -156,7 +156,7 @@ class Store:
 
     def targeting(self, key: Key) -> Sequence[JsonObject]:
         """Commands for an object, oldest first."""
-        return [command for command in self.list(COMMAND) if target_of(command) == key]
+        return in_order(command for command in self.list(COMMAND) if target_of(command) == key)
 
     def group_phases(self, queue: str) -> Mapping[str, int]:
         """Number of PodGroups of a queue by phase."""

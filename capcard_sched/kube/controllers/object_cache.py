@@ -13,7 +13,7 @@ import msgspec
 
 from capcard_sched.controllers.objects import COMMAND, POD_GROUP, JsonObject, Key, identity, key_of, meta
 from capcard_sched.controllers.queues import queue_and_phase
-from capcard_sched.controllers.view import target_of
+from capcard_sched.controllers.view import in_order, target_of
 from capcard_sched.kube.controllers.records import FETCHED, RESOURCES, RecordChanged
 from capcard_sched.model.deltas import ObjectGone
 
@@ -104,8 +104,7 @@ class ObjectCache:
         """Commands for an object, oldest first."""
         entries = self._entries.get(COMMAND, {})
         found = [_object(COMMAND, entries[each]) for each in self._targets.get(key, ())]
-        waiting = (each for each in found if not meta(each).get("deletionTimestamp"))
-        return sorted(waiting, key=lambda each: (meta(each).get("creationTimestamp") or "", meta(each)["name"]))
+        return in_order(each for each in found if not meta(each).get("deletionTimestamp"))
 
     def group_phases(self, queue: str) -> Mapping[str, int]:
         """Number of PodGroups of a queue by phase."""

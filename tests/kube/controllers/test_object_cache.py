@@ -130,6 +130,13 @@ def test_owners_commands_and_phases_are_indexed() -> None:
     bench.watch(gone("a", "Command", "a"))
     assert bench.cache.targeting(job) == []
 
+    for version, name in ((9, "z"), (10, "m"), (11, "c")):  # of one second
+        metadata = {"creationTimestamp": "2026-01-01T00:00:02Z"}
+        bench.watch(
+            changed(version, uid=name, kind="Command", name=name, action="AbortJob", target=target, metadata=metadata)
+        )
+    assert [command["metadata"]["name"] for command in bench.cache.targeting(job)] == ["z", "m", "c"]
+
     group: dict[str, Any] = {"kind": "PodGroup", "spec": {"queue": "q"}}
     bench.watch(changed(4, uid="g", name="g", **group, status={"phase": "Running"}))
     bench.watch(changed(5, uid="h", name="h", **group))
