@@ -273,7 +273,7 @@ class Policy(NamedTuple):
     conditions: list[tuple[str, str]]
     variables: list[tuple[str, str]]
     validations: list[Validation]
-    #: CEL condition under which nobody is exempt.
+    #: CEL condition under which the rule has no exempt users.
     for_all: str = ""
 
 

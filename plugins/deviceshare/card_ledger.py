@@ -30,7 +30,7 @@ class BookedDevices(NamedTuple):
 
 
 class LeastShares(NamedTuple):
-    """What one container of a pod asks for: so many different cards, and of each at least this."""
+    """The shared devices that one container requests: their number, on different cards, and the least of each."""
 
     container: int
     number: int

@@ -149,7 +149,7 @@ class Ssh(JobPlugin):
 #: Pod: rank of its process in Ascend's collective communication.
 RANK_INDEX: Final = "hccl/rankIndex"
 _WAIT_FOR_MASTER: Final = "wait-for-master"
-#: Shell script of the init container: connects every 2 s, for at most so many seconds.
+#: Shell script of the init container: connects every 2 s, for at most `timeout` seconds.
 _WAIT_SCRIPT: Final = (
     'end=$(($(date +%s) + {timeout})); until nc -z -w 2 {host} {port}; do if [ "$(date +%s)" -ge "$end" ]; then '
     'echo "{host}:{port} does not listen after {timeout} s"; exit 1; fi; sleep 2; done'
