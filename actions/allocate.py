@@ -35,15 +35,15 @@ class Allocate(Action):
     Arguments = PlacingArguments
     arguments: PlacingArguments
 
+    def complete(self, session: Session, queue: Queue, job: Job) -> None:
+        self._visit(session, queue, job, None, alone=False)
+
     def execute(self, session: Session) -> None:
         rounds = self._collect(session)
         tasks: dict[str, Sequence[Task]] = {}
         while rounds:
             queue, waiting = rounds.pop_queue()
-            if not waiting:
-                continue
-            overused = session.guarded(queue, session.overused)
-            if overused is None:
+            if not waiting or (overused := session.guarded(queue, session.overused)) is None:
                 continue
             if overused:
                 self._refuse_all(session, queue, waiting)

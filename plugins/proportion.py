@@ -253,12 +253,14 @@ class Proportion(QuotaPlugin):
         return [(queue.name, self._attributes[queue.name].capability)]
 
     def _pod_bounds(self, queue: Queue, needs: Needs, hook: str) -> Iterator[QuotaBound]:
-        """The limits, or for reclaim the deserved amounts.
+        """The limits, or for reclaim the deserved amounts. A half gang is completed up to the capability.
 
         Releasing pods count until they are gone, but not for nominations.
         """
         held, attributes = self._held(queue), self._attributes[queue.name]
         limits = attributes.deserved if hook == "preemptive" else attributes.limit
+        if self._session.completing:
+            limits = attributes.real_capability
         if not self._session.nominating:
             held = held + self._session.resources.fit(queue.releasing)
         for name, column, amount in needs:

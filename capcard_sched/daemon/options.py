@@ -29,6 +29,7 @@ from capcard_sched.daemon.common_options import (
 )
 from capcard_sched.daemon.compat_flags import CompatFlags
 from capcard_sched.daemon.flag_values import AddressFlag, LabelMatch
+from capcard_sched.framework.session.half_gangs import HALF_GANG_SECONDS
 from capcard_sched.model.timestamps import format_duration
 
 SCHEDULING: Final = Group("Scheduling", sort_key=2)
@@ -83,6 +84,12 @@ class Options(LeaderOptions):
     session_deadline: Annotated[float, period(SCHEDULING)] = 10.0
     """Time for the attempts of one session, in equal shares for the queues with waiting jobs. A queue beyond its share
     continues in the next session; a gang that takes the whole time alone is not scheduled."""
+
+    half_gang_timeout: Annotated[
+        float, flag(SCHEDULING, values.duration, show_default=format_duration, metavar="DURATION")
+    ] = HALF_GANG_SECONDS
+    """Time in which a gang with bound pods that never had its minimum, as a killed leader leaves it, is completed
+    before all other jobs. Then its bound pods are evicted. 0: never."""
 
     default_queue: Annotated[str, flag(SCHEDULING, values.name, metavar="NAME")] = "default"
     """Queue of PodGroups that name none; created at startup if it does not exist."""

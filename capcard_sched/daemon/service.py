@@ -128,6 +128,7 @@ class Service:
             term_limits=limits,
             webhooks=connect,
             session_deadline=options.session_deadline,
+            half_gang_timeout=options.half_gang_timeout,
         )
         if options.record is not None:
             self._recording = Recording(
@@ -136,6 +137,7 @@ class Service:
                 scheduler_names=options.scheduler_name,
                 default_queue=options.default_queue,
                 term_limits=limits,
+                half_gang_timeout=options.half_gang_timeout,
                 on_end=self._recording_ended,
             )
         self._thread = SchedulerThread(

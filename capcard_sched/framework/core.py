@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from capcard_sched.framework.api.dispatch import Dispatch, HookFailed
 from capcard_sched.framework.api.plugin import Reads
+from capcard_sched.framework.close.problem_events import ProblemEvents
 from capcard_sched.framework.close.queue_status import QueueWarnings
 from capcard_sched.framework.close.session_closer import SessionCloser
 from capcard_sched.framework.eviction import nominations
@@ -15,6 +16,7 @@ from capcard_sched.framework.placement.engine import PlacementEngine, quota_hook
 from capcard_sched.framework.placement.signature_cache import SignatureCache
 from capcard_sched.framework.session.carry_over import CarryOver
 from capcard_sched.framework.session.failed_attempts import FailedAttempts
+from capcard_sched.framework.session.half_gangs import HALF_GANG_SECONDS, HalfGangs
 from capcard_sched.framework.session.report import SessionReport, Timing
 from capcard_sched.framework.session.results import reference
 from capcard_sched.framework.session.session import Session
@@ -23,7 +25,6 @@ from capcard_sched.framework.session.statement import quotas_admit
 from capcard_sched.model import reasons
 from capcard_sched.model.annotations import QUEUE_NAMESPACES
 from capcard_sched.model.intents import EmitEvent, Intent
-from capcard_sched.model.report_once import ReportOnce
 from capcard_sched.model.status import TaskStatus
 from capcard_sched.model.task_class import NO_ACCOUNTING
 from capcard_sched.model.term_limits import DEFAULT_TERM_LIMITS
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.session.action import Action
     from capcard_sched.framework.session.session_deadline import QueueCut
     from capcard_sched.model.deltas import Delta
-    from capcard_sched.model.intents import Bind, ObjectRef
+    from capcard_sched.model.intents import Bind
     from capcard_sched.model.term_limits import TermLimits
     from capcard_sched.state.changes import Changes
 
@@ -94,10 +95,12 @@ class Core:
         term_limits: TermLimits = DEFAULT_TERM_LIMITS,
         webhooks: WebhookFactory | None = None,
         session_deadline: float = 0.0,
+        half_gang_timeout: float = HALF_GANG_SECONDS,
     ) -> None:
         """`timer` returns seconds for the report's timings, None for no timings.
 
         It decides nothing, except with a `session_deadline` above 0, in seconds: see `SessionDeadline`.
+        `half_gang_timeout`: seconds, as of `HalfGangs`.
         """
         self._state = ClusterState(scheduler_names, default_queue, term_limits)
         #: The plugins and actions that a scheduler-conf can name.
@@ -110,12 +113,12 @@ class Core:
         self._target = ""
         self._webhooks = webhooks
         self._closer = SessionCloser(timer)
+        self._half_gangs = HalfGangs(half_gang_timeout)
         self._memory = CarryOver()
         self._sessions = 0
         #: The waiting jobs that sessions skip.
         self._failed_attempts = FailedAttempts(self._state, Dispatch(()))
-        self._problems: ReportOnce[ObjectRef, str] = ReportOnce()
-        self._ignored_edits: ReportOnce[ObjectRef, str] = ReportOnce()
+        self._problem_events = ProblemEvents()
         self._last_session: Session | None = None
         #: The report of each step without a session: nothing is recorded in it.
         self._idle_report = SessionReport("")
@@ -130,6 +133,7 @@ class Core:
             scheduler_names=state.scheduler_names,
             default_queue=state.default_queue,
             term_limits=state.term_limits,
+            half_gang_timeout=self._half_gangs.timeout,
         )
 
     def reconfigure(self, conf: Conf) -> None:
@@ -252,7 +256,7 @@ class Core:
         next_wakeup = self._next_wakeup
         busy = self._is_dirty() or self._unfinished or self._reads_clock
         if not busy and (next_wakeup is None or now < next_wakeup):
-            self._report_problems(intents)  # an invalid object changes nothing else
+            intents += self._problem_events.new(state)  # an invalid object changes nothing else
             return StepResult(intents, self._idle_report, True, next_wakeup, self._only_retries)
         session = self.open_session(now, on_commit, cuts)
         if not session.report.errors:
@@ -261,12 +265,15 @@ class Core:
             everything = everything or self._restricts(session.changed)
             nominations.open_nominations(session)  # first: failures depend on what is nominated
             session.skip_failed_attempts(self._signatures, quotas_admit, everything=everything)
-            self._run_actions(session)
+            if self._actions:
+                self._half_gangs.complete(session, self._actions)
+                self._run_actions(session)
+                self._half_gangs.end(session)
         intents.extend(self._closer.close(session))
         self._unfinished = session.report.unfinished
         self._memory.keep_refusals(session.refusals)
         self._next_wakeup = self._earliest_wakeup(session)
-        self._report_problems(intents)
+        intents += self._problem_events.new(state)
         if self._sessions % _PRUNE_SESSIONS == 0:
             self._memory.keep(state.jobs)
             self._closer.prune(state.tasks, now)
@@ -285,7 +292,7 @@ class Core:
 
     def _earliest_wakeup(self, session: Session) -> float | None:
         """The time of the next session without a change of the cluster; always in the future."""
-        moments = [self._closer.next_wakeup, nominations.next_wakeup(self._memory)]
+        moments = [self._closer.next_wakeup, nominations.next_wakeup(self._memory), self._half_gangs.next_wakeup]
         for name, call in self._dispatch.entries("next_wakeup"):
             try:
                 moments.append(call())
@@ -386,15 +393,3 @@ class Core:
             self._closer.forget_pod(ref)
         self._state.confirmed.clear()
         return intents
-
-    def _report_problems(self, intents: list[Intent]) -> None:
-        """Events of invalid objects and of ignored edits."""
-        for reported, row, details in (
-            (self._problems, reasons.INVALID_OBJECT, self._state.problems),
-            (self._ignored_edits, reasons.QUOTA_EVASION_IGNORED, self._state.ignored_edits.details),
-        ):
-            if not (details or reported):
-                continue
-            reported.keep(details)
-            new = (ref for ref in sorted(details) if reported.update(ref, (details[ref],)))
-            intents.extend(EmitEvent(ref, row.type, row.code, row.render(detail=details[ref])) for ref in new)

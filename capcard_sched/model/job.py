@@ -27,6 +27,11 @@ SYSTEM_NAMESPACE: Final = "kube-system"
 
 _READY = (TaskStatus.BOUND, TaskStatus.BINDING, TaskStatus.RUNNING, TaskStatus.ALLOCATED, TaskStatus.SUCCEEDED)
 _PIPELINED = (*_READY, TaskStatus.PIPELINED)
+#: Of tasks whose binding the API server has.
+_CONFIRMED = (
+    *(TaskStatus.BOUND, TaskStatus.RUNNING, TaskStatus.RELEASING),
+    *(TaskStatus.SUCCEEDED, TaskStatus.FAILED, TaskStatus.UNKNOWN),
+)
 _VALID = (*_PIPELINED, TaskStatus.PENDING)
 #: The obstacle of a pod whose latest object is invalid.
 _UNDECODABLE: Final = "the object cannot be decoded"
@@ -193,6 +198,8 @@ class Job:
     owner_job: str = ""
     #: Whether a task joined the job since its PodGroup was created, also when it is gone by now.
     had_tasks: bool = False
+    #: Whether the minimum was bound at some time since the job last had no bound task: `note_whole`.
+    was_whole: bool = False
     #: All tasks by uid, completed ones included.
     tasks: dict[str, Task] = field(default_factory=dict)
     #: PENDING tasks that are neither gated nor held, by uid.
@@ -243,6 +250,19 @@ class Job:
         """Enough members are placed; best-effort members count as placed."""
         c = self.counts
         return c[1] + c[3] + c[4] + c[5] + c[7] + self.pending_best_effort >= self.min_available
+
+    def note_whole(self) -> None:
+        """Record that the whole minimum is bound, after tasks or the minimum changed. A PodGroup must exist."""
+        if self.was_whole or not (self.bound and self.uid):
+            return
+        c = self.counts
+        confirmed = self.bound - c[TaskStatus.BINDING] + c[TaskStatus.SUCCEEDED] + c[TaskStatus.FAILED]
+        if confirmed + self.pending_best_effort >= self.min_available:
+            self.was_whole = self._roles_reach(_CONFIRMED, best_effort=True)
+
+    def is_partial(self) -> bool:
+        """Whether the job has bound tasks, and fewer than its minimum."""
+        return self.bound > 0 and not (self.is_ready() and self.roles_ready())
 
     def is_pipelined(self) -> bool:
         """Enough members are placed or nominated to releasing capacity."""

@@ -155,6 +155,17 @@ NOT_ENOUGH_TASKS = Reason(
 NOT_ENOUGH_RESOURCES = Reason("NotEnoughResources", "{unready}/{total} tasks in gang unschedulable: {detail}")
 PODGROUP_UNSCHEDULABLE = Reason("Unschedulable", "{pending}/{total} tasks in gang unschedulable: {detail}")
 PODGROUP_SCHEDULED = Reason("Scheduled", "pod group is ready", "Normal")
+HALF_GANG = Reason(
+    "HalfGang",
+    "{bound} pods are bound and the gang never had its minimum of {minimum}: its pending pods are scheduled before "
+    "those of other jobs{end}",
+)
+HALF_GANG_EVICTED = Reason(
+    "HalfGangEvicted",
+    "{bound} pods evicted: they were bound for {seconds} s, and the gang never had its minimum of {minimum} "
+    "(--half-gang-timeout)",
+)
+GANG_WAS_WHOLE = Reason("GangWasWhole", "the gang had its minimum; its bound pods stay", "Normal")
 GANG_READY = Reason("tasks in gang are ready to be scheduled", "", "Normal")
 POD_SCHEDULED = Reason("Scheduled", "Successfully assigned {namespace}/{name} to {node}", "Normal")
 FAILED_SCHEDULING = Reason("FailedScheduling", "{detail}")

@@ -69,6 +69,8 @@ class ClusterState:
         #: Schedulable jobs with work as of the opening of the last session: not admitted yet, or with pending tasks. A
         #: superset inside a session.
         self.active: dict[str, Job] = {}
+        #: Schedulable jobs with fewer bound tasks than their minimum as of the opening of the last session.
+        self.partial: dict[str, Job] = {}
         #: Key of the only job that sessions attempt; "" for no such restriction.
         self._only = ""
         #: Number of times this scheduler became leader.
@@ -217,8 +219,9 @@ class ClusterState:
     def attempt_only(self, key: str) -> None:
         """Attempt one job alone in further sessions: for trials. Others keep their pods, and may be victims."""
         self._only = key
-        for other in self.active.keys() - {key}:
-            del self.active[other]
+        for jobs in (self.active, self.partial):
+            for other in jobs.keys() - {key}:
+                del jobs[other]
 
     def open_session(self) -> Changes:
         """Sort the rows, refresh the tree, and drain the changes."""
@@ -237,7 +240,16 @@ class ClusterState:
                 self.active[key] = job
             else:
                 self.active.pop(key, None)
+            self._note_partial(key, job)
         return changed
+
+    def _note_partial(self, key: str, job: Job | None) -> None:
+        if job is not None and not job.bound:
+            job.was_whole = False
+        if job is not None and job.uid and job.is_partial():
+            self.partial[key] = job
+        else:
+            self.partial.pop(key, None)
 
     def _forget_classes(self) -> None:
         """Drop the classes of pods that are gone, once they are many."""

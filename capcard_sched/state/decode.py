@@ -14,6 +14,7 @@ from capcard_sched.model.kinds import BATCH_API
 from capcard_sched.model.limits import quota_amounts
 from capcard_sched.model.ownership import controller_of_meta
 from capcard_sched.model.quantity import MAX_AMOUNT, QuantityError, base_amount
+from capcard_sched.model.reasons import GANG_WAS_WHOLE, HALF_GANG
 from capcard_sched.model.resources import CPU, MEMORY
 from capcard_sched.model.status import PodGroupPhase
 from capcard_sched.model.timestamps import parse_time
@@ -163,6 +164,14 @@ class GroupFacts(NamedTuple):
     topology: NetworkTopology | None
     #: Name of the Job that owns it, "" for others.
     owner_job: str
+
+    @property
+    def was_whole(self) -> bool:
+        """Whether the status proves that the minimum was bound: phase Running is entered then, and left afterwards."""
+        recorded = {condition.type for condition in self.conditions if condition.status == "True"}
+        if self.phase is PodGroupPhase.UNKNOWN:
+            return HALF_GANG.code not in recorded
+        return self.phase in (PodGroupPhase.RUNNING, PodGroupPhase.COMPLETED) or GANG_WAS_WHOLE.code in recorded
 
     def matches(self, job: Job, requested_queue: str) -> bool:
         """Whether the job already has these facts (the watch event of our own write, a resync)."""

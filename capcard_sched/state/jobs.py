@@ -103,6 +103,7 @@ class JobTable:
         `bound_queue`: as their bindings wrote it.
         """
         job.had_tasks = True
+        job.note_whole()
         self.bound_changed(job)
         if bound_queue or job.implicit or not job.uid:
             for task in tasks:
@@ -175,6 +176,7 @@ class JobTable:
         taken_over = job.implicit
         if job.uid != facts.uid:
             job.had_tasks = bool(job.tasks) or any(facts.status_counts)
+            job.was_whole = facts.was_whole or (job.was_whole and job.bound > 0)
         self._oldest.pop(key, None)
         self.groups_missing.pop(key, None)
         job.uid = facts.uid
@@ -190,6 +192,7 @@ class JobTable:
         if facts.min_task_member != job.min_task_member:
             job.min_task_member = facts.min_task_member
             recount_roles(job)
+        job.note_whole()
         self._set_named_queue(job, facts.queue)
         self._changes.jobs.add(key)
 

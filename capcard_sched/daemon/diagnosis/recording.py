@@ -23,6 +23,7 @@ import msgspec
 
 from capcard_sched import __version__
 from capcard_sched.framework.conf.metrics_section import without_password
+from capcard_sched.framework.session.half_gangs import HALF_GANG_SECONDS
 from capcard_sched.framework.session.session_deadline import QueueCut
 from capcard_sched.model.deltas import Delta
 from capcard_sched.model.intents import Intent
@@ -63,6 +64,8 @@ class Header(_Record, frozen=True):
     scheduler_names: tuple[str, ...]
     default_queue: str
     term_limits: TermLimits = DEFAULT_TERM_LIMITS
+    #: Seconds; 0 evicts nothing, as before the field existed.
+    half_gang_timeout: float = 0.0
 
 
 class ConfUsed(_Record, frozen=True):
@@ -150,6 +153,7 @@ class Recording:
         scheduler_names: Iterable[str],
         default_queue: str,
         term_limits: TermLimits = DEFAULT_TERM_LIMITS,
+        half_gang_timeout: float = HALF_GANG_SECONDS,
         max_bytes: int = DEFAULT_MAX_BYTES,
         on_end: Callable[[str], None] | None = None,
         clock: Callable[[], float] = time.time,
@@ -169,7 +173,8 @@ class Recording:
         self._file = _create(path)
         self._written = 0
         self._packer = zlib.compressobj(6, zlib.DEFLATED, _GZIP_BITS) if path.suffix == ".gz" else None
-        self._put(Header(FORMAT, __version__, clock(), tuple(scheduler_names), default_queue, term_limits))
+        names = tuple(scheduler_names)
+        self._put(Header(FORMAT, __version__, clock(), names, default_queue, term_limits, half_gang_timeout))
         self.conf(conf)
         self._thread = threading.Thread(target=self._run, name="recording", daemon=True)
         self._thread.start()

@@ -179,6 +179,7 @@ class _Replay:
                 header.scheduler_names,
                 header.default_queue,
                 term_limits=header.term_limits,
+                half_gang_timeout=header.half_gang_timeout,
                 webhooks=connect,
             )
         elif self._other is None:

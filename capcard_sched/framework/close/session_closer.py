@@ -44,6 +44,8 @@ _OPPOSITE = {"Scheduled": "Unschedulable", "Unschedulable": "Scheduled"}
 #: Constants, as `model.status` recommends.
 _PENDING, _INQUEUE = PodGroupPhase.PENDING, PodGroupPhase.INQUEUE
 _WAITING = (_PENDING, _INQUEUE, PodGroupPhase.UNKNOWN)
+#: Conditions that become False in a session that does not set them.
+_PASSING = (reasons.CAN_NEVER_START, reasons.NODE_NOT_READY, reasons.HALF_GANG, reasons.GANG_WAS_WHOLE)
 _RUNNING, _SUCCEEDED, _FAILED = TaskStatus.RUNNING, TaskStatus.SUCCEEDED, TaskStatus.FAILED
 
 
@@ -141,11 +143,10 @@ class SessionCloser:
             except Exception as error:  # noqa: BLE001 - a plugin may raise anything
                 session.record_hook_error(placement.job, error)
             for task, node in zip(placement.tasks, placement.nodes, strict=True):
-                kind: Literal["schedulable", "pipelined"] = (
-                    "schedulable" if task.status is TaskStatus.ALLOCATED else "pipelined"
-                )
+                allocated = task.status is TaskStatus.ALLOCATED
                 nominated = task.uid in session.carry_over.nominations
-                session.set_outcome(task, TaskOutcome(kind, "", node.name, nominated=nominated))
+                outcome = TaskOutcome("schedulable" if allocated else "pipelined", "", node.name, nominated=nominated)
+                session.set_outcome(task, outcome)
             session.state.unplace(placement.job, placement.tasks)
             session.end_skipping(placement.job)
 
@@ -221,7 +222,7 @@ class SessionCloser:
             if opposite in slots:
                 old = slots[opposite]
                 self._set(slots, opposite, "False", old.reason, old.message, session.uid, stamp)
-        for row in (reasons.CAN_NEVER_START, reasons.NODE_NOT_READY):
+        for row in _PASSING:
             known = slots.get(row.code)
             if known is not None and all(condition.type != known.type for condition in wanted):
                 self._set(slots, known.type, "False", known.reason, known.message, session.uid, stamp)

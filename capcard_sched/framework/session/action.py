@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.api.arguments import ArgumentReader
     from capcard_sched.framework.session.session import Session
+    from capcard_sched.model.job import Job
+    from capcard_sched.model.queue import Queue
 
 
 class Action:
@@ -38,6 +40,9 @@ class Action:
     def parse_arguments(cls, raw: Mapping[str, object], problems: ArgumentReader) -> msgspec.Struct:
         """Decodes the action's arguments; see `Plugin.parse_arguments`."""
         return problems.decode(cls.Arguments, raw)
+
+    def complete(self, session: Session, queue: Queue, job: Job) -> None:
+        """Places the pending pods that a half gang needs, before any action runs. By default nothing."""
 
     def execute(self, session: Session) -> None:
         """Runs once in `session`. An exception ends this action only."""

@@ -1,0 +1,35 @@
+"""Events of invalid objects and of ignored edits, once per problem."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from capcard_sched.model import reasons
+from capcard_sched.model.intents import EmitEvent
+from capcard_sched.model.report_once import ReportOnce
+
+if TYPE_CHECKING:
+    from capcard_sched.model.intents import ObjectRef
+    from capcard_sched.state.cluster import ClusterState
+
+
+class ProblemEvents:
+    """The problems that have their event."""
+
+    def __init__(self) -> None:
+        self._problems: ReportOnce[ObjectRef, str] = ReportOnce()
+        self._ignored_edits: ReportOnce[ObjectRef, str] = ReportOnce()
+
+    def new(self, state: ClusterState) -> list[EmitEvent]:
+        """The events of problems since the last call, in order of their objects."""
+        intents: list[EmitEvent] = []
+        for reported, row, details in (
+            (self._problems, reasons.INVALID_OBJECT, state.problems),
+            (self._ignored_edits, reasons.QUOTA_EVASION_IGNORED, state.ignored_edits.details),
+        ):
+            if not (details or reported):
+                continue
+            reported.keep(details)
+            new = (ref for ref in sorted(details) if reported.update(ref, (details[ref],)))
+            intents += [EmitEvent(ref, row.type, row.code, row.render(detail=details[ref])) for ref in new]
+        return intents
