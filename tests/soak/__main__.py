@@ -26,7 +26,7 @@ from tests.controlplane.preparation import prepare
 from tests.controlplane.proxy import Proxy
 from tests.e2e.history import KINDS, History
 from tests.soak import schedule
-from tests.soak.faults import FaultInjector, Replica
+from tests.soak.faults import HALF_GANG_SECONDS, FaultInjector, Replica
 from tests.soak.oracle import Oracle
 from tests.soak.resources import ResourceSampler
 from tests.soak.tenant import TENANT, install_policies
@@ -51,6 +51,8 @@ _LAG: Final = 15.0
 _STEP: Final = 5.0
 #: Seconds: after the faults, until gangs are complete and preemptors bound.
 _SETTLE: Final = 90.0
+#: Seconds by which faults may delay the eviction of a half gang: outages, elections, paused watches.
+_MOST_DELAY: Final = 90.0
 
 
 class Soak:
@@ -63,7 +65,7 @@ class Soak:
         self._only = only
         self.faults: Counter[str] = Counter()
         self.skipped: Counter[str] = Counter()
-        self.oracle = Oracle(grace=30.0)
+        self.oracle = Oracle(grace=30.0, half_gang=HALF_GANG_SECONDS + _MOST_DELAY)
         self.resources = ResourceSampler()
         self.report: dict[str, Any] = {}
         self._last_revision = 0

@@ -22,6 +22,8 @@ from tests.soak.schedule import ScheduledFault
 from tests.soak.tenant import attempted
 from tests.soak.workload import QUOTAS, Churn, Job, node_manifests
 
+#: Seconds. `--half-gang-timeout` of the replicas.
+HALF_GANG_SECONDS: Final = 20
 _BINDINGS: Final = "/binding$"
 _STATUSES: Final = "/(status|podgroups/[^/]+)$"
 _PODS: Final = "/pods/[^/]+$"
@@ -50,7 +52,8 @@ class Replica:
         """Start a new incarnation."""
         name = f"{self.user}-{len(self.daemons) + 1}"
         kubeconfig = self.proxy.kubeconfig_for(self.user)
-        daemon = Daemon(kubeconfig, self._folder, *QUICK_ELECTION, "--leader-elect=true", conf=self._conf, name=name)
+        flags = (*QUICK_ELECTION, "--leader-elect=true", f"--half-gang-timeout={HALF_GANG_SECONDS}s")
+        daemon = Daemon(kubeconfig, self._folder, *flags, conf=self._conf, name=name)
         self.daemons.append(await daemon.start())
 
     async def is_leader(self) -> bool:

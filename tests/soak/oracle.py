@@ -8,6 +8,7 @@
 | a pod is bound once: its node never changes, and one bind request succeeds per pod | at each change; audit log |
 | binds are made by the holder of the Lease | at each bind, with the audit log |
 | a gang with bound members had its minimum at some time | at the end |
+| a gang that never had its minimum has bound members for the timeout of half gangs at most | at each change of a pod |
 | the preemptor of an eviction is bound, deleted, or disturbed by a later fault | at the end |
 
 Queue and card of a bound pod are those of its bind: later edits of the pod or its PodGroup change neither. A pod counts
@@ -116,8 +117,11 @@ class LimitHistory:
 class Oracle:
     """Apply all moments in order of their revision, then `finish`."""
 
-    def __init__(self, *, grace: float = 0.0) -> None:
-        """`grace`: seconds, at least the longest pause of a watch where limits change."""
+    def __init__(self, *, grace: float = 0.0, half_gang: float = math.inf) -> None:
+        """`grace`: seconds, at least the longest pause of a watch where limits change.
+
+        `half_gang`: seconds, the timeout of half gangs, with the time that faults and grace periods may add.
+        """
         self.violations: list[Violation] = []
         self.binds: list[BindSeen] = []
         self.evictions: list[EvictionSeen] = []
@@ -133,6 +137,9 @@ class Oracle:
         self._grace = grace
         #: By uid of a PodGroup: the largest number of bound members, and its minimum.
         self._most: Counter[str] = Counter()
+        self._half_gang = half_gang
+        #: By uid of a PodGroup: seconds since which it has bound members and never had its minimum.
+        self._half_since: dict[str, float] = {}
         self._evicted: set[str] = set()
         #: Seconds at which nodes, queues or the leader changed.
         self._changes: list[float] = []
@@ -157,6 +164,22 @@ class Oracle:
             for name, group in self._groups.items():
                 uid = group["metadata"]["uid"]
                 self._most[uid] = max(self._most[uid], bound[name])
+            self._check_halves(moment)
+
+    def _check_halves(self, moment: Moment) -> None:
+        """Terminating pods do not count: their kubelet ends them."""
+        running = (self._pods[uid] for uid in self._bound if uid in self._pods)
+        bound = Counter(_group_of(pod) for pod in running if "deletionTimestamp" not in pod["metadata"])
+        before, self._half_since = self._half_since, {}
+        for name, group in sorted(self._groups.items()):
+            uid, minimum = group["metadata"]["uid"], group["spec"].get("minMember", 1)
+            since = before.get(uid, moment.received_at)
+            if moment.received_at - since > self._half_gang:
+                text = f"gang {name} had bound members for {moment.received_at - since:.0f} s without its minimum"
+                self._violated(moment.revision, text)
+                since = math.inf  # once
+            if bound[name] and self._most[uid] < minimum:
+                self._half_since[uid] = since
 
     def _node(self, change: Change, now: float) -> None:
         name = change.item["metadata"]["name"]

@@ -49,7 +49,7 @@ class Story:
     """A history written by hand: each method is the next change, in a revision of its own and a second later."""
 
     def __init__(self) -> None:
-        self.oracle = Oracle(grace=5)
+        self.oracle = Oracle(grace=5, half_gang=60)
         self._revision = 0
         self._now = 0.0
         self._live: dict[str, Manifest] = {}
@@ -175,6 +175,13 @@ STORIES: dict[str, tuple[Callable[[Story], Story], list[str]]] = {
         lambda it: it.gang().leader("b").bind("p"), ["pod soak/p bound by scheduler-a, the leader is scheduler-b"]),
     "half a gang": (
         lambda it: it.gang(2).bind("p"), ["gang soak/g has 1 bound members, at most 1 at a time, of 2"]),
+    "half a gang for a minute": (
+        lambda it: it.gang(2).bind("p").later(50).pod("r").later(50).bind("r"),
+        ["gang soak/g had bound members for 102 s without its minimum"]),
+    "half a gang that is completed": (
+        lambda it: it.gang(2).bind("p").later(50).bind("r").later(99).gone("pods", "p"), []),
+    "half a gang that is evicted": (
+        lambda it: it.gang(2).bind("p").later(50).change("p", metadata=TERMINATING).later(99).gone("pods", "p"), []),
     "a wasted eviction": (
         lambda it: it.gang().bind("v", 4).evict("v", "p"), ["pod soak/v evicted for soak/p, which is pending"]),
     "a served eviction": (lambda it: it.gang().bind("v", 4).evict("v", "p").bind("p"), []),

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from tests.controlplane.cluster import Cluster
+from tests.controlplane.manifests import plain, pod
 from tests.controlplane.proxy import Exchange, Proxy
 from tests.e2e.checker import prove
 from tests.e2e.daemons import QUICK_ELECTION, Daemon
-from tests.e2e.expectations import until_bound
-from tests.e2e.faults.workloads import create_gangs, furnish, replica
+from tests.e2e.expectations import until, until_bound
+from tests.e2e.faults.workloads import create_gangs, furnish, members, replica
 from tests.e2e.history import History
 
 pytestmark = pytest.mark.campaign
@@ -77,6 +78,39 @@ async def test_a_gang_whose_leader_is_killed_at_any_member_is_completed_by_the_s
         await leader.kill()
         await until_bound(cluster, len(gangs) * _SIZE, within=60)
         await prove(history, standby)
+
+
+@pytest.mark.parametrize("room", ["free", "taken"])
+async def test_half_a_gang_of_a_killed_leader_is_completed_before_newcomers_or_evicted(
+    cluster: Cluster, history: History, proxy: Proxy, second_proxy: Proxy, tmp_path: Path, room: str
+) -> None:
+    """The leader is killed after 8 of 16 bindings; a gang of higher priority waits for 8 cards."""
+    size = 2 * _SIZE
+    await furnish(cluster, cards=size)
+    await cluster.create(plain("PriorityClass", "high", "scheduling.k8s.io/v1", value=1000))
+    leader = replica(proxy, "scheduler-a", tmp_path, *QUICK_ELECTION, f"--bind-workers={size}")
+    flags = (*QUICK_ELECTION, "--half-gang-timeout=3s")
+    async with _pair(leader, replica(second_proxy, "scheduler-b", tmp_path, *flags)):
+        held = proxy.delay("POST", r"/pods/half-\d+/binding$", _FOR_EVER, nth=_SIZE + 1, times=None)
+        await create_gangs(cluster, ["half"], size)
+        await cluster.wait_until(lambda: held.strikes == _SIZE, "eight held bindings", within=60)
+        bound = await until_bound(cluster, _SIZE)
+        group, *pods = members("new", _SIZE)
+        group["spec"]["priorityClassName"] = "high"
+        await cluster.create_all([group, *pods])
+        if room == "taken":
+            for node in ("n0", "n1"):
+                free = 16 - [*bound.values()].count(node)
+                await cluster.create(pod(f"foreign-{node}", scheduler="foreign", requests={"cpu": free}))
+                await cluster.bind(f"foreign-{node}", node)
+        await leader.kill()
+        if room == "free":
+            await until_bound(cluster, size, r"half-\d+")
+        else:
+            await until(cluster, "events", reason="HalfGangEvicted")
+            await until_bound(cluster, _SIZE, r"new-\d+")
+            assert not [name for name in await cluster.bound() if name.startswith("half-")]
+        await prove(history)
 
 
 @pytest.mark.parametrize("by", ["SIGSTOP", "lost-network"])
