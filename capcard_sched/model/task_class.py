@@ -79,11 +79,13 @@ class TaskClass(PodTemplate):
     id: int
     #: The namespace when pod (anti-)affinity, topology spread or claims depend on it, else "".
     namespace: str
-    #: `requests` as int64 [resource columns].
+    #: `requests` as int64 [resource columns], without `unoffered`.
     request: Vector = field(init=False)
-    #: `request` without the resources that plugins account for themselves: the amounts a node must have free. int64
-    #: [resource columns].
+    #: `request` without the resources that plugins account for themselves: the amounts a node must have free. With
+    #: `unoffered` resources it has more pod slots than any node. int64 [resource columns].
     fit_request: Vector = field(init=False)
+    #: Requested resources that have no column: no node offers them, and no queue limits them.
+    unoffered: frozenset[str] = field(init=False)
     #: `request` and the two non-zero amounts: int64 [resource columns + 2], the amounts one pod adds to its node.
     charge: Vector = field(init=False)
     #: Requests nothing but its pod slot.

@@ -7,6 +7,7 @@ The property tests rebuild all sums from scratch and compare.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from capcard_sched.model.job import Job, Node, Task
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.resources import Matrix, Vector
+    from capcard_sched.model.task_class import TaskClass
     from capcard_sched.state.changes import Changes
     from capcard_sched.state.columns import NodeTable
 
@@ -46,6 +48,8 @@ class Accounting:
         self._changes = changes
         #: Status of evicted tasks before the eviction, by uid, until the API server responds.
         self._former: dict[str, TaskStatus] = {}
+        #: By key of a job: allocated amounts of resources without a column, in base units.
+        self.unoffered: dict[str, Counter[str]] = {}
 
     def add(self, task: Task) -> None:
         """Add the task's contribution at its present status."""
@@ -151,6 +155,8 @@ class Accounting:
         bound = status in BOUND_STATUSES and first.node is not None
         if bound:
             job.bound += count
+            if cls.unoffered:
+                self._count_unoffered(job, cls, count)
         if status in ALLOCATED_STATUSES:
             job.allocated = job.allocated + change
             queue = self._queue_of(job)
@@ -163,6 +169,15 @@ class Accounting:
             if queue is not None:
                 queue.releasing += change
                 self._changes.queues.add(queue.name)
+
+    def _count_unoffered(self, job: Job, cls: TaskClass, count: int) -> None:
+        """Add the requests of `count` bound pods, below 0 to subtract: of nodes that are gone, or stopped offering."""
+        amounts = self.unoffered.setdefault(job.key, Counter())
+        amounts.update({name: count * cls.requests[name] for name in cls.unoffered})
+        if count < 0:
+            amounts = self.unoffered[job.key] = +amounts
+            if not amounts:
+                del self.unoffered[job.key]
 
     def _queue_of(self, job: Job) -> Queue | None:
         queue = self._queues.get(job.queue) or self._deleted_queues.get(job.queue)

@@ -5,18 +5,19 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import numpy as np
 
 from capcard_sched.model.pod_requests import resizes
 from capcard_sched.model.pod_template import inline_volumes, template_of
+from capcard_sched.model.resources import CPU, MEMORY, PODS, PODS_COLUMN
 from capcard_sched.model.task_class import NO_ACCOUNTING, PodTemplate, TaskClass
 from capcard_sched.model.term_limits import DEFAULT_TERM_LIMITS, limit_terms
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from capcard_sched.model.job import Task
     from capcard_sched.model.objects import Affinity, LabelSelector, PodAffinityTerm, PodObject
@@ -29,6 +30,9 @@ _encode = msgspec.json.Encoder(order="deterministic").encode
 _pack = msgspec.msgpack.Encoder().encode
 _TEMPLATE_FIELDS = tuple(each.name for each in dataclasses.fields(PodTemplate))
 
+#: Pod slots that no node has: the request of a pod that fits no node.
+_NEVER_FREE: Final = 1 << 40
+_NO_NAMES: Final[frozenset[str]] = frozenset()
 #: Entries of the cache from encoded pod spec to class; the pods of one workload have equal specs.
 _MOST_SPECS = 4096
 #: Unused label sets that may stay cached, beyond twice the number of pods.
@@ -51,6 +55,10 @@ class ClassTable:
         self._last: tuple[tuple[object, ...], TaskClass] | None = None
         self._made = 0
         self._accounting = NO_ACCOUNTING
+        #: Resources with a column.
+        self._offered = {CPU, MEMORY, PODS}
+        #: Classes with `unoffered` resources.
+        self._unoffered: set[TaskClass] = set()
         #: Requests and limits as written, of classes that are counted otherwise.
         self._written: dict[TaskClass, tuple[Mapping[str, int], Mapping[str, int]]] = {}
         #: Classes of placed pods whose devices fix the amounts, by class and amounts.
@@ -134,8 +142,25 @@ class ClassTable:
         self._classes = {key: cls for key, cls in self._classes.items() if cls in used}
         self._namespace_selectors = {cls: found for cls, found in self._namespace_selectors.items() if cls in used}
         self._written = {cls: written for cls, written in self._written.items() if cls in used}
+        self._unoffered &= used
         self._by_spec.clear()
         self._last = None
+
+    def new_names(self, names: Iterable[str]) -> set[str]:
+        """The resources among `names` that have no column yet."""
+        return {name for name in names if name not in self._offered}
+
+    def requesting(self, names: set[str]) -> set[TaskClass]:
+        """The classes that request resources without a column, some of `names`. O(classes with such requests)."""
+        return {cls for cls in self._unoffered if not cls.unoffered.isdisjoint(names)}
+
+    def offer(self, names: set[str], classes: Iterable[TaskClass] = ()) -> None:
+        """Add columns of resources, and count the classes that `requesting` returned anew, without their tasks."""
+        for name in sorted(names):
+            self._columns.column(name)
+        self._offered |= names
+        for cls in classes:
+            self._set_request(cls)
 
     def namespace_selectors(self) -> Iterator[LabelSelector]:
         """Every `namespaceSelector` in the pod (anti-)affinity terms of the classes."""
@@ -166,17 +191,30 @@ class ClassTable:
             uncounted = self._accounting.uncounted
             cls.requests = {name: amount for name, amount in cls.requests.items() if name not in uncounted} | charge
             cls.limits = {name: amount for name, amount in cls.limits.items() if name not in uncounted} | charge
-        cls.request = self._columns.vector(cls.requests)
+        self._set_request(cls)
+
+    def _set_request(self, cls: TaskClass) -> None:
+        offered = {name: amount for name, amount in cls.requests.items() if name in self._offered}
+        cls.unoffered = _NO_NAMES
+        if len(offered) < len(cls.requests):
+            cls.unoffered = frozenset(name for name, amount in cls.requests.items() if amount and name not in offered)
+        if cls.unoffered:
+            self._unoffered.add(cls)
+        else:
+            self._unoffered.discard(cls)
+        cls.request = self._columns.vector(offered)
         self._derive(cls)
 
     def _derive(self, cls: TaskClass) -> None:
         """Set the vectors that follow from `request`."""
         cls.charge = np.append(cls.request, (cls.nonzero_cpu_milli, cls.nonzero_memory_bytes))
-        excluded = [self._columns.column(name) for name in cls.requests if name in self._accounting.unfit]
+        excluded = [self._columns.column(name) for name in self._accounting.unfit if name in cls.requests]
         cls.fit_request = cls.request
-        if excluded:
+        if excluded or cls.unoffered:
             cls.fit_request = cls.request.copy()
             cls.fit_request[excluded] = 0
+            if not cls.unoffered <= self._accounting.unfit:
+                cls.fit_request[PODS_COLUMN] = _NEVER_FREE
 
 
 class SharedLabels:

@@ -7,7 +7,8 @@ the classes of equal pods.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, Final
 
 from capcard_sched.model import deltas
 from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS
@@ -40,7 +41,8 @@ from capcard_sched.state.tables import (
 from capcard_sched.state.volumes import VolumeTable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections import Counter
+    from collections.abc import Callable, Iterable, Mapping
 
     from capcard_sched.model.card_labels import CardLabels
     from capcard_sched.model.hyper_nodes import HyperNodeTree
@@ -48,6 +50,8 @@ if TYPE_CHECKING:
     from capcard_sched.model.task_class import DeviceAccounting
     from capcard_sched.model.term_limits import TermLimits
 
+#: Resources of a queue's limits that get a column before a node offers them.
+_MOST_NAMES: Final = 128
 #: Unused classes that may stay cached, beyond twice the number of pods.
 _SPARE = 1024
 
@@ -134,9 +138,11 @@ class ClusterState:
         self.set_binding = self._accounting.set_binding
         self.release = self._accounting.release
         self.unrelease = self._accounting.unrelease
+        #: By key of a job: allocated amounts of resources that no node offers, in base units.
+        self.unoffered: Mapping[str, Counter[str]] = self._accounting.unoffered
 
         self._node_cache = NodeCache(
-            self.nodes, self.columns, self._accounting, self.changes, self._invalid, self._match_width
+            self.nodes, self.columns, self._accounting, self.changes, self._invalid, self._offer
         )
         self.node_named = self._node_cache.get
 
@@ -305,10 +311,9 @@ class ClusterState:
             return False
         self.device_accounting = accounting
         self.card_labels = self._card_labels
-        for name in sorted(accounting.shares):
-            self.columns.column(name)
         for task in self.tasks.values():
             self._accounting.subtract(task)
+        self.classes.offer(set(accounting.shares | accounting.unfit))
         self.classes.account_devices(accounting)
         self._match_width()
         self._job_table.set_uncounted(accounting.uncounted)
@@ -318,6 +323,20 @@ class ClusterState:
         for task in self.tasks.values():
             self._accounting.add(task)
         return True
+
+    def _offer(self, names: Iterable[str]) -> None:
+        """Add columns of resources that a node offers or a queue limits. O(pods) when pods requested them before."""
+        fresh = self.classes.new_names(names)
+        if not fresh:
+            return
+        classes = self.classes.requesting(fresh)
+        tasks = [task for task in self.tasks.values() if task.cls in classes] if classes else []
+        for task in tasks:
+            self._accounting.subtract(task)
+        self.classes.offer(fresh, classes)
+        self._match_width()
+        for task in tasks:
+            self._accounting.add(task)
 
     def _apply_group(self, obj: PodGroupObject) -> None:
         facts, problem = group_facts(obj, self.default_queue)
@@ -335,6 +354,8 @@ class ClusterState:
         name = obj.metadata.name
         facts, problem = queue_facts(obj)
         self._invalid.note(ObjectRef("Queue", "", name), problem)
+        limits = (facts["capability"], facts["deserved"], facts["guarantee"])
+        self._offer(islice(dict.fromkeys(chain.from_iterable(limit or () for limit in limits)), _MOST_NAMES))
         known = self.queues.get(name)
         if known is None:
             self.queues[name] = Queue(name, self.columns.zeros(), self.columns.zeros(), **facts)

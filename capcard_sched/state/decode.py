@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 #: Shared by objects without annotations or labels: most PodGroups have none.
 NOTHING: Mapping[str, Any] = {}
+#: Resources of one node that are offered: native ones first, then others in order of name.
+MOST_RESOURCES: Final = 128
 _TRAVERSE, _IN_TURN = "traverse", "fifo"
 NO_COUNTS = (0, 0, 0)
 _AMOUNT = re.compile(r"[0-9]{1,18}(\.[0-9]{0,18})?")
@@ -84,7 +86,11 @@ def _valid_amounts(raw: tuple[tuple[str, RawQuantity], ...]) -> Mapping[str, int
 
 
 def _node_amounts(raw: RawAmounts | None, field: str, problems: list[str]) -> Mapping[str, int]:
-    """The amounts of a node. Invalid ones are not offered."""
+    """The amounts of a node. Invalid ones are not offered, nor more than `MOST_RESOURCES`: each has a column."""
+    if raw and len(raw) > MOST_RESOURCES:
+        kept = sorted(raw, key=lambda name: ("/" in name, name))[:MOST_RESOURCES]
+        problems.append(f"{field}: {len(raw):,} resources: {MOST_RESOURCES} of them are offered, up to {kept[-1]}")
+        raw = {name: raw[name] for name in kept}
     found = _valid_amounts(tuple(raw.items()) if raw else ())
     return parse_amounts(raw, field, problems, bad=None) if found is None else found
 

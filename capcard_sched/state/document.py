@@ -6,6 +6,7 @@ base units by resource name, lists of names are sorted; fields are named as in t
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
@@ -13,14 +14,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from capcard_sched.model.job import Job, Node, Task
 from capcard_sched.model.numa import format_cpus
 from capcard_sched.model.queue import Queue
-from capcard_sched.model.status import TaskStatus
+from capcard_sched.model.status import ALLOCATED_STATUSES, BOUND_STATUSES, PLACED_STATUSES, TaskStatus
 from capcard_sched.model.task_class import TaskClass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
     from capcard_sched.model.intents import ObjectRef
     from capcard_sched.model.numa import NumaFacts
+    from capcard_sched.model.resources import Vector
     from capcard_sched.model.storage import VolumeClaim
     from capcard_sched.state.cluster import ClusterState
 
@@ -35,6 +37,9 @@ TENANT_TEXTS: Final = frozenset(
         "spread", "tolerations", "topologies", "topology_selector",
     }
 )  # fmt: skip
+
+#: Of tasks that hold their node and are not allocated any more.
+_LEAVING: Final = BOUND_STATUSES - ALLOCATED_STATUSES
 
 _Objects: TypeAlias = "Callable[[ClusterState], Mapping[str, Any]]"
 
@@ -73,7 +78,7 @@ def _getter(owner: type, *computed: str) -> tuple[tuple[str, ...], Callable[[Any
 
 
 _TASK_FIELDS, _TASK = _getter(Task, "cls", "job", "name", "node", "status")
-_CLASS_FIELDS, _CLASS = _getter(TaskClass, "charge", "fit_request", "id", "request", "unplaced")
+_CLASS_FIELDS, _CLASS = _getter(TaskClass, "charge", "fit_request", "id", "request", "unoffered", "unplaced")
 _JOB_FIELDS, _JOB = _getter(
     Job, "allocated", "counts", "gated", "key", "name", "namespace", "pending", "phase", "releasing", "roles", "tasks",
     "total_request", "was_whole",
@@ -94,8 +99,22 @@ def _pod(_: ClusterState, __: str, task: Task) -> Row:
     }
 
 
+def _amounts(state: ClusterState, vector: Vector, tasks: Iterable[Task]) -> dict[str, int]:
+    """A sum over tasks by name, with the resources that have no column."""
+    found = state.columns.amounts(vector)
+    others: Counter[str] = Counter()
+    for task in tasks:
+        if task.cls.unoffered:
+            others.update({name: task.cls.requests[name] for name in task.cls.unoffered})
+    return {**found, **dict(sorted(others.items()))}
+
+
+def _placed_on(tasks: Iterable[Task], statuses: Container[TaskStatus]) -> Iterator[Task]:
+    return (task for task in tasks if task.node is not None and task.status in statuses)
+
+
 def _job(state: ClusterState, key: str, job: Job) -> Row:
-    amounts = state.columns.amounts
+    members = job.tasks.values()
     return {
         **dict(zip(_JOB_FIELDS, _JOB(job), strict=True)),
         "phase": job.phase.value,
@@ -104,32 +123,36 @@ def _job(state: ClusterState, key: str, job: Job) -> Row:
         "without_group": key in state.groups_missing,
         "counts": {TaskStatus(status).title: count for status, count in enumerate(job.counts) if count},
         "roles": {role: list(counts) for role, counts in sorted(job.roles.items()) if any(counts)},
-        "allocated": amounts(job.allocated),
-        "releasing": amounts(job.releasing),
-        "total_request": amounts(job.total_request),
+        "allocated": _amounts(state, job.allocated, _placed_on(members, ALLOCATED_STATUSES)),
+        "releasing": _amounts(state, job.releasing, _placed_on(members, _LEAVING)),
+        "total_request": _amounts(state, job.total_request, members),
         "tasks": sorted(job.tasks),
         "pending": sorted(job.pending),
         "gated": sorted(job.gated),
     }
 
 
+def _tasks_of(queue: Queue) -> Iterator[Task]:
+    return chain.from_iterable(job.tasks.values() for job in queue.jobs.values())
+
+
 def _queue(state: ClusterState, _: str, queue: Queue) -> Row:
     return {
         **dict(zip(_QUEUE_FIELDS, _QUEUE(queue), strict=True)),
-        "allocated": state.columns.amounts(queue.allocated),
-        "releasing": state.columns.amounts(queue.releasing),
+        "allocated": _amounts(state, queue.allocated, _placed_on(_tasks_of(queue), ALLOCATED_STATUSES)),
+        "releasing": _amounts(state, queue.releasing, _placed_on(_tasks_of(queue), _LEAVING)),
         "jobs": sorted(queue.jobs),
     }
 
 
 def _node(state: ClusterState, _: str, node: Node) -> Row:
-    amounts, table, row = state.columns.amounts, state.nodes, node.row
+    table, row, tasks = state.nodes, node.row, node.tasks.values()
     return {
         **dict(zip(_NODE_FIELDS, _NODE(node), strict=True)),
-        "allocatable": amounts(table.allocatable[row]),
-        "used": amounts(table.used[row]),
-        "releasing": amounts(table.releasing[row]),
-        "pipelined": amounts(table.pipelined[row]),
+        "allocatable": state.columns.amounts(table.allocatable[row]),
+        "used": _amounts(state, table.used[row], _placed_on(tasks, PLACED_STATUSES)),
+        "releasing": _amounts(state, table.releasing[row], _placed_on(tasks, {TaskStatus.RELEASING})),
+        "pipelined": _amounts(state, table.pipelined[row], _placed_on(tasks, {TaskStatus.PIPELINED})),
         "nonzero_used": table.nonzero_used[row].tolist(),
         "tasks": sorted(node.tasks),
         "undecodable_pods": sorted(node.undecodable_pods),
@@ -182,9 +205,10 @@ def _volume(state: ClusterState, name: str, volume: Any) -> Row:
 
 def _cluster(state: ClusterState, _: str, __: object) -> Row:
     storage = state.volumes
+    used = chain.from_iterable(node.tasks.values() for node in state.nodes.nodes)
     return {
         "total_allocatable": state.columns.amounts(state.nodes.total_allocatable),
-        "total_used": state.columns.amounts(state.nodes.total_used),
+        "total_used": _amounts(state, state.nodes.total_used, _placed_on(used, PLACED_STATUSES)),
         "tracked_drivers": sorted(storage.tracked_drivers),
         "required_drivers": sorted(storage.required_drivers),
         "reserved": {key: sorted(names) for key, names in sorted(storage.reserved.items())},

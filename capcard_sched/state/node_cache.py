@@ -10,7 +10,7 @@ from capcard_sched.model.node_conditions import lost_word
 from capcard_sched.state.decode import assign, differs, node_facts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from capcard_sched.model.objects import NodeObject
     from capcard_sched.model.resources import ResourceColumns
@@ -30,14 +30,14 @@ class NodeCache:
         accounting: Accounting,
         changes: Changes,
         invalid: InvalidObjects,
-        match_width: Callable[[], None],
+        offer: Callable[[Iterable[str]], None],
     ) -> None:
         self._table = table
         self._columns = columns
         self._accounting = accounting
         self._changes = changes
         self._invalid = invalid
-        self._match_width = match_width
+        self._offer_names = offer
         self._nodes: dict[str, Node] = {}
         #: Closed nodes by key of the pod.
         self._closed_by: dict[str, Node] = {}
@@ -65,9 +65,7 @@ class NodeCache:
             return
         before = lost_word(node)
         assign(node, facts)
-        for resource in node.allocatable:
-            self._columns.column(resource)
-        self._match_width()
+        self._offer_names(node.allocatable)
         fresh = not node.known
         if fresh:
             node.known = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from capcard_sched.framework.close.write_conflict_backoff import WriteConflictBackoff
@@ -48,14 +49,19 @@ class QueueStatuses:
         """`status.allocated` in Kubernetes names, parents and `root` included, where it changed; then annotations."""
         columns = session.resources
         totals: dict[str, Vector] = {}
+        unoffered: Mapping[str, Counter[str]] = {}
         names = self._to_check(session)
         if names:
             totals = _subtree_totals(session.queues)
+            unoffered = _unoffered_totals(session)
         for name in sorted(names):
             queue = session.queues.get(name)
             if queue is None:
                 continue
             allocated = columns.amounts(totals[name])
+            if name in unoffered:
+                both = {**allocated, **unoffered[name]}
+                allocated = {resource: both[resource] for resource in columns.sorted_names(both)}
             shown = queue.status_allocated
             if shown is not None and allocated == {key: value for key, value in shown.items() if value}:
                 self._statuses.confirm(name)
@@ -99,6 +105,17 @@ def _subtree_totals(queues: Mapping[str, Queue]) -> dict[str, Vector]:
     for queue in queues.values():
         for ancestor in ancestors(queue, queues):
             totals[ancestor.name] += queue.allocated + queue.releasing
+    return totals
+
+
+def _unoffered_totals(session: Session) -> dict[str, Counter[str]]:
+    """The same for resources without a column, which nodes offered that are gone; queues without any are absent."""
+    totals: dict[str, Counter[str]] = {}
+    for key, amounts in session.state.unoffered.items():
+        queue = session.queues.get(session.state.jobs[key].queue)
+        if queue is not None:
+            for one in (queue, *ancestors(queue, session.queues)):
+                totals.setdefault(one.name, Counter()).update(amounts)
     return totals
 
 

@@ -6,7 +6,8 @@ for one session. Where nothing can be kept, `candidates` and `choose` run all ho
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from heapq import nsmallest
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from capcard_sched.framework.placement import hypernode_bounds
 from capcard_sched.framework.placement.node_classes import NodeSet
 from capcard_sched.framework.placement.ranking import Ranking
 from capcard_sched.model.refusal import Code
+from capcard_sched.model.resources import PODS_COLUMN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
     from capcard_sched.state.columns import NodeTable
 
 _NEVER = float("-inf")
+
+#: Names in the reasons of a pod among the resources that no node offers.
+_MOST_UNOFFERED: Final = 4
 
 
 class PlacementEngine:
@@ -274,14 +279,22 @@ class PlacementEngine:
         self, signature: PodSignature, everything: NodeView, diagnosis: Diagnosis, selected: Mask
     ) -> Mask:
         """Rejects the rows of `selected` that lack a requested resource; returns them: bool [nodes of the set]."""
-        free, request = everything.future_idle, signature.cls.fit_request
+        cls, columns = signature.cls, self._columns
+        free, unoffered = everything.future_idle, cls.unoffered
+        request = cls.fit_request
+        if unoffered:
+            request = request.copy()
+            request[PODS_COLUMN] = cls.request[PODS_COLUMN]
         diagnosis.caller = ("", "fit")
         short_of_any = np.zeros(len(everything), dtype=bool)
-        for resource in self._columns.sorted_names(self._columns.amounts(request)):
-            column = self._columns.column(resource)
-            short = selected & (free[:, column] < request[column])
+        for resource in columns.sorted_names([*columns.amounts(request), *nsmallest(_MOST_UNOFFERED, unoffered)]):
+            column = columns.find(resource)
+            short = selected if column is None else selected & (free[:, column] < request[column])
             diagnosis.reject(short, Code.UNSCHEDULABLE, f"Insufficient {resource}")
             short_of_any |= short
+        if len(unoffered) > _MOST_UNOFFERED:
+            others = len(unoffered) - _MOST_UNOFFERED
+            diagnosis.reject(selected, Code.UNSCHEDULABLE, f"Insufficient resources: {others:,} more names")
         return short_of_any
 
     def _run_filters(self, signature: PodSignature, selection: NodeView, diagnosis: Diagnosis) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
 import msgspec
 import pytest
 
 from capcard_sched.model import deltas
 from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.objects import NodeObject
+from capcard_sched.state.decode import MOST_RESOURCES
 from tests.accounting import CheckedState, gone, recorded
 from tests.objects import group, node, pod, queue
 
@@ -107,8 +110,58 @@ def test_columns_grow_with_the_resources_and_keep_every_amount() -> None:
         state.apply(node(f"n{i}", devices=offered))
         state.apply(pod(f"p{i}", group="g", node=f"n{i}", requests={"cpu": "1", f"example.com/device-{i}": 1}))
         state.apply(pod(f"w{i}", group="g", requests={f"example.com/other-{i}": 1}))
-    assert state.columns.width >= 83
+    assert state.columns.width >= 43
+    assert "example.com/other-0" not in state.columns
     assert state.columns.amounts(state.queues["q"].allocated)["example.com/device-39"] == 1000
+
+
+_FOO = "example.com/foo"
+
+
+@pytest.mark.parametrize("order", list(permutations(range(4))), ids=str)
+def test_a_resource_has_a_column_once_a_node_offers_it_whatever_the_order(order: tuple[int, ...]) -> None:
+    found = [
+        node("n", devices={_FOO: 4}),
+        queue("q"),
+        group("g"),
+        pod("bound", group="g", node="n", requests={_FOO: 3}),
+    ]
+    state = CheckedState(*(found[index] for index in order), pod("waits", group="g", requests={_FOO: 2}))
+    assert state.columns.amounts(state.queues["q"].allocated)[_FOO] == 3000
+    assert not state.unoffered
+    assert state.tasks["waits-uid"].cls.unoffered == frozenset()
+
+
+def test_pods_of_a_node_that_is_gone_keep_their_amounts_by_name() -> None:
+    state = CheckedState(queue("q"), group("g"), pod("lost", group="g", node="gone", requests={_FOO: 3, "cpu": "1"}))
+    assert _FOO not in state.columns
+    assert state.unoffered["default/g"] == {_FOO: 3000}
+    state.apply(pod("more", group="g", node="gone", requests={_FOO: 1}))
+    assert state.unoffered["default/g"] == {_FOO: 4000}
+    state.apply(gone("Pod", "lost"))
+    assert state.unoffered["default/g"] == {_FOO: 1000}
+    state.apply(node("other", devices={_FOO: 1}))
+    assert not state.unoffered
+    assert state.columns.amounts(state.jobs["default/g"].allocated)[_FOO] == 1000
+
+
+def test_a_limit_of_a_queue_gives_its_resources_a_column() -> None:
+    state = CheckedState(group("g"), pod("p", group="g", node="gone", requests={_FOO: 3}))
+    state.apply(queue("q", capability={_FOO: "5"}))
+    assert state.columns.amounts(state.queues["q"].allocated)[_FOO] == 3000
+    many = {f"example.com/limit-{index}": "1" for index in range(1000)}
+    state.apply(queue("r", capability=many))
+    assert len(state.columns) < 200
+
+
+def test_a_node_offers_a_bounded_number_of_resources_and_its_native_ones_first() -> None:
+    state = CheckedState(node("n", devices={f"a.example.com/r-{index:04}": 1 for index in range(1000)}))
+    assert len(state.columns) <= 3 + MOST_RESOURCES
+    assert {"cpu", "memory", "pods"} <= state.nodes.by_name["n"].allocatable.keys()
+    [problem] = state.problems.values()
+    assert problem.startswith(
+        "status.allocatable: 1,003 resources: 128 of them are offered, up to a.example.com/r-0124"
+    )
 
 
 def test_a_column_added_by_a_plugin_does_not_disturb_new_jobs() -> None:
