@@ -1,4 +1,4 @@
-"""Memory and time of a session with pods of many resource names that no node offers: `python -m benchmarks.resource_names`.
+"""Memory and time of a session with pods of many resource names that no node offers.
 
 Two cases at 1,000 nodes, each in a process of its own: 5 pods of 10,000 names, and 1,000 pods of 20 names. Both bind a
 job of 8 pods beside them. `plain` is the second case with ordinary requests that fit no node.
