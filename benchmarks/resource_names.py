@@ -30,7 +30,7 @@ def run(case: str) -> None:
     h = Harness()
     h.queue("q")
     for index in range(_NODES):
-        h.node(f"n{index}", cpu=64)
+        h.node(f"n{index}", cpu="64")
     h.step()
     before = _peak()
     h.group("healthy", min_member=_HEALTHY)

@@ -15,6 +15,7 @@ from capcard_sched.daemon.leadership import Leadership
 from capcard_sched.daemon.observability.logs import LevelServer
 from capcard_sched.daemon.observability.server import Tls, open_pages
 from capcard_sched.kube import volumes
+from capcard_sched.kube.binding_locks import BindingLocks
 from capcard_sched.kube.client import Client
 from capcard_sched.kube.informers import Informers
 from capcard_sched.kube.kinds import chosen_kinds
@@ -85,6 +86,7 @@ async def open_backend(
         use_eviction_api=options.use_eviction_api,
         fence=leadership.fence_token,
         pre_bind=_pre_bind(NodeLocks()),
+        bind_lock=BindingLocks().held,
     )
     kinds = chosen_kinds(
         node_selector=[(match.label, match.value) for match in options.node_selector],

@@ -138,6 +138,9 @@ FIXED_DEVICE_ANNOTATIONS: Final = frozenset({VGPU_NODE, VGPU_IDS, GPU_INDEX, NPU
 #: Binding (and so pod), written by us: holder and term of the Lease at decision time, `holder/leaseTransitions`.
 FENCE: Final = "capcard-sched.io/fence"
 
+#: Node, while a pod with shared devices is bound to it: the time, and an identifier of the lock.
+BINDING_LOCK: Final = "capcard-sched.io/binding-lock"
+
 #: Pod, written with the binding: the queue that is charged for it, also after a restart.
 BOUND_QUEUE: Final = "capcard-sched.io/queue"
 

@@ -40,6 +40,10 @@ class Bind(_Intent, frozen=True):
     node_lock: str = ""
     #: Queue of the job; "" for none.
     queue: str = ""
+    #: Annotation of the node that excludes other schedulers while the pod is bound; "" for none.
+    binding_lock: str = ""
+    #: With it, the uids of the pods with devices on the node that the decision counted.
+    node_pods: tuple[str, ...] = ()
 
     def pod_annotations(self) -> dict[str, str]:
         """The annotations to merge into the pod: `annotations`, and its queue, which a restarted scheduler reads."""

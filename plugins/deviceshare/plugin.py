@@ -319,7 +319,10 @@ class DeviceShare(Plugin):
             self.rows.write(node)
 
     def node_lock(self, placement: Placement) -> dict[str, str] | None:
-        answers = self.answers(placement.cls) if self.arguments.node_lock else None
+        return self.binding_lock(placement) if self.arguments.node_lock else None
+
+    def binding_lock(self, placement: Placement) -> dict[str, str] | None:
+        answers = self.answers(placement.cls)
         if answers is None:
             return None
         for kind, request in zip(self.types, answers.requests, strict=True):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from capcard_sched.model.annotations import BINDING_LOCK
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.device_plugin import HANDSHAKE, LOCK, PHASE, DevicePlugin
@@ -187,6 +190,34 @@ async def test_with_the_lock_one_pod_after_the_other_is_bound(
         plugin.paused = False
         await _served(cluster, *names)
         await until(cluster, "nodes", "node5-3", metadata={"annotations": {LOCK: None}})
+
+
+async def test_two_schedulers_beside_each_other_do_not_overcommit_a_card(
+    cluster: Cluster, control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    """Both fill the cards of one node at once. Each pod takes more than half of a card."""
+    names = ("capcard-sched", "night-shift")
+    await cluster.create_all([queue("default"), _node()])
+    async with AsyncExitStack() as stack:
+        plugin = await stack.enter_async_context(DevicePlugin(control_plane, "node5-3"))
+        await plugin.register("".join(CARDS))
+        for user, name in zip(("scheduler-a", "scheduler-b"), names, strict=True):
+            kubeconfig = control_plane.kubeconfig_for(user)
+            flags = (f"--scheduler-name={name}",)
+            daemon = await stack.enter_async_context(
+                Daemon(kubeconfig, tmp_path, *flags, conf=_conf(**BINPACK), name=name)
+            )
+            await daemon.logged("caches synced", within=60)
+        pods = [_share(f"{name}-{index}", 3000) for index in range(10) for name in names]
+        for each in pods:
+            each["spec"]["schedulerName"] = each["metadata"]["name"].rpartition("-")[0]
+        await cluster.create_all(pods, at_a_time=20)
+        bound = await until_bound(cluster, len(CARDS))
+        await until(cluster, "pods", count=len(pods) - len(CARDS), status=message("(memory)"))
+        assert len(await cluster.bound()) == len(bound)
+        taken = Counter([(await _notes(cluster, name))[IDS].partition(",")[0] for name in bound])
+        assert taken == {f"GPU-{index}": 1 for index in range(len(CARDS))}
+        await until(cluster, "nodes", "node5-3", metadata={"annotations": {LOCK: None, BINDING_LOCK: None}})
 
 
 async def test_the_walk_through_of_shared_gpus(cluster: Cluster, control_plane: ControlPlane, tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_memory_is_linear_in_the_bytes_of_an_object(kind: str, field: str) -> No
     h.queue("q")
     h.group("g", queue="q")
     for index in range(_NODES):
-        h.node(f"n{index}", cpu=8)
+        h.node(f"n{index}", cpu="8")
     h.pod("ordinary", group="g", requests={"cpu": "1"})
     h.step()
     body = {**_WORST[kind][field]}

@@ -247,6 +247,13 @@ HOOKS: tuple[Hook, ...] = (
         "none",
     ),
     Hook(
+        "binding_lock",
+        "(placement) -> node annotation by task uid | None: the lock that excludes other schedulers during the binding",
+        None,
+        Combine.MERGE,
+        "none",
+    ),
+    Hook(
         "bind_volumes",
         "(placement) -> ClaimBinding tuples by task uid | None: claims to bind before the pods",
         None,

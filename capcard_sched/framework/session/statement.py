@@ -166,6 +166,7 @@ class Statement:
         ]
         annotations, volumes = self._annotations(bound), self._volumes(bound)
         locks = {uid: lock for wanted in self._wanted("node_lock", bound) for uid, lock in wanted.items()}
+        shared = {uid: lock for wanted in self._wanted("binding_lock", bound) for uid, lock in wanted.items()}
         binds: list[Bind] = []
         for record in self._records:
             if isinstance(record, _EvictionRecord):
@@ -191,6 +192,8 @@ class Statement:
                         volumes.get(uid, ()) if volumes else (),
                         locks.get(uid, "") if locks else "",
                         queue,
+                        shared.get(uid, "") if shared else "",
+                        _with_devices(node) if uid in shared else (),
                     )
                     for task, node in zip(record.tasks, record.nodes, strict=True)
                 ]
@@ -240,6 +243,11 @@ class Statement:
             assert isinstance(record, Placement)
             session.keep_pipeline(record)
         self._records.clear()
+
+
+def _with_devices(node: Node) -> tuple[str, ...]:
+    """The uids of the pods on a node that have devices."""
+    return tuple(uid for uid, task in node.tasks.items() if task.device_notes)
 
 
 def quotas_admit(session: Session, job: Job, count: int, free: int) -> bool:

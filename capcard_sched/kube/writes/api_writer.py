@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.kube.client import Client
     from capcard_sched.kube.instrumentation import Observer
-    from capcard_sched.kube.writes.binder import PreBind
+    from capcard_sched.kube.writes.binder import BindLock, PreBind
     from capcard_sched.kube.writes.event_correlator import Series
     from capcard_sched.kube.writes.statuses import StatusKey
     from capcard_sched.kube.writes.work_queue import WorkItem
@@ -71,6 +71,7 @@ class ApiWriter:
         fence: returns the token of a Binding for the admission policy; None without a fence.
         server_seconds: limit for the processing of a binding on the API server, None for its default.
         pre_bind: runs before a pod with volumes is bound.
+        bind_lock: excludes other schedulers while a pod with shared devices is bound.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class ApiWriter:
         fence: Callable[[], str | None] = lambda: None,
         server_seconds: float | None = None,
         pre_bind: PreBind | None = None,
+        bind_lock: BindLock | None = None,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -110,6 +112,7 @@ class ApiWriter:
             quiesce=self._quiesce,
             server_seconds=server_seconds,
             pre_bind=pre_bind,
+            bind_lock=bind_lock,
             resume=self._put_urgent,
         )
         self._evictor = PodEvictor(

@@ -23,6 +23,7 @@ from capcard_sched.model.reasons import FAILED_SCHEDULING
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from contextlib import AbstractAsyncContextManager
 
     from capcard_sched.kube.client import Client
     from capcard_sched.kube.writes.write_call import WriterContext
@@ -50,6 +51,16 @@ class PreBind(Protocol):
         """
 
 
+class BindLock(Protocol):
+    """Excludes other schedulers while a pod is bound."""
+
+    def __call__(self, client: Client, bind: Bind, /) -> AbstractAsyncContextManager[None]:
+        """Hold the lock of the node inside the context. Raises ApiError or Unreachable.
+
+        `client` supports `request` only.
+        """
+
+
 class BindCall(WriteCall):
     """A binding and the state of its attempts."""
 
@@ -72,7 +83,7 @@ class Binder(CallWriter[BindCall]):
 
     `fence` returns the token of a Binding; `quiesce` waits for other writes to the same pod; `server_seconds` limits
     the processing on the API server, so that a new leader knows when bindings of the former one have ended.
-    `resume(call)` queues the binding of a pod after its PreBind.
+    `resume(call)` queues the binding of a pod after its PreBind. `bind_lock` excludes other schedulers meanwhile.
     """
 
     def __init__(
@@ -83,12 +94,14 @@ class Binder(CallWriter[BindCall]):
         quiesce: Callable[[str], Awaitable[None]],
         server_seconds: float | None,
         pre_bind: PreBind | None,
+        bind_lock: BindLock | None,
         resume: Callable[[BindCall], None],
     ) -> None:
         super().__init__(context)
         self._fence = fence
         self._quiesce = quiesce
         self._pre_bind = pre_bind
+        self._bind_lock = bind_lock
         self._resume = resume
         self._params = None if server_seconds is None else {"timeout": f"{server_seconds:g}s"}
         self.refusals = RefusedWrites(_REFUSALS, self.clock)
@@ -109,6 +122,13 @@ class Binder(CallWriter[BindCall]):
         if call.uncertain and (outcome := await self._read_back(call, None)) is not None:
             return outcome
         await self._quiesce(bind.uid)
+        if not bind.binding_lock or self._bind_lock is None:
+            return await self._send(call)
+        async with self._bind_lock(cast("Client", GatedClient(self.client, self.gate, call.term)), bind):
+            return await self._send(call)
+
+    async def _send(self, call: BindCall) -> WriteOutcome:
+        bind = call.bind
         await self.gate.wait(call.term)  # before the token is read
         body = requests.binding(bind, self._fence())
         path = object_path("Pod", bind.namespace, bind.name, "binding")

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from capcard_sched.model.objects import PodConditionObject
 
 MERGE: Final = "application/merge-patch+json"
+JSON_PATCH: Final = "application/json-patch+json"
 #: Content type: merges lists of built-in kinds by key, conditions by type. Custom resources do not support it.
 STRATEGIC: Final = "application/strategic-merge-patch+json"
 
@@ -91,6 +92,12 @@ def group_status(update: UpdatePodGroup) -> bytes:
 def queue_status(allocated: Mapping[str, str | None]) -> bytes:
     """A merge patch of `status.allocated`; None removes a resource."""
     return _encode({"status": {"allocated": allocated}})
+
+
+def annotation_removal(key: str, value: str) -> bytes:
+    """A JSON patch that removes an annotation with this value; another value makes the API server reject it (422)."""
+    path = f"/metadata/annotations/{key.replace('~', '~0').replace('/', '~1')}"
+    return _encode([{"op": "test", "path": path, "value": value}, {"op": "remove", "path": path}])
 
 
 def annotation_changes(changes: Mapping[str, str | None], uid: str = "", version: str = "") -> bytes:
