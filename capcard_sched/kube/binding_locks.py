@@ -62,11 +62,11 @@ class _Pod(msgspec.Struct, frozen=True):
     status: _Status = _Status()
 
 
-class _PodList(msgspec.Struct, frozen=True):
+class _DevicePodList(msgspec.Struct, frozen=True):
     items: tuple[_Pod, ...] | None = None
 
 
-_pod_lists = msgspec.json.Decoder(_PodList)
+_pod_lists = msgspec.json.Decoder(_DevicePodList)
 
 
 class BindingLockedError(ApiError):

@@ -52,15 +52,14 @@ class HalfGangs:
             return
         keyed = [(key, job) for job in halves if (key := session.guarded(job, session.job_key)) is not None]
         session.deadline.begin_action()
-        session.completing = True
-        for _, job in sorted(keyed, key=lambda item: item[0]):
-            if not session.deadline.allows_attempt(job.queue):
-                continue
-            try:
-                self._complete_one(session, actions, job)
-            except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-                session.record_hook_error(job, error)
-        session.completing = False
+        with session.complete_gangs():
+            for _, job in sorted(keyed, key=lambda item: item[0]):
+                if not session.deadline.allows_attempt(job.queue):
+                    continue
+                try:
+                    self._complete_one(session, actions, job)
+                except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+                    session.record_hook_error(job, error)
 
     @staticmethod
     def _complete_one(session: Session, actions: Sequence[Action], job: Job) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from capcard_sched.framework.api.dispatch import HookFailed, error_text
@@ -15,7 +16,7 @@ from capcard_sched.model.queue import Queue
 from capcard_sched.model.refusal import Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from capcard_sched.framework.api.plugin import Placement
@@ -100,6 +101,8 @@ class SessionResults(Snapshot):
         #: All evictions decided so far.
         self.evictions: Final[Sequence[Evict]] = self._evictions
         self._on_commit = on_commit
+        #: Whether half gangs are completed: limits apply, fair shares do not.
+        self.completing = False
         #: The number of pipelined tasks, and the placements to be undone at close.
         self._pipelined_tasks = 0
         self._pipelines: list[Placement] = []
@@ -164,6 +167,15 @@ class SessionResults(Snapshot):
         """The number of pending tasks that had a node in an attempt that was undone."""
         outcomes = self.outcomes
         return sum(1 for uid in job.pending if (found := outcomes.get(uid)) is not None and found.kind == "schedulable")
+
+    @contextmanager
+    def complete_gangs(self) -> Iterator[None]:
+        """While it is open, fair shares do not limit placements."""
+        self.completing = True
+        try:
+            yield
+        finally:
+            self.completing = False
 
     # --- decisions --------------------------------------------------------------------------------------------------
 

@@ -86,8 +86,6 @@ class Session(SessionResults):
         self.failures: Final[Mapping[str, PlacementFailure]] = self._failures
         #: Whether quotas count releasing tasks as gone: while nominations are planned. Bindings always count them.
         self.nominating = False
-        #: Whether a half gang is completed: limits apply, fair shares do not.
-        self.completing = False
         #: Opens the port of a webhook; None where the environment provides none.
         self.webhooks = webhooks
         #: The eviction count of the last look at releasing tasks, and its result.

@@ -69,7 +69,7 @@ def test_a_recording_has_deltas_and_decisions_in_order(tmp_path: Path, name: str
     recording.failed("session", ValueError("oops"))
     recording.close(10)
     reader = RecordingReader(path)
-    assert reader.header == Header(2, __version__, 5.0, ("a", "b"), "d")
+    assert reader.header == Header(2, __version__, 5.0, ("a", "b"), "d", half_gang_timeout=60.0)
     conf, *rest = list(reader)
     assert isinstance(conf, ConfUsed)
     assert conf.hash == default_conf(registry()).hash
