@@ -265,10 +265,11 @@ class Core:
             everything = everything or self._restricts(session.changed)
             nominations.open_nominations(session)  # first: failures depend on what is nominated
             session.skip_failed_attempts(self._signatures, quotas_admit, everything=everything)
-            if self._actions:
-                self._half_gangs.complete(session, self._actions)
-                self._run_actions(session)
-                self._half_gangs.end(session)
+            self._half_gangs.complete(session, self._actions)
+            self._run_actions(session)
+            self._half_gangs.end(session, evicts=bool(self._actions))
+        else:
+            self._half_gangs.end(session, evicts=False)
         intents.extend(self._closer.close(session))
         self._unfinished = session.report.unfinished
         self._memory.keep_refusals(session.refusals)

@@ -74,27 +74,29 @@ class HalfGangs:
             session.enqueue(job)
             session.dispatch.notify("job_enqueued", job)
 
-    def end(self, session: Session) -> None:
-        """Sets the conditions of jobs below their minimum, and evicts the bound pods of overdue half gangs."""
+    def end(self, session: Session, *, evicts: bool) -> None:
+        """Sets the conditions of jobs below their minimum; `evicts`: overdue half gangs lose their bound pods."""
         known, self._since, self.next_wakeup = self._since, {}, None
         for key in sorted(session.state.partial):
             job = session.state.partial[key]
             members = _members_of(session, job)
             if members:
-                self._note(session, job, members, known.get(key))
+                self._note(session, job, members, known.get(key), evicts=evicts)
             elif job.was_whole and job.is_partial() and job.counts[_BOUND] and not job.counts[_RUNNING]:
                 session.set_condition(job, GANG_WAS_WHOLE.code, GANG_WAS_WHOLE.code, GANG_WAS_WHOLE.render())
 
-    def _note(self, session: Session, job: Job, members: list[Task], known: tuple[str, float] | None) -> None:
+    def _note(
+        self, session: Session, job: Job, members: list[Task], known: tuple[str, float] | None, *, evicts: bool
+    ) -> None:
         if known is None or known[0] != job.uid:
             known = job.uid, _recorded_since(job) or session.now
         since = min(known[1], session.now)  # a clock that was set back does not extend the timeout
         bound, minimum, end = len(members), job.min_available, since + self._timeout
-        if self._timeout and end <= session.now:
+        if evicts and self._timeout and end <= session.now:
             self._evict(session, job, members)
             return
         self._since[job.key] = job.uid, since
-        if self._timeout:
+        if self._timeout and end > session.now:
             self.next_wakeup = end if self.next_wakeup is None else min(self.next_wakeup, end)
         after = f"; without them the bound pods are evicted after {self._timeout:g} s" if self._timeout else ""
         text = HALF_GANG.render(bound=bound, minimum=minimum, end=after)
