@@ -269,7 +269,7 @@ class Core:
         self._report_problems(intents)
         if self._sessions % _PRUNE_SESSIONS == 0:
             self._memory.keep(state.jobs)
-            self._closer.prune(state.tasks, now)
+            self._closer.prune(state.tasks, state.jobs, now)
         return StepResult(intents, session.report, False, self._next_wakeup, self._only_retries)
 
     def _is_dirty(self) -> bool:
