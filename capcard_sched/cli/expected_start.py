@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 import msgspec
 from cyclopts import Parameter
 
+from capcard_sched.cli.inputs import BadInputError
 from capcard_sched.cli.lists import Column, Json
-from capcard_sched.cli.simulate import BadInputError
 from capcard_sched.model.diagnosis import ExpectedStart, JobDiagnosis, no_start
 
 if TYPE_CHECKING:
@@ -73,7 +73,11 @@ def with_expected_starts(cluster: ClusterSource, items: list[Json], history: Ite
         {
             **item,
             "expectedStart": msgspec.to_builtins(
-                starts.get(forecast.key_of(item["namespace"], f"{item['kind']}/{item['name']}", item["podGroup"]))
+                starts.get(
+                    forecast.key_of(
+                        item["namespace"], f"{item['kind'].removeprefix('vc')}/{item['name']}", item["podGroup"]
+                    )
+                )
             ),
         }
         for item in items

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 import msgspec
 
 from capcard_sched.cli.cache_client import FLAG, VARIABLE, CacheError, connect
+from capcard_sched.cli.inputs import BadInputError
 from capcard_sched.cli.output import put_error
-from capcard_sched.cli.simulate import BadInputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -108,6 +108,7 @@ class Core:
         self._unfinished = False
         #: Key of the job that a trial is about; "" outside of trials.
         self._target = ""
+        self._is_paused = False
         self._webhooks = webhooks
         self._closer = SessionCloser(timer)
         self._memory = CarryOver()
@@ -177,6 +178,10 @@ class Core:
         if only:
             self._state.attempt_only(only)
         self._state.changes.jobs.update(self._state.active)
+
+    def pause_actions(self, *, paused: bool = True) -> None:
+        """Let sessions run no actions, so that they find the present state, or all of them again."""
+        self._is_paused = paused
 
     def _start_actions(self, conf: Conf) -> None:
         found = [(self.registry.action(name), conf.action_arguments.get(name)) for name in conf.actions]
@@ -261,7 +266,8 @@ class Core:
             everything = everything or self._restricts(session.changed)
             nominations.open_nominations(session)  # first: failures depend on what is nominated
             session.skip_failed_attempts(self._signatures, quotas_admit, everything=everything)
-            self._run_actions(session)
+            if not self._is_paused:
+                self._run_actions(session)
         intents.extend(self._closer.close(session))
         self._unfinished = session.report.unfinished
         self._memory.keep_refusals(session.refusals)

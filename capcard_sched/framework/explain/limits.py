@@ -274,6 +274,9 @@ def card_uses(snapshot: CoreSnapshot) -> dict[str, tuple[CardUse, ...]]:
     figures, totals = card_figures(samples), share_totals(snapshot)
     totals |= {sample.labels["card"]: sample.value for sample in samples if sample.name == "card_total"}
     queues = snapshot.state.queues
+    for card in {card for cards in figures.values() for card in cards} - totals.keys():
+        # A resource that no plugin registers.
+        totals[card] = sum(node.allocatable.get(card, 0) for node in snapshot.state.nodes.by_name.values()) / 1000
     free = {
         (queue, card): max(0.0, values["capacity"] - values.get("allocated", 0.0))
         for queue, cards in figures.items()
