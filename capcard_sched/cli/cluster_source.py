@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, TypeAlias
 from cyclopts import Group, Parameter
 
 from capcard_sched.cli.exit_codes import FailureWatch, Files
-from capcard_sched.cli.inputs import CONF_IN_FILE, BadInputError, build_core, options_of, settings_of
+from capcard_sched.cli.inputs import CONF_IN_FILE, READER_HINT, BadInputError, build_core, options_of, settings_of
 from capcard_sched.cli.live_cluster import ClusterRequest, LiveCluster, Receiver, leave_cache, reader
 from capcard_sched.cli.output import put_error
 from capcard_sched.cli.sessions import begin_headlines, full_session
@@ -189,7 +189,8 @@ def load_input(source: Source, *more: str, state: SourceState | None = None) -> 
 
     settings = state.settings if state is not None else settings_of(source.file)
     if settings is not None and settings.unreadable:
-        raise BadInputError(f"access denied: {', '.join(settings.unreadable)}; a simulation needs them")
+        text = f"access denied: {', '.join(settings.unreadable)}; a simulation needs them"
+        raise BadInputError(f"{text}: {READER_HINT}")
     queue = source.default_queue if settings is None else settings.default_queue
     documents, files = [], (*source.file, *more)
     if state is not None:

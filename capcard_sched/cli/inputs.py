@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from capcard_sched.framework.conf.scheduler_conf import Conf
     from capcard_sched.framework.core import Core
 
+#: After an error about missing rights to read.
+READER_HINT: Final = "ask for ClusterRole capcard-sched-reader (manifests/readers)"
 #: The scheduler-conf of a saved state, in messages.
 CONF_IN_FILE: Final = "savedState.schedulerConf"
 

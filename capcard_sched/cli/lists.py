@@ -13,7 +13,7 @@ from cyclopts import Parameter
 
 from capcard_sched.cli.cluster_source import Source, load_cluster
 from capcard_sched.cli.exit_codes import usage_error
-from capcard_sched.cli.inputs import BadInputError
+from capcard_sched.cli.inputs import READER_HINT, BadInputError
 from capcard_sched.cli.live_cluster import leave_cache
 from capcard_sched.cli.output import put, put_error, put_json
 from capcard_sched.model.quoting import escaped
@@ -118,6 +118,7 @@ def show_list(
 ) -> int:
     """Load the cluster and print the items that `read` finds in it. Returns the exit status."""
     everywhere = not isinstance(flags, NamespacedListFlags) or flags.all_namespaces
+    found = None
     try:
         if flags.watch and not source.is_live:
             raise BadInputError("--watch: follows a live cluster; -f and --recording read files")
@@ -128,7 +129,8 @@ def show_list(
         found = load_cluster(source, read_only=True, namespace=given, jobs=listing.kind == "Job")
         unread = [name for name in found.unreadable if name in listing.needs]
         if unread:
-            raise BadInputError(f"access denied: {', '.join(unread)}; {listing.kind.lower()} list reads them")
+            text = f"access denied: {', '.join(unread)}; {listing.kind.lower()} list reads them"
+            raise BadInputError(f"{text}: {READER_HINT}")
         namespace = "" if everywhere else given or found.namespace
 
         def select(found: ClusterSource) -> list[Json]:
@@ -145,6 +147,9 @@ def show_list(
             printer.print_list(items)
     except BadInputError as error:
         return usage_error(str(error))
+    finally:
+        if found is not None and found.headlines is not None:
+            found.headlines.stop()
     return found.report()
 
 

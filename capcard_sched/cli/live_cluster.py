@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 import msgspec
 
 from capcard_sched.cli.cache_client import FLAG, VARIABLE, CacheError, connect
-from capcard_sched.cli.inputs import BadInputError
+from capcard_sched.cli.inputs import READER_HINT, BadInputError
 from capcard_sched.cli.output import put_error
 
 if TYPE_CHECKING:
@@ -163,7 +163,8 @@ def api_errors(connection: Connection) -> Iterator[None]:
     try:
         yield
     except (ApiError, MissingKindError, Unreachable) as error:
-        raise BadInputError(f"{connection.server}: {error}") from None
+        hint = f"; missing rights: {READER_HINT}" if getattr(error, "status", 0) == _FORBIDDEN else ""
+        raise BadInputError(f"{connection.server}: {error}{hint}") from None
 
 
 async def _read_lists(connection: Connection, request: ClusterRequest) -> LiveCluster:
@@ -204,7 +205,7 @@ def print_notes(unread: Mapping[str, Sequence[str]], unreadable: Sequence[str]) 
         put_error(f"note: {_UNREAD[event]}, assumed empty: {', '.join(resources)}")
     if unreadable:
         consequence = "; no quota and no node is shown" if {"nodes", "queues"} <= set(unreadable) else ""
-        put_error(f"note: access denied: {', '.join(unreadable)}{consequence}")
+        put_error(f"note: access denied: {', '.join(unreadable)}{consequence}; {READER_HINT}")
 
 
 async def installed_conf(client: Client, name: str) -> str | None:

@@ -18,7 +18,7 @@ from capcard_sched.kube.informers import initial_deltas, list_all
 from capcard_sched.kube.kinds import KINDS, WatchedKind
 from capcard_sched.kube.paths import collection_path
 from capcard_sched.kube.reflector import DeltaStore
-from capcard_sched.model.kinds import KIND_BY_NAME
+from capcard_sched.model.kinds import CRD_HINT, KIND_BY_NAME
 from capcard_sched.model.objects import ObjectMeta
 
 if TYPE_CHECKING:
@@ -185,9 +185,7 @@ async def list_readable(
             except ApiError as error:
                 if error.status == HTTPStatus.NOT_FOUND:
                     if kind.required:
-                        text = (
-                            f"kind {kind.name} is not served by the API server: install the CustomResourceDefinitions"
-                        )
+                        text = f"kind {kind.name} is not served by the API server: {CRD_HINT}"
                         raise MissingKindError(text) from None
                     observer.watch(kind.resource, "missing", error.message)
                     continue
