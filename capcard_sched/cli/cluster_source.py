@@ -26,6 +26,7 @@ from capcard_sched.daemon.diagnosis.saved_state import (
 from capcard_sched.gc import keep
 from capcard_sched.insight.object_view import DeltaObjects, StoreObjects, for_core
 from capcard_sched.model.timestamps import format_timestamp
+from capcard_sched.reports.progress import progress_on_terminal
 from capcard_sched.simulation.clock import EPOCH, SECOND
 from capcard_sched.simulation.scenario import InputError
 
@@ -277,10 +278,14 @@ def run_scenario(
     options = options_of(source.until, source.schedule_period, names, queue, given.settings)
     core = _core_of(source, given.settings, given.conf_name, conf)
     watched = FailureWatch(core)
+    progress = progress_on_terminal("simulating")
     try:
-        return core, watched, run(given.scenario, watched, options)
+        return core, watched, run(given.scenario, watched, options, None if progress is None else progress.simulated)
     except InputError as error:
         raise BadInputError(str(error)) from None
+    finally:
+        if progress is not None:
+            progress.close()
 
 
 def _simulated(source: Source, *, read_only: bool, headlines: bool) -> ClusterSource:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -11,6 +12,7 @@ import msgspec
 from capcard_sched.cli.cache_client import FLAG, VARIABLE, CacheError, connect
 from capcard_sched.cli.inputs import READER_HINT, BadInputError
 from capcard_sched.cli.output import put_error
+from capcard_sched.reports.progress import progress_on_terminal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -194,7 +196,14 @@ async def _read_lists(connection: Connection, request: ClusterRequest) -> LiveCl
             return None if request.receiver is None else await asyncio.to_thread(request.receiver, conf)
 
         namespace = request.namespace or connection.namespace or "default"
-        found = await list_readable(client, namespace, Notes(), [JOBS] if request.jobs else (), begin)
+        jobs = [JOBS] if request.jobs else ()
+        progress = progress_on_terminal("reading")
+        try:
+            count = None if progress is None else partial(progress.counted, noun="objects")
+            found = await list_readable(client, namespace, Notes(), jobs, begin, count=count)
+        finally:
+            if progress is not None:
+                progress.close()
     print_notes(unread, found.unreadable)
     return LiveCluster(connection, conf, found.deltas, found.unreadable, found.kinds)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -12,12 +11,12 @@ from capcard_sched.cli.exit_codes import FailureWatch, Files, usage_error
 from capcard_sched.cli.inputs import BadInputError, build_core, options_of, settings_of
 from capcard_sched.cli.output import put, put_error, put_json
 from capcard_sched.controllers.objects import ROOT_QUEUE
+from capcard_sched.reports.progress import progress_on_terminal
 from capcard_sched.simulation.clock import EPOCH, SECOND
 from capcard_sched.simulation.scenario import InputError
 
 if TYPE_CHECKING:
     from capcard_sched.framework.core import Core
-    from capcard_sched.reports.progress import SimulationProgress
     from capcard_sched.simulation.run import SimulationOutcome
 
 
@@ -69,14 +68,14 @@ def simulate(
     settle_memory()
     recorder = Recorder(scheduler.snapshot().state.card_labels) if timeline else None
     watched = FailureWatch(scheduler, recorder)
-    bar = _progress_bar()
+    progress = progress_on_terminal("simulating")
     try:
-        outcome = run(scenario, watched, options, None if bar is None else bar.update)
+        outcome = run(scenario, watched, options, None if progress is None else progress.simulated)
     except InputError as error:
         return usage_error(str(error))
     finally:
-        if bar is not None:
-            bar.close()
+        if progress is not None:
+            progress.close()
     for warning in (*outcome.warnings, *watched.warnings):
         put_error(f"warning: {warning}")
     _show(outcome, output, scheduler, evictions=recorder is None)
@@ -87,15 +86,6 @@ def simulate(
         for line in timeline_lines(timeline_of(recorder)):
             (put if output == "table" else put_error)(line)
     return watched.report()
-
-
-def _progress_bar() -> SimulationProgress | None:
-    """The progress bar of a terminal."""
-    if not sys.stderr.isatty():
-        return None
-    from capcard_sched.reports.progress import SimulationProgress
-
-    return SimulationProgress()
 
 
 def _show(outcome: SimulationOutcome, output: str, scheduler: Core, *, evictions: bool) -> None:
