@@ -119,7 +119,7 @@ def delete_queue(
 def _use_of(queue: dict[str, Any]) -> str:
     """`9 pods on nodes`, or `2 running jobs` where the scheduler has not counted pods yet; "" for none."""
     status = queue.get("status") or {}
-    pods = int(base_amount(PODS, (status.get("allocated") or {}).get(PODS) or 0))
+    pods = base_amount(PODS, (status.get("allocated") or {}).get(PODS) or 0) or 0
     if pods:
         return f"{plural(pods, 'pod')} on nodes"
     running = status.get("running") or 0

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from capcard_sched.framework.explain.capacity import CapacityReader
 from capcard_sched.framework.explain.diagnose import diagnose_job
+from capcard_sched.framework.explain.limits import LimitReader
 from capcard_sched.insight.forked_copy import RunningCopy
 from capcard_sched.insight.object_view import DeltaObjects
 from capcard_sched.insight.unscheduled import diagnose_by_conditions, diagnose_unscheduled
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 #: Stages of jobs that wait for nothing.
 _SERVED: Final = frozenset({"Scheduled", "Finished", "Terminating"})
 _BELOW_MINIMUM: Final = frozenset({PodGroupPhase.PENDING, PodGroupPhase.INQUEUE, PodGroupPhase.UNKNOWN})
+#: A diagnosis takes milliseconds with a thousand nodes; further jobs have the texts that the scheduler wrote last.
+_MOST_DIAGNOSED: Final = 1000
 
 
 class Headline(msgspec.Struct, frozen=True):
@@ -96,7 +100,9 @@ class HeadlineReader:
         if not self._unreadable:
             self._session(now)
         snapshot = self._core.snapshot()
+        limits = None if self._unreadable else LimitReader(snapshot, CapacityReader(snapshot))
         vcjobs = {(meta_of(obj)): obj for obj in objects.all_of("Job") if "tasks" in (obj.get("spec") or {})}
+        diagnosed = 0
         for job in jobs:
             owner = self._owner(job, vcjobs)
             if owner is not None and owner.get("kind") == "Job":
@@ -106,10 +112,11 @@ class HeadlineReader:
             other = diagnose_unscheduled(snapshot, objects, job, owner, now)
             if other is not None:
                 yield job.key, other
-            elif self._unreadable:
+            elif self._unreadable or diagnosed >= _MOST_DIAGNOSED:
                 yield job.key, diagnose_by_conditions(objects, job, "", now, self._unreadable)
             else:
-                yield job.key, diagnose_job(snapshot, job, now=now)
+                diagnosed += 1
+                yield job.key, diagnose_job(snapshot, job, now=now, limits=limits)
         for (namespace, name), obj in vcjobs.items():
             if self._namespace in {"", namespace} and _phase_of(obj) not in _ENDED:
                 other = diagnose_unscheduled(snapshot, objects, None, obj, now)

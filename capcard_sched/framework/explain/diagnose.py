@@ -14,20 +14,24 @@ from capcard_sched.model.workload import display_name, is_of_vcjob, workload_of
 
 if TYPE_CHECKING:
     from capcard_sched.framework.core import CoreSnapshot
+    from capcard_sched.framework.explain.limits import LimitReader
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job
 
 
-def diagnose_job(snapshot: CoreSnapshot, job: Job, *, pod: str = "", now: float | None = None) -> JobDiagnosis:
+def diagnose_job(
+    snapshot: CoreSnapshot, job: Job, *, pod: str = "", now: float | None = None, limits: LimitReader | None = None
+) -> JobDiagnosis:
     """The diagnosis of a job, or of its pod `pod`, as of the last session, which must be one over the whole state.
 
-    `now` (Unix seconds) is the end of the waiting time; the time of the last session when absent.
+    `now` (Unix seconds) is the end of the waiting time; the time of the last session when absent. `limits`: the reader
+    of the diagnoses of other jobs of this state, reused.
     Cost: O(nodes + pods) once, and one scan of the nodes per pending template without a node.
     """
     session = snapshot.session
     if session is None:
         raise ValueError("no session has run yet")
-    facts = JobFacts(snapshot, session, job, pod)
+    facts = JobFacts(snapshot, session, job, pod, limits)
     found = decide(facts)
     return JobDiagnosis(
         namespace=job.namespace,
