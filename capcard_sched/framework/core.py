@@ -102,24 +102,19 @@ class Core:
         self._state = ClusterState(scheduler_names, default_queue, term_limits)
         #: The plugins and actions that a scheduler-conf can name.
         self.registry = registry
-        self._timer = timer
-        self._session_deadline = session_deadline
+        self._timer, self._session_deadline = timer, session_deadline
         #: Whether the session deadline left jobs to the next session.
         self._unfinished = False
-        #: Key of the job that a trial is about; "" outside of trials.
-        self._target = ""
-        self._is_paused = False
-        self._webhooks = webhooks
-        self._closer = SessionCloser(timer)
-        self._memory = CarryOver()
-        self._sessions = 0
+        #: Key of the job that a trial is about, "" outside of trials.
+        self._target, self._is_paused = "", False
+        self._closer, self._memory = SessionCloser(timer), CarryOver()
+        self._sessions, self._webhooks = 0, webhooks
+        self._last_session: Session | None = None
         #: The waiting jobs that sessions skip.
         self._failed_attempts = FailedAttempts(self._state, Dispatch(()))
         self._problems: ReportOnce[ObjectRef, str] = ReportOnce()
         self._ignored_edits: ReportOnce[ObjectRef, str] = ReportOnce()
-        self._last_session: Session | None = None
-        #: The report of each step without a session: nothing is recorded in it.
-        self._idle_report = SessionReport("")
+        self._idle_report = SessionReport("")  # of each step without a session: nothing is recorded in it
         self.reconfigure(conf)
 
     def sibling(self, conf: Conf) -> Core:
@@ -266,8 +261,7 @@ class Core:
             everything = everything or self._restricts(session.changed)
             nominations.open_nominations(session)  # first: failures depend on what is nominated
             session.skip_failed_attempts(self._signatures, quotas_admit, everything=everything)
-            if not self._is_paused:
-                self._run_actions(session)
+            self._run_actions(session)
         intents.extend(self._closer.close(session))
         self._unfinished = session.report.unfinished
         self._memory.keep_refusals(session.refusals)
@@ -367,7 +361,7 @@ class Core:
         self._state.changes.jobs |= changed.jobs
 
     def _run_actions(self, session: Session) -> None:
-        for action in self._actions:
+        for action in () if self._is_paused else self._actions:
             if self._target and self._is_served():
                 return
             began = self._read_timer()

@@ -367,8 +367,7 @@ def _foreign(name: str, api_version: str) -> str:
     if name in KIND_BY_NAME:
         return f"{name} ({api_version}): ignored, not the {name} of {KIND_BY_NAME[name].api_version}"
     near = difflib.get_close_matches(name[:_LONG_NAME].capitalize(), KIND_BY_NAME, n=1, cutoff=0.8)
-    meant = f"; did you mean {near[0]}?" if near else ""
-    return f"{name} ({api_version}): ignored, not a kind of the scheduler{meant}"
+    return f"{name} ({api_version}): ignored, not a kind of the scheduler{f'; did you mean {near[0]}?' if near else ''}"
 
 
 def _absent(value: Any, expected: str) -> str:
