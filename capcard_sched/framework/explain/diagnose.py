@@ -61,8 +61,9 @@ def created_at(job: Job) -> float:
 
 
 def phase_of(job: Job, session: Session) -> str:
-    """The phase of the PodGroup: a job that the session admitted, which writes nothing, is Pending."""
-    return PodGroupPhase.PENDING.value if job.key in session.report.enqueued else job.phase.value
+    """The phase of the PodGroup: a job that a silent session admitted, which writes nothing, is Pending."""
+    is_pending = session.carry_over.is_silent and job.key in session.report.enqueued
+    return PodGroupPhase.PENDING.value if is_pending else job.phase.value
 
 
 def scheduled_pods(job: Job, session: Session) -> int:
