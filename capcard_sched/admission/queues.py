@@ -91,7 +91,7 @@ def check_queue_object(
     annotations = texts(obj, "metadata", "annotations")
     quota = annotations.get(keys.CARD_QUOTA)
     if quota is not None:
-        findings += check_card_quota(quota)
+        findings += check_card_quota(quota, "the queue is rejected" if old is None else "the change is rejected")
     findings += _check_lowered(obj, old)
     findings += check_spelling(annotations)
     return AdmissionResult(tuple(findings))

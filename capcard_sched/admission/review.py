@@ -48,6 +48,7 @@ class ClusterView:
         self.missing: set[str] = set()
         #: Card quotas of the queues, in the form the shared checks use.
         self.inventory = Inventory(())
+        self.inventory.is_cluster = True
 
     def set_queue(self, obj: QueueObject) -> None:
         """Add or replace a queue."""

@@ -24,9 +24,9 @@ from capcard_sched.cli.cache_client import DECLINED, ERROR, LENGTH, SEPARATOR, S
 from capcard_sched.cli.commands import app
 from capcard_sched.cli.exit_codes import usage_error
 from capcard_sched.cli.held_cluster import HeldCluster
+from capcard_sched.cli.inputs import BadInputError, build_core, options_of
 from capcard_sched.cli.live_cluster import DeclinedError, connection_of, hold
 from capcard_sched.cli.main import complete, run
-from capcard_sched.cli.simulate import BadInputError, build_core, options_of
 from capcard_sched.cli.watch import run_followed
 from capcard_sched.gc import keep_all
 from capcard_sched.insight.forked_copy import fork

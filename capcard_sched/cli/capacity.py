@@ -69,7 +69,8 @@ _NODES = Listing(
 )
 
 
-def _read_cards(found: ClusterSource) -> list[_Row]:
+def read_cards(found: ClusterSource) -> list[_Row]:
+    """The items of `card list`."""
     from capcard_sched.framework.explain.capacity import CapacityReader
 
     state = found.core.snapshot().state
@@ -93,7 +94,8 @@ def _read_cards(found: ClusterSource) -> list[_Row]:
     return sorted([*whole, *_shared_items(found)], key=lambda item: (item["node"], item["name"]))
 
 
-def _read_nodes(found: ClusterSource) -> list[_Row]:
+def read_nodes(found: ClusterSource) -> list[_Row]:
+    """The items of `node list`."""
     from capcard_sched.framework.explain.capacity import CapacityReader
 
     nodes = found.core.snapshot().state.nodes.by_name
@@ -128,7 +130,7 @@ add_list(
 
 FREE is also the largest block that one pod can get on the node. Of cards that a device plugin shares, TOTAL, USED and \
 FREE count vGPUs; memory is in units of the device plugin, cores in percent of one card. """,
-    _read_cards,
+    read_cards,
 )
 add_list(
     node_app,
@@ -136,21 +138,28 @@ add_list(
     """List nodes with their cards: total, used and free, and vGPUs; with -o wide also free cpu and memory, and pods.
 
 """,
-    _read_nodes,
+    read_nodes,
 )
 
 #: Fields of shared cards in an item of `card list`; null in one of whole cards.
 _SHARED_FIELDS = ("sharedCards", "memory", "usedMemory", "cores", "usedCores", "largestFreeMemory")
 
 
+def read_shared_cards(found: ClusterSource) -> tuple[SharedCardRow, ...]:
+    """Every card that a device plugin shares, by node and index."""
+    from capcard_sched.reports.shared_cards import shared_cards
+
+    shares = found.core.snapshot().state.shares
+    return shared_cards(found.objects.all_of("Node"), found.objects.all_of("Pod"), shares)
+
+
 def _shared_items(found: ClusterSource) -> list[_Row]:
     """The shared cards of each node and model, from the registrations of nodes and the devices of pods."""
     from capcard_sched.framework.explain.capacity import CapacityReader, workload_name
-    from capcard_sched.reports.shared_cards import shared_cards
 
     rows: dict[tuple[str, str], list[SharedCardRow]] = {}
     state = found.core.snapshot().state
-    for row in shared_cards(found.objects.all_of("Node"), found.objects.all_of("Pod"), state.shares):
+    for row in read_shared_cards(found):
         rows.setdefault((row.node, row.card.type), []).append(row)
     if not rows:
         return []

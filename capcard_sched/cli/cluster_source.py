@@ -9,13 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, TypeAlias
 
-import msgspec
 from cyclopts import Group, Parameter
 
 from capcard_sched.cli.exit_codes import FailureWatch, Files
+from capcard_sched.cli.inputs import CONF_IN_FILE, READER_HINT, BadInputError, build_core, options_of, settings_of
 from capcard_sched.cli.live_cluster import ClusterRequest, LiveCluster, Receiver, leave_cache, reader
 from capcard_sched.cli.output import put_error
-from capcard_sched.cli.simulate import CONF_IN_FILE, BadInputError, build_core, options_of, settings_of
+from capcard_sched.cli.sessions import begin_headlines, full_session
 from capcard_sched.controllers.objects import ROOT_QUEUE
 from capcard_sched.daemon.diagnosis.saved_state import (
     SavedSettings,
@@ -26,12 +26,14 @@ from capcard_sched.daemon.diagnosis.saved_state import (
 from capcard_sched.gc import keep
 from capcard_sched.insight.object_view import DeltaObjects, StoreObjects, for_core
 from capcard_sched.model.timestamps import format_timestamp
+from capcard_sched.reports.progress import progress_on_terminal
 from capcard_sched.simulation.clock import EPOCH, SECOND
 from capcard_sched.simulation.scenario import InputError
 
 if TYPE_CHECKING:
     from capcard_sched.framework.core import Core
     from capcard_sched.insight.expected_start import KnownState
+    from capcard_sched.insight.headlines import HeadlineReader
     from capcard_sched.insight.object_view import ObjectView
     from capcard_sched.model.deltas import Delta
     from capcard_sched.simulation.run import SimulationOutcome
@@ -115,6 +117,8 @@ class ClusterSource:
     live: LiveCluster | None = None
     #: Namespace of the kubeconfig's context.
     namespace: str = "default"
+    #: Diagnoses waiting jobs; set where they are wanted.
+    headlines: HeadlineReader | None = None
 
     @property
     def is_live(self) -> bool:
@@ -152,7 +156,7 @@ def load_cluster(source: Source, *, read_only: bool = False, namespace: str = ""
 
     `read_only`: run no actions over it, so that the core holds its present state only. `namespace`: the one to read
     where pods and PodGroups of all namespaces are not readable; "" for that of the kubeconfig's context. `jobs`: read
-    the Jobs of a live cluster, too.
+    the Jobs of a live cluster, too, and diagnose waiting jobs.
     """
     if source.is_live:
         made: list[Core] = []
@@ -164,14 +168,14 @@ def load_cluster(source: Source, *, read_only: bool = False, namespace: str = ""
 
         read = read_live(source, namespace, jobs=jobs, receiver=receive)
         core = made[0] if read.core is None else _core_of_cache(source, read, read.core, made[0])
-        cluster = live_cluster(source, read, core, read_only=read_only)
+        cluster = live_cluster(source, read, core, read_only=read_only, headlines=jobs)
     else:
         leave_cache(source.cache, "-f and --recording read files")
         state = _state_of_file(source) if source.until is None or source.recording is not None else None
         if state is None:
-            cluster = _simulated(source, read_only=read_only)
+            cluster = _simulated(source, read_only=read_only, headlines=jobs)
         else:
-            cluster = _of_state(source, state, read_only=read_only)
+            cluster = _of_state(source, state, read_only=read_only, headlines=jobs)
     keep(cluster)
     return cluster
 
@@ -186,7 +190,8 @@ def load_input(source: Source, *more: str, state: SourceState | None = None) -> 
 
     settings = state.settings if state is not None else settings_of(source.file)
     if settings is not None and settings.unreadable:
-        raise BadInputError(f"access denied: {', '.join(settings.unreadable)}; a simulation needs them")
+        text = f"access denied: {', '.join(settings.unreadable)}; a simulation needs them"
+        raise BadInputError(f"{text}: {READER_HINT}")
     queue = source.default_queue if settings is None else settings.default_queue
     documents, files = [], (*source.file, *more)
     if state is not None:
@@ -238,18 +243,20 @@ def _recorded(file: Path, source: Source) -> SourceState:
     return SourceState(settings, state.deltas, state.now, str(file), "at the end of the recording", (file,))
 
 
-def _of_state(source: Source, state: SourceState, *, read_only: bool) -> ClusterSource:
+def _of_state(source: Source, state: SourceState, *, read_only: bool, headlines: bool) -> ClusterSource:
     core = _core_of(source, state.settings, state.conf_name, source.scheduler_conf)
     watched, conf = FailureWatch(core), core.snapshot().conf
-    _full_session(core, watched, list(state.deltas), state.now, read_only=read_only)
+    objects, unreadable = DeltaObjects(state.deltas), state.settings.unreadable
+    core.apply_all(state.deltas)
+    reader = begin_headlines(core, objects, watched, state.now, unreadable) if headlines else None
+    full_session(core, watched, state.now, read_only=read_only)
 
     def known_state() -> KnownState:
         from capcard_sched.insight.expected_start import KnownState
 
         return KnownState(manifests_of(state.deltas), state.now, conf, recorded=state.recorded)
 
-    objects, unreadable = DeltaObjects(state.deltas), state.settings.unreadable
-    return ClusterSource(core, state.now, watched, state.when, objects, known_state, unreadable)
+    return ClusterSource(core, state.now, watched, state.when, objects, known_state, unreadable, headlines=reader)
 
 
 def _core_of(source: Source, settings: SavedSettings | None, conf_name: str, conf: Path | None) -> Core:
@@ -271,37 +278,41 @@ def run_scenario(
     options = options_of(source.until, source.schedule_period, names, queue, given.settings)
     core = _core_of(source, given.settings, given.conf_name, conf)
     watched = FailureWatch(core)
+    progress = progress_on_terminal("simulating")
     try:
-        return core, watched, run(given.scenario, watched, options)
+        return core, watched, run(given.scenario, watched, options, None if progress is None else progress.simulated)
     except InputError as error:
         raise BadInputError(str(error)) from None
+    finally:
+        if progress is not None:
+            progress.close()
 
 
-def _simulated(source: Source, *, read_only: bool) -> ClusterSource:
+def _simulated(source: Source, *, read_only: bool, headlines: bool) -> ClusterSource:
     given = load_input(source)
     core, watched, outcome = run_scenario(given, source, source.scheduler_conf)
     for warning in outcome.warnings:
         put_error(f"warning: {warning}")
+    return ended_simulation(core, watched, outcome, read_only=read_only, headlines=headlines)
+
+
+def ended_simulation(
+    core: Core, watched: FailureWatch, outcome: SimulationOutcome, *, read_only: bool, headlines: bool
+) -> ClusterSource:
+    """The cluster at the end of a simulation; flags as of `load_cluster`."""
     now, conf = EPOCH + outcome.end / SECOND, core.snapshot().conf
-    _full_session(core, watched, outcome.deltas, now, read_only=read_only)
     store = outcome.store
+    core.apply_all(outcome.deltas)
+    reader = begin_headlines(core, StoreObjects(store), watched, now) if headlines else None
+    full_session(core, watched, now, read_only=read_only)
 
     def known_state() -> KnownState:
         from capcard_sched.insight.expected_start import KnownState
 
         return KnownState([obj for kind in store.kinds() for obj in store.list(kind)], now, conf, ends=outcome.ends)
 
-    return ClusterSource(core, now, watched, "at the end of the simulation", StoreObjects(store), known_state)
-
-
-def _full_session(core: Core, watched: FailureWatch, found: Sequence[Delta], now: float, *, read_only: bool) -> None:
-    """One session that attempts every job, so that all figures are of one state."""
-    if read_only:
-        core.try_actions(msgspec.structs.replace(core.snapshot().conf, actions=()))  # the accounts of plugins stay
-    else:
-        core.keep_silent()
-    core.resync()
-    watched.step(found, now)
+    when = "at the end of the simulation"
+    return ClusterSource(core, now, watched, when, StoreObjects(store), known_state, headlines=reader)
 
 
 def read_live(
@@ -324,22 +335,24 @@ def _core_of_cache(source: Source, read: LiveCluster, held: Core, made: Core) ->
     return made
 
 
-def live_cluster(source: Source, read: LiveCluster, core: Core | None = None, *, read_only: bool) -> ClusterSource:
+def live_cluster(
+    source: Source, read: LiveCluster, core: Core | None = None, *, read_only: bool, headlines: bool = False
+) -> ClusterSource:
     """The cluster of what was read from a live one. Raises BadInputError for an invalid scheduler-conf.
 
-    `core`: the one that took in the objects while they were read; None for a new one.
+    `core`: the one that took in the objects while they were read; None for a new one. Flags as of `load_cluster`.
     """
     from capcard_sched.insight.live_objects import fetch_events, fetch_object
 
     state, connection = live_state(source, read), read.connection
-    found: Sequence[Delta] = ()
     if core is None:
         core = _core_of(source, state.settings, state.conf_name, source.scheduler_conf)
-        found = for_core(state.deltas)
+        core.apply_all(for_core(state.deltas))
     watched, conf = FailureWatch(core), core.snapshot().conf
-    _full_session(core, watched, found, state.now, read_only=read_only)
     objects = DeltaObjects(state.deltas) if read.objects is None else read.objects
     objects.fetch, objects.fetch_events = partial(fetch_object, connection), partial(fetch_events, connection)
+    reader = begin_headlines(core, objects, watched, state.now, read.unreadable) if headlines else None
+    full_session(core, watched, state.now, read_only=read_only)
     namespace = connection.namespace or "default"
 
     def known_state() -> KnownState:
@@ -348,7 +361,10 @@ def live_cluster(source: Source, read: LiveCluster, core: Core | None = None, *,
 
         return KnownState([*fetch_jobs(connection), *manifests_of(state.deltas)], state.now, conf)
 
-    return ClusterSource(core, state.now, watched, state.when, objects, known_state, read.unreadable, read, namespace)
+    unreadable = read.unreadable
+    return ClusterSource(
+        core, state.now, watched, state.when, objects, known_state, unreadable, read, namespace, reader
+    )
 
 
 def live_state(source: Source, read: LiveCluster) -> SourceState:

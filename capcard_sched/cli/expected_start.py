@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 import msgspec
 from cyclopts import Parameter
 
+from capcard_sched.cli.inputs import READER_HINT, BadInputError
 from capcard_sched.cli.lists import Column, Json
-from capcard_sched.cli.simulate import BadInputError
 from capcard_sched.model.diagnosis import ExpectedStart, JobDiagnosis, no_start
 
 if TYPE_CHECKING:
@@ -66,14 +66,19 @@ def read_history(files: Iterable[Path]) -> list[JobRun]:
 def with_expected_starts(cluster: ClusterSource, items: list[Json], history: Iterable[JobRun]) -> list[Json]:
     """Items of `job list` with a field `expectedStart`: null for a job that does not wait. Raises BadInputError."""
     if cluster.unreadable:
-        raise BadInputError(f"--expected-start: access denied: {', '.join(cluster.unreadable)}")
+        text = f"--expected-start: access denied: {', '.join(cluster.unreadable)}"
+        raise BadInputError(f"{text}: {READER_HINT}")
     forecast = _forecast(cluster, history)
     starts = forecast.expected_starts(forecast.waiting())
     return [
         {
             **item,
             "expectedStart": msgspec.to_builtins(
-                starts.get(forecast.key_of(item["namespace"], f"{item['kind']}/{item['name']}", item["podGroup"]))
+                starts.get(
+                    forecast.key_of(
+                        item["namespace"], f"{item['kind'].removeprefix('vc')}/{item['name']}", item["podGroup"]
+                    )
+                )
             ),
         }
         for item in items

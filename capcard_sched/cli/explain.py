@@ -10,8 +10,8 @@ from cyclopts import Parameter
 from capcard_sched.cli.cluster_source import Source, load_cluster
 from capcard_sched.cli.exit_codes import usage_error
 from capcard_sched.cli.expected_start import HistoryFlag, explain_start
+from capcard_sched.cli.inputs import BadInputError
 from capcard_sched.cli.lists import print_document
-from capcard_sched.cli.simulate import BadInputError
 
 if TYPE_CHECKING:
     from capcard_sched.framework.core import Core

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from capcard_sched.cli.inputs import BadInputError
 from capcard_sched.cli.live_cluster import LiveCluster, address_of, api_errors, installed_conf, print_notes
 from capcard_sched.cli.output import put, put_error
-from capcard_sched.cli.simulate import BadInputError
 from capcard_sched.cli.watch import follow_objects
 from capcard_sched.controllers.objects import JOB
 from capcard_sched.insight.live_objects import JOBS, list_readable

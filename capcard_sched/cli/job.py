@@ -9,6 +9,7 @@ from cyclopts import Parameter
 from capcard_sched.cli.cluster_source import ClusterSource, Source
 from capcard_sched.cli.exit_codes import usage_error
 from capcard_sched.cli.expected_start import START_COLUMNS, HistoryFlag, read_history, with_expected_starts
+from capcard_sched.cli.inputs import BadInputError
 from capcard_sched.cli.lists import (
     Column,
     Listing,
@@ -17,7 +18,6 @@ from capcard_sched.cli.lists import (
     show_list,
 )
 from capcard_sched.cli.live_objects import Live, change_object, object_change, object_show
-from capcard_sched.cli.simulate import BadInputError
 from capcard_sched.model.kinds import kind_of
 from capcard_sched.model.timestamps import span
 
@@ -49,12 +49,11 @@ _OBJECT = Listing(
 )
 
 
-def _pods(job: dict[str, Any]) -> str:
-    """Scheduled and wanted pods, and the minimum: `4/6 (1)`."""
-    return f"{job['scheduled']}/{job['pods']} ({job['minAvailable']})"
+def _span(seconds: float | None) -> str:
+    return "-" if seconds is None else span(seconds)
 
 
-_LISTING = Listing(
+LISTING = Listing(
     "Job",
     (
         Column("NAMESPACE", lambda job: job["namespace"], shown="all namespaces"),
@@ -62,18 +61,28 @@ _LISTING = Listing(
         field("KIND", "kind"),
         field("QUEUE", "queue"),
         field("PHASE", "phase"),
-        Column("PODS (MIN)", lambda job: job["scheduled"], _pods),
-        field("AGE", "ageSeconds", text=span),
+        Column("PODS", lambda job: job["scheduled"], lambda job: f"{job['scheduled']}/{job['pods']}"),
+        field("MIN", "minAvailable"),
+        field("AGE", "ageSeconds", text=_span),
+        field("WAIT", "waitSeconds", text=_span),
         field("RUNNING", "running", wide=True),
         field("SUCCEEDED", "succeeded", wide=True),
         field("FAILED", "failed", wide=True),
         field("RETRIES", "retries", wide=True),
+        field("JOB PHASE", "jobPhase", wide=True),
         field("PODGROUP", "podGroup", wide=True),
-        field("REASON", "reason", wide=True),
+        field("REASON", "reason"),
     ),
     lambda job: f"{job['resource']}/{job['name']}",
     needs=("podgroups",),
 )
+
+
+def read_jobs(found: ClusterSource) -> list[dict[str, Any]]:
+    """The items of `job list`."""
+    from capcard_sched.insight.lists import job_items
+
+    return job_items(found.core, found.objects, found.now, found.headlines.read(found.now) if found.headlines else {})
 
 
 @app.command(name="list", usage="capcard-sched job list [OPTIONS] [NAMES...]")
@@ -85,7 +94,10 @@ def list_jobs(
     flags: NamespacedListFlags = NamespacedListFlags(),  # noqa: B008 - frozen
     source: Source = Source(),  # noqa: B008 - frozen
 ) -> int:
-    """List jobs: Jobs, Deployments and other workloads, with queue, phase, scheduled and wanted pods, and minimum.
+    """List jobs: Jobs, Deployments and other workloads, with queue, phase, pods, and the cause of those that wait.
+
+    PODS are scheduled and wanted pods; WAIT is the time until MIN of them were scheduled, or until now. REASON is the
+    first line of `explain`. KIND is vcjob for Jobs of batch.volcano.sh, job for those of batch.
 
     With -f, runs the manifests through the simulator first. Without -f, reads a live cluster; writes nothing.
 
@@ -101,10 +113,7 @@ def list_jobs(
     """
 
     def read(found: ClusterSource) -> list[dict[str, Any]]:
-        from capcard_sched.insight.lists import job_items
-
-        items = job_items(found.core, found.objects, found.now)
-        items = [item for item in items if not scheduler or item["scheduler"] == scheduler]
+        items = [item for item in read_jobs(found) if not scheduler or item["scheduler"] == scheduler]
         return with_expected_starts(found, items, runs) if expected_start else items
 
     if expected_start and flags.watch:
@@ -115,7 +124,8 @@ def list_jobs(
         runs = read_history(history)
     except BadInputError as error:
         return usage_error(str(error))
-    listing = _LISTING._replace(columns=(*_LISTING.columns, *START_COLUMNS)) if expected_start else _LISTING
+    columns = (*LISTING.columns[:-1], *START_COLUMNS, LISTING.columns[-1])
+    listing = LISTING._replace(columns=columns) if expected_start else LISTING
     return show_list(listing, read, flags, source, names)
 
 

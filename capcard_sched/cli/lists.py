@@ -13,11 +13,12 @@ from cyclopts import Parameter
 
 from capcard_sched.cli.cluster_source import Source, load_cluster
 from capcard_sched.cli.exit_codes import usage_error
+from capcard_sched.cli.inputs import READER_HINT, BadInputError
 from capcard_sched.cli.live_cluster import leave_cache
 from capcard_sched.cli.output import put, put_error, put_json
-from capcard_sched.cli.simulate import BadInputError
 from capcard_sched.model.quoting import escaped
 from capcard_sched.model.trials import API_VERSION
+from capcard_sched.reports.tables import TextTable
 
 if TYPE_CHECKING:
     from cyclopts import App
@@ -68,8 +69,8 @@ class NamespacedListFlags(ListFlags):
 def cell(value: object) -> str:
     """A value as text: amounts without trailing zeros, several values joined, `-` for none."""
     if isinstance(value, list | tuple):
-        return escaped(", ".join(map(str, value))) or "-"
-    return f"{value:g}" if isinstance(value, float) else "-" if value is None or value == "" else escaped(str(value))
+        return ", ".join(map(str, value)) or "-"
+    return f"{value:g}" if isinstance(value, float) else "-" if value is None or value == "" else str(value)
 
 
 class Column(NamedTuple):
@@ -117,6 +118,7 @@ def show_list(
 ) -> int:
     """Load the cluster and print the items that `read` finds in it. Returns the exit status."""
     everywhere = not isinstance(flags, NamespacedListFlags) or flags.all_namespaces
+    found = None
     try:
         if flags.watch and not source.is_live:
             raise BadInputError("--watch: follows a live cluster; -f and --recording read files")
@@ -127,7 +129,8 @@ def show_list(
         found = load_cluster(source, read_only=True, namespace=given, jobs=listing.kind == "Job")
         unread = [name for name in found.unreadable if name in listing.needs]
         if unread:
-            raise BadInputError(f"access denied: {', '.join(unread)}; {listing.kind.lower()} list reads them")
+            text = f"access denied: {', '.join(unread)}; {listing.kind.lower()} list reads them"
+            raise BadInputError(f"{text}: {READER_HINT}")
         namespace = "" if everywhere else given or found.namespace
 
         def select(found: ClusterSource) -> list[Json]:
@@ -144,6 +147,9 @@ def show_list(
             printer.print_list(items)
     except BadInputError as error:
         return usage_error(str(error))
+    finally:
+        if found is not None and found.headlines is not None:
+            found.headlines.stop()
     return found.report()
 
 
@@ -270,7 +276,7 @@ class Printer:
         }
         self._listing, self._output, self._namespace = listing, output, namespace
         self._columns = [column for column in listing.columns if column.shown in shown]
-        self._widths: list[int] = []
+        self._table: TextTable | None = None
 
     def print_list(self, items: Sequence[Json]) -> None:
         """Print a list: one document, or a table with headers."""
@@ -300,8 +306,11 @@ class Printer:
                     put("---")
                 print_document(item, self._output)
         else:
-            rows = [self._texts(line) for item in items for line in self._listing.lines(item)]
-            self._print_rows(rows if self._widths else [[column.header for column in self._columns], *rows])
+            lines = [line for item in items for line in self._listing.lines(item)]
+            if self._table is None:
+                self._table = TextTable([column.header for column in self._columns], self._numeric(lines))
+            for row in self._table.lines(map(self._texts, lines)):
+                put(row)
             for item in items:
                 for remark in self._listing.remarks(item):
                     put(escaped(remark))
@@ -309,14 +318,12 @@ class Printer:
 
     def _texts(self, line: Json) -> list[str]:
         columns = self._columns
-        return [cell(column.value(line)) if column.text is None else escaped(column.text(line)) for column in columns]
+        return [cell(column.value(line)) if column.text is None else column.text(line) for column in columns]
 
-    def _print_rows(self, rows: list[list[str]]) -> None:
-        least = [[" " * width for width in self._widths]] if self._widths else []
-        if rows:
-            self._widths = [max(map(len, column)) for column in zip(*rows, *least, strict=True)]
-        for row in rows:
-            put("  ".join(text.ljust(width) for text, width in zip(row, self._widths, strict=True)).rstrip())
+    def _numeric(self, lines: Sequence[Json]) -> list[int]:
+        """The indexes of the columns whose values are numbers."""
+        values = [[column.value(line) for line in lines] for column in self._columns]
+        return [index for index, column in enumerate(values) if any(isinstance(one, int | float) for one in column)]
 
 
 def print_document(document: Json | msgspec.Struct, output: Output) -> None:

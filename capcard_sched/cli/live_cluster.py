@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
 from capcard_sched.cli.cache_client import FLAG, VARIABLE, CacheError, connect
+from capcard_sched.cli.inputs import READER_HINT, BadInputError
 from capcard_sched.cli.output import put_error
-from capcard_sched.cli.simulate import BadInputError
+from capcard_sched.reports.progress import progress_on_terminal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -163,7 +165,8 @@ def api_errors(connection: Connection) -> Iterator[None]:
     try:
         yield
     except (ApiError, MissingKindError, Unreachable) as error:
-        raise BadInputError(f"{connection.server}: {error}") from None
+        hint = f"; missing rights: {READER_HINT}" if getattr(error, "status", 0) == _FORBIDDEN else ""
+        raise BadInputError(f"{connection.server}: {error}{hint}") from None
 
 
 async def _read_lists(connection: Connection, request: ClusterRequest) -> LiveCluster:
@@ -193,7 +196,14 @@ async def _read_lists(connection: Connection, request: ClusterRequest) -> LiveCl
             return None if request.receiver is None else await asyncio.to_thread(request.receiver, conf)
 
         namespace = request.namespace or connection.namespace or "default"
-        found = await list_readable(client, namespace, Notes(), [JOBS] if request.jobs else (), begin)
+        jobs = [JOBS] if request.jobs else ()
+        progress = progress_on_terminal("reading")
+        try:
+            count = None if progress is None else partial(progress.counted, noun="objects")
+            found = await list_readable(client, namespace, Notes(), jobs, begin, count=count)
+        finally:
+            if progress is not None:
+                progress.close()
     print_notes(unread, found.unreadable)
     return LiveCluster(connection, conf, found.deltas, found.unreadable, found.kinds)
 
@@ -204,7 +214,7 @@ def print_notes(unread: Mapping[str, Sequence[str]], unreadable: Sequence[str]) 
         put_error(f"note: {_UNREAD[event]}, assumed empty: {', '.join(resources)}")
     if unreadable:
         consequence = "; no quota and no node is shown" if {"nodes", "queues"} <= set(unreadable) else ""
-        put_error(f"note: access denied: {', '.join(unreadable)}{consequence}")
+        put_error(f"note: access denied: {', '.join(unreadable)}{consequence}; {READER_HINT}")
 
 
 async def installed_conf(client: Client, name: str) -> str | None:

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar
 from cyclopts import Group, Parameter
 
 from capcard_sched.cli.exit_codes import usage_error
+from capcard_sched.cli.inputs import READER_HINT
 from capcard_sched.cli.lists import OutputFlag, Printer, WatchFlag, print_document
 from capcard_sched.cli.output import put
+from capcard_sched.model.kinds import CRD_HINT
 
 if TYPE_CHECKING:
     from capcard_sched.cli.lists import Listing
@@ -177,9 +179,11 @@ class LiveObjects:
             if error.status == HTTPStatus.NOT_FOUND and error.message in _UNSERVED:
                 resource = path.partition("/apis/")[2].split("/")
                 group = "/".join(resource[:2])
-                text = f"{group} is not served by the API server: install the CustomResourceDefinitions"
+                text = f"{group} is not served by the API server: {CRD_HINT}"
                 raise RequestFailedError(text) from None
-            raise RequestFailedError(error.message) from None
+            forbidden = method == "GET" and error.status == HTTPStatus.FORBIDDEN
+            hint = f"; missing rights: {READER_HINT}" if forbidden else ""
+            raise RequestFailedError(f"{error.message}{hint}") from None
         except Unreachable as error:
             raise RequestFailedError(f"{self._client.connection.server}: {error}") from None
         found: JsonObject = msgspec.json.decode(answer)

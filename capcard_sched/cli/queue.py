@@ -8,9 +8,8 @@ import cyclopts
 import msgspec
 
 from capcard_sched.cli.lists import Column, Listing, add_list
-from capcard_sched.model.quantity import shown_amount
+from capcard_sched.model.quantity import in_units, shown_amount
 from capcard_sched.model.queue import ROOT
-from capcard_sched.reports.terminal import format_base_amount
 
 if TYPE_CHECKING:
     from capcard_sched.cli.cluster_source import ClusterSource
@@ -19,6 +18,8 @@ app = cyclopts.App(name="queue", help="Show and change queues.", result_action="
 for _verb in ("get", "create", "open", "close", "update", "delete"):
     app.command(f"capcard_sched.cli.queue_commands:{_verb}_queue", name=_verb)
 
+#: Characters.
+_BAR_CELLS: Final = 10
 #: Cells of a line after the first of a queue, which has its name, state and jobs.
 _BLANK: Final = {"name": "", "state": "", "waiting": "", "jobs": ""}
 
@@ -41,32 +42,55 @@ def _tree(queues: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _lines(queue: dict[str, Any]) -> list[dict[str, Any]]:
-    """One line per card, then per resource. Cards count in cards."""
+    """One line per card, then per resource, without those of which the queue has and uses nothing.
+
+    Cards count in cards, cpu in cores, memory in bytes.
+    """
     lines: list[dict[str, Any]] = []
     for use in queue["cards"]:
-        if "|" in use["card"]:  # reserved for pods that accept either card: quotas are per single card
-            lines.append({**use, "quota": "-", "free": "-", "total": "-"})
-        else:
-            quota = "no limit" if use["quota"] is None else use["quota"]
-            lines.append({**use, "quota": quota, "total": use["total"] or "none"})
+        several = "|" in use["card"]  # reserved for pods that accept either card: quotas are per single card
+        if use["quota"] or use["allocated"] or use["inqueue"]:
+            more = {"quota": None, "free": None, "total": None} if several else {"total": use["total"] or "none"}
+            lines.append({**use, **more, "used": use["allocated"], "reserved": use["inqueue"]})
     for resource, (limit, allocated) in queue["resources"].items():
-        shown = "no limit" if limit is None else format_base_amount(resource, limit)
-        free = None if limit is None else format_base_amount(resource, max(0, limit - allocated))
-        used = format_base_amount(resource, allocated)
-        lines.append({"card": resource, "quota": shown, "allocated": used, "free": free})
+        used, quota = in_units(resource, allocated), None if limit is None else in_units(resource, limit)
+        if used or quota:
+            free = None if quota is None else max(0.0, quota - used)
+            lines.append({"card": resource, "quota": quota, "used": used, "free": free})
     name = "  " * queue.get("depth", 0) + queue["name"]
     lines = lines or [{}]
     return [{**line, **(_BLANK if position else {**queue, "name": name})} for position, line in enumerate(lines)]
 
 
 def _column(header: str, name: str) -> Column:
-    """Amounts of cards and shares as in other reports; blank cells for what a line does not have."""
+    """Amounts as in other reports; blank cells for what a line does not have."""
+    return Column(header, lambda line: line.get(name), lambda line: _amount(line, name))
 
-    def text(line: dict[str, Any]) -> str:
-        value = line.get(name)
-        return shown_amount(line["card"], value) if isinstance(value, float) else "" if value is None else str(value)
 
-    return Column(header, lambda line: line.get(name), text)
+def _amount(line: dict[str, Any], name: str) -> str:
+    value = line.get(name)
+    return shown_amount(line["card"], value) if isinstance(value, float) else "" if value is None else str(value)
+
+
+def _use(line: dict[str, Any]) -> str:
+    """Used amount and quota: `4/8`, `4/-` without a limit."""
+    return f"{_amount(line, 'used')}/{_amount(line, 'quota') or '-'}" if "used" in line else ""
+
+
+def _share(line: dict[str, Any]) -> float | None:
+    """The used part of the quota; None without a limit."""
+    if not line.get("quota"):
+        return 1.0 if line.get("used") and line.get("quota") is not None else None
+    return float(line["used"] / line["quota"])
+
+
+def _bar(line: dict[str, Any]) -> str:
+    """The same as a bar: `████████░░  75%`."""
+    share = _share(line)
+    if share is None:
+        return "no limit" if "used" in line and "|" not in line["card"] else ""
+    filled = min(_BAR_CELLS, round(share * _BAR_CELLS))
+    return f"{'█' * filled}{'░' * (_BAR_CELLS - filled)} {share:4.0%}"
 
 
 LISTING: Final = Listing(
@@ -74,13 +98,13 @@ LISTING: Final = Listing(
     (
         _column("QUEUE", "name"),
         _column("STATE", "state"),
-        _column("JOBS PENDING", "waiting"),
-        _column("JOBS TOTAL", "jobs"),
+        _column("PENDING", "waiting"),
+        _column("JOBS", "jobs"),
         _column("CARD OR RESOURCE", "card"),
-        _column("QUOTA", "quota"),
-        _column("ALLOCATED", "allocated"),
-        _column("RESERVED", "inqueue"),
-        _column("QUOTA FREE", "free"),
+        Column("USED/QUOTA", lambda line: line.get("used"), _use),
+        Column("SHARE", _share, _bar),
+        _column("RESERVED", "reserved"),
+        _column("FREE", "free"),
         _column("CLUSTER TOTAL", "total"),
         Column("PARENT", lambda queue: queue.get("parent"), shown="wide"),
     ),
@@ -92,7 +116,8 @@ LISTING: Final = Listing(
 )
 
 
-def _read(found: ClusterSource) -> list[dict[str, Any]]:
+def read_queues(found: ClusterSource) -> list[dict[str, Any]]:
+    """The items of `queue list`."""
     from capcard_sched.framework.explain.limits import queue_uses
 
     labels = {name: dict(queue.labels) for name, queue in found.core.snapshot().state.queues.items()}
@@ -101,4 +126,8 @@ def _read(found: ClusterSource) -> list[dict[str, Any]]:
     ]
 
 
-add_list(app, LISTING, "List queues with quota, allocated, reserved and free amounts per card and resource.\n\n", _read)
+_HELP: Final = """List queues with jobs, and per card and resource used amount, quota, reserved and free amounts.
+
+PENDING jobs are not admitted, or have pending pods. RESERVED is admitted and has no node yet. FREE is what the queue \
+and its ancestors leave. """
+add_list(app, LISTING, _HELP, read_queues)

@@ -6,7 +6,18 @@ from cyclopts import Parameter
 
 from capcard_sched.cli.exit_codes import usage_error
 from capcard_sched.cli.lists import Column, Listing
-from capcard_sched.cli.live_objects import Live, LiveObjects, change_object, object_change, object_show
+from capcard_sched.cli.live_objects import (
+    Live,
+    LiveObjects,
+    RequestFailedError,
+    change_object,
+    object_change,
+    object_show,
+)
+from capcard_sched.model.quantity import base_amount
+from capcard_sched.model.queue import ROOT
+from capcard_sched.model.quoting import plural
+from capcard_sched.model.resources import PODS
 
 _PHASES = ("Inqueue", "Pending", "Running", "Unknown", "Completed")
 _OBJECT = Listing(
@@ -59,10 +70,60 @@ def create_queue(
     return change_object(live, "create", "Queue", name, lambda objects: objects.create(queue))
 
 
-_CLOSE = "Close a queue: no further job is admitted; pods that run are not affected."
 open_queue = object_change("Queue", "open", "Open a queue.", "OpenQueue")
-close_queue = object_change("Queue", "close", _CLOSE, "CloseQueue")
-delete_queue = object_change("Queue", "delete", "Delete a queue.")
+
+
+def close_queue(
+    name: str,
+    *,
+    live: Live = Live(),  # noqa: B008 - frozen
+) -> int:
+    """Close a queue: no further job is admitted; pods that run are not affected.
+
+    Args:
+        name: The queue. `root` cannot be closed.
+        live: Flags that select the cluster.
+    """
+    if name == ROOT:
+        return usage_error("queue root cannot be closed; close its child queues")
+    return change_object(live, "close", "Queue", name, lambda objects: objects.command("CloseQueue", "Queue", name))
+
+
+def delete_queue(
+    name: str,
+    *,
+    force: Annotated[bool, Parameter(negative=())] = False,
+    live: Live = Live(),  # noqa: B008 - frozen
+) -> int:
+    """Delete a queue without pods.
+
+    Args:
+        name: The queue.
+        force: Also delete a queue with pods. They continue, and its waiting jobs are not admitted.
+        live: Flags that select the cluster.
+    """
+    if name == ROOT:
+        return usage_error("queue root cannot be deleted")
+
+    async def delete(objects: LiveObjects) -> None:
+        if not force:
+            queue = await objects.get("Queue", name)
+            used = _use_of(queue)
+            if used:
+                raise RequestFailedError(f"queue {name} has {used}: delete them first, or pass --force")
+        await objects.delete("Queue", name)
+
+    return change_object(live, "delete", "Queue", name, delete)
+
+
+def _use_of(queue: dict[str, Any]) -> str:
+    """`9 pods on nodes`, or `2 running jobs` where the scheduler has not counted pods yet; "" for none."""
+    status = queue.get("status") or {}
+    pods = base_amount(PODS, (status.get("allocated") or {}).get(PODS) or 0) or 0
+    if pods:
+        return f"{plural(pods, 'pod')} on nodes"
+    running = status.get("running") or 0
+    return plural(running, "running job") if running else ""
 
 
 def update_queue(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from capcard_sched.cli.exit_codes import usage_error
-from capcard_sched.cli.simulate import BadInputError, conf_text, valid_conf
+from capcard_sched.cli.inputs import BadInputError, conf_text, valid_conf
 from capcard_sched.model.quoting import plural
 from capcard_sched.model.timestamps import format_timestamp
 

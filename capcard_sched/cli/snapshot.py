@@ -9,8 +9,8 @@ from cyclopts import Parameter
 
 from capcard_sched.cli.cluster_source import INSTALLED_CONF, CacheFlag, Source, live_state, read_live
 from capcard_sched.cli.exit_codes import usage_error
+from capcard_sched.cli.inputs import BadInputError
 from capcard_sched.cli.output import put_error
-from capcard_sched.cli.simulate import BadInputError
 from capcard_sched.daemon.diagnosis.saved_state import document_text, manifests_of
 
 

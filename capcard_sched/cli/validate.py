@@ -256,6 +256,8 @@ class _Checker:
                 )
                 needed, limit = format_amount(name, figures.requested), format_amount(name, figures.limit)
                 message = f"can never start: needs {needed}, quota is {limit} ({name} of queue {owner}{above})"
+                if not figures.limit and not above:
+                    message = f"can never start: queue {owner} has no quota for {name} (needs {needed})"
                 if not figures.limit and workload.has_no_quota:
                     message = f"can never start: {no_card_quota(owner)}, and it needs {needed} x {name}"
                 self.rows.append(places[key].row("error", _FIELDS.get(key[0], "spec"), message))

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from capcard_sched.cli.cluster_source import live_cluster
-from capcard_sched.cli.simulate import BadInputError
+from capcard_sched.cli.inputs import BadInputError
 from capcard_sched.gc import settle_memory
 from capcard_sched.insight.object_view import DeltaObjects, for_core
 from capcard_sched.kube.instrumentation import Observer
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 #: Share of the time that is spent on computing lists: further changes wait for it.
 _BUSY: Final = 0.2
 #: Fields that change with time alone.
-_PASSING: Final = frozenset({"ageSeconds"})
+_PASSING: Final = frozenset({"ageSeconds", "waitSeconds"})
 #: Fields that identify an item.
 _KEY: Final = ("kind", "namespace", "name", "node")
 
@@ -70,7 +70,7 @@ class _Follower:
         assert self._found is not None
         self._handle = None
         try:
-            items = self._select(self._found)
+            items = self._select(replace(self._found, now=time.time()))
         except BadInputError:  # an object that was named is deleted, or the last one with a value to sort by
             items = []
         self._last = {tuple(str(item.get(name, "")) for name in _KEY): item for item in items}

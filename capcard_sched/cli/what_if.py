@@ -11,9 +11,9 @@ from cyclopts import Parameter
 
 from capcard_sched.cli.cluster_source import Source, load_input, load_state, run_scenario
 from capcard_sched.cli.exit_codes import usage_error
+from capcard_sched.cli.inputs import BadInputError
 from capcard_sched.cli.lists import print_document
 from capcard_sched.cli.output import put_error
-from capcard_sched.cli.simulate import BadInputError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

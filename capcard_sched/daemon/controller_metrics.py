@@ -37,10 +37,8 @@ CONTROLLER_METRICS: Final = (
         for phase in PHASES
     ),
     MetricRow("controller_leader", "gauge", (), "counted", "1 while this replica leads"),
-    MetricRow(
-        "controller_reconcile_errors_total", "counter", ("controller",), "counted", "Passes that ended with an error"
-    ),
-    MetricRow("controller_queue_length", "gauge", ("controller",), "sampled", "Objects that wait to be reconciled"),
+    MetricRow("controller_reconcile_errors_total", "counter", ("controller",), "counted", "Failed reconciliations"),
+    MetricRow("controller_queue_length", "gauge", ("controller",), "sampled", "Length of the work queue"),
     MetricRow("controller_cached_objects", "gauge", (), "sampled", "Objects in the cache"),
     MetricRow(
         "controller_requests_total",

@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     from capcard_sched.kube.client import Client
 
 #: Election events that are logged as info, as the release at a shutdown; the others are warnings.
-_EXPECTED: Final = frozenset(
-    {ElectionEvent.HOLDER, ElectionEvent.LEADING, ElectionEvent.RELEASED, ElectionEvent.RECOVERED}
-)
+_EXPECTED: Final = frozenset({ElectionEvent.HOLDER, ElectionEvent.RELEASED, ElectionEvent.RECOVERED})
 
 
 class LeadershipHandler(Protocol):
@@ -140,6 +138,8 @@ class Leadership:
             (self._log.info if self._stopping else self._log.warning)("standing by")
 
     def _report(self, event: ElectionEvent, detail: str) -> None:
+        if event is ElectionEvent.LEADING:
+            return  # "became leader" is the line
         log = self._log.info if event in _EXPECTED or detail == RELEASED else self._log.warning
         log("leader election", event_type=event.value, detail=detail)
 

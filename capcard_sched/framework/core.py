@@ -105,23 +105,18 @@ class Core:
         self._state = ClusterState(scheduler_names, default_queue, term_limits)
         #: The plugins and actions that a scheduler-conf can name.
         self.registry = registry
-        self._timer = timer
-        self._session_deadline = session_deadline
+        self._timer, self._session_deadline = timer, session_deadline
         #: Whether the session deadline left jobs to the next session.
         self._unfinished = False
-        #: Key of the job that a trial is about; "" outside of trials.
-        self._target = ""
-        self._webhooks = webhooks
-        self._closer = SessionCloser(timer)
-        self._half_gangs = HalfGangs(half_gang_timeout)
-        self._memory = CarryOver()
-        self._sessions = 0
+        #: Key of the job that a trial is about, "" outside of trials.
+        self._target, self._is_paused = "", False
+        self._closer, self._memory = SessionCloser(timer), CarryOver()
+        self._half_gangs, self._problem_events = HalfGangs(half_gang_timeout), ProblemEvents()
+        self._sessions, self._webhooks = 0, webhooks
         #: The waiting jobs that sessions skip.
         self._failed_attempts = FailedAttempts(self._state, Dispatch(()))
-        self._problem_events = ProblemEvents()
         self._last_session: Session | None = None
-        #: The report of each step without a session: nothing is recorded in it.
-        self._idle_report = SessionReport("")
+        self._idle_report = SessionReport("")  # of each step without a session: nothing is recorded in it
         self.reconfigure(conf)
 
     def sibling(self, conf: Conf) -> Core:
@@ -181,6 +176,10 @@ class Core:
         if only:
             self._state.attempt_only(only)
         self._state.changes.jobs.update(self._state.active)
+
+    def pause_actions(self, *, paused: bool = True) -> None:
+        """Let sessions run no actions, so that they find the present state, or all of them again."""
+        self._is_paused = paused
 
     def _start_actions(self, conf: Conf) -> None:
         found = [(self.registry.action(name), conf.action_arguments.get(name)) for name in conf.actions]
@@ -277,7 +276,7 @@ class Core:
         intents += self._problem_events.new(state)
         if self._sessions % _PRUNE_SESSIONS == 0:
             self._memory.keep(state.jobs)
-            self._closer.prune(state.tasks, now)
+            self._closer.prune(state.tasks, state.jobs, now)
         return StepResult(intents, session.report, False, self._next_wakeup, self._only_retries)
 
     def _is_dirty(self) -> bool:
@@ -369,7 +368,7 @@ class Core:
         self._state.changes.jobs |= changed.jobs
 
     def _run_actions(self, session: Session) -> None:
-        for action in self._actions:
+        for action in () if self._is_paused else self._actions:
             if self._target and self._is_served():
                 return
             began = self._read_timer()

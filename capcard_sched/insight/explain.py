@@ -13,12 +13,12 @@ from capcard_sched.insight.lists import wanted_pods
 from capcard_sched.insight.object_view import StoreObjects
 from capcard_sched.insight.preemption import begin_trial
 from capcard_sched.insight.unscheduled import diagnose_by_conditions, diagnose_unscheduled
-from capcard_sched.model.annotations import CLOSED_BY_PARENT, JOB_NAME
+from capcard_sched.model.annotations import CLOSED_BY_PARENT
 from capcard_sched.model.diagnosis import ObjectProblem
 from capcard_sched.model.queue import ROOT, ancestors
 from capcard_sched.model.reasons import GROUP_EVICTED
 from capcard_sched.model.status import PodGroupPhase
-from capcard_sched.model.workload import WORKLOAD_KINDS, workload_of
+from capcard_sched.model.workload import WORKLOAD_KINDS, is_of_vcjob, workload_of
 from capcard_sched.validation.inventory import Inventory, as_map
 from capcard_sched.validation.job_structure import check_dependencies, tasks_of
 from capcard_sched.validation.object_checks import check_object
@@ -77,7 +77,7 @@ def _owner(objects: ObjectView, job: Job) -> Json | None:
     if not name:
         return objects.get("PodGroup", job.namespace, job.name)
     known = WORKLOAD_KINDS.get(kind)
-    if known == "Job" and not job.owner_job and not any(JOB_NAME in task.labels for task in job.tasks.values()):
+    if known == "Job" and not is_of_vcjob(job):
         return None  # a batch/v1 Job
     return objects.get(known, job.namespace, name) if known is not None else None
 

@@ -5,20 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from capcard_sched.framework.explain.capacity import CapacityReader
-from capcard_sched.framework.explain.diagnose import created_at
-from capcard_sched.framework.quota.limits import lacks_card_quota
-from capcard_sched.model.annotations import JOB_NAME
-from capcard_sched.model.cards import no_card_quota
-from capcard_sched.model.losses import losses_of
-from capcard_sched.model.obstacles import obstacles_text
-from capcard_sched.model.status import TaskStatus
+from capcard_sched.framework.explain.diagnose import created_at, phase_of, scheduled_pods, waiting_since
+from capcard_sched.insight.headlines import vcjob_key
+from capcard_sched.model.status import PodGroupPhase, TaskStatus
 from capcard_sched.model.timestamps import format_timestamp, parse_time
-from capcard_sched.model.workload import workload_of
+from capcard_sched.model.workload import is_of_vcjob, workload_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from capcard_sched.framework.core import Core, CoreSnapshot
+    from capcard_sched.framework.core import Core
+    from capcard_sched.framework.session.session import Session
+    from capcard_sched.insight.headlines import Headline
     from capcard_sched.insight.object_view import Json, ObjectView
     from capcard_sched.model.job import Job, Task
 
@@ -34,54 +32,78 @@ _RESOURCES: Final = {
 _JOB, _BATCH_JOB = "job.batch.volcano.sh", "job.batch"
 
 
-def job_items(core: Core, objects: ObjectView, now: float) -> list[Json]:
+def job_items(
+    core: Core, objects: ObjectView, now: float, headlines: Mapping[str, Headline] | None = None
+) -> list[Json]:
     """Every job of the core, and every Job without a PodGroup, by namespace, name and kind. `now` in Unix seconds.
 
-    `pods` counts the pods that are wanted.
+    `pods` counts the pods that are wanted, `waitSeconds` the time until the minimum was scheduled, or until now. A Job
+    without a PodGroup has ended or is not processed: its figures are those of the Job.
     """
     snapshot = core.snapshot()
-    state = snapshot.state
+    state, session, found = snapshot.state, snapshot.session, []
+    if session is None:
+        raise ValueError("no session has run yet")
+    causes = headlines or {}
     vcjobs = {_key(job): job for job in objects.all_of("Job") if "tasks" in (job.get("spec") or {})}
-    found = []
     for job in state.jobs.values():
         kind, _, name = (workload_of(job) or f"podgroup/{job.name}").partition("/")
-        own = kind == "job" and (job.owner_job or any(JOB_NAME in task.labels for task in job.tasks.values()))
+        own = kind == "job" and is_of_vcjob(job)
         vcjob = vcjobs.pop((job.namespace, name), None) if own else None
-        status = _counts(job)
+        status, cause = _counts(job), causes.get(job.key)
         item = {
             "name": name,
             "namespace": job.namespace,
-            "kind": kind,
+            "kind": "vcjob" if own else kind,
             "resource": _RESOURCES.get(kind, kind) if kind != "job" else _JOB if own else _BATCH_JOB,
             "queue": job.queue,
-            "phase": job.phase.value,
-            "scheduled": sum(task.bound and not task.deleting for task in job.tasks.values()),
+            "phase": phase_of(job, session),
+            "stage": "" if cause is None else cause.stage,
+            "scheduled": scheduled_pods(job, session),
             "pods": wanted_pods(job, vcjob),
             "minAvailable": job.min_available,
             **_ages(created_at(job), now),
-            "podGroup": "" if job.implicit else job.name,
+            "waitSeconds": _waited(job, session, objects, now),
+            "podGroup": job.name if job.uid and not job.implicit else "",
             "scheduler": "",
             "running": status.get(TaskStatus.RUNNING, 0),
             "succeeded": status.get(TaskStatus.SUCCEEDED, 0),
             "failed": status.get(TaskStatus.FAILED, 0),
             "retries": 0,
             "labels": dict(job.labels),
-            "reason": _reason(job, snapshot),
+            "reason": "" if cause is None else cause.summary,
+            "jobPhase": "",
         }
-        found.append(item if vcjob is None else item | _of_vcjob(vcjob, job.queue or state.default_queue))
+        if vcjob is not None:
+            item |= _of_vcjob(vcjob, job.queue or state.default_queue)
+        if vcjob is not None and not job.uid:  # the PodGroup is gone: the Job has ended or restarts
+            item |= _without_group(vcjob, now)
+        found.append(item)
     for (namespace, name), vcjob in vcjobs.items():
+        cause = causes.get(vcjob_key(namespace, name))
         item = {
             "name": name,
             "namespace": namespace,
-            "kind": "job",
+            "kind": "vcjob",
             "resource": _JOB,
+            "stage": "" if cause is None else cause.stage,
             "scheduled": 0,
-            "minAvailable": vcjob["spec"].get("minAvailable") or 0,
-            **_ages(parse_time(vcjob["metadata"].get("creationTimestamp")), now),
+            "waitSeconds": None,
             "podGroup": "",
+            "reason": "" if cause is None else cause.summary,
         }
-        found.append(item | _of_vcjob(vcjob, state.default_queue))
+        found.append(item | _of_vcjob(vcjob, state.default_queue) | _without_group(vcjob, now))
     return sorted(found, key=lambda item: (item["namespace"], item["name"], item["kind"]))
+
+
+def _waited(job: Job, session: Session, objects: ObjectView, now: float) -> int | None:
+    """Seconds until the minimum of a job was scheduled, or until now for one that waits; None when unknown."""
+    least = job.min_available
+    if scheduled_pods(job, session) < least or job.pending or not job.tasks:
+        return None if job.phase is PodGroupPhase.COMPLETED else int(max(0.0, now - waiting_since(job, session)))
+    moments = sorted(filter(None, (objects.scheduled_at(task.namespace, task.name) for task in job.tasks.values())))
+    at = moments[max(least, 1) - 1] if len(moments) >= max(least, 1) else None
+    return None if at is None else int(max(0.0, at - created_at(job)))
 
 
 def wanted_pods(job: Job, vcjob: Json | None) -> int:
@@ -128,40 +150,34 @@ def _key(obj: Json) -> tuple[str, str]:
 
 
 def _ages(created: float, now: float) -> Json:
-    return {"created": format_timestamp(created) if created else "", "ageSeconds": int(max(0.0, now - created))}
+    if not created:
+        return {"created": "", "ageSeconds": None}
+    return {"created": format_timestamp(created), "ageSeconds": int(max(0.0, now - created))}
 
 
 def _counts(job: Job) -> dict[TaskStatus, int]:
     return {TaskStatus(status): count for status, count in enumerate(job.counts) if count}
 
 
-def _reason(job: Job, snapshot: CoreSnapshot) -> str:
-    """Why a job is pending: the message that the scheduler wrote last on its PodGroup, else what the job lost; or "".
-
-    For a job that can never start because its queue has no card quota: that.
-    """
-    if job.gated and (job.needs_gated() or not job.pending):
-        return obstacles_text(job.gated.values())
-    if not job.pending:
-        return "; ".join(losses_of(job.tasks.values()))
-    exceeded = snapshot.session.exceeded_limit(job) if snapshot.session is not None else None
-    if exceeded is not None and lacks_card_quota(exceeded, snapshot.state.queues, snapshot.conf.quota_plugins):
-        return no_card_quota(exceeded.queue)
-    conditions = [one for one in job.conditions if one.type == "Unschedulable" and one.status == "True"]
-    return conditions[-1].message if conditions else ""
-
-
 def _of_vcjob(vcjob: Json, queue: str) -> Json:
     spec, status = vcjob["spec"], vcjob.get("status") or {}
-    state = status.get("state") or {}
-    counts = {name: status.get(name) or 0 for name in ("running", "succeeded", "failed")}
-    found = {
+    return {
         "queue": spec.get("queue") or queue,
-        "phase": state.get("phase") or "",
         "pods": _replicas(vcjob),
-        **counts,
+        **{name: status.get(name) or 0 for name in ("running", "succeeded", "failed")},
         "retries": status.get("retryCount") or 0,
         "scheduler": spec.get("schedulerName") or "",
         "labels": vcjob["metadata"].get("labels") or {},
+        "jobPhase": (status.get("state") or {}).get("phase") or "",
+    }
+
+
+def _without_group(vcjob: Json, now: float) -> Json:
+    """The figures of a Job that a PodGroup would have."""
+    state = (vcjob.get("status") or {}).get("state") or {}
+    found = {
+        "phase": state.get("phase") or PodGroupPhase.PENDING.value,
+        "minAvailable": vcjob["spec"].get("minAvailable") or 0,
+        **_ages(parse_time(vcjob["metadata"].get("creationTimestamp")), now),
     }
     return found | ({"reason": state["reason"]} if state.get("reason") else {})

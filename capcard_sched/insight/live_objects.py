@@ -18,7 +18,7 @@ from capcard_sched.kube.informers import initial_deltas, list_all
 from capcard_sched.kube.kinds import KINDS, WatchedKind
 from capcard_sched.kube.paths import collection_path
 from capcard_sched.kube.reflector import DeltaStore
-from capcard_sched.model.kinds import KIND_BY_NAME
+from capcard_sched.model.kinds import CRD_HINT, KIND_BY_NAME
 from capcard_sched.model.objects import ObjectMeta
 
 if TYPE_CHECKING:
@@ -155,19 +155,21 @@ async def list_readable(
     begin: Callable[[], Awaitable[Callable[[Sequence[Delta]], None] | None]] | None = None,
     *,
     probe: bool = False,
+    count: Callable[[int, int], None] | None = None,
 ) -> Readable:
     """Every object of the kinds that the scheduler watches, and of `more`, as far as it is readable.
 
     Pods, PodGroups and Jobs that are not readable in all namespaces are listed in `namespace`; "" for none. `begin` is
     called once the first lists are requested; its result, if any, takes in the deltas of `KINDS` by page. `probe`: one
-    object of each kind at most, to find the kinds. Raises ApiError when no namespace is readable, MissingKindError, and
+    object of each kind at most, to find the kinds. `count` gets the number of objects so far, and that with those that
+    follow of the same kind. Raises ApiError when no namespace is readable, MissingKindError, and
     Unreachable.
     """
     found: list[Delta] = []
     unreadable: list[str] = []
     readable: list[WatchedKind[Any]] = []
     refusal: ApiError | None = None
-    kinds = (*KINDS, *more)
+    kinds, done = (*KINDS, *more), 0
     async with ReadAhead(client, kinds, probe=probe) as lists:
         take = None if begin is None else await begin()
 
@@ -181,13 +183,14 @@ async def list_readable(
             try:
                 async for page in lists.pages(number):
                     keep(initial_deltas(kind, page, store))
+                    done += len(page.items)
+                    if count is not None:
+                        count(done, done + page.remaining)
                 readable.append(kind)
             except ApiError as error:
                 if error.status == HTTPStatus.NOT_FOUND:
                     if kind.required:
-                        text = (
-                            f"kind {kind.name} is not served by the API server: install the CustomResourceDefinitions"
-                        )
+                        text = f"kind {kind.name} is not served by the API server: {CRD_HINT}"
                         raise MissingKindError(text) from None
                     observer.watch(kind.resource, "missing", error.message)
                     continue

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 from capcard_sched.daemon.diagnosis.saved_state import as_manifest
 from capcard_sched.model.deltas import AlikePods, ObjectChanged, ObjectGone, ObjectUnreadable
 from capcard_sched.model.kinds import KIND_BY_NAME, kind_of_object
+from capcard_sched.model.objects import PodObject
+from capcard_sched.model.timestamps import parse_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from capcard_sched.model.deltas import Delta
     from capcard_sched.simulation.store import Store
@@ -34,6 +36,9 @@ class ObjectView(Protocol):
     def pods(self, namespace: str) -> Iterable[Json]:
         """The pods of a namespace, of all schedulers."""
 
+    def scheduled_at(self, namespace: str, name: str) -> float | None:
+        """Unix seconds at which a pod was bound; None for a pod without a node."""
+
     def events(self, kind: str, namespace: str, name: str) -> list[Json]:
         """The events about an object, oldest first."""
 
@@ -55,6 +60,13 @@ class StoreObjects:
     def pods(self, namespace: str) -> Iterable[Json]:
         """The pods of a namespace."""
         return [pod for pod in self._store.list("Pod") if pod["metadata"].get("namespace") == namespace]
+
+    def scheduled_at(self, namespace: str, name: str) -> float | None:
+        """When a pod was bound."""
+        pod = self._store.get("Pod", namespace, name) or {}
+        conditions = (pod.get("status") or {}).get("conditions") or ()
+        moments = [one.get("lastTransitionTime") for one in conditions if _is_scheduled(one.get("type"), one["status"])]
+        return _bound_at((pod.get("spec") or {}).get("nodeName"), moments, pod.get("metadata") or {})
 
     def events(self, kind: str, namespace: str, name: str) -> list[Json]:
         """The events about an object, oldest first."""
@@ -123,9 +135,30 @@ class DeltaObjects:
             if of == namespace and isinstance(found, ObjectChanged):
                 yield as_manifest("Pod", found.object)
 
+    def scheduled_at(self, namespace: str, name: str) -> float | None:
+        """When a pod was bound."""
+        found = self.of("Pod").get((namespace, name))
+        if not isinstance(found, ObjectChanged) or not isinstance(found.object, PodObject):
+            return None
+        pod = found.object
+        conditions = pod.status.conditions or ()
+        moments = [one.last_transition_time for one in conditions if _is_scheduled(one.type, one.status)]
+        return _bound_at(pod.spec.node_name, moments, {"creationTimestamp": pod.metadata.creation_timestamp})
+
     def events(self, kind: str, namespace: str, name: str) -> list[Json]:
         """The events about an object, oldest first; none in a recording."""
         return self.fetch_events(kind, namespace, name)
+
+
+def _is_scheduled(type: Any, status: Any) -> bool:
+    return bool(type == "PodScheduled" and status == "True")
+
+
+def _bound_at(node: Any, moments: Sequence[str | None], metadata: Json) -> float | None:
+    """The time of the condition of a bound pod, else its creation."""
+    if not node:
+        return None
+    return parse_time(next(iter(moments), None) or metadata.get("creationTimestamp")) or None
 
 
 def _kind_of(delta: Delta) -> str:

@@ -61,6 +61,8 @@ class ListPage(msgspec.Struct, Generic[T], frozen=True):
     items: list[T | UndecodableObject]
     version: str
     following: str
+    #: The number of objects on later pages, as far as the API server counts them.
+    remaining: int = 0
 
 
 AnyEvent: TypeAlias = "WatchEvent[T] | WatchEvent[_Metadata] | UndecodableObject | DecodeFailure"
@@ -93,6 +95,7 @@ class _Metadata(msgspec.Struct, frozen=True):
 class _ListMeta(msgspec.Struct, frozen=True, rename="camel"):
     resource_version: str = ""
     following: str = msgspec.field(name="continue", default="")
+    remaining_item_count: int | None = None
 
 
 class _List(msgspec.Struct, Generic[T], frozen=True):
@@ -196,8 +199,10 @@ class KindDecoder(Generic[T]):
         except msgspec.ValidationError:
             raw = _RAW_LIST.decode(body)
             items = [self._read(bytes(item), "") for item in raw.items or ()]
-            return ListPage(items, raw.metadata.resource_version, raw.metadata.following)
-        return ListPage(found.items or [], found.metadata.resource_version, found.metadata.following)
+            meta = raw.metadata
+            return ListPage(items, meta.resource_version, meta.following, meta.remaining_item_count or 0)
+        meta = found.metadata
+        return ListPage(found.items or [], meta.resource_version, meta.following, meta.remaining_item_count or 0)
 
     def _read(self, data: bytes, kind: str) -> T | UndecodableObject:
         try:

@@ -104,7 +104,7 @@ def _amount(key: str, value: object) -> int:
         too_large = isinstance(value, _NotAnInteger) and value.text.isdigit()
     if too_large:
         raise CardSyntaxError(f"<{shortened(key)}>: {_written(value)} is too large; at most {MAX_CARDS} cards")
-    raise CardSyntaxError(f"<{shortened(key)}>: {_written(value)} is not a non-negative integer")
+    raise CardSyntaxError(f"<{shortened(key)}>: {_written(value)} is not a whole number")
 
 
 def _check_encodable(key: str) -> None:

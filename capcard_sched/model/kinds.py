@@ -31,6 +31,9 @@ from capcard_sched.model.volumes import (
     VolumeAttachmentObject,
 )
 
+#: After an error about a kind that is not served.
+CRD_HINT: Final = "install the CustomResourceDefinitions: kubectl apply -f manifests/crds"
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 #: Kind of a workload, as in `deployment/chat`, to the kind of its object.
 WORKLOAD_KINDS: Final = {
     "job": "Job",
+    "vcjob": "Job",
     "deployment": "Deployment",
     "statefulset": "StatefulSet",
     "replicaset": "ReplicaSet",
@@ -31,6 +32,11 @@ _ONE_PART_MORE: Final = frozenset({"DaemonSet", "ReplicaSet", "StatefulSet"})
 def display_name(job: Job) -> str:
     """`namespace/kind/name` of the workload, or of the PodGroup where the pods name none."""
     return f"{job.namespace}/{workload_of(job) or f'podgroup/{job.name}'}"
+
+
+def is_of_vcjob(job: Job) -> bool:
+    """Whether a Job of `batch.volcano.sh` made the PodGroup or the pods; those of `batch` have another label."""
+    return bool(job.owner_job) or any(JOB_NAME in task.labels for task in job.tasks.values())
 
 
 def has_no_group_of_its_own(job: Job, task: Task) -> bool:

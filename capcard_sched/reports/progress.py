@@ -1,48 +1,72 @@
-"""A progress bar over virtual time."""
+"""Progress of long commands on a terminal: the amount done, the rate and the estimated time left."""
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import TYPE_CHECKING
 
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
 from capcard_sched.model.timestamps import span
-from capcard_sched.reports.terminal import EscapingConsole
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from collections.abc import Callable
+    from typing import IO
 
-#: Seconds: shorter runs show no bar.
+#: Seconds: shorter commands show nothing.
 _PATIENCE_SECONDS = 1.0
 _REFRESH_SECONDS = 0.1
 _MICROS = 1_000_000
+#: Characters of the bar.
+_CELLS = 20
+#: To the beginning of the line, which is cleared.
+_AGAIN = "\r\x1b[K"
 
 
-class SimulationProgress:
-    """Draws a progress bar on standard error for runs longer than a second."""
+def progress_on_terminal(verb: str) -> Progress | None:
+    """The progress of a verb, `simulating`; None where standard error is no terminal."""
+    return Progress(verb) if sys.stderr.isatty() else None
 
-    def __init__(self, console: Console | None = None) -> None:
-        self._console = console or EscapingConsole(stderr=True)
+
+class Progress:
+    """One line on standard error for commands that take longer than a second."""
+
+    def __init__(self, verb: str, stream: IO[str] | None = None) -> None:
+        self._verb, self._stream = verb, stream or sys.stderr
         self._started = self._drawn = time.monotonic()
-        self._bar: Progress | None = None
+        self._is_shown = False
 
-    def update(self, now: int, horizon: int) -> None:
-        """The run is at `now`; scheduled changes reach to `horizon` (virtual microseconds)."""
-        wall = time.monotonic()
-        if wall - self._started < _PATIENCE_SECONDS or wall - self._drawn < _REFRESH_SECONDS:
-            return
-        self._drawn = wall
-        if self._bar is None:
-            columns = (TextColumn("simulating"), BarColumn(), TextColumn("{task.fields[shown]}"), TimeElapsedColumn())
-            self._bar = Progress(*columns, console=self._console, transient=True, auto_refresh=False)
-            self._bar.add_task("simulating", total=None, shown="")
-            self._bar.start()
-        shown = f"{span(now / _MICROS)} of {span(horizon / _MICROS)}"
-        self._bar.update(self._bar.task_ids[0], total=max(horizon, 1), completed=now, shown=shown)
-        self._bar.refresh()
+    def simulated(self, now: int, horizon: int) -> None:
+        """A simulation is at `now`; scheduled changes reach to `horizon` (virtual microseconds)."""
+
+        def text(seconds: float) -> str:
+            rate = now / _MICROS / seconds
+            return f"{span(now / _MICROS)} of {span(horizon / _MICROS)}, {span(rate)} per second"
+
+        self._draw(now, max(now, horizon), text)
+
+    def counted(self, done: int, total: int, noun: str) -> None:
+        """`done` objects of `total` are done; a total of 0 is unknown."""
+
+        def text(seconds: float) -> str:
+            return f"{done}{f' of {total}' if total else ''} {noun}, {done / seconds:.0f} per second"
+
+        self._draw(done, total, text)
 
     def close(self) -> None:
-        """Remove the bar."""
-        if self._bar is not None:
-            self._bar.stop()
+        """Remove the line."""
+        if self._is_shown:
+            self._stream.write(_AGAIN)
+            self._stream.flush()
+
+    def _draw(self, done: float, total: float, text: Callable[[float], str]) -> None:
+        wall = time.monotonic()
+        seconds = wall - self._started
+        if seconds < _PATIENCE_SECONDS or wall - self._drawn < _REFRESH_SECONDS:
+            return
+        self._drawn, self._is_shown = wall, True
+        share = min(1.0, done / total) if total else 0.0
+        cells = round(share * _CELLS)
+        bar = f"{'█' * cells}{'░' * (_CELLS - cells)} {share:4.0%} " if total else ""
+        left = f", {span(round(seconds * (1 - share) / share))} left" if share else ""
+        self._stream.write(f"{_AGAIN}{self._verb} {bar}{text(seconds)}{left}")
+        self._stream.flush()

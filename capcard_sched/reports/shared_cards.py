@@ -2,35 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from capcard_sched.controllers.objects import JsonObject, annotations_of, has_ended, key_of, meta, spec, status
 from capcard_sched.model.annotations import NODE_VGPU_HANDSHAKE, NODE_VGPU_REGISTER, VGPU_IDS
 from capcard_sched.model.card_registration import decode_registration, handshake_state, ignores_health
 from capcard_sched.model.pod_devices import decode_devices
-from capcard_sched.model.quantity import QuantityError, amounts
-from capcard_sched.model.timestamps import parse_time
+from capcard_sched.reports.tables import titled
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Sequence
 
     from capcard_sched.model.card_registration import RegisteredCard
     from capcard_sched.model.pod_devices import Device
-
-_ORIGIN: Final = "Origin reason is "
-
-
-def moment_of(stamp: str | None) -> float | None:
-    """Unix seconds of a timestamp; None for none or a malformed one."""
-    return parse_time(stamp) or None
-
-
-def amounts_of(raw: Any) -> dict[str, int]:
-    """Base units by resource; empty when any quantity is malformed."""
-    try:
-        return amounts(raw)
-    except QuantityError:
-        return {}
 
 
 def is_charged(pod: JsonObject) -> bool:
@@ -38,39 +22,17 @@ def is_charged(pod: JsonObject) -> bool:
     return bool(spec(pod).get("nodeName")) and not has_ended(pod)
 
 
-def scheduled_at(pod: JsonObject) -> float | None:
-    """When the pod was bound; None for an unbound or terminating pod."""
-    if not spec(pod).get("nodeName") or meta(pod).get("deletionTimestamp"):
-        return None
-    for condition in status(pod).get("conditions") or ():
-        if condition.get("type") == "PodScheduled" and condition.get("status") == "True":
-            return moment_of(condition.get("lastTransitionTime"))
-    return moment_of(meta(pod).get("creationTimestamp"))
-
-
 def is_pending(pod: JsonObject) -> bool:
     """Not bound and not finished."""
     return not spec(pod).get("nodeName") and status(pod).get("phase") in (None, "Pending")
 
 
-def pod_reason(pod: JsonObject) -> str:
-    """Why a pending pod is not scheduled; "" for other pods."""
-    if not is_pending(pod):
-        return ""
-    for condition in status(pod).get("conditions") or ():
-        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            if condition.get("reason") == "Schedulable":
-                return ""
-            return origin_of(condition.get("message") or condition.get("reason") or "")
-    return ""
-
-
-def origin_of(message: str) -> str:
-    """The cause inside a job's message: the part after `Origin reason is <task>: `."""
-    _, found, cause = message.partition(_ORIGIN)
-    return cause.partition(": ")[2] if found else message
-
-
+#: The maximum listed.
+_MOST_CARDS: Final = 64
+_HEADERS: Final = ("NODE", "GPU", "SHARES", "MEMORY", "CORES", "", "PODS")
+#: Characters of a bar, and its shades.
+_CELLS: Final = 20
+_SHADES: Final = "█▓▒"
 #: The number of vGPUs that a kubelet offers.
 _NUMBER: Final = "volcano.sh/vgpu-number"
 
@@ -160,3 +122,47 @@ def _tenant(pod: str, devices: list[Device]) -> CardTenant:
         sum(device.cores for device in devices),
         tuple(f"{device.group}-{device.position}" for device in devices if device.group),
     )
+
+
+def shared_cards_table(rows: Sequence[SharedCardRow]) -> list[str]:
+    """One line per card: a bar of its memory with one shade per tenant, and the tenants. Lines of a table; [] for none.
+
+    Of many cards the fullest are shown.
+    """
+    if not rows:
+        return []
+    hidden = len(rows) - _MOST_CARDS
+    if hidden > 0:
+        rows = sorted(rows, key=lambda row: -row.memory / row.card.memory)[:_MOST_CARDS]
+    lines: list[tuple[str, ...]] = []
+    last = ""
+    for row in rows:
+        pods = ", ".join([*map(_tenant_text, row.tenants), *["unavailable"] * (not row.is_available)])
+        lines.append(
+            (
+                row.node if row.node != last else "",
+                str(row.gpu),
+                f"{row.shares}/{row.card.slots}",
+                f"{row.memory}/{row.card.memory}",
+                f"{row.cores}%",
+                _bar(row),
+                pods,
+            )
+        )
+        last = row.node
+    found = titled("Shared cards", _HEADERS, lines, {"NODE", "GPU", "", "PODS"})
+    return [*found, f"... and {hidden} more shared cards"] if hidden > 0 else found
+
+
+def _bar(row: SharedCardRow) -> str:
+    bar, used = "", 0
+    for number, tenant in enumerate(row.tenants):
+        before, used = used, used + tenant.memory
+        cells = round(used / row.card.memory * _CELLS) - round(before / row.card.memory * _CELLS)
+        bar += _SHADES[number % len(_SHADES)] * max(0, cells)
+    return bar.ljust(_CELLS, "░")
+
+
+def _tenant_text(tenant: CardTenant) -> str:
+    slices = f" [{' '.join(tenant.slices)}]" if tenant.slices else ""
+    return f"{tenant.pod.partition('/')[2]} {tenant.memory}{slices}"

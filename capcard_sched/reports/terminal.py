@@ -1,4 +1,4 @@
-"""Terminal width, tables, and formatting of names and resource amounts, shared by all reports."""
+"""Terminal width, escapes, and the format of resource amounts, shared by all reports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from rich.console import ConsoleOptions, RenderableType
-    from rich.table import Table
 
 #: Columns: the width when the output is not a terminal; long reasons stay on few lines.
 _PLAIN_WIDTH = 160
@@ -54,23 +53,6 @@ def console_for(*, stderr: bool = False, plain_width: int = _PLAIN_WIDTH) -> Con
         return console
     stream = _Unpadded(sys.stderr if stderr else sys.stdout)
     return EscapingConsole(file=cast("IO[str]", stream), width=plain_width, highlight=False)
-
-
-def titled_table(title: str, *, footer: bool = False) -> Table:
-    """An empty table without lines, below its title."""
-    from rich.table import Table
-
-    return Table(
-        title=title,
-        title_justify="left",
-        title_style="bold",
-        header_style="bold",
-        footer_style="bold",
-        caption_justify="left",
-        show_edge=False,
-        show_footer=footer,
-        box=None,
-    )
 
 
 def format_base_amount(resource: str, amount: int) -> str:

@@ -8,17 +8,15 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 import msgspec
-from rich.console import Group
-from rich.text import Text
 
 from capcard_sched.model.timestamps import span
+from capcard_sched.reports.evictions import preemptor_text
 from capcard_sched.reports.recording import EvictionRecord
-from capcard_sched.reports.terminal import console_for, format_base_amount, titled_table
+from capcard_sched.reports.tables import titled
+from capcard_sched.reports.terminal import format_base_amount
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from rich.console import RenderableType
 
     from capcard_sched.reports.recording import Recorder
 
@@ -257,78 +255,68 @@ def _display_name(job: str, pods: Sequence[str]) -> str:
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
-def print_timeline(timeline: Timeline, *, to_stderr: bool = False) -> None:
-    """Print the tables; as plain text without a terminal."""
-    console_for(stderr=to_stderr).print(render(timeline))
-
-
-def render(timeline: Timeline) -> RenderableType:
+def timeline_lines(timeline: Timeline) -> list[str]:
     """Tables of cards in use, service types, evictions, waiting times and quota waits; empty ones are a sentence."""
-    services = [_services_table(timeline)] if timeline.services else []
-    evictions = [_evictions_table(timeline)] if timeline.evictions else []
-    return Group(_use_table(timeline), *services, *evictions, _waits_table(timeline), _quota_table(timeline))
+    services = _services_table(timeline) if timeline.services else []
+    evictions = _evictions_table(timeline) if timeline.evictions else []
+    return [*_use_table(timeline), *services, *evictions, *_waits_table(timeline), *_quota_table(timeline)]
 
 
-def _use_table(timeline: Timeline) -> RenderableType:
+def _use_table(timeline: Timeline) -> list[str]:
     cards = sorted({card for bucket in timeline.buckets for card in bucket.mean})
     if not cards:
-        return Text("No card was in use.")
-    table = titled_table("Cards in use: mean (peak)")
-    table.add_column("FROM", justify="right")
-    for card in cards:
-        table.add_column(f"{card} of {timeline.cards.get(card, 0)}", justify="right")
+        return ["No card was in use."]
+    headers = ["FROM", *(f"{card} of {timeline.cards.get(card, 0)}" for card in cards)]
     if timeline.total:
-        table.add_column(f"all {sum(timeline.cards.values())}", justify="right")
+        headers.append(f"all {sum(timeline.cards.values())}")
+    rows = []
     for index, bucket in enumerate(timeline.buckets):
         figures = [(bucket.mean[card], bucket.peak[card]) for card in cards] + timeline.total[index : index + 1]
-        table.add_row(span(round(bucket.begin)), *(f"{mean:.1f} ({peak})" for mean, peak in figures))
-    return table
+        rows.append((span(round(bucket.begin)), *(f"{mean:.1f} ({peak})" for mean, peak in figures)))
+    return titled("Cards in use: mean (peak)", headers, rows)
 
 
-def _services_table(timeline: Timeline) -> RenderableType:
+def _services_table(timeline: Timeline) -> list[str]:
     """Cards in use by service type and interval; the last row has card-hours."""
-    table = titled_table("Cards by service type: mean", footer=True)
-    table.add_column("FROM", "card-hours", justify="right")
-    for use in timeline.services:
-        table.add_column(f"{use.service or _NEITHER}: {use.card}", f"{use.card_hours:.1f}", justify="right")
-    for index, bucket in enumerate(timeline.buckets):
-        table.add_row(span(round(bucket.begin)), *(f"{use.means[index]:.1f}" for use in timeline.services))
-    return table
+    headers = ["FROM", *(f"{use.service or _NEITHER}: {use.card}" for use in timeline.services)]
+    rows = [
+        (span(round(bucket.begin)), *(f"{use.means[index]:.1f}" for use in timeline.services))
+        for index, bucket in enumerate(timeline.buckets)
+    ]
+    rows.append(("card-hours", *(f"{use.card_hours:.1f}" for use in timeline.services)))
+    return titled("Cards by service type: mean", headers, rows)
 
 
-def _evictions_table(timeline: Timeline) -> RenderableType:
-    table = titled_table("Evictions")
-    for header in ("AT", "POD", "QUEUE", "CARDS", "PREEMPTOR"):
-        table.add_column(header, justify="right" if header == "AT" else "left", overflow="fold")
+def _evictions_table(timeline: Timeline) -> list[str]:
+    rows = []
     for one in timeline.evictions[:_EVICTIONS_SHOWN]:
         cards = f"{one.cards} {one.card} on {one.node}" if one.cards else f"none on {one.node}"
-        table.add_row(span(round(one.at)), Text(one.pod), Text(one.queue), Text(cards), Text(one.message))
-    if len(timeline.evictions) > _EVICTIONS_SHOWN:
-        table.caption = f"and {len(timeline.evictions) - _EVICTIONS_SHOWN} more"
-    return table
+        rows.append((span(round(one.at)), one.pod, one.queue, cards, preemptor_text(one.message)))
+    headers = ("AT", "POD", "QUEUE", "CARDS", "PREEMPTOR")
+    return [*titled("Evictions", headers, rows, headers[1:]), *_more(timeline.evictions, _EVICTIONS_SHOWN)]
 
 
-def _waits_table(timeline: Timeline) -> RenderableType:
+def _more(rows: Sequence[object], shown: int) -> list[str]:
+    return [f"and {len(rows) - shown} more"] if len(rows) > shown else []
+
+
+def _waits_table(timeline: Timeline) -> list[str]:
     if not timeline.waits:
-        return Text("No pod waited for a node.")
-    table = titled_table("Waiting times from creation to binding")
-    for header in ("QUEUE", "PODS", "PENDING", "MEAN", "MEDIAN", "P90", "P99", "LONGEST", "POD"):
-        table.add_column(header, justify="left" if header in ("QUEUE", "POD") else "right")
+        return ["No pod waited for a node."]
+    rows = []
     for wait in timeline.waits:
         spans = (wait.mean, wait.median, wait.percentile_90, wait.percentile_99, wait.longest)
         queue = wait.queue or "all queues"
-        table.add_row(queue, str(wait.pods), str(wait.pending), *map(span, map(round, spans)), wait.longest_pod)
-    return table
+        rows.append((queue, str(wait.pods), str(wait.pending), *map(span, map(round, spans)), wait.longest_pod))
+    headers = ("QUEUE", "PODS", "PENDING", "MEAN", "MEDIAN", "P90", "P99", "LONGEST", "POD")
+    return titled("Waiting times from creation to binding", headers, rows, {"QUEUE", "POD"})
 
 
-def _quota_table(timeline: Timeline) -> RenderableType:
+def _quota_table(timeline: Timeline) -> list[str]:
     if not timeline.quota_waits:
-        return Text("No job was blocked by quota.")
-    table = titled_table("Jobs blocked by quota")
-    for header in ("QUEUE", "QUOTA", "LIMIT", "JOBS", "AT THE END", "BLOCKED TIME", "LONGEST", "JOB"):
-        table.add_column(header, justify="left" if header in ("QUEUE", "QUOTA", "JOB") else "right")
-    for wait in timeline.quota_waits[:_QUOTA_WAITS_SHOWN]:
-        table.add_row(
+        return ["No job was blocked by quota."]
+    rows = [
+        (
             wait.queue,
             wait.resource,
             format_base_amount(wait.resource, wait.limit),
@@ -338,6 +326,9 @@ def _quota_table(timeline: Timeline) -> RenderableType:
             span(round(wait.longest)),
             wait.longest_job,
         )
-    if len(timeline.quota_waits) > _QUOTA_WAITS_SHOWN:
-        table.caption = f"and {len(timeline.quota_waits) - _QUOTA_WAITS_SHOWN} more"
-    return table
+        for wait in timeline.quota_waits[:_QUOTA_WAITS_SHOWN]
+    ]
+    headers = ("QUEUE", "CARD OR RESOURCE", "QUOTA", "JOBS", "AT THE END", "BLOCKED TIME", "LONGEST", "JOB")
+    left = {"QUEUE", "CARD OR RESOURCE", "JOB"}
+    more = _more(timeline.quota_waits, _QUOTA_WAITS_SHOWN)
+    return [*titled("Jobs blocked by quota", headers, rows, left), *more]

@@ -209,8 +209,8 @@ class _ScenarioReader:
         if unsupported or not is_known(kind):
             if kind not in self._unknown:
                 self._unknown.add(kind)
-                text = unsupported or f"{_foreign(name)}: kept as it is, without effect"
-                self.warnings.append(InputProblem(origin, f"kind {name} ({api_version}) {text}"))
+                text = f"kind {name} ({api_version}) {unsupported}" if unsupported else _foreign(name, api_version)
+                self.warnings.append(InputProblem(origin, text))
         elif known is not None and known.api_version != api_version:
             text = f"expected {known.api_version} for kind {name}, got {shown(api_version)}"
             self._report(origin, obj, [Finding("error", "apiVersion", text)])
@@ -362,12 +362,12 @@ def _without_indices(field: str) -> str:
     return re.sub(r"\[[0-9]+\]", "[]", field)
 
 
-def _foreign(name: str) -> str:
+def _foreign(name: str, api_version: str) -> str:
     """The text about a kind that the simulated API server does not serve."""
     if name in KIND_BY_NAME:
-        return f"is not the {name} of {KIND_BY_NAME[name].api_version}"
+        return f"{name} ({api_version}): ignored, not the {name} of {KIND_BY_NAME[name].api_version}"
     near = difflib.get_close_matches(name[:_LONG_NAME].capitalize(), KIND_BY_NAME, n=1, cutoff=0.8)
-    return f"is not known (did you mean {near[0]}?)" if near else "is not known"
+    return f"{name} ({api_version}): ignored, not a kind of the scheduler{f'; did you mean {near[0]}?' if near else ''}"
 
 
 def _absent(value: Any, expected: str) -> str:

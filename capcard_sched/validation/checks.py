@@ -148,13 +148,13 @@ def check_spelling(annotations: Iterable[str]) -> list[Finding]:
     return Spelling().check(annotations)
 
 
-def check_card_quota(text: str) -> list[Finding]:
-    """Check `volcano.sh/card.quota` of a queue."""
+def check_card_quota(text: str, consequence: str = "all card quotas of the queue are 0") -> list[Finding]:
+    """Check `volcano.sh/card.quota` of a queue. `consequence`: that of a malformed one."""
     field = annotation_field(keys.CARD_QUOTA)
     try:
         quota = parse_card_quota(text)
     except CardSyntaxError as error:
-        return [Finding("error", field, f"{error}; all card quotas of the queue are 0", QUOTA_FORM)]
+        return [Finding("error", field, f"{error}; {consequence}", QUOTA_FORM)]
     return [finding for card in quota for finding in check_card_word(card, field)]
 
 

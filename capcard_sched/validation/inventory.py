@@ -52,6 +52,8 @@ class Inventory:
         self.unlimited_cards = plugins is not None and plugins.unlimited_cards
         #: How pods without a card name are charged.
         self.unnamed_cards: UnnamedCards = "" if plugins is None else plugins.unnamed_cards
+        #: Whether the objects are all those of a cluster, not of files.
+        self.is_cluster = False
         #: Names of the PriorityClasses; None when they are unknown.
         self.priority_classes: set[str] | None = None
         #: Resources that a node offers.

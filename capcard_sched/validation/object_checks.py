@@ -199,8 +199,10 @@ def _workload(
     yield from check_task_topology(annotations, _task_names(obj), severity=severity)
     queue, queue_field = _queue(obj, templates)
     if queue and inventory.quotas and queue not in inventory.quotas and queue not in BUILT_IN_QUEUES:
-        known = listed(inventory.quotas)
-        yield Finding("warning", queue_field, f'queue "{queue}" is not among the queues in the input', known)
+        missing = "does not exist" if inventory.is_cluster else "is not among the queues in the input"
+        close = difflib.get_close_matches(queue, list(inventory.quotas), n=1)
+        meant = f"; did you mean {close[0]}?" if close else ""
+        yield Finding("warning", queue_field, f'queue "{queue}" {missing}{meant}', listed(inventory.quotas))
     if keys.CARD_REQUEST in annotations:
         yield from check_card_request(annotations[keys.CARD_REQUEST], severity=severity)
         yield from _request_against(annotations[keys.CARD_REQUEST], templates, charged, queue, inventory)

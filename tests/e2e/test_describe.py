@@ -122,7 +122,7 @@ async def test_pending_objects_show_the_reason_with_figures(
         ]
         ((source, text),) = (await describe("queue/broken")).messages_of("InvalidCardQuota")
         assert source == "capcard-sched"
-        assert "<A10>: 2.5 is not a non-negative integer" in text
+        assert "<A10>: 2.5 is not a whole number" in text
 
         # The queue: what it may use, what it uses.
         shown = await describe("queue/q")

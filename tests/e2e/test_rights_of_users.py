@@ -143,6 +143,7 @@ async def test_rights_in_one_namespace_show_readable_objects_and_name_denied_rig
             assert "error" not in err, verb.words
         if "get" not in verb.words:
             assert "note: access denied: " in err, verb.words
+            assert "; ask for ClusterRole capcard-sched-reader (manifests/readers)" in err, verb.words
             assert "nodes, " in err, verb.words
     saved = json.loads(await asyncio.to_thread((tmp_path / "cluster.json").read_text))
     assert {item["kind"] for item in saved["items"]} == {"Pod", "PodGroup"}
@@ -150,6 +151,9 @@ async def test_rights_in_one_namespace_show_readable_objects_and_name_denied_rig
     elsewhere = await shell("job list -n elsewhere", config, namespaced=False)
     assert elsewhere[0] == 2
     assert " is forbidden: " in one_error(elsewhere[2])
+    assert one_error(elsewhere[2]).endswith(
+        "missing rights: ask for ClusterRole capcard-sched-reader (manifests/readers)"
+    )
 
 
 @pytest.mark.parametrize("words", ["job list -A -w", "queue list -w", "node list -w"])
@@ -200,4 +204,4 @@ async def test_missing_custom_resource_definitions_are_one_line(
         monkeypatch.setitem(RESOURCES, name, kind._replace(api_version=api))
     status, out, err = await shell(words, control_plane.kubeconfig_for("admin"), namespaced="get" in words)
     assert (status, out) == (2, ""), err
-    assert "is not served by the API server: install the CustomResourceDefinitions" in one_error(err)
+    assert "is not served by the API server: install the CustomResourceDefinitions: kubectl apply" in one_error(err)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from capcard_sched.cli.exit_codes import FailureWatch
 from capcard_sched.cli.held_cluster import HeldCluster, SortedDeltas
-from capcard_sched.cli.simulate import build_core, options_of
+from capcard_sched.cli.inputs import build_core, options_of
 from capcard_sched.framework.core import Core
 from capcard_sched.framework.explain.capacity import CapacityReader
 from capcard_sched.framework.explain.limits import queue_uses

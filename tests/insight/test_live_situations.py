@@ -207,7 +207,7 @@ async def test_a_missing_kind_is_one_clear_line(
     assert (status, text) == (2, "")
     line = err.splitlines()[-1].replace("PodGroup", "Queue")
     problem = "kind Queue is not served by the API server: install the CustomResourceDefinitions"
-    assert line == f"error: {control_plane.server}: {problem}"
+    assert line == f"error: {control_plane.server}: {problem}: kubectl apply -f manifests/crds"
 
 
 def test_every_situation_is_explained_on_a_live_cluster() -> None:

@@ -57,10 +57,10 @@ def test_malformed_quotas_are_reported_with_place_and_cause(verb: str, capsys: p
     captured = capsys.readouterr()
     printed = captured.err if verb == "simulate" else captured.out
     for queue, cause in {
-        "q": '<NVIDIA-H200>: "8" is not a non-negative integer',
+        "q": '<NVIDIA-H200>: "8" is not a whole number',
         "q2": "not JSON: Expecting value at line 1 column 1",
         "q3": "not JSON: ",
-        "q4": "<NVIDIA-H200>: -1 is not a non-negative integer",
+        "q4": "<NVIDIA-H200>: -1 is not a whole number",
     }.items():
         (line,) = [line for line in printed.splitlines() if f"ueue {queue}: " in line]
         assert f'metadata.annotations["volcano.sh/card.quota"]: {cause}' in line

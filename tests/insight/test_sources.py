@@ -83,7 +83,7 @@ def test_each_source_has_the_same_fixes(files: Files, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize("kind", ["job", "pod", "queue", "card", "node"])
 def test_each_source_is_listed_alike(kind: str, files: Files, capsys: pytest.CaptureFixture[str]) -> None:
     simulated, *others = [document(capsys, kind, "list", *flags)["items"] for flags in files.flags.values()]
-    passing = {"phase", "ageSeconds", "labels", "scheduler", "reason"} if kind == "job" else {"ageSeconds"}
+    passing = {"ageSeconds", "waitSeconds", "labels", "scheduler", "jobPhase"} if kind == "job" else {"ageSeconds"}
 
     def lasting(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Without time, and without what only the Job knows, which the scheduler does not read."""
@@ -183,9 +183,10 @@ def test_unreadable_input_is_named_and_not_simulated(files: Files, capsys: pytes
     found = document(capsys, "explain", "waits", "-f", str(files.saved))
     assert any("Not readable: nodes, queues" in fact for fact in found["facts"])
     assert run(["what-if", "-f", str(files.saved), "--drain", "n1"]) == 2
-    assert capsys.readouterr().err == "error: access denied: nodes, queues; a simulation needs them\n"
+    hint = "ask for ClusterRole capcard-sched-reader (manifests/readers)"
+    assert capsys.readouterr().err == f"error: access denied: nodes, queues; a simulation needs them: {hint}\n"
     assert run(["node", "list", "-f", str(files.saved)]) == 2
-    assert capsys.readouterr().err == "error: access denied: nodes; node list reads them\n"
+    assert capsys.readouterr().err == f"error: access denied: nodes; node list reads them: {hint}\n"
 
 
 BAD = {

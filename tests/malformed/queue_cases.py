@@ -12,7 +12,7 @@ from tests.malformed.world import BAD_QUANTITIES, BIG, CARDS_HERE, GPU, HERE, Wa
 NO_CARDS = "Queue <q> has insufficient <A> quota: requested <2000>, total would be <2000>, but capability is <0>"
 NO_CPU = "Queue <q> has insufficient CPU quota: requested <2000>, total would be <2000>, but capability is <0>"
 NOT_JSON = 'expected an object such as {"NVIDIA-H200":8}'
-NO_INTEGER = "is not a non-negative integer"
+NO_INTEGER = "is not a whole number"
 TOO_DEEP = "nested too deeply; expected a JSON object of card names and integers"
 
 

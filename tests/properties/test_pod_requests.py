@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capcard_sched.controllers.quota_usage import quota_usage
+from capcard_sched.framework.explain.limits import queue_uses
 from capcard_sched.insight.job_runs import shape_of
 from capcard_sched.model import annotations as keys
 from capcard_sched.model import deltas
@@ -18,7 +19,6 @@ from capcard_sched.model.json_pods import valid_pod_amounts
 from capcard_sched.model.objects import PodObject
 from capcard_sched.model.pod_requests import pod_amounts
 from capcard_sched.model.quantity import format_amount
-from capcard_sched.reports.overview import survey
 from capcard_sched.testing import Harness
 from tests.controlplane.build import needed
 from tests.oracles import pod_requests as oracle
@@ -103,14 +103,9 @@ def test_node_queue_metrics_and_tables_count_a_bound_pod_by_the_rule(plugin: str
     }
     assert samples["queue_allocated_milli_cpu", ""] == expected.get(oracle.CPU, 0)
     assert samples["queue_allocated_memory_bytes", ""] == expected.get(oracle.MEMORY, 0)
-    group = {
-        "kind": "PodGroup", "metadata": {"name": "g", "namespace": "default"}, "spec": {"queue": "q"}, "status": {},
-    }  # fmt: skip
-    queue = {"kind": "Queue", "metadata": {"name": "q"}, "spec": {}, "status": {}}
-    row = next(row for row in survey([queue, group, bound], 0.0, 0.0).queues if row.name == "q")
-    uses = {use.name: use.used for use in row.uses}
+    row = next(row for row in queue_uses(h.core.snapshot()) if row.name == "q")
     for name in (oracle.CPU, oracle.MEMORY):
-        assert uses.get(name, "0") == format_amount(name, expected.get(name, 0))
+        assert row.resources.get(name, (None, 0))[1] == expected.get(name, 0)
 
 
 @given(pod=oracle.pods(resized=False), short=st.sampled_from(oracle.NAMES))

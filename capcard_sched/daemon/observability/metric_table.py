@@ -96,7 +96,7 @@ METRICS: Final[tuple[MetricRow, ...]] = (
     MetricRow("total_preemption_attempts", "counter", (), "counted", "Sessions with evictions"),
     MetricRow("unschedule_task_count", "gauge", ("job_id", "job_ns"), "plugin", "Tasks missing to the minimum of a job"),
     MetricRow("unschedule_job_count", "gauge", (), "plugin", "Jobs below their minimum"),
-    MetricRow("job_retry_counts", "counter", ("job_id", "job_ns"), "plugin", "Sessions that ended with the job below its minimum"),
+    MetricRow("job_retry_counts", "counter", ("job_id", "job_ns"), "plugin", "Scheduling attempts that left the job below minAvailable"),
     MetricRow("job_share", "gauge", ("job_ns", "job_id"), "plugin", "Dominant share of a job with allocated resources, 0 to 1"),
     MetricRow("namespace_share", "gauge", ("namespace_name",), "sampled", "Dominant share of the namespace's jobs, 0 to 1"),
     MetricRow("namespace_weight", "gauge", ("namespace_name",), "sampled", "Weight of the namespace, always 1"),

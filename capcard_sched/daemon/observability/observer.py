@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -112,6 +113,9 @@ class LoggingObserver(Observer):
     def write_failed(self, kind: str, code: int, message: str) -> None:
         # Failures of one kind and cause get a line a minute.
         self._metrics.write_failed(kind, code, message)
+        if code == HTTPStatus.NOT_FOUND and message.endswith(" not found"):
+            self._log.debug(f"{kind} already deleted", err=message)
+            return
         repeated = self._failed_writes.count((kind, code, _DETAILS.sub("", message)))
         log = self._log.debug if repeated is None else self._log.warning
         log("write failed", kind=kind, code=code, err=message, **({"repeated": repeated} if repeated else {}))

@@ -12,12 +12,12 @@ from capcard_sched.model.refusal import Refusal
 from capcard_sched.model.status import COMPLETED_STATUSES, SCHEDULED_STATUSES, PodGroupPhase, TaskStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Container, Mapping
 
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job
 
-#: Seconds before a missing PodGroup is reported: a pod may precede its PodGroup.
+#: Seconds before a missing PodGroup, and a gang without all its pods, are reported: controllers create one by one.
 GRACE_SECONDS: Final = 5.0
 #: Constants, as `model.status` recommends.
 _PENDING, _INQUEUE, _COMPLETED = PodGroupPhase.PENDING, PodGroupPhase.INQUEUE, PodGroupPhase.COMPLETED
@@ -50,6 +50,43 @@ class MissingGroups:
             key: self._refusals.get(key) or refusal_of(missing[key]) for key, end in sorted(ends.items()) if end <= now
         }
         return self._refusals
+
+
+class IncompleteGangs:
+    """Gangs without all their pods, with the ends of their grace periods. One per core."""
+
+    def __init__(self) -> None:
+        #: Job key to the end of its grace period in Unix seconds; ends in the past stay until the gang is complete.
+        self._ends: dict[str, float] = {}
+        self._open: set[str] = set()
+
+    @property
+    def next_wakeup(self) -> float | None:
+        """Unix seconds at which the next grace period ends; None for none."""
+        return min((self._ends[key] for key in self._open), default=None)
+
+    def is_early(self, job: Job, now: float) -> bool:
+        """Whether the pods of a gang do not all exist yet, and the grace period is not over; `now` in Unix seconds."""
+        if job.valid_tasks >= job.min_available and job.roles_valid():
+            self._ends.pop(job.key, None)
+            self._open.discard(job.key)
+            return False
+        end = self._ends.setdefault(job.key, now + GRACE_SECONDS)
+        if end <= now:
+            return False
+        self._open.add(job.key)
+        return True
+
+    def pop_expired(self, now: float) -> list[str]:
+        """Keys of the jobs whose grace period ended, once each; `now` in Unix seconds."""
+        ended = sorted(key for key in self._open if self._ends[key] <= now)
+        self._open.difference_update(ended)
+        return ended
+
+    def keep(self, jobs: Container[str]) -> None:
+        """Drops jobs that are gone. `jobs`: keys."""
+        self._ends = {key: end for key, end in self._ends.items() if key in jobs}
+        self._open &= self._ends.keys()
 
 
 def refusal_of(job: Job) -> Refusal:

@@ -143,7 +143,7 @@ class QueueWarnings:
                     session.notice(queue, row, message)
                     warnings.append(message)
             elif name in session.state.deleted_queues:
-                warnings.append("the queue is deleted and has bound pods, which stay charged to it")
+                warnings.append("queue deleted while pods run, which stay charged to it")
             ref = ObjectRef("Queue", "", name)
             session.report.add_warnings(ref, self._reported.update(name, warnings))
 

@@ -5,10 +5,17 @@ The last writes are remembered, so that nothing is written twice and an unchange
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from capcard_sched.framework.close.podgroups import MissingGroups, enter_phase, report_never_starting, report_stranded
+from capcard_sched.framework.close.podgroups import (
+    IncompleteGangs,
+    MissingGroups,
+    enter_phase,
+    report_never_starting,
+    report_stranded,
+)
 from capcard_sched.framework.close.queue_status import QueueStatuses
+from capcard_sched.framework.close.session_events import SessionEvents
 from capcard_sched.framework.close.write_conflict_backoff import WriteConflictBackoff
 from capcard_sched.framework.eviction.nominations import release_idle_capacity
 from capcard_sched.framework.placement.hypernode_bounds import annotation_changes, merged
@@ -20,7 +27,6 @@ from capcard_sched.model import reasons
 from capcard_sched.model.intents import (
     AnnotateNode,
     AnnotatePodGroup,
-    EmitEvent,
     Intent,
     ObjectRef,
     UpdatePodCondition,
@@ -54,15 +60,13 @@ class SessionCloser:
 
     def __init__(self, timer: Callable[[], float] | None = None) -> None:
         self._timer = timer
-        self._events: dict[tuple[ObjectRef, str], tuple[str, float]] = {}
-        #: Object and hook of a refusal to the Unix seconds at which one of its events is to be repeated.
-        self._repeat_at: dict[tuple[ObjectRef, str], float] = {}
+        self._events = SessionEvents()
         #: Job key to the last failure whose texts were written, and the Unix seconds of their next refresh.
         self._failures: dict[str, tuple[FailureKinds, float]] = {}
         self._pod_conditions: dict[str, tuple[str, str]] = {}
         #: The leader term of the last writes: unsent writes of an earlier term are lost.
         self._term = 0
-        self._missing_groups = MissingGroups()
+        self._missing_groups, self._incomplete_gangs = MissingGroups(), IncompleteGangs()
         #: The last writes of PodGroup statuses and annotations, by job key.
         self._status_writes, self._annotation_writes = WriteConflictBackoff(), WriteConflictBackoff()
         self._queue_statuses = QueueStatuses()
@@ -70,17 +74,22 @@ class SessionCloser:
     @property
     def next_wakeup(self) -> float | None:
         """Unix seconds of the next write without a change of the cluster; None for none."""
-        parts = (self._missing_groups, self._status_writes, self._annotation_writes, self._queue_statuses)
+        parts = (self._missing_groups, self._incomplete_gangs, self._status_writes, self._annotation_writes,
+                 self._queue_statuses)  # fmt: skip
         return min((part.next_wakeup for part in parts if part.next_wakeup is not None), default=None)
 
     def close(self, session: Session) -> list[Intent]:
         """All intents of the session, binds first."""
         if session.state.terms != self._term:
             self._term = session.state.terms
-            for writes in (self._events, self._repeat_at, self._failures, self._pod_conditions):
+            for writes in (self._events, self._failures, self._pod_conditions):
                 writes.clear()
         again = self._status_writes.pop_expired(session.now)
         session.touch(*again, *self._annotation_writes.pop_expired(session.now))
+        overdue = self._incomplete_gangs.pop_expired(session.now)
+        session.touch(*overdue)
+        for key in overdue:
+            self._failures.pop(key, None)
         self._refuse_orphans(session)
         groupless = self._refuse_without_group(session)
         release_idle_capacity(session)
@@ -103,6 +112,7 @@ class SessionCloser:
         jobs = [session.state.jobs[key] for key in sorted(session.touched_jobs) if key in session.state.jobs]
         admitted = frozenset(session.report.enqueued)
         unwritten = {*admitted, *session.report.requeued, *again}
+        self._events.begin_close(session)
         for job in jobs:
             if job.uid:
                 self._close_job(session, job, intents, unwritten=job.key in unwritten, admitted=job.key in admitted)
@@ -110,9 +120,9 @@ class SessionCloser:
                 self._close_pods(session, job, intents)
         self._queue_statuses.close(session, intents)
         intents += [AnnotateNode(name, dict(notes)) for name, notes in sorted(session.node_annotations.items())]
-        self._emit_refusals(session, intents)
+        self._events.emit_refusals(session, intents)
         for notice in sorted(session.notices):
-            self._emit(session, intents, notice.object, notice.reason.type, notice.reason.code, notice.message,
+            self._events.emit(session, intents, notice.object, notice.reason.type, notice.reason.code, notice.message,
                        notice.component, slot=notice.reason.code)  # fmt: skip
         self._keep_failures(session)
         return intents
@@ -196,14 +206,15 @@ class SessionCloser:
                 intents.append(AnnotatePodGroup(job.namespace, job.name, job.uid, notes))
         ref = reference(job)
         if phase in _WAITING:
-            if job.tasks and not job.implicit and unschedulable and job.key not in session.state.orphans:
+            is_reported = job.tasks and not job.implicit and unschedulable and job.key not in session.state.orphans
+            if is_reported and not self._incomplete_gangs.is_early(job, session.now):
                 message = reasons.PODGROUP_UNSCHEDULABLE.render(
                     pending=counts[TaskStatus.PENDING], total=len(job.tasks), detail=session.job_fit_error(job)
                 )
-                self._emit(session, intents, ref, "Warning", reasons.PODGROUP_UNSCHEDULABLE.code, message,
+                self._events.emit(session, intents, ref, "Warning", reasons.PODGROUP_UNSCHEDULABLE.code, message,
                            slot="gang", normalise=True)  # fmt: skip
         elif changed and not job.implicit and phase is PodGroupPhase.RUNNING:
-            self._emit(session, intents, ref, "Normal", reasons.PODGROUP_SCHEDULED.code,
+            self._events.emit(session, intents, ref, "Normal", reasons.PODGROUP_SCHEDULED.code,
                        reasons.PODGROUP_SCHEDULED.text, slot="gang")  # fmt: skip
         if job.pending or job.gated:
             self._close_pods(session, job, intents)
@@ -241,8 +252,11 @@ class SessionCloser:
     def _close_pods(self, session: Session, job: Job, intents: list[Intent]) -> None:
         """`PodScheduled=False` and `FailedScheduling` for every pending task whose reason changed.
 
-        The API server writes the condition of pods with scheduling gates.
+        A pod whose refusal is an event of its own gets no second one with the same text. A gang without all its pods is
+        reported after a grace period. The API server writes the condition of pods with scheduling gates.
         """
+        if self._incomplete_gangs.is_early(job, session.now):
+            return
         job_text: str | None = None
         written = self._pod_conditions
         gated = [task for task in job.gated.values() if task.unsupported and not task.gates]
@@ -261,8 +275,9 @@ class SessionCloser:
             written[task.uid] = (reason, message)
             node = nominated or ("" if expired_nominations else None)
             intents.append(UpdatePodCondition(task.namespace, task.name, task.uid, reason, message, node))
-            self._emit(session, intents, reference(task), "Warning", reasons.FAILED_SCHEDULING.code, message,
-                       slot="pod", normalise=True)  # fmt: skip
+            if not self._events.has_own_event(job, task, message):
+                self._events.emit(session, intents, reference(task), "Warning", reasons.FAILED_SCHEDULING.code, message,
+                           slot="pod", normalise=True)  # fmt: skip
 
     # --- failures ----------------------------------------------------------------------------------------------------
 
@@ -298,8 +313,11 @@ class SessionCloser:
             outcomes = {uid: outcome for uid in job.pending if (outcome := session.outcomes.get(uid)) is not None}
             refs = [reference(job), *(reference(task) for task in job.pending.values())]
             keys = [(ref, hook) for ref in refs for hook in by_object.get(ref, ())]
-            refreshes = [refresh_at, *(self._repeat_at[key] for key in keys if key in self._repeat_at)]
-            return min(refreshes), outcomes, {key: session.refusals[key] for key in keys}
+            return (
+                min([refresh_at, *self._events.refreshes(keys)]),
+                outcomes,
+                {key: session.refusals[key] for key in keys},
+            )
 
         for key, failure in session.failures.items():
             if key not in changed and key in self._failures:
@@ -311,71 +329,18 @@ class SessionCloser:
                 results = results_of(job, session.now + REFRESH_SECONDS if known is None else known.refresh_at)
                 session.failed_attempts.add_refused(job, version, session.admission_version, *results)
 
-    # --- events -----------------------------------------------------------------------------------------------------
-
-    def _emit_refusals(self, session: Session, intents: list[Intent]) -> None:
-        events = ((key, refusal) for key, refusal in session.refusals.items() if refusal.event)
-        due = sorted(key for key, refusal in events if self._is_due(session, key, refusal))
-        for ref, hook in due:
-            refusal = session.refusals[ref, hook]
-            emitted = [session.now]
-            targets = [(ref, refusal.component)]
-            if ref.kind == "PodGroup":
-                job = session.state.jobs.get(f"{ref.namespace}/{ref.name}")
-                if job is not None and (job.implicit or not job.uid):
-                    targets = []
-                if job is not None and (refusal.pods_too or job.implicit):
-                    component = f"volcano.{refusal.plugin}" if refusal.plugin else ""
-                    pods = sorted((reference(task) for task in job.pending.values()), key=lambda pod: pod.name)
-                    targets += [(pod, component) for pod in pods]
-            for target, component in targets:
-                emitted.append(self._emit(session, intents, target, refusal.type, refusal.reason, refusal.message,
-                                          component, slot=hook))  # fmt: skip
-                emitted += [
-                    self._emit(session, intents, target, refusal.type, reason, message, component,
-                               slot=f"{hook}/{position}")
-                    for position, (reason, message) in enumerate(refusal.also)
-                ]  # fmt: skip
-            self._repeat_at[ref, hook] = min(emitted) + REFRESH_SECONDS
-
-    def _is_due(self, session: Session, key: tuple[ObjectRef, str], refusal: Refusal) -> bool:
-        """Whether a refusal may have an event to emit: it is new, its job changed, or an event is to be repeated."""
-        ref, _ = key
-        return (
-            not session.carry_over.repeats(ref, refusal)
-            or session.now >= self._repeat_at.get(key, 0.0)
-            or f"{ref.namespace}/{ref.name}" in session.changed.jobs
-        )
-
-    def _emit(
-        self, session: Session, intents: list[Intent], ref: ObjectRef, type: Literal["Normal", "Warning"], reason: str,
-        message: str, component: str = "", *, slot: str, normalise: bool = False,
-    ) -> float:  # fmt: skip
-        """Emits an event unless it repeats the last one of its object and slot within a short time.
-
-        Returns the time of the last event, Unix seconds.
-        """
-        compared = f"{reason} {reasons.without_numbers(message) if normalise else message}"
-        last = self._events.get((ref, slot))
-        if last is not None and last[0] == compared and session.now - last[1] < REFRESH_SECONDS:
-            return last[1]
-        self._events[ref, slot] = (compared, session.now)
-        intents.append(EmitEvent(ref, type, reason, message, component))
-        return session.now
-
     def forget_pod(self, ref: ObjectRef) -> None:
         """Drops the last writes about a pod that is gone or bound."""
         self._pod_conditions.pop(ref.uid, None)
 
-    def prune(self, alive: Container[str], now: float) -> None:
+    def prune(self, alive: Container[str], jobs: Container[str], now: float) -> None:
         """Drops conditions of pods that are gone, and events that would be written again anyway.
 
-        `alive`: uids of pods; `now` in Unix seconds.
+        `alive`: uids of pods; `jobs`: keys of jobs; `now` in Unix seconds.
         """
-        old = now - REFRESH_SECONDS
+        self._incomplete_gangs.keep(jobs)
         self._pod_conditions = {uid: value for uid, value in self._pod_conditions.items() if uid in alive}
-        self._events = {key: value for key, value in self._events.items() if value[1] > old}
-        self._repeat_at = {key: moment for key, moment in self._repeat_at.items() if moment > now}
+        self._events.prune(now)
         self._failures = {key: value for key, value in self._failures.items() if value[1] > now}
         for writes in (self._status_writes, self._annotation_writes, self._queue_statuses):
             writes.prune(now)

@@ -79,6 +79,7 @@ class CapacityReader:
         self._state, self._table, self._columns = snapshot.state, snapshot.state.nodes, snapshot.state.columns
         self._unfit = snapshot.state.device_accounting.unfit
         self._cards: dict[str, list[NodeCard]] = {}
+        self._capacities: dict[tuple[str, TaskClass, int, frozenset[str]], CardCapacity] = {}
         self._nodes = [node for _, node in sorted(self._table.by_name.items())]
         for node in self._nodes:
             for card, (_, resource) in self._state.cards_of(node).items():
@@ -143,6 +144,12 @@ class CapacityReader:
 
         `among`: the nodes that count; () for all.
         """
+        key = card, cls, per_pod, frozenset(among)
+        if key not in self._capacities:
+            self._capacities[key] = self._capacity(card, cls, per_pod, among)
+        return self._capacities[key]
+
+    def _capacity(self, card: str, cls: TaskClass, per_pod: int, among: Collection[str]) -> CardCapacity:
         offers = [offer for offer in self.nodes_with(card) if not among or offer.node.name in among]
         resource = offers[0].resource if offers else card
         candidates: list[NodeCard] = []

@@ -9,36 +9,42 @@ import msgspec
 from capcard_sched.framework.explain.job_facts import JobFacts, shown_refusal
 from capcard_sched.framework.explain.stages import decide
 from capcard_sched.model.diagnosis import JobDiagnosis, PendingPods
-from capcard_sched.model.workload import display_name, workload_of
+from capcard_sched.model.status import PodGroupPhase
+from capcard_sched.model.workload import display_name, is_of_vcjob, workload_of
 
 if TYPE_CHECKING:
     from capcard_sched.framework.core import CoreSnapshot
+    from capcard_sched.framework.explain.limits import LimitReader
+    from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job
 
 
-def diagnose_job(snapshot: CoreSnapshot, job: Job, *, pod: str = "", now: float | None = None) -> JobDiagnosis:
+def diagnose_job(
+    snapshot: CoreSnapshot, job: Job, *, pod: str = "", now: float | None = None, limits: LimitReader | None = None
+) -> JobDiagnosis:
     """The diagnosis of a job, or of its pod `pod`, as of the last session, which must be one over the whole state.
 
-    `now` (Unix seconds) is the end of the waiting time; the time of the last session when absent.
+    `now` (Unix seconds) is the end of the waiting time; the time of the last session when absent. `limits`: the reader
+    of the diagnoses of other jobs of this state, reused.
     Cost: O(nodes + pods) once, and one scan of the nodes per pending template without a node.
     """
     session = snapshot.session
     if session is None:
         raise ValueError("no session has run yet")
-    facts = JobFacts(snapshot, session, job, pod)
+    facts = JobFacts(snapshot, session, job, pod, limits)
     found = decide(facts)
     return JobDiagnosis(
         namespace=job.namespace,
         workload=display_name(job).partition("/")[2],
         pod_group=job.name if job.uid and not job.implicit else "",
-        phase=job.phase.value,
+        phase=phase_of(job, session),
         stage=found.stage,
         summary=found.summary,
         facts=tuple(found.facts),
-        scheduled=job.ready_tasks - len({bind.uid for bind in session.binds} & job.tasks.keys()),
+        scheduled=scheduled_pods(job, session),
         pods=len(job.tasks),
         min_available=job.min_available,
-        waiting_seconds=max(0.0, (session.now if now is None else now) - created_at(job)),
+        waiting_seconds=max(0.0, (session.now if now is None else now) - waiting_since(job, session)),
         queue=facts.queue if job.queue else None,
         refusals=tuple(shown_refusal(refusal) for refusal in facts.refusals),
         pending=tuple(map(_of_attempt, facts.pending)),
@@ -52,6 +58,25 @@ def diagnose_job(snapshot: CoreSnapshot, job: Job, *, pod: str = "", now: float 
 def created_at(job: Job) -> float:
     """The creation of a job in Unix seconds; a job without a PodGroup is as old as its oldest pod."""
     return job.created or min((task.created for task in job.tasks.values()), default=0.0)
+
+
+def phase_of(job: Job, session: Session) -> str:
+    """The phase of the PodGroup: a job that a silent session admitted, which writes nothing, is Pending."""
+    is_pending = session.carry_over.is_silent and job.key in session.report.enqueued
+    return PodGroupPhase.PENDING.value if is_pending else job.phase.value
+
+
+def scheduled_pods(job: Job, session: Session) -> int:
+    """Pods on nodes, and those that succeeded; without the bindings of the session, which writes nothing."""
+    return job.ready_tasks - len({bind.uid for bind in session.binds} & job.tasks.keys())
+
+
+def waiting_since(job: Job, session: Session) -> float:
+    """Unix seconds: the creation of a job, or of the oldest pending pod of one that has its minimum."""
+    pending = [*job.pending.values(), *(job.tasks[uid] for uid in {b.uid for b in session.binds} & job.tasks.keys())]
+    if pending and scheduled_pods(job, session) >= job.min_available:
+        return min(task.created for task in pending)
+    return created_at(job)
 
 
 def _of_attempt(pods: PendingPods) -> PendingPods:
@@ -71,7 +96,7 @@ def find_workload(snapshot: CoreSnapshot, namespace: str, name: str) -> Job | No
     for job in snapshot.state.jobs.values():
         if job.namespace == namespace:
             own_kind, _, own_name = workload_of(job).partition("/")
-            if own_name == plain and kind in ("", own_kind):
+            if own_name == plain and (kind in ("", own_kind) or (kind == "vcjob" and is_of_vcjob(job))):
                 named.append(job)
     if named:
         return max(named, key=lambda job: (bool(job.pending), job.created, job.key))

@@ -46,12 +46,14 @@ _PLACED: Final = frozenset(
 class JobFacts:
     """The data of one job that its stage follows from."""
 
-    def __init__(self, snapshot: CoreSnapshot, session: Session, job: Job, pod: str) -> None:
-        """`pod`: the name of the pod that the diagnosis is about; "" for all."""
+    def __init__(
+        self, snapshot: CoreSnapshot, session: Session, job: Job, pod: str, limits: LimitReader | None = None
+    ) -> None:
+        """`pod`: the name of the pod that the diagnosis is about; "" for all. `limits`: that of other jobs, reused."""
         state = snapshot.state
         self._snapshot, self._session, self.job = snapshot, session, job
-        self._capacity = CapacityReader(snapshot)
-        limits = LimitReader(snapshot, self._capacity)
+        limits = limits or LimitReader(snapshot, CapacityReader(snapshot))
+        self._capacity = limits.capacity
         self.tasks = [task for task in job.tasks.values() if not pod or task.name == pod]
         #: The pod that the diagnosis is about; None for all.
         self.pod = next((task for task in self.tasks if pod), None)

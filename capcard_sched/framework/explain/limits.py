@@ -67,12 +67,14 @@ class LimitReader:
 
     def __init__(self, snapshot: CoreSnapshot, capacity: CapacityReader) -> None:
         self._snapshot = snapshot
-        self._capacity = capacity
+        #: The capacity of the same state.
+        self.capacity = capacity
         self._queues = snapshot.state.queues
         self._shares = share_totals(snapshot)
         #: Shares of devices that the capability of a queue limits, with and without a plugin that registers them.
         self._limited = self._shares.keys() or VGPU_RESOURCES
         self._jobs: dict[str, JobCards | None] = {}
+        self._names: dict[str, str] = {}
         self._charged: dict[tuple[str, str], float] = {}
         for sample in quota_samples(snapshot):
             if sample.name in _CHARGED:
@@ -83,6 +85,11 @@ class LimitReader:
         if job.key not in self._jobs:
             self._jobs[job.key] = self._snapshot.dispatch.first("job_cards", job)
         return self._jobs[job.key]
+
+    def _name_of(self, job: Job) -> str:
+        if job.key not in self._names:
+            self._names[job.key] = display_name(job)
+        return self._names[job.key]
 
     def chain(self, name: str) -> list[Queue]:
         """The queue and its ancestors, nearest first; a missing or repeated parent ends the list."""
@@ -121,7 +128,7 @@ class LimitReader:
                 continue
             jobs = [job for one in subtree(queue, self._queues) for job in one.jobs.values()]
             held, reserved = self._sums(jobs, "held"), self._sums(jobs, "reserved")
-            cards = {*quota, *held, *reserved, *(card for card in wanted if card in self._capacity.cards)}
+            cards = {*quota, *held, *reserved, *(card for card in wanted if card in self.capacity.cards)}
             rows += [
                 self._card_row(queue, card, quota, held, reserved, requested)
                 for card in sorted(cards)
@@ -180,7 +187,7 @@ class LimitReader:
     def _cluster_total(self, card: str) -> float:
         if card in self._shares:
             return self._shares[card]
-        return sum(offer.total for offer in self._capacity.nodes_with(card)) / 1000
+        return sum(offer.total for offer in self.capacity.nodes_with(card)) / 1000
 
     def _resource_rows(self, queue: Queue, requested: Mapping[str, tuple[int, int]]) -> Iterable[LimitUse]:
         columns = self._snapshot.state.columns
@@ -192,7 +199,7 @@ class LimitReader:
             used, quota = in_units(resource, int(charged)), in_units(resource, limit)
             per_pod, total = requested.get(resource, (0, 0))
             users = [
-                (display_name(job), queue.name, in_units(resource, int(job.allocated[column])))
+                (self._name_of(job), queue.name, in_units(resource, int(job.allocated[column])))
                 for job in queue.jobs.values()
             ]
             yield LimitUse(
@@ -218,7 +225,7 @@ class LimitReader:
             amounts: Mapping[str, int] = self._shares_of(job, field) if cards is None else getattr(cards, field)
             for card, amount in amounts.items():
                 if amount:
-                    found.setdefault(card, []).append((display_name(job), job.queue, amount / 1000))
+                    found.setdefault(card, []).append((self._name_of(job), job.queue, amount / 1000))
         return found
 
     def _shares_of(self, job: Job, field: str) -> dict[str, int]:
@@ -274,6 +281,9 @@ def card_uses(snapshot: CoreSnapshot) -> dict[str, tuple[CardUse, ...]]:
     figures, totals = card_figures(samples), share_totals(snapshot)
     totals |= {sample.labels["card"]: sample.value for sample in samples if sample.name == "card_total"}
     queues = snapshot.state.queues
+    for card in {card for cards in figures.values() for card in cards} - totals.keys():
+        # A resource that no plugin registers.
+        totals[card] = sum(node.allocatable.get(card, 0) for node in snapshot.state.nodes.by_name.values()) / 1000
     free = {
         (queue, card): max(0.0, values["capacity"] - values.get("allocated", 0.0))
         for queue, cards in figures.items()

@@ -88,7 +88,7 @@ async def test_malformed_objects_are_rejected_with_field_cause_and_accepted_form
     assert 'spec.policies[0].action: invalid policy action "Restart" (accepted: AbortJob,' in text
     bad = queue("team", weight=1, annotations={CARD_QUOTA: '{"NVIDIA-H200": "3"}'})
     text = await refusal(cluster, bad)
-    assert '<NVIDIA-H200>: "3" is not a non-negative integer' in text
+    assert '<NVIDIA-H200>: "3" is not a whole number' in text
     assert await refusal(cluster, queue("team", weight=1, cards={"NVIDIA-H200": 3})) == ""
     text = await refusal(cluster, queue("child", parent="nowhere"))
     assert "spec.parent: failed to get parent queue of queue child: nowhere not found" in text

@@ -40,8 +40,8 @@ async def test_a_user_runs_suspends_resumes_and_deletes_a_job(
     assert await verbs("job", "run", "j", "-r", "2", "-m", "2") == "run job j successfully\n"
     await jobs.phase("j", "Running")
     headers, row = (await verbs("job", "list")).splitlines()
-    assert headers.split() == ["NAME", "KIND", "QUEUE", "PHASE", "PODS", "(MIN)", "AGE"]
-    assert row.split()[:-1] == ["j", "job", "default", "Running", "2/2", "(2)"]
+    assert headers.split() == ["NAME", "KIND", "QUEUE", "PHASE", "PODS", "MIN", "AGE", "WAIT", "REASON"]
+    assert row.split()[:6] == ["j", "vcjob", "default", "Running", "2/2", "2"]
     headers, row = (await verbs("job", "list", "-A", "-q", "default", "-o", "wide", "-S", "capcard-sched")).splitlines()
     assert headers.split()[0] == "NAMESPACE"
     assert row.split()[0] == cluster.namespace
@@ -103,7 +103,10 @@ async def test_a_user_creates_closes_opens_and_deletes_a_queue(
     await cluster.wait_until(lambda: state("Open"), "the queue to be open again", within=60)
     assert await verbs("queue", "update", "q", "-w", "5") == "update queue q successfully\n"
     assert (await cluster.get("queues", "q"))["spec"]["weight"] == 5
-    assert await verbs("queue", "delete", "q") == "delete queue q successfully\n"
+    await cluster.patch("queues", "q", {"status": {"allocated": {"pods": "9", "cpu": "9"}}}, subresource="status")
+    refused = "error: queue q has 9 pods on nodes: delete them first, or pass --force\n"
+    assert await verbs("queue", "delete", "q", status=2) == refused
+    assert await verbs("queue", "delete", "q", "--force") == "delete queue q successfully\n"
 
 
 @pytest.mark.parametrize(
@@ -114,6 +117,12 @@ async def test_a_user_creates_closes_opens_and_deletes_a_queue(
         (["job", "suspend", "absent"], 'jobs.batch.volcano.sh "absent" not found'),
         (["job", "get", ".."], "'..' is not a valid name of an object"),
         (["queue", "create", "q", "-w", "0"], "--weight: 0: accepted is 1 to 65535"),
+        (["queue", "delete", "absent"], 'queues.scheduling.volcano.sh "absent" not found'),
+        (
+            ["queue", "close", "root"],
+            "queue root cannot be closed; close its child queues",
+        ),
+        (["queue", "delete", "root"], "queue root cannot be deleted"),
         (["queue", "close", "absent"], 'queues.scheduling.volcano.sh "absent" not found'),
     ],
 )

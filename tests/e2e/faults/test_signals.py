@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from capcard_sched.cli.cluster_source import Source, load_cluster
-from capcard_sched.cli.simulate import BadInputError
+from capcard_sched.cli.inputs import BadInputError
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.kubelet import Kubelet
 from tests.controlplane.proxy import Proxy

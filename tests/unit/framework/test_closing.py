@@ -87,21 +87,23 @@ def test_conditions_oppose_each_other_and_keep_the_time_of_their_last_change() -
 
 
 def test_memories_are_dropped_once_they_decide_nothing() -> None:
-    h = _cluster(min_member=2)
+    h = _cluster(min_member=1)
     h.queue("broken", cards="no quota at all")
-    h.do("group nowhere/lost; pod p0; pod -/lone cpu=1000")
+    h.do("group nowhere/lost; pod p0 cpu=1000; pod -/lone cpu=1000; group few min=2; pod few/f0")
     h.step(now=1000.0)
     closer = h.core._closer
     assert closer._pod_conditions.keys() == {h.task("p0").uid, h.task("lone").uid}
-    assert {ref.kind for ref, _ in closer._events} >= {"Pod", "PodGroup"}
-    assert closer._repeat_at
-    h.do("delete_pod p0; delete_pod lone; delete_group g")
+    assert {ref.kind for ref, _ in closer._events._last} >= {"Pod", "PodGroup"}
+    assert closer._events._repeat_at
+    assert closer._incomplete_gangs._ends.keys() == {"default/few"}
+    h.do("delete_pod p0; delete_pod lone; delete_pod f0; delete_group g; delete_group few")
     h.step(now=1001.0)
-    closer.prune(h.state.tasks, 1001.0)
+    closer.prune(h.state.tasks, h.state.jobs, 1001.0)
     assert closer._pod_conditions == {}
-    assert closer._events, "the same event within five minutes is still one too many"
-    closer.prune(h.state.tasks, 1301.0)
-    assert (closer._events, closer._repeat_at) == ({}, {})
+    assert closer._events._last, "the same event within five minutes is still one too many"
+    closer.prune(h.state.tasks, h.state.jobs, 1301.0)
+    assert (closer._events._last, closer._events._repeat_at) == ({}, {})
+    assert (closer._incomplete_gangs._ends, closer._incomplete_gangs.next_wakeup) == ({}, None)
 
 
 def test_a_new_term_emits_again_reports_that_the_last_may_have_lost() -> None:
@@ -109,7 +111,7 @@ def test_a_new_term_emits_again_reports_that_the_last_may_have_lost() -> None:
     h.do("node n1 cpu=1; queue q; group g min=1; pod p cpu=4")
     h.step()
     first = sorted((event.object.kind, event.reason) for event in h.events)
-    assert ("Pod", "FailedScheduling") in first
+    assert ("Pod", "InsufficientCPUQuota") in first
     h.pod("foreign", group=None, requests={}, node="n1", scheduler="other")
     h.step()
     assert h.events == [], "reported already"

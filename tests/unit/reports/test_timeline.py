@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from rich.console import Console
 
 from capcard_sched.model.deltas import BindFailed, Delta, EvictFailed, ObjectChanged, ObjectGone
 from capcard_sched.model.intents import Bind, Evict, Intent, ObjectRef
@@ -19,7 +18,7 @@ from capcard_sched.reports.timeline import (
     ServiceUse,
     TimeBucket,
     Timeline,
-    render,
+    timeline_lines,
     timeline_of,
 )
 from tests.scenarios.notation import manifests
@@ -253,9 +252,7 @@ def test_an_eviction_that_was_refused_did_not_happen() -> None:
 
 
 def test_an_empty_run_is_three_sentences() -> None:
-    console = Console(record=True, width=120)
-    console.print(render(timeline_of(Recorder())))
-    assert console.export_text().splitlines() == [
+    assert timeline_lines(timeline_of(Recorder())) == [
         "No card was in use.",
         "No pod waited for a node.",
         "No job was blocked by quota.",
@@ -270,9 +267,7 @@ def test_tables_show_figures_in_readable_units() -> None:
         waits=[QueueWaits("q", 12, 1, 0.4, 0.0, 65.0, 75.0, 90_000.0, "default/z")],
         quota_waits=[QuotaWaits("q", H200, 2000, 7, 1, 7200.0, 3600.0, "default/job-x")] * 21,
     )
-    console = Console(record=True, width=120)
-    console.print(render(timeline))
-    text = console.export_text()
+    text = "\n".join(timeline_lines(timeline))
     for expected in ("NVIDIA-H200 of 8", "1h", "2.3 (5)", "1m5s", "1m15s", "1d1h", "default/job-x", "2h", "and 1 more"):
         assert expected in text
 
@@ -287,9 +282,7 @@ def test_service_types_and_evictions_have_tables_of_their_own() -> None:
         services=[ServiceUse("inference", H200, 2.04, [0.0, 2.0]), ServiceUse("", H200, 4.0, [4.0, 0.0])],
         evictions=[EvictionRecord(3600.0, "ml/t-0", "train", "n1", H200, 4, "reclaim: [bold] for ml/chat", "")] * 51,
     )
-    console = Console(record=True, width=160)
-    console.print(render(timeline))
-    text = console.export_text()
+    text = "\n".join(timeline_lines(timeline))
     for expected in (
         "Cards by service type", f"inference: {H200}", f"neither: {H200}", "card-hours", "2.0", "4.0",
         "Evictions", "1h", "ml/t-0", "train", f"4 {H200} on n1", "reclaim: [bold] for ml/chat", "and 1 more",

@@ -32,7 +32,7 @@ def test_a_well_formed_quota_is_not_mentioned(text: str) -> None:
 
 QUOTAS = [
     ("no JSON", "{H200: 1}", "error", "not JSON"),
-    ("a fraction", '{"H200": 2.5}', "error", "<H200>: 2.5 is not a non-negative integer"),
+    ("a fraction", '{"H200": 2.5}', "error", "<H200>: 2.5 is not a whole number"),
     ("an empty name", '{" ": 1}', "error", "empty card name"),
     ("alternatives", '{"A|B": 1}', "error", "is set for alternatives"),
     ("a key twice", '{"A": 1, "A": 2}', "error", "duplicate key"),

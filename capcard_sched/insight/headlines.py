@@ -1,0 +1,161 @@
+"""Stage and cause of every waiting job: the first sentences of their diagnoses, for lists of jobs."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from capcard_sched.framework.explain.capacity import CapacityReader
+from capcard_sched.framework.explain.diagnose import diagnose_job
+from capcard_sched.framework.explain.limits import LimitReader
+from capcard_sched.insight.forked_copy import RunningCopy
+from capcard_sched.insight.object_view import DeltaObjects
+from capcard_sched.insight.unscheduled import diagnose_by_conditions, diagnose_unscheduled
+from capcard_sched.model.losses import losses_of
+from capcard_sched.model.status import PodGroupPhase
+from capcard_sched.model.workload import WORKLOAD_KINDS, is_of_vcjob, workload_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from capcard_sched.framework.core import Core
+    from capcard_sched.insight.object_view import Json, ObjectView
+    from capcard_sched.model.diagnosis import JobDiagnosis
+    from capcard_sched.model.job import Job
+
+#: Stages of jobs that wait for nothing.
+_SERVED: Final = frozenset({"Scheduled", "Finished", "Terminating"})
+_BELOW_MINIMUM: Final = frozenset({PodGroupPhase.PENDING, PodGroupPhase.INQUEUE, PodGroupPhase.UNKNOWN})
+#: A diagnosis takes milliseconds with a thousand nodes; further jobs have the texts that the scheduler wrote last.
+_MOST_DIAGNOSED: Final = 1000
+
+
+class Headline(msgspec.Struct, frozen=True):
+    """Stage of a job that waits, and the first sentence of its diagnosis."""
+
+    stage: str
+    summary: str
+
+
+class Headlines(msgspec.Struct, frozen=True):
+    """By key of a job; of a Job without a PodGroup `Job namespace/name`."""
+
+    by_job: dict[str, Headline]
+
+
+def vcjob_key(namespace: str, name: str) -> str:
+    """The key of a Job without a PodGroup in `Headlines`."""
+    return f"Job {namespace}/{name}"
+
+
+class HeadlineReader:
+    """Diagnoses the waiting jobs of a core in copies of the process, whose sessions change nothing here."""
+
+    def __init__(
+        self,
+        core: Core,
+        objects: ObjectView,
+        session: Callable[[float], object],
+        now: float,
+        *,
+        namespace: str = "",
+        unreadable: Sequence[str] = (),
+    ) -> None:
+        """Begins with the first copy. `now` in Unix seconds.
+
+        `session` runs one at a time that attempts every job; `namespace`: "" for all; `unreadable`: required resources
+        without which no session can run.
+        """
+        self._core, self._objects, self._session = core, objects, session
+        self._namespace, self._unreadable = namespace, unreadable
+        self._running: RunningCopy[Headlines] | None = self._begin(now)
+
+    def read(self, now: float) -> Mapping[str, Headline]:
+        """The headlines of the copy that runs, else of a new one. Raises ForkedCopyError."""
+        running = self._running or self._begin(now)
+        self._running = None
+        return running.result().by_job
+
+    def stop(self) -> None:
+        """End a copy whose headlines are not read."""
+        if self._running is not None:
+            self._running.stop()
+            self._running = None
+
+    def _begin(self, now: float) -> RunningCopy[Headlines]:
+        def answer() -> Headlines:
+            found = ((key, one) for key, one in self._diagnoses(now) if one.stage not in _SERVED)
+            return Headlines({key: Headline(one.stage, one.summary) for key, one in found})
+
+        return RunningCopy(answer, Headlines)
+
+    def _diagnoses(self, now: float) -> Iterator[tuple[str, JobDiagnosis]]:
+        objects, state = self._objects, self._core.snapshot().state
+        if isinstance(objects, DeltaObjects):
+            _read_locally(objects)
+        jobs = [job for _, job in sorted(state.jobs.items()) if self._namespace in {"", job.namespace}]
+        waiting = {job.key for job in jobs if _waits(job)}
+        if not self._unreadable:
+            self._session(now)
+        snapshot = self._core.snapshot()
+        limits = None if self._unreadable else LimitReader(snapshot, CapacityReader(snapshot))
+        vcjobs = {(meta_of(obj)): obj for obj in objects.all_of("Job") if "tasks" in (obj.get("spec") or {})}
+        diagnosed = 0
+        for job in jobs:
+            owner = self._owner(job, vcjobs)
+            if owner is not None and owner.get("kind") == "Job":
+                vcjobs.pop(meta_of(owner), None)
+            if job.key not in waiting:
+                continue
+            other = diagnose_unscheduled(snapshot, objects, job, owner, now)
+            if other is not None:
+                yield job.key, other
+            elif self._unreadable or diagnosed >= _MOST_DIAGNOSED:
+                yield job.key, diagnose_by_conditions(objects, job, "", now, self._unreadable)
+            else:
+                diagnosed += 1
+                yield job.key, diagnose_job(snapshot, job, now=now, limits=limits)
+        for (namespace, name), obj in vcjobs.items():
+            if self._namespace in {"", namespace} and _phase_of(obj) not in _ENDED:
+                other = diagnose_unscheduled(snapshot, objects, None, obj, now)
+                if other is not None:
+                    yield vcjob_key(namespace, name), other
+
+    def _owner(self, job: Job, vcjobs: Mapping[tuple[str, str], Json]) -> Json | None:
+        """The object that the pods or the PodGroup of a job are made from, as far as it is at hand."""
+        kind, _, name = workload_of(job).partition("/")
+        if kind == "job":
+            return vcjobs.get((job.namespace, name)) if is_of_vcjob(job) else None
+        if not name:
+            return self._objects.get("PodGroup", job.namespace, job.name)
+        known = WORKLOAD_KINDS.get(kind)
+        return self._objects.get(known, job.namespace, name) if known is not None else None
+
+
+def _waits(job: Job) -> bool:
+    return bool(job.pending or job.gated) or job.phase in _BELOW_MINIMUM or bool(losses_of(job.tasks.values()))
+
+
+#: States of Jobs that have ended.
+_ENDED: Final = frozenset({"Completed", "Failed", "Terminated"})
+
+
+def _phase_of(obj: Json) -> str:
+    return str((((obj.get("status") or {}).get("state")) or {}).get("phase") or "")
+
+
+def meta_of(obj: Json) -> tuple[str, str]:
+    """Namespace and name."""
+    return obj["metadata"].get("namespace") or "default", obj["metadata"]["name"]
+
+
+def _read_locally(objects: DeltaObjects) -> None:
+    """Let a view request no single objects: a list has thousands. Events need an event loop of their own."""
+    objects.fetch = lambda *_: None
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    objects.fetch_events = lambda *_: []
