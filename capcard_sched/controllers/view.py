@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 #: Source of the events of these controllers, as users of Volcano know it.
 COMPONENT = "vc-controller-manager"
+#: Seconds by which the clocks of replicas may differ. A time that lies further ahead was recorded by a wrong clock.
+CLOCK_SKEW: Final = 60.0
 #: Kinds that commands are for, with their `target.apiVersion`.
 _TARGETS: Final = {JOB: BATCH_API, QUEUE: SCHEDULING_API}
 #: Seconds for which a command waits for its target to appear.

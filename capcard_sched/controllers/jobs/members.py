@@ -86,8 +86,8 @@ class MemberSync:
         self.before: list[Write] = []
         self.after: list[Write] = []
         self.news: News = {}
-        #: Claims that do not exist yet.
-        self.awaited: tuple[str, ...] = ()
+        #: Claims that do not exist yet, and pods of others that have the names of members.
+        self.awaited: tuple[Key, ...] = ()
 
     def rename_volumes(self) -> list[Write]:
         """Create the claims of volumes that have none, and write their names into the spec."""
@@ -110,7 +110,7 @@ class MemberSync:
         """What must exist before the PodGroup; False when something is missing or wrong."""
         missing = missing_claims(self._view, self._spec)
         if missing:
-            self.awaited = tuple(missing)
+            self.awaited = tuple(Key(CLAIM, self._spec.namespace, name) for name in missing)
             self._warn("PVCError", f"PersistentVolumeClaim {', '.join(missing)} not found")
             return False
         for name in created_claims(self._spec):
@@ -200,9 +200,14 @@ class MemberSync:
                 if created == _CREATES_PER_PASS:
                     return created  # the first of these pods brings the next pass
                 name = self._spec.pod_name(task, index)
-                if name not in present and self._view.get(POD, self._spec.namespace, name) is None:
+                if name in present:
+                    continue
+                if self._view.get(POD, self._spec.namespace, name) is None:
                     created += 1
                     self.after.append(Create(self._pod(task, index, group)))
+                else:
+                    self.awaited += (Key(POD, self._spec.namespace, name),)
+                    self._warn("FailedCreate", f"pod {name} exists and is not controlled by this Job")
         return created
 
     def _pod(self, task: TaskSpec, index: int, group: str) -> JsonObject:
