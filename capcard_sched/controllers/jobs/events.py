@@ -47,10 +47,13 @@ def job_events(
 ) -> list[JobEvent]:
     """What is to be answered by policies. `recorded` is `status.taskStatusCount`, as last written."""
     events = list(_pod_events(member for member in members if member.current))
+    by_task: dict[str, list[JobMember]] = {task.name: [] for task in job.tasks}
+    for member in members:
+        by_task.setdefault(member.notes.task, []).append(member)
     for task in job.tasks:
-        own = [member for member in members if member.notes.task == task.name]
+        own = by_task[task.name]
         events += _task_events(task, own)
-        events += _lost_pods(job, task, members, ((recorded.get(task.name) or {}).get("phase")) or {})
+        events += _lost_pods(job, task, own, ((recorded.get(task.name) or {}).get("phase")) or {})
     if group is not None and status(group).get("phase") == GROUP_UNKNOWN:
         events.append(JobEvent(GROUP_UNKNOWN, 0.0))
     return events
@@ -97,9 +100,8 @@ def _task_events(task: TaskSpec, own: Sequence[JobMember]) -> Iterator[JobEvent]
         yield JobEvent(TASK_FAILED, ended_at(worst.pod), task.name, worst.notes.name)
 
 
-def _lost_pods(job: JobSpec, task: TaskSpec, members: Sequence[JobMember], recorded: JsonObject) -> Iterator[JobEvent]:
+def _lost_pods(job: JobSpec, task: TaskSpec, present: Sequence[JobMember], recorded: JsonObject) -> Iterator[JobEvent]:
     """Pods that were alive when the status was written and are gone: deleted at once, or while no controller ran."""
-    present = [member for member in members if member.notes.task == task.name]
     ended = sum(member.phase in _ENDED for member in present)
     live = len(present) - ended
     was_live = sum(int(recorded.get(phase) or 0) for phase in _LIVE)

@@ -22,7 +22,16 @@ from capcard_sched.controllers.objects import (
     meta,
     status,
 )
-from capcard_sched.controllers.view import Create, Delete, Result, delete, event_on, target_of, unmatched_commands
+from capcard_sched.controllers.view import (
+    Create,
+    Delete,
+    Result,
+    delete,
+    event_on,
+    rest_at,
+    target_of,
+    unmatched_commands,
+)
 from capcard_sched.model.kinds import kind_of
 
 if TYPE_CHECKING:
@@ -83,7 +92,8 @@ class JobController:
         if job is None:
             return unmatched_commands(view, key, now)
         if is_terminating(job):
-            return Result([delete(COMMAND, command) for command in view.targeting(key)])
+            commands = view.targeting(key)
+            return Result([delete(COMMAND, command) for command in commands], rest_at(commands, now))
         return self._pass(view, job, now, None)
 
     def _pass(self, view: View, job: JsonObject, now: float, forced: Request | None) -> Result:

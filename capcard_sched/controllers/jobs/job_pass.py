@@ -61,6 +61,7 @@ from capcard_sched.controllers.view import (
     event_on,
     ignored_command,
     is_for,
+    rest_at,
 )
 from capcard_sched.model.numbers import whole_number
 from capcard_sched.model.timestamps import format_duration, format_timestamp, parse_time
@@ -162,7 +163,8 @@ class JobPass:
     def _request(self) -> Request | None:
         """The action to execute now: that of the oldest command, else that of the first event that is due."""
         key = Key(JOB, self._spec.namespace, self._spec.name)
-        for command in self._view.targeting(key):
+        self._at = rest_at(commands := self._view.targeting(key), self._now)
+        for command in commands:
             action = str(command.get("action") or SYNC)
             if not is_for(command, key, self._spec.uid):
                 deletion, self.news[f"Command {meta(command)['uid']}"] = ignored_command(JOB, self._job, command)
@@ -173,9 +175,8 @@ class JobPass:
                 if self._target(request) is not None:
                     return request
             self._writes.append(delete(COMMAND, command))
-        if self._phase not in (*ACTIVE, RESTARTING):
-            return None
-        if self._phase == RESTARTING and self._counted_retries >= self._spec.max_retry:
+        is_last = self._phase == RESTARTING and self._counted_retries >= self._spec.max_retry
+        if is_last or self._phase not in (*ACTIVE, RESTARTING):
             return None
         due: list[tuple[float, Request]] = []
         for event, moment, (action, delay) in self._answers():
@@ -295,8 +296,8 @@ class JobPass:
 
     def _task_of(self, pod: str) -> str:
         """The task of a pod by its name (`<job>-<task>-<index>`), "" for none of this Job."""
-        prefix = pod.rpartition("-")[0]
-        return next((task.name for task in self._spec.tasks if f"{self._spec.name}-{task.name}" == prefix), "")
+        name = pod.rpartition("-")[0].removeprefix(f"{self._spec.name}-")
+        return name if name in self._spec.by_name and pod.startswith(f"{self._spec.name}-{name}-") else ""
 
     def _sync_members(self) -> Result:
         found = self._members()
@@ -350,9 +351,7 @@ class JobPass:
         if self._group is None or is_terminating(self._group):
             return []
         outdated = is_of_version(self._group, self._version) is False
-        if not outdated and not self._kills_whole_job():
-            return []
-        return [delete(POD_GROUP, self._group)]
+        return [delete(POD_GROUP, self._group)] if outdated or self._kills_whole_job() else []
 
     def _members(self) -> list[JobMember]:
         state = self._phase, self._version, self._records.entries

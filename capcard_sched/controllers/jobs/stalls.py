@@ -79,14 +79,31 @@ def _usable_pods(desired: JobSpec, members: Sequence[JobMember]) -> dict[str, in
         if member.notes.task in usable:
             present[member.notes.task] += 1
             usable[member.notes.task] += member.phase != "Failed"
-    left = list(desired.tasks)
-    while True:
-        started = [task for task in left if _can_start(desired, task, usable)]
-        if not started:
-            return usable
-        for task in started:
-            usable[task.name] += max(0, task.replicas - present[task.name])
-        left = [task for task in left if task not in started]
+    dependents: dict[str, list[TaskSpec]] = {}
+    for task in desired.tasks:
+        for name in task.depends_on:
+            dependents.setdefault(name, []).append(task)
+    left = {task.name: 1 if task.depends_on_any else len(task.depends_on) for task in desired.tasks}
+    met: set[str] = set()
+    started: set[str] = set()
+    candidates = list(desired.tasks)
+    for task in desired.tasks:
+        if usable[task.name] >= task.min_available:
+            met.add(task.name)
+            for other in dependents.get(task.name, ()):
+                left[other.name] -= 1
+    while candidates:
+        task = candidates.pop()
+        if task.name in started or (task.depends_on and left[task.name] > 0):
+            continue
+        started.add(task.name)
+        usable[task.name] += max(0, task.replicas - present[task.name])
+        if task.name not in met and usable[task.name] >= task.min_available:
+            met.add(task.name)
+            for other in dependents.get(task.name, ()):
+                left[other.name] -= 1
+                candidates.append(other)
+    return usable
 
 
 def _can_start(desired: JobSpec, task: TaskSpec, usable: dict[str, int]) -> bool:
