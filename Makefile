@@ -105,7 +105,7 @@ release: $(RELEASE)/made.stamp ## Build sdist, wheel, SBOM (CycloneDX) and check
 	@$(RELEASE)/bin/python requirements/sbom.py dist
 	@cd dist && sha256sum * > SHA256SUMS && cat SHA256SUMS
 
-audit: $(RELEASE)/made.stamp ## Look up known vulnerabilities of the pinned packages (needs pypi.org)
+audit: $(RELEASE)/made.stamp ## Look up known vulnerabilities of the pinned packages (needs the database of PyPI)
 	@for lock in run dev release; do \
 		$(RELEASE)/bin/pip-audit --strict --disable-pip --require-hashes -r requirements/$$lock.lock || exit 1; \
 	done
