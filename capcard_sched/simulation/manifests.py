@@ -72,7 +72,8 @@ def read_manifests(paths: Sequence[str], stdin: Any = None) -> Iterator[Manifest
 
 def _standard_input(stdin: Any) -> bytes:
     stream = sys.stdin if stdin is None else stdin
-    raw = getattr(stream, "buffer", stream).read(MOST_BYTES + 1)
+    buffer = getattr(stream, "buffer", None)
+    raw = stream.read() if buffer is None else buffer.read(MOST_BYTES + 1)
     try:
         check_length(len(raw), MOST_BYTES, "-")
     except OSError as error:
