@@ -3,6 +3,7 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
+RELEASE := $(VENV)/release
 PIP := $(BIN)/python tests/controlplane/progress.py "installing" -- \
 	$(BIN)/python -m pip --disable-pip-version-check install --progress-bar off
 PYTHON = $(shell for candidate in python3 python3.13 python3.12 python3.11; do \
@@ -19,7 +20,7 @@ SAMPLE ?= 400
 PYTEST = env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo controlplane quick test campaign soak lint format check bench bench-e2e bench-controllers docs manifests lock clean
+.PHONY: help demo controlplane quick test campaign soak lint format check bench bench-e2e bench-controllers docs manifests release audit lock clean
 
 help: ## List all targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -98,12 +99,25 @@ manifests: $(VENV)/run.stamp ## Generate manifests and dashboards
 	$(BIN)/python manifests/field_names.py
 	$(BIN)/python manifests/grafana/dashboards.py
 
+release: $(RELEASE)/made.stamp ## Build sdist, wheel, SBOM (CycloneDX) and checksums into dist/
+	@rm -rf dist
+	@$(RELEASE)/bin/python -m build --outdir dist
+	@$(RELEASE)/bin/python requirements/sbom.py dist
+	@cd dist && sha256sum * > SHA256SUMS && cat SHA256SUMS
+
+audit: $(RELEASE)/made.stamp ## Look up known vulnerabilities of the pinned packages (needs the database of PyPI)
+	@for lock in run dev release; do \
+		$(RELEASE)/bin/pip-audit --strict --disable-pip --require-hashes -r requirements/$$lock.lock || exit 1; \
+	done
+
 lock: $(VENV)/dev.stamp ## Update requirements/*.lock from pyproject.toml
 	@for pair in run:build dev:dev mutation:mutation; do \
 		$(BIN)/uv pip compile pyproject.toml --quiet --upgrade --universal --python-version 3.11 --group $${pair#*:} \
 			--generate-hashes --no-emit-index-url --no-emit-find-links --no-header \
 			-o requirements/$${pair%:*}.lock || exit 1; \
 	done
+	@$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --group release \
+		--generate-hashes --no-emit-index-url --no-emit-find-links --no-header -o requirements/release.lock
 
 clean: ## Remove .venv and caches
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
@@ -132,4 +146,11 @@ $(VENV)/dev.stamp: $(VENV)/run.stamp requirements/dev.lock
 $(VENV)/mutation.stamp: $(VENV)/dev.stamp requirements/mutation.lock
 	@echo "installing what mutation testing needs into $(VENV) (once)" >&2
 	@$(PIP) --require-hashes -r requirements/mutation.lock
+	@touch $@
+
+# Apart: these packages may need other versions than the product.
+$(RELEASE)/made.stamp: $(VENV)/made.stamp requirements/release.lock
+	@echo "installing what releases need into $(RELEASE) (once)" >&2
+	@test -x $(RELEASE)/bin/python || $(BIN)/python -m venv $(RELEASE)
+	@$(RELEASE)/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes -r requirements/release.lock
 	@touch $@

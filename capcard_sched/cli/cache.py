@@ -14,9 +14,10 @@ import sys
 import time
 from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Self
 
 from cyclopts import Parameter
 
@@ -39,13 +40,19 @@ _ENDS: Final = (signal.SIGTERM, signal.SIGINT)
 _AT_ONCE: Final = max(2, os.cpu_count() or 2)
 #: Programs that wait to be accepted.
 _BACKLOG: Final = 128
+#: Connections at a time; others wait to be accepted.
+_CONNECTIONS: Final = 128
 #: Seconds in which a request must be complete.
 _REQUEST_SECONDS: Final = 5.0
+#: Seconds after which the answer to a request no longer counts towards `_AT_ONCE`.
+_SLOT_SECONDS: Final = 10.0
 #: Seconds for which requests wait for a watch that is opened again.
 _PATIENCE: Final = 5.0
 _PAUSE: Final = 0.05
-#: Bytes of the longest request.
-_MOST_BYTES: Final = 2**26
+#: Descriptors that come with a request.
+_STREAMS: Final = 3
+#: Bytes of the longest request: Linux limits a command line and its variables to 6 MiB.
+_MOST_BYTES: Final = 2**23
 _VERBS: Final = ("explain", "snapshot", "what-if", "job", "queue", "card", "node", "pod")
 #: Modules that verbs import when they run.
 _USED: Final = (
@@ -162,6 +169,8 @@ class CacheServer:
     def __init__(self, held: HeldCluster, listener: sockets.socket) -> None:
         self._held, self._listener = held, listener
         self._slots = asyncio.Semaphore(_AT_ONCE)
+        #: One per connection: each has four descriptors.
+        self._places = asyncio.Semaphore(_CONNECTIONS)
         #: Copies by process id; done when a copy ended.
         self._copies: dict[int, asyncio.Future[None]] = {}
 
@@ -172,42 +181,49 @@ class CacheServer:
         try:
             async with asyncio.TaskGroup() as group:
                 while True:
+                    await self._places.acquire()
                     try:
                         connection, _ = await loop.sock_accept(self._listener)
                     except OSError:  # too many open files
+                        self._places.release()
                         await asyncio.sleep(_PAUSE)
                         continue
                     group.create_task(self._answer(connection))
         finally:
+            loop.remove_signal_handler(signal.SIGCHLD)
             for pid in self._copies:
                 _end(pid)
 
     async def _answer(self, connection: sockets.socket) -> None:
-        with connection:
-            try:
-                uid = peer_uid(connection)
-            except OSError:
-                return
-            if uid != os.getuid():
-                _reply(connection, ERROR + f"it answers uid {os.getuid()} only, not uid {uid}".encode())
-                return
-            while 0.0 < (self._held.stale_for() or 0.0) < _PATIENCE:  # noqa: ASYNC110 - no event
-                await asyncio.sleep(_PAUSE)
-            async with self._slots:
-                loop = asyncio.get_running_loop()
-                ended = loop.create_future()
-                loop.call_soon(self._begin, connection, ended)  # outside of any task
-                await ended
-
-    def _begin(self, connection: sockets.socket, ended: asyncio.Future[None]) -> None:
         try:
-            pid = fork(partial(_answer_in_copy, self._held, connection))
+            with connection:
+                request = await _accepted(connection)
+                if request is not None:
+                    with request:
+                        await self._answer_request(request)
+        finally:
+            self._places.release()
+
+    async def _answer_request(self, request: _Request) -> None:
+        while 0.0 < (self._held.stale_for() or 0.0) < _PATIENCE:  # noqa: ASYNC110 - no event
+            await asyncio.sleep(_PAUSE)
+        loop = asyncio.get_running_loop()
+        ended = loop.create_future()
+        async with self._slots:
+            loop.call_soon(self._begin, request, ended)  # outside of any task
+            # A program that does not read its output, or a pipe as input, does not hold up the others.
+            await asyncio.wait({ended}, timeout=_SLOT_SECONDS)
+        await ended
+
+    def _begin(self, request: _Request, ended: asyncio.Future[None]) -> None:
+        try:
+            pid = fork(partial(_answer_in_copy, self._held, request))
         except OSError as error:
-            _reply(connection, ERROR + f"cannot fork: {error.strerror}".encode())
+            _reply(request.connection, ERROR + f"cannot fork: {error.strerror}".encode())
             ended.set_result(None)
         else:
             self._copies[pid] = ended
-            connection.close()  # the end of the copy is the end of the connection
+            request.close()  # the end of the copy is the end of the connection
 
     def _reap(self) -> None:
         for pid, ended in list(self._copies.items()):
@@ -229,19 +245,22 @@ def _reply(connection: sockets.socket, reply: bytes) -> None:
         connection.shutdown(sockets.SHUT_WR)  # a copy of a copy may hold the connection open
 
 
-def _answer_in_copy(held: HeldCluster, connection: sockets.socket) -> int:
+def _answer_in_copy(held: HeldCluster, request: _Request) -> int:
     """Answer one request. Returns the exit status of the copy."""
+    connection = request.connection
     os.setsid()  # ends with its own copies, and gets no signal of the cache's terminal
     signal.set_wakeup_fd(-1)
     for number in (*_ENDS, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     # What is open belongs to the cache. Its objects live to the end of the copy: none closes a descriptor twice.
-    os.closerange(3, connection.fileno())
-    os.closerange(connection.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
+    kept = sorted({connection.fileno(), *request.streams})
+    for first, last in pairwise((2, *kept, os.sysconf("SC_OPEN_MAX"))):
+        os.closerange(first + 1, last)
     keep_all()
     hold(held.read)
     try:
-        arguments = _receive(connection)
+        connection.setblocking(True)
+        arguments = request.take_place()
         Thread(target=_end_with, args=(connection,), daemon=True).start()
         if arguments[:1] == ["__complete"]:
             complete(arguments[1:])
@@ -268,41 +287,93 @@ def _end_with(connection: sockets.socket) -> None:
     os.killpg(0, signal.SIGKILL)
 
 
-def _receive(connection: sockets.socket) -> list[str]:
-    """Read a request and take the place of the program that asks. Returns its arguments. Raises CacheError."""
-    connection.settimeout(_REQUEST_SECONDS)
+async def _accepted(connection: sockets.socket) -> _Request | None:
+    """The request of a new connection; None when it was answered with an error."""
     try:
-        head, streams, _, _ = sockets.recv_fds(connection, LENGTH.size, 3)
-        if len(head) < LENGTH.size or len(streams) < 3:
+        uid = peer_uid(connection)
+        if uid != os.getuid():
+            raise CacheError(f"it answers uid {os.getuid()} only, not uid {uid}")
+        request = _Request(connection)
+        try:
+            async with asyncio.timeout(_REQUEST_SECONDS):
+                await request.receive()
+        except BaseException:
+            request.close_streams()
+            raise
+    except TimeoutError:
+        _reply(connection, ERROR + f"no request within {_REQUEST_SECONDS:g} s".encode())
+    except OSError as error:
+        _reply(connection, ERROR + (error.strerror or str(error)).encode())
+    except CacheError as error:
+        _reply(connection, ERROR + str(error).encode())
+    else:
+        return request
+    return None
+
+
+class _Request:
+    """A request: the streams of the program that asks, its umask, folder, arguments and variables."""
+
+    def __init__(self, connection: sockets.socket) -> None:
+        self.connection = connection
+        #: Descriptors of standard input, output and error.
+        self.streams: list[int] = []
+        self._content = bytearray()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the streams and the connection."""
+        self.close_streams()
+        self.connection.close()
+
+    def close_streams(self) -> None:
+        """Close the streams: the program that asks may see the end of a pipe."""
+        for stream in self.streams:
+            os.close(stream)
+        self.streams = []
+
+    async def receive(self) -> None:
+        """Read it without blocking. Raises CacheError and OSError."""
+        loop = asyncio.get_running_loop()
+        readable = asyncio.Event()
+        loop.add_reader(self.connection.fileno(), readable.set)
+        try:
+            await readable.wait()
+        finally:
+            loop.remove_reader(self.connection.fileno())
+        head, self.streams, _, _ = sockets.recv_fds(self.connection, LENGTH.size, _STREAMS)
+        if len(head) < LENGTH.size or len(self.streams) < _STREAMS:
             raise CacheError("no request of capcard-sched")
-        (missing,) = LENGTH.unpack(head)
-        if missing > _MOST_BYTES:
-            raise CacheError(f"a request of {missing} bytes; at most {_MOST_BYTES}")
-        request = bytearray()
-        while len(request) < missing:
-            part = connection.recv(min(2**16, missing - len(request)))
+        (length,) = LENGTH.unpack(head)
+        if length > _MOST_BYTES:
+            raise CacheError(f"a request of {length} bytes; at most {_MOST_BYTES}")
+        while len(self._content) < length:
+            part = await loop.sock_recv(self.connection, min(2**16, length - len(self._content)))
             if not part:
                 raise CacheError("the request ends early")
-            request += part
-        connection.settimeout(None)
-    except TimeoutError:
-        raise CacheError(f"no request within {_REQUEST_SECONDS:g} s") from None
-    except OSError as error:
-        raise CacheError(error.strerror or str(error)) from None
-    try:
-        umask, folder, count, *rest = bytes(request).split(SEPARATOR)
-        number = int(count)
-        os.umask(int(umask))
-        os.environb.clear()
-        os.environb.update((name, value) for name, _, value in (one.partition(b"=") for one in rest[number:]))
-        os.chdir(folder)
-    except (ValueError, OSError) as error:
-        raise CacheError(f"no request of capcard-sched: {error}") from None
-    time.tzset()
-    for descriptor, stream in enumerate(streams):
-        os.dup2(stream, descriptor)
-        os.close(stream)
-    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - for the life of the copy
-    sys.stdout = open(1, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
-    sys.stderr = open(2, "w", 1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
-    return [os.fsdecode(argument) for argument in rest[:number]]
+            self._content += part
+
+    def take_place(self) -> list[str]:
+        """Take the place of the program that asks. Returns its arguments. Raises CacheError."""
+        try:
+            umask, folder, count, *rest = bytes(self._content).split(SEPARATOR)
+            number = int(count)
+            os.umask(int(umask))
+            os.environb.clear()
+            os.environb.update((name, value) for name, _, value in (one.partition(b"=") for one in rest[number:]))
+            os.chdir(folder)
+        except (ValueError, OSError) as error:
+            raise CacheError(f"no request of capcard-sched: {error}") from None
+        time.tzset()
+        for descriptor, stream in enumerate(self.streams):
+            os.dup2(stream, descriptor)
+            os.close(stream)
+        sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - for the life of the copy
+        sys.stdout = open(1, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+        sys.stderr = open(2, "w", 1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+        return [os.fsdecode(argument) for argument in rest[:number]]

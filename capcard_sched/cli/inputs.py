@@ -104,8 +104,10 @@ def build_core(
 
 def conf_text(path: Path) -> bytes:
     """The text of a scheduler-conf file. Raises BadInputError."""
+    from capcard_sched.simulation.manifests import read_file
+
     try:
-        return path.read_bytes()
+        return read_file(path)
     except OSError as error:
         raise BadInputError(f"{path}: {error.strerror or error}") from None
 

@@ -148,14 +148,14 @@ def _copies(text: str) -> NodeCopies:
 def _save(changed: SimulationInput, conf: Path | None, path: Path) -> None:
     """Write an input, with its settings under a scheduler-conf file where it has settings."""
     from capcard_sched.daemon.diagnosis.saved_state import document_of
-    from capcard_sched.simulation.manifests import to_json
+    from capcard_sched.simulation.manifests import read_file, to_json
     from capcard_sched.simulation.scenario import as_manifests
 
     settings, document = changed.settings, as_manifests(changed.scenario)
     try:
         if settings is not None:
             if conf is not None:
-                settings = msgspec.structs.replace(settings, scheduler_conf=conf.read_text("utf-8"))
+                settings = msgspec.structs.replace(settings, scheduler_conf=read_file(conf).decode())
             document = document_of(settings, document["items"])
         path.write_text(to_json(document), "utf-8")
     except OSError as error:

@@ -26,7 +26,7 @@ from capcard_sched.controllers.objects import (
     spec,
     status,
 )
-from capcard_sched.controllers.view import Create, Delete, Patch, Result, Write, delete, event_on
+from capcard_sched.controllers.view import CLOCK_SKEW, Create, Delete, Patch, Result, Write, delete, event_on
 from capcard_sched.model.kinds import kind_of
 from capcard_sched.model.timestamps import format_timestamp, parse_time
 
@@ -128,6 +128,10 @@ class CronJobController:
         except ScheduleError as error:
             return Result([*self._warn(cron, "InvalidSchedule", str(error)), *_status(cron, jobs, None)])
         started = parse_time(status(cron).get("lastScheduleTime") or meta(cron).get("creationTimestamp"))
+        if started > now + CLOCK_SKEW:
+            # A clock stood ahead. Until its time comes, no schedule time would follow.
+            text = f"the last schedule time {format_timestamp(started)} is in the future: it counts as now"
+            return Result([*self._warn(cron, "ScheduleTimeReset", text), *_status(cron, jobs, now)], now)
         due, following = schedule.latest(started, now)
         if spec(cron).get("suspend"):
             due = following = None

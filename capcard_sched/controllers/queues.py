@@ -18,6 +18,8 @@ from capcard_sched.controllers.objects import (
     status,
 )
 from capcard_sched.controllers.view import (
+    COMMANDS_AT_ONCE,
+    Delete,
     Patch,
     Result,
     Write,
@@ -128,6 +130,8 @@ class QueueController:
                     continue
                 action, mark = OPEN_QUEUE, None if mark is None else "false"
             writes.append(delete(COMMAND, command))
+        if any(isinstance(write, Delete) for write in writes):
+            at = now if len(commands) >= COMMANDS_AT_ONCE else at
         state = next_state(state, action, groups)
         if parent is not None and not action:
             if state_of(parent) in _SHUT and state == OPEN:

@@ -16,8 +16,8 @@ from capcard_sched.controllers.objects import (
     spec,
     status,
 )
-from capcard_sched.controllers.view import Delete, Result
-from capcard_sched.model.timestamps import parse_time
+from capcard_sched.controllers.view import CLOCK_SKEW, Delete, Patch, Result
+from capcard_sched.model.timestamps import format_timestamp, parse_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,24 +39,21 @@ class TtlController:
     def reconcile(self, view: View, key: Key, now: float) -> Result:
         """Delete the Job when it is due; the write fails when the Job was changed meanwhile."""
         job = view.get(*key)
-        due = None if job is None or is_terminating(job) else _due(job)
-        if job is None or due is None:
+        if job is None or is_terminating(job):
             return Result()
-        if now < due:
-            return Result(at=due)
-        version = meta(job).get("resourceVersion", "")
-        return Result([Delete(key, meta(job)["uid"], foreground=True, version=version)])
+        kept = spec(job).get("ttlSecondsAfterFinished")
+        if kept is None or job_phase(job) not in FINISHED:
+            return Result()
+        ended = parse_time(status(job)["state"].get("lastTransitionTime") or meta(job).get("creationTimestamp"))
+        uid, version = meta(job)["uid"], meta(job).get("resourceVersion", "")
+        if ended > now + CLOCK_SKEW:
+            # A clock stood ahead: the time to live begins now, not when that time comes.
+            end = {"status": {"state": {"lastTransitionTime": format_timestamp(now)}}}
+            return Result([Patch(key, end, uid=uid, version=version, subresource="status")])
+        if now < ended + float(kept):
+            return Result(at=ended + float(kept))
+        return Result([Delete(key, uid, foreground=True, version=version)])
 
     def failed(self, view: View, key: Key, now: float, failure: Failure) -> Result:
         """The deletion is repeated."""
         return Result()
-
-
-def _due(job: JsonObject) -> float | None:
-    """When a Job is to be deleted (unix seconds), None for never."""
-    kept = spec(job).get("ttlSecondsAfterFinished")
-    if kept is None or job_phase(job) not in FINISHED:
-        return None
-    return parse_time(status(job)["state"].get("lastTransitionTime") or meta(job).get("creationTimestamp")) + float(
-        kept
-    )

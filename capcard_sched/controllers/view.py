@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 #: Source of the events of these controllers, as users of Volcano know it.
 COMPONENT = "vc-controller-manager"
+#: Seconds by which the clocks of replicas may differ. A time that lies further ahead was recorded by a wrong clock.
+CLOCK_SKEW: Final = 60.0
+#: Commands for an object that one pass looks at: thousands for one object do not hold up the others.
+COMMANDS_AT_ONCE: Final = 64
 #: Kinds that commands are for, with their `target.apiVersion`.
 _TARGETS: Final = {JOB: BATCH_API, QUEUE: SCHEDULING_API}
 #: Seconds for which a command waits for its target to appear.
@@ -42,7 +46,7 @@ class View(Protocol):
         """Objects of a kind whose controller is `owner`."""
 
     def targeting(self, key: Key) -> Sequence[JsonObject]:
-        """Commands whose target is this object, oldest first."""
+        """Commands whose target is this object, oldest first; at most `COMMANDS_AT_ONCE`."""
 
     def group_phases(self, queue: str) -> Mapping[str, int]:
         """Number of PodGroups of a queue by phase."""
@@ -167,15 +171,16 @@ def target_of(command: JsonObject) -> Key | None:
     return Key(kind, key_of(command)[0] if kind == JOB else "", target.get("name", ""))
 
 
-def in_order(commands: Iterable[JsonObject]) -> list[JsonObject]:
-    """Commands, oldest first. Those of one second have the order of their resourceVersion; names are random."""
+def command_age(command: JsonObject) -> tuple[str, int, str]:
+    """The order of Commands. Those of one second have the order of their resourceVersion; names are random."""
+    metadata = meta(command)
+    version = whole_number(str(metadata.get("resourceVersion") or ""), 2**64) or 0
+    return metadata.get("creationTimestamp") or "", version, metadata["name"]
 
-    def age(command: JsonObject) -> tuple[str, int, str]:
-        metadata = meta(command)
-        version = whole_number(str(metadata.get("resourceVersion") or ""), 2**64) or 0
-        return metadata.get("creationTimestamp") or "", version, metadata["name"]
 
-    return sorted(commands, key=age)
+def rest_at(commands: Sequence[JsonObject], now: float) -> float | None:
+    """When the next pass takes the Commands that `targeting` left out: at once; None when it left none."""
+    return now if len(commands) >= COMMANDS_AT_ONCE else None
 
 
 def is_for(command: JsonObject, key: Key, uid: str) -> bool:
@@ -196,6 +201,8 @@ def ignored_command(
 def unmatched_commands(view: View, key: Key, now: float) -> Result:
     """The commands for an object that the view lacks wait, as the watch of the object may be behind; then they end."""
     commands = view.targeting(key)
+    rest = rest_at(commands, now)
     ends = [parse_time(meta(command).get("creationTimestamp")) + _TARGET_SECONDS for command in commands]
     outdated = [delete(COMMAND, command) for command, end in zip(commands, ends, strict=True) if end <= now]
-    return Result(outdated, min((end for end in ends if end > now), default=None))
+    # All of them wait while the oldest do.
+    return Result(outdated, min((end for end in ends if end > now), default=rest))

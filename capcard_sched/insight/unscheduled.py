@@ -13,7 +13,7 @@ from capcard_sched.controllers.objects import controller_of, is_owned
 from capcard_sched.framework.explain.sentences import plain
 from capcard_sched.model.diagnosis import JobDiagnosis, PendingPods
 from capcard_sched.model.kinds import kind_of
-from capcard_sched.model.quoting import brief
+from capcard_sched.model.quoting import brief, escaped
 from capcard_sched.model.status import TaskStatus
 from capcard_sched.model.timestamps import parse_time
 from capcard_sched.model.workload import display_name
@@ -61,7 +61,7 @@ def _diagnose(snapshot: CoreSnapshot, objects: ObjectView, job: Job | None, obj:
     if templates and len(foreign) == len({template.scheduler or "default-scheduler" for template in templates}):
         pods = _pods_of(objects, obj)
         ours = " and ".join(sorted(snapshot.state.scheduler_names))
-        what = f"{kind} {meta['name']} is scheduled by {' and '.join(foreign)}"
+        what = f"{kind} {meta['name']} is scheduled by {' and '.join(map(escaped, foreign))}"
         facts = f"This scheduler serves pods with schedulerName {ours}"
         return _diagnosis(obj, job, "NotProcessed", what, facts, pods=pods)
     if job is None or not job.tasks:

@@ -9,6 +9,8 @@ import re
 from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple
 
+from capcard_sched.model.quoting import escaped
+
 _DIGITS: Final = re.compile(r"\d+")
 
 
@@ -27,8 +29,8 @@ class Reason(NamedTuple):
     type: Literal["Normal", "Warning"] = "Warning"
 
     def render(self, **fields: Any) -> str:
-        """The message. Raises KeyError when a field is missing."""
-        return self.text.format(**fields)
+        """The message; control characters of values are escaped. Raises KeyError when a field is missing."""
+        return escaped(self.text.format(**fields))
 
 
 # --- capacity-card -------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 import msgspec
 
 from capcard_sched.controllers.objects import JsonObject, key_of
+from capcard_sched.input_files import MOST_BYTES, check_length, read_input
 from capcard_sched.model.yaml_reader import MAX_DIGITS, YamlError, read_yaml
 from capcard_sched.simulation.kinds import creation_rank
 
@@ -71,7 +72,12 @@ def read_manifests(paths: Sequence[str], stdin: Any = None) -> Iterator[Manifest
 
 def _standard_input(stdin: Any) -> bytes:
     stream = sys.stdin if stdin is None else stdin
-    raw = getattr(stream, "buffer", stream).read()
+    buffer = getattr(stream, "buffer", None)
+    raw = stream.read() if buffer is None else buffer.read(MOST_BYTES + 1)
+    try:
+        check_length(len(raw), MOST_BYTES, "-")
+    except OSError as error:
+        raise ManifestError("-", str(error.strerror)) from None
     return raw if isinstance(raw, bytes) else str(raw).encode()
 
 
@@ -84,12 +90,12 @@ def _contents(path: Path) -> str:
 
 def read_file(path: Path) -> bytes:
     """The content of a file, as often as it is asked for: a pipe is read once. Raises OSError."""
-    return path.read_bytes() if path.is_file() else _read_pipe(path)
+    return read_input(path) if path.is_file() else _read_pipe(path)
 
 
 @functools.cache
 def _read_pipe(path: Path) -> bytes:
-    return path.read_bytes()
+    return read_input(path)
 
 
 def _decoded(source: str, raw: bytes) -> str:

@@ -6,8 +6,11 @@ Columns may be in any order and further columns are ignored; every row must have
 from __future__ import annotations
 
 import csv
+import io
 import re
 from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeVar
+
+from capcard_sched.input_files import read_input
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -147,7 +150,7 @@ def _unique(path: Path, columns: tuple[str, ...], read: Callable[[_Row], _Item],
 def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[_Row]:
     form = f"a CSV file in UTF-8 with the columns {', '.join(columns)}"
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with io.StringIO(read_input(path).decode("utf-8-sig"), newline="") as file:
             reader = csv.reader(file, strict=True)
             header = next(reader, None)
             if header is None:

@@ -26,7 +26,7 @@ from capcard_sched.controllers.objects import (
     status,
 )
 from capcard_sched.controllers.queues import queue_and_phase
-from capcard_sched.controllers.view import in_order, target_of
+from capcard_sched.controllers.view import COMMANDS_AT_ONCE, command_age, target_of
 from capcard_sched.model import deltas
 from capcard_sched.model.annotations import DEVICE_CONFIG_KEY, NODE_VGPU_HANDSHAKE, SIMULATION_GRACE, SIMULATION_USAGE
 from capcard_sched.model.card_registration import handshake_state
@@ -155,8 +155,9 @@ class Store:
         return tuple(obj for obj in found if obj is not None and is_owned(obj, owner))
 
     def targeting(self, key: Key) -> Sequence[JsonObject]:
-        """Commands for an object, oldest first."""
-        return in_order(command for command in self.list(COMMAND) if target_of(command) == key)
+        """Commands for an object, the oldest ones."""
+        found = (command for command in self.list(COMMAND) if target_of(command) == key)
+        return sorted(found, key=command_age)[:COMMANDS_AT_ONCE]
 
     def group_phases(self, queue: str) -> Mapping[str, int]:
         """Number of PodGroups of a queue by phase."""

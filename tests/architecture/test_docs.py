@@ -160,7 +160,7 @@ def test_no_file_names_the_host_of_a_package_registry() -> None:
 
 def test_every_locked_requirement_is_pinned_by_hash() -> None:
     locks = sorted((ROOT / "requirements").glob("*.lock"))
-    assert [lock.name for lock in locks] == ["dev.lock", "mutation.lock", "run.lock"]
+    assert [lock.name for lock in locks] == ["dev.lock", "mutation.lock", "release.lock", "run.lock"]
     pinned = {}
     for lock in locks:
         requirements = re.findall(r"^([a-z0-9._-]+)==([^ ]+)(.*)$", lock.read_text(), re.MULTILINE)

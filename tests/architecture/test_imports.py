@@ -35,6 +35,7 @@ THIRD_PARTY = {
         "daemon": "aiohttp cryptography cyclopts msgspec numpy prometheus_client structlog uvloop watchfiles yaml",
         "testing": "msgspec numpy",
         "gc": "",
+        "input_files": "",
         "controllers": "cronsim msgspec",
         "webhook": "aiohttp",
     }.items()

@@ -27,6 +27,7 @@ from tests.controlplane.proxy import Proxy
 from tests.e2e.history import KINDS, History
 from tests.soak import schedule
 from tests.soak.faults import HALF_GANG_SECONDS, FaultInjector, Replica
+from tests.soak.hostile import HostileTenant
 from tests.soak.oracle import Oracle
 from tests.soak.resources import ResourceSampler
 from tests.soak.tenant import TENANT, install_policies
@@ -92,20 +93,26 @@ class Soak:
                     Replica("scheduler-b", proxy_b, folder, _CONF),
                 ]
                 churn = Churn(cluster, kubelet, self.seed)
-                injector = FaultInjector(cluster, tenant, control_plane, kubelet, churn, replicas)
+                hostile = HostileTenant(cluster, control_plane, kubelet, folder)
+                injector = FaultInjector(cluster, tenant, control_plane, kubelet, churn, replicas, hostile)
                 try:
                     for replica in replicas:
                         await replica.start()
+                    await hostile.start()
                     await self._disturb(churn, injector, history, replicas)
                     await injector.heal()
+                    await hostile.check()
                     await self._settle(churn, history)
                 finally:
+                    await hostile.stop()
                     for replica in replicas:
                         with contextlib.suppress(AssertionError, ProcessLookupError):
                             await replica.daemon.stop()
             identities = {identity: replica.user for replica in replicas for identity in replica.identities()}
         self.oracle.finish(control_plane.audit(), identities, [NAMESPACE])
         self.report = self._report(time.monotonic() - began, churn, history, replicas)
+        self.report["incarnations"]["controllers"] = len(hostile.processes)
+        self.report["violations"] += hostile.violations
 
     async def _disturb(self, churn: Churn, injector: FaultInjector, history: History, replicas: list[Replica]) -> None:
         """Churn and faults for the given time."""

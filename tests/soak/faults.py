@@ -18,6 +18,7 @@ from tests.controlplane.kubelet import Kubelet
 from tests.controlplane.manifests import Manifest
 from tests.controlplane.proxy import Proxy
 from tests.e2e.daemons import QUICK_ELECTION, Daemon
+from tests.soak.hostile import HostileTenant
 from tests.soak.schedule import ScheduledFault
 from tests.soak.tenant import attempted
 from tests.soak.workload import QUOTAS, Churn, Job, node_manifests
@@ -80,6 +81,7 @@ class FaultInjector:
         kubelet: Kubelet,
         churn: Churn,
         replicas: list[Replica],
+        hostile: HostileTenant,
     ) -> None:
         self._cluster = cluster
         self._tenant = tenant
@@ -87,6 +89,7 @@ class FaultInjector:
         self._kubelet = kubelet
         self._churn = churn
         self._replicas = replicas
+        self._hostile = hostile
         #: Names of changed nodes and queues: one fault at a time each.
         self._changed: set[str] = set()
         #: One restart of a control-plane program at a time.
@@ -108,6 +111,7 @@ class FaultInjector:
             with contextlib.suppress(ProcessLookupError):
                 replica.daemon.signal(signal.SIGCONT)
         await asyncio.to_thread(self._control_plane.start)
+        await self._hostile.heal()
         self._kubelet.stop_delay = 0.3
         for manifest in node_manifests():
             name = manifest["metadata"]["name"]
@@ -256,6 +260,12 @@ class FaultInjector:
             await attempted(self._tenant.patch("podgroups", name, patch))
         return bool(jobs)
 
+    async def attack(self, fault: ScheduledFault) -> bool:
+        """An attack on the controllers, or their end."""
+        if fault.kind == "kill-controllers":
+            return await self._hostile.kill_controllers(fault.seconds)
+        return await self._hostile.act(fault.kind, fault.choice)
+
     async def create_job(self, fault: ScheduledFault) -> bool:
         await self._churn.create(**JOBS[fault.kind])
         return True
@@ -348,4 +358,8 @@ ACTIONS: Final[dict[str, _Action]] = {
     **dict.fromkeys(JOB_CHANGES, FaultInjector.change_job),
     "critical-podgroup": FaultInjector.raise_priority,
     **dict.fromkeys(JOBS, FaultInjector.create_job),
+    **dict.fromkeys(
+        ("kill-controllers", "hostile-job", "hostile-failure", "hostile-command", "hostile-cronjob", "hostile-owner"),
+        FaultInjector.attack,
+    ),
 }

@@ -66,9 +66,16 @@ KINDS: Final[dict[str, tuple[int, float, float]]] = {
     "critical-podgroup": (1, 0.0, 0.0),
     "impossible-gang": (2, 0.0, 0.0),
     "affinity-terms": (1, 0.0, 0.0),
+    # A tenant of the controllers, and their end
+    "kill-controllers": (3, 0.0, 2.0),
+    "hostile-job": (4, 0.0, 0.0),
+    "hostile-failure": (4, 0.0, 0.0),
+    "hostile-command": (4, 0.0, 0.0),
+    "hostile-cronjob": (1, 0.0, 0.0),
+    "hostile-owner": (2, 0.0, 0.0),
 }
 #: Kinds that end a process.
-ENDING: Final = frozenset({"kill-leader", "kill-standby", "terminate-leader"})
+ENDING: Final = frozenset({"kill-leader", "kill-standby", "terminate-leader", "kill-controllers"})
 #: Seconds: in the second half of each period no process ends, so that its memory is measured over a quarter of an hour.
 PERIOD: Final = 1800.0
 #: Seconds: mean time between two faults.

@@ -46,12 +46,14 @@ def job_events(
     job: JobSpec, members: Sequence[JobMember], group: JsonObject | None, recorded: JsonObject
 ) -> list[JobEvent]:
     """What is to be answered by policies. `recorded` is `status.taskStatusCount`, as last written."""
-    current = [member for member in members if member.current]
-    events = list(_pod_events(current))
+    events = list(_pod_events(member for member in members if member.current))
+    by_task: dict[str, list[JobMember]] = {task.name: [] for task in job.tasks}
+    for member in members:
+        by_task.setdefault(member.notes.task, []).append(member)
     for task in job.tasks:
-        own = [member for member in current if member.notes.task == task.name]
+        own = by_task[task.name]
         events += _task_events(task, own)
-        events += _lost_pods(job, task, members, ((recorded.get(task.name) or {}).get("phase")) or {})
+        events += _lost_pods(job, task, own, ((recorded.get(task.name) or {}).get("phase")) or {})
     if group is not None and status(group).get("phase") == GROUP_UNKNOWN:
         events.append(JobEvent(GROUP_UNKNOWN, 0.0))
     return events
@@ -82,20 +84,24 @@ def _is_preempted(pod: JsonObject) -> bool:
 
 
 def _task_events(task: TaskSpec, own: Sequence[JobMember]) -> Iterator[JobEvent]:
-    done = [member for member in own if member.phase == "Succeeded"]
-    if done and len(done) >= task.replicas:
+    # Pods that succeeded before a resume count, but are no event of their own.
+    done = [member for member in own if member.phase == "Succeeded" and not (member.doomed or member.surplus)]
+    if len(done) >= task.replicas and any(member.current for member in done):
         last = max(done, key=lambda member: (ended_at(member.pod), member.notes.ordinal))
         yield JobEvent(TASK_COMPLETED, ended_at(last.pod), task.name, last.notes.name)
-    live = [member for member in own if member.phase in ("Pending", "Running") and not is_terminating(member.pod)]
+    live = [
+        member
+        for member in own
+        if member.current and member.phase in ("Pending", "Running") and not is_terminating(member.pod)
+    ]
     counts = [restarts(member.pod) for member in live]
     if task.max_retry >= 0 and sum(counts) >= max(task.max_retry, 1):
         worst = live[counts.index(max(counts))]
         yield JobEvent(TASK_FAILED, ended_at(worst.pod), task.name, worst.notes.name)
 
 
-def _lost_pods(job: JobSpec, task: TaskSpec, members: Sequence[JobMember], recorded: JsonObject) -> Iterator[JobEvent]:
+def _lost_pods(job: JobSpec, task: TaskSpec, present: Sequence[JobMember], recorded: JsonObject) -> Iterator[JobEvent]:
     """Pods that were alive when the status was written and are gone: deleted at once, or while no controller ran."""
-    present = [member for member in members if member.notes.task == task.name]
     ended = sum(member.phase in _ENDED for member in present)
     live = len(present) - ended
     was_live = sum(int(recorded.get(phase) or 0) for phase in _LIVE)

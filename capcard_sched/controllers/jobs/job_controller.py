@@ -22,7 +22,16 @@ from capcard_sched.controllers.objects import (
     meta,
     status,
 )
-from capcard_sched.controllers.view import Create, Delete, Result, delete, event_on, target_of, unmatched_commands
+from capcard_sched.controllers.view import (
+    Create,
+    Delete,
+    Result,
+    delete,
+    event_on,
+    rest_at,
+    target_of,
+    unmatched_commands,
+)
 from capcard_sched.model.kinds import kind_of
 
 if TYPE_CHECKING:
@@ -50,8 +59,8 @@ class JobController:
         self._settings = Settings(scheduler_name, make_keys, count_preemptions)
         #: Job uid to the news emitted last.
         self._emitted: dict[str, News] = {}
-        #: Namespace and name of a claim to the Jobs that wait for it.
-        self._awaiting: dict[tuple[str, str], dict[Key, None]] = {}
+        #: Claims that do not exist, and pods that have the name of a member, to the Jobs that wait for a change.
+        self._awaiting: dict[Key, dict[Key, None]] = {}
         #: Job uid to the status that the API server has, and to the one that shows the progress since.
         self._progress: dict[str, tuple[JsonObject, JsonObject]] = {}
 
@@ -68,12 +77,14 @@ class JobController:
             owner = controller_of(obj)
             if owner is not None and kind_of(owner) == JOB:
                 yield Key(JOB, key_of(obj)[0], owner["name"])
+            if new is None:
+                yield from self._awaiting.pop(Key(kind, *key_of(obj)), {})
         elif kind == COMMAND and new is not None:
             target = target_of(new)
             if target is not None and target.kind == JOB:
                 yield target
         elif kind == CLAIM and old is None:
-            yield from self._awaiting.pop(key_of(obj), {})
+            yield from self._awaiting.pop(Key(kind, *key_of(obj)), {})
 
     def reconcile(self, view: View, key: Key, now: float) -> Result:
         """One pass over a Job. A Job that is being deleted is left to the garbage collector."""
@@ -81,7 +92,8 @@ class JobController:
         if job is None:
             return unmatched_commands(view, key, now)
         if is_terminating(job):
-            return Result([delete(COMMAND, command) for command in view.targeting(key)])
+            commands = view.targeting(key)
+            return Result([delete(COMMAND, command) for command in commands], rest_at(commands, now))
         return self._pass(view, job, now, None)
 
     def _pass(self, view: View, job: JsonObject, now: float, forced: Request | None) -> Result:
@@ -97,8 +109,8 @@ class JobController:
             self._progress[uid] = (written, progress)
         else:
             self._progress.pop(uid, None)
-        for claim in run.awaited:
-            self._awaiting.setdefault((key_of(job)[0], claim), {})[Key(JOB, *key_of(job))] = None
+        for awaited in run.awaited:
+            self._awaiting.setdefault(awaited, {})[Key(JOB, *key_of(job))] = None
         return result._replace(writes=[*result.writes, *self._events(job, run.news)])
 
     def _events(self, job: JsonObject, news: News) -> list[EmitEvent]:

@@ -33,9 +33,11 @@ from capcard_sched.controllers.jobs.phases import (
     TARGETED,
     Kill,
     Transition,
+    ending,
     following,
     transition,
 )
+from capcard_sched.controllers.jobs.stalls import CANNOT_CONTINUE, find_stall
 from capcard_sched.controllers.objects import (
     COMMAND,
     JOB,
@@ -49,7 +51,18 @@ from capcard_sched.controllers.objects import (
     meta,
     status,
 )
-from capcard_sched.controllers.view import Increment, Patch, Result, Write, delete, event_on, ignored_command, is_for
+from capcard_sched.controllers.view import (
+    CLOCK_SKEW,
+    Increment,
+    Patch,
+    Result,
+    Write,
+    delete,
+    event_on,
+    ignored_command,
+    is_for,
+    rest_at,
+)
 from capcard_sched.model.numbers import whole_number
 from capcard_sched.model.timestamps import format_duration, format_timestamp, parse_time
 
@@ -111,7 +124,6 @@ class JobPass:
         self._version = int(status(job).get("version") or 0)
         self._retries = int(status(job).get("retryCount") or 0)
         self._records = Records(status(job).get("controlledResources"))
-        self._uncounted = 0 if settings.count_preemptions else self._records.uncounted
         self._pods = [(pod, member_annotations(pod)) for pod in view.owned(job, POD)]
         #: The pods as members, and the state of the Job of which that holds.
         self._found: list[JobMember] = []
@@ -121,8 +133,8 @@ class JobPass:
         self._at: float | None = None
         #: Events that are emitted once, by what they are about.
         self.news: News = {}
-        #: Claims that the Job waits for.
-        self.awaited: tuple[str, ...] = ()
+        #: Claims whose creation, and pods whose end the Job waits for.
+        self.awaited: tuple[Key, ...] = ()
         #: The status, when it only shows progress since `written`; None when the pass decided something.
         self.progress: JsonObject | None = None
 
@@ -151,7 +163,8 @@ class JobPass:
     def _request(self) -> Request | None:
         """The action to execute now: that of the oldest command, else that of the first event that is due."""
         key = Key(JOB, self._spec.namespace, self._spec.name)
-        for command in self._view.targeting(key):
+        self._at = rest_at(commands := self._view.targeting(key), self._now)
+        for command in commands:
             action = str(command.get("action") or SYNC)
             if not is_for(command, key, self._spec.uid):
                 deletion, self.news[f"Command {meta(command)['uid']}"] = ignored_command(JOB, self._job, command)
@@ -162,9 +175,8 @@ class JobPass:
                 if self._target(request) is not None:
                     return request
             self._writes.append(delete(COMMAND, command))
-        if self._phase not in (*ACTIVE, RESTARTING):
-            return None
-        if self._phase == RESTARTING and self._counted_retries >= self._spec.max_retry:
+        is_last = self._phase == RESTARTING and self._counted_retries >= self._spec.max_retry
+        if is_last or self._phase not in (*ACTIVE, RESTARTING):
             return None
         due: list[tuple[float, Request]] = []
         for event, moment, (action, delay) in self._answers():
@@ -193,7 +205,8 @@ class JobPass:
             moment = event.since + max(delay, self._condition_delay(event))
             if event.name == POD_EVICTED and delay:
                 # The pod may be gone before the action is due.
-                moment = parse_time(delayed.pop(event.pod, "")) or float(math.ceil((event.since or self._now) + delay))
+                moment = self._plausible(event.pod, parse_time(delayed.pop(event.pod, "")), delay)
+                moment = moment or float(math.ceil((event.since or self._now) + delay))
                 self._records.delay(event.pod, format_timestamp(moment))
             answers.append((event, moment, found_answer))
         running = {member.notes.name for member in found if member.current and member.phase == "Running"}
@@ -203,8 +216,17 @@ class JobPass:
             if pod in running or found_answer.action == SYNC:
                 self._records.cancel(pod)
             else:
-                answers.append((event, event.since, found_answer))
+                moment = self._plausible(pod, event.since, found_answer.delay)
+                answers.append((event, moment or self._now + found_answer.delay, found_answer))
+                self._records.delay(pod, format_timestamp(answers[-1][1]))
         return answers
+
+    def _plausible(self, pod: str, moment: float, delay: float) -> float:
+        """The recorded moment of a delayed action; 0.0, without the record, if a clock that stood ahead wrote it."""
+        if moment <= self._now + delay + CLOCK_SKEW:
+            return moment
+        self._records.cancel(pod)
+        return 0.0
 
     def _target(self, request: Request) -> Transition | None:
         """The effect of a request; None when it has none, as that of a restart without a pod."""
@@ -218,16 +240,17 @@ class JobPass:
         if effect is None:
             return ""
         name = request.reason or (request.event.name if request.event is not None else "CommandIssued")
-        counts = effect.retry and not self._is_uncounted(request)
+        counts = effect.retry and effect.counts and not self._is_uncounted(request)
         last = self._counted_retries >= self._spec.max_retry - counts
-        if effect.retry and not counts:
+        if effect.retry and effect.counts and not counts:
             self._records.add_uncounted()
-            self._uncounted += 1
         self._retries += effect.retry
-        if effect.kill in (Kill.SOFT, Kill.ALL):
+        if effect.kill in (Kill.SOFT, Kill.UNSUCCESSFUL, Kill.ALL):
             self._version += 1
             self._records.forget_actions()
-            if effect.kill is Kill.ALL and not last:
+            if effect.kill is Kill.UNSUCCESSFUL:
+                self._records.resume(self._retries)
+            elif effect.kill is Kill.ALL and not last:
                 self._records.restart(self._retries)
         elif request.event is not None:
             self._outdate(request.action, request.event)
@@ -242,7 +265,8 @@ class JobPass:
     @property
     def _counted_retries(self) -> int:
         """The restarts that count towards `maxRetry`."""
-        return self._retries - self._uncounted
+        evictions = 0 if self._settings.count_preemptions else self._records.uncounted
+        return self._retries - self._records.resumes - evictions
 
     def _is_uncounted(self, request: Request) -> bool:
         event = request.event
@@ -272,8 +296,8 @@ class JobPass:
 
     def _task_of(self, pod: str) -> str:
         """The task of a pod by its name (`<job>-<task>-<index>`), "" for none of this Job."""
-        prefix = pod.rpartition("-")[0]
-        return next((task.name for task in self._spec.tasks if f"{self._spec.name}-{task.name}" == prefix), "")
+        name = pod.rpartition("-")[0].removeprefix(f"{self._spec.name}-")
+        return name if name in self._spec.by_name and pod.startswith(f"{self._spec.name}-{name}-") else ""
 
     def _sync_members(self) -> Result:
         found = self._members()
@@ -287,10 +311,22 @@ class JobPass:
         self.awaited = sync.awaited
         self.news.update(sync.news)
         self._phase = following(self._phase, self._spec, census(found), self._counted_retries)
-        self._write_status(sync.before, found, "")
+        self._write_status(sync.before, found, self._end_stalled(found))
         if self._phase in ACTIVE:
             self._writes += sync.after
         return Result(self._writes, self._at)
+
+    def _end_stalled(self, found: list[JobMember]) -> str:
+        """End a Job that cannot continue; the reason, "" for any other Job."""
+        if self._phase not in ACTIVE or self._at is not None:
+            return ""  # a delayed action may restart it
+        stall = find_stall(self._job, self._spec, found, self._settings.scheduler_name)
+        if stall is None or stall.is_new(self._now):
+            self._at = None if stall is None else stall.due
+            return ""
+        self._phase = ending(self._spec, census(found))
+        self.news[CANNOT_CONTINUE] = (CANNOT_CONTINUE, stall.text, True)
+        return CANNOT_CONTINUE
 
     def _kills_whole_job(self) -> bool:
         return self._phase != RESTARTING or self._records.restarts_job
@@ -315,9 +351,7 @@ class JobPass:
         if self._group is None or is_terminating(self._group):
             return []
         outdated = is_of_version(self._group, self._version) is False
-        if not outdated and not self._kills_whole_job():
-            return []
-        return [delete(POD_GROUP, self._group)]
+        return [delete(POD_GROUP, self._group)] if outdated or self._kills_whole_job() else []
 
     def _members(self) -> list[JobMember]:
         state = self._phase, self._version, self._records.entries

@@ -72,6 +72,8 @@ class JobSpec(NamedTuple):
     #: Plugin to its arguments.
     plugins: Mapping[str, tuple[str, ...]]
     volumes: tuple[JsonObject, ...]
+    #: Name to task; the first of equal names.
+    by_name: Mapping[str, TaskSpec]
 
     @property
     def replicas(self) -> int:
@@ -80,7 +82,7 @@ class JobSpec(NamedTuple):
 
     def task(self, name: str) -> TaskSpec | None:
         """The task of that name."""
-        return next((task for task in self.tasks if task.name == name), None)
+        return self.by_name.get(name)
 
     def pod_name(self, task: TaskSpec, index: int) -> str:
         """`<job>-<task>-<index>`."""
@@ -110,6 +112,7 @@ def job_spec(job: JsonObject, scheduler_name: str) -> JobSpec:
         policies=tuple(body.get("policies") or ()),
         plugins={name: tuple(arguments or ()) for name, arguments in (body.get("plugins") or {}).items()},
         volumes=tuple(body.get("volumes") or ()),
+        by_name={task.name: task for task in reversed(tasks)},
     )
 
 

@@ -37,8 +37,10 @@ if TYPE_CHECKING:
 
 #: Keys: pods of an earlier retry count than the value are outdated.
 _JOB, _TASK, _PARTITION, _POD = "restart-job", "restart-task-", "restart-partition-", "restart-pod-"
-#: Key: restarts that do not count towards `maxRetry`.
-_UNCOUNTED = "uncounted-restarts"
+#: Key: failed pods of an earlier retry count than the value are outdated.
+_FAILED = "resume-failed"
+#: Keys: restarts after evictions that do not count towards `maxRetry`, and resumes, which never do.
+_UNCOUNTED, _RESUMES = "uncounted-restarts", "resumes"
 #: Key: the moment at which the delayed action for an evicted pod is due.
 _EVICTED = "evicted-"
 #: Key: the uid of the Command that was applied last.
@@ -78,11 +80,16 @@ class Records:
     def __init__(self, entries: Mapping[str, str] | None) -> None:
         self.entries = dict(entries or {})
 
-    def outdated(self, pod: MemberAnnotations) -> bool:
-        """Whether a restart of the Job, the task, the partition or the pod came after the pod was created."""
+    def outdated(self, pod: MemberAnnotations, *, failed: bool = False) -> bool:
+        """Whether a restart of the Job, the task, the partition or the pod came after the pod was created.
+
+        A resume outdates pods that have `failed`.
+        """
         if not self.entries:
             return False
-        keys = (_JOB, f"{_TASK}{pod.task}", f"{_PARTITION}{pod.task}-{pod.partition}", f"{_POD}{pod.name}")
+        keys = [_JOB, f"{_TASK}{pod.task}", f"{_PARTITION}{pod.task}-{pod.partition}", f"{_POD}{pod.name}"]
+        if failed:
+            keys.append(_FAILED)
         return any(pod.retries < (whole_number(self.entries.get(key)) or 0) for key in keys)
 
     @property
@@ -95,18 +102,28 @@ class Records:
         of_task = f"{_PARTITION}{task}-{partition}" if partition else f"{_TASK}{task}" if task else _JOB
         self.entries[f"{_POD}{pod}" if pod else of_task] = str(retries)
 
+    def resume(self, retries: int) -> None:
+        """Pods that have failed, or fail while they terminate, are outdated; the resume is counted."""
+        self.entries[_FAILED] = str(retries)
+        self.entries[_RESUMES] = str(self.resumes + 1)
+
     def forget_actions(self) -> None:
         """A whole-job action follows: what earlier ones outdated is deleted with the rest."""
-        outdated = (_JOB, _TASK, _PARTITION, _POD, _EVICTED)
+        outdated = (_JOB, _TASK, _PARTITION, _POD, _FAILED, _EVICTED)
         self.entries = {key: value for key, value in self.entries.items() if not key.startswith(outdated)}
 
     @property
+    def resumes(self) -> int:
+        """Resumes so far."""
+        return whole_number(self.entries.get(_RESUMES)) or 0
+
+    @property
     def uncounted(self) -> int:
-        """Restarts that do not count towards `maxRetry`."""
+        """Restarts after evictions that do not count towards `maxRetry`."""
         return whole_number(self.entries.get(_UNCOUNTED)) or 0
 
     def add_uncounted(self) -> None:
-        """A restart that does not count follows."""
+        """A restart after an eviction follows, and does not count."""
         self.entries[_UNCOUNTED] = str(self.uncounted + 1)
 
     def evicted(self) -> dict[str, str]:
@@ -186,7 +203,7 @@ def members(
     found = []
     for pod, notes in pods:
         wanted = 0 <= notes.ordinal < last.get(notes.task, 0)
-        outdated = records.outdated(notes)
+        outdated = records.outdated(notes, failed=status(pod).get("phase") == "Failed")
         if has_ended(pod):
             doomed = (outdated and phase in _KEEPS_MEMBERS) or (phase in ACTIVE and not wanted)
         elif phase in ACTIVE:

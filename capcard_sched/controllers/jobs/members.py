@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from capcard_sched.controllers.jobs.group import group_patch, is_of_version, new_group
@@ -27,7 +28,7 @@ from capcard_sched.model.annotations import CONTROLLER_OUT_OF_SYNC
 from capcard_sched.model.timestamps import parse_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from capcard_sched.controllers.jobs.job_spec import JobSpec, TaskSpec
     from capcard_sched.controllers.jobs.job_status import JobMember, Records
@@ -56,8 +57,10 @@ def missing_claims(view: View, job: JobSpec) -> Sequence[str]:
 
 #: Histogram of the time from the creation of a Job to that of its first pods.
 POD_LATENCY: Final = "volcano_controller_job_to_pod_creation_latency_milliseconds"
-#: Pods created in one pass: a Job of a million pods must not hold up the others.
+#: Pods created in one pass: a Job of a million pods must not hold up the others. Plugins list the hosts of all pods in
+#: each: the product of both numbers is bounded.
 _CREATES_PER_PASS: Final = 500
+_HOSTS_PER_PASS: Final = 500_000
 #: Reason of the event about an argument of a plugin without effect.
 PLUGIN_ARGUMENT_IGNORED: Final = "PluginArgumentIgnored"
 #: What an event is about to its reason, text and whether it is a warning.
@@ -86,8 +89,8 @@ class MemberSync:
         self.before: list[Write] = []
         self.after: list[Write] = []
         self.news: News = {}
-        #: Claims that do not exist yet.
-        self.awaited: tuple[str, ...] = ()
+        #: Claims that do not exist yet, and pods of others that have the names of members.
+        self.awaited: tuple[Key, ...] = ()
 
     def rename_volumes(self) -> list[Write]:
         """Create the claims of volumes that have none, and write their names into the spec."""
@@ -110,7 +113,7 @@ class MemberSync:
         """What must exist before the PodGroup; False when something is missing or wrong."""
         missing = missing_claims(self._view, self._spec)
         if missing:
-            self.awaited = tuple(missing)
+            self.awaited = tuple(Key(CLAIM, self._spec.namespace, name) for name in missing)
             self._warn("PVCError", f"PersistentVolumeClaim {', '.join(missing)} not found")
             return False
         for name in created_claims(self._spec):
@@ -193,16 +196,25 @@ class MemberSync:
     def _create_pods(self, group: str) -> int:
         """Create the pods that are missing; returns their number."""
         created, present = 0, {member.notes.name for member in self._members}
+        most = _CREATES_PER_PASS
+        if self._plugins:
+            most = max(1, min(most, _HOSTS_PER_PASS // self._spec.replicas))
+        ready = Counter(member.notes.task for member in self._members if member.ready)
         for task in self._spec.tasks:
-            if not self._may_start(task):
+            if not self._may_start(task, ready):
                 continue
             for index in range(task.replicas):
-                if created == _CREATES_PER_PASS:
+                if created == most:
                     return created  # the first of these pods brings the next pass
                 name = self._spec.pod_name(task, index)
-                if name not in present and self._view.get(POD, self._spec.namespace, name) is None:
+                if name in present:
+                    continue
+                if self._view.get(POD, self._spec.namespace, name) is None:
                     created += 1
                     self.after.append(Create(self._pod(task, index, group)))
+                else:
+                    self.awaited += (Key(POD, self._spec.namespace, name),)
+                    self._warn("FailedCreate", f"pod {name} exists and is not controlled by this Job")
         return created
 
     def _pod(self, task: TaskSpec, index: int, group: str) -> JsonObject:
@@ -219,13 +231,12 @@ class MemberSync:
             self.after.append(Patch(key, mark, uid=uid))
         self.after.append(Delete(key, uid))
 
-    def _may_start(self, task: TaskSpec) -> bool:
+    def _may_start(self, task: TaskSpec, ready: Mapping[str, int]) -> bool:
         """Whether the tasks this one depends on are ready; pods that have succeeded are."""
         if not task.depends_on:
             return True
         met = []
         for name in task.depends_on:
             needed = self._spec.task(name)
-            ready = sum(member.notes.task == name and member.ready for member in self._members)
-            met.append(needed is not None and ready >= needed.min_available)
+            met.append(needed is not None and ready[name] >= needed.min_available)
         return any(met) if task.depends_on_any else all(met)

@@ -62,6 +62,8 @@ class Kill(enum.Enum):
     NONE = "none"
     #: All but those that are Succeeded or Failed.
     SOFT = "soft"
+    #: All but those that are Succeeded.
+    UNSUCCESSFUL = "unsuccessful"
     ALL = "all"
     #: Those of one task or partition, or one pod; the PodGroup stays.
     TARGET = "target"
@@ -74,6 +76,8 @@ class Transition(NamedTuple):
     kill: Kill = Kill.NONE
     #: Whether `retryCount` rises.
     retry: bool = False
+    #: Whether a rise of `retryCount` counts towards `maxRetry`.
+    counts: bool = True
 
 
 _TAKE_DOWN = {
@@ -86,7 +90,8 @@ _FROM_ACTIVE = {
     RESTART: Transition(RESTARTING, Kill.ALL, retry=True),
     **dict.fromkeys(TARGETED, Transition(RESTARTING, Kill.TARGET, retry=True)),
 }
-_RESUMED = {RESUME: Transition(RESTARTING, Kill.SOFT, retry=True)}
+#: A resume is a decision of a user, not a retry.
+_RESUMED = {RESUME: Transition(RESTARTING, Kill.UNSUCCESSFUL, retry=True, counts=False)}
 #: Phase to action to effect. An action that is not listed changes nothing: the Job is synced.
 TABLE: Final[dict[str, dict[str, Transition]]] = {
     PENDING: _FROM_ACTIVE,
@@ -112,7 +117,9 @@ def following(phase: str, job: JobSpec, count: Census, retries: int) -> str:
     if phase == RESTARTING:
         if retries >= job.max_retry:
             return FAILED
-        return PENDING if job.replicas - count.terminating >= job.min_available else RESTARTING
+        # A Job that was scaled below its minimum does not wait for pods that it cannot have.
+        enough = job.replicas - count.terminating >= min(job.min_available, job.replicas)
+        return PENDING if enough else RESTARTING
     if phase in LEADS_TO:
         return phase if count.alive else LEADS_TO[phase]
     if phase == RUNNING:
@@ -120,6 +127,17 @@ def following(phase: str, job: JobSpec, count: Census, retries: int) -> str:
     if phase == PENDING and (present := count.running + count.succeeded + count.failed):
         return RUNNING if present >= job.min_available else PENDING
     return phase
+
+
+def ending(job: JobSpec, count: Census) -> str:
+    """The phase of a Job of which no further pod ends."""
+    if job.min_success is not None:
+        return COMPLETED if count.succeeded >= job.min_success else FAILED
+    if job.min_available >= sum(task.min_available for task in job.tasks) and any(
+        count.of_task(task.name, "Succeeded") < task.min_available for task in job.tasks
+    ):
+        return FAILED
+    return COMPLETED if count.succeeded >= job.min_available else FAILED
 
 
 def _after_running(job: JobSpec, count: Census) -> str:
@@ -130,11 +148,5 @@ def _after_running(job: JobSpec, count: Census) -> str:
     if job.min_success is not None and count.succeeded >= job.min_success:
         return COMPLETED
     if count.succeeded + count.failed == total:
-        if job.min_available >= sum(task.min_available for task in job.tasks) and any(
-            count.of_task(task.name, "Succeeded") < task.min_available for task in job.tasks
-        ):
-            return FAILED
-        if job.min_success is not None:
-            return FAILED
-        return COMPLETED if count.succeeded >= job.min_available else FAILED
+        return ending(job, count)
     return PENDING if count.pending > total - job.min_available else RUNNING

@@ -22,6 +22,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from capcard_sched.kube.client import ApiError, Client, get
 from capcard_sched.kube.paths import collection_path, object_path
 from capcard_sched.model.kinds import Kind
+from capcard_sched.model.timestamps import parse_time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,7 +50,7 @@ class ServingCertificate(msgspec.Struct, frozen=True):
 
 
 def renewed(known: ServingCertificate | None, hosts: Sequence[str], now: dt.datetime) -> ServingCertificate:
-    """`known`, or a successor when it is missing, malformed, for other names, or in the last third of its time.
+    """`known`, or a successor when it is missing, malformed, for other names, not valid yet, or in its last third.
 
     A new authority is put before the former one, so that servers with either certificate are trusted until the former
     one ends.
@@ -58,7 +59,7 @@ def renewed(known: ServingCertificate | None, hosts: Sequence[str], now: dt.date
     if authority is None:
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = _issue("capcard-sched-admission-ca", key, None, (), now, AUTHORITY_DAYS)
-        former = [each for each in _certificates(known) if each.not_valid_after_utc > now]
+        former = [each for each in _certificates(known) if each.not_valid_before_utc <= now < each.not_valid_after_utc]
         authorities = "".join(_pem(each) for each in (certificate, *former))
         authority = certificate, key
     elif known is not None and _is_current(known, hosts, now, authority[0]):
@@ -86,7 +87,7 @@ def _authority(
     ends = now + dt.timedelta(days=SERVING_DAYS)
     if not isinstance(key, ec.EllipticCurvePrivateKey) or first.public_key() != key.public_key():
         return None
-    return (first, key) if first.not_valid_after_utc > ends else None
+    return (first, key) if first.not_valid_before_utc <= now and first.not_valid_after_utc > ends else None
 
 
 def _is_current(known: ServingCertificate, hosts: Sequence[str], now: dt.datetime, authority: x509.Certificate) -> bool:
@@ -100,7 +101,7 @@ def _is_current(known: ServingCertificate, hosts: Sequence[str], now: dt.datetim
     if key.public_key() != certificate.public_key() or {*names} != {*_names(hosts)}:
         return False
     third = (certificate.not_valid_after_utc - certificate.not_valid_before_utc) / 3
-    return certificate.not_valid_after_utc - now > third
+    return certificate.not_valid_before_utc <= now and certificate.not_valid_after_utc - now > third
 
 
 def _certificates(known: ServingCertificate | None) -> list[x509.Certificate]:
@@ -167,26 +168,41 @@ _object: Final = msgspec.json.Decoder(dict[str, Any]).decode
 async def ensure_certificate(
     client: Client, namespace: str, name: str, hosts: Sequence[str], now: dt.datetime
 ) -> ServingCertificate:
-    """The certificate of the Secret, renewed and written when it is due. Raises ApiError and Unreachable."""
+    """The certificate of the Secret, renewed and written when it is due. Raises ApiError and Unreachable.
+
+    The clock of the API server, which the Secret shows, corrects a clock that stands behind it, and after a write one
+    that stands ahead: a certificate for another time would be refused.
+    """
     path = object_path("Secret", namespace, name)
     for attempt in range(_ATTEMPTS):
         secret = await get(client, path, _object)
         known = None if secret is None else _decode(secret)
+        now = max(now, _last_write(secret)) if secret is not None else now
         wanted = renewed(known, hosts, now)
         if wanted == known:
             return wanted
         body = msgspec.json.encode(_encode(namespace, name, wanted, secret))
         try:
             if secret is None:
-                await client.request("POST", collection_path("Secret", namespace), body=body)
+                answer = await client.request("POST", collection_path("Secret", namespace), body=body)
             else:
-                await client.request("PUT", path, body=body)
+                answer = await client.request("PUT", path, body=body)
         except ApiError as error:
             if error.status != HTTPStatus.CONFLICT or attempt == _ATTEMPTS - 1:
                 raise
         else:
-            return wanted
-    raise AssertionError("unreachable")
+            written = _last_write(_object(answer))
+            if abs(now - written) <= _SKEW:
+                return wanted
+            now = written
+    return wanted
+
+
+def _last_write(secret: dict[str, Any]) -> dt.datetime:
+    """The time of the API server when a Secret was last written."""
+    metadata = secret["metadata"]
+    stamps = [metadata.get("creationTimestamp"), *(each.get("time") for each in metadata.get("managedFields") or ())]
+    return dt.datetime.fromtimestamp(max(map(parse_time, stamps)), dt.UTC)
 
 
 async def publish_authorities(client: Client, name: str, authorities: str) -> int:

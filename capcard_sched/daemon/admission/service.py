@@ -8,11 +8,8 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import signal
-import ssl
-import tempfile
 import time
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -24,6 +21,7 @@ from capcard_sched.admission.webhooks import WEBHOOKS, WebhookContext
 from capcard_sched.daemon.admission.certificates import ensure_certificate, publish_authorities
 from capcard_sched.daemon.admission.reviews import BODY_BYTES, AdmissionMetrics, Reviews
 from capcard_sched.daemon.admission.rule_worker import RuleWorker
+from capcard_sched.daemon.admission.serving_context import ServingContext
 from capcard_sched.daemon.common_options import StartError
 from capcard_sched.daemon.observability.health import HealthState
 from capcard_sched.daemon.observability.logs import Logs
@@ -67,49 +65,6 @@ def run(options: AdmissionOptions) -> None:
                 runner.run(AdmissionService(options, logs).run())
         except (AdmissionConfigError, ConnectionConfigError, ServeError) as error:
             raise StartError(str(error)) from error
-
-
-class ServingContext:
-    """The TLS context of the server. `load` replaces the certificate of later handshakes."""
-
-    def __init__(self, client_authorities: Path | None = None) -> None:
-        """With `client_authorities`, PEM, clients without a certificate of theirs are refused in the handshake.
-
-        Raises ServeError.
-        """
-        self._context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        if client_authorities is not None:
-            try:
-                self._context.load_verify_locations(client_authorities)
-            except (OSError, ssl.SSLError) as error:
-                raise ServeError(f"--client-ca-file {client_authorities}: {error}") from None
-            self._context.verify_mode = ssl.CERT_REQUIRED
-        self._loaded: tuple[bytes, bytes] | None = None
-
-    @property
-    def loaded(self) -> bool:
-        """Whether there is a certificate."""
-        return self._loaded is not None
-
-    def context(self) -> ssl.SSLContext:
-        """The context."""
-        return self._context
-
-    def load(self, certificate: bytes, key: bytes) -> bool:
-        """Use another certificate; False when it is the one in use. Raises ServeError when the texts are not a pair."""
-        if self._loaded == (certificate, key):
-            return False
-        with tempfile.TemporaryDirectory() as folder:  # the ssl module reads files only
-            paths = Path(folder, "tls.crt"), Path(folder, "tls.key")
-            for path, text in zip(paths, (certificate, key), strict=True):
-                path.touch(mode=0o600)
-                path.write_bytes(text)
-            try:
-                self._context.load_cert_chain(*paths)
-            except (OSError, ssl.SSLError) as error:
-                raise ServeError(f"TLS certificate: {error}") from None
-        self._loaded = certificate, key
-        return True
 
 
 class AdmissionService(HealthState):
@@ -201,7 +156,7 @@ class AdmissionService(HealthState):
         synced = self._informers is not None and self._informers.synced
         return {
             "caches": "" if synced else "queues and namespaces are not listed yet",
-            "certificate": "" if self._tls.loaded else self._problem or "no certificate yet",
+            "certificate": self._tls.problem() if self._tls.loaded else self._problem or "no certificate yet",
         }
 
     def _read_config(self) -> AdmissionConfig:
@@ -241,6 +196,7 @@ class AdmissionService(HealthState):
             known = await ensure_certificate(client, options.webhook_namespace, options.secret_name, options.hosts, now)
             for name in options.configurations:
                 await publish_authorities(client, name, known.authorities)
-            changed = self._tls.load(known.certificate.encode(), known.key.encode())
+            authorities = known.authorities
+            changed = self._tls.load(known.certificate.encode(), known.key.encode(), authorities, options.hosts[0])
         if changed:
             self._log.info("serving certificate loaded")

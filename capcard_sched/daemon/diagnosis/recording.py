@@ -10,6 +10,7 @@ or fails the scheduler: at its size limit, on a full disk or on a slow disk it e
 from __future__ import annotations
 
 import contextlib
+import errno
 import gzip
 import os
 import stat
@@ -25,6 +26,7 @@ from capcard_sched import __version__
 from capcard_sched.framework.conf.metrics_section import without_password
 from capcard_sched.framework.session.half_gangs import HALF_GANG_SECONDS
 from capcard_sched.framework.session.session_deadline import QueueCut
+from capcard_sched.input_files import check_length
 from capcard_sched.model.deltas import Delta
 from capcard_sched.model.intents import Intent
 from capcard_sched.model.term_limits import DEFAULT_TERM_LIMITS, TermLimits
@@ -44,6 +46,8 @@ _MOST_WAITING: Final = 1_000_000
 #: Bytes: reserved for the last line.
 _RESERVE: Final = 4096
 _GZIP_BITS: Final = 31
+#: Bytes of the longest line: a step with all deltas that may wait has less.
+_LONGEST_LINE: Final = 1 << 29
 
 
 class RecordingError(Exception):
@@ -322,16 +326,29 @@ class RecordingReader:
 
     def _read_lines(self) -> Iterator[bytes]:
         try:
-            with self._path.open("rb") as file:
+            with os.fdopen(_open_regular(self._path), "rb") as file:
                 packed = file.read(2) == b"\x1f\x8b"
                 file.seek(0)
                 with gzip.open(file) if packed else file as lines:
-                    while line := lines.readline():
+                    while line := lines.readline(_LONGEST_LINE + 1):
+                        check_length(len(line), _LONGEST_LINE, f"line {self._number + 1}")
                         yield line
         except (EOFError, zlib.error, gzip.BadGzipFile):
             return  # truncated
         except OSError as error:
-            raise RecordingError(f"{self._path}: {error.strerror or error}") from None
+            where = f"{self._path}: {error.filename}" if error.errno == errno.EFBIG else str(self._path)
+            raise RecordingError(f"{where}: {error.strerror or error}") from None
+
+
+def _open_regular(path: Path) -> int:
+    """Open a file that is no pipe or device. Raises OSError."""
+    descriptor = os.open(
+        path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+    )  # opening a pipe would otherwise wait for its writer
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return descriptor
 
 
 class RecordedState(NamedTuple):

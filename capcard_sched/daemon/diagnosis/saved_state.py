@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, Un
 
 import msgspec
 
+from capcard_sched.input_files import read_input
 from capcard_sched.model.deltas import AlikePods, ObjectChanged, ObjectGone
 from capcard_sched.model.kinds import KIND_BY_NAME, kind_of_object
 from capcard_sched.model.listed_pods import AlikePod, ListedPod, ListedPodReader
@@ -137,8 +138,7 @@ def _bytes(path: Path) -> bytes:
         with path.open("rb", buffering=0) as file:
             if file.read(1) != _OBJECT:
                 return b""
-            file.seek(0)
-            return file.read()
+        return read_input(path)
     except OSError:
         return b""  # the reader of manifests reports it
 

@@ -12,6 +12,7 @@ from capcard_sched.kube.controllers.object_cache import NotFetchedError
 from capcard_sched.kube.controllers.write_executor import WriteFailedError
 from capcard_sched.kube.errors import RequestError
 from capcard_sched.kube.writes.leadership_gate import LeadershipLost
+from capcard_sched.kube.writes.ready_keys import ReadyKeys
 from capcard_sched.kube.writes.work_queue import WorkQueue
 from capcard_sched.kube.writes.write_backoff import WriteBackoff
 
@@ -38,13 +39,56 @@ _LONGEST_PHASE: Final = 20.0
 _REMEMBERED: Final = 4096
 
 
+def _namespace(key: Key) -> str:
+    return key.namespace
+
+
+class _Waiting:
+    """Objects that wait for their turn, and since when."""
+
+    def __init__(self) -> None:
+        self._since: OrderedDict[Key, float] = OrderedDict()
+        self._turns: ReadyKeys[Key] = ReadyKeys(_namespace)
+
+    def __bool__(self) -> bool:
+        return bool(self._since)
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._since
+
+    def add(self, key: Key, now: float) -> None:
+        """An object waits from now on, unless it waits already."""
+        if key not in self._since:
+            self._since[key] = now
+            self._turns.append(key)
+
+    def remove(self, key: Key) -> None:
+        """An object waits no more."""
+        if self._since.pop(key, None) is not None and len(self._turns) > 2 * len(self._since) + _REMEMBERED:
+            self._turns.retain(self._since.__contains__)
+
+    def oldest(self) -> tuple[Key, float]:
+        """The object that has waited longest, and since when."""
+        return next(iter(self._since.items()))
+
+    def next(self) -> Key:
+        """The object whose namespace has its turn; it stays the next one until it is removed."""
+        while True:
+            key = self._turns.pop()
+            assert key is not None, "every object that waits has a turn"
+            if key in self._since:
+                self._turns.appendleft(key)
+                return key
+
+
 class ProgressPace:
     """The pace of status writes that only show progress: at once while there are few, merged while there are many.
 
     A token bucket for all objects of a controller, and a pause between two writes of one object. A rate per second lets
     these writes grow with the time that a burst takes. While the controller creates and deletes objects, most of their
-    number is a share of those writes. A write that shows a new phase precedes those that show counts: a Job without a
-    status beside running pods looks as if no controller had seen it. Times are seconds of any clock.
+    number is a share of those writes. Namespaces are served in turn. A write that shows a new phase precedes those that
+    show counts: a Job without a status beside running pods looks as if no controller had seen it. Times are seconds of
+    any clock.
     """
 
     def __init__(self, gap: float, now: float) -> None:
@@ -55,8 +99,7 @@ class ProgressPace:
         #: Until when other writes have effect.
         self._busy_until = now
         #: Objects that wait for their turn, in order, and since when: with a new phase, and with new counts only.
-        self._phases: OrderedDict[Key, float] = OrderedDict()
-        self._counts: OrderedDict[Key, float] = OrderedDict()
+        self._phases, self._counts = _Waiting(), _Waiting()
         #: Objects whose turn it is.
         self._granted: set[Key] = set()
         self._written: dict[Key, float] = {}
@@ -74,17 +117,17 @@ class ProgressPace:
             self._tokens -= 1
             return True
         if phase:
-            self._counts.pop(key, None)
-            self._phases.setdefault(key, now)
+            self._counts.remove(key)
+            self._phases.add(key, now)
         elif key not in self._phases:
-            self._counts.setdefault(key, now)
+            self._counts.add(key, now)
         return False
 
     def wrote(self, key: Key, now: float) -> None:
         """A status was written, for whatever reason."""
         self._written[key] = now
-        self._phases.pop(key, None)
-        self._counts.pop(key, None)
+        self._phases.remove(key)
+        self._counts.remove(key)
         if len(self._written) > _REMEMBERED:
             self._written = {each: at for each, at in self._written.items() if now < at + self._gap}
 
@@ -104,12 +147,16 @@ class ProgressPace:
         yield from self._release(self._phases, now, _LONGEST_PHASE)
         yield from self._release(self._counts, now, _LONGEST_BESIDE if now < self._busy_until else _LONGEST)
 
-    def _release(self, waiting: dict[Key, float], now: float, longest: float) -> Iterator[Key]:
+    def _release(self, waiting: _Waiting, now: float, longest: float) -> Iterator[Key]:
         while waiting:
-            key, since = next(iter(waiting.items()))
-            if not self._rested(key, now) or (self._tokens < 1 and now < since + longest):
-                return  # those behind it began to wait later
-            del waiting[key]
+            key, since = waiting.oldest()
+            if now < since + longest:
+                if self._tokens < 1:
+                    return
+                key = waiting.next()
+            if not self._rested(key, now):
+                return  # those behind it were written later
+            waiting.remove(key)
             self._tokens = max(0.0, self._tokens - 1)
             self._granted.add(key)
             yield key
@@ -175,7 +222,9 @@ class ControllerLoop:
         self._clock = clock
         self._steady = steady
         self._report = report
-        self._queue: WorkQueue[Key, int] = WorkQueue(max)
+        # Large objects of one namespace leave a quarter of the workers to the others.
+        most = max(1, workers - max(1, workers // 4))
+        self._queue: WorkQueue[Key, int] = WorkQueue(max, group_of=_namespace, most_per_group=most)
         self._wake = asyncio.Event()
         #: Unix seconds at which an object wants to be reconciled; the heap may hold outdated entries.
         self._alarms: dict[Key, float] = {}

@@ -6,6 +6,7 @@ follows is recognized by its resourceVersion. What only an answer showed is conf
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,7 +14,7 @@ import msgspec
 
 from capcard_sched.controllers.objects import COMMAND, POD_GROUP, JsonObject, Key, identity, key_of, meta
 from capcard_sched.controllers.queues import queue_and_phase
-from capcard_sched.controllers.view import in_order, target_of
+from capcard_sched.controllers.view import COMMANDS_AT_ONCE, command_age, target_of
 from capcard_sched.kube.controllers.records import FETCHED, RESOURCES, RecordChanged
 from capcard_sched.model.deltas import ObjectGone
 
@@ -69,8 +70,8 @@ class ObjectCache:
         self._entries: dict[str, dict[tuple[str, str], _CachedObject]] = {}
         self._owned: dict[Owner, dict[tuple[str, str, str], None]] = {}
         self._phases: dict[str, Counter[str]] = {}
-        #: Target to the namespaces and names of its commands.
-        self._targets: dict[Key, dict[tuple[str, str], None]] = {}
+        #: Target to the namespaces and names of its commands that are not being deleted, and their age.
+        self._targets: dict[Key, dict[tuple[str, str], tuple[str, int, str]]] = {}
         self._tombstones: OrderedDict[str, None] = OrderedDict()
         self._unconfirmed: dict[Key, tuple[str, float]] = {}
         self._fetched: dict[Key, tuple[float, JsonObject | None]] = {}
@@ -101,10 +102,11 @@ class ObjectCache:
         ]
 
     def targeting(self, key: Key) -> Sequence[JsonObject]:
-        """Commands for an object, oldest first."""
-        entries = self._entries.get(COMMAND, {})
-        found = [_object(COMMAND, entries[each]) for each in self._targets.get(key, ())]
-        return in_order(each for each in found if not meta(each).get("deletionTimestamp"))
+        """Commands for an object, the oldest ones."""
+        entries, ages = self._entries.get(COMMAND, {}), self._targets.get(key, {})
+        live = (each for each in ages if not entries[each].deleted)
+        oldest = heapq.nsmallest(COMMANDS_AT_ONCE, live, key=ages.__getitem__)
+        return [_object(COMMAND, entries[each]) for each in oldest]
 
     def group_phases(self, queue: str) -> Mapping[str, int]:
         """Number of PodGroups of a queue by phase."""
@@ -230,8 +232,8 @@ class ObjectCache:
         key = target_of(command)
         if key is None:
             return
-        if present:
-            self._targets.setdefault(key, {})[key_of(command)] = None
+        if present and not meta(command).get("deletionTimestamp"):
+            self._targets.setdefault(key, {})[key_of(command)] = command_age(command)
         elif key in self._targets:
             self._targets[key].pop(key_of(command), None)
             if not self._targets[key]:

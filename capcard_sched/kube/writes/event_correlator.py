@@ -12,6 +12,7 @@ import heapq
 from typing import TYPE_CHECKING, TypeAlias
 
 from capcard_sched.kube.writes.lru import Lru
+from capcard_sched.model.quoting import escaped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -169,12 +170,12 @@ class EventCorrelator:
 
     def _fold(self, event: EmitEvent, component: str, now: float) -> Series:
         kind = (component, event.object, event.type, event.reason)
-        message = cut(event.message)
+        message = cut(escaped(event.message))
         key: SeriesKey = (kind, message)
         series = self._series.get(key)
         if series is None:
             if self._is_one_of_many(kind, message, now):
-                message = cut(COMBINED + event.message)
+                message = cut(COMBINED + message)
                 key = (kind, None)
                 series = self._series.get(key)
             if series is None or (key[1] is None and now - series.last > SIMILAR_SECONDS):

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+
+from capcard_sched.kube.writes.ready_keys import ReadyKeys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -33,16 +35,28 @@ class WorkQueue(Generic[K, V]):
     """Values by key, in FIFO order, at most one write per key in flight.
 
     `merge(old, new)` combines two waiting values of one key. With `capacity`, new entries replace the oldest ones.
-    Urgent entries may be taken before the others.
+    Urgent entries may be taken before the others. With `group_of`, groups of keys are served in turn, and at most
+    `most_per_group` entries of a group are in flight.
     """
 
-    def __init__(self, merge: Callable[[V, V], V], capacity: int | None = None) -> None:
+    def __init__(
+        self,
+        merge: Callable[[V, V], V],
+        capacity: int | None = None,
+        *,
+        group_of: Callable[[K], Hashable] | None = None,
+        most_per_group: int | None = None,
+    ) -> None:
         self._merge = merge
         self._capacity = capacity
+        self._group_of = group_of
+        self._most_per_group = most_per_group
+        #: Group to the number of its entries in flight.
+        self._flying: Counter[Hashable] = Counter()
         #: Ordered: the first entry of a dict is found behind the places of all removed ones.
         self._waiting: OrderedDict[K, WorkItem[K, V]] = OrderedDict()
         #: Keys in order; stale keys are skipped.
-        self._ready: deque[K] = deque()
+        self._ready: ReadyKeys[K] = ReadyKeys(group_of)
         self._delays: list[tuple[float, int, K]] = []
         #: Number of the delay, and whether the entry precedes ready ones afterwards.
         self._delayed: dict[K, tuple[int, bool]] = {}
@@ -78,7 +92,7 @@ class WorkQueue(Generic[K, V]):
         if key not in self._in_flight:
             self._ready.append(key)
             if len(self._ready) > 2 * len(self._waiting) + _STALE_KEYS:
-                self._ready = deque(key for key in dict.fromkeys(self._ready) if key in self._waiting)
+                self._ready.retain(self._waiting.__contains__)
         if self._capacity is None or len(self._waiting) <= self._capacity:
             return 0
         oldest = next(iter(self._waiting))
@@ -86,17 +100,20 @@ class WorkQueue(Generic[K, V]):
         return 1
 
     def get(self, now: float) -> WorkItem[K, V] | None:
-        """Remove and return the oldest ready entry; None without one."""
+        """Remove and return the next ready entry; None without one."""
         while self._delays and self._delays[0][0] <= now:
             _, sequence, key = heapq.heappop(self._delays)
             delay = self._delayed.get(key)
             if delay is not None and delay[0] == sequence:
                 self.advance(key, first=delay[1])
-        while self._ready:
-            entry = self._take(self._ready.popleft())
+        while (found := self._ready.pop(admits=self._admits)) is not None:
+            entry = self._take(found)
             if entry is not None:
                 return entry
         return None
+
+    def _admits(self, group: Hashable) -> bool:
+        return self._most_per_group is None or self._flying[group] < self._most_per_group
 
     def get_urgent(self) -> WorkItem[K, V] | None:
         """Remove and return the first urgent entry that is ready; None without one."""
@@ -118,11 +135,22 @@ class WorkQueue(Generic[K, V]):
         if entry is not None:
             self._urgent.pop(key, None)
             self._in_flight.add(key)
+            if self._group_of is not None:
+                self._flying[self._group_of(key)] += 1
         return entry
+
+    def _land(self, key: K) -> None:
+        """The write of a key is over."""
+        if key in self._in_flight and self._group_of is not None:
+            group = self._group_of(key)
+            self._flying[group] -= 1
+            if not self._flying[group]:
+                del self._flying[group]
+        self._in_flight.discard(key)
 
     def done(self, key: K) -> None:
         """End a write; a value added since becomes ready."""
-        self._in_flight.discard(key)
+        self._land(key)
         self._discarded.discard(key)
         if key in self._waiting:
             self._ready.append(key)
@@ -136,7 +164,7 @@ class WorkQueue(Generic[K, V]):
         if key in self._discarded:
             self.done(key)
             return
-        self._in_flight.discard(key)
+        self._land(key)
         newer = self._waiting.get(key)
         if newer is not None:
             item = newer._replace(value=self._merge(item.value, newer.value))
@@ -151,14 +179,18 @@ class WorkQueue(Generic[K, V]):
             (self._ready.appendleft if first else self._ready.append)(key)
 
     def oldest(self) -> float | None:
-        """Time at which the next ready entry was added; None without one."""
-        while self._ready:
-            key = self._ready[0]
-            entry = self._waiting.get(key)
-            if entry is not None and key not in self._in_flight and key not in self._delayed:
-                return entry.since
-            self._ready.popleft()
-        return None
+        """Time at which the first ready entry was added; None without one."""
+        while True:
+            heads = list(self._ready.heads())
+            if not heads:
+                return None
+            entries = [self._waiting[key] for key in heads if self._is_ready(key)]
+            if entries:
+                return min(entry.since for entry in entries)
+            self._ready.retain(self._is_ready)
+
+    def _is_ready(self, key: K) -> bool:
+        return key in self._waiting and key not in self._in_flight and key not in self._delayed
 
     def discard(self, key: K) -> None:
         """Remove the waiting entry; a write in flight continues and is not retried."""

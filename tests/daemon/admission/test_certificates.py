@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,6 +17,7 @@ from capcard_sched.daemon.admission.certificates import (
     ServingCertificate,
     renewed,
 )
+from capcard_sched.daemon.admission.serving_context import ServingContext
 
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 HOSTS = ("admission.capcard-system.svc", "127.0.0.1")
@@ -77,3 +81,46 @@ def test_a_malformed_secret_is_replaced(field: str, text: str) -> None:
 def test_a_key_of_another_certificate_is_replaced() -> None:
     first, other = renewed(None, HOSTS, NOW), renewed(None, HOSTS, NOW)
     assert renewed(msgspec.structs.replace(first, key=other.key), HOSTS, NOW).key not in {first.key, other.key}
+
+
+@pytest.mark.parametrize("ahead", [1, SERVING_DAYS, 2 * AUTHORITY_DAYS])
+def test_a_certificate_of_a_clock_that_stood_ahead_is_replaced(ahead: float) -> None:
+    first = renewed(None, HOSTS, NOW)
+    wrong = renewed(msgspec.structs.replace(first, certificate=""), HOSTS, days(ahead))
+    found = renewed(wrong, HOSTS, NOW)
+    assert serving(found).not_valid_before_utc <= NOW < serving(found).not_valid_after_utc
+    assert authorities(found)[0].not_valid_before_utc <= NOW < authorities(found)[0].not_valid_after_utc
+    serving(found).verify_directly_issued_by(authorities(found)[0])
+    assert renewed(found, HOSTS, NOW) is found
+
+
+_MESSAGES = [
+    ("valid", {}, ""),
+    ("from the future", {"now": dt.timedelta(days=30)}, "a handshake fails: certificate is not yet valid"),
+    ("over", {"now": dt.timedelta(days=-AUTHORITY_DAYS)}, "a handshake fails: certificate has expired"),
+    ("of another authority", {"authorities": "other"}, "a handshake fails: certificate signature failure"),
+    ("for another host", {"host": "other.svc"}, "a handshake fails: Hostname mismatch*"),
+    ("from a file", {"authorities": "", "host": ""}, ""),
+    (
+        "from a file, from the future",
+        {"authorities": "", "host": "", "now": dt.timedelta(days=30)},
+        "a handshake fails: certificate is not yet valid",
+    ),
+]
+
+
+@pytest.mark.parametrize("needs_client", [False, True], ids=["", "clients need a certificate"])
+@pytest.mark.parametrize("given, message", [row[1:] for row in _MESSAGES], ids=[row[0] for row in _MESSAGES])
+def test_a_handshake_with_the_own_certificate_shows_its_problem(
+    given: dict[str, Any], message: str, needs_client: bool, tmp_path: Path
+) -> None:
+    now = dt.datetime.now(dt.UTC)
+    known = renewed(None, HOSTS, now + given.get("now", dt.timedelta()))
+    trusted = {"other": renewed(None, HOSTS, now).authorities}.get(
+        given.get("authorities", "own"), given.get("authorities", known.authorities)
+    )
+    bundle = tmp_path / "ca.crt"
+    bundle.write_text(known.authorities)
+    context = ServingContext(bundle if needs_client else None)
+    assert context.load(known.certificate.encode(), known.key.encode(), trusted, given.get("host", HOSTS[0]))
+    assert fnmatchcase(context.problem(), message), context.problem()

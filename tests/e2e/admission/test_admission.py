@@ -13,9 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
+from cryptography import x509
 
-from capcard_sched.daemon.admission.certificates import ServingCertificate, renewed
+from capcard_sched.daemon.admission.certificates import ServingCertificate, ensure_certificate, renewed
+from capcard_sched.kube.client import Client
+from capcard_sched.kube.connection import load_connection
 from capcard_sched.model.annotations import CARD_QUOTA
 from tests.controlplane.cluster import Cluster, RequestError
 from tests.controlplane.controlplane import ControlPlane
@@ -153,6 +157,46 @@ async def test_a_renewed_certificate_is_served_without_a_restart(cluster: Cluste
     found = await cluster.get("validatingwebhookconfigurations", NAME)
     bundle = base64.b64decode(found["webhooks"][0]["clientConfig"]["caBundle"]).decode()
     assert bundle.count("BEGIN CERTIFICATE") == 2, "the former authority stays trusted"
+
+
+async def test_a_certificate_from_the_future_is_replaced(cluster: Cluster, admission: Admission) -> None:
+    """A replica whose clock stood ahead for some seconds wrote it."""
+    secret = await cluster.get("secrets", NAME, namespace=SYSTEM)
+    data = {key: base64.b64decode(text).decode() for key, text in secret["data"].items()}
+    known = ServingCertificate(data["tls.crt"], data["tls.key"], data["ca.crt"], data["ca.key"])
+    hosts = (f"{NAME}.{SYSTEM}.svc", "127.0.0.1")
+    later = dt.datetime.now(dt.UTC) + dt.timedelta(days=3000)
+    wrong = renewed(known, hosts, later)
+    texts = dict(zip(("tls.crt", "tls.key", "ca.crt", "ca.key"), msgspec.structs.astuple(wrong), strict=True))
+    body = {"data": {key: base64.b64encode(text.encode()).decode() for key, text in texts.items()}}
+    await cluster.patch("secrets", NAME, body, namespace=SYSTEM)
+
+    async def replaced() -> bool:
+        found = await cluster.get("secrets", NAME, namespace=SYSTEM)
+        pem = base64.b64decode(found["data"]["tls.crt"])
+        certificate = x509.load_pem_x509_certificate(pem)
+        served = await asyncio.to_thread(admission.certificate)
+        is_valid = certificate.not_valid_before_utc <= dt.datetime.now(dt.UTC) < certificate.not_valid_after_utc
+        return is_valid and served.strip() == pem.decode().strip()
+
+    await cluster.wait_until(replaced, "a certificate that is valid now", within=60)
+    await eventually_accepted(cluster, queue("after-the-future"))
+
+
+@pytest.mark.parametrize("days", [-20_000, -1000, 1000, 20_000])
+async def test_a_certificate_of_a_replica_with_a_wrong_clock_is_valid_by_the_clock_of_the_api_server(
+    cluster: Cluster, control_plane: ControlPlane, days: int
+) -> None:
+    true = dt.datetime.now(dt.UTC)
+    connection = load_connection(str(control_plane.kubeconfig_for("admin")), None)
+    async with Client(connection) as client:
+        for _ in range(2):
+            clock = true + dt.timedelta(days=days)
+            known = await ensure_certificate(client, cluster.namespace, "wrong-clock", ("localhost",), clock)
+        right = await ensure_certificate(client, cluster.namespace, "wrong-clock", ("localhost",), true)
+    assert right == known, "a replica with the right clock keeps it"
+    certificate = x509.load_pem_x509_certificate(known.certificate.encode())
+    assert certificate.not_valid_before_utc <= true < certificate.not_valid_after_utc
 
 
 @pytest.mark.campaign

@@ -140,3 +140,13 @@ def test_no_object_that_was_refused_is_forgotten(calls: list[tuple[int, bool, fl
             waiting.add(key(number))
         pace.end(key(number))
     assert {each for _, each in served(pace, now, now + 10)} == waiting
+
+
+def test_a_namespace_with_many_objects_does_not_delay_the_others() -> None:
+    pace = ProgressPace(GAP, 0.0)
+    others = [Key("Job", "other", str(number)) for number in range(3)]
+    for number in range(1000):
+        pace.take(key(number), 0.0, phase=True)
+    assert not any(pace.take(each, 0.0, phase=True) for each in others)
+    first = [each for _, each in served(pace, 0.0, 2.0)][:6]
+    assert [each for each in first if each.namespace == "other"] == others

@@ -87,6 +87,64 @@ def test_a_queue_gives_out_the_merged_value_of_a_key_in_turn(steps: str) -> None
                 assert queue.open == int(subject), step
 
 
+@pytest.mark.parametrize(
+    "steps",
+    [
+        pytest.param(
+            "a1 a2 a3 b1 get=a1 get=b1 b2 get=a2 get=b2 get=a3 get=-", id="groups are served in turn, each in order"
+        ),
+        pytest.param("a1 a2 a3 get=a1 b1 get=a2 get=b1 get=a3", id="a group that comes later does not wait for all"),
+        pytest.param("a1 a2 a3 a4 get=a1 get=a2 get=a3 get=- b1 get=b1", id="a group does not take every worker"),
+        pytest.param("a1 a2 a3 a4 get=a1 get=a2 get=a3 get=- end=a2 get=a4", id="an entry that ended makes room"),
+        pytest.param("a1 a2 a3 a4 get=a1 get=a2 get=a3 again=a1 get=a4 get=-", id="so does one that is repeated"),
+        pytest.param("a1 get=a1 a1 a2 b1 end=a1 get=a2 get=b1 get=a1", id="an entry that changed is the last one"),
+    ],
+)
+def test_groups_are_served_in_turn(steps: str) -> None:
+    """The group of a key is its letter; three entries of a group are in flight at most."""
+    queue: WorkQueue[str, int] = WorkQueue(last, group_of=lambda key: key[0], most_per_group=3)
+    flying: dict[str, WorkItem[str, int]] = {}
+    for step in steps.split():
+        verb, _, subject = step.partition("=")
+        if verb == "get":
+            item = queue.get(0.0)
+            assert (item.key if item is not None else "-") == subject, step
+            if item is not None:
+                flying[item.key] = item
+        elif verb == "end":
+            queue.done(subject)
+        elif verb == "again":
+            queue.requeue(flying[subject], 9.0)
+        else:
+            queue.add(verb, 0, 0.0)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 5), st.booleans()), max_size=40))
+def test_a_key_waits_for_one_key_of_each_other_group_at_most(steps: list[tuple[str, int, bool]]) -> None:
+    queue: WorkQueue[tuple[str, int], int] = WorkQueue(last, group_of=lambda key: key[0])
+    waiting: dict[str, list[int]] = {}
+    overtaken: dict[str, dict[str, int]] = {}
+    for group, number, gets in steps:
+        if not gets:
+            if number not in waiting.setdefault(group, []):
+                waiting[group].append(number)
+            queue.add((group, number), 0, 0.0)
+            continue
+        item = queue.get(0.0)
+        if item is None:
+            assert not any(waiting.values())
+            continue
+        served, first = item.key
+        assert waiting[served].pop(0) == first
+        queue.done(item.key)
+        overtaken.pop(served, None)
+        for other, keys in waiting.items():
+            if keys and other != served:
+                counts = overtaken.setdefault(other, {})
+                counts[served] = counts.get(served, 0) + 1
+                assert counts[served] <= 1, (other, served)
+
+
 def test_an_entry_has_the_time_at_which_it_was_added() -> None:
     lane = WorkQueue[str, int](last)
     lane.add("a", 1, 10.0)

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import pytest
@@ -193,7 +193,7 @@ def test_a_malformed_request_is_refused_and_others_are_answered(listening: Silen
     assert replies(path, b"GET / ") == b"!no request of capcard-sched"
     assert replies(path, ends=False) == b"!no request within 5 s"
     assert with_streams(path, b"18\0/", 100) == b"!the request ends early"
-    assert with_streams(path, b"", 2**40) == b"!a request of 1099511627776 bytes; at most 67108864"
+    assert with_streams(path, b"", 2**40) == b"!a request of 1099511627776 bytes; at most 8388608"
     assert with_streams(path, b"abc", 3).startswith(b"!no request of capcard-sched: ")
     assert with_streams(path, b"18\0/no/such/folder\x000", 20).startswith(b"!no request of capcard-sched: ")
     assert "for the first time" in listening.run("queue list", path)[2]
@@ -219,3 +219,34 @@ def test_another_user_is_refused_by_the_cache_and_refuses_it(listening: Silence)
         [sys.executable, "-c", code, str(listening.socket)], capture_output=True, text=True, check=False
     )
     assert done.stdout == f"{listening.socket}: the cache belongs to another user, uid 0\n", done.stderr
+
+
+def test_silent_clients_do_not_delay_others(listening: Silence) -> None:
+    """Each held one of two places for 5 s: with 40 of them, an answer took 100 s."""
+    with ExitStack() as stack:
+        for number in range(40):
+            silent = stack.enter_context(closing(socket.socket(socket.AF_UNIX)))
+            silent.connect(str(listening.socket))
+            if number % 2:
+                silent.sendall(b"x" * 3)
+        assert "for the first time" in listening.run("queue list", listening.socket)[2]
+
+
+def test_programs_that_do_not_read_their_output_do_not_block_others(listening: Silence) -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(writer, b"x" * 4096)
+    os.set_blocking(writer, True)
+    words = ["18", "/", "2", "queue", "list", f"KUBECONFIG={listening.folder}/0.kubeconfig"]
+    request = "\0".join(words).encode()
+    with ExitStack() as stack:
+        stack.callback(os.close, reader)
+        stack.callback(os.close, writer)
+        for _ in range(2 * (os.cpu_count() or 2)):
+            stopped = stack.enter_context(closing(socket.socket(socket.AF_UNIX)))
+            stopped.connect(str(listening.socket))
+            socket.send_fds(stopped, [LENGTH.pack(len(request))], [writer] * 3)
+            stopped.sendall(request)
+        assert "for the first time" in listening.run("queue list", listening.socket)[2]

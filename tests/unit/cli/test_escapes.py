@@ -11,7 +11,11 @@ from typing import Any
 import pytest
 
 from capcard_sched.cli.main import run
+from capcard_sched.daemon.diagnosis.recording import Recording
 from capcard_sched.model.quoting import escaped, escaped_json
+from capcard_sched.simulation.clock import EPOCH, SECOND
+from capcard_sched.simulation.scenario import InputError
+from tests.insight.scenes import core_of, recorded_run
 
 HOSTILE = "x\x1b[31m\x9b1mred\u202eevil\u2028\r\nerror: forged\x07[/bold][red]"
 #: Characters that never reach the output as they are.
@@ -49,6 +53,15 @@ VERBS = [
     ["node", "list", "-f", "$"],
     ["explain", "g", "-f", "$"],
     ["explain", "g", "-o", "json", "-f", "$"],
+    ["explain", "p", "--fix", "-f", "$"],
+    ["card", "list", "-f", "$"],
+    ["card", "list", "-o", "yaml", "-f", "$"],
+    ["pod", "list", "-o", "wide", "-f", "$"],
+    ["pod", "list", "-o", "json", "-f", "$"],
+    ["node", "list", "-o", "wide", "-f", "$"],
+    ["queue", "list", "-o", "yaml", "-f", "$"],
+    ["what-if", "--drain", "n1", "-f", "$"],
+    ["what-if", "--drain", "n1", "-o", "json", "-f", "$"],
 ]
 
 
@@ -95,6 +108,60 @@ def test_no_verb_prints_control_characters_of_an_object(
             raw = [character for character in RAW if character in stream]
             assert not raw, (path, what, stream)
             assert not [line for line in stream.splitlines() if line.startswith("error: forged")], (path, what, stream)
+
+
+def _messages(value: Any) -> Iterator[str]:
+    """The texts of events and conditions."""
+    if isinstance(value, dict):
+        if isinstance(value.get("message"), str):
+            yield value["message"]
+        for inner in value.values():
+            yield from _messages(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _messages(inner)
+
+
+def test_events_and_conditions_have_no_control_characters_of_an_object(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """kubectl prints them as they are."""
+    for number, (path, what) in enumerate(PLACES):
+        file = tmp_path / f"{number}.json"
+        file.write_text(json.dumps({"kind": "List", "apiVersion": "v1", "items": _changed(OBJECTS, path, what)}))
+        if run(["simulate", "--until", "1m", "-o", "json", "-f", str(file)]) == 0:
+            for message in _messages(json.loads(capsys.readouterr().out)):
+                assert not [character for character in RAW if character in message], (path, what, message)
+
+
+def _record(path: Path, objects: list[dict[str, Any]]) -> bool:
+    """Record a simulation of objects; False when the simulator does not accept them."""
+    file = path.with_suffix(".json")
+    file.write_text(json.dumps({"kind": "List", "apiVersion": "v1", "items": objects}))
+    core = core_of()
+    conf = core.snapshot().conf
+    recording = Recording(path, conf, scheduler_names=("volcano",), default_queue="default", clock=lambda: EPOCH)
+    try:
+        recorded_run(str(file), core, recording, until=5 * SECOND)
+    except InputError:
+        return False
+    finally:
+        recording.close()
+    return True
+
+
+@pytest.mark.parametrize("verb", [["replay"], ["replay", "-o", "json"], ["job", "list", "--recording"]])
+def test_a_recording_is_shown_without_control_characters(
+    verb: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, (path, what) in enumerate(PLACES):
+        file = tmp_path / f"{number}.rec"
+        if not _record(file, _changed(OBJECTS, path, what)):
+            continue
+        run([*verb, str(file)])
+        for stream in capsys.readouterr():
+            raw = [character for character in RAW if character in stream]
+            assert not raw, (path, what, stream)
 
 
 @pytest.mark.parametrize("text", ["plain ü 漢字 🚀", "", "a b"])

@@ -17,7 +17,7 @@ ACTIONS = "AbortJob TerminateJob CompleteJob RestartJob RestartTask RestartParti
 _DOWN = [Transition(phase, Kill.SOFT) for phase in ("Aborting", "Terminating", "Completing")]
 _COUNTED = [Transition("Restarting", kill, retry=True) for kill in (Kill.ALL, Kill.TARGET, Kill.TARGET, Kill.TARGET)]
 _AGAIN = [Transition("Restarting", kill) for kill in (Kill.ALL, Kill.TARGET, Kill.TARGET, Kill.TARGET, Kill.ALL)]
-_RESUMED = [*[None] * 7, Transition("Restarting", Kill.SOFT, retry=True)]
+_RESUMED = [*[None] * 7, Transition("Restarting", Kill.UNSUCCESSFUL, retry=True, counts=False)]
 #: Phase to its transitions by the first actions; None and the actions behind them: the Job is synced only.
 CELLS: dict[str, list[Any]] = {
     "Pending": [*_DOWN, *_COUNTED],

@@ -33,6 +33,7 @@ class JobPlugin:
         self.job = job
         self.make_keys = make_keys
         self.arguments = parse_plugin_arguments(self.name, arguments)
+        self._hosts: dict[str, list[str]] = {}
 
     def change_pod(self, pod: JsonObject, task: TaskSpec, index: int) -> None:
         """Change a pod before it is created, in place."""
@@ -52,6 +53,11 @@ class JobPlugin:
 
     def hosts(self, task: TaskSpec) -> list[str]:
         """Host names of a task's pods in the Service of the Job."""
+        if task.name not in self._hosts:
+            self._hosts[task.name] = self._task_hosts(task)
+        return self._hosts[task.name]
+
+    def _task_hosts(self, task: TaskSpec) -> list[str]:
         body = task.template.get("spec") or {}
         domain = body.get("subdomain") or self.job.name
         if body.get("hostname"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -60,6 +61,7 @@ class Svc(JobPlugin):
     def _map_name(self) -> str:
         return f"{self.job.name}-svc"
 
+    @cached_property
     def _variables(self) -> dict[str, str]:
         found = {}
         for task in self.job.tasks:
@@ -78,7 +80,7 @@ class Svc(JobPlugin):
             return
         entries = [
             {"name": key, "valueFrom": {"configMapKeyRef": {"name": self._map_name, "key": key}}}
-            for key in self._variables()
+            for key in self._variables
         ]
         for container in containers(pod):
             add_env(container, entries)
@@ -86,7 +88,7 @@ class Svc(JobPlugin):
     def contents(self) -> dict[Key, JsonObject]:
         """The ConfigMap of host names."""
         files = {f"{task.name}.host": "\n".join(self.hosts(task)) for task in self.job.tasks}
-        return {Key(CONFIG_MAP, self.job.namespace, self._map_name): {"data": {**files, **self._variables()}}}
+        return {Key(CONFIG_MAP, self.job.namespace, self._map_name): {"data": {**files, **self._variables}}}
 
     def objects(self, job: JsonObject) -> list[JsonObject]:
         """ConfigMap, Service and NetworkPolicy."""

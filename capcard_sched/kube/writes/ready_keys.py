@@ -1,0 +1,81 @@
+"""The order in which keys are served: first in, first out within a group, and groups in turn.
+
+One group with many keys does not delay the keys of the others. Without groups, all keys are one.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterator
+
+K = TypeVar("K", bound="Hashable")
+
+
+class ReadyKeys(Generic[K]):
+    """Keys in order. A key may be in it several times."""
+
+    def __init__(self, group_of: Callable[[K], Hashable] | None = None) -> None:
+        self._group_of = group_of
+        #: Keys that precede all others.
+        self._first: deque[K] = deque()
+        #: Groups with keys; the first one is next.
+        self._groups: OrderedDict[Hashable, deque[K]] = OrderedDict()
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    def append(self, key: K) -> None:
+        """Add a key as the last one of its group."""
+        group = self._group_of(key) if self._group_of is not None else None
+        self._groups.setdefault(group, deque()).append(key)
+        self._length += 1
+
+    def appendleft(self, key: K) -> None:
+        """Add a key before all others."""
+        self._first.appendleft(key)
+        self._length += 1
+
+    def pop(self, *, admits: Callable[[Hashable], bool] | None = None) -> K | None:
+        """Remove and return the next key of a group that is admitted; None without one. O(groups refused)."""
+        if self._first:
+            self._length -= 1
+            return self._first.popleft()
+        for group, keys in self._groups.items():
+            if admits is not None and not admits(group):
+                continue
+            key = keys.popleft()
+            self._length -= 1
+            if keys:
+                self._groups.move_to_end(group)
+            else:
+                del self._groups[group]
+            return key
+        return None
+
+    def retain(self, is_kept: Callable[[K], bool]) -> None:
+        """Drop repeated keys, and those that are not to be kept. O(n)."""
+        first, groups = list(dict.fromkeys(self._first)), list(self._groups.values())
+        self.clear()
+        self._first.extend(key for key in first if is_kept(key))
+        self._length = len(self._first)
+        for keys in groups:
+            for key in dict.fromkeys(keys):
+                if is_kept(key):
+                    self.append(key)
+
+    def heads(self) -> Iterator[K]:
+        """The first key of all, and that of each group."""
+        if self._first:
+            yield self._first[0]
+        for keys in self._groups.values():
+            yield keys[0]
+
+    def clear(self) -> None:
+        """Remove all keys."""
+        self._first.clear()
+        self._groups.clear()
+        self._length = 0

@@ -1,0 +1,235 @@
+"""A second hostile tenant: all rights on vcjobs, Commands, CronJobs, PodGroups, pods and Deployments of its namespace.
+
+It attacks the controllers, which are killed meanwhile. A Job of another tenant, the victim, must not notice. Each Job
+of the hostile tenant must end, or run, once the faults are over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from tests.controlplane.cluster import Cluster, RequestError
+from tests.controlplane.controlplane import ControlPlane
+from tests.controlplane.kubelet import Kubelet
+from tests.controlplane.manifests import Manifest, deployment, job, plain, pod, pod_group
+from tests.e2e.daemons import Controllers
+from tests.manifests.documents import MANIFESTS
+from tests.soak.tenant import TENANT, attempted
+from tests.soak.workload import NAMESPACE, QUOTAS
+
+HOSTILE_NAMESPACE: Final = "hostile"
+_JOBS, _BATCH, _BUS = "jobs.batch.volcano.sh", "batch.volcano.sh/v1alpha1", "bus.volcano.sh/v1alpha1"
+_RULES: Final[list[Manifest]] = [
+    {"apiGroups": [""], "resources": ["pods", "pods/status"], "verbs": ["*"]},
+    {"apiGroups": ["scheduling.volcano.sh"], "resources": ["podgroups"], "verbs": ["*"]},
+    {"apiGroups": ["batch.volcano.sh"], "resources": ["jobs", "cronjobs"], "verbs": ["*"]},
+    {"apiGroups": ["bus.volcano.sh"], "resources": ["commands"], "verbs": ["*"]},
+    {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["*"]},
+]
+_POLICIES: Final[tuple[dict[str, str], ...]] = (
+    {"PodFailed": "RestartJob"},
+    {"PodFailed": "AbortJob"},
+    {"PodEvicted": "RestartTask", "PodFailed": "RestartPod"},
+    {"*": "TerminateJob"},
+    {},
+)
+#: Jobs at a time; the oldest are deleted.
+_MOST_JOBS: Final = 8
+#: Seconds within which a Job ends or runs, once the faults are over.
+_SETTLE: Final = 120.0
+_SETTLED: Final = frozenset({"Running", "Completed", "Failed", "Terminated", "Aborted"})
+
+
+def _small_job(name: str, queue: str, replicas: int, **spec: Any) -> Manifest:
+    container = {"name": "main", "image": "x", "resources": {"requests": {"cpu": "100m"}}}
+    template = {"spec": {"containers": [container], "terminationGracePeriodSeconds": 1}}
+    tasks = [{"name": "w", "replicas": replicas, "template": template}]
+    return job(name, replicas, queue=queue, tasks=tasks, **spec)
+
+
+class HostileTenant:
+    """The tenant, the controllers that it attacks, and its victim."""
+
+    def __init__(self, cluster: Cluster, control_plane: ControlPlane, kubelet: Kubelet, folder: Path) -> None:
+        self._cluster = cluster
+        self._control_plane = control_plane
+        self._kubelet = kubelet
+        self._folder = folder
+        self._tenant = Cluster(control_plane, user=TENANT, namespace=HOSTILE_NAMESPACE)
+        self._victim: Manifest = {}
+        self._pods: dict[str, str] = {}
+        self._made = 0
+        self._names: list[str] = []
+        self._lock = asyncio.Lock()
+        self.processes: list[Controllers] = []
+        self.violations: list[str] = []
+
+    async def start(self) -> None:
+        """The namespace, the policy of Commands, the controllers, and the victim with its running pods."""
+        await self._tenant.__aenter__()
+        await self._cluster.make_namespace(HOSTILE_NAMESPACE)
+        async with Cluster(self._control_plane, namespace=HOSTILE_NAMESPACE) as admin:
+            await admin.allow(TENANT, _RULES)
+        await self._cluster.apply(MANIFESTS / "controllers" / "admission-commands.yaml")
+        await self._begin()
+        self._victim = await self._cluster.create(_small_job("victim", "serving", 3))
+        await self._cluster.wait_until(self._victim_runs, "the victim to run", within=120)
+        self._pods = await self._pods_of_victim()
+
+    async def stop(self) -> None:
+        """End the controllers."""
+        await self._tenant.__aexit__(None, None, None)
+        with contextlib.suppress(AssertionError, ProcessLookupError):
+            await self.processes[-1].stop()
+
+    async def _begin(self) -> None:
+        name = f"controllers-{len(self.processes) + 1}"
+        kubeconfig = self._control_plane.kubeconfig_for("admin")
+        self.processes.append(Controllers(kubeconfig, self._folder, name=name))
+        await self.processes[-1].start()
+
+    async def kill_controllers(self, seconds: float) -> bool:
+        """Kill the controllers; they run again after some time."""
+        async with self._lock:
+            await self.processes[-1].kill()
+            await asyncio.sleep(seconds)
+            await self._begin()
+        return True
+
+    async def act(self, kind: str, choice: int) -> bool:
+        """One attack; False without a target."""
+        done: bool = await getattr(self, f"_{kind.replace('-', '_')}")(choice)
+        return done
+
+    async def _hostile_job(self, choice: int) -> bool:
+        """A Job whose pods fail or vanish, with any policy."""
+        policies = [{"event": event, "action": action} for event, action in _POLICIES[choice % 5].items()]
+        self._made += 1
+        name = f"h-{self._made}"
+        self._names.append(name)
+        made = _small_job(name, list(QUOTAS)[choice % 3], 1 + choice % 4, policies=policies, maxRetry=1 + choice % 3)
+        await attempted(self._tenant.create(made))
+        while len(self._names) > _MOST_JOBS:
+            await attempted(self._tenant.delete(_JOBS, self._names.pop(0)))
+        return True
+
+    async def _hostile_failure(self, choice: int) -> bool:
+        """A pod of its Jobs fails, or is deleted."""
+        pods = await self._tenant.list("pods")
+        running = [each["metadata"]["name"] for each in pods if each["status"].get("phase") == "Running"]
+        if running and choice % 2:
+            await self._kubelet.finish(running[choice % len(running)], namespace=HOSTILE_NAMESPACE, phase="Failed")
+        elif running:
+            await attempted(self._tenant.delete("pods", running[choice % len(running)]))
+        return bool(running)
+
+    async def _hostile_command(self, choice: int) -> bool:
+        """Commands for its Jobs, for the victim by name and uid, and for the queues of all."""
+        target: Manifest = {
+            "apiVersion": _BATCH,
+            "kind": "Job",
+            "name": "victim",
+            "uid": self._victim["metadata"]["uid"],
+        }
+        action = ("AbortJob", "ResumeJob", "RestartJob", "TerminateJob")[choice % 4]
+        if choice % 3 == 0 and self._names:
+            name = self._names[choice % len(self._names)]
+            found = await self._tenant.find(_JOBS, name)
+            uid = found["metadata"]["uid"] if found is not None else "absent"
+            target |= {"name": name, "uid": uid}
+        elif choice % 3 == 1:
+            queue = await self._cluster.get("queues", list(QUOTAS)[choice % 3])
+            target = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue"}
+            target |= {"name": queue["metadata"]["name"], "uid": queue["metadata"]["uid"]}
+            action = "CloseQueue"
+        self._made += 1
+        await attempted(self._tenant.create(plain("Command", f"c-{self._made}", _BUS, action=action, target=target)))
+        return True
+
+    async def _hostile_cronjob(self, choice: int) -> bool:
+        """A CronJob of each minute; one that began in the future; one with a critical priority, which is refused."""
+        self._made += 1
+        fields: Manifest = {"priorityClassName": "system-cluster-critical"} if choice % 3 == 0 else {}
+        spec = {"schedule": "* * * * *", "jobTemplate": {"spec": _small_job("x", "batch", 1, **fields)["spec"]}}
+        name = f"cron-{self._made % 4}"
+        with contextlib.suppress(RequestError):  # it exists
+            await attempted(self._tenant.create(plain("CronJob", name, _BATCH, spec=spec)))
+        return True
+
+    async def _hostile_owner(self, choice: int) -> bool:
+        """A failed pod, a PodGroup and a Deployment with the victim as their controller."""
+        self._made += 1
+        owner = {
+            "apiVersion": _BATCH,
+            "kind": "Job",
+            "name": "victim",
+            "uid": self._victim["metadata"]["uid"],
+            "controller": True,
+            "blockOwnerDeletion": False,
+        }
+        notes = {
+            "volcano.sh/task-spec": "w",
+            "volcano.sh/task-index": "0",
+            "volcano.sh/job-version": "9" * (choice % 5000),
+        }
+        template = {"spec": {"containers": [{"name": "main", "image": "x"}]}}
+        made = {
+            0: pod(f"o-{self._made}", annotations=notes),
+            1: pod_group(f"o-{self._made}", queue="serving", members=1),
+            2: deployment(f"o-{self._made}", 1, template),
+        }[choice % 3]
+        made["metadata"]["ownerReferences"] = [owner]
+        await attempted(self._tenant.create(made))
+        if choice % 3 == 0:
+            body = {"status": {"phase": "Failed"}}
+            await attempted(self._tenant.patch("pods", f"o-{self._made}", body, subresource="status"))
+        return True
+
+    async def heal(self) -> None:
+        """The controllers run; nothing is wanted of the tenant any more."""
+        async with self._lock:
+            with contextlib.suppress(ProcessLookupError):
+                self.processes[-1].signal(signal.SIGCONT)
+
+    async def check(self) -> None:
+        """Report what the victim noticed, and Jobs that neither end nor run; then delete the objects of the tenant."""
+        for name in list(QUOTAS):
+            state = ((await self._cluster.get("queues", name)).get("status") or {}).get("state")
+            if state not in (None, "Open"):
+                self.violations.append(f"queue {name} is {state}")
+        found = await self._cluster.get(_JOBS, "victim")
+        if not await self._victim_runs() or (found["status"].get("retryCount") or 0):
+            self.violations.append(f"the victim is {found['status']}")
+        if await self._pods_of_victim() != self._pods:
+            self.violations.append(f"pods of the victim were replaced: {self._pods}")
+        deadline = time.monotonic() + _SETTLE
+        while waiting := await self._waiting():
+            if time.monotonic() > deadline:
+                self.violations += [f"Job {name} waits: {status}" for name, status in waiting.items()]
+                break
+            await asyncio.sleep(2)
+        for kind in ("cronjobs.batch.volcano.sh", _JOBS, "commands", "deployments", "pods", "podgroups"):
+            for each in await self._cluster.list(kind, namespace=HOSTILE_NAMESPACE):
+                with contextlib.suppress(RequestError):
+                    await self._cluster.delete(kind, each["metadata"]["name"], namespace=HOSTILE_NAMESPACE)
+
+    async def _waiting(self) -> dict[str, Any]:
+        """Jobs of the tenant that neither end nor run, with their status."""
+        found = await self._cluster.list(_JOBS, namespace=HOSTILE_NAMESPACE)
+        states = {each["metadata"]["name"]: each.get("status") or {} for each in found}
+        return {
+            name: status for name, status in states.items() if (status.get("state") or {}).get("phase") not in _SETTLED
+        }
+
+    async def _victim_runs(self) -> bool:
+        found = await self._cluster.get(_JOBS, "victim")
+        return bool(((found.get("status") or {}).get("state") or {}).get("phase") == "Running")
+
+    async def _pods_of_victim(self) -> dict[str, str]:
+        pods = await self._cluster.list("pods", namespace=NAMESPACE, labelSelector="volcano.sh/job-name=victim")
+        return {each["metadata"]["name"]: each["metadata"]["uid"] for each in pods}

@@ -1,0 +1,87 @@
+"""The cost of a pass over a Job is linear in its tasks and pods: counted in executed lines, not in time."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from capcard_sched.controllers.jobs.job_controller import JobController
+from capcard_sched.controllers.jobs.plugins.job_plugin import KeyPair
+from capcard_sched.controllers.objects import Key
+from capcard_sched.controllers.view import Create
+from capcard_sched.simulation.clock import VirtualClock
+from capcard_sched.simulation.store import Store
+from tests.unit.controllers.bench import API, SCHEDULER, Manifest, task
+
+_KEY = Key("Job", "default", "j")
+
+
+def _lines(work: Callable[[], object]) -> int:
+    """The number of lines that work executes."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        nonlocal count
+        count += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def _chain(size: int) -> Manifest:
+    tasks = [task(f"t{number}", 1, minAvailable=0) for number in range(size)]
+    for number in range(1, size):
+        tasks[number]["dependsOn"] = {"name": [f"t{number - 1}"]}
+    return {"minAvailable": 1, "tasks": tasks}
+
+
+#: Case to the spec of a Job of a size.
+SPECS: dict[str, Callable[[int], Manifest]] = {
+    "tasks": lambda size: {"tasks": [task(f"t{number}", 1) for number in range(size)]},
+    "replicas": lambda size: {"tasks": [task("w", size)]},
+    "replicas with a plugin": lambda size: {"tasks": [task("w", size)], "plugins": {"svc": []}},
+    "tasks that depend on each other": _chain,
+    "tasks with policies": lambda size: {
+        "policies": [{"event": "PodEvicted", "action": "RestartTask", "timeout": "1h"}],
+        "tasks": [task(f"t{number}", 1) for number in range(size)],
+    },
+}
+#: Pods of a Job: none, all run, all failed, or all terminate.
+STATES: dict[str, Manifest] = {
+    "without pods": {},
+    "that runs": {"status": {"phase": "Running"}},
+    "that failed": {"status": {"phase": "Failed"}},
+    "that terminates": {"metadata": {"deletionTimestamp": "2026-01-01T00:00:10Z"}, "status": {"phase": "Running"}},
+}
+
+
+def _cost(spec: Manifest, state: str) -> int:
+    store = Store(VirtualClock())
+    store.create("Job", {"apiVersion": API["Job"], "kind": "Job", "metadata": {"name": "j"}, "spec": spec})
+    controller = JobController(SCHEDULER, lambda: KeyPair("private", "public"))
+    for _ in range(3):
+        for write in controller.reconcile(store, _KEY, 1e9).writes:
+            made: Manifest = write.object if isinstance(write, Create) else {"kind": ""}
+            if made["kind"] == "PodGroup":
+                store.create("PodGroup", {**made, "status": {"phase": "Inqueue"}})
+            elif made["kind"] == "Pod" and STATES[state]:
+                changes = {**STATES[state], "metadata": {**made["metadata"], **STATES[state].get("metadata", {})}}
+                store.create("Pod", {**made, **changes})
+    return _lines(lambda: controller.reconcile(store, _KEY, 1e9))
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("case", SPECS)
+def test_a_pass_is_linear_in_the_size_of_the_job(case: str, state: str) -> None:
+    small, large = (_cost(SPECS[case](size), state) for size in (50, 200))
+    assert large < 6 * small, (small, large)
