@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal
 
 import msgspec
 
@@ -10,23 +10,6 @@ from capcard_sched.model.explanation import VictimsConsidered
 
 #: `apiVersion` of the document. Fields are added within a version, never renamed or removed.
 API_VERSION: Final = "insight.capcard-sched.io/v1alpha1"
-
-ChangeKind: TypeAlias = Literal[
-    "Quota",
-    "Capability",
-    "AcceptCard",
-    "MinAvailable",
-    "Priority",
-    "Uncordon",
-    "Untaint",
-    "Tolerate",
-    "CardRequest",
-    "OpenQueue",
-    "MoveQueue",
-    "Action",
-    "Plugin",
-    "End",
-]
 
 
 class InsightPart(msgspec.Struct, frozen=True, rename="camel"):
@@ -86,7 +69,8 @@ class PreemptionTrial(InsightPart, frozen=True, kw_only=True):
 class SuggestedChange(InsightPart, frozen=True, kw_only=True):
     """One part of a fix."""
 
-    kind: ChangeKind
+    #: A kind of docs/fixes.md.
+    kind: str
     #: `Queue team`, `Node n1`, `Job ml/train`, `scheduler-conf`.
     object: str
     #: A card, resource, taint, action or plugin; "" where the kind has one meaning.
@@ -96,7 +80,7 @@ class SuggestedChange(InsightPart, frozen=True, kw_only=True):
     after: str = ""
     #: The change in words.
     text: str
-    #: A shell command, or else the line of YAML that makes the change; "" where neither exists.
+    #: The shell commands that make the change, or else the fields to change in YAML; changes of one object share them.
     command: str = ""
     yaml: str = ""
 
@@ -115,6 +99,12 @@ class SuggestedFix(InsightPart, frozen=True, kw_only=True):
     changes: tuple[SuggestedChange, ...]
     ended: tuple[EndedPods, ...] = ()
     evicted: tuple[EvictedInTrial, ...] = ()
+    #: Running pods of the job that end and are created anew from a changed template.
+    restarted: tuple[str, ...] = ()
+    #: What the changes cost the job itself.
+    costs: tuple[str, ...] = ()
+    #: The whole fix as it is printed and was tried: shell commands, and fields `path: value`, in their order.
+    lines: tuple[str, ...] = ()
     #: Other workloads that the changes start as well: `namespace/kind/name`.
     started: tuple[str, ...] = ()
     #: Pending workloads that start with the changes, or without them, if this job is absent, and those that it
