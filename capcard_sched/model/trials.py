@@ -12,6 +12,10 @@ from capcard_sched.model.explanation import VictimsConsidered
 API_VERSION: Final = "insight.capcard-sched.io/v1alpha1"
 
 
+#: Seconds: pods that end with their node, and for which there is a place, run again by then.
+PROMPT_SECONDS: Final = 10.0
+
+
 class InsightPart(msgspec.Struct, frozen=True, rename="camel"):
     """Base of all parts: camelCase in JSON, as in Kubernetes."""
 
@@ -165,6 +169,16 @@ class PodCounts(InsightPart, frozen=True, kw_only=True):
     after: int
 
 
+class RestartedPods(InsightPart, frozen=True, kw_only=True):
+    """Pods of a job that a drained node ends, and that are created anew."""
+
+    job: str
+    pods: int
+    #: Seconds from the drain until as many of its pods run again; None: not all of them do, or the node is drained
+    #: before they start.
+    wait: float | None = None
+
+
 class WhatIfReport(InsightPart, frozen=True, kw_only=True):
     """The effect of changes. Simulations are compared at their ends."""
 
@@ -178,19 +192,22 @@ class WhatIfReport(InsightPart, frozen=True, kw_only=True):
     #: Jobs that start only after the changes, and only before them.
     starts: tuple[JobChange, ...]
     blocked: tuple[JobChange, ...]
-    #: Jobs that start in both, at another time.
+    #: Jobs that start in both, at another time. A start after a restart is none.
     moved: tuple[JobChange, ...]
     #: Pods that run or have succeeded, of jobs that start in both, where the numbers differ.
     pods: tuple[PodCounts, ...]
     #: Evicted pods, where the numbers differ.
     evictions: tuple[PodCounts, ...]
     usage: tuple[ChangedUsage, ...]
+    #: Pods on nodes that are drained.
+    restarts: tuple[RestartedPods, ...] = ()
 
     @property
     def is_worse(self) -> bool:
         """Whether a job no longer starts, waits longer, has fewer pods, or loses more pods to evictions."""
         return bool(
             self.blocked
+            or any((restart.wait or 0.0) > PROMPT_SECONDS for restart in self.restarts)
             or any(job.added_wait > 0 for job in self.moved)
             or any(count.after < count.before for count in self.pods)
             or any(count.after > count.before for count in self.evictions)
