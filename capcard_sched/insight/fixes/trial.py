@@ -97,7 +97,7 @@ class FixTrialRun:
         """
         self._core, self._view, self._subject, self._now, self._is_last = core, view, subject, now, is_last
         job = core.snapshot().state.jobs[subject.key]
-        self._execution = Execution(Scene(core, view, job, subject.vcjob), cluster)
+        self._execution = Execution(Scene(core, view, job, subject.vcjob), cluster, now)
         self._execution.run(fix_lines(core, view, job, subject.vcjob, changes))
         self._edits = self._execution.edits
         if absent:
