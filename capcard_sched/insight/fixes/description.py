@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from capcard_sched.controllers.objects import POD
 from capcard_sched.insight.fixes.commands import RECREATE, render
 from capcard_sched.insight.fixes.kinds import KINDS
 from capcard_sched.insight.fixes.scene import Scene
@@ -50,6 +51,9 @@ def describe_fix(
         )
     ended = dict.fromkeys(change.key for change in changes if change.kind == "End")
     costs = [cost for change in changes if (cost := KINDS[change.kind].cost(change, job))]
+    makers = {task.cls.owner_kind for task in job.pending.values()} - {""}
+    if before.workload is None and makers and any(key[0] == POD for keys in touched for key in keys):
+        costs.append(f"new pods of the {' and '.join(sorted(makers))} lack it: change its template, too")
     return SuggestedFix(
         changes=tuple(suggested.values()),
         ended=tuple(

@@ -94,6 +94,8 @@ def _quota(queue: Json) -> dict[str, object] | None:
     wrong = next((key for key, meant in Spelling().misspelt(notes).items() if meant == CARD_QUOTA), CARD_QUOTA)
     try:
         found = read_document(notes.get(CARD_QUOTA, notes.get(wrong, ""))).value
+        if isinstance(found, str):  # encoded twice
+            found = read_document(found).value
     except YamlError:
         return None
     return {str(card).strip(): amount for card, amount in found.items()} if isinstance(found, dict) else None
