@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 def describe_fix(
-    core: Core, view: ObjectView, job: Job, vcjob: Json | None, changes: Sequence[ProposedChange]
+    core: Core, view: ObjectView, job: Job, owner: Json | None, changes: Sequence[ProposedChange]
 ) -> SuggestedFix:
     """The changes in words, the commands, and the pods that they end."""
-    before, after = Scene(core, view, job, vcjob), Scene(core, view, job, vcjob)
+    before, after = Scene(core, view, job, owner), Scene(core, view, job, owner)
     touched: list[set[tuple[str, ...]]] = []
     for change in changes:
         after.touched = set()
