@@ -8,31 +8,32 @@ import pytest
 
 from capcard_sched.controllers.objects import Key
 from capcard_sched.insight.changes import UnknownObjectError
-from capcard_sched.insight.fixes.commands import Step, parse, set_at
+from capcard_sched.insight.fixes.commands import FixStep, parse, set_at
 from capcard_sched.insight.fixes.kinds.repair_queue import repaired_quota
 
 JOB = Key("Job", "ml", "train")
 H200 = "NVIDIA-H200"
 
-LINES: dict[str, list[Step]] = {
+LINES: dict[str, list[FixStep]] = {
     "kubectl annotate queue q --overwrite 'volcano.sh/card.quota={\"A\": 8}'": [
-        Step("patch", Key("Queue", "", "q"), {"metadata": {"annotations": {"volcano.sh/card.quota": '{"A": 8}'}}})
+        FixStep("patch", Key("Queue", "", "q"), {"metadata": {"annotations": {"volcano.sh/card.quota": '{"A": 8}'}}})
     ],
     "kubectl -n ml annotate pod a b --overwrite x/y=1 x/z-": [
-        Step("patch", Key("Pod", "ml", name), {"metadata": {"annotations": {"x/y": "1", "x/z": None}}}) for name in "ab"
+        FixStep("patch", Key("Pod", "ml", name), {"metadata": {"annotations": {"x/y": "1", "x/z": None}}})
+        for name in "ab"
     ],
     'kubectl -n ml patch vcjob train --type merge -p \'{"spec": {"minAvailable": 1}}\'': [
-        Step("patch", JOB, {"spec": {"minAvailable": 1}})
+        FixStep("patch", JOB, {"spec": {"minAvailable": 1}})
     ],
-    "kubectl uncordon n1": [Step("uncordon", Key("Node", "", "n1"))],
-    "kubectl taint node n1 a=b:NoSchedule-": [Step("untaint", Key("Node", "", "n1"), "a=b:NoSchedule")],
-    "kubectl -n ml scale deployment chat --replicas=2": [Step("scale", Key("Deployment", "ml", "chat"), 2)],
-    "kubectl -n ml delete pod a b": [Step("delete", Key("Pod", "ml", name)) for name in "ab"],
-    "capcard-sched queue open q": [Step("open", Key("Queue", "", "q"))],
-    "capcard-sched job suspend hog -n ml": [Step("suspend", Key("Job", "ml", "hog"))],
-    "spec.queue: q (delete and create the Job)": [Step("recreate", JOB, ("spec.queue", "q"))],
-    'actions: "enqueue, allocate, preempt"': [Step("actions", value=("enqueue", "allocate", "preempt"))],
-    "- name: priority  # in the first tier of the scheduler-conf": [Step("plugin", value="priority")],
+    "kubectl uncordon n1": [FixStep("uncordon", Key("Node", "", "n1"))],
+    "kubectl taint node n1 a=b:NoSchedule-": [FixStep("untaint", Key("Node", "", "n1"), "a=b:NoSchedule")],
+    "kubectl -n ml scale deployment chat --replicas=2": [FixStep("scale", Key("Deployment", "ml", "chat"), 2)],
+    "kubectl -n ml delete pod a b": [FixStep("delete", Key("Pod", "ml", name)) for name in "ab"],
+    "capcard-sched queue open q": [FixStep("open", Key("Queue", "", "q"))],
+    "capcard-sched job suspend hog -n ml": [FixStep("suspend", Key("Job", "ml", "hog"))],
+    "spec.queue: q (delete and create the Job)": [FixStep("recreate", JOB, ("spec.queue", "q"))],
+    'actions: "enqueue, allocate, preempt"': [FixStep("actions", value=("enqueue", "allocate", "preempt"))],
+    "- name: priority  # in the first tier of the scheduler-conf": [FixStep("plugin", value="priority")],
 }
 
 

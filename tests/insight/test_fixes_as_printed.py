@@ -22,7 +22,7 @@ from capcard_sched.admission.webhooks import WEBHOOKS, WebhookContext, decide
 from capcard_sched.cli.cluster_source import ClusterSource, Source, load_cluster
 from capcard_sched.controllers.objects import Key
 from capcard_sched.insight.explain import explain, find
-from capcard_sched.insight.fixes.commands import Step, parse, set_at
+from capcard_sched.insight.fixes.commands import FixStep, parse, set_at
 from capcard_sched.insight.fixes.execution import cluster_view
 from capcard_sched.insight.fixes.scene import BATCH_JOB
 from capcard_sched.model.job import Job
@@ -182,7 +182,9 @@ def operations_of(fix: SuggestedFix, cluster: ClusterSource, kind: str) -> list[
     return found
 
 
-def operation_of(step: Step, cluster: ClusterSource, present: dict[Key, dict[str, Any]]) -> tuple[str, dict[str, Any]]:
+def operation_of(
+    step: FixStep, cluster: ClusterSource, present: dict[Key, dict[str, Any]]
+) -> tuple[str, dict[str, Any]]:
     """One step that changes an object, as a client sends it. `present`: objects that steps before it patched."""
     assert step.key is not None
     kind, namespace, name = step.key

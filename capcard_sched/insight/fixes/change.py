@@ -16,7 +16,7 @@ CONF: Final[Target] = ("", "", "scheduler-conf")
 class ProposedChange(msgspec.Struct, frozen=True):
     """One part of a fix."""
 
-    #: Name of its class in `kinds`.
+    #: Name of its class in `kinds`, without `Fix`.
     kind: str
     #: The changed object.
     target: Target

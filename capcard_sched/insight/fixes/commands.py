@@ -40,7 +40,7 @@ _KINDS: Final = {
 }
 
 
-class Step(NamedTuple):
+class FixStep(NamedTuple):
     """One operation of a command."""
 
     #: patch, scale, delete, suspend, open, uncordon, untaint, recreate, actions, plugin
@@ -162,15 +162,15 @@ def _value_of(text: str) -> Any:
 # --- parsing --------------------------------------------------------------------------------------------------------
 
 
-def parse(line: str, job: Key | None = None) -> list[Step]:
+def parse(line: str, job: Key | None = None) -> list[FixStep]:
     """The steps of a printed line. `job`: the workload that `the Job` means. Raises UnknownObjectError."""
     if line.endswith(RECREATE) and job is not None:
         path, _, value = line.removesuffix(RECREATE).partition(": ")
-        return [Step("recreate", job, (path, _value_of(value)))]
+        return [FixStep("recreate", job, (path, _value_of(value)))]
     if (found := _PLUGIN.fullmatch(line)) is not None:
-        return [Step("plugin", value=found[1])]
+        return [FixStep("plugin", value=found[1])]
     if (found := _ACTIONS.fullmatch(line)) is not None:
-        return [Step("actions", value=tuple(filter(None, map(str.strip, found[1].split(",")))))]
+        return [FixStep("actions", value=tuple(filter(None, map(str.strip, found[1].split(",")))))]
     words = shlex.split(line)
     namespace = ""
     if "-n" in words:
@@ -179,7 +179,7 @@ def parse(line: str, job: Key | None = None) -> list[Step]:
         del words[at : at + 2]
     match words:
         case ["kubectl", "patch", kind, name, "--type", "merge", "-p", patch]:
-            return [Step("patch", Key(_KINDS[kind], namespace, name), json.loads(patch))]
+            return [FixStep("patch", Key(_KINDS[kind], namespace, name), json.loads(patch))]
         case ["kubectl", "annotate", kind, *rest] if "--overwrite" in rest:
             at = rest.index("--overwrite")
             pairs = [word.partition("=") for word in rest[at + 1 :]]
@@ -187,19 +187,19 @@ def parse(line: str, job: Key | None = None) -> list[Step]:
                 key if equals else key.removesuffix("-"): value if equals else None for key, equals, value in pairs
             }
             annotated = {"metadata": {"annotations": notes}}
-            return [Step("patch", Key(_KINDS[kind], namespace, name), annotated) for name in rest[:at]]
+            return [FixStep("patch", Key(_KINDS[kind], namespace, name), annotated) for name in rest[:at]]
         case ["kubectl", "scale", kind, name, count]:
-            return [Step("scale", Key(_KINDS[kind], namespace, name), int(count.removeprefix("--replicas=")))]
+            return [FixStep("scale", Key(_KINDS[kind], namespace, name), int(count.removeprefix("--replicas=")))]
         case ["kubectl", "delete", kind, *names]:
-            return [Step("delete", Key(_KINDS[kind], namespace, name)) for name in names]
+            return [FixStep("delete", Key(_KINDS[kind], namespace, name)) for name in names]
         case ["kubectl", "uncordon", name]:
-            return [Step("uncordon", Key(_NODE, "", name))]
+            return [FixStep("uncordon", Key(_NODE, "", name))]
         case ["kubectl", "taint", "node", name, taint]:
-            return [Step("untaint", Key(_NODE, "", name), taint.removesuffix("-"))]
+            return [FixStep("untaint", Key(_NODE, "", name), taint.removesuffix("-"))]
         case ["capcard-sched", "queue", "open", name]:
-            return [Step("open", Key(QUEUE, "", name))]
+            return [FixStep("open", Key(QUEUE, "", name))]
         case ["capcard-sched", "job", "suspend", name]:
-            return [Step("suspend", Key(JOB, namespace, name))]
+            return [FixStep("suspend", Key(JOB, namespace, name))]
     raise UnknownObjectError(f"not a command of a fix: {line}")
 
 

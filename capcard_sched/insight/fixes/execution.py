@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.controllers.view import View
     from capcard_sched.framework.conf.scheduler_conf import Conf
-    from capcard_sched.insight.fixes.commands import Step
+    from capcard_sched.insight.fixes.commands import FixStep
     from capcard_sched.insight.fixes.scene import Scene
     from capcard_sched.insight.object_view import Json, ObjectView
     from capcard_sched.model.deltas import Delta
@@ -115,7 +115,7 @@ class Execution:
                 found = msgspec.structs.replace(found, tiers=((*one.tiers[0], *first), *rest))
         return None if found is before else found
 
-    def _execute(self, step: Step) -> None:
+    def _execute(self, step: FixStep) -> None:
         match step.verb, step.key:
             case "actions", _:
                 self.actions = step.value

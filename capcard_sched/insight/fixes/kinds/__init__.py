@@ -14,9 +14,9 @@ def _kinds() -> dict[str, FixKind]:
     for module in iter_modules(__path__):
         for name, value in vars(import_module(f"{__name__}.{module.name}")).items():
             if isinstance(value, type) and issubclass(value, FixKind) and value is not FixKind:
-                found[name] = value()
+                found[name.removesuffix("Fix")] = value()
     return dict(sorted(found.items(), key=lambda item: (item[1].disruption, item[0])))
 
 
-#: By name of the class, the least disruptive first.
+#: By name of the class without `Fix`, the least disruptive first.
 KINDS: Final = _kinds()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _MOST_CARDS: Final = 3
 
 
-class AcceptCard(FixKind):
+class AcceptCardFix(FixKind):
     """The pods that lack their card accept another one, or the card that was meant."""
 
     before = "{replaces}"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from capcard_sched.insight.fixes.situation import Situation
 
 
-class Action(FixKind):
+class ActionFix(FixKind):
     """An action is switched on in the scheduler-conf."""
 
     words = "action {key} in the scheduler-conf"

@@ -22,7 +22,7 @@ _MEBI: Final = 2**20
 _CARD: Final = 1000
 
 
-class Capability(FixKind):
+class CapabilityFix(FixKind):
     """A larger capability of a queue: cpu, memory, devices."""
 
     def propose(self, situation: Situation) -> Iterator[Candidate]:

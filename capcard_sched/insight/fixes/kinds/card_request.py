@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from capcard_sched.insight.fixes.situation import Situation
 
 
-class CardRequest(FixKind):
+class CardRequestFix(FixKind):
     """No declaration of cards, where it exceeds the pods."""
 
     words = "drop the annotation volcano.sh/card.request of {job} ({key})"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _SCALED: Final = frozenset({"deployment", "replicaset"})
 
 
-class End(FixKind):
+class EndFix(FixKind):
     """Jobs are suspended, or pods of Deployments removed: the fewest that free enough."""
 
     disruption = 4

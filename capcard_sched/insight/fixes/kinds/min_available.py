@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from capcard_sched.model.job import Job
 
 
-class MinAvailable(FixKind):
+class MinAvailableFix(FixKind):
     """A smaller gang: of the pods that fit now, or the largest that other changes make possible."""
 
     words = "minAvailable of {job}: {present} → {value}"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _MOST_QUEUES: Final = 2
 
 
-class MoveQueue(FixKind):
+class MoveQueueFix(FixKind):
     """Another queue instead of a missing one."""
 
     words = "{job} uses queue {key} instead of {queue}"

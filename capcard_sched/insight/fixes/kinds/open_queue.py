@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from capcard_sched.insight.fixes.situation import Situation
 
 
-class OpenQueue(FixKind):
+class OpenQueueFix(FixKind):
     """The queue is opened."""
 
     words = "open queue {name}"

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from capcard_sched.insight.fixes.scene import Scene
 
 
-class Plugin(FixKind):
+class PluginFix(FixKind):
     """A plugin is switched on in the scheduler-conf. `Priority` proposes it."""
 
     words = "plugin {key} in the scheduler-conf"

@@ -17,7 +17,7 @@ _MOST_CLASSES: Final = 2
 _EVICTING: Final = ("preempt", "reclaim")
 
 
-class Priority(FixKind):
+class PriorityFix(FixKind):
     """A higher PriorityClass."""
 
     words = "priorityClassName of {job}: {key} (value {value})"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from capcard_sched.model.diagnosis import LimitUse
 
 
-class Quota(FixKind):
+class QuotaFix(FixKind):
     """A larger quota of a card, of the queue or an ancestor; a misspelt one is written correctly first."""
 
     words = "quota of {key} in queue {name}: {present} → {value} (+{more})"

@@ -31,7 +31,7 @@ _LOOK_ALIKES: Final = str.maketrans("oil", "011")
 _CLOSE: Final = 0.9
 
 
-class RepairQueue(FixKind):
+class RepairQueueFix(FixKind):
     """A misspelt annotation or card of a queue is renamed, and its amounts become numbers: `"8"` becomes 8."""
 
     disruption = 1

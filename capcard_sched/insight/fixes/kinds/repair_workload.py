@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from capcard_sched.insight.object_view import Json
 
 
-class RepairWorkload(FixKind):
+class RepairWorkloadFix(FixKind):
     """A misspelt annotation of the job, or of its pods, is renamed."""
 
     disruption = 1

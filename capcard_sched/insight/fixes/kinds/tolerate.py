@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _MOST_TAINTS: Final = 2
 
 
-class Tolerate(FixKind):
+class TolerateFix(FixKind):
     """The pods tolerate the taint of a node. Not one that is a condition of the node."""
 
     words = "{job} tolerates the taint {key}"

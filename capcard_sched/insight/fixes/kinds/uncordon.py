@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from capcard_sched.insight.fixes.situation import Situation
 
 
-class Uncordon(FixKind):
+class UncordonFix(FixKind):
     """A node that is cordoned takes the pods. Not one that needs repair."""
 
     words = "uncordon node {name}"

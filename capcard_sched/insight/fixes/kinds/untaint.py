@@ -33,7 +33,7 @@ class ExcludedNode(NamedTuple):
         return (*cordoned, ProposedChange("Untaint", target, self.taint)) if self.taint else cordoned
 
 
-class Untaint(FixKind):
+class UntaintFix(FixKind):
     """A node that is tainted takes the pods. Not where the taint is a condition of the node."""
 
     words = "remove the taint {key} of node {name}"
