@@ -15,6 +15,7 @@ from capcard_sched.cli.exit_codes import FailureWatch, Files
 from capcard_sched.cli.inputs import CONF_IN_FILE, READER_HINT, BadInputError, build_core, options_of, settings_of
 from capcard_sched.cli.live_cluster import ClusterRequest, LiveCluster, Receiver, leave_cache, reader
 from capcard_sched.cli.output import put_error
+from capcard_sched.cli.progress import shown_simulation
 from capcard_sched.cli.sessions import begin_headlines, full_session
 from capcard_sched.controllers.objects import ROOT_QUEUE
 from capcard_sched.daemon.diagnosis.saved_state import (
@@ -26,7 +27,6 @@ from capcard_sched.daemon.diagnosis.saved_state import (
 from capcard_sched.gc import keep
 from capcard_sched.insight.object_view import DeltaObjects, StoreObjects, for_core
 from capcard_sched.model.timestamps import format_timestamp
-from capcard_sched.reports.progress import progress_on_terminal
 from capcard_sched.simulation.clock import EPOCH, SECOND
 from capcard_sched.simulation.scenario import InputError
 
@@ -266,11 +266,11 @@ def _core_of(source: Source, settings: SavedSettings | None, conf_name: str, con
 
 
 def run_scenario(
-    given: SimulationInput, source: Source, conf: Path | None
+    given: SimulationInput, source: Source, conf: Path | None, verb: str = "simulating"
 ) -> tuple[Core, FailureWatch, SimulationOutcome]:
     """Simulate under the scheduler-conf of a file; None: that of the input, else the built-in one.
 
-    Raises BadInputError.
+    `verb`: of the progress on a terminal. Raises BadInputError.
     """
     from capcard_sched.simulation.run import simulate as run
 
@@ -278,14 +278,11 @@ def run_scenario(
     options = options_of(source.until, source.schedule_period, names, queue, given.settings)
     core = _core_of(source, given.settings, given.conf_name, conf)
     watched = FailureWatch(core)
-    progress = progress_on_terminal("simulating")
     try:
-        return core, watched, run(given.scenario, watched, options, None if progress is None else progress.simulated)
+        with shown_simulation(verb) as progress:
+            return core, watched, run(given.scenario, watched, options, progress)
     except InputError as error:
         raise BadInputError(str(error)) from None
-    finally:
-        if progress is not None:
-            progress.close()
 
 
 def _simulated(source: Source, *, read_only: bool, headlines: bool) -> ClusterSource:

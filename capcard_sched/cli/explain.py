@@ -12,6 +12,7 @@ from capcard_sched.cli.exit_codes import usage_error
 from capcard_sched.cli.expected_start import HistoryFlag, explain_start
 from capcard_sched.cli.inputs import BadInputError
 from capcard_sched.cli.lists import print_document
+from capcard_sched.cli.progress import shown_count
 
 if TYPE_CHECKING:
     from capcard_sched.framework.core import Core
@@ -58,16 +59,18 @@ def explain(
         if subject is None:
             text = f"{namespace}/{name}: no such job or pod {cluster.when}"
             return usage_error(f"{text}; {_suggestions(cluster.core, namespace, name)}")
-        found = diagnose(
-            cluster.core,
-            cluster.objects,
-            subject,
-            cluster.now,
-            is_live=cluster.is_live,
-            unreadable=cluster.unreadable,
-            fix=fix,
-            meanwhile=_import_report if output == "text" else lambda: None,
-        )
+        with shown_count("searching fixes", "trials") as progress:
+            found = diagnose(
+                cluster.core,
+                cluster.objects,
+                subject,
+                cluster.now,
+                is_live=cluster.is_live,
+                unreadable=cluster.unreadable,
+                fix=fix,
+                meanwhile=_import_report if output == "text" else lambda: None,
+                progress=progress,
+            )
         start = explain_start(cluster, found, history, wanted=expected_start)
         found = msgspec.structs.replace(found, expected_start=start)
     except BadInputError as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -12,7 +11,7 @@ import msgspec
 from capcard_sched.cli.cache_client import FLAG, VARIABLE, CacheError, connect
 from capcard_sched.cli.inputs import READER_HINT, BadInputError
 from capcard_sched.cli.output import put_error
-from capcard_sched.reports.progress import progress_on_terminal
+from capcard_sched.cli.progress import shown_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -197,13 +196,8 @@ async def _read_lists(connection: Connection, request: ClusterRequest) -> LiveCl
 
         namespace = request.namespace or connection.namespace or "default"
         jobs = [JOBS] if request.jobs else ()
-        progress = progress_on_terminal("reading")
-        try:
-            count = None if progress is None else partial(progress.counted, noun="objects")
+        with shown_count("reading", "objects") as count:
             found = await list_readable(client, namespace, Notes(), jobs, begin, count=count)
-        finally:
-            if progress is not None:
-                progress.close()
     print_notes(unread, found.unreadable)
     return LiveCluster(connection, conf, found.deltas, found.unreadable, found.kinds)
 

@@ -10,8 +10,8 @@ from cyclopts import Parameter
 from capcard_sched.cli.exit_codes import FailureWatch, Files, usage_error
 from capcard_sched.cli.inputs import BadInputError, build_core, options_of, settings_of
 from capcard_sched.cli.output import put, put_error, put_json
+from capcard_sched.cli.progress import shown_simulation
 from capcard_sched.controllers.objects import ROOT_QUEUE
-from capcard_sched.reports.progress import progress_on_terminal
 from capcard_sched.simulation.clock import EPOCH, SECOND
 from capcard_sched.simulation.scenario import InputError
 
@@ -68,14 +68,11 @@ def simulate(
     settle_memory()
     recorder = Recorder(scheduler.snapshot().state.card_labels) if timeline else None
     watched = FailureWatch(scheduler, recorder)
-    progress = progress_on_terminal("simulating")
     try:
-        outcome = run(scenario, watched, options, None if progress is None else progress.simulated)
+        with shown_simulation() as progress:
+            outcome = run(scenario, watched, options, progress)
     except InputError as error:
         return usage_error(str(error))
-    finally:
-        if progress is not None:
-            progress.close()
     for warning in (*outcome.warnings, *watched.warnings):
         put_error(f"warning: {warning}")
     _show(outcome, output, scheduler, evictions=recorder is None)

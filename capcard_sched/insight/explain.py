@@ -92,11 +92,13 @@ def explain(
     unreadable: Sequence[str] = (),
     fix: bool = False,
     meanwhile: Callable[[], object] = lambda: None,
+    progress: Callable[[int, int], None] = lambda *_: None,
 ) -> JobDiagnosis:
     """The diagnosis of a subject, with `fix` also the changes that start it. `now` in Unix seconds.
 
     `unreadable`: required resources that are not readable; the diagnosis then is what the scheduler wrote on objects.
-    `meanwhile` is called while a trial runs in a copy of the process.
+    `meanwhile` is called while a trial runs in a copy of the process, `progress` with the number of trials of fixes and
+    the largest number.
     """
     other = diagnose_unscheduled(core.snapshot(), objects, subject.job, subject.object, now)
     if other is not None:
@@ -136,14 +138,14 @@ def explain(
     found = msgspec.structs.replace(found, facts=facts, preemption=tried.result if tried is not None else None)
     if not fix:
         return found
-    from capcard_sched.insight.fixes import suggest_fixes
+    from capcard_sched.insight.fixes.search import suggest_fixes
 
-    fixes = suggest_fixes(core, objects, job, found, now, pod=subject.pod, vcjob=vcjob)
+    fixes = suggest_fixes(core, objects, job, found, now, pod=subject.pod, vcjob=vcjob, progress=progress)
     return msgspec.structs.replace(found, fixes=fixes)
 
 
 def _without_search(found: JobDiagnosis, reason: str) -> FixSearch | None:
-    from capcard_sched.insight.fixes import without_search
+    from capcard_sched.insight.fixes.search import without_search
 
     return without_search(found, reason)
 

@@ -6,11 +6,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from capcard_sched.controllers.jobs.job_spec import job_pod, job_spec
-from capcard_sched.controllers.objects import JOB, POD, PRIORITY_CLASS, annotations_of, key_of, spec
+from capcard_sched.controllers.objects import POD, annotations_of, spec
 from capcard_sched.framework.explain.diagnose import diagnose_job
-from capcard_sched.insight.changes import Edits, JobObjects, ProposedChange, apply_change, changed_conf, end_job
-from capcard_sched.insight.fix_candidates import candidates
+from capcard_sched.insight.fixes.candidates import candidates
+from capcard_sched.insight.fixes.change import ProposedChange
+from capcard_sched.insight.fixes.commands import render
+from capcard_sched.insight.fixes.execution import Execution
+from capcard_sched.insight.fixes.kinds import KINDS
+from capcard_sched.insight.fixes.scene import Scene
+from capcard_sched.insight.fixes.victims import may_end
+from capcard_sched.insight.job_pods import pods_of_job
 from capcard_sched.insight.preemption import EVICTING_ACTIONS
 from capcard_sched.insight.trial import advance
 from capcard_sched.model.deltas import ObjectChanged
@@ -22,6 +27,7 @@ from capcard_sched.model.trials import StateDifference
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from capcard_sched.admission.review import ClusterView
     from capcard_sched.framework.core import Core
     from capcard_sched.insight.object_view import Json, ObjectView
     from capcard_sched.model.deltas import Delta
@@ -42,11 +48,11 @@ class FixTrial(msgspec.Struct, frozen=True):
 
 
 class FixSubject(NamedTuple):
-    """The job to start: its key, the pod of it that the search is about, and its vcjob, if any."""
+    """The job to start: its key, the pod of it that the search is about, and its workload, if it is known."""
 
     key: str
     pod: str
-    vcjob: Json | None
+    owner: Json | None
     #: Pods that are to be scheduled of a job that has its minimum; 0 for one that has not.
     pods: int
     #: Its minimum, and its pods.
@@ -69,7 +75,7 @@ class FixSubject(NamedTuple):
 
 
 class FixTrialRun:
-    """One set of changes, applied to the core of a copy."""
+    """One set of changes, as printed, executed for the core of a copy."""
 
     def __init__(
         self,
@@ -78,21 +84,34 @@ class FixTrialRun:
         subject: FixSubject,
         changes: Sequence[ProposedChange],
         now: float,
+        cluster: ClusterView,
         *,
         absent: bool = False,
+        others_end: bool = False,
         is_last: bool = False,
     ) -> None:
-        """`absent`: without the job itself. `is_last`: no changes are added to these."""
-        self._core, self._subject, self._now, self._is_last = core, subject, now, is_last
-        self._edits = Edits(view, subject.vcjob)
-        jobs = core.snapshot().state.jobs
-        job = JobObjects(self._edits, jobs[subject.key], subject.vcjob)
-        for change in changes:
-            apply_change(change, self._edits, job, jobs.get("/".join(change.target[1:])))
+        """`absent`: without the job itself. `others_end`: without all others. `is_last`: no changes are added to these.
+
+        Raises RefusedError, UnknownObjectError, msgspec.ValidationError.
+        """
+        self._core, self._view, self._subject, self._now, self._is_last = core, view, subject, now, is_last
+        job = core.snapshot().state.jobs[subject.key]
+        self._execution = Execution(Scene(core, view, job, subject.owner), cluster, now)
+        self._execution.run(fix_lines(core, view, job, subject.owner, changes))
+        self._edits = self._execution.edits
         if absent:
-            end_job(self._edits, jobs[subject.key])
-        self._deltas = self._edits.deltas()
-        self.conf = changed_conf(core.snapshot().conf, changes, core.registry)
+            self._execution.end_jobs([job])
+        if others_end:
+            jobs = core.snapshot().state.jobs.values()
+            others = [other for other in jobs if other is not job and all(map(may_end, other.tasks.values()))]
+            self._execution.end_jobs(others)
+        self._deltas = self._execution.deltas()
+        self.conf = self._execution.conf
+
+    @property
+    def restarted(self) -> tuple[str, ...]:
+        """Running pods of the job that end and are created anew."""
+        return tuple(self._execution.restarted)
 
     def result(self, only: str = "") -> FixTrial:
         """Run sessions until nothing happens. In a copy of the core."""
@@ -106,7 +125,8 @@ class FixTrialRun:
         if reached or self._is_last:
             return FixTrial(reached, difference, job.ready_tasks)
         found = diagnose_job(core.snapshot(), job)
-        return FixTrial(False, difference, job.ready_tasks, found.summary, candidates(core, job, found))
+        further = candidates(core, self._view, job, self._subject.owner, found)
+        return FixTrial(False, difference, job.ready_tasks, found.summary, further)
 
     def _react(self, core: Core, intents: Sequence[Intent]) -> list[Delta]:
         """Pods run after their binding, and can be evicted for others; the controller of a vcjob creates its pods."""
@@ -130,27 +150,11 @@ class FixTrialRun:
     def _create_pods(self, core: Core) -> list[Delta]:
         """The pods of an admitted vcjob, which its controller creates after the admission."""
         job = core.snapshot().state.jobs.get(self._subject.key)
-        if job is None or job.tasks or self._subject.vcjob is None or job.phase is PodGroupPhase.PENDING:
+        scene = self._execution.scene
+        if job is None or job.tasks or not scene.creates_pods or job.phase is PodGroupPhase.PENDING:
             return []
-        found = self._edits.get(JOB, *key_of(self._subject.vcjob))
-        pods = _pods_of(core, self._edits, found, job.name) if found is not None else []
-        self._edits.add(pods)
-        return [ObjectChanged(msgspec.convert(pod, PodObject)) for pod in pods]
-
-
-def _pods_of(core: Core, edits: Edits, vcjob: Json, group: str) -> list[Json]:
-    found: list[Json] = []
-    desired = job_spec(vcjob, min(core.snapshot().state.scheduler_names))
-    for task in desired.tasks:
-        for index in range(task.replicas):
-            pod = job_pod(vcjob, desired, task, index, group)
-            pod["metadata"]["uid"] = f"trial-{pod['metadata']['name']}"
-            chosen = edits.get(PRIORITY_CLASS, "", spec(pod).get("priorityClassName") or "")
-            if chosen is not None:
-                policy = chosen.get("preemptionPolicy")
-                pod["spec"] = {**spec(pod), "priority": chosen["value"], "preemptionPolicy": policy}
-            found.append(pod)
-    return found
+        found = self._edits.get(*scene.workload) if scene.workload is not None else None
+        return pods_of_job(core, self._edits, found, job.name) if found is not None else []
 
 
 def _reached(subject: FixSubject, job: Job) -> bool:
@@ -160,5 +164,15 @@ def _reached(subject: FixSubject, job: Job) -> bool:
     if subject.pods:
         return not job.pending and not job.waiting_tasks and job.is_ready()
     if not job.tasks:  # its controller is not this project's: admission is what a session decides
-        return subject.vcjob is None and job.phase is not PodGroupPhase.PENDING
+        return subject.owner is None and not subject.members and job.phase is not PodGroupPhase.PENDING
     return job.is_ready() and job.roles_ready()
+
+
+def fix_lines(
+    core: Core, view: ObjectView, job: Job, owner: Json | None, changes: Sequence[ProposedChange]
+) -> tuple[str, ...]:
+    """The changes as they are printed. Raises UnknownObjectError."""
+    scene = Scene(core, view, job, owner)
+    for change in changes:
+        KINDS[change.kind].edit(change, scene)
+    return tuple(dict.fromkeys(line for lines in render(scene).values() for line in lines))
