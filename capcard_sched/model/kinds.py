@@ -7,7 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from capcard_sched.model.cooldown import cooldown_of
-from capcard_sched.model.device_classes import DeviceClassObject
+from capcard_sched.model.device_objects import DeviceClassObject
 from capcard_sched.model.hyper_nodes import HyperNodeObject
 from capcard_sched.model.limits import PodDisruptionBudgetObject, ResourceQuotaObject
 from capcard_sched.model.numa import NumatopologyObject

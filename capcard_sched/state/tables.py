@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from capcard_sched.model import deltas
-from capcard_sched.model.device_classes import DeviceClassObject
+from capcard_sched.model.device_objects import DeviceClassObject
 from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.limits import (
     Budget,
