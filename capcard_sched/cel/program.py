@@ -207,7 +207,7 @@ class Compiler:
         return collect, ("map", joined(static for _, (_, static), _ in items))
 
     def _logic(self, node: Node) -> Typed:
-        decisive = node.kind == "or"
+        decisive = bool(node.kind == "or")
         operands = [self.compile(each) for each in node.parts]
         if any(static not in (None, BOOL) for _, static in operands):
             raise no_overload("_||_" if decisive else "_&&_", node.position)
@@ -224,7 +224,7 @@ class Compiler:
                     failure = failure or error
                     continue
                 if value is decisive:
-                    return decisive
+                    return bool(value)
                 if type(value) is not bool:
                     failure = failure or EvaluationError(f"no such overload: {type_name(value)} as a bool")
             if failure is not None:

@@ -159,6 +159,7 @@ class Core:
         self._state.card_labels = conf.quota_plugins.card_labels
         self._signatures = SignatureCache(self._dispatch)
         self._quota_hooks = quota_hooks(self._dispatch)
+        self._state.support_claims(any(plugin.supports_claims for plugin in plugins))
         if not self._dispatch.has("prepare"):
             self._state.account_devices(NO_ACCOUNTING)
         self._start_actions(conf)

@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from capcard_sched.model.annotations import BOUND_QUEUE
+from capcard_sched.model.device_objects import Allocation
 from capcard_sched.model.objects import PodGroupCondition
 
 
@@ -26,6 +27,16 @@ class ClaimBinding(msgspec.Struct, frozen=True):
     timeout: int = 600
 
 
+class ClaimAllocation(msgspec.Struct, frozen=True):
+    """The allocation of a ResourceClaim to a pod, or its reservation for one."""
+
+    #: Name of the claim in the pod's namespace.
+    claim: str
+    uid: str
+    #: None: it is allocated already.
+    allocation: Allocation | None = None
+
+
 class Bind(_Intent, frozen=True):
     """Bind a pod to a node, with annotations to merge into it."""
 
@@ -40,6 +51,8 @@ class Bind(_Intent, frozen=True):
     node_lock: str = ""
     #: Queue of the job; "" for none.
     queue: str = ""
+    #: ResourceClaims to allocate and reserve before the pod is bound.
+    claims: tuple[ClaimAllocation, ...] = ()
 
     def pod_annotations(self) -> dict[str, str]:
         """The annotations to merge into the pod: `annotations`, and its queue, which a restarted scheduler reads."""
@@ -136,6 +149,8 @@ class ObjectRef(msgspec.Struct, frozen=True, order=True):
         "Numatopology",
         "ConfigMap",
         "HyperNode",
+        "ResourceSlice",
+        "ResourceClaim",
     ]
     namespace: str
     name: str

@@ -240,6 +240,12 @@ class ContainerStatus(ApiStruct, frozen=True):
     resources: ResourceRequirements | None = None
 
 
+class PodClaimStatus(ApiStruct, frozen=True):
+    name: str = ""
+    #: None: the entry needs no claim.
+    resource_claim_name: str | None = None
+
+
 class PodStatus(ApiStruct, frozen=True):
     phase: str | None = None
     #: Why a pod failed: `Evicted`.
@@ -254,6 +260,8 @@ class PodStatus(ApiStruct, frozen=True):
     nominated_node_name: str | None = None
     start_time: str | None = None
     conditions: tuple[PodConditionObject, ...] | None = None
+    #: Claims generated from templates.
+    resource_claim_statuses: tuple[PodClaimStatus, ...] | None = None
 
 
 class PodObject(ApiStruct, frozen=True, tag="Pod", tag_field="kind"):

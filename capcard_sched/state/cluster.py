@@ -24,6 +24,7 @@ from capcard_sched.state.changes import Changes
 from capcard_sched.state.classes import ClassTable
 from capcard_sched.state.columns import NodeTable
 from capcard_sched.state.decode import assign, differs, group_facts, queue_facts
+from capcard_sched.state.devices import DeviceTable
 from capcard_sched.state.hyper_nodes import HyperNodeTable
 from capcard_sched.state.invalid_objects import IgnoredEdits, InvalidObjects
 from capcard_sched.state.jobs import JobTable
@@ -31,7 +32,6 @@ from capcard_sched.state.node_cache import NodeCache
 from capcard_sched.state.pods import PodTable
 from capcard_sched.state.tables import (
     ConfigMapTable,
-    DeviceClassTable,
     LimitTable,
     NamespaceTable,
     NumaTable,
@@ -97,8 +97,14 @@ class ClusterState:
         self._namespace_table = NamespaceTable(self.classes, self.changes, self._job_table.set_default_queue)
         #: Labels of namespaces by name.
         self.namespaces = self._namespace_table.labels
-        device_classes = DeviceClassTable(self.changes)
-        self.device_classes = device_classes.by_resource
+        self._device_table = DeviceTable(self.changes, self._invalid)
+        #: Extended resource to the DeviceClass that offers it.
+        self.device_classes = self._device_table.by_resource
+        #: Devices, and their allocations to claims.
+        self.devices = self._device_table.inventory
+        self.claims = self._device_table.ledger
+        #: ResourceClaimTemplates by `namespace/name`.
+        self.claim_templates = self._device_table.templates
 
         self._limit_table = LimitTable(self.changes)
         #: ResourceQuotas and PodDisruptionBudgets by namespace and name.
@@ -152,11 +158,12 @@ class ClusterState:
         self.tasks = self._pod_table.tasks
         self.confirmed = self._pod_table.confirmed
         self.assume_device_notes = self._pod_table.assume_device_notes
+        self.support_claims = self._pod_table.support_claims
 
         self._handlers: dict[type | str, Callable[[Any], None]] = {
             **self._pod_table.handlers,
             **self._namespace_table.handlers,
-            **device_classes.handlers,
+            **self._device_table.handlers,
             **self._limit_table.handlers,
             **self._hyper_node_table.handlers,
             **self._usage_table.handlers,
@@ -227,6 +234,7 @@ class ClusterState:
         self._forget_classes()
         self.nodes.sort_rows()
         self._volume_table.release_unused(self.tasks)
+        self._device_table.release_unused(self.tasks)
         changed = self.changes.drain()
         self._hyper_node_table.refresh(self.nodes, changed)
         for key in changed.jobs:

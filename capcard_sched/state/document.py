@@ -180,6 +180,17 @@ def _volume(state: ClusterState, name: str, volume: Any) -> Row:
     return {**found, "access_modes": sorted(volume.access_modes)}
 
 
+def _resource_claim(state: ClusterState, key: str, _: object) -> Row:
+    allocation = state.claims.allocation(key)
+    assumed = state.claims.assumed.get(key)
+    results = allocation.devices.results or () if allocation is not None else ()
+    return {
+        "devices": [f"{each.driver}/{each.pool}/{each.device}" for each in results],
+        "consumers": sorted(state.claims.consumers(key)),
+        "assumed": sorted(assumed.consumers) if assumed is not None else [],
+    }
+
+
 def _cluster(state: ClusterState, _: str, __: object) -> Row:
     storage = state.volumes
     return {
@@ -245,6 +256,18 @@ TABLES: Final[Mapping[str, DocumentTable]] = {
         lambda state, name, found: {**_fields(state, name, found), "disrupted": sorted(found.disrupted)},
     ),
     "DeviceClass": DocumentTable(_table("device_classes"), lambda _, __, name: {"name": name}),
+    "ResourceSlice": DocumentTable(
+        _table("devices.slices"),
+        lambda _, __, found: {
+            "driver": found.spec.driver,
+            "pool": found.spec.pool.name,
+            "node": found.node,
+            "devices": [device.spec.name for device in found.devices],
+            "problem": found.problem,
+        },
+    ),
+    "ResourceClaim": DocumentTable(_table("claims.claims"), _resource_claim),
+    "ResourceClaimTemplate": DocumentTable(_table("claim_templates"), _fields),
     "StorageClass": DocumentTable(_table("volumes.classes"), _fields),
     "PersistentVolumeClaim": DocumentTable(_table("volumes.claims"), _claim),
     "PersistentVolume": DocumentTable(_table("volumes.volumes"), _volume),

@@ -14,6 +14,7 @@ from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.job import Job, Node, Task
 from capcard_sched.model.listed_pods import decode_pod
 from capcard_sched.model.objects import PodObject
+from capcard_sched.model.pod_claims import with_claims
 from capcard_sched.model.pod_facts import FactsReader
 from capcard_sched.model.quantity import QuantityError
 from capcard_sched.model.status import ALLOCATED_STATUSES, COMPLETED_STATUSES, TaskStatus
@@ -350,6 +351,19 @@ class PodTable:
         task = self.tasks.get(delta.uid)
         if task is not None and task.held:
             self._accounting.hold(task, held=False)
+
+    def support_claims(self, supported: bool) -> None:
+        """Schedules pods with claims from now on, or excludes them. O(pods) if that changes."""
+        if self._facts.claims is supported:
+            return
+        self._facts.claims = supported
+        for task in self.tasks.values():
+            if task.status is not TaskStatus.PENDING or not (task.cls.claims or task.unsupported):
+                continue
+            self._accounting.subtract(task)
+            task.unsupported = with_claims(task.unsupported, task.cls.claims, supported=supported)
+            task.gated = bool(task.gates or task.unsupported)
+            self._accounting.add(task)
 
     def end_term(self) -> None:
         """Drop bindings, evictions and backoffs of an earlier term that the watch has not confirmed."""

@@ -82,8 +82,12 @@ class Ledger:
     def held_cards(self) -> set[str]:
         return {card for (card, _), amount in self.by_service.items() if amount}
 
-    def refresh(self, session: Session, renamed: set[str]) -> tuple[list[Queue], list[Job]]:
+    def refresh(
+        self, session: Session, renamed: set[str], claimed: Iterable[str] = ()
+    ) -> tuple[list[Queue], list[Job]]:
         """Apply the changes since the last session. `renamed`: cards and resources whose relation changed.
+
+        `claimed`: keys of jobs whose claims or devices changed.
 
         Returns the queues and the jobs that were rebuilt, in order of name and of key.
         """
@@ -93,6 +97,7 @@ class Ledger:
         for one in self.jobs.values() if renamed else ():
             if not renamed.isdisjoint(self._minimum.names_in(one.job)):
                 keys.add(one.job.key)
+        keys |= set(claimed)
         self._touched = set()
         nodes = self._inventory.relabeled if self.jobs else ()  # at first, all of them: no pod has a charge yet
         relabeled = {task.uid: task for node in nodes for task in node.tasks.values()}

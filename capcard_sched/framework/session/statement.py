@@ -158,7 +158,7 @@ class Statement:
         """Turns binds and evictions into intents; allocated tasks become BINDING, pipelined ones stay pipelined.
 
         All tasks of the statement are reserved in the state before the first intent is handed over. Raises HookFailed
-        before anything is committed when a plugin fails to provide annotations or volumes.
+        before anything is committed when a plugin fails to provide annotations, volumes or claims.
         """
         session = self._session
         bound = [
@@ -166,6 +166,7 @@ class Statement:
         ]
         annotations, volumes = self._annotations(bound), self._volumes(bound)
         locks = {uid: lock for wanted in self._wanted("node_lock", bound) for uid, lock in wanted.items()}
+        claims = {uid: found for wanted in self._wanted("bind_claims", bound) for uid, found in wanted.items()}
         binds: list[Bind] = []
         for record in self._records:
             if isinstance(record, _EvictionRecord):
@@ -191,6 +192,7 @@ class Statement:
                         volumes.get(uid, ()) if volumes else (),
                         locks.get(uid, "") if locks else "",
                         queue,
+                        claims.get(uid, ()) if claims else (),
                     )
                     for task, node in zip(record.tasks, record.nodes, strict=True)
                 ]

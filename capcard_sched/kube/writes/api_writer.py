@@ -70,7 +70,8 @@ class ApiWriter:
         use_eviction_api: evict by the eviction subresource, so that disruption budgets apply.
         fence: returns the token of a Binding for the admission policy; None without a fence.
         server_seconds: limit for the processing of a binding on the API server, None for its default.
-        pre_bind: runs before a pod with volumes is bound.
+        pre_bind: runs before a pod with volumes or ResourceClaims is bound.
+        undo_pre_bind: runs for a pod with ResourceClaims that is not bound after all.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class ApiWriter:
         fence: Callable[[], str | None] = lambda: None,
         server_seconds: float | None = None,
         pre_bind: PreBind | None = None,
+        undo_pre_bind: PreBind | None = None,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -110,6 +112,7 @@ class ApiWriter:
             quiesce=self._quiesce,
             server_seconds=server_seconds,
             pre_bind=pre_bind,
+            undo_pre_bind=undo_pre_bind,
             resume=self._put_urgent,
         )
         self._evictor = PodEvictor(

@@ -36,12 +36,13 @@ _ELSEWHERE_SECONDS: Final = 1.0
 _REPORT_AFTER: Final = 5
 #: Reason of the condition of a pod whose binding failed.
 _SCHEDULER_ERROR: Final = "SchedulerError"
+_UNBOUND: Final = (WriteResult.REFUSED, WriteResult.GONE, WriteResult.ELSEWHERE)
 #: Number of retried conflicts with other writes to an unbound pod; then the binding counts as rejected.
 _MAX_CONFLICTS = 5
 
 
 class PreBind(Protocol):
-    """Runs before a pod is bound: binds its volumes."""
+    """Runs before a pod is bound: binds its volumes, allocates its claims."""
 
     def __call__(self, client: Client, bind: Bind, /) -> Awaitable[None]:
         """Return when the pod may be bound, possibly after minutes. Raises ApiError or Unreachable.
@@ -72,7 +73,8 @@ class Binder(CallWriter[BindCall]):
 
     `fence` returns the token of a Binding; `quiesce` waits for other writes to the same pod; `server_seconds` limits
     the processing on the API server, so that a new leader knows when bindings of the former one have ended.
-    `resume(call)` queues the binding of a pod after its PreBind.
+    `resume(call)` queues the binding of a pod after its PreBind. `undo_pre_bind` runs for a pod with ResourceClaims
+    that is not bound after all; it raises nothing but LeadershipLost.
     """
 
     def __init__(
@@ -83,19 +85,21 @@ class Binder(CallWriter[BindCall]):
         quiesce: Callable[[str], Awaitable[None]],
         server_seconds: float | None,
         pre_bind: PreBind | None,
+        undo_pre_bind: PreBind | None = None,
         resume: Callable[[BindCall], None],
     ) -> None:
         super().__init__(context)
         self._fence = fence
         self._quiesce = quiesce
         self._pre_bind = pre_bind
+        self._undo_pre_bind = undo_pre_bind
         self._resume = resume
         self._params = None if server_seconds is None else {"timeout": f"{server_seconds:g}s"}
         self.refusals = RefusedWrites(_REFUSALS, self.clock)
 
     def needs_pre_bind(self, bind: Bind) -> bool:
         """Whether the volumes of the pod must be bound, or its node locked, before it is bound."""
-        return self._pre_bind is not None and bool(bind.volumes or bind.node_lock)
+        return self._pre_bind is not None and bool(bind.volumes or bind.node_lock or bind.claims)
 
     async def attempt(self, call: BindCall) -> WriteOutcome:
         """Send the binding once, after resolving the last attempt. Raises LeadershipLost, ApiError and Unreachable."""
@@ -167,6 +171,13 @@ class Binder(CallWriter[BindCall]):
         return True
 
     async def classify(self, call: BindCall, error: RequestError) -> WriteOutcome:
+        """The outcome of a failed attempt. A pod that is not bound gives its ResourceClaims back first."""
+        outcome = await self._classify(call, error)
+        if self._undo_pre_bind is not None and call.bind.claims and outcome.result in _UNBOUND:
+            await self._undo_pre_bind(cast("Client", GatedClient(self.client, self.gate, call.term)), call.bind)
+        return outcome
+
+    async def _classify(self, call: BindCall, error: RequestError) -> WriteOutcome:
         """Read the pod where the response does not decide whether it is bound."""
         found = error.retry_class
         if call.needs_pre_bind:
