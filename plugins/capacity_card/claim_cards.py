@@ -45,11 +45,9 @@ def card_of(device: PoolDevice) -> str:
         return str(found[1]) if found is not None else ""
 
     product = "-".join(text("productName").split())
-    kind = text("type")
-    if not product:
-        return ""
-    name = {"mig": f"{product}/mig-{text('profile')}-mixed", "vfio": f"{product}/vfio"}.get(kind, product)
-    return f"{name}/shared" if device.is_shared else name
+    names = {"gpu": product, "mig": f"{product}/mig-{text('profile')}-mixed", "vfio": f"{product}/vfio"}
+    name = names.get(text("type"), "") if product else ""
+    return f"{name}/shared" if name and device.is_shared else name
 
 
 class ClaimCards:
