@@ -44,9 +44,13 @@ def parse_capacities(raw: Mapping[str, DeviceCapacity]) -> Capacities | str:
     found: Capacities = {}
     for name, each in raw.items():
         try:
-            found[name] = Capacity(parse_quantity(each.value), _policy(each.request_policy))
+            made = Capacity(parse_quantity(each.value), _policy(each.request_policy))
         except QuantityError as error:
             return f"capacity {name}: {error}"
+        lowest = min(made.value, made.policy.default or 0) if made.policy is not None else made.value
+        if lowest < 0:
+            return f"capacity {name}: {lowest} is negative"
+        found[name] = made
     return found
 
 

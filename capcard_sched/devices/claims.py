@@ -153,6 +153,8 @@ def _plan_request(
         raise AllocationError(f"request {name}: device class {each.device_class_name} does not exist")
     if each.allocation_mode not in ("", EXACT_COUNT, ALL):
         raise AllocationError(f"{where}: unsupported count mode {each.allocation_mode}")
+    if each.allocation_mode != ALL and each.count < 1:
+        raise AllocationError(f"{where}: count {each.count} is not above 0")
     selectors = [
         *_selectors(of_class.spec.selectors, f"class {each.device_class_name}"),
         *_selectors(each.selectors, f"claim {claim.key}"),
