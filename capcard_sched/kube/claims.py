@@ -57,7 +57,7 @@ async def reserve_claims(client: Client, bind: Bind) -> None:
 
     Raises ClaimError if a claim is gone, deleted or allocated to other devices, and RequestError.
     """
-    for wanted in bind.claims:
+    for wanted in bind.claims or ():
         await _repeat(client, bind, wanted)
 
 
@@ -129,7 +129,7 @@ async def release_claims(client: Client, bind: Bind) -> None:
 
     Gives up on an error: the reservation stays, and the pod is bound later where the claim is.
     """
-    for wanted in reversed(bind.claims):
+    for wanted in reversed(bind.claims or ()):
         for _ in range(_ATTEMPTS):
             try:
                 await _release(client, bind, wanted)

@@ -51,8 +51,8 @@ class Bind(_Intent, frozen=True):
     node_lock: str = ""
     #: Queue of the job; "" for none.
     queue: str = ""
-    #: ResourceClaims to allocate and reserve before the pod is bound.
-    claims: tuple[ClaimAllocation, ...] = ()
+    #: ResourceClaims to allocate and reserve before the pod is bound; unset without any.
+    claims: tuple[ClaimAllocation, ...] | msgspec.UnsetType = msgspec.UNSET
 
     def pod_annotations(self) -> dict[str, str]:
         """The annotations to merge into the pod: `annotations`, and its queue, which a restarted scheduler reads."""

@@ -114,14 +114,14 @@ class IntentExecutor:
         refusal = _bind_refusal(pod, intent, self._store)
         for wanted in intent.volumes:
             refusal = refusal or volume_refusal(self._store, intent.namespace, wanted.claim, wanted.volume)
-        for claim in intent.claims:
+        for claim in intent.claims or ():
             refusal = refusal or claim_refusal(self._store, intent.namespace, claim.claim, claim.uid)
         if refusal or pod is None:
             self._feed.report(BindFailed(intent.namespace, intent.name, intent.uid, refusal))
             return
         for wanted in intent.volumes:
             give_volume(self._store, intent.namespace, wanted.claim, wanted.volume, intent.node)
-        for claim in intent.claims:
+        for claim in intent.claims or ():
             allocation = None if claim.allocation is None else msgspec.to_builtins(claim.allocation)
             reserve_claim(self._store, intent.namespace, claim.claim, allocation, pod)
         patch: JsonObject = {"spec": {"nodeName": intent.node}}

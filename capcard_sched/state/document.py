@@ -73,7 +73,7 @@ def _getter(owner: type, *computed: str) -> tuple[tuple[str, ...], Callable[[Any
 
 
 _TASK_FIELDS, _TASK = _getter(Task, "cls", "job", "name", "node", "status")
-_CLASS_FIELDS, _CLASS = _getter(TaskClass, "charge", "fit_request", "id", "request", "unplaced")
+_CLASS_FIELDS, _CLASS = _getter(TaskClass, "charge", "claims", "fit_request", "id", "request", "unplaced")
 _JOB_FIELDS, _JOB = _getter(
     Job, "allocated", "counts", "gated", "key", "name", "namespace", "pending", "phase", "releasing", "roles", "tasks",
     "total_request",
@@ -91,6 +91,7 @@ def _pod(_: ClusterState, __: str, task: Task) -> Row:
         **dict(zip(_TASK_FIELDS, _TASK(task), strict=True)),
         **dict(zip(_CLASS_FIELDS, _CLASS(task.cls), strict=True)),
         "annotations": task.cls.annotations,
+        **({"claims": [each.claim or each.name for each in task.cls.claims]} if task.cls.claims else {}),
     }
 
 

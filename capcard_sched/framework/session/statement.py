@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from msgspec import UNSET
+
 from capcard_sched.framework.api.dispatch import HookFailed
 from capcard_sched.framework.api.plugin import Placement
 from capcard_sched.framework.session.report import TaskOutcome
@@ -192,7 +194,7 @@ class Statement:
                         volumes.get(uid, ()) if volumes else (),
                         locks.get(uid, "") if locks else "",
                         queue,
-                        claims.get(uid, ()) if claims else (),
+                        claims.get(uid) or UNSET if claims else UNSET,
                     )
                     for task, node in zip(record.tasks, record.nodes, strict=True)
                 ]

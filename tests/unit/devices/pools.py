@@ -27,7 +27,7 @@ CLASSES: Final[list[Json]] = [
     {"metadata": {"name": "c"}, "spec": {"selectors": [{"cel": {"expression": 'device.driver == "d"'}}]}},
     {"metadata": {"name": "bad"}, "spec": {"selectors": [{"cel": {"expression": 'device.attributes["d"].nope > 0'}}]}},
 ]
-DEFAULT: Final = {"s": {"devices": {"g0": {}, "g1": {}}}}
+DEFAULT: Final[dict[str, Json]] = {"s": {"devices": {"g0": {}, "g1": {}}}}
 
 
 def decode(obj: Json, of: type[T]) -> T:
