@@ -9,7 +9,7 @@ from capcard_sched.cel.static_types import Static
 from capcard_sched.cel.values import CostError
 
 if TYPE_CHECKING:
-    from capcard_sched.cel.syntax import Node
+    from capcard_sched.cel.syntax import SyntaxNode
 
 #: Steps of one evaluation: nodes inside of loops, elements, tens of characters.
 MAX_STEPS: Final = 100_000
@@ -36,16 +36,16 @@ Code: TypeAlias = Callable[[Frame], Any]
 Typed: TypeAlias = tuple[Code, Static]
 
 
-class Scope(Protocol):
+class MacroScope(Protocol):
     """The compiler, for macros."""
 
     nodes: int
 
-    def compile(self, node: Node) -> Typed:
+    def compile(self, node: SyntaxNode) -> Typed:
         """Raises CompileError."""
 
-    def bound(self, names: Sequence[tuple[str, Static]], body: Node) -> tuple[list[int], Code, Static]:
+    def bound(self, names: Sequence[tuple[str, Static]], body: SyntaxNode) -> tuple[list[int], Code, Static]:
         """Compiles a body with further variables; returns their slots as well."""
 
-    def variable(self, node: Node) -> str:
+    def variable(self, node: SyntaxNode) -> str:
         """The name that a macro binds. Raises CompileError for any other node."""

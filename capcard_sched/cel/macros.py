@@ -10,8 +10,8 @@ from capcard_sched.cel.values import MAPS, CostError, EvaluationError, from_map_
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from capcard_sched.cel.frame import Code, Frame, Scope, Typed
-    from capcard_sched.cel.syntax import Node
+    from capcard_sched.cel.frame import Code, Frame, MacroScope, Typed
+    from capcard_sched.cel.syntax import SyntaxNode
 
 #: Name and number of arguments to the number of variables.
 COMPREHENSIONS: Final = {
@@ -35,7 +35,7 @@ COMPREHENSIONS: Final = {
 }
 
 
-def comprehension(compiler: Scope, node: Node) -> Typed:
+def comprehension(compiler: MacroScope, node: SyntaxNode) -> Typed:
     """The code of a macro. Raises CompileError."""
     operand, name, arguments = node.parts
     code, static = compiler.compile(operand)

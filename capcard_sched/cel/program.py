@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from capcard_sched.cel.frame import Code, Typed
-    from capcard_sched.cel.syntax import Node
+    from capcard_sched.cel.syntax import SyntaxNode
 
 _TYPES: Final = {
     name: TypeName(name) for name in ("bool", "int", "uint", "double", "string", "bytes", "list", "map", "type")
@@ -93,14 +93,14 @@ class Compiler:
         #: Nodes compiled so far.
         self.nodes = 0
 
-    def compile(self, node: Node) -> Typed:
+    def compile(self, node: SyntaxNode) -> Typed:
         """Raises CompileError."""
         self.nodes += 1
         method = getattr(self, _BY_KIND.get(node.kind, "_operator"))
         found: Typed = method(node)
         return found
 
-    def bound(self, names: Sequence[tuple[str, Static]], body: Node) -> tuple[list[int], Code, Static]:
+    def bound(self, names: Sequence[tuple[str, Static]], body: SyntaxNode) -> tuple[list[int], Code, Static]:
         """Compiles a body with further variables; returns their slots as well."""
         kept = self._scope
         slots = list(range(self._used, self._used + len(names)))
@@ -112,17 +112,17 @@ class Compiler:
         self._scope = kept
         return slots, code, static
 
-    def variable(self, node: Node) -> str:
+    def variable(self, node: SyntaxNode) -> str:
         """The name that a macro binds. Raises CompileError for any other node."""
         if node.kind != "name":
             raise CompileError(f"at {node.position}: a macro needs the name of a variable")
         return str(node.parts[0])
 
-    def _literal(self, node: Node) -> Typed:
+    def _literal(self, node: SyntaxNode) -> Typed:
         value = node.parts[0]
         return (lambda _: value), type(value)
 
-    def _name(self, node: Node) -> Typed:
+    def _name(self, node: SyntaxNode) -> Typed:
         name = node.parts[0]
         if name in self._scope:
             slot, static = self._scope[name]
@@ -132,7 +132,7 @@ class Compiler:
             return (lambda _: value), TypeName
         raise CompileError(f"at {node.position}: undeclared reference to {quoted(name)}")
 
-    def _select(self, node: Node) -> Typed:
+    def _select(self, node: SyntaxNode) -> Typed:
         operand, field, optional, _ = node.parts
         code, static = self.compile(operand)
         known = field_of(static, field, node.position)
@@ -150,7 +150,7 @@ class Compiler:
 
         return select, Maybe if optional or base(static) is Maybe else known
 
-    def _index(self, node: Node) -> Typed:
+    def _index(self, node: SyntaxNode) -> Typed:
         operand, index, optional = node.parts
         code, static = self.compile(operand)
         index_code, _ = self.compile(index)
@@ -171,7 +171,7 @@ class Compiler:
 
         return get, Maybe if optional or base(static) is Maybe else element(static)
 
-    def _list(self, node: Node) -> Typed:
+    def _list(self, node: SyntaxNode) -> Typed:
         items = [(self.compile(each), optional) for each, optional in node.parts]
         if any(optional for _, optional in items):
 
@@ -189,7 +189,7 @@ class Compiler:
         codes = [code for (code, _), _ in items]
         return (lambda frame: [code(frame) for code in codes]), ("list", joined(static for (_, static), _ in items))
 
-    def _map(self, node: Node) -> Typed:
+    def _map(self, node: SyntaxNode) -> Typed:
         items = [(self.compile(key)[0], self.compile(value), optional) for key, value, optional in node.parts]
 
         def collect(frame: Frame) -> Any:
@@ -206,7 +206,7 @@ class Compiler:
 
         return collect, ("map", joined(static for _, (_, static), _ in items))
 
-    def _logic(self, node: Node) -> Typed:
+    def _logic(self, node: SyntaxNode) -> Typed:
         decisive = bool(node.kind == "or")
         operands = [self.compile(each) for each in node.parts]
         if any(static not in (None, BOOL) for _, static in operands):
@@ -233,7 +233,7 @@ class Compiler:
 
         return decide, BOOL
 
-    def _not(self, node: Node) -> Typed:
+    def _not(self, node: SyntaxNode) -> Typed:
         code, static = self.compile(node.parts[0])
         if static not in (None, BOOL):
             raise no_overload("!_", node.position)
@@ -246,7 +246,7 @@ class Compiler:
 
         return negated, BOOL
 
-    def _negate(self, node: Node) -> Typed:
+    def _negate(self, node: SyntaxNode) -> Typed:
         code, static = self.compile(node.parts[0])
         if static not in (None, int, float):
             raise no_overload("-_", node.position)
@@ -261,7 +261,7 @@ class Compiler:
 
         return negative, static
 
-    def _choice(self, node: Node) -> Typed:
+    def _choice(self, node: SyntaxNode) -> Typed:
         (condition, test), (first, left), (second, right) = map(self.compile, node.parts)
         if test not in (None, BOOL) or (None not in (left, right) and base(left) is not base(right)):
             raise no_overload("_?_:_", node.position)
@@ -274,19 +274,19 @@ class Compiler:
 
         return choose, joined((left, right))
 
-    def _operator(self, node: Node) -> Typed:
+    def _operator(self, node: SyntaxNode) -> Typed:
         (first, left), (second, right) = map(self.compile, node.parts)
         static = check_binary(node.kind, left, right, node.position)
         apply = BINARY[node.kind]
         return (lambda frame: apply(frame.charge, first(frame), second(frame))), static
 
-    def _call(self, node: Node) -> Typed:
+    def _call(self, node: SyntaxNode) -> Typed:
         name, arguments = node.parts
         if name == "has":
             return self._has(node, arguments)
         return self._function(name, FUNCTIONS.get(name), [self.compile(each) for each in arguments], node.position)
 
-    def _has(self, node: Node, arguments: Sequence[Node]) -> Typed:
+    def _has(self, node: SyntaxNode, arguments: Sequence[SyntaxNode]) -> Typed:
         if len(arguments) != 1 or arguments[0].kind != "select":
             raise CompileError(f"at {node.position}: has() needs a field: has(a.b)")
         operand, field, _, _ = arguments[0].parts
@@ -301,7 +301,7 @@ class Compiler:
 
         return test, BOOL
 
-    def _method(self, node: Node) -> Typed:
+    def _method(self, node: SyntaxNode) -> Typed:
         operand, name, arguments = node.parts
         if operand.kind == "name" and operand.parts[0] not in self._scope:
             full = f"{operand.parts[0]}.{name}"
@@ -320,7 +320,7 @@ class Compiler:
             name, METHODS.get(name), [(code, static), *(self.compile(each) for each in arguments)], node.position
         )
 
-    def _bind(self, arguments: Sequence[Node]) -> Typed:
+    def _bind(self, arguments: Sequence[SyntaxNode]) -> Typed:
         code, static = self.compile(arguments[1])
         slots, body, result = self.bound([(self.variable(arguments[0]), static)], arguments[2])
         slot = slots[0]
@@ -331,7 +331,7 @@ class Compiler:
 
         return bind, result
 
-    def _optional(self, node: Node, code: Code) -> Typed:
+    def _optional(self, node: SyntaxNode, code: Code) -> Typed:
         """The methods of optional values, whose arguments are evaluated only if they are needed."""
         _, name, arguments = node.parts
         if name in ("or", "orValue") and len(arguments) == 1:
@@ -383,7 +383,7 @@ _BY_KIND: Final = {
 _REGEX: Final = frozenset({"matches", "find", "findAll"})
 
 
-def _check_regex(node: Node) -> None:
+def _check_regex(node: SyntaxNode) -> None:
     """Compiles a literal pattern. Raises CompileError."""
     try:
         regex.compiled(str(node.parts[0]))

@@ -19,7 +19,7 @@ class CompileError(ValueError):
     """An expression is no valid CEL."""
 
 
-class Node(NamedTuple):
+class SyntaxNode(NamedTuple):
     """`kind` is one of: literal, name, select, index, call, method, list, map, and, or, not, negate, ?:, operator.
 
     select: (operand, field, optional, test); index: (operand, index, optional); call: (name, arguments);
@@ -88,11 +88,11 @@ _ESCAPE = re.compile(
 )
 
 
-def parse(text: str) -> Node:
+def parse(text: str) -> SyntaxNode:
     """The syntax tree of an expression. Cost: linear in the length. Raises CompileError."""
     if len(text) > MAX_LENGTH:
         raise CompileError(f"the expression has {len(text)} characters, more than {MAX_LENGTH}")
-    return _Parser(_tokens(text)).whole()
+    return _ExpressionParser(_tokens(text)).whole()
 
 
 def _tokens(text: str) -> list[Token]:
@@ -145,7 +145,7 @@ def _unescaped(escape: re.Match[str], position: int, *, is_bytes: bool) -> str |
     return _SIMPLE[escape[6]]
 
 
-class _Parser:
+class _ExpressionParser:
     """Recursive descent; binary operators by precedence climbing."""
 
     def __init__(self, tokens: list[Token]) -> None:
@@ -153,7 +153,7 @@ class _Parser:
         self._next = 0
         self._depth = 0
 
-    def whole(self) -> Node:
+    def whole(self) -> SyntaxNode:
         """The tree of all tokens."""
         found = self._expression()
         if self._peek() is not _END:
@@ -184,7 +184,7 @@ class _Parser:
         place = f"at {position}: {quoted(text)}" if text else "at the end"
         return CompileError(f"syntax error {place}{', ' + detail if detail else ''}")
 
-    def _expression(self) -> Node:
+    def _expression(self) -> SyntaxNode:
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise CompileError(f"the expression has more than {MAX_DEPTH} levels")
@@ -193,11 +193,11 @@ class _Parser:
             position = self._tokens[self._next - 1][2]
             chosen = self._binary(0)
             self._expect(":")
-            condition = Node("?:", (condition, chosen, self._expression()), position)
+            condition = SyntaxNode("?:", (condition, chosen, self._expression()), position)
         self._depth -= 1
         return condition
 
-    def _binary(self, weakest: int) -> Node:
+    def _binary(self, weakest: int) -> SyntaxNode:
         left = self._unary()
         while True:
             _, operator, position = self._peek()
@@ -209,12 +209,12 @@ class _Parser:
             if operator in ("&&", "||"):
                 kind = "and" if operator == "&&" else "or"
                 parts = left.parts if left.kind == kind else (left,)  # flat: chains may be long
-                left = Node(kind, (*parts, right), position)
+                left = SyntaxNode(kind, (*parts, right), position)
             else:
-                left = Node(operator, (left, right), position)
+                left = SyntaxNode(operator, (left, right), position)
                 self._deepen(left)
 
-    def _deepen(self, node: Node) -> None:
+    def _deepen(self, node: SyntaxNode) -> None:
         """Limits the depth of trees that grow to the left: `a + b + ...`, `a.b.c...`."""
         depth: int = 0
         while node.kind not in ("literal", "name", "call", "list", "map", "and", "or"):
@@ -222,7 +222,7 @@ class _Parser:
             if depth > 2 * MAX_DEPTH:
                 raise CompileError(f"the expression has more than {2 * MAX_DEPTH} levels")
 
-    def _unary(self) -> Node:
+    def _unary(self) -> SyntaxNode:
         kind, text, position = self._peek()
         if kind != "op" or text not in ("!", "-"):
             return self._member()
@@ -234,25 +234,25 @@ class _Parser:
             following, number, place = self._peek()
             self._tokens[self._next] = following, "-" + number, place
         operand = self._member() if self._peek()[1] not in ("!", "-") else self._unary()
-        return Node("not" if text == "!" else "negate", (operand,), position) if count % 2 else operand
+        return SyntaxNode("not" if text == "!" else "negate", (operand,), position) if count % 2 else operand
 
-    def _member(self) -> Node:
+    def _member(self) -> SyntaxNode:
         node = self._primary()
         while True:
             position = self._peek()[2]
             if self._accept(".?"):
-                node = Node("select", (node, self._field(), True, False), position)
+                node = SyntaxNode("select", (node, self._field(), True, False), position)
             elif self._accept("."):
                 field = self._field()
                 if self._accept("("):
-                    node = Node("method", (node, field, self._arguments(")")), position)
+                    node = SyntaxNode("method", (node, field, self._arguments(")")), position)
                 else:
-                    node = Node("select", (node, field, False, False), position)
+                    node = SyntaxNode("select", (node, field, False, False), position)
             elif self._peek()[1] in ("[", "[?") and self._peek()[0] == "op":
                 optional = self._take()[1] == "[?"
                 index = self._expression()
                 self._expect("]")
-                node = Node("index", (node, index, optional), position)
+                node = SyntaxNode("index", (node, index, optional), position)
             else:
                 return node
             self._deepen(node)
@@ -264,8 +264,8 @@ class _Parser:
         self._next += 1
         return text.strip("`")
 
-    def _arguments(self, end: str) -> tuple[Node, ...]:
-        found: list[Node] = []
+    def _arguments(self, end: str) -> tuple[SyntaxNode, ...]:
+        found: list[SyntaxNode] = []
         while not self._accept(end):
             found.append(self._expression())
             if not self._accept(","):
@@ -273,7 +273,7 @@ class _Parser:
                 break
         return tuple(found)
 
-    def _primary(self) -> Node:
+    def _primary(self) -> SyntaxNode:
         kind, text, position = self._peek()
         if kind == "op" and text in ("(", "[", "[?", "{", "{?"):
             return self._grouped(text, position)
@@ -281,24 +281,24 @@ class _Parser:
         kind, text, position = self._take()
         if kind == "name" and text not in _RESERVED and text != "in":
             if text in ("true", "false", "null"):
-                return Node("literal", ({"true": True, "false": False, "null": None}[text],), position)
+                return SyntaxNode("literal", ({"true": True, "false": False, "null": None}[text],), position)
             if self._accept("("):
-                return Node("call", (text, self._arguments(")")), position)
-            return Node("name", (text,), position)
+                return SyntaxNode("call", (text, self._arguments(")")), position)
+            return SyntaxNode("name", (text,), position)
         if leading_dot or kind not in ("int", "float", "string"):
             self._next -= 1
             raise self._error()
-        return Node("literal", (_literal(kind, text, position),), position)
+        return SyntaxNode("literal", (_literal(kind, text, position),), position)
 
-    def _grouped(self, text: str, position: int) -> Node:
+    def _grouped(self, text: str, position: int) -> SyntaxNode:
         if text == "(":
             self._take()
             found = self._expression()
             self._expect(")")
             return found
         if text[0] == "[":
-            return Node("list", tuple(self._elements(text, "]", is_map=False)), position)
-        return Node("map", tuple(self._elements(text, "}", is_map=True)), position)
+            return SyntaxNode("list", tuple(self._elements(text, "]", is_map=False)), position)
+        return SyntaxNode("map", tuple(self._elements(text, "}", is_map=True)), position)
 
     def _elements(self, opening: str, end: str, *, is_map: bool) -> list[tuple[Any, ...]]:
         """The elements of a list or map literal; `[?` and `{?` begin one whose first element is optional."""

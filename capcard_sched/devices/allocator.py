@@ -7,15 +7,14 @@ solution of everything after it. Knows claims, devices and constraints; neither 
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from capcard_sched.cel.values import EvaluationError
 from capcard_sched.devices.capacities import CapacityError, consumption, quantity_text
 from capcard_sched.devices.claims import AllocationError, allocation_config
 from capcard_sched.devices.constraints import AttributeConstraint
+from capcard_sched.devices.results import node_selector, share_id
 from capcard_sched.model.device_objects import MAX_RESULTS, AllocatedDevice, AllocatedDevices, Allocation
-from capcard_sched.model.objects import NodeSelector, NodeSelectorTerm, Requirement
 from capcard_sched.model.selectors import untolerated_taint
 
 if TYPE_CHECKING:
@@ -24,8 +23,8 @@ if TYPE_CHECKING:
 
     from capcard_sched.devices.claims import ClaimPlan, RequestPlan
     from capcard_sched.devices.constraints import Constraint
-    from capcard_sched.devices.inventory import CounterId, DeviceId, Inventory, Pool, PoolDevice, PoolId
-    from capcard_sched.devices.ledger import Ledger
+    from capcard_sched.devices.inventory import CounterId, DeviceId, DeviceInventory, DevicePool, PoolDevice, PoolId
+    from capcard_sched.devices.ledger import DeviceLedger
     from capcard_sched.model.device_objects import DeviceClassObject
 
 #: Trials of devices for one pod on one node.
@@ -53,8 +52,8 @@ class Allocator:
 
     def __init__(
         self,
-        inventory: Inventory,
-        ledger: Ledger,
+        inventory: DeviceInventory,
+        ledger: DeviceLedger,
         node: str,
         labels: Mapping[str, str],
         *,
@@ -87,7 +86,7 @@ class Allocator:
         self._taken: dict[DeviceId, list[int]] = {}
         self._shared: dict[DeviceId, list[Mapping[str, Fraction]]] = {}
         self._counters: dict[PoolId, dict[CounterId, Fraction]] = {}
-        self._all: dict[tuple[int, int], list[tuple[Pool, PoolDevice]]] = {}
+        self._all: dict[tuple[int, int], list[tuple[DevicePool, PoolDevice]]] = {}
         self._check_sizes()
         self._check_free()
         try:
@@ -127,7 +126,7 @@ class Allocator:
     def _size(self, index: int, request: RequestPlan) -> int:
         if not request.all_devices:
             return request.devices
-        found: list[tuple[Pool, PoolDevice]] = []
+        found: list[tuple[DevicePool, PoolDevice]] = []
         for pool in self._pools:
             if pool.incomplete or pool.invalid:
                 state = "being updated" if pool.incomplete else "invalid"
@@ -237,7 +236,9 @@ class Allocator:
                     return True
         return False
 
-    def _continue(self, index: int, position: int, request: RequestPlan, number: int, start: int, pool: Pool) -> bool:
+    def _continue(
+        self, index: int, position: int, request: RequestPlan, number: int, start: int, pool: DevicePool
+    ) -> bool:
         """Solves everything after a device that was taken from a pool; gives it back if there is no solution."""
         try:
             if self._devices(index, position, request, number, start):
@@ -273,7 +274,7 @@ class Allocator:
             return None
         return share
 
-    def _take(self, index: int, request: RequestPlan, pool: Pool, device: PoolDevice) -> bool:
+    def _take(self, index: int, request: RequestPlan, pool: DevicePool, device: PoolDevice) -> bool:
         """Takes a device for a request; False, without effect, if it is not available or refused."""
         self.trials += 1
         if self.trials > self._max_trials:
@@ -298,7 +299,7 @@ class Allocator:
         self._chosen[index].append(Chosen(request, device, share if device.is_shared else None))
         return True
 
-    def _give_back(self, index: int, pool: Pool) -> None:
+    def _give_back(self, index: int, pool: DevicePool) -> None:
         """Undoes the latest `_take` for a claim."""
         request, device, share = self._chosen[index].pop()
         held: list[int] | list[Mapping[str, Fraction]]
@@ -333,7 +334,7 @@ class Allocator:
         """Whether a shared device has its counters already."""
         return device.is_shared and (self._ledger.is_shared(device.id) or device.id in self._shared)
 
-    def _has_counters(self, pool: Pool, device: PoolDevice) -> bool:
+    def _has_counters(self, pool: DevicePool, device: PoolDevice) -> bool:
         if not device.counters or self._is_counted(device):
             return True
         used, more = self._ledger.used_counters(pool.id), self._counters.get(pool.id, {})
@@ -345,7 +346,7 @@ class Allocator:
             if key[0] in sets
         )
 
-    def _count_counters(self, pool: Pool, device: PoolDevice, sign: int) -> None:
+    def _count_counters(self, pool: DevicePool, device: PoolDevice, sign: int) -> None:
         if not device.counters or self._is_counted(device):
             return
         more = self._counters.setdefault(pool.id, {})
@@ -366,7 +367,7 @@ class Allocator:
                 tolerations=each.request.tolerations or None,
                 binding_conditions=each.device.spec.binding_conditions,
                 binding_failure_conditions=each.device.spec.binding_failure_conditions,
-                share_id=_share_id(plan.uid, number) if each.share is not None else None,
+                share_id=share_id(plan.uid, number) if each.share is not None else None,
                 consumed_capacity={name: quantity_text(amount) for name, amount in each.share.items()}
                 if each.share
                 else None,
@@ -375,34 +376,10 @@ class Allocator:
         )
         classes: Mapping[str, DeviceClassObject] = self._inventory.classes
         config = allocation_config(plan, tuple(self._picked[index]), classes)
-        return Allocation(AllocatedDevices(results, config or None), self._node_selector(chosen))
-
-    def _node_selector(self, chosen: Sequence[Chosen]) -> NodeSelector | None:
-        """The nodes on which the devices are usable; None for all."""
-        expressions: list[Requirement] = []
-        fields: list[Requirement] = []
-        for _, device, _ in chosen:
-            spec = device.spec if device.slice.spec.per_device_node_selection else device.slice.spec
-            if device.spec.binds_to_node or spec.node_name:
-                here = Requirement("metadata.name", "In", (self._node,))
-                return NodeSelector((NodeSelectorTerm(match_fields=(here,)),))
-            if spec.node_selector is not None:
-                term = spec.node_selector.node_selector_terms[0]
-                expressions += [each for each in term.match_expressions or () if each not in expressions]
-                fields += [each for each in term.match_fields or () if each not in fields]
-        if not expressions and not fields:
-            return None
-        return NodeSelector((NodeSelectorTerm(tuple(expressions) or None, tuple(fields) or None),))
+        return Allocation(
+            AllocatedDevices(results, config or None), node_selector([each.device for each in chosen], self._node)
+        )
 
 
 class _TooManyError(Exception):
     """More devices than a claim may have."""
-
-
-def _share_id(uid: str, number: int) -> str:
-    """A version 5 UUID of a claim and the number of its result."""
-    digest = bytearray(hashlib.sha1(f"{uid}/{number}".encode(), usedforsecurity=False).digest()[:16])
-    digest[6] = (digest[6] & 0x0F) | 0x50
-    digest[8] = (digest[8] & 0x3F) | 0x80
-    text = digest.hex()
-    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))

@@ -29,14 +29,14 @@ class Policy(NamedTuple):
     step: Fraction | None
 
 
-class Capacity(NamedTuple):
+class CapacityFacts(NamedTuple):
     """One capacity of a device."""
 
     value: Fraction
     policy: Policy | None
 
 
-Capacities: TypeAlias = "dict[str, Capacity]"
+Capacities: TypeAlias = "dict[str, CapacityFacts]"
 
 
 def parse_capacities(raw: Mapping[str, DeviceCapacity]) -> Capacities | str:
@@ -44,7 +44,7 @@ def parse_capacities(raw: Mapping[str, DeviceCapacity]) -> Capacities | str:
     found: Capacities = {}
     for name, each in raw.items():
         try:
-            made = Capacity(parse_quantity(each.value), _policy(each.request_policy))
+            made = CapacityFacts(parse_quantity(each.value), _policy(each.request_policy))
         except QuantityError as error:
             return f"capacity {name}: {error}"
         lowest = min(made.value, made.policy.default or 0) if made.policy is not None else made.value
@@ -86,7 +86,7 @@ def consumption(capacities: Capacities, requested: Mapping[str, Fraction]) -> di
     return found
 
 
-def _rounded(capacity: Capacity, requested: Fraction | None, name: str) -> Fraction:
+def _rounded(capacity: CapacityFacts, requested: Fraction | None, name: str) -> Fraction:
     policy = capacity.policy
     if requested is None:
         return policy.default if policy is not None and policy.default is not None else capacity.value

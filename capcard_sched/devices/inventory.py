@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
     from capcard_sched.cel.program import Program
     from capcard_sched.model.device_objects import (
-        Device,
         DeviceClassObject,
         DeviceTaintRuleSpec,
         ResourceSliceObject,
         ResourceSliceSpec,
+        SliceDevice,
     )
     from capcard_sched.model.objects import NodeSelector, Taint
 
@@ -47,7 +47,7 @@ class DeviceContent:
 
     __slots__ = ("_results", "attributes", "capacities", "value")
 
-    def __init__(self, device: Device, driver: str) -> None:
+    def __init__(self, device: SliceDevice, driver: str) -> None:
         self.attributes = device.attributes or {}
         self.capacities: Capacities | str = parse_capacities(device.capacity or {})
         try:
@@ -78,7 +78,7 @@ class PoolDevice:
 
     __slots__ = ("content", "counters", "id", "is_shared", "slice", "spec", "taints")
 
-    def __init__(self, spec: Device, source: Slice, content: DeviceContent) -> None:
+    def __init__(self, spec: SliceDevice, source: DeviceSlice, content: DeviceContent) -> None:
         self.id: DeviceId = (source.spec.driver, source.spec.pool.name, spec.name)
         self.spec = spec
         self.slice = source
@@ -91,7 +91,7 @@ class PoolDevice:
         self.taints: tuple[Taint, ...] = spec.taints or ()
 
 
-class Slice:
+class DeviceSlice:
     """One ResourceSlice."""
 
     __slots__ = ("counters", "devices", "name", "problem", "spec", "unsupported")
@@ -144,7 +144,7 @@ def selects(
     return bool(all_nodes) or (selector is not None and matches_node_selector(selector, labels, name))
 
 
-class Pool(NamedTuple):
+class DevicePool(NamedTuple):
     """A pool as one node sees it."""
 
     id: PoolId
@@ -168,26 +168,26 @@ class Pool(NamedTuple):
         return any(device.spec.binding_conditions is not None for device in self.devices)
 
 
-class Inventory:
+class DeviceInventory:
     """All devices. `apply_...` and `drop_...` take objects in any order."""
 
     def __init__(self) -> None:
-        self.slices: dict[str, Slice] = {}
+        self.slices: dict[str, DeviceSlice] = {}
         self.classes: dict[str, DeviceClassObject] = {}
         self._rules: dict[str, DeviceTaintRuleSpec] = {}
-        self._by_node: dict[str, dict[str, Slice]] = {}
+        self._by_node: dict[str, dict[str, DeviceSlice]] = {}
         #: Slices for several nodes.
-        self._shared: dict[str, Slice] = {}
-        self._by_pool: dict[PoolId, dict[str, Slice]] = {}
+        self._shared: dict[str, DeviceSlice] = {}
+        self._by_pool: dict[PoolId, dict[str, DeviceSlice]] = {}
         self._contents: dict[bytes, DeviceContent] = {}
         #: Node name to its pools, with the labels they were computed for.
-        self._pools: dict[str, tuple[Mapping[str, str], tuple[Pool, ...]]] = {}
+        self._pools: dict[str, tuple[Mapping[str, str], tuple[DevicePool, ...]]] = {}
         #: Increases with every change of a slice, class or taint rule.
         self.version = 0
 
     # --- objects ----------------------------------------------------------------------------------------------------
 
-    def apply_slice(self, obj: ResourceSliceObject) -> tuple[Slice, set[str]]:
+    def apply_slice(self, obj: ResourceSliceObject) -> tuple[DeviceSlice, set[str]]:
         """Adds or replaces a slice. Returns it, and the nodes whose pools changed; "*" for all."""
         name = obj.metadata.name
         affected = self.drop_slice(name)
@@ -264,8 +264,8 @@ class Inventory:
                 found.append(rule.taint)
         return tuple(found)
 
-    def _read(self, name: str, spec: ResourceSliceSpec) -> Slice:
-        found = Slice(name, spec)
+    def _read(self, name: str, spec: ResourceSliceSpec) -> DeviceSlice:
+        found = DeviceSlice(name, spec)
         problem = node_selector_problem(spec.node_selector)
         try:
             for each in spec.shared_counters or ():
@@ -285,7 +285,7 @@ class Inventory:
         found.problem = found.problem or problem or ""
         return found
 
-    def _read_device(self, source: Slice, device: Device) -> None:
+    def _read_device(self, source: DeviceSlice, device: SliceDevice) -> None:
         made = PoolDevice(device, source, self._content(device, source.spec.driver))
         if device.node_allocatable_resources:
             source.unsupported = "nodeAllocatableResources"
@@ -301,7 +301,7 @@ class Inventory:
         made.taints = self._taints(made)
         source.devices.append(made)
 
-    def _content(self, device: Device, driver: str) -> DeviceContent:
+    def _content(self, device: SliceDevice, driver: str) -> DeviceContent:
         key = _encode((driver, device.allow_multiple_allocations, device.attributes, device.capacity))
         found = self._contents.get(key)
         if found is None:
@@ -311,11 +311,6 @@ class Inventory:
         return found
 
     # --- pools ------------------------------------------------------------------------------------------------------
-
-    @property
-    def drivers_offer_devices(self) -> bool:
-        """Whether there is any slice."""
-        return bool(self.slices)
 
     def device(self, of: DeviceId) -> PoolDevice | None:
         """A device of the highest generation of its pool; None if no slice has it."""
@@ -334,12 +329,12 @@ class Inventory:
             for name in sorted(self._by_pool[pool]):
                 yield from self._by_pool[pool][name].devices
 
-    def pools(self, node: str, labels: Mapping[str, str]) -> tuple[Pool, ...]:
+    def pools(self, node: str, labels: Mapping[str, str]) -> tuple[DevicePool, ...]:
         """The pools that a node reaches: those with binding conditions last, then by driver and name."""
         known = self._pools.get(node)
         if known is not None and (known[0] is labels or known[0] == labels):
             return known[1]
-        newest: dict[PoolId, list[Slice]] = {}
+        newest: dict[PoolId, list[DeviceSlice]] = {}
         for each in (*self._by_node.get(node, {}).values(), *self._shared.values()):
             if each.unsupported or not each.reaches(node, labels):
                 continue
@@ -354,7 +349,7 @@ class Inventory:
         self._pools[node] = labels, tuple(found)
         return self._pools[node][1]
 
-    def _pool(self, key: PoolId, slices: list[Slice], node: str, labels: Mapping[str, str]) -> Pool | None:
+    def _pool(self, key: PoolId, slices: list[DeviceSlice], node: str, labels: Mapping[str, str]) -> DevicePool | None:
         """A pool from its slices that reach the node; None if a newer generation, elsewhere, replaces it."""
         generation, count = slices[0].spec.pool.generation, slices[0].spec.pool.resource_slice_count
         everything = slices
@@ -366,17 +361,19 @@ class Inventory:
                 each for each in all_slices if each.spec.pool.generation == generation and not each.unsupported
             ]
             if len(everything) != count:
-                return Pool(key, incomplete=True)
+                return DevicePool(key, incomplete=True)
         counters: dict[CounterId, Fraction] = {}
         invalid = _problem(everything, slices, counters)
         if invalid:
-            return Pool(key, invalid=invalid)
+            return DevicePool(key, invalid=invalid)
         slices.sort(key=lambda each: each.name)
         devices = tuple(device for each in slices for device in each.of_node(node, labels))
-        return Pool(key, devices, counters=counters)
+        return DevicePool(key, devices, counters=counters)
 
 
-def _problem(everything: Iterable[Slice], slices: Iterable[Slice], counters: dict[CounterId, Fraction]) -> str:
+def _problem(
+    everything: Iterable[DeviceSlice], slices: Iterable[DeviceSlice], counters: dict[CounterId, Fraction]
+) -> str:
     """Why a pool is invalid, "" if it is not. Collects the counters."""
     sets: set[str] = set()
     names: set[str] = set()

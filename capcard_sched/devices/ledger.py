@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
     from capcard_sched.devices.claims import Claim
-    from capcard_sched.devices.inventory import CounterId, DeviceId, Inventory, PoolId
+    from capcard_sched.devices.inventory import CounterId, DeviceId, DeviceInventory, PoolId
     from capcard_sched.model.device_objects import AllocatedDevice
 
 
@@ -31,10 +31,10 @@ class Assumed(msgspec.Struct):
     consumers: set[str]
 
 
-class Ledger:
+class DeviceLedger:
     """Claims and the devices in use."""
 
-    def __init__(self, inventory: Inventory) -> None:
+    def __init__(self, inventory: DeviceInventory) -> None:
         self._inventory = inventory
         #: By `namespace/name`.
         self.claims: dict[str, Claim] = {}

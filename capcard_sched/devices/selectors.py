@@ -11,7 +11,7 @@ from capcard_sched.model.quantity import QuantityError, parse_quantity
 if TYPE_CHECKING:
     from capcard_sched.cel.program import Program
     from capcard_sched.cel.syntax import CompileError
-    from capcard_sched.model.device_objects import Device
+    from capcard_sched.model.device_objects import SliceDevice
 
 _DEVICE: Final = (
     "object",
@@ -30,7 +30,7 @@ def compile_selector(expression: str) -> Program | CompileError:
     return compiled(expression, _VARIABLES)
 
 
-def device_value(device: Device, driver: str) -> dict[str, Any]:
+def device_value(device: SliceDevice, driver: str) -> dict[str, Any]:
     """The variable `device`. Raises EvaluationError for an attribute without one valid value."""
     attributes: DefaultMap = DefaultMap()
     for name, attribute in (device.attributes or {}).items():

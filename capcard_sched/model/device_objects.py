@@ -74,7 +74,7 @@ class CounterConsumption(ApiStruct, frozen=True):
     compatibility_groups: tuple[str, ...] | None = None
 
 
-class Device(ApiStruct, frozen=True):
+class SliceDevice(ApiStruct, frozen=True):
     name: str = ""
     attributes: dict[str, DeviceAttribute] | None = None
     capacity: dict[str, DeviceCapacity] | None = None
@@ -103,7 +103,7 @@ class ResourceSliceSpec(ApiStruct, frozen=True):
     node_name: str | None = None
     node_selector: NodeSelector | None = None
     all_nodes: bool | None = None
-    devices: tuple[Device, ...] | None = None
+    devices: tuple[SliceDevice, ...] | None = None
     per_device_node_selection: bool | None = None
     shared_counters: tuple[CounterSet, ...] | None = None
 

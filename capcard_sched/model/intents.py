@@ -53,6 +53,8 @@ class Bind(_Intent, frozen=True):
     queue: str = ""
     #: ResourceClaims to allocate and reserve before the pod is bound; unset without any.
     claims: tuple[ClaimAllocation, ...] | msgspec.UnsetType = msgspec.UNSET
+    #: Key of the job whose pods of this commit are bound only once all their claims are allocated; unset for none.
+    gang: str | msgspec.UnsetType = msgspec.UNSET
 
     def pod_annotations(self) -> dict[str, str]:
         """The annotations to merge into the pod: `annotations`, and its queue, which a restarted scheduler reads."""

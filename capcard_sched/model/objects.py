@@ -13,7 +13,7 @@ import msgspec
 
 from capcard_sched.model.annotations import POD_QUEUE_NAME
 from capcard_sched.model.in_tree_volumes import InTreeSources
-from capcard_sched.model.unsupported import UnsupportedFields
+from capcard_sched.model.unsupported import PodClaimStatus, UnsupportedFields
 
 #: An unparsed quantity: a string, or a number in YAML.
 RawQuantity: TypeAlias = str | int | float
@@ -240,12 +240,6 @@ class ContainerStatus(ApiStruct, frozen=True):
     resources: ResourceRequirements | None = None
 
 
-class PodClaimStatus(ApiStruct, frozen=True):
-    name: str = ""
-    #: None: the entry needs no claim.
-    resource_claim_name: str | None = None
-
-
 class PodStatus(ApiStruct, frozen=True):
     phase: str | None = None
     #: Why a pod failed: `Evicted`.
@@ -260,7 +254,6 @@ class PodStatus(ApiStruct, frozen=True):
     nominated_node_name: str | None = None
     start_time: str | None = None
     conditions: tuple[PodConditionObject, ...] | None = None
-    #: Claims generated from templates.
     resource_claim_statuses: tuple[PodClaimStatus, ...] | None = None
 
 

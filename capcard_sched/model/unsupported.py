@@ -26,6 +26,14 @@ class PodResourceClaim(_SpecPart, frozen=True):
     resource_claim_template_name: str | None = None
 
 
+class PodClaimStatus(_SpecPart, frozen=True):
+    """A claim that was generated from a template; part of the status of a pod."""
+
+    name: str = ""
+    #: None: the entry needs no claim.
+    resource_claim_name: str | None = None
+
+
 class SchedulingGroup(_SpecPart, frozen=True):
     pod_group_name: str | None = None
 

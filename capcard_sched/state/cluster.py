@@ -21,6 +21,7 @@ from capcard_sched.model.task_class import NO_ACCOUNTING
 from capcard_sched.model.term_limits import DEFAULT_TERM_LIMITS
 from capcard_sched.state.accounting import Accounting
 from capcard_sched.state.changes import Changes
+from capcard_sched.state.claim_gate import gate_claims
 from capcard_sched.state.classes import ClassTable
 from capcard_sched.state.columns import NodeTable
 from capcard_sched.state.decode import assign, differs, group_facts, queue_facts
@@ -158,7 +159,6 @@ class ClusterState:
         self.tasks = self._pod_table.tasks
         self.confirmed = self._pod_table.confirmed
         self.assume_device_notes = self._pod_table.assume_device_notes
-        self.support_claims = self._pod_table.support_claims
 
         self._handlers: dict[type | str, Callable[[Any], None]] = {
             **self._pod_table.handlers,
@@ -216,6 +216,12 @@ class ClusterState:
     def _apply_takeover(self, _: deltas.Takeover) -> None:
         self.terms += 1
         self._pod_table.end_term()
+
+    def support_claims(self, supported: bool) -> None:
+        """Schedules pods with ResourceClaims from now on, or excludes them. O(pods) if that changes."""
+        if self._pod_table.facts.claims is not supported:
+            self._pod_table.facts.claims = supported
+            gate_claims(self.tasks.values(), self._accounting, supported=supported)
 
     def fix_accounts(self) -> None:
         """Fix the accounts of bound pods from now on: the initial lists, in any order, are complete."""

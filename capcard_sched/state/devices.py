@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from capcard_sched.devices.claims import claim_facts
-from capcard_sched.devices.inventory import Inventory
-from capcard_sched.devices.ledger import Ledger
+from capcard_sched.devices.inventory import DeviceInventory
+from capcard_sched.devices.ledger import DeviceLedger
 from capcard_sched.model.device_objects import (
     MAX_RESULTS,
     DeviceClassObject,
@@ -31,8 +31,8 @@ class DeviceTable:
     """Applies deltas of slices, classes, taint rules, claims and templates, and assumes allocations."""
 
     def __init__(self, changes: Changes, invalid: InvalidObjects) -> None:
-        self.inventory = Inventory()
-        self.ledger = Ledger(self.inventory)
+        self.inventory = DeviceInventory()
+        self.ledger = DeviceLedger(self.inventory)
         #: By `namespace/name`.
         self.templates: dict[str, ResourceClaimTemplateSpec] = {}
         #: Extended resource to the first of its DeviceClasses by name.

@@ -14,7 +14,6 @@ from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.job import Job, Node, Task
 from capcard_sched.model.listed_pods import decode_pod
 from capcard_sched.model.objects import PodObject
-from capcard_sched.model.pod_claims import with_claims
 from capcard_sched.model.pod_facts import FactsReader
 from capcard_sched.model.quantity import QuantityError
 from capcard_sched.model.status import ALLOCATED_STATUSES, COMPLETED_STATUSES, TaskStatus
@@ -79,7 +78,7 @@ class PodTable:
         #: Tasks whose binding the watch has confirmed since the last read of this list.
         self.confirmed: list[Task] = []
         self._by_name: dict[str, dict[str, Task]] = {}
-        self._facts = FactsReader()
+        self.facts = FactsReader()
         self._labels = SharedLabels()
         #: The pods of a list that were applied last, when a further one may be like them.
         self._run: PodRun | None = None
@@ -188,7 +187,7 @@ class PodTable:
         if known is None and not ours and not pod.spec.node_name:
             return
         ref = ObjectRef("Pod", namespace, name, uid)
-        facts = self._facts.read(pod)
+        facts = self.facts.read(pod)
         own_group = f"{_AUTOMATIC_GROUP}{facts.controller_uid or uid}" if ours else ""
         group = facts.group_name or own_group
         job_key = f"{namespace}/{group}" if group else ""
@@ -351,19 +350,6 @@ class PodTable:
         task = self.tasks.get(delta.uid)
         if task is not None and task.held:
             self._accounting.hold(task, held=False)
-
-    def support_claims(self, supported: bool) -> None:
-        """Schedules pods with claims from now on, or excludes them. O(pods) if that changes."""
-        if self._facts.claims is supported:
-            return
-        self._facts.claims = supported
-        for task in self.tasks.values():
-            if task.status is not TaskStatus.PENDING or not (task.cls.claims or task.unsupported):
-                continue
-            self._accounting.subtract(task)
-            task.unsupported = with_claims(task.unsupported, task.cls.claims, supported=supported)
-            task.gated = bool(task.gates or task.unsupported)
-            self._accounting.add(task)
 
     def end_term(self) -> None:
         """Drop bindings, evictions and backoffs of an earlier term that the watch has not confirmed."""

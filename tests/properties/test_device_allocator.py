@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from capcard_sched.devices.allocator import NodeError
 from capcard_sched.devices.claims import claim_facts
-from capcard_sched.devices.inventory import Inventory
-from capcard_sched.devices.ledger import Ledger
+from capcard_sched.devices.inventory import DeviceInventory
+from capcard_sched.devices.ledger import DeviceLedger
 from capcard_sched.model.device_objects import Allocation, ResourceClaimObject
 from tests.controlplane.build import needed
 from tests.oracles import device_allocator
@@ -73,7 +73,7 @@ class _History:
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
-        self.ledger = Ledger(Inventory())
+        self.ledger = DeviceLedger(DeviceInventory())
         self._number = 0
 
     def _allocation(self) -> Allocation:
@@ -112,9 +112,9 @@ class _History:
             shown = self.ledger.allocation(key)
             self.ledger.apply(msgspec.structs.replace(self.ledger.claims[key], allocation=shown))
 
-    def rebuilt(self) -> Ledger:
+    def rebuilt(self) -> DeviceLedger:
         """The ledger of a scheduler that starts now, with what is assumed."""
-        found = Ledger(Inventory())
+        found = DeviceLedger(DeviceInventory())
         for claim in self.ledger.claims.values():
             found.apply(claim)
         for key, assumed in self.ledger.assumed.items():

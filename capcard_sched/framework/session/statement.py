@@ -6,6 +6,7 @@ copied. When a plugin fails in its notification, that operation alone is undone.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import UNSET
@@ -169,6 +170,7 @@ class Statement:
         annotations, volumes = self._annotations(bound), self._volumes(bound)
         locks = {uid: lock for wanted in self._wanted("node_lock", bound) for uid, lock in wanted.items()}
         claims = {uid: found for wanted in self._wanted("bind_claims", bound) for uid, found in wanted.items()}
+        gangs = _gangs(bound) if claims else frozenset()
         binds: list[Bind] = []
         for record in self._records:
             if isinstance(record, _EvictionRecord):
@@ -195,6 +197,7 @@ class Statement:
                         locks.get(uid, "") if locks else "",
                         queue,
                         claims.get(uid) or UNSET if claims else UNSET,
+                        record.job.key if record.job.key in gangs else UNSET,
                     )
                     for task, node in zip(record.tasks, record.nodes, strict=True)
                 ]
@@ -244,6 +247,18 @@ class Statement:
             assert isinstance(record, Placement)
             session.keep_pipeline(record)
         self._records.clear()
+
+
+def _gangs(bound: Sequence[Placement]) -> frozenset[str]:
+    """The keys of the jobs that several pods of a commit make ready together."""
+    counts: Counter[str] = Counter()
+    for record in bound:
+        counts[record.job.key] += len(record.tasks)
+    return frozenset(
+        record.job.key
+        for record in bound
+        if counts[record.job.key] > 1 and record.job.ready_tasks - counts[record.job.key] < record.job.min_available
+    )
 
 
 def quotas_admit(session: Session, job: Job, count: int, free: int) -> bool:

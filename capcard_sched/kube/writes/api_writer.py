@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from capcard_sched.kube.writes.bind_gang import BindGang
 from capcard_sched.kube.writes.binder import BindCall, Binder
 from capcard_sched.kube.writes.event_correlator import EventCorrelator
 from capcard_sched.kube.writes.events import EventCall, EventNames, EventWriter
@@ -143,11 +144,13 @@ class ApiWriter:
         low = 0
         term, now = self._gate.term, self._clock()
         evicts = [intent for intent in intents if isinstance(intent, Evict)]
+        members = Counter(intent.gang for intent in intents if isinstance(intent, Bind) and intent.gang)
+        gangs: dict[str, BindGang[BindCall]] = {str(gang): BindGang(count) for gang, count in members.items()}
         for intent in intents:
             if isinstance(intent, Bind):
                 self._discard_condition(condition_key(intent.uid))
                 self._status_writer.forget_pod(intent.uid)
-                self._put_bind(intent, term, now)
+                self._put_bind(intent, term, now, gangs.get(intent.gang or ""))
             elif isinstance(intent, EmitEvent):
                 series = self._correlator.observe(intent, self._now())
                 if series is not None:
@@ -219,9 +222,9 @@ class ApiWriter:
         """Number of waiting and in-flight writes by queue."""
         return {**self._open, "status": len(self._statuses), "event": len(self._events)}
 
-    def _put_bind(self, bind: Bind, term: int, now: float) -> None:
+    def _put_bind(self, bind: Bind, term: int, now: float, gang: BindGang[BindCall] | None) -> None:
         self._open["bind"] += 1
-        call = BindCall(self._binder, bind, term, needs_pre_bind=self._binder.needs_pre_bind(bind))
+        call = BindCall(self._binder, bind, term, needs_pre_bind=self._binder.needs_pre_bind(bind), gang=gang)
         if call.needs_pre_bind:
             self._pre_binds.add(call, call, now)
             self._pre_bind_idle.wake()

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from capcard_sched.kube.client import Client
+    from capcard_sched.kube.writes.bind_gang import BindGang
     from capcard_sched.kube.writes.write_call import WriterContext
     from capcard_sched.model.intents import Bind
 
@@ -54,13 +55,23 @@ class PreBind(Protocol):
 class BindCall(WriteCall):
     """A binding and the state of its attempts."""
 
-    __slots__ = ("bind", "conflicts", "needs_pre_bind", "uncertain")
+    __slots__ = ("bind", "conflicts", "gang", "needs_pre_bind", "uncertain")
 
     lane = "bind"
 
-    def __init__(self, writer: CallWriter[BindCall], bind: Bind, term: int, *, needs_pre_bind: bool = False) -> None:
+    def __init__(
+        self,
+        writer: CallWriter[BindCall],
+        bind: Bind,
+        term: int,
+        *,
+        needs_pre_bind: bool = False,
+        gang: BindGang[BindCall] | None = None,
+    ) -> None:
         super().__init__(writer, term)
         self.bind = bind
+        #: The pods that are bound together with it, or not at all.
+        self.gang = gang
         #: The volumes of the pod are bound and its node is locked first.
         self.needs_pre_bind = needs_pre_bind
         self.conflicts = 0
@@ -99,11 +110,14 @@ class Binder(CallWriter[BindCall]):
 
     def needs_pre_bind(self, bind: Bind) -> bool:
         """Whether the volumes of the pod must be bound, or its node locked, before it is bound."""
-        return self._pre_bind is not None and bool(bind.volumes or bind.node_lock or bind.claims)
+        return self._pre_bind is not None and bool(bind.volumes or bind.node_lock or bind.claims or bind.gang)
 
     async def attempt(self, call: BindCall) -> WriteOutcome:
         """Send the binding once, after resolving the last attempt. Raises LeadershipLost, ApiError and Unreachable."""
         bind = call.bind
+        if call.gang is not None and call.gang.failure:
+            await self._undo(call)
+            return WriteOutcome(WriteResult.REFUSED, message=f"another pod of the gang failed: {call.gang.failure}")
         if call.needs_pre_bind and self._pre_bind is not None:
             try:
                 await self._pre_bind(cast("Client", GatedClient(self.client, self.gate, call.term)), bind)
@@ -130,8 +144,11 @@ class Binder(CallWriter[BindCall]):
         if call.needs_pre_bind:
             if result is WriteResult.ALLOWED:
                 call.needs_pre_bind, call.attempts = False, 0
-                self._resume(call)
+                for each in call.gang.allowed(call) if call.gang is not None else [call]:
+                    self._resume(each)
             elif result is WriteResult.REFUSED:
+                for each in call.gang.failed(message) if call.gang is not None else ():
+                    self._resume(each)
                 self._refuse(bind, outcome, f"execute preBind for pod {bind.name} failed: {message}, resync the task")
         elif result is WriteResult.AGAIN:
             if call.attempts >= _REPORT_AFTER and self._report(bind, _bind_text(bind, message)):
@@ -173,9 +190,14 @@ class Binder(CallWriter[BindCall]):
     async def classify(self, call: BindCall, error: RequestError) -> WriteOutcome:
         """The outcome of a failed attempt. A pod that is not bound gives its ResourceClaims back first."""
         outcome = await self._classify(call, error)
-        if self._undo_pre_bind is not None and call.bind.claims and outcome.result in _UNBOUND:
-            await self._undo_pre_bind(cast("Client", GatedClient(self.client, self.gate, call.term)), call.bind)
+        if outcome.result in _UNBOUND:
+            await self._undo(call)
         return outcome
+
+    async def _undo(self, call: BindCall) -> None:
+        """Give the ResourceClaims of a pod back."""
+        if self._undo_pre_bind is not None and call.bind.claims:
+            await self._undo_pre_bind(cast("Client", GatedClient(self.client, self.gate, call.term)), call.bind)
 
     async def _classify(self, call: BindCall, error: RequestError) -> WriteOutcome:
         """Read the pod where the response does not decide whether it is bound."""

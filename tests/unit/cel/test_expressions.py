@@ -11,7 +11,7 @@ import yaml
 from capcard_sched.cel.program import Program
 from capcard_sched.cel.values import EvaluationError
 from capcard_sched.devices.selectors import compile_selector, device_value
-from capcard_sched.model.device_objects import Device
+from capcard_sched.model.device_objects import SliceDevice
 
 CASES: Final = yaml.safe_load((Path(__file__).parent / "selectors.yaml").read_text("utf-8"))
 DEVICE: Final[dict[str, Any]] = {
@@ -45,7 +45,7 @@ def verdict(expression: str) -> str:
     if not isinstance(program, Program):
         return "compile"
     try:
-        return str(program.evaluate(device_value(msgspec.convert(DEVICE, Device), "d"))).lower()
+        return str(program.evaluate(device_value(msgspec.convert(DEVICE, SliceDevice), "d"))).lower()
     except EvaluationError:
         return "runtime"
 
@@ -69,7 +69,7 @@ def test_an_expensive_expression_ends_with_an_error(expression: str, text: str) 
     program = compile_selector(expression)
     assert isinstance(program, Program), program
     with pytest.raises(EvaluationError, match=text):
-        program.evaluate(device_value(msgspec.convert(DEVICE, Device), "d"))
+        program.evaluate(device_value(msgspec.convert(DEVICE, SliceDevice), "d"))
 
 
 @pytest.mark.parametrize(

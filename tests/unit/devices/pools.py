@@ -10,8 +10,8 @@ import msgspec
 
 from capcard_sched.devices.allocator import Allocator, NodeError
 from capcard_sched.devices.claims import AllocationError, claim_facts, plan_claim
-from capcard_sched.devices.inventory import Inventory
-from capcard_sched.devices.ledger import Ledger
+from capcard_sched.devices.inventory import DeviceInventory
+from capcard_sched.devices.ledger import DeviceLedger
 from capcard_sched.model.device_objects import (
     Allocation,
     DeviceClassObject,
@@ -141,8 +141,8 @@ class Pools:
     def __init__(
         self, slices: Iterable[Json], classes: Iterable[Json] = CLASSES, held: Iterable[Mapping[str, Any]] = ()
     ) -> None:
-        self.inventory = Inventory()
-        self.ledger = Ledger(self.inventory)
+        self.inventory = DeviceInventory()
+        self.ledger = DeviceLedger(self.inventory)
         for each in slices:
             self.inventory.apply_slice(decode(each, ResourceSliceObject))
         for each in classes:

@@ -12,7 +12,7 @@ import yaml
 from tests.scenarios.notation import objects_of
 from tests.scenarios.test_scenarios import run
 
-CASES: Final = yaml.safe_load((Path(__file__).parent / "claims.yaml").read_text("utf-8"))
+CASES: Final = yaml.safe_load((Path(__file__).parent / "pods.yaml").read_text("utf-8"))
 IDS: Final = [f"{case['number']} {case.get('name', '')}".strip() for case in CASES]
 #: Nodes without extended resources, a class of all GPUs, and a template for one.
 _WORLD: Final = """\
