@@ -8,6 +8,7 @@ from typing import Any
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.manifests import node, plain, pod, pod_group, queue
+from tests.controlplane.proxy import Proxy
 from tests.e2e.daemons import CARD_CONF, Daemon
 from tests.e2e.expectations import message, until, until_bound
 
@@ -93,4 +94,38 @@ async def test_a_restarted_scheduler_knows_the_devices_in_use(
     async with Daemon(kubeconfig, tmp_path, conf=CARD_CONF) as daemon:
         await until(cluster, "pods", "second", status=message("0 of 1 free"))
         assert set(await cluster.bound()) == {"first"}
+        assert await daemon.stop() == 0
+
+
+async def test_a_gang_gets_all_its_claims_or_none(cluster: Cluster, proxy: Proxy, tmp_path: Path) -> None:
+    """The API server refuses the third allocation: the others are given back, no pod is bound; later all are."""
+    await cluster.create_all(
+        [
+            node("n1", cpu=8),
+            queue("q", capability={"cpu": "64", "memory": "64Gi"}),
+            plain("DeviceClass", "gpu.example.com", API, spec={}),
+            slice_of("n1", 3),
+            *(claim(name) for name in "abc"),
+            pod_group("g", queue="q", members=3),
+            *(pod(f"g-{name}", group="g", resourceClaims=claims_of(name)) for name in "abc"),
+        ]
+    )
+    proxy.answer("PATCH", "/resourceclaims/c/status$", 422, message="no more devices today", times=None)
+
+    async def given_back() -> bool:
+        claims = [await cluster.get("resourceclaims", name) for name in "abc"]
+        written = [each["metadata"].get("finalizers") for each in claims]
+        return all(written) and not any(each.get("status", {}).get("reservedFor") for each in claims)
+
+    async with Daemon(proxy.kubeconfig_for("scheduler-a"), tmp_path, conf=CARD_CONF) as daemon:
+        await until(cluster, "events", reason="FailedScheduling", message="*no more devices today*")
+        await cluster.wait_until(given_back, "the claims to be given back", within=60)
+        assert await cluster.bound() == {}
+        proxy.mend()
+        await until_bound(cluster, ["g-a", "g-b", "g-c"])
+        held = set()
+        for name in "abc":
+            (result,) = (await cluster.get("resourceclaims", name))["status"]["allocation"]["devices"]["results"]
+            held.add(result["device"])
+        assert held == {"g0", "g1", "g2"}
         assert await daemon.stop() == 0
