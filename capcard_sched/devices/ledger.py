@@ -46,6 +46,8 @@ class DeviceLedger:
         self._consumed: dict[DeviceId, dict[str, Fraction]] = {}
         #: Names of the devices in use, with the number of their allocations, by pool.
         self._in_pool: dict[PoolId, dict[str, int]] = {}
+        #: Number of changes of the devices in use, by pool.
+        self._versions: dict[PoolId, int] = {}
         self._counters: dict[PoolId, tuple[int, dict[CounterId, Fraction]]] = {}
         #: Increases with every change of the devices in use.
         self.version = 0
@@ -147,6 +149,11 @@ class DeviceLedger:
         if not names:
             del self._in_pool[device[:2]]
         self._counters.pop(device[:2], None)
+        self._versions[device[:2]] = self._versions.get(device[:2], 0) + 1
+
+    def pool_version(self, pool: PoolId) -> int:
+        """Another number after each change of the devices in use of a pool."""
+        return self._versions.get(pool, 0)
 
     def is_in_use(self, device: DeviceId) -> bool:
         """Whether an allocation has the whole device."""

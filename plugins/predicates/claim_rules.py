@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+import msgspec
 import numpy as np
 
 from capcard_sched.devices.allocator import CANNOT_ALLOCATE, Allocator, NodeError
@@ -31,8 +32,13 @@ if TYPE_CHECKING:
     from capcard_sched.model.job import Node, Task
     from capcard_sched.model.objects import NodeSelector
 
+#: Why claims get no devices: on one node, or anywhere; None if they get them.
+Verdict: TypeAlias = "NodeError | AllocationError | None"
 #: One allocation per claim, or why there are none: on one node, or anywhere.
 Found: TypeAlias = "list[Allocation] | NodeError | AllocationError"
+#: Entries of the cache of verdicts: nodes times kinds of claims.
+_MOST_VERDICTS: Final = 200_000
+_content = msgspec.msgpack.Encoder(order="deterministic").encode
 UNAVAILABLE: Final = "resourceclaim not available on the node"
 _UNSUPPORTED: Final = "bindingConditions, which is not supported"
 
@@ -75,9 +81,10 @@ class ClaimRules:
     def __init__(self) -> None:
         #: Claim key to its plan, with the claim and the version of the inventory it was made for.
         self._plans: dict[str, tuple[Claim, int, ClaimPlan | str]] = {}
-        #: Node and claims to the result of the allocator for one state of the ledger.
-        self._results: dict[tuple[str, tuple[str, ...]], Found] = {}
-        self._state = (-1, -1)
+        #: Node and contents of claims to the versions of the pools of the node, and the verdict.
+        self._verdicts: dict[
+            tuple[str, tuple[bytes, ...]], tuple[tuple[int, ...], NodeError | AllocationError | None]
+        ] = {}
         #: Pod uid to the keys of its claims, with the allocation that the placement assumed.
         self._placed: dict[str, tuple[tuple[str, Allocation | None], ...]] = {}
 
@@ -152,27 +159,32 @@ class ClaimRules:
     def reject_without_devices(self, claims: PodClaims, rows: NodeView, result: FilterResult) -> None:
         """Reject nodes without devices for the open claims. An error of a selector rejects all nodes."""
         texts: list[str] = []
+        contents = tuple(_content(self._ledger.claims[key].spec) for key in claims.open)
         for row in rows.rows.tolist():
-            found = self._allocate(claims.open, rows.nodes[row])
+            found = self._verdict(claims.open, contents, rows.nodes[row])
             if isinstance(found, AllocationError):
                 result.reject_all(Code.UNRESOLVABLE, str(found))
                 return
-            texts.append(str(found) if isinstance(found, NodeError) else "")
+            texts.append("" if found is None else str(found))
         for text in dict.fromkeys(texts):
             if text:
                 rejected = np.array([each == text for each in texts], dtype=bool)
                 result.reject(rejected, Code.UNRESOLVABLE, text)
 
-    def _allocate(self, keys: tuple[str, ...], node: Node) -> Found:
-        """The allocations of claims on a node, or the reason why there are none; kept until the ledger changes."""
-        state = self._ledger.version, self._inventory.version
-        if state != self._state:
-            self._results.clear()
-            self._state = state
-        found = self._results.get((node.name, keys))
-        if found is None:
-            found = self._results[node.name, keys] = self._search(keys, node)
-        return found
+    def _verdict(self, keys: tuple[str, ...], contents: tuple[bytes, ...], node: Node) -> Verdict:
+        """Why claims get no devices on a node. Kept for claims of equal content while the pools of the node stay."""
+        pools = self._inventory.pools(node.name, node.labels)
+        stamp = self._inventory.version, *[self._ledger.pool_version(pool.id) for pool in pools]
+        known = self._verdicts.get((node.name, contents))
+        if known is not None and known[0] == stamp:
+            return known[1]
+        found = self._search(keys, node)
+        verdict = None if isinstance(found, list) else found
+        if verdict is None or str(verdict).startswith(CANNOT_ALLOCATE):  # other texts name the claim
+            if len(self._verdicts) > _MOST_VERDICTS:
+                self._verdicts.clear()
+            self._verdicts[node.name, contents] = stamp, verdict
+        return verdict
 
     def _search(self, keys: tuple[str, ...], node: Node) -> Found:
         plans = [plan for key in keys if not isinstance(plan := self._plan(self._ledger.claims[key]), str)]
@@ -199,7 +211,7 @@ class ClaimRules:
         claims = self.of(task)
         if claims is None:
             return
-        found = [] if claims.error or not claims.open else self._allocate(claims.open, node)
+        found = [] if claims.error or not claims.open else self._search(claims.open, node)
         if claims.error or not isinstance(found, list):
             raise DevicesTakenError(claims.error or str(found))
         chosen = dict(zip(claims.open, found, strict=True))
