@@ -8,7 +8,7 @@
     slice n1 2*NVIDIA-H200                  a ResourceSlice of gpu.nvidia.com: devices g0, g1 of node n1, pool n1;
                                             `type`, `profile`; other keys: fields of the devices
     device_class gpu                        of driver gpu.nvidia.com; `cel`: a further selector
-    claim c class=gpu count=2               a ResourceClaim of one request r; `cel`, `mode`; `template t ...` likewise
+    resource_claim c class=gpu count=2      a ResourceClaim of one request r; `cel`, `mode`; `claim_template` likewise
     deployment d*3 queue=q cpu=1
     pod p queue=q cpu=1
 
@@ -343,6 +343,6 @@ _MAKERS: Final[dict[str, Callable[[str, list[str]], Manifest]]] = {
     "pod": _pod,
     "slice": _slice,
     "device_class": _device_class,
-    "claim": _claim,
-    "template": _claim_template,
+    "resource_claim": _claim,
+    "claim_template": _claim_template,
 }

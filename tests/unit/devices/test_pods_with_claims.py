@@ -18,7 +18,7 @@ IDS: Final = [f"{case['number']} {case.get('name', '')}".strip() for case in CAS
 _WORLD: Final = """\
 node n1 labels=host:n1; node n2 labels=host:n2; queue q cards=NVIDIA-H200:8,NVIDIA-A100:8 cap=cpu:64,memory:1Ti
 device_class gpu cel='device.attributes["gpu.nvidia.com"].type in ["gpu", "mig"]'
-template t class=gpu
+claim_template t class=gpu
 """
 
 
