@@ -34,6 +34,7 @@ controlplane: $(VENV)/dev.stamp ## Build etcd and kube-apiserver for the tests, 
 	@$(BIN)/python -m tests.manifests.helm.build
 	@$(BIN)/python -m tests.daemon.usage.build
 	@$(BIN)/python -m tests.oracles.pod_requests
+	@$(BIN)/python -m tests.oracles.device_allocator
 
 quick: $(VENV)/dev.stamp ## Run the tests that need no API server: about 90 s
 	$(PYTEST) -m "not campaign" \

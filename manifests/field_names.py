@@ -23,10 +23,13 @@ OUTPUT: Final = ROOT.parent / "capcard_sched" / "validation" / "field_names.json
 #: Kinds of Kubernetes to models whose name is not V1 and the kind; kinds that are only checked.
 _MODELS: Final = {
     "Event": "CoreV1Event",
+    "ResourceClaim": "ResourceV1ResourceClaim",
     "DaemonSet.apps/v1": "V1DaemonSet",
     "Job.batch/v1": "V1Job",
     "CronJob.batch/v1": "V1CronJob",
 }
+#: Models that share their name with a kind.
+_NAMES: Final = {"CoreV1ResourceClaim": "ContainerClaim"}
 #: Parts of our kinds that have the type of a model or of another of our kinds.
 _PARTS: Final = {
     "Job.spec.tasks.template": "PodTemplateSpec",
@@ -62,7 +65,7 @@ def field_names() -> dict[str, Any]:
 
 def _add_model(types: Types, models: Any, model: str, kind: str = "") -> str:
     """Add a model and all that it refers to. Returns the name of its type: the kind, where it is one."""
-    name = kind or re.sub(r"^(Core)?V[0-9]+(alpha[0-9]+|beta[0-9]+)?", "", model)
+    name = kind or _NAMES.get(model) or re.sub(r"^(Core)?V[0-9]+(alpha[0-9]+|beta[0-9]+)?", "", model)
     if name in types:
         return name
     fields: dict[str, str] = {}

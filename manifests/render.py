@@ -32,6 +32,7 @@ TEMPLATES = {
     "base/serviceaccount.yaml": "",
     "base/rbac-scheduling.yaml": "",
     "base/rbac-volumes.yaml": ".Values.custom.volumes_enable",
+    "base/rbac-claims.yaml": ".Values.custom.claims_enable",
     "base/rbac-evictions.yaml": "and .Values.custom.evictions_enable (not .Values.custom.eviction_api_enable)",
     "base/rbac-leader-election.yaml": ".Values.custom.leader_elect_enable",
     "base/service.yaml": "",

@@ -14,7 +14,7 @@ import structlog
 from capcard_sched.daemon.leadership import Leadership
 from capcard_sched.daemon.observability.logs import LevelServer
 from capcard_sched.daemon.observability.server import Tls, open_pages
-from capcard_sched.kube import volumes
+from capcard_sched.kube import claims, volumes
 from capcard_sched.kube.binding_locks import BindingLocks
 from capcard_sched.kube.client import Client
 from capcard_sched.kube.informers import Informers
@@ -87,6 +87,7 @@ async def open_backend(
         fence=leadership.fence_token,
         pre_bind=_pre_bind(NodeLocks()),
         bind_lock=BindingLocks().held,
+        undo_pre_bind=claims.release_claims,
     )
     kinds = chosen_kinds(
         node_selector=[(match.label, match.value) for match in options.node_selector],
@@ -97,11 +98,13 @@ async def open_backend(
 
 
 def _pre_bind(locks: NodeLocks) -> PreBind:
-    """Bind the claims of a pod, then take the lock of its node."""
+    """Bind the volumes of a pod, reserve its ResourceClaims, then take the lock of its node."""
 
     async def run(client: Client, bind: Bind) -> None:
         if bind.volumes:
             await volumes.bind_volumes(client, bind)
+        if bind.claims:
+            await claims.reserve_claims(client, bind)
         if bind.node_lock:
             await locks.acquire(client, bind)
 

@@ -156,8 +156,8 @@ class Core:
         self._starts = [(plugin.name, hook, start) for plugin, hook, start in hooks if start is not None]
         self._queue_warnings = QueueWarnings(conf.quota_plugins)
         self._state.card_labels = conf.quota_plugins.card_labels
-        self._signatures = SignatureCache(self._dispatch)
-        self._quota_hooks = quota_hooks(self._dispatch)
+        self._signatures, self._quota_hooks = SignatureCache(self._dispatch), quota_hooks(self._dispatch)
+        self._state.support_claims(any(plugin.supports_claims for plugin in plugins))
         if not self._dispatch.has("prepare"):
             self._state.account_devices(NO_ACCOUNTING)
         self._start_actions(conf)

@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from capcard_sched.model.annotations import BOUND_QUEUE
+from capcard_sched.model.device_objects import Allocation
 from capcard_sched.model.objects import PodGroupCondition
 
 
@@ -24,6 +25,16 @@ class ClaimBinding(msgspec.Struct, frozen=True):
     volume: str = ""
     #: Seconds. An unbound claim fails the binding of the pod afterwards.
     timeout: int = 600
+
+
+class ClaimAllocation(msgspec.Struct, frozen=True):
+    """The allocation of a ResourceClaim to a pod, or its reservation for one."""
+
+    #: Name of the claim in the pod's namespace.
+    claim: str
+    uid: str
+    #: None: it is allocated already.
+    allocation: Allocation | None = None
 
 
 class Bind(_Intent, frozen=True):
@@ -44,6 +55,10 @@ class Bind(_Intent, frozen=True):
     binding_lock: str = ""
     #: With it, the uids of the pods with devices on the node that the decision counted.
     node_pods: tuple[str, ...] = ()
+    #: ResourceClaims to allocate and reserve before the pod is bound; unset without any.
+    claims: tuple[ClaimAllocation, ...] | msgspec.UnsetType = msgspec.UNSET
+    #: Key of the job whose pods of this commit are bound only once all their claims are allocated; unset for none.
+    gang: str | msgspec.UnsetType = msgspec.UNSET
 
     def pod_annotations(self) -> dict[str, str]:
         """The annotations to merge into the pod: `annotations`, and its queue, which a restarted scheduler reads."""
@@ -140,6 +155,8 @@ class ObjectRef(msgspec.Struct, frozen=True, order=True):
         "Numatopology",
         "ConfigMap",
         "HyperNode",
+        "ResourceSlice",
+        "ResourceClaim",
     ]
     namespace: str
     name: str

@@ -7,7 +7,13 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from capcard_sched.model.cooldown import cooldown_of
-from capcard_sched.model.device_classes import DeviceClassObject
+from capcard_sched.model.device_objects import (
+    DeviceClassObject,
+    DeviceTaintRuleObject,
+    ResourceClaimObject,
+    ResourceClaimTemplateObject,
+    ResourceSliceObject,
+)
 from capcard_sched.model.hyper_nodes import HyperNodeObject
 from capcard_sched.model.limits import PodDisruptionBudgetObject, ResourceQuotaObject
 from capcard_sched.model.numa import NumatopologyObject
@@ -44,6 +50,10 @@ KubernetesObject: TypeAlias = (
     | ConfigMapObject
     | ResourceQuotaObject
     | DeviceClassObject
+    | ResourceSliceObject
+    | DeviceTaintRuleObject
+    | ResourceClaimTemplateObject
+    | ResourceClaimObject
     | StorageClassObject
     | CSIDriverObject
     | CSIStorageCapacityObject
@@ -151,6 +161,27 @@ KINDS: Final[tuple[Kind, ...]] = (
         namespaced=False,
         watch=WatchRule(DeviceClassObject, reads=("spec",), explained=False),
     ),
+    Kind(
+        "ResourceSlice",
+        RESOURCE_API,
+        "resourceslices",
+        namespaced=False,
+        watch=WatchRule(ResourceSliceObject, reads=("spec",), gather=0.1),
+    ),
+    Kind(
+        "DeviceTaintRule",
+        RESOURCE_API,
+        "devicetaintrules",
+        namespaced=False,
+        watch=WatchRule(DeviceTaintRuleObject, reads=("spec",), explained=False),
+    ),
+    Kind(
+        "ResourceClaimTemplate",
+        RESOURCE_API,
+        "resourceclaimtemplates",
+        watch=WatchRule(ResourceClaimTemplateObject, reads=("spec",), explained=False),
+    ),
+    Kind("ResourceClaim", RESOURCE_API, "resourceclaims", watch=WatchRule(ResourceClaimObject)),
     Kind("StorageClass", STORAGE_API, "storageclasses", namespaced=False, watch=WatchRule(StorageClassObject)),
     Kind("CSIDriver", STORAGE_API, "csidrivers", namespaced=False, watch=WatchRule(CSIDriverObject, explained=False)),
     Kind("CSIStorageCapacity", STORAGE_API, "csistoragecapacities", watch=WatchRule(CSIStorageCapacityObject)),
@@ -217,7 +248,13 @@ KINDS: Final[tuple[Kind, ...]] = (
         watch=WatchRule(
             PodObject,
             required=True,
-            reads=("spec", "status.phase", "status.nominated_node_name", "status.start_time"),
+            reads=(
+                "spec",
+                "status.phase",
+                "status.nominated_node_name",
+                "status.start_time",
+                "status.resource_claim_statuses",
+            ),
             derives=_pod_conditions,
         ),
     ),

@@ -13,7 +13,7 @@ import msgspec
 
 from capcard_sched.model.annotations import POD_QUEUE_NAME
 from capcard_sched.model.in_tree_volumes import InTreeSources
-from capcard_sched.model.unsupported import UnsupportedFields
+from capcard_sched.model.unsupported import PodClaimStatus, UnsupportedFields
 
 #: An unparsed quantity: a string, or a number in YAML.
 RawQuantity: TypeAlias = str | int | float
@@ -254,6 +254,7 @@ class PodStatus(ApiStruct, frozen=True):
     nominated_node_name: str | None = None
     start_time: str | None = None
     conditions: tuple[PodConditionObject, ...] | None = None
+    resource_claim_statuses: tuple[PodClaimStatus, ...] | None = None
 
 
 class PodObject(ApiStruct, frozen=True, tag="Pod", tag_field="kind"):

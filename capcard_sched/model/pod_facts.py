@@ -141,6 +141,8 @@ class FactsReader:
 
     def __init__(self) -> None:
         self._read_meta(ObjectMeta())
+        #: Whether pods with claims can be scheduled.
+        self.claims = False
 
     def read(self, pod: PodObject) -> PodFacts:
         """The facts of a pod. Never raises: an invalid field counts as unset. Equal pods share the mappings in them."""
@@ -158,7 +160,7 @@ class FactsReader:
             status=task_status(pod),
             priority=1 if priority is None else priority,
             gates=tuple(gate.name for gate in spec.scheduling_gates or ()),
-            unsupported=unsupported_text(spec),
+            unsupported=unsupported_text(spec, claims=self.claims),
             failure=(status.reason or "") if status.phase == "Failed" else "",
             deleting=bool(meta.deletion_timestamp),
             ends=parse_time(meta.deletion_timestamp) if meta.deletion_timestamp else 0.0,

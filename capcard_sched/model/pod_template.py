@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from capcard_sched.model.declared_features import required_features
 from capcard_sched.model.objects import HostPort
+from capcard_sched.model.pod_claims import pod_claims
 from capcard_sched.model.pod_requests import is_sidecar, pod_amounts
 from capcard_sched.model.quantity import MAX_POD_AMOUNT, QuantityError, base_amount
 from capcard_sched.model.resources import CPU, MEMORY, PODS
@@ -97,6 +98,7 @@ def template_of(pod: PodObject) -> PodTemplate:
         required_features=required_features(spec),
         own_cpus=own_cpus(spec) if amounts.limits else None,
         device_containers=_device_containers(spec) if any("/" in name for name in requests) else (),
+        claims=pod_claims(pod) if spec.resource_claims else (),
     )
 
 

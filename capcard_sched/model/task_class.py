@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.model.in_tree_volumes import AttachmentKey
     from capcard_sched.model.objects import Affinity, HostPort, Toleration, TopologySpreadConstraint
+    from capcard_sched.model.pod_claims import PodClaim
     from capcard_sched.model.resources import Vector
 
 
@@ -60,6 +61,8 @@ class PodTemplate:
     own_cpus: tuple[tuple[str, int], ...] | None = None
     #: Every container, init containers last, when some container names an extended resource; else empty.
     device_containers: tuple[ContainerAmounts, ...] = ()
+    #: Its ResourceClaims, in order. Names of generated claims belong to one pod, and so does the class.
+    claims: tuple[PodClaim, ...] = ()
 
     @property
     def may_preempt(self) -> bool:

@@ -26,6 +26,14 @@ class PodResourceClaim(_SpecPart, frozen=True):
     resource_claim_template_name: str | None = None
 
 
+class PodClaimStatus(_SpecPart, frozen=True):
+    """A claim that was generated from a template; part of the status of a pod."""
+
+    name: str = ""
+    #: None: the entry needs no claim.
+    resource_claim_name: str | None = None
+
+
 class SchedulingGroup(_SpecPart, frozen=True):
     pod_group_name: str | None = None
 
@@ -56,6 +64,10 @@ class PodFeature(NamedTuple):
     accepted: str
     #: The objects that the field of a pod names; None for a pod without the feature.
     names: Callable[[UnsupportedFields], Sequence[str] | None]
+
+    def text(self, names: Sequence[str]) -> str:
+        """The reason of pods that use it."""
+        return f"{self.name} is not supported (spec.{self.field}: {brief(names)})"
 
 
 class Unsupported(NamedTuple):
@@ -101,41 +113,35 @@ DRA: Final = "dynamic resource allocation (DRA)"
 #: What replaces claims.
 DEVICES_FORM: Final = "resources of a device plugin in the limits of the containers"
 _GROUP_FORM: Final = "annotation scheduling.k8s.io/group-name and a PodGroup of scheduling.volcano.sh"
-#: A further feature is a field of `UnsupportedFields` and a row here.
+CLAIMS: Final = PodFeature("resourceClaims", DRA, DEVICES_FORM, _claims)
+#: A further feature is a field of `UnsupportedFields` and a row here. Claims come first.
 FEATURES: Final = (
-    PodFeature(
-        "resourceClaims",
-        DRA,
-        DEVICES_FORM,
-        _claims,
-    ),
+    CLAIMS,
     PodFeature("schedulingGroup", "a PodGroup of scheduling.k8s.io", _GROUP_FORM, _group),
     PodFeature("workloadRef", "a Workload of scheduling.k8s.io", _GROUP_FORM, _workload),
 )
 
 
-def unsupported_by(spec: UnsupportedFields) -> Iterator[Unsupported]:
-    """The uses of unsupported features by a pod spec, in the order of the table."""
-    for feature in FEATURES:
+def unsupported_by(spec: UnsupportedFields, *, claims: bool = False) -> Iterator[Unsupported]:
+    """The uses of unsupported features by a pod spec, in the order of the table. `claims`: claims are supported."""
+    for feature in FEATURES[1:] if claims else FEATURES:
         names = feature.names(spec)
         if names is not None:
-            listed = brief(names)
-            text = f"{feature.name} is not supported (spec.{feature.field}: {listed})"
-            yield Unsupported(feature, listed, text)
+            yield Unsupported(feature, brief(names), feature.text(names))
 
 
-def unsupported_text(spec: UnsupportedFields) -> str:
-    """The reason for which a pod is never bound; "" for a pod without unsupported features."""
-    if spec.resource_claims is None and spec.scheduling_group is None and spec.workload_ref is None:
+def unsupported_text(spec: UnsupportedFields, *, claims: bool = False) -> str:
+    """The reason for which a pod is never bound; "" for a pod without unsupported features.
+
+    `claims`: whether claims are supported.
+    """
+    if (claims or spec.resource_claims is None) and spec.scheduling_group is None and spec.workload_ref is None:
         return ""
-    return "; ".join(found.text for found in unsupported_by(spec))
+    return "; ".join(found.text for found in unsupported_by(spec, claims=claims))
 
 
 #: Prefix of the resource of every DeviceClass, whatever its `extendedResourceName`.
 _DEVICE_CLASS_PREFIX: Final = "deviceclass.resource.kubernetes.io/"
-#: Kinds of dynamic resource allocation in files.
-_DRA_KINDS: Final = frozenset({"ResourceClaim", "ResourceClaimTemplate", "ResourceSlice", "DeviceClass"})
-_DRA_GROUP: Final = "resource.k8s.io/"
 
 
 def device_class_of(resource: str, by_resource: Mapping[str, str]) -> str:
@@ -148,13 +154,6 @@ def device_class_of(resource: str, by_resource: Mapping[str, str]) -> str:
 def device_class_text(resource: str, name: str) -> str:
     """The reason of pods that request a resource that only a DeviceClass offers."""
     return f"no node offers {resource}: DeviceClass {name} offers it by {DRA}, which is not supported"
-
-
-def unsupported_kind(api_version: str, kind: str) -> str:
-    """The predicate of a kind of dynamic resource allocation; "" for other kinds."""
-    if kind not in _DRA_KINDS or not api_version.startswith(_DRA_GROUP):
-        return ""
-    return f"has no effect: {DRA} is not supported"
 
 
 def gates_text(gates: Sequence[str]) -> str:

@@ -20,6 +20,7 @@ from capcard_sched.simulation.kinds import NAMESPACE
 from capcard_sched.simulation.kubelet import Kubelet
 from capcard_sched.simulation.scenario import InputError
 from capcard_sched.simulation.store import AlreadyExistsError, Store, merged
+from capcard_sched.simulation.workloads.claims import ResourceClaimController
 from capcard_sched.simulation.workloads.controller_runner import ControllerRunner, EventRecorder, JobAdoption
 from capcard_sched.simulation.workloads.deployments import DeploymentController
 from capcard_sched.simulation.workloads.limits import BudgetController, QuotaController
@@ -121,6 +122,7 @@ class SimulatedCluster:
                 )
             ),
             VolumeController(self.store),
+            ResourceClaimController(self.store),
             QuotaController(self.store),
             BudgetController(self.store),
             GarbageCollector(self.store),

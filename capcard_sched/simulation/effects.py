@@ -34,6 +34,7 @@ from capcard_sched.model.pod_facts import group_of
 from capcard_sched.model.reasons import POD_SCHEDULED
 from capcard_sched.simulation.kinds import NODE
 from capcard_sched.simulation.kubelet import with_condition
+from capcard_sched.simulation.workloads.claims import claim_refusal, reserve_claim
 from capcard_sched.simulation.workloads.volumes import give_volume, volume_refusal
 
 if TYPE_CHECKING:
@@ -113,11 +114,16 @@ class IntentExecutor:
         refusal = _bind_refusal(pod, intent, self._store)
         for wanted in intent.volumes:
             refusal = refusal or volume_refusal(self._store, intent.namespace, wanted.claim, wanted.volume)
+        for claim in intent.claims or ():
+            refusal = refusal or claim_refusal(self._store, intent.namespace, claim.claim, claim.uid)
         if refusal or pod is None:
             self._feed.report(BindFailed(intent.namespace, intent.name, intent.uid, refusal))
             return
         for wanted in intent.volumes:
             give_volume(self._store, intent.namespace, wanted.claim, wanted.volume, intent.node)
+        for claim in intent.claims or ():
+            allocation = None if claim.allocation is None else msgspec.to_builtins(claim.allocation)
+            reserve_claim(self._store, intent.namespace, claim.claim, allocation, pod)
         patch: JsonObject = {"spec": {"nodeName": intent.node}}
         if annotations := intent.pod_annotations():
             patch["metadata"] = {"annotations": annotations}

@@ -43,7 +43,7 @@ def generate_names(documents: Iterable[ManifestDocument]) -> None:
         while name is None or _key(obj, name) in taken:
             key = _key(obj, base)
             numbers[key] += 1
-            name = base + _suffix("/".join((*key, str(numbers[key]))))
+            name = base + name_suffix("/".join((*key, str(numbers[key]))))
         taken.add(_key(obj, name))
         replace({**obj, "metadata": {**obj["metadata"], "name": name}})
 
@@ -84,7 +84,8 @@ def _key(obj: JsonObject, name: str) -> tuple[str, str, str]:
     return str(obj.get("kind")), str(obj["metadata"].get("namespace") or ""), name
 
 
-def _suffix(text: str) -> str:
+def name_suffix(text: str) -> str:
+    """The five characters that follow from a text."""
     number = int.from_bytes(blake2b(text.encode(), digest_size=8).digest())
     characters = ""
     for _ in range(_CHARACTERS):

@@ -10,6 +10,8 @@ RESOURCE_QUOTA: Final = "ResourceQuota"
 DISRUPTION_BUDGET: Final = "PodDisruptionBudget"
 STORAGE_CLASS: Final = "StorageClass"
 VOLUME: Final = "PersistentVolume"
+RESOURCE_CLAIM: Final = "ResourceClaim"
+CLAIM_TEMPLATE: Final = "ResourceClaimTemplate"
 
 SIMULATION_API: Final = "simulation.capcard-sched.io/v1alpha1"
 SCENARIO: Final = "Scenario"

@@ -26,6 +26,7 @@ from capcard_sched.model.timestamps import DurationError, parse_span, parse_time
 from capcard_sched.simulation.clock import EPOCH, SECOND
 from capcard_sched.simulation.kinds import NODE
 from capcard_sched.simulation.store import Change, Store, grace_period
+from capcard_sched.simulation.workloads.claims import missing_claims
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -132,7 +133,7 @@ class Kubelet:
         if phase in ENDED_PHASES:
             self._forget(uid)
         elif phase == "Pending":
-            if self._store.get(NODE, "", spec(pod)["nodeName"]) is not None:
+            if self._store.get(NODE, "", spec(pod)["nodeName"]) is not None and not missing_claims(self._store, pod):
                 self._start(pod)
         elif phase == "Running" and self._stamp_conditions(pod):
             pass  # the patch queues it again

@@ -23,7 +23,6 @@ from capcard_sched.model.annotations import CARD_QUOTA
 from capcard_sched.model.kinds import KIND_BY_NAME, is_native, kind_of
 from capcard_sched.model.quoting import plural
 from capcard_sched.model.timestamps import SPAN_FORM, DurationError, parse_span
-from capcard_sched.model.unsupported import unsupported_kind
 from capcard_sched.simulation.generated_names import generate_names
 from capcard_sched.simulation.kinds import (
     NAMESPACE,
@@ -205,12 +204,10 @@ class _ScenarioReader:
         """The kind in the store; None for an unknown version of a known kind."""
         name, api_version = obj["kind"], obj["apiVersion"]
         kind, known = kind_of(obj), KIND_BY_NAME.get(name)
-        unsupported = unsupported_kind(api_version, name)
-        if unsupported or not is_known(kind):
+        if not is_known(kind):
             if kind not in self._unknown:
                 self._unknown.add(kind)
-                text = f"kind {name} ({api_version}) {unsupported}" if unsupported else _foreign(name, api_version)
-                self.warnings.append(InputProblem(origin, text))
+                self.warnings.append(InputProblem(origin, _foreign(name, api_version)))
         elif known is not None and known.api_version != api_version:
             text = f"expected {known.api_version} for kind {name}, got {shown(api_version)}"
             self._report(origin, obj, [Finding("error", "apiVersion", text)])

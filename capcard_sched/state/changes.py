@@ -30,6 +30,8 @@ class Changes:
     moved: set[str] = field(default_factory=set)
     #: Keys of claims, and kind and name of other storage objects.
     volumes: set[str] = field(default_factory=set)
+    #: Keys of ResourceClaims, and kind and name of other objects of dynamic resource allocation.
+    devices: set[str] = field(default_factory=set)
     hyper_nodes: set[str] = field(default_factory=set)
     #: Namespaces whose labels changed, with the former labels (None: new namespace).
     namespaces: dict[str, Mapping[str, str] | None] = field(default_factory=dict)
@@ -49,6 +51,7 @@ class Changes:
             or self.queues
             or self.nodes
             or self.volumes
+            or self.devices
             or self.selectors_changed
             or self.hyper_nodes
         )

@@ -93,7 +93,7 @@ class ClassTable:
         template = template_of(pod)
         affinity, spread, excess = limit_terms(template.affinity, template.spread, self._limits)
         template.affinity, template.spread = affinity, spread
-        is_bound = bool(spread or template.volumes) or (
+        is_bound = bool(spread or template.volumes or template.claims) or (
             affinity is not None and (affinity.pod_affinity is not None or affinity.pod_anti_affinity is not None)
         )
         namespace = namespace if is_bound else ""
@@ -251,6 +251,8 @@ def _class_fields(pod: PodObject, facts: PodFacts, namespace: str) -> tuple[obje
     spec = pod.spec
     if spec.volumes and any(volume.persistent_volume_claim or volume.ephemeral for volume in spec.volumes):
         return None  # claims may contain the pod's name
+    if spec.resource_claims:
+        return None
     return (
         spec.containers, spec.init_containers, spec.resources, spec.overhead, spec.node_selector, spec.affinity,
         spec.tolerations, spec.topology_spread_constraints, spec.host_network, spec.host_users,

@@ -22,9 +22,11 @@ from capcard_sched.model.task_class import NO_ACCOUNTING
 from capcard_sched.model.term_limits import DEFAULT_TERM_LIMITS
 from capcard_sched.state.accounting import Accounting
 from capcard_sched.state.changes import Changes
+from capcard_sched.state.claim_gate import gate_claims
 from capcard_sched.state.classes import ClassTable
 from capcard_sched.state.columns import NodeTable
 from capcard_sched.state.decode import assign, differs, group_facts, queue_facts
+from capcard_sched.state.devices import DeviceTable
 from capcard_sched.state.hyper_nodes import HyperNodeTable
 from capcard_sched.state.invalid_objects import IgnoredEdits, InvalidObjects
 from capcard_sched.state.jobs import JobTable
@@ -32,7 +34,6 @@ from capcard_sched.state.node_cache import NodeCache
 from capcard_sched.state.pods import PodTable
 from capcard_sched.state.tables import (
     ConfigMapTable,
-    DeviceClassTable,
     LimitTable,
     NamespaceTable,
     NumaTable,
@@ -103,8 +104,14 @@ class ClusterState:
         self._namespace_table = NamespaceTable(self.classes, self.changes, self._job_table.set_default_queue)
         #: Labels of namespaces by name.
         self.namespaces = self._namespace_table.labels
-        device_classes = DeviceClassTable(self.changes)
-        self.device_classes = device_classes.by_resource
+        self._device_table = DeviceTable(self.changes, self._invalid)
+        #: Extended resource to the DeviceClass that offers it.
+        self.device_classes = self._device_table.by_resource
+        #: Devices, and their allocations to claims.
+        self.devices = self._device_table.inventory
+        self.claims = self._device_table.ledger
+        #: ResourceClaimTemplates by `namespace/name`.
+        self.claim_templates = self._device_table.templates
 
         self._limit_table = LimitTable(self.changes)
         #: ResourceQuotas and PodDisruptionBudgets by namespace and name.
@@ -164,7 +171,7 @@ class ClusterState:
         self._handlers: dict[type | str, Callable[[Any], None]] = {
             **self._pod_table.handlers,
             **self._namespace_table.handlers,
-            **device_classes.handlers,
+            **self._device_table.handlers,
             **self._limit_table.handlers,
             **self._hyper_node_table.handlers,
             **self._usage_table.handlers,
@@ -218,6 +225,12 @@ class ClusterState:
         self.terms += 1
         self._pod_table.end_term()
 
+    def support_claims(self, supported: bool) -> None:
+        """Schedules pods with ResourceClaims from now on, or excludes them. O(pods) if that changes."""
+        if self._pod_table.facts.claims is not supported:
+            self._pod_table.facts.claims = supported
+            gate_claims(self.tasks.values(), self._accounting, supported=supported)
+
     def fix_accounts(self) -> None:
         """Fix the accounts of bound pods from now on: the initial lists, in any order, are complete."""
         self._job_table.fixed_queues.live = True
@@ -236,6 +249,7 @@ class ClusterState:
         self._forget_classes()
         self.nodes.sort_rows()
         self._volume_table.release_unused(self.tasks)
+        self._device_table.release_unused(self.tasks)
         changed = self.changes.drain()
         self._hyper_node_table.refresh(self.nodes, changed)
         for key in changed.jobs:

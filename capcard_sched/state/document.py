@@ -78,7 +78,7 @@ def _getter(owner: type, *computed: str) -> tuple[tuple[str, ...], Callable[[Any
 
 
 _TASK_FIELDS, _TASK = _getter(Task, "cls", "job", "name", "node", "status")
-_CLASS_FIELDS, _CLASS = _getter(TaskClass, "charge", "fit_request", "id", "request", "unoffered", "unplaced")
+_CLASS_FIELDS, _CLASS = _getter(TaskClass, "charge", "claims", "fit_request", "id", "request", "unoffered", "unplaced")
 _JOB_FIELDS, _JOB = _getter(
     Job, "allocated", "counts", "gated", "key", "name", "namespace", "pending", "phase", "releasing", "roles", "tasks",
     "total_request", "was_whole",
@@ -96,6 +96,7 @@ def _pod(_: ClusterState, __: str, task: Task) -> Row:
         **dict(zip(_TASK_FIELDS, _TASK(task), strict=True)),
         **dict(zip(_CLASS_FIELDS, _CLASS(task.cls), strict=True)),
         "annotations": task.cls.annotations,
+        **({"claims": [each.claim or each.name for each in task.cls.claims]} if task.cls.claims else {}),
     }
 
 
@@ -203,6 +204,17 @@ def _volume(state: ClusterState, name: str, volume: Any) -> Row:
     return {**found, "access_modes": sorted(volume.access_modes)}
 
 
+def _resource_claim(state: ClusterState, key: str, _: object) -> Row:
+    allocation = state.claims.allocation(key)
+    assumed = state.claims.assumed.get(key)
+    results = allocation.devices.results or () if allocation is not None else ()
+    return {
+        "devices": [f"{each.driver}/{each.pool}/{each.device}" for each in results],
+        "consumers": sorted(state.claims.consumers(key)),
+        "assumed": sorted(assumed.consumers) if assumed is not None else [],
+    }
+
+
 def _cluster(state: ClusterState, _: str, __: object) -> Row:
     storage = state.volumes
     used = chain.from_iterable(node.tasks.values() for node in state.nodes.nodes)
@@ -269,6 +281,18 @@ TABLES: Final[Mapping[str, DocumentTable]] = {
         lambda state, name, found: {**_fields(state, name, found), "disrupted": sorted(found.disrupted)},
     ),
     "DeviceClass": DocumentTable(_table("device_classes"), lambda _, __, name: {"name": name}),
+    "ResourceSlice": DocumentTable(
+        _table("devices.slices"),
+        lambda _, __, found: {
+            "driver": found.spec.driver,
+            "pool": found.spec.pool.name,
+            "node": found.node,
+            "devices": [device.spec.name for device in found.devices],
+            "problem": found.problem,
+        },
+    ),
+    "ResourceClaim": DocumentTable(_table("claims.claims"), _resource_claim),
+    "ResourceClaimTemplate": DocumentTable(_table("claim_templates"), _fields),
     "StorageClass": DocumentTable(_table("volumes.classes"), _fields),
     "PersistentVolumeClaim": DocumentTable(_table("volumes.claims"), _claim),
     "PersistentVolume": DocumentTable(_table("volumes.volumes"), _volume),

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
         "Numatopology",
         "ConfigMap",
         "HyperNode",
+        "ResourceSlice",
+        "ResourceClaim",
     ]
 
 

@@ -78,7 +78,7 @@ class PodTable:
         #: Tasks whose binding the watch has confirmed since the last read of this list.
         self.confirmed: list[Task] = []
         self._by_name: dict[str, dict[str, Task]] = {}
-        self._facts = FactsReader()
+        self.facts = FactsReader()
         self._labels = SharedLabels()
         #: The pods of a list that were applied last, when a further one may be like them.
         self._run: PodRun | None = None
@@ -187,7 +187,7 @@ class PodTable:
         if known is None and not ours and not pod.spec.node_name:
             return
         ref = ObjectRef("Pod", namespace, name, uid)
-        facts = self._facts.read(pod)
+        facts = self.facts.read(pod)
         own_group = f"{_AUTOMATIC_GROUP}{facts.controller_uid or uid}" if ours else ""
         group = facts.group_name or own_group
         job_key = f"{namespace}/{group}" if group else ""

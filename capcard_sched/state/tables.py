@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from capcard_sched.model import deltas
-from capcard_sched.model.device_classes import DeviceClassObject
 from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.limits import (
     Budget,
@@ -101,30 +100,6 @@ class NamespaceTable:
                 matches_labels(selector, old) != matches_labels(selector, new)
                 for selector in self._classes.namespace_selectors()
             )
-
-
-class DeviceClassTable:
-    """Applies DeviceClass deltas: a change of the resource of a class may change the reason of any pending pod."""
-
-    def __init__(self, changes: Changes) -> None:
-        #: Extended resource to the first of its DeviceClasses by name.
-        self.by_resource: dict[str, str] = {}
-        self._resources: dict[str, str] = {}
-        self._changes = changes
-        self.handlers: dict[type | str, Callable[[Any], None]] = {
-            DeviceClassObject: lambda obj: self._put(obj.metadata.name, obj.spec.extended_resource_name or ""),
-            "DeviceClass": lambda gone: self._put(gone.name, ""),
-        }
-
-    def _put(self, name: str, resource: str) -> None:
-        if self._resources.get(name, "") == resource:
-            return
-        self._resources.pop(name, None)
-        if resource:
-            self._resources[name] = resource
-        self.by_resource.clear()
-        self.by_resource.update((found, one) for one, found in sorted(self._resources.items(), reverse=True))
-        self._changes.everything = True
 
 
 #: Unused topologies that may stay cached.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def template_text(body: Json) -> str:
     """The reason for which the pods of a template are never bound; "" for none, and for fields of a wrong type."""
-    return unsupported_text(_fields_of(body))
+    return unsupported_text(_fields_of(body), claims=True)
 
 
 def _fields_of(body: Json) -> UnsupportedFields:
@@ -47,7 +47,7 @@ def check_features(
     Fields of a wrong type are left to the checks of the structure.
     """
     at = f"{path}." if path else ""
-    for found in unsupported_by(_fields_of(body)):
+    for found in unsupported_by(_fields_of(body), claims=True):
         message = f"{found.feature.name} is not supported ({found.names}): the pod is never bound"
         yield Finding(severity, f"{at}spec.{found.feature.field}", message, found.feature.accepted)
     for resource in requests:

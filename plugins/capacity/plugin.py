@@ -14,7 +14,6 @@ from capcard_sched.framework.toolkit.gang_slack import split_slack
 from capcard_sched.model.reasons import QUEUE_NOT_LEAF
 from capcard_sched.model.refusal import Refusal
 from capcard_sched.model.status import TaskStatus
-from capcard_sched.model.unsupported import DRA
 from capcard_sched.plugins.capacity.tree import Tree, depth_in_common
 
 if TYPE_CHECKING:
@@ -173,6 +172,7 @@ class ReclaimPolicy:
         return branch.allocated.item(column) - self._freed.get((branch, column), 0)
 
 
+_CLAIM_QUOTA: Final = "a quota for devices of ResourceClaims"
 _DYNAMIC_RESOURCES: Final = "capacity.DynamicResourceAllocationEnable"
 _CONSUMABLE_CAPACITY: Final = "capacity.DRAConsumableCapacityEnable"
 
@@ -203,9 +203,9 @@ class Capacity(QuotaPlugin):
         """The arguments; those of dynamic resource allocation produce warnings."""
         arguments = problems.decode(CapacityArguments, raw)
         if arguments.dynamic_resource_allocation:
-            problems.unsupported(_DYNAMIC_RESOURCES, DRA)
+            problems.unsupported(_DYNAMIC_RESOURCES, _CLAIM_QUOTA)
         if arguments.dra_consumable_capacity:
-            problems.unsupported(_CONSUMABLE_CAPACITY, DRA)
+            problems.unsupported(_CONSUMABLE_CAPACITY, _CLAIM_QUOTA)
         return arguments
 
     def setup(self) -> None:

@@ -9,6 +9,7 @@ from capcard_sched.model.annotations import CARD_NAME, CARD_NAME_ALIAS
 from capcard_sched.model.cards import CARD, CardSyntaxError, parse_card_name
 from capcard_sched.model.resources import CPU, MEMORY
 from capcard_sched.plugins.capacity_card.charge import CPU_KEY, MEMORY_KEY, Charge
+from capcard_sched.plugins.capacity_card.claim_cards import ClaimCards, ClaimDemand
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -51,6 +52,8 @@ class CardDemand:
     unnamed: str
     #: The pod names no card and is charged by the resource that it requests.
     inferred: bool = False
+    #: The card is that of devices which ResourceClaims request.
+    by_claims: bool = False
     amount: int = field(init=False)
     several: bool = field(init=False)
     _fixed: dict[tuple[str, int], Charge] = field(init=False, default_factory=dict)
@@ -75,6 +78,8 @@ class CardDemands:
 
     def __init__(self, arguments: CapacityCardArguments, inventory: CardInventory) -> None:
         self._arguments = arguments
+        #: Demands of ResourceClaims.
+        self.claims = ClaimCards()
         self._inventory = inventory
         self._demands: dict[TaskClass, CardDemand] = {}
         #: Results that others derive from demands, by their inputs.
@@ -90,6 +95,11 @@ class CardDemands:
     def over_capacity(self) -> bool:
         return max(len(self._demands), len(self.derived)) > _MAX_CLASSES
 
+    def forget_claims(self) -> None:
+        for cls in [cls for cls in self._demands if cls.claims]:
+            del self._demands[cls]
+        self.derived.clear()
+
     def forget(self) -> None:
         self._demands.clear()
         self.derived.clear()
@@ -103,6 +113,8 @@ class CardDemands:
         else the first. Under `unnamedCards: ignore` a pod that never named a card is charged none.
         """
         cls, demand = task.cls, self.of(task.cls)
+        if demand.by_claims:
+            return demand.claim if before is None or moved or not before.card else demand.on(before.card, before.amount)
         charged = before is not None and bool(before.card)
         named = charged or bool(_card_name(cls)) or bool(task.assigned_card)
         if not named and self._arguments.unnamed_cards == "ignore":
@@ -153,10 +165,15 @@ class CardDemands:
         written = _card_name(cls)
         names: tuple[str, ...] = ()
         alternatives: tuple[str, ...] = ()
-        amount, error, unnamed, inferred = 0, "", "", False
+        amount, error, unnamed, inferred, by_claims = 0, "", "", False, False
         try:
             names = parse_card_name(written)
-            if not names:
+            claimed = self.claims.of(cls) if cls.claims else ClaimDemand()
+            if claimed.error or claimed.card:
+                by_claims = True
+                names = alternatives = self._with_claims(cls, names, claimed)
+                amount = claimed.amount
+            elif not names:
                 unnamed = self._unnamed_resource(cls)
                 if unnamed and self._arguments.unnamed_cards == "deny":
                     raise ChargeError(f"card resource <{unnamed}> requested without annotation {CARD_NAME}")
@@ -182,7 +199,21 @@ class CardDemands:
         card = "|".join(alternatives)
         amounts = tuple([each for each in ((CPU_KEY, cpu), (MEMORY_KEY, memory), *shares, (card, amount)) if each[1]])
         claim = Charge(amounts, card, amount, cls.id, not error, shares)
-        return CardDemand(claim, names, alternatives, error, unnamed, inferred)
+        return CardDemand(claim, names, alternatives, error, unnamed, inferred, by_claims)
+
+    def _with_claims(self, cls: TaskClass, names: tuple[str, ...], claimed: ClaimDemand) -> tuple[str, ...]:
+        """The card of claims, as the only one of the pod. Raises ChargeError."""
+        if claimed.error:
+            raise ChargeError(claimed.error)
+        resource = self._unnamed_resource(cls)
+        if resource:
+            raise ChargeError(
+                f"card resource <{resource}> and resourceClaims of card <{claimed.card}> together are not supported"
+            )
+        if names and claimed.card not in names:
+            wanted = "|".join(names)
+            raise ChargeError(f"no device of card <{wanted}> matches the resourceClaims: they request <{claimed.card}>")
+        return (claimed.card,)
 
     def _resource(self, cls: TaskClass, written: str, names: Collection[str], alternatives: Collection[str]) -> str:
         """The one resource name of the pod's cards. Raises ChargeError."""

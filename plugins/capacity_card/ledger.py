@@ -82,14 +82,14 @@ class Ledger:
     def held_cards(self) -> set[str]:
         return {card for (card, _), amount in self.by_service.items() if amount}
 
-    def refresh(self, session: Session, renamed: set[str]) -> tuple[list[Queue], list[Job]]:
+    def refresh(self, session: Session, renamed: set[str], claimed: set[str]) -> tuple[list[Queue], list[Job]]:
         """Apply the changes since the last session. `renamed`: cards and resources whose relation changed.
 
-        Returns the queues and the jobs that were rebuilt, in order of name and of key.
+        `claimed`: keys of jobs whose ResourceClaims changed. Returns the rebuilt queues and jobs by name and key.
         """
         self._session, changed = session, session.changed
         names = self.queues.keys() | session.queues.keys() if changed.everything else set(changed.queues)
-        keys = self.jobs.keys() | session.jobs.keys() if changed.everything else changed.jobs | self._touched
+        keys = self.jobs.keys() | session.jobs.keys() if changed.everything else changed.jobs | self._touched | claimed
         for one in self.jobs.values() if renamed else ():
             if not renamed.isdisjoint(self._minimum.names_in(one.job)):
                 keys.add(one.job.key)

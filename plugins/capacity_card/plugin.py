@@ -87,7 +87,10 @@ class CapacityCard(CardReclaim):
         # A change of everything includes a new accounting of shared devices.
         if renamed or session.changed.everything or self.demands.over_capacity:
             self.demands.forget()
-        queues, jobs = self.ledger.refresh(session, renamed)
+        claimed = self.demands.claims.open(session)
+        if claimed:
+            self.demands.forget_claims()
+        queues, jobs = self.ledger.refresh(session, renamed, claimed)
         self._report_invalid(session, queues, jobs)
 
     def close(self, session: Session) -> None:
@@ -126,7 +129,7 @@ class CapacityCard(CardReclaim):
     def bind_annotations(self, placement: Placement) -> dict[str, dict[str, str]] | None:
         """The card of a pod at its binding, unless `card.name` names one; after a restart its node precedes."""
         demand = self.demands.of(placement.cls)
-        if len(demand.names) < 2 and not demand.inferred:
+        if len(demand.names) < 2 and not (demand.inferred or demand.by_claims):
             return None
         charges, found = self.ledger.charges_of(placement.job), {}
         for task in placement.tasks:

@@ -96,7 +96,7 @@ class CardSelection(Plugin):
             return
         if demand.several:
             missing = rows.take(self.inventory.alternative_index(demand.alternatives, demand.alternatives)) < 0
-        elif self.arguments.card_node_filter:
+        elif self.arguments.card_node_filter and not demand.by_claims:
             missing = ~rows.take(self.inventory.offers(demand.alternatives[0]))
         else:
             return

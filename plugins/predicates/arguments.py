@@ -44,8 +44,8 @@ class PredicatesArguments(msgspec.Struct, frozen=True):
     topology_spread: bool = msgspec.field(name="predicate.PodTopologySpreadEnable", default=True)
     #: Whether claims are checked and bound to volumes.
     volume_binding: bool = msgspec.field(name="predicate.VolumeBindingEnable", default=True)
-    #: Accepted for compatibility, ignored with a warning: pods with resource claims are never bound.
-    dynamic_resources: bool = msgspec.field(name=DYNAMIC_RESOURCES, default=False)
+    #: Whether devices are allocated to ResourceClaims; without it pods with claims are never bound.
+    dynamic_resources: bool = msgspec.field(name=DYNAMIC_RESOURCES, default=True)
     #: Accepted for compatibility, ignored: static results are always cached.
     cache: bool = msgspec.field(name="predicate.CacheEnable", default=False)
     #: Seconds until the binding of a pod fails because its volumes are not bound.

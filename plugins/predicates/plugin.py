@@ -13,13 +13,12 @@ from capcard_sched.framework.api.plugin import Plugin
 from capcard_sched.framework.toolkit.node_index import NodeIndex
 from capcard_sched.model.refusal import Code, Refusal
 from capcard_sched.model.selectors import UNSCHEDULABLE_TAINT, is_tolerated
-from capcard_sched.model.unsupported import DRA
 from capcard_sched.plugins.predicates.arguments import (
-    DYNAMIC_RESOURCES,
     MOVED_KEYS,
     SHAPE_KEY,
     PredicatesArguments,
 )
+from capcard_sched.plugins.predicates.claim_rules import ClaimRules, PodClaims
 from capcard_sched.plugins.predicates.rule_book import PodRules, RuleBook
 from capcard_sched.plugins.predicates.topology_spread import HostPorts, reject_by_pods, reject_skewed
 from capcard_sched.plugins.predicates.volume_rules import PodVolumes, VolumeRules
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.node_view import FilterResult, NodeView, PodSignature, Scores
     from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.session.session import Session
-    from capcard_sched.model.intents import ClaimBinding
+    from capcard_sched.model.intents import ClaimAllocation, ClaimBinding
     from capcard_sched.model.job import Task
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.task_class import TaskClass
@@ -104,6 +103,7 @@ class PodContext(NamedTuple):
 
     rules: PodRules | None
     volumes: PodVolumes | None
+    claims: PodClaims | None = None
 
 
 _NOTHING = PodContext(None, None)
@@ -123,6 +123,8 @@ class Predicates(Plugin):
         self._ports = HostPorts()
         self._rules = RuleBook(self._enabled)
         self._volumes = VolumeRules(self._enabled)
+        self._claims = ClaimRules()
+        self.supports_claims = self._enabled.dynamic_resources
         #: The diagnosis whose nodes were already checked for their number of pods.
         self._counted: Diagnosis | None = None
 
@@ -134,6 +136,7 @@ class Predicates(Plugin):
             self._ports.open(session)
         self._rules.open(session, self._index)
         self._volumes.open(session, self._index)
+        self._claims.open(session)
 
     def close(self, session: Session) -> None:
         self._counted = None
@@ -145,8 +148,6 @@ class Predicates(Plugin):
         arguments = problems.decode(PredicatesArguments, raw, handled=moved)
         for key, plugin in moved.items():
             problems.warning(key, "moved to another plugin", hint=f"it is an argument of plugin {plugin}")
-        if arguments.dynamic_resources:
-            problems.unsupported(DYNAMIC_RESOURCES, DRA)
         shape = arguments.volume_binding_shape or ()
         if any(left.utilization >= right.utilization for left, right in pairwise(shape)):
             problems.error("volumebinding.shape", "the utilization of the points must increase")
@@ -155,7 +156,8 @@ class Predicates(Plugin):
     def signature(self, queue: Queue, task: Task) -> PodContext | None:
         rules = self._rules.of(task)
         volumes = self._volumes.of(task)
-        return None if rules is None and volumes is None else PodContext(rules, volumes)
+        claims = self._claims.of(task)
+        return None if rules is None and volumes is None and claims is None else PodContext(rules, volumes, claims)
 
     def _context(self, signature: PodSignature) -> PodContext:
         return signature.context(self.name) or _NOTHING
@@ -167,7 +169,9 @@ class Predicates(Plugin):
         return volumes is not None and self._volumes.is_limited(volumes)
 
     def _reads_other_nodes(self, signature: PodSignature) -> bool:
-        rules, volumes = self._context(signature)
+        rules, volumes, claims = self._context(signature)
+        if claims is not None and claims.open:
+            return True
         return rules is not None or (volumes is not None and bool(volumes.open or volumes.exclusive))
 
     def _prefers_volumes(self, signature: PodSignature) -> bool:
@@ -175,12 +179,14 @@ class Predicates(Plugin):
         return bool(self._enabled.volume_binding_shape) and volumes is not None and bool(volumes.open)
 
     def pre_predicate(self, signature: PodSignature) -> Refusal | None:
-        rules, volumes = self._context(signature)
+        rules, volumes, claims = self._context(signature)
         error = signature.cls.term_excess or self._claimed_resource(signature.cls)
         if not error and rules is not None:
             error = rules.error
         if not error and volumes is not None:
             error = volumes.error
+        if not error and claims is not None:
+            error = claims.error
         if not error:
             return None
         return Refusal("pre_predicate", self.name, "Unschedulable", error, code=Code.UNRESOLVABLE)
@@ -205,6 +211,9 @@ class Predicates(Plugin):
                 # As above: nodes that the volumes themselves rule out report the limit as well.
                 self._volumes.reject_over_limit(volumes, rows, result)
             self._volumes.reject_fixed(volumes, rows, result)
+        claims = self._context(signature).claims
+        if claims is not None:
+            self._claims.reject_allocated(claims, rows, result)
 
     @filter(reads=NODE_PODS, when=_reads_pods)
     def filter_by_pods(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
@@ -217,7 +226,7 @@ class Predicates(Plugin):
 
     @filter(reads=OTHER_NODES, when=_reads_other_nodes)
     def filter_by_other_nodes(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
-        rules, volumes = self._context(signature)
+        rules, volumes, claims = self._context(signature)
         if rules is not None:
             reject_by_pods(self._index, rules, rows, result)
             if rules.spread:
@@ -226,6 +235,8 @@ class Predicates(Plugin):
             self._volumes.exclusive.reject(volumes.exclusive, rows, result)
         if volumes is not None and volumes.open:
             self._volumes.reject_without_offer(volumes, rows, result)
+        if claims is not None and claims.open:  # last: it is a search
+            self._claims.reject_without_devices(claims, rows, result)
 
     @score(reads=OTHER_NODES, when=_prefers_volumes)
     def score_volumes(self, signature: PodSignature, candidates: NodeView) -> Scores:
@@ -239,7 +250,8 @@ class Predicates(Plugin):
             for task, node in zip(placement.tasks, placement.nodes, strict=True):
                 self._ports.place(task, node.name)
         self._rules.counters.place(placement)
-        self._volumes.place(placement)  # last: it may fail
+        self._volumes.place(placement)  # last: it may fail, as the next
+        self._claims.place(placement)
 
     def on_deallocate(self, placement: Placement) -> None:
         if placement.cls.host_ports and self._enabled.node_ports:
@@ -247,6 +259,10 @@ class Predicates(Plugin):
                 self._ports.displace(task, node.name)
         self._rules.counters.displace(placement)
         self._volumes.displace(placement)
+        self._claims.displace(placement)
+
+    def bind_claims(self, placement: Placement) -> dict[str, tuple[ClaimAllocation, ...]] | None:
+        return self._claims.allocations(placement)
 
     def bind_volumes(self, placement: Placement) -> dict[str, tuple[ClaimBinding, ...]] | None:
         return self._volumes.bindings(placement)

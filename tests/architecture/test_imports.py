@@ -20,6 +20,8 @@ THIRD_PARTY = {
     package: set(names.split())
     for package, names in {
         "model": "msgspec numpy yaml",
+        "cel": "",
+        "devices": "msgspec",
         "state": "msgspec numpy",
         "validation": "msgspec",
         "framework": "msgspec numpy",

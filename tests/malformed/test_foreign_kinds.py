@@ -10,7 +10,6 @@ import pytest
 
 from capcard_sched.cli.main import run
 from capcard_sched.model.kinds import KINDS, Kind, group_of, kind_of, owner_kind
-from capcard_sched.model.unsupported import unsupported_kind
 from capcard_sched.validation.object_checks import check_objects
 from capcard_sched.validation.templates import templates_of
 
@@ -111,10 +110,7 @@ def test_validate_checks_foreign_objects_for_nothing_but_their_kind(
     assert all(": ignored, " in row["message"] for row in found)
 
 
-SUPPORTED = [kind for kind in KINDS if not unsupported_kind(kind.api_version, kind.name)]
-
-
-@pytest.mark.parametrize("kind", SUPPORTED, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_an_unknown_version_of_our_group_is_an_error_that_names_the_accepted_one(
     kind: Kind, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,6 +5,10 @@
     priority_class high 80000               other keys: fields
     job a queue=q min=2 + worker*2 cpu=1    `request`: card.request; `+` begins a task; other keys: fields of the spec
     group g queue=q min=2                   a PodGroup; `request` and other keys as of a job
+    slice n1 2*NVIDIA-H200                  a ResourceSlice of gpu.nvidia.com: devices g0, g1 of node n1, pool n1;
+                                            `type`, `profile`; other keys: fields of the devices
+    device_class gpu                        of driver gpu.nvidia.com; `cel`: a further selector
+    resource_claim c class=gpu count=2      a ResourceClaim of one request r; `cel`, `mode`; `claim_template` likewise
     deployment d*3 queue=q cpu=1
     pod p queue=q cpu=1
 
@@ -44,6 +48,10 @@ _VERSIONS: Final = {
     "Namespace": "v1",
     "ConfigMap": "v1",
     "PersistentVolumeClaim": "v1",
+    "ResourceSlice": "resource.k8s.io/v1",
+    "ResourceClaim": "resource.k8s.io/v1",
+    "ResourceClaimTemplate": "resource.k8s.io/v1",
+    "DeviceClass": "resource.k8s.io/v1",
     "Queue": "scheduling.volcano.sh/v1beta1",
     "PodGroup": "scheduling.volcano.sh/v1beta1",
     "PriorityClass": "scheduling.k8s.io/v1",
@@ -280,6 +288,51 @@ def _pod(name: str, words: list[str]) -> Manifest:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": made["spec"], **status}
 
 
+def _slice(name: str, words: list[str]) -> Manifest:
+    count, _, product = words[0].partition("*")
+    pairs = _pairs(words[1:])
+    attributes = {"type": pairs.pop("type", "gpu"), "productName": product.replace("-", " ")}
+    attributes |= {key: pairs.pop(key) for key in ("profile",) if key in pairs}
+    device: Manifest = {"attributes": {key: {"string": text} for key, text in attributes.items()}, **_fields(pairs)}
+    spec = {
+        "driver": "gpu.nvidia.com",
+        "nodeName": name,
+        "pool": {"name": name, "generation": 1, "resourceSliceCount": 1},
+        "devices": [{"name": f"g{number}", **device} for number in range(int(count))],
+    }
+    return _object("ResourceSlice", name, {}, spec=spec)
+
+
+def _unquoted(text: str) -> str:
+    return text.strip("'")
+
+
+def _device_class(name: str, words: list[str]) -> Manifest:
+    pairs = _pairs(words)
+    expressions = ['device.driver == "gpu.nvidia.com"', *([_unquoted(pairs.pop("cel"))] if "cel" in pairs else [])]
+    selectors = [{"cel": {"expression": each}} for each in expressions]
+    return _object("DeviceClass", name, {}, spec={"selectors": selectors, **_fields(pairs)})
+
+
+def _claim_spec(pairs: dict[str, str]) -> Manifest:
+    exactly: Manifest = {"deviceClassName": pairs.pop("class"), "count": int(pairs.pop("count", "1"))}
+    if "cel" in pairs:
+        exactly["selectors"] = [{"cel": {"expression": _unquoted(pairs.pop("cel"))}}]
+    if "mode" in pairs:
+        exactly["allocationMode"] = pairs.pop("mode")
+    return {"devices": {"requests": [{"name": "r", "exactly": {**exactly, **_fields(pairs)}}]}}
+
+
+def _claim(name: str, words: list[str]) -> Manifest:
+    found = _object("ResourceClaim", name, {}, spec=_claim_spec(_pairs(words)))
+    return _merged(found, {"metadata": {"namespace": "default"}})
+
+
+def _claim_template(name: str, words: list[str]) -> Manifest:
+    found = _object("ResourceClaimTemplate", name, {}, spec={"spec": _claim_spec(_pairs(words))})
+    return _merged(found, {"metadata": {"namespace": "default"}})
+
+
 _MAKERS: Final[dict[str, Callable[[str, list[str]], Manifest]]] = {
     "node": _node,
     "queue": _queue,
@@ -288,4 +341,8 @@ _MAKERS: Final[dict[str, Callable[[str, list[str]], Manifest]]] = {
     "job": _job,
     "deployment": _deployment,
     "pod": _pod,
+    "slice": _slice,
+    "device_class": _device_class,
+    "resource_claim": _claim,
+    "claim_template": _claim_template,
 }

@@ -260,6 +260,15 @@ HOOKS: tuple[Hook, ...] = (
         Combine.MERGE,
         "none",
     ),
+    Hook(
+        "bind_claims",
+        "(placement) -> ClaimAllocation tuples by task uid | None: ResourceClaims to allocate and reserve before the "
+        "pods are bound. Pods with claims are schedulable only with a plugin that implements it and whose "
+        "`supports_claims` is true",
+        None,
+        Combine.MERGE,
+        "pods with claims are refused",
+    ),
 )
 
 #: Hooks that no action calls.

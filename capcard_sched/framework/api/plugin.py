@@ -126,6 +126,8 @@ class Plugin:
     reads: ClassVar[Reads] = Reads(0)
     #: Whether its victims depend on the usage of the preemptor's queue or job: more usage permits no further victim.
     victims_by_usage: ClassVar[bool] = True
+    #: Whether it allocates ResourceClaims: it implements `bind_claims`.
+    supports_claims: bool = False
     #: Switch to a note that `validate` shows when a scheduler-conf turns it off: a difference from Volcano.
     switch_notes: ClassVar[Mapping[str, str]] = {}
 

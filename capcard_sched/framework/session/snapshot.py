@@ -11,7 +11,10 @@ from capcard_sched.model.unsupported import device_class_of, device_class_text
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from capcard_sched.devices.inventory import DeviceInventory
+    from capcard_sched.devices.ledger import DeviceLedger
     from capcard_sched.framework.api.node_view import Rows
+    from capcard_sched.model.device_objects import ResourceClaimTemplateSpec
     from capcard_sched.model.hyper_nodes import HyperNodeTree
     from capcard_sched.model.job import Job, Task
     from capcard_sched.model.limits import Budget, Quota
@@ -48,6 +51,11 @@ class Snapshot:
         self.namespaces: Mapping[str, Mapping[str, str]] = state.namespaces
         #: Extended resource to the DeviceClass that offers it.
         self.device_classes: Mapping[str, str] = state.device_classes
+        #: The devices of ResourceSlices, and the ledger of their allocations to claims.
+        self.devices: DeviceInventory = state.devices
+        self.claims: DeviceLedger = state.claims
+        #: ResourceClaimTemplates by `namespace/name`.
+        self.claim_templates: Mapping[str, ResourceClaimTemplateSpec] = state.claim_templates
         #: ResourceQuotas by namespace and name.
         self.quotas: Mapping[str, Mapping[str, Quota]] = state.quotas
         #: PodDisruptionBudgets by namespace and name.

@@ -6,7 +6,10 @@ copied. When a plugin fails in its notification, that operation alone is undone.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from msgspec import UNSET
 
 from capcard_sched.framework.api.dispatch import HookFailed
 from capcard_sched.framework.api.plugin import Placement
@@ -158,7 +161,7 @@ class Statement:
         """Turns binds and evictions into intents; allocated tasks become BINDING, pipelined ones stay pipelined.
 
         All tasks of the statement are reserved in the state before the first intent is handed over. Raises HookFailed
-        before anything is committed when a plugin fails to provide annotations or volumes.
+        before anything is committed when a plugin fails to provide annotations, volumes or claims.
         """
         session = self._session
         bound = [
@@ -167,6 +170,8 @@ class Statement:
         annotations, volumes = self._annotations(bound), self._volumes(bound)
         locks = {uid: lock for wanted in self._wanted("node_lock", bound) for uid, lock in wanted.items()}
         shared = {uid: lock for wanted in self._wanted("binding_lock", bound) for uid, lock in wanted.items()}
+        claims = {uid: found for wanted in self._wanted("bind_claims", bound) for uid, found in wanted.items()}
+        gangs = _gangs(bound) if claims else frozenset()
         binds: list[Bind] = []
         for record in self._records:
             if isinstance(record, _EvictionRecord):
@@ -194,6 +199,8 @@ class Statement:
                         queue,
                         shared.get(uid, "") if shared else "",
                         _with_devices(node) if uid in shared else (),
+                        claims.get(uid) or UNSET if claims else UNSET,
+                        record.job.key if record.job.key in gangs else UNSET,
                     )
                     for task, node in zip(record.tasks, record.nodes, strict=True)
                 ]
@@ -248,6 +255,18 @@ class Statement:
 def _with_devices(node: Node) -> tuple[str, ...]:
     """The uids of the pods on a node that have devices."""
     return tuple(uid for uid, task in node.tasks.items() if task.device_notes)
+
+
+def _gangs(bound: Sequence[Placement]) -> frozenset[str]:
+    """The keys of the jobs that several pods of a commit make ready together."""
+    counts: Counter[str] = Counter()
+    for record in bound:
+        counts[record.job.key] += len(record.tasks)
+    return frozenset(
+        record.job.key
+        for record in bound
+        if counts[record.job.key] > 1 and record.job.ready_tasks - counts[record.job.key] < record.job.min_available
+    )
 
 
 def quotas_admit(session: Session, job: Job, count: int, free: int) -> bool:

@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from capcard_sched.kube.writes.bind_gang import BindGang
 from capcard_sched.kube.writes.binder import BindCall, Binder
 from capcard_sched.kube.writes.event_correlator import EventCorrelator
 from capcard_sched.kube.writes.events import EventCall, EventNames, EventWriter
@@ -70,7 +71,8 @@ class ApiWriter:
         use_eviction_api: evict by the eviction subresource, so that disruption budgets apply.
         fence: returns the token of a Binding for the admission policy; None without a fence.
         server_seconds: limit for the processing of a binding on the API server, None for its default.
-        pre_bind: runs before a pod with volumes is bound.
+        pre_bind: runs before a pod with volumes or ResourceClaims is bound.
+        undo_pre_bind: runs for a pod with ResourceClaims that is not bound after all.
         bind_lock: excludes other schedulers while a pod with shared devices is bound.
     """
 
@@ -88,6 +90,7 @@ class ApiWriter:
         server_seconds: float | None = None,
         pre_bind: PreBind | None = None,
         bind_lock: BindLock | None = None,
+        undo_pre_bind: PreBind | None = None,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -113,6 +116,7 @@ class ApiWriter:
             server_seconds=server_seconds,
             pre_bind=pre_bind,
             bind_lock=bind_lock,
+            undo_pre_bind=undo_pre_bind,
             resume=self._put_urgent,
         )
         self._evictor = PodEvictor(
@@ -143,11 +147,13 @@ class ApiWriter:
         low = 0
         term, now = self._gate.term, self._clock()
         evicts = [intent for intent in intents if isinstance(intent, Evict)]
+        members = Counter(intent.gang for intent in intents if isinstance(intent, Bind) and intent.gang)
+        gangs: dict[str, BindGang[BindCall]] = {str(gang): BindGang(count) for gang, count in members.items()}
         for intent in intents:
             if isinstance(intent, Bind):
                 self._discard_condition(condition_key(intent.uid))
                 self._status_writer.forget_pod(intent.uid)
-                self._put_bind(intent, term, now)
+                self._put_bind(intent, term, now, gangs.get(intent.gang or ""))
             elif isinstance(intent, EmitEvent):
                 series = self._correlator.observe(intent, self._now())
                 if series is not None:
@@ -219,9 +225,9 @@ class ApiWriter:
         """Number of waiting and in-flight writes by queue."""
         return {**self._open, "status": len(self._statuses), "event": len(self._events)}
 
-    def _put_bind(self, bind: Bind, term: int, now: float) -> None:
+    def _put_bind(self, bind: Bind, term: int, now: float, gang: BindGang[BindCall] | None) -> None:
         self._open["bind"] += 1
-        call = BindCall(self._binder, bind, term, needs_pre_bind=self._binder.needs_pre_bind(bind))
+        call = BindCall(self._binder, bind, term, needs_pre_bind=self._binder.needs_pre_bind(bind), gang=gang)
         if call.needs_pre_bind:
             self._pre_binds.add(call, call, now)
             self._pre_bind_idle.wake()

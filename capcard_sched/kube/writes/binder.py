@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from capcard_sched.kube.client import Client
+    from capcard_sched.kube.writes.bind_gang import BindGang
     from capcard_sched.kube.writes.write_call import WriterContext
     from capcard_sched.model.intents import Bind
 
@@ -37,12 +38,13 @@ _ELSEWHERE_SECONDS: Final = 1.0
 _REPORT_AFTER: Final = 5
 #: Reason of the condition of a pod whose binding failed.
 _SCHEDULER_ERROR: Final = "SchedulerError"
+_UNBOUND: Final = (WriteResult.REFUSED, WriteResult.GONE, WriteResult.ELSEWHERE)
 #: Number of retried conflicts with other writes to an unbound pod; then the binding counts as rejected.
 _MAX_CONFLICTS = 5
 
 
 class PreBind(Protocol):
-    """Runs before a pod is bound: binds its volumes."""
+    """Runs before a pod is bound: binds its volumes, allocates its claims."""
 
     def __call__(self, client: Client, bind: Bind, /) -> Awaitable[None]:
         """Return when the pod may be bound, possibly after minutes. Raises ApiError or Unreachable.
@@ -64,13 +66,23 @@ class BindLock(Protocol):
 class BindCall(WriteCall):
     """A binding and the state of its attempts."""
 
-    __slots__ = ("bind", "conflicts", "needs_pre_bind", "uncertain")
+    __slots__ = ("bind", "conflicts", "gang", "needs_pre_bind", "uncertain")
 
     lane = "bind"
 
-    def __init__(self, writer: CallWriter[BindCall], bind: Bind, term: int, *, needs_pre_bind: bool = False) -> None:
+    def __init__(
+        self,
+        writer: CallWriter[BindCall],
+        bind: Bind,
+        term: int,
+        *,
+        needs_pre_bind: bool = False,
+        gang: BindGang[BindCall] | None = None,
+    ) -> None:
         super().__init__(writer, term)
         self.bind = bind
+        #: The pods that are bound together with it, or not at all.
+        self.gang = gang
         #: The volumes of the pod are bound and its node is locked first.
         self.needs_pre_bind = needs_pre_bind
         self.conflicts = 0
@@ -84,6 +96,8 @@ class Binder(CallWriter[BindCall]):
     `fence` returns the token of a Binding; `quiesce` waits for other writes to the same pod; `server_seconds` limits
     the processing on the API server, so that a new leader knows when bindings of the former one have ended.
     `resume(call)` queues the binding of a pod after its PreBind. `bind_lock` excludes other schedulers meanwhile.
+    `undo_pre_bind` runs for a pod with ResourceClaims that is not bound after all; it raises nothing but
+    LeadershipLost.
     """
 
     def __init__(
@@ -95,6 +109,7 @@ class Binder(CallWriter[BindCall]):
         server_seconds: float | None,
         pre_bind: PreBind | None,
         bind_lock: BindLock | None,
+        undo_pre_bind: PreBind | None = None,
         resume: Callable[[BindCall], None],
     ) -> None:
         super().__init__(context)
@@ -102,17 +117,21 @@ class Binder(CallWriter[BindCall]):
         self._quiesce = quiesce
         self._pre_bind = pre_bind
         self._bind_lock = bind_lock
+        self._undo_pre_bind = undo_pre_bind
         self._resume = resume
         self._params = None if server_seconds is None else {"timeout": f"{server_seconds:g}s"}
         self.refusals = RefusedWrites(_REFUSALS, self.clock)
 
     def needs_pre_bind(self, bind: Bind) -> bool:
         """Whether the volumes of the pod must be bound, or its node locked, before it is bound."""
-        return self._pre_bind is not None and bool(bind.volumes or bind.node_lock)
+        return self._pre_bind is not None and bool(bind.volumes or bind.node_lock or bind.claims or bind.gang)
 
     async def attempt(self, call: BindCall) -> WriteOutcome:
         """Send the binding once, after resolving the last attempt. Raises LeadershipLost, ApiError and Unreachable."""
         bind = call.bind
+        if call.gang is not None and call.gang.failure:
+            await self._undo(call)
+            return WriteOutcome(WriteResult.REFUSED, message=f"another pod of the gang failed: {call.gang.failure}")
         if call.needs_pre_bind and self._pre_bind is not None:
             try:
                 await self._pre_bind(cast("Client", GatedClient(self.client, self.gate, call.term)), bind)
@@ -146,8 +165,11 @@ class Binder(CallWriter[BindCall]):
         if call.needs_pre_bind:
             if result is WriteResult.ALLOWED:
                 call.needs_pre_bind, call.attempts = False, 0
-                self._resume(call)
+                for each in call.gang.allowed(call) if call.gang is not None else [call]:
+                    self._resume(each)
             elif result is WriteResult.REFUSED:
+                for each in call.gang.failed(message) if call.gang is not None else ():
+                    self._resume(each)
                 self._refuse(bind, outcome, f"execute preBind for pod {bind.name} failed: {message}, resync the task")
         elif result is WriteResult.AGAIN:
             if call.attempts >= _REPORT_AFTER and self._report(bind, _bind_text(bind, message)):
@@ -187,6 +209,18 @@ class Binder(CallWriter[BindCall]):
         return True
 
     async def classify(self, call: BindCall, error: RequestError) -> WriteOutcome:
+        """The outcome of a failed attempt. A pod that is not bound gives its ResourceClaims back first."""
+        outcome = await self._classify(call, error)
+        if outcome.result in _UNBOUND:
+            await self._undo(call)
+        return outcome
+
+    async def _undo(self, call: BindCall) -> None:
+        """Give the ResourceClaims of a pod back."""
+        if self._undo_pre_bind is not None and call.bind.claims:
+            await self._undo_pre_bind(cast("Client", GatedClient(self.client, self.gate, call.term)), call.bind)
+
+    async def _classify(self, call: BindCall, error: RequestError) -> WriteOutcome:
         """Read the pod where the response does not decide whether it is bound."""
         found = error.retry_class
         if call.needs_pre_bind:

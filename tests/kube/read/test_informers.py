@@ -66,6 +66,14 @@ OBJECTS = """
 - [storage.k8s.io/v1, CSIDriver, d.example.com, {spec: {}}]
 - [storage.k8s.io/v1, CSIStorageCapacity, room, {storageClassName: s, capacity: 5Gi}]
 - [resource.k8s.io/v1, DeviceClass, gpu.example.com, {spec: {}}]
+- [resource.k8s.io/v1, ResourceSlice, n-gpu,
+   {spec: {driver: gpu.example.com, nodeName: n, pool: {name: n, generation: 1, resourceSliceCount: 1},
+           devices: [{name: g}]}}]
+- [resource.k8s.io/v1, DeviceTaintRule, t, {spec: {deviceSelector: {pool: n}, taint: {key: k, effect: NoSchedule}}}]
+- [resource.k8s.io/v1, ResourceClaimTemplate, gpu,
+   {spec: {spec: {devices: {requests: [{name: r, exactly: {deviceClassName: gpu.example.com}}]}}}}]
+- [resource.k8s.io/v1, ResourceClaim, gpu,
+   {spec: {devices: {requests: [{name: r, exactly: {deviceClassName: gpu.example.com}}]}}}]
 - [storage.k8s.io/v1, VolumeAttachment, a,
    {spec: {attacher: d.example.com, nodeName: n, source: {persistentVolumeName: v}}}]
 """

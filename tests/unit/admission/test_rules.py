@@ -408,10 +408,10 @@ def test_a_pod_without_a_card_name_is_a_warning() -> None:
 
 def test_a_pod_with_an_unsupported_feature_is_a_warning() -> None:
     obj = pod(**{"volcano.sh/card.name": ""})
-    obj["spec"] |= {"resourceClaims": [{"name": "gpu", "resourceClaimName": "c"}], "schedulingGroup": {}}
+    obj["spec"] |= {"workloadRef": {"name": "w"}, "schedulingGroup": {}}
     result = check_new_pod(obj, view())
     assert result.errors == []
-    assert {"spec.resourceClaims", "spec.schedulingGroup"} <= {finding.field for finding in result.findings}
+    assert {"spec.workloadRef", "spec.schedulingGroup"} <= {finding.field for finding in result.findings}
 
 
 CONFIG = """

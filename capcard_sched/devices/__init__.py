@@ -1,0 +1,1 @@
+"""Devices of dynamic resource allocation: pools, the ledger of allocations, and the allocator."""

@@ -1,0 +1,220 @@
+"""Claims as the scheduler reads them, and the plan of their requests that the allocator follows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from capcard_sched.cel.program import Program
+from capcard_sched.devices.selectors import compile_selector
+from capcard_sched.model.device_objects import ALL, EXACT_COUNT, Allocation, DeviceClaim
+from capcard_sched.model.ownership import Owner, controller_of_meta
+from capcard_sched.model.quantity import QuantityError, parse_quantity
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from fractions import Fraction
+
+    from capcard_sched.model.device_objects import (
+        DeviceClassObject,
+        DeviceConstraint,
+        DeviceRequest,
+        DeviceSelector,
+        ExactRequest,
+        ResourceClaimObject,
+    )
+    from capcard_sched.model.objects import Toleration
+
+
+class AllocationError(Exception):
+    """A claim cannot be allocated on any node, whatever its devices."""
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """One ResourceClaim."""
+
+    namespace: str
+    name: str
+    uid: str
+    #: The controller: the pod of a claim of a template.
+    owner: Owner | None
+    deleting: bool
+    spec: DeviceClaim
+    #: None: not allocated.
+    allocation: Allocation | None
+    #: Uids of the pods that it is reserved for.
+    consumers: frozenset[str]
+    resource_version: str = ""
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`."""
+        return f"{self.namespace}/{self.name}"
+
+
+def claim_facts(obj: ResourceClaimObject) -> Claim:
+    """The facts of a claim."""
+    meta, status = obj.metadata, obj.status
+    return Claim(
+        meta.namespace or "default",
+        meta.name,
+        meta.uid,
+        controller_of_meta(meta),
+        bool(meta.deletion_timestamp),
+        obj.spec.devices,
+        status.allocation,
+        frozenset(each.uid for each in status.reserved_for or ()),
+        meta.resource_version,
+    )
+
+
+class Selector(NamedTuple):
+    """One selector of a class or request."""
+
+    program: Program
+    #: Begin of the text of its errors: `class c: selector #0`.
+    source: str
+
+
+class RequestPlan(NamedTuple):
+    """A request without alternatives, or one of its alternatives."""
+
+    #: `request`, or `request/alternative`.
+    name: str
+    #: Name of the request.
+    parent: str
+    class_name: str
+    selectors: tuple[Selector, ...]
+    #: All matching devices.
+    all_devices: bool
+    devices: int
+    admin_access: bool
+    tolerations: tuple[Toleration, ...]
+    #: Requested shares of capacities.
+    capacity: Mapping[str, Fraction]
+    #: Position among the plans of its claim.
+    number: int
+
+
+class ClaimPlan(NamedTuple):
+    """The alternatives of each request of a claim, and its constraints."""
+
+    key: str
+    uid: str
+    requests: tuple[tuple[RequestPlan, ...], ...]
+    constraints: tuple[DeviceConstraint, ...]
+    spec: DeviceClaim
+
+
+#: A feature that is not supported, as part of a sentence.
+_UNSUPPORTED: Final = "{where} uses {field}, which is not supported"
+
+
+def plan_claim(claim: Claim, classes: Mapping[str, DeviceClassObject]) -> ClaimPlan:
+    """The plan of a claim. Raises AllocationError for requests that no node can fulfil."""
+    requests: list[tuple[RequestPlan, ...]] = []
+    number = 0
+    for request in claim.spec.requests or ():
+        found: list[RequestPlan] = []
+        for each, name in _alternatives(claim, request):
+            found.append(_plan_request(claim, request, each, name, number, classes))
+            number += 1
+        requests.append(tuple(found))
+    for index, constraint in enumerate(claim.spec.constraints or ()):
+        if not constraint.match_attribute and not constraint.distinct_attribute:
+            raise AllocationError(f"claim {claim.key}, constraint #{index}: empty constraint")
+    return ClaimPlan(claim.key, claim.uid, tuple(requests), claim.spec.constraints or (), claim.spec)
+
+
+def _alternatives(claim: Claim, request: DeviceRequest) -> list[tuple[ExactRequest, str]]:
+    if request.exactly is not None:
+        return [(request.exactly, request.name)]
+    if request.first_available:
+        return [(each, f"{request.name}/{each.name}") for each in request.first_available]
+    raise AllocationError(f"claim {claim.key}, request {request.name}: unknown request type")
+
+
+def _plan_request(
+    claim: Claim,
+    request: DeviceRequest,
+    each: ExactRequest,
+    name: str,
+    number: int,
+    classes: Mapping[str, DeviceClassObject],
+) -> RequestPlan:
+    where = f"claim {claim.key}, request {name}"
+    if each.derived_attributes:
+        raise AllocationError(_UNSUPPORTED.format(where=where, field="derivedAttributes"))
+    if not each.device_class_name:
+        raise AllocationError(f"{where}: missing device class name")
+    of_class = classes.get(each.device_class_name)
+    if of_class is None:
+        raise AllocationError(f"request {name}: device class {each.device_class_name} does not exist")
+    if each.allocation_mode not in ("", EXACT_COUNT, ALL):
+        raise AllocationError(f"{where}: unsupported count mode {each.allocation_mode}")
+    if each.allocation_mode != ALL and each.count < 1:
+        raise AllocationError(f"{where}: count {each.count} is not above 0")
+    selectors = [
+        *_selectors(of_class.spec.selectors, f"class {each.device_class_name}"),
+        *_selectors(each.selectors, f"claim {claim.key}"),
+    ]
+    try:
+        requested = each.capacity.requests if each.capacity is not None else None
+        capacity = {key: parse_quantity(amount) for key, amount in (requested or {}).items()}
+    except QuantityError as error:
+        raise AllocationError(f"{where}: {error}") from None
+    return RequestPlan(
+        name,
+        request.name,
+        each.device_class_name,
+        tuple(selectors),
+        each.allocation_mode == ALL,
+        each.count,
+        bool(each.admin_access),
+        each.tolerations or (),
+        capacity,
+        number,
+    )
+
+
+def _selectors(found: tuple[DeviceSelector, ...] | None, source: str) -> list[Selector]:
+    made: list[Selector] = []
+    for index, selector in enumerate(found or ()):
+        if selector.cel is None:
+            raise AllocationError(f"{source}: selector #{index}: CEL expression empty")
+        program = compile_selector(selector.cel.expression)
+        if not isinstance(program, Program):
+            raise AllocationError(f"{source}: selector #{index}: CEL compile error: {program}")
+        made.append(Selector(program, f"{source}: selector #{index}"))
+    return made
+
+
+def allocation_config(
+    plan: ClaimPlan, chosen: tuple[RequestPlan, ...], classes: Mapping[str, DeviceClassObject]
+) -> tuple[dict[str, Any], ...]:
+    """`devices.config` of an allocation: the configurations of the classes, then those of the claim.
+
+    `chosen`: the alternative of each request. Without `requests` where all are covered.
+    """
+    found: list[dict[str, Any]] = []
+    by_class: dict[str, list[str]] = {}
+    for each in chosen:
+        by_class.setdefault(each.class_name, []).append(each.name)
+    for class_name, names in by_class.items():
+        configs = classes[class_name].spec.config or ()
+        found += [{"source": "FromClass", "requests": list(names), **_opaque(config)} for config in configs]
+    for config in plan.spec.config or ():
+        wanted = config.get("requests") or []
+        if not wanted or any(each.name in wanted or each.parent in wanted for each in chosen):
+            found.append({"source": "FromClaim", "requests": list(wanted), **_opaque(config)})
+    for entry in found:
+        if all(each.name in entry["requests"] or each.parent in entry["requests"] for each in chosen):
+            entry["requests"] = []
+        if not entry["requests"]:
+            del entry["requests"]
+    return tuple(found)
+
+
+def _opaque(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in config.items() if key not in ("requests", "source")}

@@ -1,0 +1,400 @@
+"""ResourceSlices, DeviceClasses and DeviceTaintRules: the devices that exist, and the pools that a node reaches.
+
+Slices of a pool replace those of lower generations; a pool is complete when all its slices are there. Devices with
+equal attributes and capacities share one `DeviceContent`, for which a selector is evaluated once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+import msgspec
+
+from capcard_sched.cel.values import EvaluationError
+from capcard_sched.devices.capacities import Capacities, parse_capacities
+from capcard_sched.devices.selectors import device_value
+from capcard_sched.model.quantity import QuantityError, parse_quantity
+from capcard_sched.model.selectors import matches_node_selector, node_selector_problem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from fractions import Fraction
+
+    from capcard_sched.cel.program import Program
+    from capcard_sched.model.device_objects import (
+        DeviceClassObject,
+        DeviceTaintRuleSpec,
+        ResourceSliceObject,
+        ResourceSliceSpec,
+        SliceDevice,
+    )
+    from capcard_sched.model.objects import NodeSelector, Taint
+
+#: Driver, pool and device.
+DeviceId: TypeAlias = tuple[str, str, str]
+#: Driver and pool.
+PoolId: TypeAlias = tuple[str, str]
+#: Counter set and counter.
+CounterId: TypeAlias = tuple[str, str]
+
+_encode = msgspec.msgpack.Encoder(order="deterministic").encode
+#: Most entries of the cache of contents before it is rebuilt from the slices.
+_SPARE: Final = 4096
+
+
+class DeviceContent:
+    """What selectors read of a device, and their results."""
+
+    __slots__ = ("_results", "attributes", "capacities", "value")
+
+    def __init__(self, device: SliceDevice, driver: str) -> None:
+        self.attributes = device.attributes or {}
+        self.capacities: Capacities | str = parse_capacities(device.capacity or {})
+        try:
+            self.value: dict[str, Any] | EvaluationError = device_value(device, driver)
+        except EvaluationError as error:
+            self.value = error
+        self._results: dict[Program, bool | EvaluationError] = {}
+
+    def matches(self, program: Program) -> bool:
+        """The result of a selector; evaluated once. Raises EvaluationError."""
+        found = self._results.get(program)
+        if found is None:
+            if isinstance(self.value, EvaluationError):
+                found = self.value
+            else:
+                try:
+                    found = program.evaluate(self.value)
+                except EvaluationError as error:
+                    found = error
+            self._results[program] = found
+        if isinstance(found, EvaluationError):
+            raise found
+        return found
+
+
+class PoolDevice:
+    """One device of a slice."""
+
+    __slots__ = ("content", "counters", "id", "is_shared", "slice", "spec", "taints")
+
+    def __init__(self, spec: SliceDevice, source: DeviceSlice, content: DeviceContent) -> None:
+        self.id: DeviceId = (source.spec.driver, source.spec.pool.name, spec.name)
+        self.spec = spec
+        self.slice = source
+        self.content = content
+        #: Serves several claims by shares.
+        self.is_shared = bool(spec.allow_multiple_allocations)
+        #: Amounts of counters that the device uses while it is allocated.
+        self.counters: dict[CounterId, Fraction] = {}
+        #: Of the device, and of the taint rules that select it.
+        self.taints: tuple[Taint, ...] = spec.taints or ()
+
+
+class DeviceSlice:
+    """One ResourceSlice."""
+
+    __slots__ = ("counters", "devices", "name", "problem", "spec", "unsupported")
+
+    def __init__(self, name: str, spec: ResourceSliceSpec) -> None:
+        self.name = name
+        self.spec = spec
+        self.devices: list[PoolDevice] = []
+        #: Available amounts of the counters of its sets.
+        self.counters: dict[CounterId, Fraction] = {}
+        #: Makes its pool invalid; "" without a problem.
+        self.problem = ""
+        #: An alpha feature that excludes the slice, as if it were missing; "" for none.
+        self.unsupported = ""
+
+    @property
+    def pool(self) -> PoolId:
+        """Driver and pool."""
+        return self.spec.driver, self.spec.pool.name
+
+    @property
+    def node(self) -> str:
+        """The node of all its devices; "" without a single one."""
+        return self.spec.node_name or ""
+
+    def reaches(self, name: str, labels: Mapping[str, str]) -> bool:
+        """Whether a node reaches a device of it."""
+        spec = self.spec
+        if spec.node_name or spec.all_nodes or spec.node_selector is not None:
+            return selects(spec.node_name, spec.all_nodes, spec.node_selector, name, labels)
+        return bool(spec.per_device_node_selection) and any(self.of_node(name, labels))
+
+    def of_node(self, name: str, labels: Mapping[str, str]) -> Iterator[PoolDevice]:
+        """Its devices that a node reaches; the slice reaches the node."""
+        if not self.spec.per_device_node_selection:
+            yield from self.devices
+            return
+        for device in self.devices:
+            spec = device.spec
+            if selects(spec.node_name, spec.all_nodes, spec.node_selector, name, labels):
+                yield device
+
+
+def selects(
+    node_name: str | None, all_nodes: bool | None, selector: NodeSelector | None, name: str, labels: Mapping[str, str]
+) -> bool:
+    """Whether one of the three ways to select nodes selects a node."""
+    if node_name:
+        return node_name == name
+    return bool(all_nodes) or (selector is not None and matches_node_selector(selector, labels, name))
+
+
+class DevicePool(NamedTuple):
+    """A pool as one node sees it."""
+
+    id: PoolId
+    #: In the order of their slices' names, then of the lists.
+    devices: tuple[PoolDevice, ...] = ()
+    #: Slices are missing.
+    incomplete: bool = False
+    #: Why its devices cannot be used; "" when they can.
+    invalid: str = ""
+    #: Available amounts.
+    counters: Mapping[CounterId, Fraction] = {}
+
+    @property
+    def name(self) -> str:
+        """`driver/pool`."""
+        return "/".join(self.id)
+
+    @property
+    def has_binding_conditions(self) -> bool:
+        """Whether a device is prepared after its allocation: such pools are used last."""
+        return any(device.spec.binding_conditions is not None for device in self.devices)
+
+
+class DeviceInventory:
+    """All devices. `apply_...` and `drop_...` take objects in any order."""
+
+    def __init__(self) -> None:
+        self.slices: dict[str, DeviceSlice] = {}
+        self.classes: dict[str, DeviceClassObject] = {}
+        self._rules: dict[str, DeviceTaintRuleSpec] = {}
+        self._by_node: dict[str, dict[str, DeviceSlice]] = {}
+        #: Slices for several nodes.
+        self._shared: dict[str, DeviceSlice] = {}
+        self._by_pool: dict[PoolId, dict[str, DeviceSlice]] = {}
+        self._contents: dict[bytes, DeviceContent] = {}
+        #: Node name to its pools, with the labels they were computed for.
+        self._pools: dict[str, tuple[Mapping[str, str], tuple[DevicePool, ...]]] = {}
+        #: Increases with every change of a slice, class or taint rule.
+        self.version = 0
+
+    # --- objects ----------------------------------------------------------------------------------------------------
+
+    def apply_slice(self, obj: ResourceSliceObject) -> tuple[DeviceSlice, set[str]]:
+        """Adds or replaces a slice. Returns it, and the nodes whose pools changed; "*" for all."""
+        name = obj.metadata.name
+        affected = self.drop_slice(name)
+        found = self._read(name, obj.spec)
+        self.slices[name] = found
+        self._by_pool.setdefault(found.pool, {})[name] = found
+        if found.node:
+            self._by_node.setdefault(found.node, {})[name] = found
+        else:
+            self._shared[name] = found
+        return found, affected | self._changed(found.pool)
+
+    def drop_slice(self, name: str) -> set[str]:
+        """Removes a slice. Returns the nodes whose pools changed; "*" for all."""
+        found = self.slices.pop(name, None)
+        if found is None:
+            return set()
+        affected = self._changed(found.pool)
+        del self._by_pool[found.pool][name]
+        if not self._by_pool[found.pool]:
+            del self._by_pool[found.pool]
+        if found.node:
+            del self._by_node[found.node][name]
+            if not self._by_node[found.node]:
+                del self._by_node[found.node]
+        else:
+            del self._shared[name]
+        return affected
+
+    def _changed(self, pool: PoolId) -> set[str]:
+        """Drops the cached pools of the nodes that see a pool, and returns these nodes; "*" for all."""
+        self.version += 1
+        slices = self._by_pool.get(pool, {}).values()
+        nodes = {each.node for each in slices}
+        if "" in nodes:
+            self._pools.clear()
+            return {"*"}
+        for node in nodes:
+            self._pools.pop(node, None)
+        return nodes
+
+    def apply_class(self, obj: DeviceClassObject) -> None:
+        """Adds or replaces a class."""
+        self.classes[obj.metadata.name] = obj
+        self.version += 1
+
+    def drop_class(self, name: str) -> None:
+        """Removes a class."""
+        self.classes.pop(name, None)
+        self.version += 1
+
+    def apply_rule(self, name: str, rule: DeviceTaintRuleSpec | None) -> None:
+        """Adds, replaces or, with None, removes a taint rule. O(devices)."""
+        self._rules.pop(name, None)
+        if rule is not None:
+            self._rules[name] = rule
+        self._rules = dict(sorted(self._rules.items()))
+        for each in self.slices.values():
+            for device in each.devices:
+                device.taints = self._taints(device)
+        self.version += 1
+
+    def _taints(self, device: PoolDevice) -> tuple[Taint, ...]:
+        own = device.spec.taints or ()
+        if not self._rules:
+            return own
+        driver, pool, name = device.id
+        found = list(own)
+        for rule in self._rules.values():
+            wanted = rule.device_selector
+            if wanted is None or (
+                wanted.driver in (None, driver) and wanted.pool in (None, pool) and wanted.device in (None, name)
+            ):
+                found.append(rule.taint)
+        return tuple(found)
+
+    def _read(self, name: str, spec: ResourceSliceSpec) -> DeviceSlice:
+        found = DeviceSlice(name, spec)
+        problem = node_selector_problem(spec.node_selector)
+        try:
+            for each in spec.shared_counters or ():
+                for counter, amount in (each.counters or {}).items():
+                    key = each.name, counter
+                    if key in found.counters:
+                        problem = problem or f"duplicate counter set name {each.name}"
+                    found.counters[key] = parse_quantity(amount.value)
+            for index, device in enumerate(spec.devices or ()):
+                self._read_device(found, device)
+                problem = problem or node_selector_problem(device.node_selector)
+                if found.problem:
+                    found.problem = f"devices[{index}]: {found.problem}"
+                    break
+        except QuantityError as error:
+            problem = problem or str(error)
+        found.problem = found.problem or problem or ""
+        return found
+
+    def _read_device(self, source: DeviceSlice, device: SliceDevice) -> None:
+        made = PoolDevice(device, source, self._content(device, source.spec.driver))
+        if device.node_allocatable_resources:
+            source.unsupported = "nodeAllocatableResources"
+        for use in device.consumes_counters or ():
+            if use.compatibility_groups:
+                source.unsupported = "compatibilityGroups"
+            for counter, amount in (use.counters or {}).items():
+                made.counters[use.counter_set, counter] = parse_quantity(amount.value)
+            if not use.counters:
+                made.counters.setdefault((use.counter_set, ""), parse_quantity("0"))
+        if isinstance(made.content.capacities, str):
+            source.problem = made.content.capacities
+        made.taints = self._taints(made)
+        source.devices.append(made)
+
+    def _content(self, device: SliceDevice, driver: str) -> DeviceContent:
+        key = _encode((driver, device.allow_multiple_allocations, device.attributes, device.capacity))
+        found = self._contents.get(key)
+        if found is None:
+            if len(self._contents) > 2 * sum(len(each.devices) for each in self.slices.values()) + _SPARE:
+                self._contents.clear()
+            found = self._contents[key] = DeviceContent(device, driver)
+        return found
+
+    # --- pools ------------------------------------------------------------------------------------------------------
+
+    def device(self, of: DeviceId) -> PoolDevice | None:
+        """A device of the highest generation of its pool; None if no slice has it."""
+        slices = self._by_pool.get(of[:2], {}).values()
+        newest = max((each.spec.pool.generation for each in slices), default=0)
+        for each in slices:
+            if each.spec.pool.generation == newest:
+                for device in each.devices:
+                    if device.id == of:
+                        return device
+        return None
+
+    def all_devices(self) -> Iterator[PoolDevice]:
+        """All devices, by pool, slice and list."""
+        for pool in sorted(self._by_pool):
+            for name in sorted(self._by_pool[pool]):
+                yield from self._by_pool[pool][name].devices
+
+    def pools(self, node: str, labels: Mapping[str, str]) -> tuple[DevicePool, ...]:
+        """The pools that a node reaches: those with binding conditions last, then by driver and name."""
+        known = self._pools.get(node)
+        if known is not None and (known[0] is labels or known[0] == labels):
+            return known[1]
+        newest: dict[PoolId, list[DeviceSlice]] = {}
+        for each in (*self._by_node.get(node, {}).values(), *self._shared.values()):
+            if each.unsupported or not each.reaches(node, labels):
+                continue
+            slices = newest.setdefault(each.pool, [])
+            generation = slices[0].spec.pool.generation if slices else each.spec.pool.generation
+            if each.spec.pool.generation > generation:
+                slices.clear()
+            if each.spec.pool.generation >= generation:
+                slices.append(each)
+        found = [pool for pool in (self._pool(*item, node, labels) for item in newest.items()) if pool is not None]
+        found.sort(key=lambda pool: (pool.has_binding_conditions, pool.id))
+        self._pools[node] = labels, tuple(found)
+        return self._pools[node][1]
+
+    def _pool(self, key: PoolId, slices: list[DeviceSlice], node: str, labels: Mapping[str, str]) -> DevicePool | None:
+        """A pool from its slices that reach the node; None if a newer generation, elsewhere, replaces it."""
+        generation, count = slices[0].spec.pool.generation, slices[0].spec.pool.resource_slice_count
+        everything = slices
+        if len(slices) != count:
+            all_slices = self._by_pool[key].values()
+            if any(each.spec.pool.generation > generation for each in all_slices):
+                return None
+            everything = [
+                each for each in all_slices if each.spec.pool.generation == generation and not each.unsupported
+            ]
+            if len(everything) != count:
+                return DevicePool(key, incomplete=True)
+        counters: dict[CounterId, Fraction] = {}
+        invalid = _problem(everything, slices, counters)
+        if invalid:
+            return DevicePool(key, invalid=invalid)
+        slices.sort(key=lambda each: each.name)
+        devices = tuple(device for each in slices for device in each.of_node(node, labels))
+        return DevicePool(key, devices, counters=counters)
+
+
+def _problem(
+    everything: Iterable[DeviceSlice], slices: Iterable[DeviceSlice], counters: dict[CounterId, Fraction]
+) -> str:
+    """Why a pool is invalid, "" if it is not. Collects the counters."""
+    sets: set[str] = set()
+    names: set[str] = set()
+    for each in everything:
+        if each.problem:
+            return each.problem
+        for shared in each.spec.shared_counters or ():
+            if shared.name in sets:
+                return f"duplicate counter set name {shared.name}"
+            sets.add(shared.name)
+        counters.update(each.counters)
+    for each in slices:
+        for device in each.devices:
+            if device.spec.name in names:
+                return f"duplicate device name {device.spec.name}"
+            names.add(device.spec.name)
+    for each in everything:
+        for device in each.devices:
+            for name, counter in device.counters:
+                if name not in sets:
+                    return f"counter set {name} not found"
+                if counter and (name, counter) not in counters:
+                    return f"counter {counter} not found in counter set {name}"
+    return ""

@@ -1,0 +1,155 @@
+"""PreBind of ResourceClaims: writes allocation and reservation before the pod is bound, and undoes them.
+
+The finalizer is written first, then allocation and reservation in one write: an allocation cannot be changed, only
+cleared together with all consumers. Every step carries the version that was read, and is idempotent.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from capcard_sched.kube.client import ApiError, RequestError, read_object
+from capcard_sched.kube.errors import RetryClass
+from capcard_sched.kube.paths import object_path
+from capcard_sched.kube.writes.requests import MERGE
+from capcard_sched.model.device_objects import MAX_CONSUMERS, ResourceClaimStatus
+from capcard_sched.model.objects import ApiStruct, ObjectMeta
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from capcard_sched.kube.client import Client
+    from capcard_sched.model.device_objects import AllocatedDevice, Allocation
+    from capcard_sched.model.intents import Bind, ClaimAllocation
+
+FINALIZER: Final = "resource.kubernetes.io/delete-protection"
+#: Attempts at a write that conflicts with other writes.
+_ATTEMPTS: Final = 5
+_KIND: Final = "ResourceClaim"
+
+_encode = msgspec.json.Encoder().encode
+
+
+class _Meta(ObjectMeta, frozen=True):
+    finalizers: tuple[str, ...] | None = None
+
+
+class _Claim(ApiStruct, frozen=True, tag=_KIND, tag_field="kind"):
+    """A claim with its finalizers, which the core does not read."""
+
+    metadata: _Meta = _Meta()
+    status: ResourceClaimStatus = ResourceClaimStatus()
+
+
+class ClaimError(ApiError):
+    """A claim cannot be allocated or reserved. Handled like a rejection of the binding (422)."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(422, "FailedAllocation", message)
+
+
+async def reserve_claims(client: Client, bind: Bind) -> None:
+    """Return when every claim of `bind.claims` is allocated and reserved for the pod.
+
+    Raises ClaimError if a claim is gone, deleted or allocated to other devices, and RequestError.
+    """
+    for wanted in bind.claims or ():
+        await _repeat(client, bind, wanted)
+
+
+async def _repeat(client: Client, bind: Bind, wanted: ClaimAllocation) -> None:
+    for attempt in range(_ATTEMPTS):
+        try:
+            await _reserve(client, bind, wanted)
+        except RequestError as error:
+            if error.status != HTTPStatus.CONFLICT or attempt == _ATTEMPTS - 1:
+                raise
+        else:
+            return
+
+
+async def _reserve(client: Client, bind: Bind, wanted: ClaimAllocation) -> None:
+    name = f"{bind.namespace}/{wanted.claim}"
+    claim = await read_object(client, _Claim, bind.namespace, wanted.claim)
+    meta, status = claim.metadata, claim.status
+    if meta.uid != wanted.uid:
+        raise ClaimError(f"resourceclaim {name} is another one by now")
+    if meta.deletion_timestamp:
+        raise ClaimError(f"resourceclaim {name} is being deleted")
+    consumers = status.reserved_for or ()
+    is_reserved = any(each.uid == bind.uid for each in consumers)
+    body: dict[str, Any] = {}
+    version = meta.resource_version
+    if status.allocation is None:
+        if wanted.allocation is None:
+            raise ClaimError(f"resourceclaim {name} is not allocated any more")
+        version = await _protect(client, bind, wanted, claim)
+        stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        body["allocation"] = {**msgspec.to_builtins(wanted.allocation), "allocationTimestamp": stamp}
+    elif wanted.allocation is not None and _devices(status.allocation) != _devices(wanted.allocation):
+        raise ClaimError(f"resourceclaim {name} is allocated to other devices")
+    elif is_reserved:
+        return
+    if not is_reserved:
+        if len(consumers) >= MAX_CONSUMERS:
+            raise ClaimError(f"resourceclaim {name} has {len(consumers)} consumers")
+        consumer = {"resource": "pods", "name": bind.name, "uid": bind.uid}
+        body["reservedFor"] = [*msgspec.to_builtins(consumers), consumer]
+    await _patch(client, bind, wanted, {"metadata": {"resourceVersion": version}, "status": body}, "status")
+
+
+async def _protect(client: Client, bind: Bind, wanted: ClaimAllocation, claim: _Claim) -> str:
+    """Adds the finalizer. Returns the version of the claim."""
+    known = claim.metadata.finalizers or ()
+    if FINALIZER in known:
+        return claim.metadata.resource_version
+    metadata = {"resourceVersion": claim.metadata.resource_version, "finalizers": [*known, FINALIZER]}
+    answer = await _patch(client, bind, wanted, {"metadata": metadata})
+    return msgspec.json.decode(answer, type=_Claim).metadata.resource_version
+
+
+async def _patch(
+    client: Client, bind: Bind, wanted: ClaimAllocation, patch: dict[str, Any], subresource: str = ""
+) -> bytes:
+    path = object_path(_KIND, bind.namespace, wanted.claim, subresource)
+    return await client.request("PATCH", path, body=_encode(patch), content_type=MERGE)
+
+
+def _devices(allocation: Allocation) -> list[tuple[object, ...]]:
+    results: Sequence[AllocatedDevice] = allocation.devices.results or ()
+    return [(each.request, each.driver, each.pool, each.device, each.share_id) for each in results]
+
+
+async def release_claims(client: Client, bind: Bind) -> None:
+    """Removes the pod from the claims that `reserve_claims` wrote; the last consumer takes our allocation with it.
+
+    Gives up on an error: the reservation stays, and the pod is bound later where the claim is.
+    """
+    for wanted in reversed(bind.claims or ()):
+        for _ in range(_ATTEMPTS):
+            try:
+                await _release(client, bind, wanted)
+            except msgspec.DecodeError:
+                pass
+            except RequestError as error:
+                if error.retry_class is RetryClass.CONFLICT:
+                    continue
+            break
+
+
+async def _release(client: Client, bind: Bind, wanted: ClaimAllocation) -> None:
+    claim = await read_object(client, _Claim, bind.namespace, wanted.claim)
+    consumers = claim.status.reserved_for or ()
+    left = [each for each in consumers if each.uid != bind.uid]
+    is_ours = wanted.allocation is not None and claim.status.allocation is not None
+    if claim.metadata.uid != wanted.uid or len(left) == len(consumers):
+        return
+    status: dict[str, Any] = {"reservedFor": msgspec.to_builtins(left) or None}
+    if not left and is_ours:
+        status["allocation"] = None
+    metadata = {"resourceVersion": claim.metadata.resource_version}
+    await _patch(client, bind, wanted, {"metadata": metadata, "status": status}, "status")

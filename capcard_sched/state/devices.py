@@ -1,0 +1,139 @@
+"""Objects of dynamic resource allocation: the inventory of devices, and the ledger of their allocations."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from capcard_sched.devices.claims import claim_facts
+from capcard_sched.devices.inventory import DeviceInventory
+from capcard_sched.devices.ledger import DeviceLedger
+from capcard_sched.model.device_objects import (
+    MAX_RESULTS,
+    DeviceClassObject,
+    DeviceTaintRuleObject,
+    ResourceClaimObject,
+    ResourceClaimTemplateObject,
+    ResourceClaimTemplateSpec,
+    ResourceSliceObject,
+)
+from capcard_sched.model.intents import ObjectRef
+from capcard_sched.model.status import TaskStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from capcard_sched.model.job import Task
+    from capcard_sched.state.changes import Changes
+    from capcard_sched.state.invalid_objects import InvalidObjects
+
+
+class DeviceTable:
+    """Applies deltas of slices, classes, taint rules, claims and templates, and assumes allocations."""
+
+    def __init__(self, changes: Changes, invalid: InvalidObjects) -> None:
+        self.inventory = DeviceInventory()
+        self.ledger = DeviceLedger(self.inventory)
+        #: By `namespace/name`.
+        self.templates: dict[str, ResourceClaimTemplateSpec] = {}
+        #: Extended resource to the first of its DeviceClasses by name.
+        self.by_resource: dict[str, str] = {}
+        self._changes = changes
+        self._invalid = invalid
+        self.handlers: dict[type | str, Callable[[Any], None]] = {
+            ResourceSliceObject: self._apply_slice,
+            "ResourceSlice": lambda gone: self._drop_slice(gone.name),
+            DeviceClassObject: self._apply_class,
+            "DeviceClass": lambda gone: self._drop_class(gone.name),
+            DeviceTaintRuleObject: self._apply_rule,
+            "DeviceTaintRule": lambda gone: self._drop_rule(gone.name),
+            ResourceClaimObject: self._apply_claim,
+            "ResourceClaim": lambda gone: self._drop_claim(gone.namespace, gone.name),
+            ResourceClaimTemplateObject: self._apply_template,
+            "ResourceClaimTemplate": lambda gone: self._drop_template(f"{gone.namespace}/{gone.name}"),
+        }
+
+    def _apply_slice(self, obj: ResourceSliceObject) -> None:
+        name = obj.metadata.name
+        known = self.inventory.slices.get(name)
+        if known is not None and known.spec == obj.spec:
+            return
+        made, _ = self.inventory.apply_slice(obj)
+        problem = made.problem or (
+            f"uses {made.unsupported}, which is not supported: the slice is ignored" if made.unsupported else ""
+        )
+        self._invalid.note(ObjectRef("ResourceSlice", "", name, obj.metadata.uid), problem)
+        self._changes.devices.add(f"ResourceSlice {name}")
+
+    def _drop_slice(self, name: str) -> None:
+        self._invalid.forget("ResourceSlice", "", name)
+        self.inventory.drop_slice(name)
+        self._changes.devices.add(f"ResourceSlice {name}")
+
+    def _apply_class(self, obj: DeviceClassObject) -> None:
+        known = self.inventory.classes.get(obj.metadata.name)
+        if known is None or known.spec != obj.spec:
+            self.inventory.apply_class(obj)
+            self._class_changed(obj.metadata.name)
+
+    def _drop_class(self, name: str) -> None:
+        if name in self.inventory.classes:
+            self.inventory.drop_class(name)
+            self._class_changed(name)
+
+    def _class_changed(self, name: str) -> None:
+        self._changes.devices.add(f"DeviceClass {name}")
+        named = [
+            (each.spec.extended_resource_name, each.metadata.name)
+            for each in self.inventory.classes.values()
+            if each.spec.extended_resource_name
+        ]
+        resources = dict(sorted(named, reverse=True))
+        if resources != self.by_resource:
+            self.by_resource.clear()
+            self.by_resource.update(resources)
+            self._changes.everything = True  # the reason of any pending pod may change
+
+    def _apply_rule(self, obj: DeviceTaintRuleObject) -> None:
+        self.inventory.apply_rule(obj.metadata.name, obj.spec)
+        self._changes.devices.add(f"DeviceTaintRule {obj.metadata.name}")
+
+    def _drop_rule(self, name: str) -> None:
+        self.inventory.apply_rule(name, None)
+        self._changes.devices.add(f"DeviceTaintRule {name}")
+
+    def _apply_claim(self, obj: ResourceClaimObject) -> None:
+        claim = claim_facts(obj)
+        results = claim.allocation.devices.results or () if claim.allocation is not None else ()
+        problem = (
+            f"status.allocation: {len(results)} devices, more than {MAX_RESULTS}" if len(results) > MAX_RESULTS else ""
+        )
+        self._invalid.note(ObjectRef("ResourceClaim", claim.namespace, claim.name, claim.uid), problem)
+        if self.ledger.claims.get(claim.key) != claim:
+            self.ledger.apply(claim)
+            self._changes.devices.add(claim.key)
+
+    def _drop_claim(self, namespace: str, name: str) -> None:
+        self._invalid.forget("ResourceClaim", namespace, name)
+        key = f"{namespace}/{name}"
+        self.ledger.drop(key)
+        self._changes.devices.add(key)
+
+    def _apply_template(self, obj: ResourceClaimTemplateObject) -> None:
+        key = f"{obj.metadata.namespace or 'default'}/{obj.metadata.name}"
+        self.templates[key] = obj.spec
+        self._changes.devices.add(f"ResourceClaimTemplate {key}")
+
+    def _drop_template(self, key: str) -> None:
+        self.templates.pop(key, None)
+        self._changes.devices.add(f"ResourceClaimTemplate {key}")
+
+    def release_unused(self, tasks: Mapping[str, Task]) -> None:
+        """Drops what is assumed for pods that are unbound or deleted, or reserved by now."""
+        ledger = self.ledger
+        for key, assumed in list(ledger.assumed.items()):
+            claim = ledger.claims.get(key)
+            written = claim.consumers if claim is not None else frozenset()
+            for uid in sorted(assumed.consumers):
+                task = tasks.get(uid)
+                if task is None or task.status is TaskStatus.PENDING or uid in written:
+                    ledger.forget(key, uid)

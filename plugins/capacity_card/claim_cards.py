@@ -1,0 +1,156 @@
+"""The cards that the ResourceClaims of a pod request: the same quota as for cards of a device plugin.
+
+The card of a device follows from its attributes. The claims of a pod request one card: what would leave the charge open
+until a node is chosen, or would charge a shared claim to one of its pods, is refused by name.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from capcard_sched.cel.values import EvaluationError
+from capcard_sched.devices.claims import AllocationError, Claim, plan_claim
+from capcard_sched.devices.constraints import attribute_value
+from capcard_sched.model.cards import CARD
+
+if TYPE_CHECKING:
+    from capcard_sched.devices.claims import ClaimPlan, RequestPlan
+    from capcard_sched.devices.inventory import PoolDevice
+    from capcard_sched.framework.session.session import Session
+    from capcard_sched.model.pod_claims import PodClaim
+    from capcard_sched.model.task_class import TaskClass
+
+_NVIDIA: Final = "gpu.nvidia.com"
+
+
+class ClaimDemand(NamedTuple):
+    """What the claims of a pod request of one card."""
+
+    #: "" without cards.
+    card: str = ""
+    #: Thousandths.
+    amount: int = 0
+    #: Why the charge cannot be computed; "" when it can.
+    error: str = ""
+
+
+def card_of(device: PoolDevice) -> str:
+    """The card that a device is; "" for a device that is no card."""
+    driver = device.id[0]
+    if driver != _NVIDIA:
+        return ""
+
+    def text(name: str) -> str:
+        found = attribute_value(device, f"{driver}/{name}")
+        return str(found[1]) if found is not None else ""
+
+    product = "-".join(text("productName").split())
+    names = {"gpu": product, "mig": f"{product}/mig-{text('profile')}-mixed", "vfio": f"{product}/vfio"}
+    name = names.get(text("type"), "") if product else ""
+    return f"{name}/shared" if name and device.is_shared else name
+
+
+class ClaimCards:
+    """The demands of claims; `open` is called at the start of every session."""
+
+    def __init__(self) -> None:
+        self._session: Session | None = None
+        self._version = -1
+        #: Card and whether it is shared, to the devices, for one version of the inventory.
+        self._devices: list[tuple[str, PoolDevice]] = []
+
+    def open(self, session: Session) -> set[str]:
+        """The keys of the jobs whose demands may have changed."""
+        changed, self._session = session.changed, session
+        if session.devices.version != self._version:
+            self._version = session.devices.version
+            self._devices = [(card_of(device), device) for device in session.devices.all_devices()]
+            tasks = session.tasks_by_uid.values()
+            return {task.job.key for task in tasks if task.cls.claims and task.job is not None}
+        found: set[str] = set()
+        for key in changed.devices:
+            claim = session.claims.claims.get(key)
+            task = session.tasks_by_uid.get(claim.owner.uid) if claim is not None and claim.owner is not None else None
+            if task is not None and task.job is not None:
+                found.add(task.job.key)
+        return found
+
+    def of(self, cls: TaskClass) -> ClaimDemand:
+        """The demand of the pods of a class."""
+        amounts: dict[str, int] = {}
+        try:
+            for each in cls.claims:
+                for card, count in self._claimed(cls.namespace, each).items():
+                    amounts[card] = amounts.get(card, 0) + count * CARD
+        except AllocationError as error:
+            return ClaimDemand(error=str(error))
+        if len(amounts) > 1:
+            return ClaimDemand(
+                error=f"resourceClaims of cards <{', '.join(sorted(amounts))}> together are not supported"
+            )
+        return ClaimDemand(*next(iter(amounts.items()))) if amounts else ClaimDemand()
+
+    def _claimed(self, namespace: str, each: PodClaim) -> dict[str, int]:
+        """Card to devices of one claim. Raises AllocationError for a charge that is not supported."""
+        session = self._session
+        assert session is not None
+        claim = session.claims.claims.get(f"{namespace}/{each.claim}") if each.claim else None
+        template = session.claim_templates.get(f"{namespace}/{each.template}") if each.template else None
+        if claim is None and template is not None:
+            claim = Claim(namespace, each.template, "", None, False, template.spec.devices, None, frozenset())
+        if claim is None:
+            return {}  # predicates refuses the pod
+        try:
+            plan = plan_claim(claim, session.devices.classes)
+        except AllocationError:
+            return {}  # likewise
+        found: dict[str, int] = {}
+        for alternatives in plan.requests:
+            for card, count in self._requested(plan, alternatives).items():
+                found[card] = found.get(card, 0) + count
+        if found and not each.template:
+            raise AllocationError(
+                f"resourceClaimName {each.claim} of card <{', '.join(found)}> is not supported with card quotas: "
+                "use resourceClaimTemplateName"
+            )
+        return found
+
+    def _requested(self, plan: ClaimPlan, alternatives: tuple[RequestPlan, ...]) -> dict[str, int]:
+        """Card to devices of one request."""
+        each = {tuple(sorted(self._matching(request).items())) for request in alternatives if not request.admin_access}
+        if len(each) > 1:
+            raise AllocationError(
+                f"claim {plan.key}, request {alternatives[0].parent}: firstAvailable with different cards or counts is "
+                "not supported with card quotas"
+            )
+        return dict(next(iter(each))) if each else {}
+
+    def _matching(self, request: RequestPlan) -> dict[str, int]:
+        """Card to devices of one alternative."""
+        cards: dict[str, bool] = {}
+        for card, device in self._devices:
+            if _may_match(request, device):
+                cards[card] = cards.get(card, False) or device.is_shared
+        if not any(cards):
+            return {}
+        listed = ", ".join(card or "no card" for card in sorted(cards))
+        if len(cards) > 1:
+            raise AllocationError(
+                f"request {request.name} matches devices of several cards <{listed}>, which is not supported with card "
+                "quotas: select one model"
+            )
+        if request.all_devices:
+            raise AllocationError(f"request {request.name}: allocationMode All is not supported with card quotas")
+        if any(cards.values()):
+            raise AllocationError(
+                f"request {request.name}: allowMultipleAllocations of <{listed}> is not supported with card quotas"
+            )
+        return dict.fromkeys(cards, request.devices)
+
+
+def _may_match(request: RequestPlan, device: PoolDevice) -> bool:
+    """Whether a device passes the selectors; one for which they fail fails the pod if the allocator looks at it."""
+    try:
+        return all(device.content.matches(selector.program) for selector in request.selectors)
+    except EvaluationError:
+        return False

@@ -1,0 +1,134 @@
+"""One malformed object of dynamic resource allocation: a pod with a good claim runs all the same."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pytest
+import yaml
+
+from capcard_sched.model.deltas import ObjectChanged, ObjectUnreadable
+from capcard_sched.model.intents import ObjectRef
+from capcard_sched.model.kinds import KIND_BY_NAME
+from capcard_sched.testing import Harness
+from tests.malformed.world import World
+
+Json = dict[str, Any]
+MANY: Final = [{"uid": f"u{number}", "name": f"p{number}", "device": f"g{number}"} for number in range(256)]
+KINDS: Final = {
+    "slice": "ResourceSlice",
+    "class": "DeviceClass",
+    "claim": "ResourceClaim",
+    "rule": "DeviceTaintRule",
+}
+_REQUESTS: Final = [{"name": "r", "exactly": {"deviceClassName": "good"}}]
+
+
+def _slice(name: str, devices: int) -> Json:
+    pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
+    listed = [{"name": f"g{number}", "attributes": {"a": {"int": number}}} for number in range(devices)]
+    return {"spec": {"driver": "good.example.com", "nodeName": "plain", "pool": pool, "devices": listed}}
+
+
+#: The object `bad` before it is malformed.
+BASES: Final[dict[str, Json]] = {
+    "slice": _slice("bad", 1),
+    "class": {"spec": {}},
+    "claim": {"metadata": {"namespace": "default"}, "spec": {"devices": {"requests": _REQUESTS}}},
+    "rule": {"spec": {"deviceSelector": {"pool": "bad"}, "taint": {"key": "k", "effect": "NoSchedule"}}},
+}
+
+
+class Row:
+    """One case of the file."""
+
+    def __init__(self, kind: str, path: str, name: str, found: Any) -> None:
+        self.id = f"{kind}: {path}: {name}"
+        self.kind = kind
+        facts = found if isinstance(found, dict) and "value" in found else {"value": found}
+        #: Part of the event, "" without one, "none" for a kind without events.
+        self.event: str = facts.get("event", "")
+        self.bad: str = facts.get("bad", "")
+        #: Whether other devices keep their use: a rule may select all.
+        self.keeps: bool = facts.get("keep", True)
+        self.object = copy.deepcopy(BASES[kind])
+        value = facts["value"]
+        if isinstance(value, dict) and "MANY" in str(value):
+            value = _filled(value)
+        *parents, last = path.split(".")
+        place = self.object
+        for each in parents:
+            place = place.setdefault(each, {})
+        place[last] = value
+        self.object = {**self.object, "metadata": {**self.object.get("metadata", {}), "name": "bad", "uid": "bad-uid"}}
+
+
+def _filled(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _filled(each) for key, each in value.items()}
+    return MANY if value == "MANY" else value
+
+
+ROWS: Final = [
+    Row(kind, path, name, found)
+    for kind, paths in yaml.safe_load(Path(__file__).with_name("devices.yaml").read_text("utf-8")).items()
+    for path, cases in paths.items()
+    for name, found in cases.items()
+]
+
+
+def give(h: Harness, kind: str, obj: Json) -> None:
+    """Applies an object as the reflector decodes it."""
+    rule = KIND_BY_NAME[kind].watch
+    assert rule is not None
+    meta = obj["metadata"]
+    try:
+        h.apply(ObjectChanged(msgspec.convert({"kind": kind, **obj}, rule.type)))
+    except msgspec.ValidationError as error:
+        if rule.explained:
+            ref: Any = kind
+            h.apply(ObjectUnreadable(ObjectRef(ref, meta.get("namespace", ""), meta["name"], meta["uid"]), str(error)))
+
+
+def claimed(h: Harness, pod: str, claim: str) -> None:
+    """A pod with a claim in a PodGroup of its own."""
+    h.group(pod, queue="q", phase="Pending")
+    h.pod(pod, group=pod, resourceClaims=[{"name": "r", "resourceClaimName": claim}])
+
+
+@pytest.mark.parametrize("row", [pytest.param(row, id=row.id) for row in ROWS])
+def test_the_rest_of_the_cluster_is_scheduled(row: Row) -> None:
+    world = World()
+    h = world.h
+    give(h, KINDS[row.kind], row.object)
+    give(h, "DeviceClass", {"metadata": {"name": "good", "uid": "c"}, "spec": {}})
+    give(h, "ResourceSlice", {**_slice("good", 4), "metadata": {"name": "good", "uid": "s"}})
+    if row.kind == "class":
+        requests = [{"name": "r", "exactly": {"deviceClassName": "bad"}}]
+        meta = {"name": "bad", "namespace": "default", "uid": "claim"}
+        give(h, "ResourceClaim", {"metadata": meta, "spec": {"devices": {"requests": requests}}})
+    meta = {"name": "good", "namespace": "default", "uid": "good"}
+    give(h, "ResourceClaim", {"metadata": meta, "spec": {"devices": {"requests": _REQUESTS}}})
+    claimed(h, "ok", "good")
+    if row.bad:
+        claimed(h, "bad", "bad")
+    world.run()
+    assert world.errors == []
+    assert ("ok" in h.binds) is row.keeps
+    events = [event.message for event in world.events() if event.reason == "InvalidObject"]
+    if row.event in ("", "none"):
+        assert events == []
+    else:
+        assert len(events) == 1
+        assert row.event in events[0]
+    if row.bad == "runs":
+        assert "bad" in h.binds
+    elif row.bad:
+        assert row.bad in h.pod_message("bad")
+
+
+def test_there_are_sixty_rows() -> None:
+    assert len({row.id for row in ROWS}) == len(ROWS) >= 60

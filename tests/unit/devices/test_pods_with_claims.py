@@ -1,0 +1,56 @@
+"""Pods with ResourceClaims from submission to release, as data."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from tests.scenarios.notation import objects_of
+from tests.scenarios.test_scenarios import run
+
+CASES: Final = yaml.safe_load((Path(__file__).parent / "pods.yaml").read_text("utf-8"))
+IDS: Final = [f"{case['number']} {case.get('name', '')}".strip() for case in CASES]
+#: Nodes without extended resources, a class of all GPUs, and a template for one.
+_WORLD: Final = """\
+node n1 labels=host:n1; node n2 labels=host:n2; queue q cards=NVIDIA-H200:8,NVIDIA-A100:8 cap=cpu:64,memory:1Ti
+device_class gpu cel='device.attributes["gpu.nvidia.com"].type in ["gpu", "mig"]'
+claim_template t class=gpu
+"""
+
+
+def _state_of(pod: Any) -> str:
+    """The node of a running pod, the phase of an ended one, or the message of a pending one."""
+    status = pod.get("status", {})
+    phase = status.get("phase", "Pending")
+    if phase == "Running":
+        return str(pod["spec"]["nodeName"])
+    if phase != "Pending":
+        return str(phase)
+    return " ".join(str(each.get("message", "")) for each in status.get("conditions") or ())
+
+
+def _shown(claim: Any) -> str:
+    """`device@pool`s of a claim, then its consumers."""
+    status = claim.get("status", {})
+    results = (status.get("allocation") or {}).get("devices", {}).get("results", ())
+    devices = [f"{each['device']}@{each['pool']}" for each in results]
+    return " ".join([*devices, *sorted(each["name"] for each in status.get("reservedFor") or ())])
+
+
+@pytest.mark.parametrize("case", CASES, ids=IDS)
+def test_pods_with_claims(case: dict[str, Any]) -> None:
+    plan = {"cluster": _WORLD + case["cluster"], "operations": case.get("operations", ())}
+    items = run(objects_of(plan), {key: case[key] for key in ("conf",) if key in case}, case.get("until", "1m"))
+    pods = {item["metadata"]["name"]: _state_of(item) for item in items if item["kind"] == "Pod"}
+    for name, expected in case["pods"].items():
+        assert pods[name] == expected or (expected in pods[name] and " " in expected) or not expected, pods
+    claims = {item["metadata"]["name"]: _shown(item) for item in items if item["kind"] == "ResourceClaim"}
+    if "claims" in case:
+        assert len(claims) == len(case["claims"])
+    for pattern, expected in case.get("claims", {}).items():
+        (found,) = [shown for name, shown in claims.items() if fnmatchcase(name, pattern)]
+        assert found == expected, claims
