@@ -283,13 +283,15 @@ def _simulated(source: Source, *, read_only: bool) -> ClusterSource:
     for warning in outcome.warnings:
         put_error(f"warning: {warning}")
     now, conf = EPOCH + outcome.end / SECOND, core.snapshot().conf
+    progress = core.progress()  # of the simulation: the next session is one more
     _full_session(core, watched, outcome.deltas, now, read_only=read_only)
     store = outcome.store
 
     def known_state() -> KnownState:
         from capcard_sched.insight.expected_start import KnownState
 
-        return KnownState([obj for kind in store.kinds() for obj in store.list(kind)], now, conf, ends=outcome.ends)
+        objects = [obj for kind in store.kinds() for obj in store.list(kind)]
+        return KnownState(objects, now, conf, ends=outcome.ends, progress=progress)
 
     return ClusterSource(core, now, watched, "at the end of the simulation", StoreObjects(store), known_state)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 from capcard_sched.framework.api.dispatch import Dispatch, HookFailed
 from capcard_sched.framework.api.plugin import Reads
@@ -13,6 +13,7 @@ from capcard_sched.framework.close.session_closer import SessionCloser
 from capcard_sched.framework.eviction import nominations
 from capcard_sched.framework.placement.engine import PlacementEngine, quota_hooks
 from capcard_sched.framework.placement.signature_cache import SignatureCache
+from capcard_sched.framework.session.action import SessionProgress
 from capcard_sched.framework.session.carry_over import CarryOver
 from capcard_sched.framework.session.failed_attempts import FailedAttempts
 from capcard_sched.framework.session.report import SessionReport, Timing
@@ -20,6 +21,8 @@ from capcard_sched.framework.session.results import reference
 from capcard_sched.framework.session.session import Session
 from capcard_sched.framework.session.session_deadline import SessionDeadline
 from capcard_sched.framework.session.statement import quotas_admit
+from capcard_sched.framework.step_result import CoreSnapshot as CoreSnapshot  # noqa: PLC0414 -- a re-export
+from capcard_sched.framework.step_result import StepResult as StepResult  # noqa: PLC0414 -- a re-export
 from capcard_sched.model import reasons
 from capcard_sched.model.annotations import QUEUE_NAMESPACES
 from capcard_sched.model.intents import EmitEvent, Intent
@@ -53,32 +56,6 @@ _WATCHED = {
 }
 #: Sessions between two prunings of state about objects that are gone.
 _PRUNE_SESSIONS = 256
-
-
-class StepResult(NamedTuple):
-    """The result of one step."""
-
-    intents: list[Intent]
-    report: SessionReport
-    #: True when no session ran.
-    idle: bool
-    #: Unix seconds of the next session without a change of the cluster; None for none.
-    next_wakeup: float | None = None
-    #: True when that session only retries admitted jobs without progress (`inqueueTimeoutSeconds`).
-    only_retries: bool = False
-
-
-class CoreSnapshot(NamedTuple):
-    """What can be read between two steps. Valid until the next step or `reconfigure`; readers change nothing."""
-
-    state: ClusterState
-    conf: Conf
-    #: The plugins and their hooks.
-    dispatch: Dispatch
-    #: The waiting jobs that sessions skip.
-    failed_attempts: FailedAttempts
-    #: The last session with its refusals and outcomes, None before the first.
-    session: Session | None
 
 
 class Core:
@@ -121,16 +98,17 @@ class Core:
         self._idle_report = SessionReport("")
         self.reconfigure(conf)
 
-    def sibling(self, conf: Conf) -> Core:
-        """A core with the same parameters, another scheduler-conf and an empty state. It calls no webhook."""
+    def progress(self) -> SessionProgress:
+        """What sessions keep besides the state, for `sibling`."""
+        return SessionProgress(self._memory.successor(), {action.name: action.progress() for action in self._actions})
+
+    def sibling(self, conf: Conf, progress: SessionProgress | None = None) -> Core:
+        """A core with the same parameters, another scheduler-conf, an empty state and this progress; no webhooks."""
         state = self._state
-        return Core(
-            conf,
-            self.registry,
-            scheduler_names=state.scheduler_names,
-            default_queue=state.default_queue,
-            term_limits=state.term_limits,
-        )
+        core = Core(conf, self.registry, state.scheduler_names, state.default_queue, term_limits=state.term_limits)
+        if progress is not None:
+            core._memory = progress.resume(core._actions)
+        return core
 
     def reconfigure(self, conf: Conf) -> None:
         """Uses another scheduler-conf from the next step on. Plugins restart and see everything as changed."""

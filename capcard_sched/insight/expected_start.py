@@ -15,7 +15,9 @@ import msgspec
 from capcard_sched.controllers.objects import (
     CRON_JOB,
     EVENT,
+    JOB,
     POD,
+    POD_GROUP,
     annotations_of,
     controller_key,
     has_ended,
@@ -24,6 +26,7 @@ from capcard_sched.controllers.objects import (
     spec,
     status,
 )
+from capcard_sched.insight.admission_times import progress_of
 from capcard_sched.insight.durations import DurationTable
 from capcard_sched.insight.estimates import RUNS, EndEstimator, UnfinishedJob, unfinished_jobs
 from capcard_sched.insight.forked_copy import ForkedCopyError, in_copy
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
     from capcard_sched.controllers.objects import JsonObject
     from capcard_sched.framework.conf.scheduler_conf import Conf
     from capcard_sched.framework.core import Core, StepResult
+    from capcard_sched.framework.session.action import SessionProgress
     from capcard_sched.insight.durations import JobRun
     from capcard_sched.model.deltas import Delta
     from capcard_sched.model.diagnosis import JobDiagnosis
@@ -56,6 +60,7 @@ _PERCENTILES: Final = (0.1, 0.5, 0.9)
 #: Seconds before a start within which an end is one that the job waited for: admission and binding take two sessions.
 _AWAITED: Final = 3.0
 _MOST_AWAITED: Final = 4
+_RETRIES_PER_TURN: Final = 3
 _MOST_NAMES: Final = 3
 #: Kinds that a forward run leaves out: events are no input, and a CronJob would add jobs.
 _LEFT_OUT: Final = frozenset({EVENT, CRON_JOB})
@@ -73,6 +78,8 @@ class KnownState(NamedTuple):
     ends: Mapping[str, int] = MappingProxyType({})
     #: Recordings that the state comes from.
     recorded: tuple[Path, ...] = ()
+    #: What the sessions of the scheduler kept; None where it is not known.
+    progress: SessionProgress | None = None
 
 
 class DrawnRun(msgspec.Struct, frozen=True):
@@ -99,8 +106,15 @@ class Forecast:
         self._state = state
         now = round((state.now - EPOCH) * SECOND)
         names = tuple(sorted(core.snapshot().state.scheduler_names))
-        options = SimulationOptions(names, core.snapshot().state.default_queue, begin=now + SECOND, started=state.now)
-        self._scheduler = _WatchedCore(core.sibling(state.conf))
+        options = SimulationOptions(
+            names,
+            core.snapshot().state.default_queue,
+            begin=now + SECOND,
+            started=state.now,
+            retries=_turns(state.objects),
+        )
+        progress = state.progress or progress_of(state.objects, state.now)
+        self._scheduler = _WatchedCore(core.sibling(state.conf, progress))
         self._run = SimulationRun(_scenario(state.objects), self._scheduler, options)
         self._run.cluster.kubelet.use_ends(lambda _pod, _started: None)
         self._run.load()
@@ -226,6 +240,12 @@ def _known(seconds: float) -> float | None:
 
 def _share_card(one: UnfinishedJob, other: UnfinishedJob) -> bool:
     return bool(one.shape.card) and bool(set(one.shape.card.split("|")) & set(other.shape.card.split("|")))
+
+
+def _turns(objects: Sequence[JsonObject]) -> int:
+    """Retries in which each job of each queue has its turn: two sessions per turn, beside those of other queues."""
+    queues = [spec(obj).get("queue") for obj in objects if kind_of(obj) in {POD_GROUP, JOB}]
+    return _RETRIES_PER_TURN * (len(queues) + 1) * len({*queues, None})
 
 
 def _scenario(objects: Iterable[JsonObject]) -> Scenario:

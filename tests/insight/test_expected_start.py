@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from capcard_sched.cli.main import run
 from capcard_sched.daemon.diagnosis.recording import Recording
+from capcard_sched.framework.conf.scheduler_conf import default_text
+from capcard_sched.framework.core import Core
 from capcard_sched.insight.estimates import RUNS
 from capcard_sched.insight.expected_start import Forecast, KnownState
 from capcard_sched.insight.what_if import job_starts
@@ -21,7 +23,9 @@ from capcard_sched.model.kinds import kind_of
 from capcard_sched.model.timestamps import parse_timestamp
 from capcard_sched.simulation.clock import EPOCH, SECOND
 from capcard_sched.simulation.run import SimulationOptions, SimulationOutcome, simulate
-from capcard_sched.simulation.scenario import Entry, Origin, Scenario, in_creation_order
+from capcard_sched.simulation.scenario import Entry, Operation, Origin, Scenario, in_creation_order
+from tests.insight.oracle_clusters import CONFS
+from tests.insight.oracle_world import conf_of, registry
 from tests.insight.scenes import core_of, recorded_run, written
 from tests.insight.test_situations import explained
 from tests.insight.test_what_if import CARD, CLUSTER, job
@@ -102,6 +106,74 @@ def test_with_known_durations_the_expected_start_is_the_start(
             assert (found[key].p10, found[key].p90, found[key].runs) == (found[key].p50, found[key].p50, 1)
             assert found[key].p50 == (None if start is None else start - early.now), (key, way)
             assert (start is None) == bool(found[key].reason)
+
+
+#: Scheduler-confs by name, with rotation after some seconds: an admitted job without a pod returns to Pending.
+_AFTER = "configurations: [{name: enqueue, arguments: {inqueueTimeoutSeconds: %s}}]"
+ROTATING = {
+    f"{name}, {seconds} s": conf + _AFTER % seconds for name, conf in CONFS.items() for seconds in (60, 300) if conf
+}
+EVERY_CONF = (
+    CONFS
+    | ROTATING
+    | {"built-in, 90 s": default_text().replace("inqueueTimeoutSeconds: 600", "inqueueTimeoutSeconds: 90")}
+)
+#: Second of the creation, seconds, pods, cards and cores of one pod, and whether one pod is enough.
+ARRIVALS = st.lists(
+    st.tuples(
+        st.integers(0, 300),
+        st.integers(5, 900),
+        st.integers(1, 3),
+        st.sampled_from([1, 2, 4]),
+        st.sampled_from([1, 4, 16, 30]),
+        st.booleans(),
+    ),
+    min_size=2,
+    max_size=8,
+)
+
+
+@given(
+    conf=st.sampled_from(sorted(EVERY_CONF)),
+    arrivals=ARRIVALS,
+    nodes=st.integers(1, 2),
+    quota=st.sampled_from([8, 12, 24]),
+    until=st.integers(300, 1500),
+)
+@settings(max_examples=settings().max_examples // 5)
+def test_without_arrivals_the_announced_start_is_the_start_under_every_scheduler_conf(
+    conf: str, arrivals: list[tuple[int, int, int, int, int, bool]], nodes: int, quota: int, until: int
+) -> None:
+    """Jobs rotate by `inqueueTimeoutSeconds`: the forecast continues with the order that the sessions keep."""
+    operations = []
+    for index, (at, seconds, pods, cards, cores, is_elastic) in enumerate(arrivals):
+        each = vcjob(f"j{index}", seconds, pods=pods, cards=cards, **({"minAvailable": 1} if is_elastic else {}))
+        each["metadata"]["namespace"] = "default"
+        resources = each["spec"]["tasks"][0]["template"]["spec"]["containers"][0]["resources"]
+        resources["requests"] = {"cpu": str(cores)}
+        operations.append(Operation(at * SECOND, "create", "Job", "default", f"j{index}", each, Origin("test", 1)))
+    operations.sort(key=lambda one: one.at)
+    team = queue(quota)
+    team["spec"]["capability"] = {"cpu": "40"}
+    given_objects = [*(node(f"n{index}") for index in range(nodes)), team]
+    entries = in_creation_order(Entry(kind_of(each), each, Origin("test", 1)) for each in given_objects)
+
+    def ran(end: int) -> tuple[Core, SimulationOutcome]:
+        core = Core(conf_of(EVERY_CONF[conf]), registry(), ("volcano",))
+        options = SimulationOptions(("volcano",), until=end * SECOND)
+        return core, simulate(Scenario(entries, tuple(operations)), core, options)
+
+    core, early = ran(until)
+    objects = [obj for kind in early.store.kinds() for obj in early.store.list(kind)]
+    state = KnownState(objects, EPOCH + until, core.snapshot().conf, early.ends, progress=core.progress())
+    made = Forecast(core, state)
+    found = made.expected_starts(made.waiting())
+    whole = job_starts(ran(until + 3 * 3600)[1].store)
+    for one in operations:
+        key, start = f"default/job/{one.name}", whole[f"default/job/{one.name}"].wait
+        actual = None if start is None else one.at // SECOND + start - until
+        if key in found and (actual is None or actual > 0):  # else it had started, and waits for its other pods
+            assert found[key].p50 == actual, (key, conf)
 
 
 def history(seconds: range, cards: int = 4) -> list[Manifest]:
