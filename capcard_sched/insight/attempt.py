@@ -65,6 +65,8 @@ class JobAttempt:
         self, core: Core, objects: ObjectView, job: Job, now: float, *, pod: str = "", vcjob: Json | None = None
     ) -> None:
         self._core, self._objects, self._job, self._now, self._pod, self._vcjob = core, objects, job, now, pod, vcjob
+        #: Before any attempt: pods on nodes, and whether the job has its minimum.
+        self._placed, self._is_ready = job.ready_tasks, bool(job.tasks) and job.is_ready()
 
     def diagnose(self, found: JobDiagnosis) -> JobDiagnosis:
         """A diagnosis with the causes of the present state. `found` is that of the last session. Runs in a copy."""
@@ -76,24 +78,27 @@ class JobAttempt:
             return msgspec.structs.replace(found, facts=(*found.facts, f"The attempt on a copy failed: {error}"))
 
     def _diagnose(self, found: JobDiagnosis) -> JobDiagnosis:
-        below = not self._job.is_ready() or not self._job.tasks
-        alone = self._begin(self._without_others(repair=False)) if below and found.stage in _MAY_BE_IMPOSSIBLE else None
+        alone = (
+            self._begin(self._without_others(repair=False))
+            if not self._is_ready and found.stage in _MAY_BE_IMPOSSIBLE
+            else None
+        )
         claims: list[QuotaClaim] = []
         if found.stage in ATTEMPTED:
             now = self._attempt((), claims)
             if now.diagnosis is not None and now.diagnosis.stage in ATTEMPTED:
                 found = now.diagnosis
         facts = list(found.facts)
-        if alone is not None and not (result := alone.result()).starts:
+        if alone is not None and not alone.result().starts:
             repaired = in_copy(partial(self._attempt, self._without_others(repair=True)), AttemptResult)
             last = repaired.diagnosis
             if last is not None and last.stage == "NotAdmitted" and not any(one.checks for one in last.refusals):
                 return msgspec.structs.replace(found, starts_alone=False)  # its queue admits nothing
             if not repaired.starts and last is not None and last.stage in ATTEMPTED:
                 return self._never(found, last)
-            if result.diagnosis is not None and repaired.starts:
-                text = f"It does not start either when every other job has ended: {lower(result.diagnosis.summary)}"
-                return msgspec.structs.replace(found, facts=(*facts, text), starts_alone=False)
+            if repaired.starts:
+                summary = f"{found.summary}; with the nodes as they are it never starts"
+                return msgspec.structs.replace(found, summary=summary, starts_alone=False)
         facts[:0] = [claim.text for claim in islice(filter(self._holds, claims), 1)]
         return msgspec.structs.replace(found, facts=tuple(facts))
 
@@ -141,8 +146,7 @@ class JobAttempt:
             starts = any(task.name == self._pod and task.node is not None for task in job.tasks.values())
         else:
             starts = without_pods or (bool(job.tasks) and job.is_ready() and job.roles_ready())
-        ready = self._job.tasks and self._job.is_ready()
-        if starts and not (ready and job.pending):
+        if starts and not (self._is_ready and job.pending):
             return AttemptResult(job.ready_tasks, is_admitted, starts=True)
         diagnosis = diagnose_job(core.snapshot(), job, pod=self._pod, attempt=attempt, claims=claims)
         return AttemptResult(job.ready_tasks, is_admitted, starts, diagnosis)
@@ -183,13 +187,12 @@ class JobAttempt:
 
     def _holds(self, claim: QuotaClaim) -> bool:
         """Whether each of the quotas alone starts the pods, in a copy."""
-        before = self._job.ready_tasks
         for queue, resource, amount in claim.quotas:
             try:
                 result = in_copy(partial(self._attempt, self._with_quota(queue, resource, amount)), AttemptResult)
             except (ForkedCopyError, msgspec.ValidationError, ValueError):
                 return False
-            if not (result.is_admitted if not claim.pods else result.placed >= before + claim.pods):
+            if not (result.is_admitted if not claim.pods else result.placed >= self._placed + claim.pods):
                 return False
         return True
 

@@ -13,7 +13,7 @@ from capcard_sched.insight.attempt import JobAttempt
 from capcard_sched.insight.lists import wanted_pods
 from capcard_sched.insight.object_view import StoreObjects
 from capcard_sched.insight.preemption import begin_trial
-from capcard_sched.insight.unscheduled import diagnose_by_conditions, diagnose_unscheduled
+from capcard_sched.insight.unscheduled import diagnose_by_conditions, diagnose_unscheduled, foreign_members
 from capcard_sched.model.annotations import CLOSED_BY_PARENT, JOB_NAME
 from capcard_sched.model.diagnosis import ObjectProblem
 from capcard_sched.model.queue import ROOT, ancestors
@@ -116,10 +116,18 @@ def explain(
     try:
         found = diagnose_job(core.snapshot(), job, pod=subject.pod, now=now)
         vcjob = subject.object if (subject.object or {}).get("apiVersion") == BATCH_API else None
+        foreign = foreign_members(core.snapshot(), objects, job)
         found = JobAttempt(core, objects, job, now, pod=subject.pod, vcjob=vcjob).diagnose(found)
         if trial is None and found.stage in _MAY_PREEMPT:
             trial = begin_trial(core, objects, job, now)
         closed = _closed_by(objects, found)
+        if foreign and job.valid_tasks < job.min_available:
+            facts = tuple(dict.fromkeys((found.summary, *found.facts)))
+            found = msgspec.structs.replace(
+                found, stage="Incomplete", summary=f"The gang is not complete: {foreign}", facts=facts
+            )
+        elif foreign:
+            closed = [*closed, foreign]
         found = msgspec.structs.replace(
             found,
             pods=wanted_pods(job, vcjob),

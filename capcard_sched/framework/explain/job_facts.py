@@ -242,20 +242,26 @@ class JobFacts:
         resource = figures.resource
         if refusal.plugin == "capacity-card" and resource not in (CPU, MEMORY):
             return True
+        if refusal.plugin == "proportion" and refusal.hook != "job_enqueueable":
+            return False
         stated = self.capabilities.get(refusal.queue, {}).get(resource)
         return stated is not None and stated <= figures.limit
 
-    def source_of(self, refusal: Refusal, figures: Figures) -> str:
-        """What a limit that the refusing queue does not set follows from: an ancestor, else the cluster."""
+    def given_by(self, refusal: Refusal, figures: Figures) -> str:
+        """`the cluster has 8 for queue q`: what a limit follows from that the refusing queue does not set."""
         queues, resource = self._snapshot.state.queues, figures.resource
-        queue = queues.get(refusal.queue)
+        queue, limit = queues.get(refusal.queue), format_amount(resource, figures.limit)
         stated = self.capabilities.get(refusal.queue, {}).get(resource)
-        own = "has no quota of it" if stated is None else f"its quota is {format_amount(resource, stated)}"
+        own = f", whose quota is {format_amount(resource, stated)}" if stated is not None else ""
         above = [one for one in ancestors(queue, queues) if resource in (one.capability or {})] if queue else []
+        source = "the cluster"
         if above and self._snapshot.conf.quota_plugins.is_tree:
-            limit = format_amount(resource, (above[0].capability or {})[resource])
-            return f"of its parent queue {above[0].name}, which has {limit}{self.beside_guarantees}; {own}"
-        return f"of the cluster{self.beside_guarantees}; {own}"
+            source = (
+                f"parent queue {above[0].name}, of {format_amount(resource, (above[0].capability or {})[resource])},"
+            )
+        elif refusal.plugin == "proportion" and refusal.hook != "job_enqueueable":
+            return f"the share of the cluster that proportion gives queue {refusal.queue} is {limit}"
+        return f"{source} has {limit} for queue {refusal.queue}{own}{self.beside_guarantees}"
 
     def named_queue(self, name: str) -> str:
         """`queue q`, `parent queue p`, `ancestor queue root`."""

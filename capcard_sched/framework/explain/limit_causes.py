@@ -81,10 +81,7 @@ def not_admitted(data: JobFacts, refusal: Refusal) -> LimitCause:
         return LimitCause("NotAdmitted", f"{needs}, and the cluster has {left} left of the {most}: {split}")
     owner = data.named_queue(refusal.queue)
     if not data.is_own_limit(refusal, figures):
-        source = data.source_of(refusal, figures)
-        return LimitCause(
-            "NotAdmitted", f"{needs}, and {owner} has {left} left of {amount_of(resource, limit)} {source} ({split})"
-        )
+        return LimitCause("NotAdmitted", f"{needs}, and {data.given_by(refusal, figures)}: {split}")
     row = data.limit_row(refusal.queue, resource)
     facts += sentences.users(row)
     if resource in (CPU, MEMORY):
@@ -150,15 +147,11 @@ def over_limit(data: JobFacts, refused: PendingPods, refusal: Refusal, fitting: 
         starts = max(1, data.job.min_available - data.job.ready_tasks)
         needs = f"the gang needs {quantity(names, starts * per_pod)}"
     first = rows[0]
-    if refusal.plugin == "proportion" and len(rows) == 1:
-        share = (
-            f"{amounts(first.resource, first.used, first.quota)} of the share that proportion gives queue {first.queue}"
-        )
-        return LimitCause("OverQuota", f"Too little is left of the share of queue {first.queue}: {share} used; {needs}")
     if len(rows) == 1 and not data.is_own_limit(refusal, figures):
-        source = data.source_of(refusal, figures)
-        has = f"queue {first.queue} uses {amounts(first.resource, first.used, first.quota)} {source}"
-        return LimitCause("ClusterFull", f"Too little {first.resource} is left: {has}; {needs}")
+        used = amount_of(first.resource, first.used)
+        return LimitCause(
+            "ClusterFull", f"{sentences.capital(needs)}, and {data.given_by(refusal, figures)}: {used} used"
+        )
     queues = list(dict.fromkeys(row.queue for row in rows))
     of, has = _subject(data, queues), form(len(queues), "has", "have")
     used = " and ".join(
@@ -231,14 +224,19 @@ def _claim(data: JobFacts, rows: Sequence[LimitUse], per_pod: float, pods: int, 
 def quota_beside(data: JobFacts) -> list[str]:
     """Whether the quotas of the queue and its ancestors cover one pod, or the rest of the gang."""
     free, short = [], []
-    for row in data.limits:
-        if not row.quota or row.cluster_total is None or not row.requested_per_pod:
-            continue
-        missing = 1 if data.job.is_ready() else max(1, data.job.min_available - data.job.ready_tasks)
-        needed = min(row.requested, missing * row.requested_per_pod)
-        has = f"queue {row.queue} has {amount_of(row.resource, row.free)} of {quantity(row.resource, row.quota)} free"
-        if (row.free or 0) >= needed:
-            free.append(f"Quota is not the reason: {has}")
-        else:
-            short.append(f"Quota too: {has}, and {amount_of(row.resource, needed)} are needed")
+    missing = 1 if data.job.is_ready() else max(1, data.job.min_available - data.job.ready_tasks)
+    for cards in dict.fromkeys(cards.alternatives for cards in data.pod_cards):
+        fits, lacks = [], []
+        for row in (row for row in data.limits if row.resource in cards and row.quota and row.requested_per_pod):
+            needed = min(row.requested, missing * row.requested_per_pod)
+            has = (
+                f"queue {row.queue} has {amount_of(row.resource, row.free)} of {quantity(row.resource, row.quota)} free"
+            )
+            if (row.free or 0) >= needed:
+                fits.append(f"Quota is not the reason: {has}")
+            else:
+                lacks.append(f"Quota too: {has}, and {amount_of(row.resource, needed)} are needed")
+        if fits and len(cards) > 1:
+            lacks = []
+        short, free = [*short, *lacks], [*free, *fits]
     return short or free

@@ -80,7 +80,7 @@ class LimitReader:
         self._real: dict[tuple[str, str], float] = {}
         for sample in quota_samples(snapshot):
             queue = sample.labels.get("queue_name", "")
-            if sample.name in _CHARGED:
+            if sample.name in _CHARGED and "capacity-card" in snapshot.conf.quota_plugins.names:
                 self._charged[queue, _CHARGED[sample.name]] = sample.value
             elif sample.name in _REAL:
                 resource = _REAL[sample.name]
@@ -212,10 +212,16 @@ class LimitReader:
             if resource not in (CPU, MEMORY) or not (is_own or resource in requested or not requested):
                 continue
             column = columns.column(resource)
-            charged = self._charged.get((queue.name, resource), float(queue.allocated[column]))
-            used, quota = in_units(resource, int(charged)), in_units(resource, limit)
+            held = sum(int(job.allocated[column]) + int(job.releasing[column]) for job in jobs)
+            used, quota = (
+                in_units(resource, int(self._charged.get((queue.name, resource), held))),
+                in_units(resource, limit),
+            )
             per_pod, total = requested.get(resource, (0, 0))
-            users = [(display_name(job), job.queue, in_units(resource, int(job.allocated[column]))) for job in jobs]
+            users = [
+                (display_name(job), job.queue, in_units(resource, int(job.allocated[column] + job.releasing[column])))
+                for job in jobs
+            ]
             yield LimitUse(
                 queue=queue.name,
                 resource=resource,

@@ -36,8 +36,10 @@ def no_node(data: JobFacts, pods: PendingPods, *, restricted: bool = False) -> t
     facts = [*_nodes(data, short), *quota_beside(data)]
     texts = [row.text for row in causes if not _is_of(row.reason, short)]
     if short:
-        first = _largest_block(short)
-        return (f"{first}; {texts[0]}" if texts else first), [*map(capital, texts[1:]), *facts]
+        of_cards = [row for row in short if row.card != row.resource]
+        groups = [of_cards, *([row] for row in short if row not in of_cards)] if of_cards else [[row] for row in short]
+        first, *more = map(_largest_block, groups)
+        return (f"{first}; {texts[0]}" if texts else first), [*more, *map(capital, texts[1:]), *facts]
     if not causes:
         return f"No node fits: {plain(pods.message)}", facts
     cards = " or ".join(data.cards_of_pods.get(pods.names[0], ()))

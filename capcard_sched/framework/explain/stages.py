@@ -12,6 +12,7 @@ from capcard_sched.framework.explain.sentences import amount_of, amounts, form
 from capcard_sched.model.losses import losses_of, stranded_of
 from capcard_sched.model.obstacles import obstacles_of
 from capcard_sched.model.quoting import brief, plural
+from capcard_sched.model.reasons import QUEUE_NOT_OPEN
 from capcard_sched.model.status import ALLOCATED_STATUSES, COMPLETED_STATUSES, PodGroupPhase, TaskStatus
 from capcard_sched.model.timestamps import format_timestamp
 
@@ -48,9 +49,19 @@ def decide(data: JobFacts) -> StageResult:
         return StageResult("NotProcessed", refusal_of(data.job).message)
     if data.claimed_resource:
         return StageResult("Unsupported", sentences.capital(data.claimed_resource))
-    found = _never(data) or _not_admitted(data) or _not_placed(data)
+    found = _queue_admits_nothing(data) or _never(data) or _not_admitted(data) or _not_placed(data)
     others = [*obstacles_of(data.job.gated.values()), *losses_of(data.tasks)]
-    return found._replace(facts=[*found.facts, *map(sentences.capital, others)])
+    return found._replace(facts=list(dict.fromkeys([*found.facts, *map(sentences.capital, others)])))
+
+
+def _queue_admits_nothing(data: JobFacts) -> StageResult | None:
+    """A queue that does not exist or is not open; what else keeps the job from starting follows."""
+    if data.queue.state != "missing" and not (data.refusals and data.refusals[0].reason == QUEUE_NOT_OPEN.code):
+        return None
+    if not data.refusals:
+        return None
+    causes, facts = never_causes(data)
+    return StageResult(*not_admitted(data, data.refusals[0]))._replace(facts=[*map(sentences.capital, causes), *facts])
 
 
 def _never(data: JobFacts) -> StageResult | None:
