@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.session.session_deadline import QueueCut
     from capcard_sched.model.deltas import Delta
     from capcard_sched.model.intents import Bind, ObjectRef
+    from capcard_sched.model.job import Job
     from capcard_sched.model.term_limits import TermLimits
     from capcard_sched.state.changes import Changes
 
@@ -83,13 +84,13 @@ class Core:
         self._session_deadline = session_deadline
         #: Whether the session deadline left jobs to the next session.
         self._unfinished = False
-        #: Key of the job that a trial is about; "" outside of trials.
+        #: Key of the job that a trial is about, "" outside of trials; as `Session.observe_failure`.
         self._target = ""
+        self.observe_failure: Callable[[Session, Job, PlacementEngine], None] = lambda *_: None
         self._webhooks = webhooks
         self._closer = SessionCloser(timer)
         self._memory = CarryOver()
         self._sessions = 0
-        #: The waiting jobs that sessions skip.
         self._failed_attempts = FailedAttempts(self._state, Dispatch(()))
         self._problems: ReportOnce[ObjectRef, str] = ReportOnce()
         self._ignored_edits: ReportOnce[ObjectRef, str] = ReportOnce()
@@ -130,9 +131,9 @@ class Core:
             tiers.append(resolved)
         self._dispatch = Dispatch(tiers)
         plugins = self._dispatch.plugins
-        hooks = [(one, hook, getattr(one, hook, None)) for hook in ("prepare", "open") for one in plugins]
         #: Name, hook and method of the plugins that prepare or open sessions, in order.
-        self._starts = [(plugin.name, hook, start) for plugin, hook, start in hooks if start is not None]
+        hooks = [(one.name, hook, getattr(one, hook, None)) for hook in ("prepare", "open") for one in plugins]
+        self._starts = [(name, hook, start) for name, hook, start in hooks if start is not None]
         self._queue_warnings = QueueWarnings(conf.quota_plugins)
         self._state.card_labels = conf.quota_plugins.card_labels
         self._signatures = SignatureCache(self._dispatch)
@@ -305,6 +306,7 @@ class Core:
                 ended=self._is_served if self._target else None,
             ),
         )
+        session.observe_failure = self.observe_failure
         if self._last_session is not None:
             self._last_session.release()
         self._last_session = session
@@ -319,9 +321,6 @@ class Core:
             self._time(session, "plugin", name, "OnSessionOpen", began)
         return session
 
-    def _read_timer(self) -> float:
-        return 0.0 if self._timer is None else self._timer()
-
     def _time(
         self,
         session: Session,
@@ -332,6 +331,9 @@ class Core:
     ) -> None:
         if self._timer is not None:
             session.report.add_timing(Timing(kind, name, phase, self._timer() - began))
+
+    def _read_timer(self) -> float:
+        return 0.0 if self._timer is None else self._timer()
 
     def _keep_dirty(self, changed: Changes) -> None:
         """Marks the changes of a failed session again; plugins then start from everything."""
@@ -355,11 +357,9 @@ class Core:
     def _confirm(self) -> list[Intent]:
         """`Scheduled` events of pods whose binding the watch confirmed."""
         intents: list[Intent] = []
-        for task in self._state.confirmed:
-            if task.node is None:
-                continue
+        for task, node in [(task, task.node) for task in self._state.confirmed if task.node is not None]:
             ref = reference(task)
-            message = reasons.POD_SCHEDULED.render(namespace=task.namespace, name=task.name, node=task.node.name)
+            message = reasons.POD_SCHEDULED.render(namespace=task.namespace, name=task.name, node=node.name)
             intents.append(EmitEvent(ref, reasons.POD_SCHEDULED.type, reasons.POD_SCHEDULED.code, message))
             self._closer.forget_pod(ref)
         self._state.confirmed.clear()

@@ -133,12 +133,11 @@ class FixTrialRun:
         if job is None or job.tasks or self._subject.vcjob is None or job.phase is PodGroupPhase.PENDING:
             return []
         found = self._edits.get(JOB, *key_of(self._subject.vcjob))
-        pods = _pods_of(core, self._edits, found, job.name) if found is not None else []
-        self._edits.add(pods)
-        return [ObjectChanged(msgspec.convert(pod, PodObject)) for pod in pods]
+        return pods_of_job(core, self._edits, found, job.name) if found is not None else []
 
 
-def _pods_of(core: Core, edits: Edits, vcjob: Json, group: str) -> list[Json]:
+def pods_of_job(core: Core, edits: Edits, vcjob: Json, group: str) -> list[Delta]:
+    """The pods that the controller creates for a vcjob with a PodGroup; they are added to `edits`."""
     found: list[Json] = []
     desired = job_spec(vcjob, min(core.snapshot().state.scheduler_names))
     for task in desired.tasks:
@@ -150,7 +149,8 @@ def _pods_of(core: Core, edits: Edits, vcjob: Json, group: str) -> list[Json]:
                 policy = chosen.get("preemptionPolicy")
                 pod["spec"] = {**spec(pod), "priority": chosen["value"], "preemptionPolicy": policy}
             found.append(pod)
-    return found
+    edits.add(found)
+    return [ObjectChanged(msgspec.convert(pod, PodObject)) for pod in found]
 
 
 def _reached(subject: FixSubject, job: Job) -> bool:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from capcard_sched.framework.explain.stages import NEVER
+from capcard_sched.framework.explain.never import NEVER
 from capcard_sched.insight.changes import ProposedChange, UnknownObjectError
 from capcard_sched.insight.fix_candidates import candidates
 from capcard_sched.insight.fix_texts import describe_fix

@@ -31,6 +31,18 @@ class Figures(msgspec.Struct, frozen=True):
     #: The total including the request.
     total: int
     limit: int
+    #: The part of the total that admitted jobs reserve.
+    reserved: int = 0
+
+
+class Limiter(msgspec.Struct, frozen=True):
+    """The object whose limit refuses, where it is no queue."""
+
+    #: `ResourceQuota`, or `cluster` for limits that follow from its total.
+    kind: Literal["ResourceQuota", "cluster"]
+    name: str = ""
+    #: Of `cluster`: the multiple of the total that is admitted.
+    factor: float = 1.0
 
 
 class ExceededLimit(msgspec.Struct, frozen=True):
@@ -71,6 +83,8 @@ class Refusal(msgspec.Struct, frozen=True):
     code: Code = Code.UNSCHEDULABLE
     queue: str = ""
     figures: Figures | None = None
+    #: None where a queue, or nothing, limits.
+    limiter: Limiter | None = None
     #: For a claim on several cards: the figures of every alternative.
     alternatives: tuple[Figures, ...] = ()
     #: Further events to emit with this one, as (reason, message).

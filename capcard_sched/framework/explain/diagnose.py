@@ -4,29 +4,40 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from capcard_sched.framework.explain.job_facts import JobFacts, shown_refusal
 from capcard_sched.framework.explain.stages import decide
-from capcard_sched.model.diagnosis import JobDiagnosis, PendingPods
+from capcard_sched.model.diagnosis import JobDiagnosis
 from capcard_sched.model.workload import display_name, workload_of
 
 if TYPE_CHECKING:
     from capcard_sched.framework.core import CoreSnapshot
+    from capcard_sched.framework.explain.limit_causes import QuotaClaim
+    from capcard_sched.framework.explain.rejections import FailedAttempt
     from capcard_sched.model.job import Job
 
 
-def diagnose_job(snapshot: CoreSnapshot, job: Job, *, pod: str = "", now: float | None = None) -> JobDiagnosis:
+def diagnose_job(
+    snapshot: CoreSnapshot,
+    job: Job,
+    *,
+    pod: str = "",
+    now: float | None = None,
+    attempt: FailedAttempt | None = None,
+    claims: list[QuotaClaim] | None = None,
+) -> JobDiagnosis:
     """The diagnosis of a job, or of its pod `pod`, as of the last session, which must be one over the whole state.
 
-    `now` (Unix seconds) is the end of the waiting time; the time of the last session when absent.
+    `now` (Unix seconds) is the end of the waiting time; the time of the last session when absent. `attempt` observed
+    the failed attempt of that session; sentences about the future, which need a trial, are added to `claims`.
     Cost: O(nodes + pods) once, and one scan of the nodes per pending template without a node.
     """
     session = snapshot.session
     if session is None:
         raise ValueError("no session has run yet")
-    facts = JobFacts(snapshot, session, job, pod)
+    facts = JobFacts(snapshot, session, job, pod, attempt)
     found = decide(facts)
+    if claims is not None:
+        claims += found.claims
     return JobDiagnosis(
         namespace=job.namespace,
         workload=display_name(job).partition("/")[2],
@@ -41,7 +52,7 @@ def diagnose_job(snapshot: CoreSnapshot, job: Job, *, pod: str = "", now: float 
         waiting_seconds=max(0.0, (session.now if now is None else now) - created_at(job)),
         queue=facts.queue if job.queue else None,
         refusals=tuple(shown_refusal(refusal) for refusal in facts.refusals),
-        pending=tuple(map(_of_attempt, facts.pending)),
+        pending=facts.pending,
         placed=facts.placed(),
         capacity=facts.capacity,
         victims=tuple(found for _, found in sorted(session.preemption_reports.get(job.key, {}).items())),
@@ -52,13 +63,6 @@ def diagnose_job(snapshot: CoreSnapshot, job: Job, *, pod: str = "", now: float 
 def created_at(job: Job) -> float:
     """The creation of a job in Unix seconds; a job without a PodGroup is as old as its oldest pod."""
     return job.created or min((task.created for task in job.tasks.values()), default=0.0)
-
-
-def _of_attempt(pods: PendingPods) -> PendingPods:
-    """Without counts of nodes that differ from those of the attempt, in which other pods of the gang had nodes."""
-    if all(f"{row.nodes} {row.reason}" in pods.message for row in pods.nodes):
-        return pods
-    return msgspec.structs.replace(pods, nodes=())
 
 
 def find_workload(snapshot: CoreSnapshot, namespace: str, name: str) -> Job | None:

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 _CARD_FIGURES: Final = "queue_card_"
 #: Metrics of quota plugins with the charged amount of a resource.
 _CHARGED: Final = {"queue_allocated_milli_cpu": CPU, "queue_allocated_memory_bytes": MEMORY}
+#: Metrics with the largest amount that a queue can hold.
+_REAL: Final = {"queue_real_capacity_milli_cpu": CPU, "queue_real_capacity_memory_bytes": MEMORY}
 
 
 def share_totals(snapshot: CoreSnapshot) -> dict[str, float]:
@@ -74,9 +76,15 @@ class LimitReader:
         self._limited = self._shares.keys() or VGPU_RESOURCES
         self._jobs: dict[str, JobCards | None] = {}
         self._charged: dict[tuple[str, str], float] = {}
+        #: Queue and resource to what the queue can hold beside the guarantees of others and within its ancestors.
+        self._real: dict[tuple[str, str], float] = {}
         for sample in quota_samples(snapshot):
-            if sample.name in _CHARGED:
-                self._charged[sample.labels["queue_name"], _CHARGED[sample.name]] = sample.value
+            queue = sample.labels.get("queue_name", "")
+            if sample.name in _CHARGED and "capacity-card" in snapshot.conf.quota_plugins.names:
+                self._charged[queue, _CHARGED[sample.name]] = sample.value
+            elif sample.name in _REAL:
+                resource = _REAL[sample.name]
+                self._real[queue, resource] = in_units(resource, int(sample.value))
 
     def cards_of(self, job: Job) -> JobCards | None:
         """The amounts of a job in the accounts of its queue; None without card quotas."""
@@ -117,6 +125,8 @@ class LimitReader:
             shares = {name: limit for name, limit in (queue.capability or {}).items() if name in self._limited}
             has_cards = not depth or is_card_quota(queue.annotations.get(CARD_QUOTA))
             quota |= shares
+            if not depth or self._snapshot.conf.quota_plugins.is_tree:
+                rows += self._resource_rows(queue, requested, is_own=not depth)
             if not has_cards and not shares:
                 continue
             jobs = [job for one in subtree(queue, self._queues) for job in one.jobs.values()]
@@ -128,14 +138,20 @@ class LimitReader:
                 if (not depth or card in wanted or not wanted)
                 and (card in quota or (has_cards and card not in self._limited))
             ]
-            if not depth:
-                rows += self._resource_rows(queue, requested)
-        return tuple(self._with_usable(rows))
+        return tuple(
+            self._with_usable(
+                sorted(
+                    rows, key=lambda row: ([one.name for one in chain].index(row.queue), row.resource in (CPU, MEMORY))
+                )
+            )
+        )
 
     def _with_usable(self, rows: list[LimitUse]) -> Iterable[LimitUse]:
         """The rows; those of the queue itself with what its ancestors leave."""
         for row in rows:
             frees = [other.free for other in rows if other.resource == row.resource and other.free is not None]
+            real = self._real.get((row.queue, row.resource))
+            frees += [] if real is None else [max(0.0, real - row.used)]
             own = row.queue == rows[0].queue
             yield msgspec.structs.replace(
                 row, usable=min(frees, default=None) if own and row.free is not None else row.free
@@ -182,18 +198,29 @@ class LimitReader:
             return self._shares[card]
         return sum(offer.total for offer in self._capacity.nodes_with(card)) / 1000
 
-    def _resource_rows(self, queue: Queue, requested: Mapping[str, tuple[int, int]]) -> Iterable[LimitUse]:
+    def _resource_rows(
+        self, queue: Queue, requested: Mapping[str, tuple[int, int]], *, is_own: bool
+    ) -> Iterable[LimitUse]:
+        """Rows of the resources that the capability names; of an ancestor, those that are requested."""
         columns = self._snapshot.state.columns
+        jobs = (
+            queue.jobs.values()
+            if is_own
+            else [job for one in subtree(queue, self._queues) for job in one.jobs.values()]
+        )
         for resource, limit in sorted((queue.capability or {}).items()):
-            if resource not in (CPU, MEMORY):
+            if resource not in (CPU, MEMORY) or not (is_own or resource in requested or not requested):
                 continue
             column = columns.column(resource)
-            charged = self._charged.get((queue.name, resource), float(queue.allocated[column]))
-            used, quota = in_units(resource, int(charged)), in_units(resource, limit)
+            held = sum(int(job.allocated[column]) + int(job.releasing[column]) for job in jobs)
+            used, quota = (
+                in_units(resource, int(self._charged.get((queue.name, resource), held))),
+                in_units(resource, limit),
+            )
             per_pod, total = requested.get(resource, (0, 0))
             users = [
-                (display_name(job), queue.name, in_units(resource, int(job.allocated[column])))
-                for job in queue.jobs.values()
+                (display_name(job), job.queue, in_units(resource, int(job.allocated[column] + job.releasing[column])))
+                for job in jobs
             ]
             yield LimitUse(
                 queue=queue.name,

@@ -86,6 +86,8 @@ class Session(SessionResults):
         self.failures: Final[Mapping[str, PlacementFailure]] = self._failures
         #: Whether quotas count releasing tasks as gone: while nominations are planned. Bindings always count them.
         self.nominating = False
+        #: Called with each job whose attempt failed, before its placements are undone, and the engine of the attempt.
+        self.observe_failure: Callable[[Session, Job, PlacementEngine], None] = lambda *_: None
         #: Opens the port of a webhook; None where the environment provides none.
         self.webhooks = webhooks
         #: The eviction count of the last look at releasing tasks, and its result.
