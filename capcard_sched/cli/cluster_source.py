@@ -259,9 +259,11 @@ def _core_of(source: Source, settings: SavedSettings | None, conf_name: str, con
 
 
 def run_scenario(
-    given: SimulationInput, source: Source, conf: Path | None
+    given: SimulationInput, source: Source, conf: Path | None, progress: Callable[[int, int], None] | None = None
 ) -> tuple[Core, FailureWatch, SimulationOutcome]:
     """Simulate under the scheduler-conf of a file; None: that of the input, else the built-in one.
+
+    `progress` is called with the virtual time and the time of the last known change, in microseconds.
 
     Raises BadInputError.
     """
@@ -272,7 +274,7 @@ def run_scenario(
     core = _core_of(source, given.settings, given.conf_name, conf)
     watched = FailureWatch(core)
     try:
-        return core, watched, run(given.scenario, watched, options)
+        return core, watched, run(given.scenario, watched, options, progress)
     except InputError as error:
         raise BadInputError(str(error)) from None
 

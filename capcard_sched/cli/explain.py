@@ -11,6 +11,7 @@ from capcard_sched.cli.cluster_source import Source, load_cluster
 from capcard_sched.cli.exit_codes import usage_error
 from capcard_sched.cli.expected_start import HistoryFlag, explain_start
 from capcard_sched.cli.lists import print_document
+from capcard_sched.cli.progress import shown_progress
 from capcard_sched.cli.simulate import BadInputError
 
 if TYPE_CHECKING:
@@ -58,16 +59,18 @@ def explain(
         if subject is None:
             text = f"{namespace}/{name}: no such job or pod {cluster.when}"
             return usage_error(f"{text}; {_suggestions(cluster.core, namespace, name)}")
-        found = diagnose(
-            cluster.core,
-            cluster.objects,
-            subject,
-            cluster.now,
-            is_live=cluster.is_live,
-            unreadable=cluster.unreadable,
-            fix=fix,
-            meanwhile=_import_report if output == "text" else lambda: None,
-        )
+        with shown_progress("trials") as progress:
+            found = diagnose(
+                cluster.core,
+                cluster.objects,
+                subject,
+                cluster.now,
+                is_live=cluster.is_live,
+                unreadable=cluster.unreadable,
+                fix=fix,
+                meanwhile=_import_report if output == "text" else lambda: None,
+                progress=progress,
+            )
         start = explain_start(cluster, found, history, wanted=expected_start)
         found = msgspec.structs.replace(found, expected_start=start)
     except BadInputError as error:

@@ -13,6 +13,7 @@ from capcard_sched.cli.cluster_source import Source, load_input, load_state, run
 from capcard_sched.cli.exit_codes import usage_error
 from capcard_sched.cli.lists import print_document
 from capcard_sched.cli.output import put_error
+from capcard_sched.cli.progress import shown_progress
 from capcard_sched.cli.simulate import BadInputError
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def what_if(
         source: Flags that select the cluster.
     """
     from capcard_sched.insight.changes import UnknownObjectError
-    from capcard_sched.insight.what_if import change_scenario, compare_runs
+    from capcard_sched.insight.what_if import change_scenario, compare_runs, overwritten_quotas
 
     try:
         changes = _changes(add, quota, drain, add_nodes, conf)
@@ -80,16 +81,18 @@ def what_if(
             copies=[_copies(text) for text in add_nodes],
         )
         _warn_of_unknown_cards(quotas, scenario)
+        for text in overwritten_quotas(more.scenario, quotas):
+            put_error(f"warning: {text}")
         changed, new_conf = more._replace(scenario=scenario), conf or source.scheduler_conf
         if save is not None:
             _save(changed, new_conf, save)
-        before, watched = _run(given, source, source.scheduler_conf)
-        after, also_watched = _run(changed, source, new_conf)
+        before, watched = _run(given, source, source.scheduler_conf, "before the changes")
+        after, also_watched = _run(changed, source, new_conf, "with the changes")
     except (BadInputError, UnknownObjectError) as error:
         return usage_error(str(error))
     for warning in dict.fromkeys((*before[1].warnings, *after[1].warnings)):
         put_error(f"warning: {warning}")
-    report = compare_runs(changes, before, after)
+    report = compare_runs(changes, before, after, scenario=more.scenario, drained=drain)
     if output == "json":
         print_document(report, "json")
     else:
@@ -100,9 +103,10 @@ def what_if(
 
 
 def _run(
-    given: SimulationInput, source: Source, conf: Path | None
+    given: SimulationInput, source: Source, conf: Path | None, which: str
 ) -> tuple[tuple[Core, SimulationOutcome], FailureWatch]:
-    core, watched, outcome = run_scenario(given, source, conf)
+    with shown_progress(f"simulating {which}", of_time=True) as progress:
+        core, watched, outcome = run_scenario(given, source, conf, progress)
     core.apply_all(outcome.deltas)
     return (core, outcome), watched
 

@@ -19,8 +19,8 @@ from capcard_sched.framework.explain.never import NEVER
 from capcard_sched.framework.explain.rejections import FailedAttempt
 from capcard_sched.framework.explain.sentences import lower
 from capcard_sched.insight.changes import Edits, remove_taint, set_card_quota, set_unschedulable
-from capcard_sched.insight.fix_trial import pods_of_job
-from capcard_sched.insight.fix_victims import unit_of
+from capcard_sched.insight.fixes.trial import pods_of_job
+from capcard_sched.insight.fixes.victims import unit_of
 from capcard_sched.insight.forked_copy import ForkedCopyError, RunningCopy, in_copy
 from capcard_sched.insight.trial import PERIOD
 from capcard_sched.model.annotations import CARD_QUOTA
@@ -156,7 +156,7 @@ class JobAttempt:
         job = self._core.snapshot().state.jobs.get(self._job.key)
         if job is None or job.tasks or self._vcjob is None or job.phase is PodGroupPhase.PENDING:
             return []
-        return pods_of_job(self._core, Edits(self._objects, self._vcjob), self._vcjob, job.name)
+        return pods_of_job(self._core, Edits(self._objects), self._vcjob, job.name)
 
     def _without_others(self, *, repair: bool) -> list[Delta]:
         """Every other job has ended. `repair`: and no node is cordoned or tainted."""

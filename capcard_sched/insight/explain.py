@@ -93,11 +93,13 @@ def explain(
     unreadable: Sequence[str] = (),
     fix: bool = False,
     meanwhile: Callable[[], object] = lambda: None,
+    progress: Callable[[int, int], None] = lambda *_: None,
 ) -> JobDiagnosis:
     """The diagnosis of a subject, with `fix` also the changes that start it. `now` in Unix seconds.
 
     `unreadable`: required resources that are not readable; the diagnosis then is what the scheduler wrote on objects.
-    `meanwhile` is called while a trial runs in a copy of the process.
+    `meanwhile` is called while a trial runs in a copy of the process, `progress` with the number of trials of fixes and
+    the largest number.
     """
     other = diagnose_unscheduled(core.snapshot(), objects, subject.job, subject.object, now)
     if other is not None:
@@ -148,7 +150,7 @@ def explain(
         return found
     from capcard_sched.insight.fixes import suggest_fixes
 
-    fixes = suggest_fixes(core, objects, job, found, now, pod=subject.pod, vcjob=vcjob)
+    fixes = suggest_fixes(core, objects, job, found, now, pod=subject.pod, vcjob=vcjob, progress=progress)
     return msgspec.structs.replace(found, fixes=fixes)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -11,6 +12,9 @@ from capcard_sched.controllers.objects import (
     POD,
     POD_GROUP,
     QUEUE,
+    annotations_of,
+    controller_of,
+    has_ended,
     key_of,
     meta,
     spec,
@@ -19,19 +23,22 @@ from capcard_sched.controllers.objects import (
 from capcard_sched.insight.changes import UnknownObjectError, set_card_quota, set_unschedulable
 from capcard_sched.insight.job_runs import group_key, job_key, vcjob_key
 from capcard_sched.insight.trial import changed_usage, figures_of
-from capcard_sched.model.timestamps import parse_timestamp
-from capcard_sched.model.trials import JobChange, PodCounts, WhatIfReport
+from capcard_sched.model.annotations import CARD_QUOTA
+from capcard_sched.model.timestamps import parse_timestamp, span
+from capcard_sched.model.trials import JobChange, PodCounts, RestartedPods, WhatIfReport
 from capcard_sched.model.workload import display_name
+from capcard_sched.simulation.clock import EPOCH, SECOND
 from capcard_sched.simulation.kinds import NODE
 from capcard_sched.simulation.scenario import Entry, Origin, in_creation_order
+from capcard_sched.simulation.store import merged
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from capcard_sched.controllers.objects import JsonObject
     from capcard_sched.framework.core import Core
     from capcard_sched.simulation.run import SimulationOutcome
-    from capcard_sched.simulation.scenario import Scenario
+    from capcard_sched.simulation.scenario import Operation, Scenario
     from capcard_sched.simulation.store import Store
 
 _HOSTNAME: Final = "kubernetes.io/hostname"
@@ -40,6 +47,8 @@ _ORIGIN: Final = Origin("what-if", 1)
 _ASSIGNED: Final = ("uid", "resourceVersion", "creationTimestamp", "managedFields")
 
 
+#: Owners whose pods belong to a node: they are not drained.
+_OF_NODES: Final = frozenset({"DaemonSet", "Node"})
 #: Phases of pods that run or have run to their end.
 _RUN: Final = frozenset({"Running", "Succeeded"})
 
@@ -80,16 +89,55 @@ def change_scenario(
 ) -> Scenario:
     """The scenario with changes; the given one stays as it is.
 
-    A drained node is unschedulable, and the pods bound to it are pending again. Raises UnknownObjectError.
+    A drained node is unschedulable, and the pods bound to it are pending again, but for ended ones and those of
+    DaemonSets. A quota holds for the whole simulation: operations of the timeline that set it set the given one. Raises
+    UnknownObjectError.
     """
     entries = {(entry.kind, *key_of(entry.object)): entry for entry in scenario.entries}
+    operations = list(scenario.operations)
     for change in quotas:
-        set_card_quota(_put(entries, QUEUE, change.queue), change.card, change.quota)
+        created = [one for one in operations if one.verb == "create" and _is_queue(one, change.queue)]
+        if (QUEUE, "", change.queue) in entries or not created:
+            set_card_quota(_put(entries, QUEUE, change.queue), change.card, change.quota)
+        operations = [_with_quota(one, change) if _is_queue(one, change.queue) else one for one in operations]
     for name in drained:
         _drain(entries, name)
     for more in copies:
         _copy_node(entries, more)
-    return scenario._replace(entries=in_creation_order(entries.values()))
+    return scenario._replace(entries=in_creation_order(entries.values()), operations=tuple(operations))
+
+
+def overwritten_quotas(scenario: Scenario, quotas: Iterable[QuotaChange]) -> list[str]:
+    """Operations of a timeline in whose place a quota change holds, in words."""
+    return [
+        f"--quota {change.queue}/{change.card}={change.quota} also replaces the quota of the timeline at "
+        f"{span(one.at / SECOND)} ({one})"
+        for change in quotas
+        for one in scenario.operations
+        if _is_queue(one, change.queue) and _with_quota(one, change) != one
+    ]
+
+
+def _is_queue(operation: Operation, name: str) -> bool:
+    return operation.kind == QUEUE and operation.name == name
+
+
+def _with_quota(operation: Operation, change: QuotaChange) -> Operation:
+    """An operation that sets quotas, with that of the change."""
+    notes = (operation.body.get("metadata") or {}).get("annotations") or {}
+    if CARD_QUOTA not in notes and operation.verb != "create":
+        return operation
+    queue: JsonObject = copy.deepcopy(operation.body)
+    queue["metadata"] = {"name": operation.name, **(queue.get("metadata") or {})}
+    try:
+        set_card_quota(queue, change.card, change.quota)
+    except UnknownObjectError:  # malformed: all quotas of the queue are 0
+        queue["metadata"]["annotations"] = {**notes, CARD_QUOTA: json.dumps({change.card: change.quota})}
+    if operation.verb != "create":
+        queue["metadata"] = {"annotations": annotations_of(queue)} | {
+            key: value for key, value in operation.body["metadata"].items() if key != "annotations"
+        }
+    return operation._replace(body=queue)
 
 
 def _put(entries: dict[tuple[str, str, str], Entry], kind: str, name: str) -> JsonObject:
@@ -106,11 +154,18 @@ def _put(entries: dict[tuple[str, str, str], Entry], kind: str, name: str) -> Js
 def _drain(entries: dict[tuple[str, str, str], Entry], name: str) -> None:
     set_unschedulable(_put(entries, NODE, name), value=True)
     for key, entry in entries.items():
-        if key[0] == POD and spec(entry.object).get("nodeName") == name:
+        if key[0] == POD and _is_drained(entry.object, {name}):
             pod = copy.deepcopy(entry.object)
             del pod["spec"]["nodeName"]
             pod.pop("status", None)
             entries[key] = entry._replace(object=pod)
+
+
+def _is_drained(pod: JsonObject, nodes: Collection[str]) -> bool:
+    """Whether a pod ends when nodes are drained."""
+    owner = controller_of(pod)
+    is_of_node = owner is not None and owner["kind"] in _OF_NODES
+    return spec(pod).get("nodeName") in nodes and not has_ended(pod) and not is_of_node
 
 
 def _copy_node(entries: dict[tuple[str, str, str], Entry], more: NodeCopies) -> None:
@@ -129,10 +184,20 @@ def _copy_node(entries: dict[tuple[str, str, str], Entry], more: NodeCopies) -> 
 
 
 def compare_runs(
-    changes: Sequence[str], before: tuple[Core, SimulationOutcome], after: tuple[Core, SimulationOutcome]
+    changes: Sequence[str],
+    before: tuple[Core, SimulationOutcome],
+    after: tuple[Core, SimulationOutcome],
+    *,
+    scenario: Scenario | None = None,
+    drained: Collection[str] = (),
 ) -> WhatIfReport:
-    """The differences between two simulations. The cores hold the states at their ends."""
+    """The differences between two simulations. The cores hold the states at their ends.
+
+    `scenario`: the input before the changes. `drained`: nodes that the changes drain.
+    """
     (old_core, old), (new_core, new) = before, after
+    restarts = _restarts(old_core, old, new_core, new, scenario, drained) if drained else ()
+    restarted = {restart.job for restart in restarts if restart.wait is not None}
     starts_before, starts_after = _named(old_core, job_starts(old.store)), _named(new_core, job_starts(new.store))
     starts: list[JobChange] = []
     blocked: list[JobChange] = []
@@ -147,10 +212,11 @@ def compare_runs(
             starts.append(change)
         elif was is not None and now is None:
             blocked.append(change)
-        elif was != now:
+        elif was != now and job not in restarted:
             moved.append(change)
         if was is not None and now is not None and pods_before != pods_after:
             pods.append(PodCounts(job=job, before=pods_before, after=pods_after))
+    affected = {change.job for change in (*blocked, *moved)}
     return WhatIfReport(
         changes=tuple(changes),
         end_before=old.elapsed,
@@ -165,7 +231,35 @@ def compare_runs(
             if evictions[job] != evictions_after[job]
         ),
         usage=changed_usage(figures_of(old_core), figures_of(new_core)),
+        restarts=tuple(restart for restart in restarts if restart.job not in affected),
     )
+
+
+def _restarts(
+    old_core: Core,
+    old: SimulationOutcome,
+    new_core: Core,
+    new: SimulationOutcome,
+    scenario: Scenario | None,
+    drained: Collection[str],
+) -> tuple[RestartedPods, ...]:
+    """Pods on drained nodes, by job: in the input, or, where it has none, at the end of the first simulation."""
+    entries = scenario.entries if scenario is not None else ()
+    bound = [merged({"metadata": {"namespace": "default"}}, one.object) for one in entries if one.kind == POD]
+    given = Counter(_name(old_core, job_key(pod)) for pod in bound if _is_drained(pod, drained))
+    later = Counter(_name(old_core, job_key(pod)) for pod in old.store.list(POD) if _is_drained(pod, drained))
+    begin = EPOCH + new.begin / SECOND
+    again: dict[str, list[float]] = {}
+    for pod in new.store.list(POD):
+        at = status(pod).get("startTime")
+        if at and (seconds := parse_timestamp(at) - begin) >= 0:
+            again.setdefault(_name(new_core, job_key(pod)), []).append(seconds)
+    found = []
+    for job in sorted(given | later):
+        times = sorted(again.get(job, ()))
+        wait = times[given[job] - 1] if 0 < given[job] <= len(times) else None
+        found.append(RestartedPods(job=job, pods=given[job] or later[job], wait=wait))
+    return tuple(found)
 
 
 def job_starts(store: Store) -> dict[str, JobStart]:

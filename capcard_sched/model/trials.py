@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal
 
 import msgspec
 
@@ -11,22 +11,9 @@ from capcard_sched.model.explanation import VictimsConsidered
 #: `apiVersion` of the document. Fields are added within a version, never renamed or removed.
 API_VERSION: Final = "insight.capcard-sched.io/v1alpha1"
 
-ChangeKind: TypeAlias = Literal[
-    "Quota",
-    "Capability",
-    "AcceptCard",
-    "MinAvailable",
-    "Priority",
-    "Uncordon",
-    "Untaint",
-    "Tolerate",
-    "CardRequest",
-    "OpenQueue",
-    "MoveQueue",
-    "Action",
-    "Plugin",
-    "End",
-]
+
+#: Seconds: pods that end with their node, and for which there is a place, run again by then.
+PROMPT_SECONDS: Final = 10.0
 
 
 class InsightPart(msgspec.Struct, frozen=True, rename="camel"):
@@ -86,7 +73,8 @@ class PreemptionTrial(InsightPart, frozen=True, kw_only=True):
 class SuggestedChange(InsightPart, frozen=True, kw_only=True):
     """One part of a fix."""
 
-    kind: ChangeKind
+    #: A kind of docs/fixes.md.
+    kind: str
     #: `Queue team`, `Node n1`, `Job ml/train`, `scheduler-conf`.
     object: str
     #: A card, resource, taint, action or plugin; "" where the kind has one meaning.
@@ -96,7 +84,7 @@ class SuggestedChange(InsightPart, frozen=True, kw_only=True):
     after: str = ""
     #: The change in words.
     text: str
-    #: A shell command, or else the line of YAML that makes the change; "" where neither exists.
+    #: The shell commands that make the change, or else the fields to change in YAML; changes of one object share them.
     command: str = ""
     yaml: str = ""
 
@@ -115,6 +103,12 @@ class SuggestedFix(InsightPart, frozen=True, kw_only=True):
     changes: tuple[SuggestedChange, ...]
     ended: tuple[EndedPods, ...] = ()
     evicted: tuple[EvictedInTrial, ...] = ()
+    #: Running pods of the job that end and are created anew from a changed template.
+    restarted: tuple[str, ...] = ()
+    #: What the changes cost the job itself.
+    costs: tuple[str, ...] = ()
+    #: The whole fix as it is printed and was tried: shell commands, and fields `path: value`, in their order.
+    lines: tuple[str, ...] = ()
     #: Other workloads that the changes start as well: `namespace/kind/name`.
     started: tuple[str, ...] = ()
     #: Pending workloads that start with the changes, or without them, if this job is absent, and those that it
@@ -175,6 +169,16 @@ class PodCounts(InsightPart, frozen=True, kw_only=True):
     after: int
 
 
+class RestartedPods(InsightPart, frozen=True, kw_only=True):
+    """Pods of a job that a drained node ends, and that are created anew."""
+
+    job: str
+    pods: int
+    #: Seconds from the drain until as many of its pods run again; None: not all of them do, or the node is drained
+    #: before they start.
+    wait: float | None = None
+
+
 class WhatIfReport(InsightPart, frozen=True, kw_only=True):
     """The effect of changes. Simulations are compared at their ends."""
 
@@ -188,19 +192,22 @@ class WhatIfReport(InsightPart, frozen=True, kw_only=True):
     #: Jobs that start only after the changes, and only before them.
     starts: tuple[JobChange, ...]
     blocked: tuple[JobChange, ...]
-    #: Jobs that start in both, at another time.
+    #: Jobs that start in both, at another time. A start after a restart is none.
     moved: tuple[JobChange, ...]
     #: Pods that run or have succeeded, of jobs that start in both, where the numbers differ.
     pods: tuple[PodCounts, ...]
     #: Evicted pods, where the numbers differ.
     evictions: tuple[PodCounts, ...]
     usage: tuple[ChangedUsage, ...]
+    #: Pods on nodes that are drained.
+    restarts: tuple[RestartedPods, ...] = ()
 
     @property
     def is_worse(self) -> bool:
         """Whether a job no longer starts, waits longer, has fewer pods, or loses more pods to evictions."""
         return bool(
             self.blocked
+            or any((restart.wait or 0.0) > PROMPT_SECONDS for restart in self.restarts)
             or any(job.added_wait > 0 for job in self.moved)
             or any(count.after < count.before for count in self.pods)
             or any(count.after > count.before for count in self.evictions)

@@ -14,6 +14,7 @@ from capcard_sched.model.diagnosis import STAGES
 from capcard_sched.model.quantity import shown_amount
 from capcard_sched.model.quoting import brief, plural
 from capcard_sched.model.timestamps import format_timestamp, parse_timestamp, span
+from capcard_sched.reports.fixes import render_fixes
 from capcard_sched.reports.terminal import console_for
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
     from capcard_sched.model.diagnosis import ExpectedStart, JobDiagnosis, LimitUse, PendingPods, PodRefusal
     from capcard_sched.model.explanation import EvictedPod, VictimsConsidered
-    from capcard_sched.model.trials import FixSearch, StartablePods, SuggestedFix
 
 #: Outcome of the last attempt to its text.
 _OUTCOMES: Final = {
@@ -241,60 +241,3 @@ def _evicted(pods: Sequence[EvictedPod]) -> list[RenderableType]:
     for pod in pods:
         table.add_row(pod.pod, pod.action, pod.node, pod.by or "-", pod.queue or "-")
     return [Text(""), table]
-
-
-def render_fixes(found: FixSearch) -> list[RenderableType]:
-    """The table of the fixes, the least disruptive first."""
-    if found.reason:
-        return [Text(""), Text(f"No fix is searched: {found.reason}.")]
-    trials = f"{plural(found.trials, 'trial')} on a copy of the state"
-    end = f"; the search ended at its bound of {found.bound}" if found.bound else ""
-    if not found.fixes:
-        reach = [Text(_reach(found.reach))] if found.reach is not None else []
-        tried = f" ({trials}{end})" if found.trials else ""
-        return [Text(""), Text(f"No fix found with which {found.goal}{tried}."), *reach]
-    table = Table("FIX", "CHANGE", "COST", box=None, pad_edge=False)
-    table.columns[1].overflow = "fold"
-    for number, fix in enumerate(found.fixes, 1):
-        costs = _costs(fix)
-        rows = max(len(fix.changes), len(costs))
-        for row in range(rows):
-            change = fix.changes[row].text if row < len(fix.changes) else ""
-            joined = f"and {change}" if row and change else change
-            table.add_row("" if row else str(number), joined, costs[row] if row < len(costs) else "")
-    parts: list[RenderableType] = [
-        Text(""),
-        Text(f"With any one of these fixes, {found.goal} (proven by {trials}{end}):"),
-        table,
-    ]
-    for number, fix in enumerate(found.fixes, 1):
-        lines = list(dict.fromkeys(change.command or change.yaml for change in fix.changes))
-        parts.append(Text(f"Fix {number}:", "bold"))
-        parts += [Text(f"  {line}", no_wrap=True, overflow="ignore") for line in lines if line]
-    return parts
-
-
-def _reach(found: StartablePods) -> str:
-    reason = f": {found.reason[:1].lower()}{found.reason[1:]}" if found.reason else ""
-    if found.wanted == 1:
-        alone = "starts with all other jobs ended" if found.alone else "does not start with all other jobs ended either"
-        return f"The pod {alone}{reason}."
-    pods = f"{found.now} can start now, and {found.alone} with all other jobs ended"
-    return f"Of the {found.wanted} pods needed, {pods}{reason}."
-
-
-def _costs(fix: SuggestedFix) -> list[str]:
-    costs = []
-    if fix.ended:
-        pods = sum(len(ended.pods) for ended in fix.ended)
-        costs.append(f"{pods} pod{' ends' if pods == 1 else 's end'}")
-    if fix.evicted:
-        workloads = list(dict.fromkeys(pod.workload for pod in fix.evicted))
-        costs.append(f"evicts {plural(len(fix.evicted), 'pod')} of {brief(workloads)}")
-    if fix.started:
-        costs.append(f"also starts {brief(fix.started)}")
-    if fix.delayed:
-        costs.append(f"longer wait of {brief(fix.delayed)}")
-    if not fix.minimal:
-        costs.append("a smaller change may suffice")
-    return costs or ["none"]

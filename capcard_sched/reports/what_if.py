@@ -4,38 +4,47 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich import box
 from rich.table import Table
 from rich.text import Text
 
 from capcard_sched.model.quantity import shown_amount
-from capcard_sched.model.quoting import plural
+from capcard_sched.model.quoting import brief, plural
 from capcard_sched.model.timestamps import span
 from capcard_sched.reports.terminal import console_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from capcard_sched.model.trials import JobChange, WhatIfReport
+    from capcard_sched.model.trials import JobChange, RestartedPods, WhatIfReport
 
 
 def print_what_if(report: WhatIfReport) -> None:
     """Print a report on standard output."""
     console = console_for()
     console.print(Text(_summary(report), "bold"))
-    rows = [*_rows("starts", report.starts), *_rows("no longer starts", report.blocked), *_rows("moves", report.moved)]
-    if rows:
-        console.print(_table(("JOB", "CHANGE", "WAIT BEFORE", "WAIT AFTER"), rows))
-    for header, found in (("JOB", report.pods), ("EVICTED JOB", report.evictions)):
-        if found:
-            counts = [(count.job, str(count.before), str(count.after)) for count in found]
-            console.print(_table((header, "PODS BEFORE", "PODS AFTER"), counts))
-    if report.usage:
-        usage = [
-            (row.queue, row.resource, shown_amount(row.resource, row.before), shown_amount(row.resource, row.after))
-            for row in report.usage
-        ]
-        console.print(_table(("QUEUE", "CARD OR RESOURCE", "USED BEFORE", "USED AFTER"), usage))
+    changes = (*report.starts, *report.blocked, *report.moved)
+    tables: list[tuple[tuple[str, ...], list[tuple[str, ...]]]] = [
+        (
+            ("JOB", "CHANGE", "WAIT BEFORE", "WAIT AFTER"),
+            [(job.job, _change(job), _wait(job.wait_before), _wait(job.wait_after)) for job in changes],
+        ),
+        (("JOB", "PODS THAT RESTART", "RUN AGAIN"), [(one.job, str(one.pods), _again(one)) for one in report.restarts]),
+        *(
+            ((header, "PODS BEFORE", "PODS AFTER"), [(one.job, str(one.before), str(one.after)) for one in found])
+            for header, found in (("JOB", report.pods), ("EVICTED JOB", report.evictions))
+        ),
+        (
+            ("QUEUE", "CARD OR RESOURCE", "USED BEFORE", "USED AFTER"),
+            [
+                (row.queue, row.resource, shown_amount(row.resource, row.before), shown_amount(row.resource, row.after))
+                for row in report.usage
+            ],
+        ),
+    ]
+    for headers, rows in tables:
+        if rows:
+            console.print("")
+            console.print(_table(headers, rows))
 
 
 def _summary(report: WhatIfReport) -> str:
@@ -55,11 +64,24 @@ def _summary(report: WhatIfReport) -> str:
     evicted = sum(count.after - count.before for count in report.evictions)
     if evicted:
         found.append(plural(abs(evicted), f"{'more' if evicted > 0 else 'fewer'} eviction"))
-    return f"{'; '.join(found) or 'no job changes'}."
+    if not found:
+        found.append("no job waits longer")
+    if report.restarts:
+        pods = sum(one.pods for one in report.restarts)
+        of = brief([f"{one.job} ({one.pods})" for one in report.restarts])
+        found.append(f"{plural(pods, 'pod')} {'restarts' if pods == 1 else 'restart'}: {of}")
+    return f"{'; '.join(found)}."
 
 
-def _rows(change: str, jobs: Iterable[JobChange]) -> list[tuple[str, ...]]:
-    return [(job.job, change, _wait(job.wait_before), _wait(job.wait_after)) for job in jobs]
+def _change(job: JobChange) -> str:
+    """`starts`, `no longer starts`, `starts 5m29s later`."""
+    if job.wait_before is None or job.wait_after is None:
+        return "starts" if job.wait_before is None else "no longer starts"
+    return f"starts {span(abs(job.added_wait))} {'later' if job.added_wait > 0 else 'earlier'}"
+
+
+def _again(restart: RestartedPods) -> str:
+    return "" if restart.wait is None else f"after {span(restart.wait)}"
 
 
 def _wait(seconds: float | None) -> str:
@@ -67,7 +89,7 @@ def _wait(seconds: float | None) -> str:
 
 
 def _table(headers: Iterable[str], rows: Iterable[tuple[str, ...]]) -> Table:
-    table = Table(*headers, box=box.SIMPLE_HEAD)
+    table = Table(*headers, box=None, pad_edge=False)
     for row in rows:
         table.add_row(*row)
     return table

@@ -12,6 +12,7 @@ from capcard_sched.cli.main import run
 from capcard_sched.cli.what_if import WORSE
 from tests.insight.json_schema import violations
 from tests.insight.scenes import written
+from tests.scenarios.notation import manifests
 
 DEMO = str(Path(__file__).parents[2] / "config" / "examples" / "demo")
 SCHEMA = Path(__file__).parents[2] / "docs" / "what-if.schema.json"
@@ -62,7 +63,7 @@ def test_a_quota_of_a_card_that_no_node_provides_is_a_warning(cluster: str, caps
     assert run(["what-if", "-f", cluster, "--quota", f"q/{CARD.lower()}=8"]) == 0
     captured = capsys.readouterr()
     assert captured.err == (f"warning: --quota: no node provides card {CARD.lower()}; did you mean {CARD}?\n")
-    assert captured.out == "no job changes.\n"
+    assert captured.out == "no job waits longer.\n"
 
 
 def test_nodes_without_quota_change_nothing_and_with_it_they_start_a_job(
@@ -90,6 +91,64 @@ def test_a_drained_node_returns_its_pods_to_the_queue(tmp_path: Path, capsys: py
     assert jobs(found, "blocked") == ["default/podgroup/g"], "a copy of a drained node is drained too"
 
 
+def test_pods_of_a_drained_node_that_run_elsewhere_restart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    running = "{phase: Running, startTime: '2026-01-01T00:00:00Z'}"
+    ended = "pod done gpu=1 nodeName=n1 scheduler=capcard-sched status={phase: Succeeded}"
+    agent = manifests(f"pod agent nodeName=n1 scheduler=capcard-sched status={running}")[0]
+    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "agent", "uid": "u", "controller": True}
+    agent["metadata"]["ownerReferences"] = [owner]
+    pods = "; ".join(f"pod p{i} card={CARD} gpu=1 queue=q nodeName=n1 status={running}" for i in range(2))
+    file = tmp_path / "bound.yaml"
+    objects = written(f"{CLUSTER} node n2 8*{CARD} cpu=64 memory=256Gi; {pods}; {ended}")
+    file.write_text(f"{objects}\n---\n{json.dumps(agent)}")
+    found, status = report(capsys, "-f", str(file), "--drain", "n1")
+    assert found["restarts"] == [{"job": f"default/pod/p{i}", "pods": 1, "wait": 0.0} for i in range(2)]
+    assert status == 0, "they run again at once"
+    run(["what-if", "-f", str(file), "--drain", "n1"])
+    head = capsys.readouterr().out.splitlines()[0]
+    assert head == "no job waits longer; 2 pods restart: default/pod/p0 (1), default/pod/p1 (1)."
+
+
+def test_pods_of_a_simulated_deployment_on_a_drained_node_restart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "cluster.yaml"
+    chat = f"deployment chat*4 gpu=1 card={CARD} queue=q scheduler=capcard-sched"
+    file.write_text(written(f"{CLUSTER} node n2 8*{CARD} cpu=64 memory=256Gi; {chat}"))
+    found, status = report(capsys, "-f", str(file), "--drain", "n1")
+    assert ([(row["job"], row["wait"]) for row in found["restarts"]], status) == (
+        [("default/deployment/chat", None)],
+        0,
+    )
+
+
+SCENARIO = """
+---
+apiVersion: simulation.capcard-sched.io/v1alpha1
+kind: Scenario
+metadata: {name: s}
+spec:
+  operations:
+  - at: 5s
+    patch:
+      apiVersion: scheduling.volcano.sh/v1beta1
+      kind: Queue
+      metadata: {name: q, annotations: {volcano.sh/card.quota: '{"NVIDIA-H200": 4, "other": 2}'}}
+"""
+
+
+def test_a_quota_holds_against_the_timeline_with_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text(written(CLUSTER + job("a", 4) + job("b", 4, seconds=60)) + SCENARIO)
+    assert run(["what-if", "-f", str(file), "--until", "10m", "--quota", f"q/{CARD}=8"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.startswith("1 job starts.\n")
+    assert captured.err.startswith(f"warning: --quota q/{CARD}=8 also replaces the quota of the timeline at 5s (")
+    saved = tmp_path / "saved.json"
+    run(["what-if", "-f", str(file), "--until", "10m", "--quota", f"q/{CARD}=8", "--save", str(saved)])
+    assert '\\"NVIDIA-H200\\": 8, \\"other\\": 2' in saved.read_text()
+
+
 def test_an_urgent_job_delays_those_behind_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     base, more = tmp_path / "base.yaml", tmp_path / "more.yaml"
     base.write_text(written(CLUSTER + job("a", 4, seconds=60) + job("b", 4, seconds=60)))
@@ -99,6 +158,8 @@ def test_an_urgent_job_delays_those_behind_it(tmp_path: Path, capsys: pytest.Cap
     (moved,) = found["moved"]
     assert (moved["job"], status) == ("default/job/b", WORSE)
     assert moved["waitAfter"] > moved["waitBefore"] + 60
+    run(["what-if", "-f", str(base), "--add", str(more), "--until", "10m"])
+    assert "starts 2m later" in capsys.readouterr().out
 
 
 def test_the_changed_input_simulates_to_the_same_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from capcard_sched.model.annotations import NODE_VGPU_REGISTER, VGPU_IDS
 from capcard_sched.reports.overview import CardRow, EvictionRow, JobRow, Use, survey
-from capcard_sched.reports.progress import SimulationProgress
+from capcard_sched.reports.progress import ProgressBar, SimulationProgress
 from capcard_sched.reports.tables import print_overview
 from capcard_sched.reports.terminal import format_base_amount
 
@@ -240,7 +240,19 @@ def test_short_runs_draw_no_bar_and_long_ones_do(monkeypatch: pytest.MonkeyPatch
     wall[0] = 1.5
     progress.update(3_600_000_000, 7_200_000_000)
     progress.close()
-    assert "1h of 2h" in output.getvalue()
+    assert "1h of 2h, 40m/s, 1s left" in output.getvalue()
+
+
+def test_a_bar_shows_a_rate_and_the_time_that_remains(monkeypatch: pytest.MonkeyPatch) -> None:
+    wall = [0.0]
+    monkeypatch.setattr("capcard_sched.reports.progress.time.monotonic", lambda: wall[0])
+    output = io.StringIO()
+    progress = ProgressBar("trials", Console(file=output, force_terminal=True, width=120))
+    for number in range(1, 9):
+        wall[0] = number * 0.5
+        progress.update(number, 80)
+    progress.close()
+    assert "8 of at most 80, 2.0/s, 36s left" in output.getvalue()
 
 
 def test_queues_show_cards_by_node_for_any_annotations_of_the_pods() -> None:

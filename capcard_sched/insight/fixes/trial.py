@@ -7,10 +7,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from capcard_sched.controllers.jobs.job_spec import job_pod, job_spec
-from capcard_sched.controllers.objects import JOB, POD, PRIORITY_CLASS, annotations_of, key_of, spec
+from capcard_sched.controllers.objects import POD, PRIORITY_CLASS, annotations_of, spec
 from capcard_sched.framework.explain.diagnose import diagnose_job
-from capcard_sched.insight.changes import Edits, JobObjects, ProposedChange, apply_change, changed_conf, end_job
-from capcard_sched.insight.fix_candidates import candidates
+from capcard_sched.insight.fixes.candidates import candidates
+from capcard_sched.insight.fixes.change import ProposedChange
+from capcard_sched.insight.fixes.commands import render
+from capcard_sched.insight.fixes.execution import Execution
+from capcard_sched.insight.fixes.kinds import KINDS
+from capcard_sched.insight.fixes.scene import Scene
+from capcard_sched.insight.fixes.victims import may_end
 from capcard_sched.insight.preemption import EVICTING_ACTIONS
 from capcard_sched.insight.trial import advance
 from capcard_sched.model.deltas import ObjectChanged
@@ -22,7 +27,9 @@ from capcard_sched.model.trials import StateDifference
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from capcard_sched.admission.review import ClusterView
     from capcard_sched.framework.core import Core
+    from capcard_sched.insight.changes import Edits
     from capcard_sched.insight.object_view import Json, ObjectView
     from capcard_sched.model.deltas import Delta
     from capcard_sched.model.intents import Intent
@@ -69,7 +76,7 @@ class FixSubject(NamedTuple):
 
 
 class FixTrialRun:
-    """One set of changes, applied to the core of a copy."""
+    """One set of changes, as printed, executed for the core of a copy."""
 
     def __init__(
         self,
@@ -78,21 +85,33 @@ class FixTrialRun:
         subject: FixSubject,
         changes: Sequence[ProposedChange],
         now: float,
+        cluster: ClusterView,
         *,
         absent: bool = False,
+        others_end: bool = False,
         is_last: bool = False,
     ) -> None:
-        """`absent`: without the job itself. `is_last`: no changes are added to these."""
-        self._core, self._subject, self._now, self._is_last = core, subject, now, is_last
-        self._edits = Edits(view, subject.vcjob)
-        jobs = core.snapshot().state.jobs
-        job = JobObjects(self._edits, jobs[subject.key], subject.vcjob)
-        for change in changes:
-            apply_change(change, self._edits, job, jobs.get("/".join(change.target[1:])))
+        """`absent`: without the job itself. `others_end`: without all others. `is_last`: no changes are added to these.
+
+        Raises RefusedError, UnknownObjectError, msgspec.ValidationError.
+        """
+        self._core, self._view, self._subject, self._now, self._is_last = core, view, subject, now, is_last
+        job = core.snapshot().state.jobs[subject.key]
+        self._execution = Execution(Scene(core, view, job, subject.vcjob), cluster)
+        self._execution.run(fix_lines(core, view, job, subject.vcjob, changes))
+        self._edits = self._execution.edits
         if absent:
-            end_job(self._edits, jobs[subject.key])
-        self._deltas = self._edits.deltas()
-        self.conf = changed_conf(core.snapshot().conf, changes, core.registry)
+            self._execution.end_jobs([job])
+        if others_end:
+            jobs = core.snapshot().state.jobs.values()
+            self._execution.end_jobs(other for other in jobs if other is not job and may_end(other))
+        self._deltas = self._execution.deltas()
+        self.conf = self._execution.conf
+
+    @property
+    def restarted(self) -> tuple[str, ...]:
+        """Running pods of the job that end and are created anew."""
+        return tuple(self._execution.restarted)
 
     def result(self, only: str = "") -> FixTrial:
         """Run sessions until nothing happens. In a copy of the core."""
@@ -106,7 +125,8 @@ class FixTrialRun:
         if reached or self._is_last:
             return FixTrial(reached, difference, job.ready_tasks)
         found = diagnose_job(core.snapshot(), job)
-        return FixTrial(False, difference, job.ready_tasks, found.summary, candidates(core, job, found))
+        further = candidates(core, self._view, job, self._subject.vcjob, found)
+        return FixTrial(False, difference, job.ready_tasks, found.summary, further)
 
     def _react(self, core: Core, intents: Sequence[Intent]) -> list[Delta]:
         """Pods run after their binding, and can be evicted for others; the controller of a vcjob creates its pods."""
@@ -130,9 +150,10 @@ class FixTrialRun:
     def _create_pods(self, core: Core) -> list[Delta]:
         """The pods of an admitted vcjob, which its controller creates after the admission."""
         job = core.snapshot().state.jobs.get(self._subject.key)
-        if job is None or job.tasks or self._subject.vcjob is None or job.phase is PodGroupPhase.PENDING:
+        scene = self._execution.scene
+        if job is None or job.tasks or not scene.creates_pods or job.phase is PodGroupPhase.PENDING:
             return []
-        found = self._edits.get(JOB, *key_of(self._subject.vcjob))
+        found = self._edits.get(*scene.workload) if scene.workload is not None else None
         return pods_of_job(core, self._edits, found, job.name) if found is not None else []
 
 
@@ -149,7 +170,8 @@ def pods_of_job(core: Core, edits: Edits, vcjob: Json, group: str) -> list[Delta
                 policy = chosen.get("preemptionPolicy")
                 pod["spec"] = {**spec(pod), "priority": chosen["value"], "preemptionPolicy": policy}
             found.append(pod)
-    edits.add(found)
+    for pod in found:
+        edits.put(pod)
     return [ObjectChanged(msgspec.convert(pod, PodObject)) for pod in found]
 
 
@@ -160,5 +182,15 @@ def _reached(subject: FixSubject, job: Job) -> bool:
     if subject.pods:
         return not job.pending and not job.waiting_tasks and job.is_ready()
     if not job.tasks:  # its controller is not this project's: admission is what a session decides
-        return subject.vcjob is None and job.phase is not PodGroupPhase.PENDING
+        return subject.vcjob is None and not subject.members and job.phase is not PodGroupPhase.PENDING
     return job.is_ready() and job.roles_ready()
+
+
+def fix_lines(
+    core: Core, view: ObjectView, job: Job, vcjob: Json | None, changes: Sequence[ProposedChange]
+) -> tuple[str, ...]:
+    """The changes as they are printed. Raises UnknownObjectError."""
+    scene = Scene(core, view, job, vcjob)
+    for change in changes:
+        KINDS[change.kind].edit(change, scene)
+    return tuple(dict.fromkeys(line for lines in render(scene).values() for line in lines))

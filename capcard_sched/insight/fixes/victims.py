@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from capcard_sched.framework.explain.capacity import workload_name
-from capcard_sched.insight.changes import ProposedChange
+from capcard_sched.insight.fixes.change import ProposedChange
 from capcard_sched.model.job import SYSTEM_NAMESPACE
 from capcard_sched.model.quantity import in_units
 from capcard_sched.model.queue import subtree
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 _SCALABLE: Final = ("deployment/", "replicaset/")
 #: Kinds of owners whose pods belong to their node.
 _OF_NODES: Final = frozenset({"DaemonSet", "Node"})
+#: Kinds of owners that a command scales or suspends; "" for pods without one. The pods of others come back, or belong
+#: to their node.
+_OWNERS: Final = frozenset({"", "Job", "ReplicaSet", "StatefulSet"})
 
 
 class EndingUnit(NamedTuple):
@@ -45,8 +48,8 @@ class EndingUnit(NamedTuple):
 
 
 def unit_of(task: Task) -> EndingUnit | None:
-    """The unit of a pod; None for pods that belong to their node or to the cluster."""
-    if not _may_end(task):
+    """The unit of a pod; None for pods that belong to their node or to the cluster, or that are created again."""
+    if not is_endable(task):
         return None
     job = task.job
     workload = workload_name(task)
@@ -58,9 +61,15 @@ def unit_of(task: Task) -> EndingUnit | None:
     )
 
 
-def _may_end(task: Task) -> bool:
-    """Whether a pod belongs neither to its node nor to the cluster."""
-    return task.cls.owner_kind not in _OF_NODES and task.namespace != SYSTEM_NAMESPACE
+def may_end(job: Job) -> bool:
+    """Whether a job belongs neither to its nodes nor to the cluster, whatever ends it."""
+    task = next(iter(job.tasks.values()), None)
+    return task is None or (task.cls.owner_kind not in _OF_NODES and task.namespace != SYSTEM_NAMESPACE)
+
+
+def is_endable(task: Task) -> bool:
+    """Whether a command ends a pod for good, and it does not belong to the cluster."""
+    return task.cls.owner_kind in _OWNERS and task.namespace != SYSTEM_NAMESPACE
 
 
 def quota_holders(core: Core, queue: Queue, job: Job, resource: str, missing: float) -> tuple[ProposedChange, ...]:
@@ -149,6 +158,7 @@ class _NodePlan:
         #: The units of jobs that end as a whole; None for jobs of which single pods end.
         self._jobs: dict[Job, EndingUnit | None] = {}
         self.ended: dict[ProposedChange, None] = {}
+        self._named = {task.key: task for task in core.snapshot().state.tasks.values()}
 
     def place(self, nodes: Sequence[Node], request: Vector, count: int) -> bool:
         """Place pods of one request on the cheapest nodes; False when they have no place even so."""
@@ -222,7 +232,7 @@ class _NodePlan:
     def _unit_of(self, task: Task) -> EndingUnit | None:
         """`unit_of`, computed once per job that ends as a whole."""
         job = task.job
-        if job is None or not _may_end(task):
+        if job is None or not is_endable(task):
             return unit_of(task)
         if job not in self._jobs:
             unit = unit_of(task)
@@ -233,13 +243,7 @@ class _NodePlan:
         self.ended[unit.change] = None
         kind, namespace, name = unit.change.target
         job = self._core.snapshot().state.jobs.get(f"{namespace}/{name}") if kind == "PodGroup" else None
-        named = None if job is not None else task_named(self._core, namespace, name)
+        named = None if job is not None else self._named.get(f"{namespace}/{name}")
         for task in job.tasks.values() if job is not None else [named] if named is not None else []:
             if task.node is not None and task.node.row >= 0:
                 self._free[task.node.row] = self._idle(task.node.row) + task.cls.fit_request
-
-
-def task_named(core: Core, namespace: str, name: str) -> Task | None:
-    """The task of a pod, by its name."""
-    tasks = core.snapshot().state.tasks.values()
-    return next((task for task in tasks if (task.namespace, task.name) == (namespace, name)), None)

@@ -1,4 +1,4 @@
-"""Suggested fixes: the smallest changes after which a job starts, each proven by a trial on a copy of the state.
+"""The search for fixes.
 
 The diagnosis yields candidates. The cheapest is applied to a copy, and sessions run until nothing happens. When the job
 does not start, the diagnosis of the copy yields further changes, which are tried together with the first ones. When it
@@ -17,20 +17,22 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from capcard_sched.framework.explain.never import NEVER
-from capcard_sched.insight.changes import ProposedChange, UnknownObjectError
-from capcard_sched.insight.fix_candidates import candidates
-from capcard_sched.insight.fix_texts import describe_fix
-from capcard_sched.insight.fix_trial import FixSubject, FixTrial, FixTrialRun
-from capcard_sched.insight.fix_victims import unit_of
+from capcard_sched.insight.changes import UnknownObjectError
+from capcard_sched.insight.fixes.candidates import candidates
+from capcard_sched.insight.fixes.change import ProposedChange
+from capcard_sched.insight.fixes.description import describe_fix
+from capcard_sched.insight.fixes.execution import RefusedError, cluster_view
+from capcard_sched.insight.fixes.kinds import KINDS
+from capcard_sched.insight.fixes.trial import FixSubject, FixTrial, FixTrialRun
 from capcard_sched.insight.forked_copy import ForkedCopyError, RunningCopy, cpu_seconds, in_copy
 from capcard_sched.model.trials import FixSearch, StartablePods, SuggestedFix
 from capcard_sched.model.workload import display_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from capcard_sched.framework.core import Core
-    from capcard_sched.insight.fix_candidates import Candidate
+    from capcard_sched.insight.fixes.change import Candidate
     from capcard_sched.insight.object_view import Json, ObjectView
     from capcard_sched.model.diagnosis import JobDiagnosis
     from capcard_sched.model.job import Job
@@ -43,67 +45,73 @@ MAX_TRIALS: Final = 80
 MAX_SECONDS: Final = 5.0
 _MOST_FIXES: Final = 6
 _MOST_STEPS: Final = 4
-#: Disruption of a kind of change: the order in which candidates are tried.
-_DISRUPTION: Final = {
-    "OpenQueue": 1,
-    "Uncordon": 1,
-    "MoveQueue": 2,
-    "Quota": 2,
-    "Capability": 2,
-    "AcceptCard": 2,
-    "Tolerate": 2,
-    "CardRequest": 3,
-    "MinAvailable": 3,
-    "Untaint": 3,
-    "Priority": 3,
-    "End": 4,
-    "Plugin": 5,
-    "Action": 5,
-}
 #: Stages that need no fix, and stages of jobs that sessions do not attempt.
 _DONE: Final = frozenset({"Scheduled", "Schedulable", "Finished", "Degraded", "Terminating"})
-_NOT_ATTEMPTED: Final = frozenset({"Unsupported", "Gated", "NotProcessed", "NoPods", "Suspended"})
-
-
-#: Kinds of which a fix has one change at most, `AcceptCard` one for each card: they set a field of the job.
-_SINGLE: Final = frozenset({"AcceptCard", "MoveQueue", "Priority"})
-#: Kinds that change the scheduler-conf.
-_OF_CONF: Final = frozenset({"Action", "Plugin"})
+_NOT_ATTEMPTED: Final = {
+    "Unsupported": "a requested feature is not supported",
+    "Gated": "scheduling gates of its pods have to be removed first",
+    "NoPods": "its pods do not exist",
+    "Suspended": "it is suspended",
+}
 
 
 def suggest_fixes(
-    core: Core, view: ObjectView, job: Job, found: JobDiagnosis, now: float, *, pod: str = "", vcjob: Json | None = None
+    core: Core,
+    view: ObjectView,
+    job: Job,
+    found: JobDiagnosis,
+    now: float,
+    *,
+    pod: str = "",
+    vcjob: Json | None = None,
+    progress: Callable[[int, int], None] = lambda *_: None,
 ) -> FixSearch | None:
     """The fixes of a pending job; None for one that needs none.
 
-    `found`: the diagnosis of the same state. The state stays as it is. Cost: at most `MAX_TRIALS` trials, and about
+    `found`: the diagnosis of the same state. The state stays as it is. `progress` is called before each trial, with the
+    number of trials that ended and the largest number. Cost: at most `MAX_TRIALS` trials, and about
     `MAX_SECONDS` of CPU time.
     """
     if found.stage in _DONE:
         return None
-    if found.stage in _NOT_ATTEMPTED:
-        return without_search(found, "sessions do not attempt the job")
+    if found.stage in {"NotProcessed", *_NOT_ATTEMPTED}:
+        return without_search(found)
     if core.snapshot().conf.option("extender") is not None:
         return without_search(found, "trials would call the webhook of the extender")
     pods = len(job.pending) if job.is_ready() and job.tasks else 0
     subject = FixSubject(job.key, pod, vcjob, pods, job.min_available, len(job.tasks))
-    finder = _FixFinder(core, view, subject, found, now)
+    finder = _FixFinder(core, view, subject, found, now, progress)
     try:
         return finder.find()
     finally:
         finder.stop()
 
 
-def without_search(found: JobDiagnosis, reason: str) -> FixSearch | None:
-    """The result where no trial is possible; None for a job that needs no fix."""
-    return None if found.stage in _DONE else FixSearch(goal="the job starts", fixes=(), trials=0, reason=reason)
+def without_search(found: JobDiagnosis, reason: str = "") -> FixSearch | None:
+    """The result where no trial is possible, by default for the reason of the stage; None where no fix is needed."""
+    if found.stage in _DONE:
+        return None
+    reason = _NOT_ATTEMPTED.get(found.stage, reason)
+    if found.stage == "NotProcessed":
+        is_foreign = " scheduled by " in found.summary
+        reason = "another scheduler is responsible" if is_foreign else "no controller has processed it"
+    return FixSearch(goal="the job starts", fixes=(), trials=0, reason=reason)
 
 
 class _FixFinder:
     """One search. Trials are kept, so that no set of changes is tried twice."""
 
-    def __init__(self, core: Core, view: ObjectView, subject: FixSubject, found: JobDiagnosis, now: float) -> None:
+    def __init__(
+        self,
+        core: Core,
+        view: ObjectView,
+        subject: FixSubject,
+        found: JobDiagnosis,
+        now: float,
+        progress: Callable[[int, int], None],
+    ) -> None:
         self._core, self._view, self._subject, self._found, self._now = core, view, subject, found, now
+        self._progress, self._cluster = progress, cluster_view(view)
         self._job = core.snapshot().state.jobs[subject.key]
         self._known: dict[frozenset[ProposedChange], FixTrial | None] = {}
         #: Trials without the job, of changes with which it starts.
@@ -124,7 +132,7 @@ class _FixFinder:
         #: Sets that are tried when the frontier yields no fix: their parts were tried alone, and changed no diagnosis.
         pairs: list[_Row] = []
         numbers = itertools.count()
-        first = candidates(core, self._job, found, may_evict=may_evict)
+        first = candidates(core, self._view, self._job, self._subject.vcjob, found, may_evict=may_evict)
         for candidate in first:
             heappush(frontier, (1, _disruption(candidate), next(numbers), candidate, frozenset(first)))
         for one, other in itertools.combinations(first, 2):
@@ -137,7 +145,7 @@ class _FixFinder:
             steps, _, _, candidate, known = heappop(rows)
             if _contains_any(candidate, fixes):
                 continue
-            if not any(change.kind in _OF_CONF for change in candidate):  # those take both cores
+            if not any(KINDS[change.kind].is_of_conf for change in candidate):  # those take both cores
                 self._look_ahead(rows, fixes)
             tried = self._try(candidate)
             if tried is None:
@@ -156,9 +164,7 @@ class _FixFinder:
                         row = (steps + 1, _disruption(merged), next(numbers), merged, frozenset(tried.further))
                         heappush(pairs if later else frontier, row)
         suggested = [self._suggestion(changes, proven, base) for changes, proven in fixes]
-        suggested.sort(
-            key=lambda fix: (sum(len(ended.pods) for ended in fix.ended) + len(fix.evicted), len(fix.changes))
-        )
+        suggested.sort(key=_rank)
         reach = None if fixes else self._reach()
         return FixSearch(
             goal=self._subject.goal, fixes=tuple(suggested), trials=len(self._known) - 1, bound=self._bound, reach=reach
@@ -171,14 +177,7 @@ class _FixFinder:
         if not job.implicit and not job.is_ready() and job.min_available > 1:
             target = ("PodGroup", job.namespace, job.name)
             smaller = (ProposedChange("MinAvailable", target, value=1, present=job.min_available),)
-        jobs = self._core.snapshot().state.jobs.values()
-        others = tuple(
-            ProposedChange("End", ("PodGroup", other.namespace, other.name))
-            for other in jobs
-            if other is not job and not (other.tasks and unit_of(next(iter(other.tasks.values()))) is None)
-        )
-        self._begin((*smaller, *others))
-        now, alone = (self._try(changes, is_bounded=False) for changes in (smaller, (*smaller, *others)))
+        now, alone = self._try(smaller, is_bounded=False), self._with_others_ended(smaller)
         if now is None or alone is None:
             return None
         before = 0 if not (subject.pod or subject.pods) else job.ready_tasks
@@ -186,6 +185,12 @@ class _FixFinder:
         started = [int(trial.starts) if subject.pod else trial.placed - before for trial in (now, alone)]
         reason = alone.summary.removeprefix(f"{NEVER}: ")
         return StartablePods(wanted=wanted, now=started[0], alone=started[1], reason=reason)
+
+    def _with_others_ended(self, changes: Candidate) -> FixTrial | None:
+        try:
+            return in_copy(self._prepared(changes, others_end=True).result, FixTrial)
+        except (ForkedCopyError, RefusedError, UnknownObjectError, msgspec.ValidationError):
+            return None
 
     def _ends_placed(self, changes: Candidate) -> bool:
         """Whether each job that ends has pods on nodes, or is one of the same queue: others come and go anyway."""
@@ -211,9 +216,10 @@ class _FixFinder:
                 self._bound = f"{MAX_SECONDS:.0f} s of CPU time"
             if self._bound and is_bounded:
                 return None
+            self._progress(len(self._known), MAX_TRIALS)
             try:
                 self._known[key] = self._run(changes, is_last)
-            except (ForkedCopyError, UnknownObjectError, msgspec.ValidationError):
+            except (ForkedCopyError, RefusedError, UnknownObjectError, msgspec.ValidationError):
                 self._known[key] = None
         return self._known[key]
 
@@ -229,9 +235,9 @@ class _FixFinder:
         return msgspec.structs.replace(found, summary="", further=()) if is_last else found
 
     def _begin(self, changes: Sequence[ProposedChange], *, is_last: bool = False) -> None:
-        """Begin a trial. Raises UnknownObjectError, msgspec.ValidationError."""
+        """Begin a trial. Raises as FixTrialRun."""
         if frozenset(changes) not in self._begun:
-            run = FixTrialRun(self._core, self._view, self._subject, changes, self._now, is_last=is_last)
+            run = self._prepared(changes, is_last=is_last)
             # With further actions every job searches victims; alone, this one finds at least as many.
             only = "" if run.conf is None else self._subject.key
             self._begun[frozenset(changes)] = run, RunningCopy(partial(run.result, only), FixTrial)
@@ -239,7 +245,7 @@ class _FixFinder:
     def _look_ahead(self, rows: Sequence[_Row], fixes: Iterable[tuple[Candidate, bool]]) -> None:
         """Begin the trial of the next changes beside the present one."""
         if rows and not _contains_any(rows[0][3], fixes) and frozenset(rows[0][3]) not in self._known:
-            with suppress(UnknownObjectError, msgspec.ValidationError):  # as its own turn finds
+            with suppress(RefusedError, UnknownObjectError, msgspec.ValidationError):  # as its own turn finds
                 self._begin(rows[0][3])
 
     # --- minimality -------------------------------------------------------------------------------------------------
@@ -258,7 +264,7 @@ class _FixFinder:
 
     def _without_a_part(self, changes: Candidate) -> Candidate | None:
         if len(changes) > 1:
-            for part in sorted(changes, key=lambda change: -_DISRUPTION[change.kind]):
+            for part in sorted(changes, key=lambda change: -KINDS[change.kind].disruption):
                 rest = tuple(change for change in changes if change is not part)
                 if self._starts(rest):
                     return rest
@@ -291,6 +297,7 @@ class _FixFinder:
         fix = describe_fix(self._core, self._view, self._job, self._subject.vcjob, changes)
         return msgspec.structs.replace(
             fix,
+            restarted=self._prepared(changes).restarted,
             evicted=tried.difference.evicted,
             started=self._names(key for key in tried.difference.started if key != own and key not in before),
             delayed=self._names(dict.fromkeys((*(key for key in ahead if key in pending), *delayed))),
@@ -306,9 +313,20 @@ class _FixFinder:
             return ()
 
     def _begin_without_it(self, changes: Sequence[ProposedChange]) -> RunningCopy[FixTrial]:
-        others = [change for change in changes if not change.is_of_job]
-        run = FixTrialRun(self._core, self._view, self._subject, others, self._now, absent=True)
+        others = [change for change in changes if not KINDS[change.kind].is_of_job]
+        run = self._prepared(others, absent=True)
         return RunningCopy(run.result, FixTrial)
+
+    def _prepared(
+        self,
+        changes: Sequence[ProposedChange],
+        *,
+        absent: bool = False,
+        others_end: bool = False,
+        is_last: bool = False,
+    ) -> FixTrialRun:
+        found = self._core, self._view, self._subject, changes, self._now, self._cluster
+        return FixTrialRun(*found, absent=absent, others_end=others_end, is_last=is_last)
 
     def stop(self) -> None:
         """End the trials of which no suggestion needs the result."""
@@ -334,7 +352,13 @@ def _ahead(core: Core, key: str) -> tuple[str, ...]:
 
 def _disruption(changes: Candidate) -> int:
     ends = sum(change.kind == "End" for change in changes)
-    return sum(_DISRUPTION[kind] for kind in {change.kind for change in changes}) + ends
+    return sum(KINDS[kind].disruption for kind in {change.kind for change in changes}) + ends
+
+
+def _rank(fix: SuggestedFix) -> tuple[bool, int, int]:
+    """A smaller gang last; then by the pods that end, restart or are evicted, and by the number of changes."""
+    pods = sum(len(ended.pods) for ended in fix.ended) + len(fix.evicted) + len(fix.restarted)
+    return any(change.kind == "MinAvailable" for change in fix.changes), pods, len(fix.changes)
 
 
 def _merge(changes: Candidate, more: Candidate) -> Candidate | None:
@@ -350,7 +374,7 @@ def _merge(changes: Candidate, more: Candidate) -> Candidate | None:
 
 
 def _single(changes: Candidate) -> set[tuple[str, str]]:
-    return {(change.kind, change.replaces) for change in changes if change.kind in _SINGLE}
+    return {(change.kind, change.replaces) for change in changes if KINDS[change.kind].is_single}
 
 
 def _contains_any(changes: Candidate, fixes: Iterable[tuple[Candidate, bool]]) -> bool:

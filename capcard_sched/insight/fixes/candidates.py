@@ -1,0 +1,39 @@
+"""Candidates for fixes: the changes that the kinds propose for a diagnosis. A trial decides on each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from capcard_sched.insight.fixes.kinds import KINDS
+from capcard_sched.insight.fixes.situation import Situation
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from capcard_sched.framework.core import Core
+    from capcard_sched.insight.fixes.change import Candidate
+    from capcard_sched.insight.object_view import Json, ObjectView
+    from capcard_sched.model.diagnosis import JobDiagnosis
+    from capcard_sched.model.job import Job
+
+
+def candidates(
+    core: Core,
+    view: ObjectView,
+    job: Job,
+    vcjob: Json | None,
+    found: JobDiagnosis,
+    *,
+    may_evict: Sequence[str] = (),
+) -> tuple[Candidate, ...]:
+    """Sets of changes, each of which may remove what keeps a job from starting. Empty without a suggestion.
+
+    `may_evict`: actions that a trial found to help. `found` is the diagnosis of the same state.
+    Cost: O(pods of the queue), and O(nodes) array operations per template of pending pods.
+    """
+    session = core.snapshot().session
+    if session is None:
+        return ()
+    situation = Situation(core, session, view, job, vcjob, found, may_evict)
+    rows = (row for kind in KINDS.values() for row in kind.propose(situation))
+    return tuple(dict.fromkeys(row for row in rows if row))

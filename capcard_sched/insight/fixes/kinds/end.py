@@ -1,0 +1,84 @@
+"""Pods of other jobs that end."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Final
+
+from capcard_sched.insight.fixes.execution import DELETION_COST
+from capcard_sched.insight.fixes.kind import FixKind
+from capcard_sched.insight.fixes.scene import has_made_group, is_vcjob
+from capcard_sched.insight.fixes.victims import cheapest_on_nodes, quota_holders
+from capcard_sched.model.quoting import brief, plural
+from capcard_sched.model.status import PLACED_STATUSES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from capcard_sched.insight.fixes.change import Candidate, ProposedChange
+    from capcard_sched.insight.fixes.scene import Scene
+    from capcard_sched.insight.fixes.situation import Situation
+    from capcard_sched.model.job import Job, Task
+
+
+#: Kinds of workloads of which single pods end.
+_SCALED: Final = frozenset({"deployment", "replicaset"})
+
+
+class End(FixKind):
+    """Jobs are suspended, or pods of Deployments removed: the fewest that free enough."""
+
+    disruption = 4
+
+    def propose(self, situation: Situation) -> Iterator[Candidate]:
+        """The fewest that return the missing quota, or free nodes for the needed pods."""
+        for row in situation.limits:
+            wanted, queue = situation.wanted_of(row), situation.state.queues.get(row.queue)
+            if wanted and row.quota is not None and situation.needed_of(row) <= row.quota and queue is not None:
+                yield quota_holders(situation.core, queue, situation.job, row.resource, wanted - row.quota)
+        if situation.needed and not any(pods.outcome == "refused" for pods in situation.found.pending):
+            yield cheapest_on_nodes(situation.core, situation.session, situation.job, situation.needed)
+
+    def edit(self, change: ProposedChange, scene: Scene) -> None:
+        """Commands for all pods of the workload that end so far."""
+        namespace, kind, name = change.key.split("/", 2)
+        job, tasks = _ending(scene, change)
+        own = job.tasks.values() if job is not None else tasks
+        placed = {task.name for task in own if task.status in PLACED_STATUSES}
+        # A ReplicaSet deletes its pending pods first, whatever their cost.
+        others = sorted({task.name for task in own} - placed) if kind in _SCALED else []
+        ended = scene.ended.setdefault(change.key, others)
+        ended += [task.name for task in tasks if task.name not in ended]
+        at, left = f"kubectl -n {namespace}", len(placed.difference(ended))
+        if kind == "job" and job is not None and is_vcjob(job):
+            lines = [f"capcard-sched job suspend {name} -n {namespace}"]
+        elif kind == "job":
+            lines = [f"{at} patch job {name} --type merge -p " + shlex.quote('{"spec": {"suspend": true}}')]
+        elif kind in _SCALED:
+            chosen = [pod for pod in ended if pod in placed]
+            lines = [f"{at} annotate pod {' '.join(chosen)} --overwrite {DELETION_COST}=-1"] if left and chosen else []
+            lines.append(f"{at} scale {kind} {name} --replicas={left}")
+        elif kind == "statefulset":
+            lines = [f"{at} scale statefulset {name} --replicas=0"]
+        else:
+            lines = [f"{at} delete pod {' '.join(ended)}"]
+            if job is not None and not job.implicit and not has_made_group(job):
+                lines.append(f"{at} delete podgroup {job.name}")
+        scene.write(f"end {change.key}", *lines)
+
+    def text(self, change: ProposedChange, scene: Scene) -> str:
+        """`end default/job/low (2 pods)`: all pods of the workload that a fix ends."""
+        pods, (job, _) = scene.ended[change.key], _ending(scene, change)
+        is_part = change.key.split("/")[1] in _SCALED and job is not None and len(pods) < len(job.tasks)
+        count = plural(len(pods), "pod")
+        return f"end {count} of {change.key} ({brief(pods)})" if is_part else f"end {change.key} ({count})"
+
+
+def _ending(scene: Scene, change: ProposedChange) -> tuple[Job | None, list[Task]]:
+    """The job of the pods that a change ends, and the pods."""
+    kind, namespace, name = change.target
+    if kind == "PodGroup":
+        job = scene.core.snapshot().state.jobs[f"{namespace}/{name}"]
+        return job, sorted(job.tasks.values(), key=lambda task: task.name)
+    task = scene.tasks[f"{namespace}/{name}"]
+    return task.job, [task]

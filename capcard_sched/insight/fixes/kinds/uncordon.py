@@ -1,0 +1,36 @@
+"""Nodes that are cordoned."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from capcard_sched.insight.changes import set_unschedulable
+from capcard_sched.insight.fixes.kind import FixKind
+from capcard_sched.insight.fixes.kinds.untaint import excluded_nodes, first_that_fit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from capcard_sched.insight.fixes.change import Candidate, ProposedChange
+    from capcard_sched.insight.fixes.scene import Scene
+    from capcard_sched.insight.fixes.situation import Situation
+
+
+class Uncordon(FixKind):
+    """A node that is cordoned takes the pods. Not one that needs repair."""
+
+    words = "uncordon node {name}"
+    before = "cordoned"
+    after = "schedulable"
+    disruption = 1
+
+    def propose(self, situation: Situation) -> Iterator[Candidate]:
+        """As many nodes as the needed pods take: those without a taint, or all that are excluded."""
+        excluded = excluded_nodes(situation)
+        for rows in ([row for row in excluded if not row.taint], excluded):
+            taken = first_that_fit(situation, rows)
+            yield tuple(change for row in taken for change in row.changes())
+
+    def edit(self, change: ProposedChange, scene: Scene) -> None:
+        """As `kubectl uncordon` does."""
+        set_unschedulable(scene.edit(*change.target), value=False)

@@ -1,0 +1,188 @@
+"""The objects that a fix edits, as copies, and the workload that the pods of the job are made from."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+from capcard_sched.controllers.jobs.job_spec import DEFAULT_QUEUE
+from capcard_sched.controllers.objects import (
+    BATCH_API,
+    DEPLOYMENT,
+    JOB,
+    POD,
+    POD_GROUP,
+    REPLICA_SET,
+    STATEFUL_SET,
+    Key,
+    annotations_of,
+    meta,
+    spec,
+)
+from capcard_sched.insight.changes import Edits, set_spec
+from capcard_sched.model.annotations import JOB_NAME, TASK_SPEC
+from capcard_sched.model.kinds import APPS_API
+from capcard_sched.model.workload import display_name, workload_of
+
+if TYPE_CHECKING:
+    from capcard_sched.framework.core import Core
+    from capcard_sched.insight.object_view import Json, ObjectView
+    from capcard_sched.model.job import Job, Task
+
+#: A Job of Kubernetes, as views name its kind.
+BATCH_JOB: Final = "Job.batch/v1"
+#: Workloads with one pod template, by the word in their name.
+_ONE_TEMPLATE: Final = {"deployment": DEPLOYMENT, "statefulset": STATEFUL_SET, "replicaset": REPLICA_SET}
+#: Prefix of the PodGroups that the PodGroup controller creates and keeps in line with their pods.
+_MADE_GROUP: Final = "podgroup-"
+
+
+class Scene:
+    """The state before a fix, and the copies that the fix edits."""
+
+    def __init__(self, core: Core, view: ObjectView, job: Job, vcjob: Json | None) -> None:
+        """`vcjob`: the Job whose pods these are, if it was read."""
+        self.core, self.view, self.job = core, view, job
+        self.edits = Edits(view)
+        #: Commands that no edit of an object expresses, by what they are for.
+        self.lines: dict[str, tuple[str, ...]] = {}
+        #: The actions, and the plugins to add.
+        self.actions, self.plugins = core.snapshot().conf.actions, list[str]()
+        #: Pods that end, by workload.
+        self.ended: dict[str, list[str]] = {}
+        #: Objects and commands of the change that is made now.
+        self.touched: set[tuple[str, ...]] = set()
+        self.workload = _workload_key(job)
+        #: The workload is made from its pods, as the view does not have it.
+        self.is_stub = False
+        if self.workload is not None:
+            found = vcjob if self.workload.kind == JOB else view.get(*self.workload)
+            self.is_stub = found is None
+            self.edits.know(found if found is not None else _stub(self.workload, job, view))
+
+    @property
+    def name(self) -> str:
+        """`job/train`."""
+        return display_name(self.job).partition("/")[2]
+
+    @property
+    def is_vcjob(self) -> bool:
+        """Whether the pods are those of a vcjob."""
+        return self.workload is not None and self.workload.kind == JOB
+
+    @property
+    def creates_pods(self) -> bool:
+        """Whether a controller creates the pods of the job once it is admitted, from a vcjob that is known."""
+        return self.is_vcjob and (not self.is_stub or bool(self.job.tasks))
+
+    @cached_property
+    def tasks(self) -> dict[str, Task]:
+        """The pods by `namespace/name`."""
+        return {task.key: task for task in self.core.snapshot().state.tasks.values()}
+
+    @cached_property
+    def jobs(self) -> dict[str, list[Job]]:
+        """The jobs by the name of their workload."""
+        found: dict[str, list[Job]] = {}
+        for job in self.core.snapshot().state.jobs.values():
+            found.setdefault(display_name(job), []).append(job)
+        return found
+
+    def cards(self) -> set[str]:
+        """The cards that nodes provide."""
+        state = self.core.snapshot().state
+        return {card for node in state.nodes.by_name.values() for card in state.cards_of(node)}
+
+    def edit(self, kind: str, namespace: str, name: str) -> Json:
+        """A copy that replaces an object. Raises UnknownObjectError."""
+        self.touched.add((kind, namespace, name))
+        return self.edits.edit(kind, namespace, name)
+
+    def write(self, subject: str, *lines: str) -> None:
+        """Set the commands about a subject that is no object."""
+        self.touched.add((subject,))
+        self.lines[subject] = lines
+
+    def owner(self) -> Json | None:
+        """The workload; None for pods that none creates."""
+        return None if self.workload is None else self.edit(*self.workload)
+
+    def group(self) -> Json | None:
+        """The PodGroup, where it exists and follows no workload."""
+        if self.job.implicit or self.workload is not None:
+            return None
+        return self.edit(POD_GROUP, self.job.namespace, self.job.name)
+
+    def templates(self) -> list[tuple[str, Json]]:
+        """What the pods are made from, with the name of the task; the pending pods themselves where nothing is."""
+        owner = self.owner()
+        if owner is None:
+            names = [task.name for task in self.job.pending.values()]
+            return [(name, self.edit(POD, self.job.namespace, name)) for name in names]
+        if self.is_vcjob:
+            return [
+                (task.get("name") or "", task.setdefault("template", {})) for task in spec(owner).get("tasks") or ()
+            ]
+        return [("", owner.setdefault("spec", {}).setdefault("template", {}))]
+
+    def set_priority_class(self, name: str) -> None:
+        """Set the PriorityClass of the vcjob, of the pod template, or of the PodGroup."""
+        owner, group = self.owner(), self.group()
+        if self.is_vcjob and owner is not None:
+            set_spec(owner, "priorityClassName", name)
+        elif owner is not None:
+            for _, template in self.templates():
+                set_spec(template, "priorityClassName", name)
+        elif group is not None:
+            set_spec(group, "priorityClassName", name)
+
+
+def has_made_group(job: Job) -> bool:
+    """Whether a controller creates the PodGroup of a job, and deletes it with the pods."""
+    return is_vcjob(job) or job.name.startswith(_MADE_GROUP)
+
+
+def is_vcjob(job: Job) -> bool:
+    """Whether the pods are those of a vcjob."""
+    return bool(job.owner_job) or any(JOB_NAME in task.labels for task in job.tasks.values())
+
+
+def notes_of(template: Json) -> dict[str, str]:
+    """The annotations of a pod template."""
+    return (template.get("metadata") or {}).get("annotations") or {}
+
+
+def _workload_key(job: Job) -> Key | None:
+    kind, _, name = workload_of(job).partition("/")
+    if kind == "job":
+        return Key(JOB if is_vcjob(job) else BATCH_JOB, job.namespace, name)
+    return Key(_ONE_TEMPLATE[kind], job.namespace, name) if kind in _ONE_TEMPLATE else None
+
+
+def _stub(key: Key, job: Job, view: ObjectView) -> Json:
+    """The workload as far as its pods show it."""
+    metadata: Json = {"namespace": key.namespace, "name": key.name, "uid": job.name.removeprefix(f"{key.name}-")}
+    roles: dict[str, list[Task]] = {}
+    for task in sorted(job.tasks.values(), key=lambda task: task.name):
+        roles.setdefault(task.cls.annotations.get(TASK_SPEC, "") if key.kind == JOB else "", []).append(task)
+    if key.kind != JOB:
+        (tasks,) = roles.values()
+        version, kind = ("batch/v1", "Job") if key.kind == BATCH_JOB else (APPS_API, key.kind)
+        body: Json = {"replicas": len(tasks), "template": _template(view, tasks[0])}
+        return {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": body}
+    group = view.get(POD_GROUP, job.namespace, job.name)
+    if group is not None:
+        metadata["annotations"] = annotations_of(group)
+    body = {"queue": job.queue or DEFAULT_QUEUE, "minAvailable": job.min_available}
+    if job.priority_class_name:
+        body["priorityClassName"] = job.priority_class_name
+    body["tasks"] = [
+        {"name": role, "replicas": len(tasks), "template": _template(view, tasks[0])} for role, tasks in roles.items()
+    ]
+    return {"apiVersion": BATCH_API, "kind": JOB, "metadata": metadata, "spec": body}
+
+
+def _template(view: ObjectView, task: Task) -> Json:
+    pod = view.get(POD, task.namespace, task.name) or {"metadata": {}}
+    kept = {field: meta(pod)[field] for field in ("annotations", "labels") if field in meta(pod)}
+    return {"metadata": kept, "spec": {field: value for field, value in spec(pod).items() if field != "nodeName"}}
