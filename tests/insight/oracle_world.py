@@ -107,6 +107,29 @@ class World:
         """Pods of a PodGroup."""
         return [pod for pod in self.of("Pod") if notes(pod).get(GROUP) == group]
 
+    def pods_of(self, job: Waiting) -> list[Json]:
+        """Pods of a job, also those that its controller makes anew."""
+        kind, _, name = job.name.partition("/")
+        if kind == "job":
+            labels = "volcano.sh/job-name"
+            return [pod for pod in self.of("Pod") if (pod["metadata"].get("labels") or {}).get(labels) == name]
+        if kind == "deployment":
+            sets = {
+                obj["metadata"]["name"]
+                for obj in self.of("ReplicaSet")
+                if any(owner["name"] == name for owner in obj["metadata"].get("ownerReferences") or ())
+            }
+            return [
+                pod
+                for pod in self.of("Pod")
+                if any(owner["name"] in sets for owner in pod["metadata"].get("ownerReferences") or ())
+            ]
+        return [pod for pod in self.members(job.group) or self.of("Pod") if kind != "pod" or pod["metadata"]["name"] == name]
+
+    def running(self, job: Waiting) -> int:
+        """Bound pods of a job."""
+        return sum(map(bound, self.pods_of(job)))
+
     def waiting(self) -> list[Waiting]:
         """The jobs with pending pods, or below their minimum, by name."""
         found = []
@@ -131,6 +154,14 @@ class World:
         if owner["kind"] == "ReplicaSet":
             owner = next(iter((self.get("ReplicaSet", owner["name"]) or {})["metadata"]["ownerReferences"]))
         return f"{owner['kind'].lower()}/{owner['name']}"
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the session of the answers placed no pod: else their figures are those of the next moment."""
+        assert self._core is not None
+        placed = {uid for uid, task in self._core.snapshot().state.tasks.items() if task.node is not None}
+        held = {pod["metadata"]["uid"] for pod in self.of("Pod") if pod["spec"].get("nodeName") and not ended(pod)}
+        return placed == held
 
     # --- answers ----------------------------------------------------------------------------------------------------
 
@@ -167,7 +198,7 @@ class World:
     def starts(self, job: Waiting, *edits: Edit, conf: str | None = None, seconds: int = SECONDS) -> bool:
         """Whether a job starts after edits."""
         later = self.after(*edits, conf=conf, seconds=seconds)
-        return sum(map(bound, later.members(job.group))) >= job.goal
+        return later.running(job) >= job.goal
 
 
 def simulated(cluster: Cluster) -> World:

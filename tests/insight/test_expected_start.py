@@ -29,7 +29,7 @@ from tests.insight.oracle_world import conf_of, registry
 from tests.insight.scenes import core_of, recorded_run, written
 from tests.insight.test_situations import explained
 from tests.insight.test_what_if import CARD, CLUSTER, job
-from tests.scenarios.notation import manifests
+from tests.scenarios.notation import manifests, operation
 
 Manifest = dict[str, Any]
 
@@ -232,7 +232,7 @@ def test_a_job_that_starts_after_no_completion_reports_it() -> None:
     given_objects = [node("n1"), queue(4), vcjob("a", 60, cards=4), vcjob("b", None, cards=8)]
     found = forecast(snapshot_of(simulated(given_objects, 20)))["default/job/b"]
     assert found.p50 is None
-    assert found.reason == "the end of other jobs does not start it"
+    assert found.reason == "never: with every other job ended it does not start"
 
 
 def start_of(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, Any]:
@@ -258,8 +258,38 @@ def test_a_job_that_can_never_start_has_no_expected_start(tmp_path: Path, capsys
     file = tmp_path / "cluster.yaml"
     file.write_text(written(CLUSTER + job("big", 8)))
     line, document = start_of(capsys, "big", "-f", str(file), "--until", "1m")
-    assert line == "Expected start:  unknown: can never start"
+    assert line.startswith("Expected start:  never: ")
     assert document["expectedStart"]["p50"] is None
+
+
+@pytest.mark.parametrize(
+    "queue, line, cells",
+    [
+        ("closed", "never, unless the queue is opened", ["never", "never, unless the queue is opened"]),
+        ("absent", "unknown until the queue exists", ["unknown", "unknown until the queue exists"]),
+        ("small", "never: it needs 4", ["never", "with every other job ended it does not start"]),
+    ],
+)
+def test_a_start_that_no_end_causes_is_announced_as_such(
+    queue: str, line: str, cells: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "cluster.yaml"
+    queues = f" queue closed cards={CARD}:8; queue small cards={CARD}:3;"
+    pod = f" pod p queue={queue} card={CARD} gpu=4 scheduler=capcard-sched;"
+    closed = operation("0s patch Queue closed {status: {state: Closed}}")
+    scenario = {
+        "apiVersion": "simulation.capcard-sched.io/v1alpha1",
+        "kind": "Scenario",
+        "metadata": {"name": "close"},
+        "spec": {"operations": [closed]},
+    }
+    file.write_text(f"{written(CLUSTER + queues + pod)}\n---\n{json.dumps(scenario)}")
+    found, _ = start_of(capsys, "p", "-f", str(file), "--until", "1m")
+    assert found.startswith(f"Expected start:  {line}")
+    assert run(["job", "list", "-f", str(file), "--until", "1m", "--expected-start"]) == 0
+    header, row = capsys.readouterr().out.splitlines()
+    assert start_cell(row, header) == cells[0]
+    assert row.endswith(cells[1])
 
 
 def test_a_recording_is_a_history_of_like_jobs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
