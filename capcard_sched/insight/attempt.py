@@ -86,7 +86,8 @@ class JobAttempt:
         claims: list[QuotaClaim] = []
         if found.stage in ATTEMPTED:
             now = self._attempt((), claims)
-            if now.diagnosis is not None and now.diagnosis.stage in ATTEMPTED:
+            # Another phase: alone the job is admitted, and the order of the jobs keeps it from that.
+            if now.diagnosis is not None and now.diagnosis.stage in ATTEMPTED and now.diagnosis.phase == found.phase:
                 found = now.diagnosis
         facts = list(found.facts)
         if alone is not None and not alone.result().starts:

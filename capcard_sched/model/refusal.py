@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from capcard_sched.model.quantity import format_amount
-from capcard_sched.model.reasons import CAN_NEVER_START, without_numbers
+from capcard_sched.model.reasons import CAN_NEVER_START, TOO_FEW_PLACES, without_numbers
 
 
 class Code(IntEnum):
@@ -48,14 +48,16 @@ class Limiter(msgspec.Struct, frozen=True):
 class ExceededLimit(msgspec.Struct, frozen=True):
     """A limit that the minimum of a job exceeds, whatever the usage: the job can never start."""
 
-    #: Those of the minimum alone.
+    #: Those of the minimum alone; numbers of pods where the nodes are the limit.
     figures: Figures
-    #: The queue that has the limit: that of the job, or an ancestor.
+    #: The queue that has the limit: that of the job, or an ancestor; "" for the nodes.
     queue: str
 
     def text(self, queue: str) -> str:
         """The message of `CanNeverStart` for a job of a queue."""
         name, needed, limit = self.figures.resource, self.figures.requested, self.figures.limit
+        if not self.queue:
+            return TOO_FEW_PLACES.render(needed=needed, limit=limit, resource=name)
         message = CAN_NEVER_START.render(
             needed=format_amount(name, needed), limit=format_amount(name, limit), resource=name, queue=self.queue
         )

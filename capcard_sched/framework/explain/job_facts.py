@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from capcard_sched.framework.explain.capacity import CapacityReader, holders
+import msgspec
+
+from capcard_sched.framework.explain.capacity import CapacityReader
 from capcard_sched.framework.explain.limits import LimitReader
 from capcard_sched.framework.explain.rejections import INSUFFICIENT, FailedAttempt, rejection_of
 from capcard_sched.model.annotations import CARD_REQUEST
@@ -20,7 +22,7 @@ from capcard_sched.model.diagnosis import (
 )
 from capcard_sched.model.explanation import PodCards
 from capcard_sched.model.quantity import format_amount, in_units
-from capcard_sched.model.queue import ancestors, subtree
+from capcard_sched.model.queue import ancestors
 from capcard_sched.model.resources import CPU, MEMORY
 from capcard_sched.model.status import COMPLETED_STATUSES, PodGroupPhase, TaskStatus
 from capcard_sched.model.workload import display_name
@@ -51,7 +53,7 @@ class JobFacts:
         self._snapshot, self._session, self.job = snapshot, session, job
         self._attempt = attempt if attempt is not None else FailedAttempt(job.key)
         self._capacity = CapacityReader(snapshot)
-        limits = LimitReader(snapshot, self._capacity)
+        limits = self._limits = LimitReader(snapshot, self._capacity)
         self.tasks = [task for task in job.tasks.values() if not pod or task.name == pod]
         #: The pod that the diagnosis is about; None for all.
         self.pod = next((task for task in self.tasks if pod), None)
@@ -194,7 +196,8 @@ class JobFacts:
         found: dict[tuple[str, str], LimitUse] = {}
         for refusal in (*self.refusals, *self._refusal_of.values()):
             figures = refusal.figures
-            if figures is None or refusal.limiter is not None or "|" in figures.resource:
+            known = (refusal.queue or self.job.queue) in self._snapshot.state.queues
+            if figures is None or refusal.limiter is not None or "|" in figures.resource or not known:
                 continue
             row = self.row_of(refusal, figures)
             if self.limit_row(row.queue, row.resource) is None:
@@ -202,40 +205,11 @@ class JobFacts:
         return tuple(found.values())
 
     def row_of(self, refusal: Refusal, figures: Figures) -> LimitUse:
-        """The limit of a refusal by its figures, without the placed members of the gang."""
-        resource = figures.resource
-        amount, limit = in_units(resource, figures.requested), in_units(resource, figures.limit)
-        beside = sum(
-            in_units(resource, task.cls.requests.get(resource, 0))
-            for task in self.job.tasks.values()
-            if task.name in self._attempt.placed
-        )
-        used = max(0.0, in_units(resource, figures.total - figures.reserved) - amount - beside)
-        of_pods = refusal.hook != "job_enqueueable"
-        queue = self._snapshot.state.queues.get(refusal.queue or self.job.queue)
-        column = self._snapshot.state.columns.find(resource)
-        jobs = (
-            [job for one in subtree(queue, self._snapshot.state.queues) for job in one.jobs.values()] if queue else []
-        )
-        users = [
-            (display_name(job), job.queue, in_units(resource, int(job.allocated[column])))
-            for job in jobs
-            if column is not None and column < len(job.allocated)
-        ]
-        return LimitUse(
-            queue=refusal.queue or self.job.queue,
-            resource=resource,
-            quota=limit,
-            used=used,
-            reserved=in_units(resource, figures.reserved),
-            free=max(0.0, limit - used),
-            usable=max(0.0, limit - used),
-            over=max(0.0, used - limit),
-            cluster_total=None,
-            requested_per_pod=amount if of_pods else 0.0,
-            requested=amount,
-            users=holders(users),
-        )
+        """The limit of a refusal, with the usage of the state."""
+        queue = self._snapshot.state.queues[refusal.queue or self.job.queue]
+        per_pod = figures.requested if refusal.hook != "job_enqueueable" else 0
+        row = self._limits.resource_row(queue, figures.resource, figures.limit, per_pod, figures.requested)
+        return msgspec.structs.replace(row, usable=row.free, reserved=in_units(figures.resource, figures.reserved))
 
     def is_own_limit(self, refusal: Refusal, figures: Figures) -> bool:
         """Whether the refusing queue sets the limit itself; otherwise it follows from the cluster."""

@@ -223,7 +223,8 @@ def _claim(data: JobFacts, rows: Sequence[LimitUse], per_pod: float, pods: int, 
 
 def quota_beside(data: JobFacts) -> list[str]:
     """Whether the quotas of the queue and its ancestors cover one pod, or the rest of the gang."""
-    free, short = [], []
+    free: list[str] = []
+    short: list[str] = []
     missing = 1 if data.job.is_ready() else max(1, data.job.min_available - data.job.ready_tasks)
     for cards in dict.fromkeys(cards.alternatives for cards in data.pod_cards):
         fits, lacks = [], []

@@ -198,44 +198,51 @@ class LimitReader:
             return self._shares[card]
         return sum(offer.total for offer in self._capacity.nodes_with(card)) / 1000
 
+    def _jobs_of(self, queue: Queue) -> list[Job]:
+        """The jobs that the limits of a queue cover: those below it, too, in a tree."""
+        is_tree = self._snapshot.conf.quota_plugins.is_tree
+        return [job for one in (subtree(queue, self._queues) if is_tree else (queue,)) for job in one.jobs.values()]
+
+    def used(self, queue: Queue, resource: str) -> float:
+        """The usage of a resource that a limit of the queue counts, terminating pods included."""
+        column = self._snapshot.state.columns.find(resource)
+        if column is None:
+            return 0.0
+        fit = self._snapshot.state.columns.fit
+        held = sum(int(fit(job.allocated)[column] + fit(job.releasing)[column]) for job in self._jobs_of(queue))
+        return in_units(resource, int(self._charged.get((queue.name, resource), held)))
+
     def _resource_rows(
         self, queue: Queue, requested: Mapping[str, tuple[int, int]], *, is_own: bool
     ) -> Iterable[LimitUse]:
         """Rows of the resources that the capability names; of an ancestor, those that are requested."""
-        columns = self._snapshot.state.columns
-        jobs = (
-            queue.jobs.values()
-            if is_own
-            else [job for one in subtree(queue, self._queues) for job in one.jobs.values()]
-        )
         for resource, limit in sorted((queue.capability or {}).items()):
-            if resource not in (CPU, MEMORY) or not (is_own or resource in requested or not requested):
-                continue
-            column = columns.column(resource)
-            held = sum(int(job.allocated[column]) + int(job.releasing[column]) for job in jobs)
-            used, quota = (
-                in_units(resource, int(self._charged.get((queue.name, resource), held))),
-                in_units(resource, limit),
-            )
-            per_pod, total = requested.get(resource, (0, 0))
-            users = [
-                (display_name(job), job.queue, in_units(resource, int(job.allocated[column] + job.releasing[column])))
-                for job in jobs
-            ]
-            yield LimitUse(
-                queue=queue.name,
-                resource=resource,
-                quota=quota,
-                used=used,
-                reserved=0.0,
-                free=max(0.0, quota - used),
-                usable=None,
-                over=max(0.0, used - quota),
-                cluster_total=None,
-                requested_per_pod=in_units(resource, per_pod),
-                requested=in_units(resource, total),
-                users=holders(users),
-            )
+            if resource in (CPU, MEMORY) and (is_own or resource in requested or not requested):
+                per_pod, total = requested.get(resource, (0, 0))
+                yield self.resource_row(queue, resource, limit, per_pod, total)
+
+    def resource_row(self, queue: Queue, resource: str, limit: int, per_pod: int, total: int) -> LimitUse:
+        """The usage of a limit, all in base units. `per_pod` and `total`: what the job requests."""
+        used, quota = self.used(queue, resource), in_units(resource, limit)
+        column, fit = self._snapshot.state.columns.find(resource), self._snapshot.state.columns.fit
+        users = [
+            (display_name(job), job.queue, in_units(resource, int(fit(job.allocated)[column])))
+            for job in (self._jobs_of(queue) if column is not None else ())
+        ]
+        return LimitUse(
+            queue=queue.name,
+            resource=resource,
+            quota=quota,
+            used=used,
+            reserved=0.0,
+            free=max(0.0, quota - used),
+            usable=None,
+            over=max(0.0, used - quota),
+            cluster_total=None,
+            requested_per_pod=in_units(resource, per_pod),
+            requested=in_units(resource, total),
+            users=holders(users),
+        )
 
     def _sums(self, jobs: Iterable[Job], field: str) -> dict[str, list[tuple[str, str, float]]]:
         """Card to the amounts of each job, in cards."""

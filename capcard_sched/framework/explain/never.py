@@ -26,6 +26,10 @@ def never_causes(data: JobFacts) -> tuple[list[str], list[str]]:
     """The causes, none of a job that may start; and further facts."""
     unusable = _unusable_cards(data)
     causes = [*unusable, *_over_every_limit(data), *_larger_than_nodes(data), *_larger_than_cluster(data)]
+    if not causes and data.exceeded is not None:
+        figures = data.exceeded.figures
+        has = f"the nodes have space for {figures.limit}"
+        causes = [f"it needs {plural(figures.requested, 'pod')} with {figures.resource}, and {has}"]
     # A card without nodes has no resource: pods that name one count as pods without cards.
     return list(dict.fromkeys(causes)), [] if unusable else _declared(data)
 
@@ -64,7 +68,7 @@ def _without_nodes(data: JobFacts, cards: Sequence[str]) -> str:
 
 
 def _over_every_limit(data: JobFacts) -> list[str]:
-    if data.exceeded is None:
+    if data.exceeded is None or not data.exceeded.queue:
         return []
     found, queue = data.exceeded.figures, data.exceeded.queue
     needed, limit = in_units(found.resource, found.requested), in_units(found.resource, found.limit)
@@ -128,7 +132,7 @@ def _too_large(rows: Sequence[CardCapacity], needed: int) -> str:
 
 def _larger_than_cluster(data: JobFacts) -> list[str]:
     """A minimum that exceeds a limit that the queue does not set, when nothing is used."""
-    refusal = data.refusals[0] if data.refusals and data.exceeded is None else None
+    refusal = data.refusals[0] if data.refusals and not (data.exceeded and data.exceeded.queue) else None
     figures = refusal.figures if refusal is not None and refusal.hook == "job_enqueueable" else None
     if refusal is None or figures is None or figures.requested <= figures.limit:
         return []

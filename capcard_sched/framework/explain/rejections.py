@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from capcard_sched.framework.explain.capacity import holders, workload_name
+from capcard_sched.framework.explain.sentences import plain
 from capcard_sched.model.diagnosis import MOST_LISTED, NearestNode, RejectedNodes
 from capcard_sched.model.node_conditions import condition_word, conditions_of
 from capcard_sched.model.quantity import in_units, shown_amount
@@ -169,7 +170,7 @@ class _Description:
                     "spread": self._spread(),
                 }
                 return text.format(**fields) + reason.removeprefix(start)
-        return f"{on}: {_PREFIX.sub('', reason)}"
+        return f"{on}: {plain(_PREFIX.sub('', reason))}"
 
     def _insufficient(self, resource: str, nodes: Sequence[Node]) -> str:
         """`n1 lacks cpu: it needs 64, and at most 32 of 96 are free (n1); held by default/job/a (64)`."""

@@ -170,9 +170,9 @@ class Session(SessionResults):
         return self.once(QueueAccess).refusal(job, "job_valid") or self.dispatch.refusal("job_valid", job)
 
     def exceeded_limit(self, job: Job) -> ExceededLimit | None:
-        """The limit of its queue or of an ancestor that the minimum of a waiting job exceeds: it can never start."""
+        """The limit of a queue that the minimum of a waiting job exceeds, or that of the nodes: it can never start."""
         found: ExceededLimit | None = None if job.is_ready() else self.dispatch.first("exceeded_limit", job)
-        return found
+        return found if found or job.is_ready() else self.carry_over.node_places.shortage(self, job)
 
     def job_enqueueable(self, job: Job) -> tuple[bool, Refusal | None]:
         """Whether the job may leave phase Pending.
