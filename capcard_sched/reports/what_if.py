@@ -15,7 +15,7 @@ from capcard_sched.reports.terminal import console_for
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from capcard_sched.model.trials import JobChange, RestartedPods, WhatIfReport
+    from capcard_sched.model.trials import JobChange, PodCounts, RestartedPods, WhatIfReport
 
 
 def print_what_if(report: WhatIfReport) -> None:
@@ -29,10 +29,8 @@ def print_what_if(report: WhatIfReport) -> None:
             [(job.job, _change(job), _wait(job.wait_before), _wait(job.wait_after)) for job in changes],
         ),
         (("JOB", "PODS THAT RESTART", "RUN AGAIN"), [(one.job, str(one.pods), _again(one)) for one in report.restarts]),
-        *(
-            ((header, "PODS BEFORE", "PODS AFTER"), [(one.job, str(one.before), str(one.after)) for one in found])
-            for header, found in (("JOB", report.pods), ("EVICTED JOB", report.evictions))
-        ),
+        (("JOB", "PODS BEFORE", "PODS AFTER"), _counts(report.pods)),
+        (("EVICTED JOB", "PODS BEFORE", "PODS AFTER"), _counts(report.evictions)),
         (
             ("QUEUE", "CARD OR RESOURCE", "USED BEFORE", "USED AFTER"),
             [
@@ -45,6 +43,10 @@ def print_what_if(report: WhatIfReport) -> None:
         if rows:
             console.print("")
             console.print(_table(headers, rows))
+
+
+def _counts(found: Iterable[PodCounts]) -> list[tuple[str, ...]]:
+    return [(count.job, str(count.before), str(count.after)) for count in found]
 
 
 def _summary(report: WhatIfReport) -> str:

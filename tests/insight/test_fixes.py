@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from capcard_sched.cli.main import run
 from capcard_sched.framework.core import StepResult
 from capcard_sched.framework.explain.diagnose import diagnose_job
 from capcard_sched.insight.fixes import suggest_fixes
+from capcard_sched.insight.fixes.kinds import KINDS
 from capcard_sched.insight.object_view import DeltaObjects
 from capcard_sched.insight.preemption import begin_trial
 from capcard_sched.model.deltas import Delta
@@ -412,3 +414,9 @@ def test_a_search_changes_nothing() -> None:
     assert fixes_of(h, seen) == fixes_of(h, seen)
     assert h.core.snapshot() == before
     assert h.job("waits").pending
+
+
+def test_every_kind_of_change_is_documented() -> None:
+    text = (HERE.parents[1] / "docs" / "fixes.md").read_text()
+    table = text[text.index("| Kind | Change |") :].split("\n\n")[0]
+    assert sorted(set(re.findall(r"`([A-Z]\w+)`", table)) - {"PriorityClass"}) == sorted(KINDS)

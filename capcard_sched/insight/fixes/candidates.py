@@ -21,19 +21,20 @@ def candidates(
     core: Core,
     view: ObjectView,
     job: Job,
-    vcjob: Json | None,
+    owner: Json | None,
     found: JobDiagnosis,
     *,
     may_evict: Sequence[str] = (),
 ) -> tuple[Candidate, ...]:
     """Sets of changes, each of which may remove what keeps a job from starting. Empty without a suggestion.
 
-    `may_evict`: actions that a trial found to help. `found` is the diagnosis of the same state.
+    `owner`: the workload of the pods, if it is known. `may_evict`: actions that a trial found to help. `found` is the
+    diagnosis of the same state.
     Cost: O(pods of the queue), and O(nodes) array operations per template of pending pods.
     """
     session = core.snapshot().session
     if session is None:
         return ()
-    situation = Situation(core, session, view, job, vcjob, found, may_evict)
+    situation = Situation(core, session, view, job, owner, found, may_evict)
     rows = (row for kind in KINDS.values() for row in kind.propose(situation))
     return tuple(dict.fromkeys(row for row in rows if row))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from capcard_sched.controllers.objects import POD
 from capcard_sched.insight.fixes.commands import RECREATE, render
 from capcard_sched.insight.fixes.kinds import KINDS
 from capcard_sched.insight.fixes.scene import Scene
@@ -20,10 +21,10 @@ if TYPE_CHECKING:
 
 
 def describe_fix(
-    core: Core, view: ObjectView, job: Job, vcjob: Json | None, changes: Sequence[ProposedChange]
+    core: Core, view: ObjectView, job: Job, owner: Json | None, changes: Sequence[ProposedChange]
 ) -> SuggestedFix:
     """The changes in words, the commands, and the pods that they end."""
-    before, after = Scene(core, view, job, vcjob), Scene(core, view, job, vcjob)
+    before, after = Scene(core, view, job, owner), Scene(core, view, job, owner)
     touched: list[set[tuple[str, ...]]] = []
     for change in changes:
         after.touched = set()
@@ -50,6 +51,9 @@ def describe_fix(
         )
     ended = dict.fromkeys(change.key for change in changes if change.kind == "End")
     costs = [cost for change in changes if (cost := KINDS[change.kind].cost(change, job))]
+    makers = {task.cls.owner_kind for task in job.pending.values()} - {""}
+    if before.workload is None and makers and any(key[0] == POD for keys in touched for key in keys):
+        costs.append(f"new pods of the {' and '.join(sorted(makers))} lack it: change its template, too")
     return SuggestedFix(
         changes=tuple(suggested.values()),
         ended=tuple(

@@ -37,6 +37,7 @@ from capcard_sched.model.annotations import CLOSED_BY_PARENT, GROUP_MIN_MEMBER, 
 from capcard_sched.model.numbers import whole_number
 from capcard_sched.model.objects import QueueObject
 from capcard_sched.model.quantity import QuantityError, base_amount, format_amount
+from capcard_sched.model.timestamps import format_timestamp
 from capcard_sched.simulation.store import merged
 from capcard_sched.validation.pod_templates import check_pod_template
 
@@ -72,8 +73,9 @@ def cluster_view(view: ObjectView) -> ClusterView:
 class Execution:
     """One fix: its lines, executed in order."""
 
-    def __init__(self, scene: Scene, cluster: ClusterView) -> None:
-        """`scene`: without edits."""
+    def __init__(self, scene: Scene, cluster: ClusterView, now: float) -> None:
+        """`scene`: without edits. `now` (Unix seconds): the creation of what is created anew."""
+        self._created = format_timestamp(now)
         self.scene, self._cluster, self.edits = scene, cluster, scene.edits
         self._core, self._job = scene.core, scene.job
         self._recreated: Json | None = None
@@ -203,12 +205,14 @@ class Execution:
             body = {**spec(pod), **self._priority(pod)}
             body.pop("nodeName", None)
             uid = f"trial-{meta(pod).get('uid')}"
-            self.edits.put({**pod, "metadata": {**meta(pod), "uid": uid}, "spec": body, "status": {"phase": "Pending"}})
+            metadata = {**meta(pod), "uid": uid, "creationTimestamp": self._created}
+            self.edits.put({**pod, "metadata": metadata, "spec": body, "status": {"phase": "Pending"}})
         if group is not None and pods:
             if has_made_group(self._job):
                 queue, priority = annotations_of(pods[0]).get(POD_QUEUE_NAME), spec(pods[0]).get("priorityClassName")
                 derived = {"queue": queue, "priorityClassName": priority}
                 group["spec"] = {**spec(group), **{field: value for field, value in derived.items() if value}}
+                group["metadata"] = {**meta(group), "creationTimestamp": self._created}
                 group["status"] = {"phase": "Pending"}
             self.edits.put(group)
 
@@ -223,7 +227,12 @@ class Execution:
             _refuse(check_new_job(new, self._cluster).errors)
         self._end(self._job.tasks.values(), restarts=True)
         group = new_group(cast("View", self.edits), new, job_spec(new, self._scheduler))
-        group["metadata"] = {**meta(group), "name": self._job.name, "uid": "trial-group"}
+        group["metadata"] = {
+            **meta(group),
+            "name": self._job.name,
+            "uid": "trial-group",
+            "creationTimestamp": self._created,
+        }
         self.edits.remove(POD_GROUP, self._job.namespace, self._job.name)
         self.edits.put({**group, "status": {"phase": "Pending"}})
         self.edits.put(new)

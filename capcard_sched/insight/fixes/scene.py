@@ -40,8 +40,8 @@ _MADE_GROUP: Final = "podgroup-"
 class Scene:
     """The state before a fix, and the copies that the fix edits."""
 
-    def __init__(self, core: Core, view: ObjectView, job: Job, vcjob: Json | None) -> None:
-        """`vcjob`: the Job whose pods these are, if it was read."""
+    def __init__(self, core: Core, view: ObjectView, job: Job, owner: Json | None) -> None:
+        """`owner`: the workload of the pods, if it is known (`known_owner`)."""
         self.core, self.view, self.job = core, view, job
         self.edits = Edits(view)
         #: Commands that no edit of an object expresses, by what they are for.
@@ -56,9 +56,8 @@ class Scene:
         #: The workload is made from its pods, as the view does not have it.
         self.is_stub = False
         if self.workload is not None:
-            found = vcjob if self.workload.kind == JOB else view.get(*self.workload)
-            self.is_stub = found is None
-            self.edits.know(found if found is not None else _stub(self.workload, job, view))
+            self.is_stub = owner is None
+            self.edits.know(owner if owner is not None else _stub(self.workload, job, view))
 
     @property
     def name(self) -> str:
@@ -135,6 +134,12 @@ class Scene:
                 set_spec(template, "priorityClassName", name)
         elif group is not None:
             set_spec(group, "priorityClassName", name)
+
+
+def known_owner(view: ObjectView, job: Job, vcjob: Json | None) -> Json | None:
+    """The workload of the pods of a job; None where the view does not have it. `vcjob`: one that was read already."""
+    key = _workload_key(job)
+    return vcjob if key is None or (vcjob is not None and key.kind == JOB) else view.get(*key)
 
 
 def has_made_group(job: Job) -> bool:

@@ -23,6 +23,7 @@ from capcard_sched.insight.fixes.change import ProposedChange
 from capcard_sched.insight.fixes.description import describe_fix
 from capcard_sched.insight.fixes.execution import RefusedError, cluster_view
 from capcard_sched.insight.fixes.kinds import KINDS
+from capcard_sched.insight.fixes.scene import known_owner
 from capcard_sched.insight.fixes.trial import FixSubject, FixTrial, FixTrialRun
 from capcard_sched.insight.forked_copy import ForkedCopyError, RunningCopy, cpu_seconds, in_copy
 from capcard_sched.model.trials import FixSearch, StartablePods, SuggestedFix
@@ -79,7 +80,7 @@ def suggest_fixes(
     if core.snapshot().conf.option("extender") is not None:
         return without_search(found, "trials would call the webhook of the extender")
     pods = len(job.pending) if job.is_ready() and job.tasks else 0
-    subject = FixSubject(job.key, pod, vcjob, pods, job.min_available, len(job.tasks))
+    subject = FixSubject(job.key, pod, known_owner(view, job, vcjob), pods, job.min_available, len(job.tasks))
     finder = _FixFinder(core, view, subject, found, now, progress)
     try:
         return finder.find()
@@ -132,7 +133,7 @@ class _FixFinder:
         #: Sets that are tried when the frontier yields no fix: their parts were tried alone, and changed no diagnosis.
         pairs: list[_Row] = []
         numbers = itertools.count()
-        first = candidates(core, self._view, self._job, self._subject.vcjob, found, may_evict=may_evict)
+        first = candidates(core, self._view, self._job, self._subject.owner, found, may_evict=may_evict)
         for candidate in first:
             heappush(frontier, (1, _disruption(candidate), next(numbers), candidate, frozenset(first)))
         for one, other in itertools.combinations(first, 2):
@@ -294,7 +295,7 @@ class _FixFinder:
         pending = set(tried.difference.pending)
         ahead = _ahead(self._core, own) if any(change.kind == "Priority" for change in changes) else ()
         delayed = [key for key in sorted(pending & {*before, *self._started_without_it(changes)}) if key != own]
-        fix = describe_fix(self._core, self._view, self._job, self._subject.vcjob, changes)
+        fix = describe_fix(self._core, self._view, self._job, self._subject.owner, changes)
         return msgspec.structs.replace(
             fix,
             restarted=self._prepared(changes).restarted,

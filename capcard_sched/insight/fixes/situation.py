@@ -37,12 +37,12 @@ class Situation:
         session: Session,
         view: ObjectView,
         job: Job,
-        vcjob: Json | None,
+        owner: Json | None,
         found: JobDiagnosis,
         may_evict: Sequence[str],
     ) -> None:
         self.core, self.session, self.job, self.found, self.may_evict = core, session, job, found, may_evict
-        self.view, self._vcjob = view, vcjob
+        self.view, self._owner = view, owner
         self.state, self.conf = core.snapshot().state, core.snapshot().conf
         self.waiting = session.pending_tasks(job)
         #: Pods that are still needed: up to the minimum, or all pending pods of a job that has it.
@@ -54,7 +54,7 @@ class Situation:
     @cached_property
     def scene(self) -> Scene:
         """The objects of the job."""
-        return Scene(self.core, self.view, self.job, self._vcjob)
+        return Scene(self.core, self.view, self.job, self._owner)
 
     @property
     def queues(self) -> list[Queue]:

@@ -49,11 +49,11 @@ class FixTrial(msgspec.Struct, frozen=True):
 
 
 class FixSubject(NamedTuple):
-    """The job to start: its key, the pod of it that the search is about, and its vcjob, if any."""
+    """The job to start: its key, the pod of it that the search is about, and its workload, if it is known."""
 
     key: str
     pod: str
-    vcjob: Json | None
+    owner: Json | None
     #: Pods that are to be scheduled of a job that has its minimum; 0 for one that has not.
     pods: int
     #: Its minimum, and its pods.
@@ -97,8 +97,8 @@ class FixTrialRun:
         """
         self._core, self._view, self._subject, self._now, self._is_last = core, view, subject, now, is_last
         job = core.snapshot().state.jobs[subject.key]
-        self._execution = Execution(Scene(core, view, job, subject.vcjob), cluster)
-        self._execution.run(fix_lines(core, view, job, subject.vcjob, changes))
+        self._execution = Execution(Scene(core, view, job, subject.owner), cluster, now)
+        self._execution.run(fix_lines(core, view, job, subject.owner, changes))
         self._edits = self._execution.edits
         if absent:
             self._execution.end_jobs([job])
@@ -125,7 +125,7 @@ class FixTrialRun:
         if reached or self._is_last:
             return FixTrial(reached, difference, job.ready_tasks)
         found = diagnose_job(core.snapshot(), job)
-        further = candidates(core, self._view, job, self._subject.vcjob, found)
+        further = candidates(core, self._view, job, self._subject.owner, found)
         return FixTrial(False, difference, job.ready_tasks, found.summary, further)
 
     def _react(self, core: Core, intents: Sequence[Intent]) -> list[Delta]:
@@ -182,15 +182,15 @@ def _reached(subject: FixSubject, job: Job) -> bool:
     if subject.pods:
         return not job.pending and not job.waiting_tasks and job.is_ready()
     if not job.tasks:  # its controller is not this project's: admission is what a session decides
-        return subject.vcjob is None and not subject.members and job.phase is not PodGroupPhase.PENDING
+        return subject.owner is None and not subject.members and job.phase is not PodGroupPhase.PENDING
     return job.is_ready() and job.roles_ready()
 
 
 def fix_lines(
-    core: Core, view: ObjectView, job: Job, vcjob: Json | None, changes: Sequence[ProposedChange]
+    core: Core, view: ObjectView, job: Job, owner: Json | None, changes: Sequence[ProposedChange]
 ) -> tuple[str, ...]:
     """The changes as they are printed. Raises UnknownObjectError."""
-    scene = Scene(core, view, job, vcjob)
+    scene = Scene(core, view, job, owner)
     for change in changes:
         KINDS[change.kind].edit(change, scene)
     return tuple(dict.fromkeys(line for lines in render(scene).values() for line in lines))

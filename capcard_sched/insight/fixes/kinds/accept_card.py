@@ -34,6 +34,7 @@ class AcceptCard(FixKind):
     before = "{replaces}"
     after = "{key}"
     is_single = True
+    disruption = 3
     is_of_job = True
 
     def propose(self, situation: Situation) -> Iterator[Candidate]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import json
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Final
 
 from capcard_sched.controllers.objects import QUEUE, annotations_of
-from capcard_sched.framework.explain.sentences import nearest
 from capcard_sched.insight.changes import annotate
 from capcard_sched.insight.fixes.change import Candidate, ProposedChange
 from capcard_sched.insight.fixes.kind import FixKind
@@ -21,6 +22,13 @@ if TYPE_CHECKING:
     from capcard_sched.insight.fixes.scene import Scene
     from capcard_sched.insight.fixes.situation import Situation
     from capcard_sched.insight.object_view import Json
+
+
+_WORDS: Final = re.compile(r"[a-z0-9]+")
+_DIGITS: Final = re.compile(r"\d+")
+_LOOK_ALIKES: Final = str.maketrans("oil", "011")
+#: Ratio of two names of which one letter is missing, doubled or transposed.
+_CLOSE: Final = 0.9
 
 
 class RepairQueue(FixKind):
@@ -94,12 +102,27 @@ def _quota(queue: Json) -> dict[str, object] | None:
     wrong = next((key for key, meant in Spelling().misspelt(notes).items() if meant == CARD_QUOTA), CARD_QUOTA)
     try:
         found = read_document(notes.get(CARD_QUOTA, notes.get(wrong, ""))).value
+        if isinstance(found, str):  # encoded twice
+            found = read_document(found).value
     except YamlError:
         return None
     return {str(card).strip(): amount for card, amount in found.items()} if isinstance(found, dict) else None
 
 
 def _meant(card: str, written: Collection[str], cards: Collection[str]) -> str:
-    """The card that nodes provide and that a key resembles, unless it has a quota of its own."""
-    close = nearest(card, cards) if card not in cards else ""
-    return close if close and close not in written else card
+    """The card that nodes provide and that a key misspells, unless it has a quota of its own."""
+    found = [] if card in cards else [other for other in cards if other not in written and _is_misspelt(card, other)]
+    return found[0] if len(found) == 1 else card
+
+
+def _is_misspelt(key: str, card: str) -> bool:
+    """Whether two names differ in punctuation, case, look-alikes, single letters, or a missing vendor only.
+
+    Names of other models are as similar: `NVIDIA-H100`, `NVIDIA-GeForce-RTX-4090-D`.
+    """
+    words, others = (_WORDS.findall(name.casefold()) for name in (key, card))
+    one, other = "".join(words), "".join(others)
+    if one.translate(_LOOK_ALIKES) == other.translate(_LOOK_ALIKES) or words == others[1:]:
+        return True
+    same_numbers = _DIGITS.findall(one) == _DIGITS.findall(other) and len(words) == len(others)
+    return same_numbers and difflib.SequenceMatcher(None, one, other).ratio() >= _CLOSE

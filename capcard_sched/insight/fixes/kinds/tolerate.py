@@ -24,6 +24,7 @@ class Tolerate(FixKind):
 
     words = "{job} tolerates the taint {key}"
     after = "{key}"
+    disruption = 3
     is_of_job = True
 
     def propose(self, situation: Situation) -> Iterator[Candidate]:
