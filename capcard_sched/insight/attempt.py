@@ -16,7 +16,7 @@ import msgspec
 from capcard_sched.controllers.objects import key_of
 from capcard_sched.framework.explain.diagnose import diagnose_job
 from capcard_sched.framework.explain.never import NEVER
-from capcard_sched.framework.explain.rejections import FailedAttempt
+from capcard_sched.framework.explain.rejections import ObservedAttempt
 from capcard_sched.framework.explain.sentences import lower
 from capcard_sched.insight.changes import Edits, remove_taint, set_card_quota, set_unschedulable
 from capcard_sched.insight.fix_trial import pods_of_job
@@ -126,11 +126,10 @@ class JobAttempt:
     def _attempt(self, deltas: Sequence[Delta], claims: list[QuotaClaim] | None = None) -> AttemptResult:
         """Sessions that attempt the job alone, after some changes. On the core itself, for one of a copy."""
         core, key, now = self._core, self._job.key, self._now
-        core.try_actions(core.snapshot().conf, key, only=key)
-        waiting, attempt = list(deltas), FailedAttempt(key)
+        attempt = ObservedAttempt(key)
+        core.try_actions(core.snapshot().conf, key, only=key, observe=attempt.observe)
+        waiting = list(deltas)
         for _ in range(_SESSIONS):
-            attempt = FailedAttempt(key)
-            core.observe_failure = attempt.observe
             result = core.step(waiting, now)
             waiting = [
                 ObjectGone("Pod", one.namespace, one.name, one.uid) for one in result.intents if isinstance(one, Evict)

@@ -8,7 +8,7 @@ import msgspec
 
 from capcard_sched.framework.explain.capacity import CapacityReader
 from capcard_sched.framework.explain.limits import LimitReader
-from capcard_sched.framework.explain.rejections import INSUFFICIENT, FailedAttempt, rejection_of
+from capcard_sched.framework.explain.rejections import INSUFFICIENT, ObservedAttempt, rejection_of
 from capcard_sched.model.annotations import CARD_REQUEST
 from capcard_sched.model.cards import CardSyntaxError, parse_card_request
 from capcard_sched.model.diagnosis import (
@@ -46,12 +46,13 @@ class JobFacts:
     """The data of one job that its stage follows from."""
 
     def __init__(
-        self, snapshot: CoreSnapshot, session: Session, job: Job, pod: str, attempt: FailedAttempt | None = None
+        self, snapshot: CoreSnapshot, session: Session, job: Job, pod: str, attempt: ObservedAttempt | None = None
     ) -> None:
         """`pod`: the name of the pod that the diagnosis is about; "" for all. `attempt`: that of the session."""
         state = snapshot.state
         self._snapshot, self._session, self.job = snapshot, session, job
-        self._attempt = attempt if attempt is not None else FailedAttempt(job.key)
+        is_of_session = attempt is not None and attempt.session is session
+        self._attempt = attempt if attempt is not None and is_of_session else ObservedAttempt(job.key)
         self._capacity = CapacityReader(snapshot)
         limits = self._limits = LimitReader(snapshot, self._capacity)
         self.tasks = [task for task in job.tasks.values() if not pod or task.name == pod]
@@ -91,10 +92,10 @@ class JobFacts:
         self.card_labels = state.card_labels
         #: Queue to `spec.capability`.
         self.capabilities = {name: one.capability or {} for name, one in state.queues.items()}
-        self.capacity = self._capacities(self.pending)
-        self.known_cards = sorted(self._capacity.cards)
         #: Why the job can never start; None when it can.
         self.exceeded = session.exceeded_limit(job)
+        self.capacity = self._capacities(self.pending)
+        self.known_cards = sorted(self._capacity.cards)
         #: The card quota of the queue in thousandths, and why the annotation is invalid.
         self.quota, self.quota_problem = limits.quota(queue), limits.quota_problem(queue)
         #: After an amount of the cluster: that it is without the guarantees of other queues, "" for none.
@@ -299,6 +300,7 @@ class JobFacts:
             for row in pods.nodes
             if row.reason.startswith(INSUFFICIENT)
         }
+        few = self.exceeded.figures.resource if self.exceeded is not None and not self.exceeded.queue else ""
         for cls, cards in list(self.cards_by_class.items())[:_MOST_CLASSES]:
             offers = [offer for card in cards.alternatives for offer in self._capacity.nodes_with(card)]
             for card in cards.alternatives:
@@ -307,11 +309,11 @@ class JobFacts:
             among = {offer.node.name for offer in offers}
             # Pods of a job that is not admitted are not tried on nodes.
             beyond = self._capacity.larger_than_nodes(cls, among=among) if offers or not cards.names else ()
-            for resource in sorted(lacking.union(beyond) - {offer.resource for offer in offers}):
+            for resource in sorted(lacking.union(beyond, filter(None, [few])) - {offer.resource for offer in offers}):
                 amount = cls.requests.get(resource, 0)
                 if amount and (resource, amount) not in found:
                     row = self._capacity.capacity(resource, cls, amount, among=among)
-                    if any(bar.free < row.per_pod for bar in row.histogram) or not row.histogram:
+                    if resource == few or any(bar.free < row.per_pod for bar in row.histogram) or not row.histogram:
                         found[resource, amount] = row
         return tuple(found.values())
 
