@@ -21,10 +21,13 @@ from capcard_sched.model.diagnosis import (
     QuotaCheck,
 )
 from capcard_sched.model.explanation import PodCards
+from capcard_sched.model.losses import stranded_of
+from capcard_sched.model.node_conditions import lost_word
 from capcard_sched.model.quantity import format_amount, in_units
-from capcard_sched.model.queue import ancestors
+from capcard_sched.model.queue import ancestors, subtree
 from capcard_sched.model.resources import CPU, MEMORY
 from capcard_sched.model.status import COMPLETED_STATUSES, PodGroupPhase, TaskStatus
+from capcard_sched.model.timestamps import format_timestamp
 from capcard_sched.model.workload import display_name
 
 if TYPE_CHECKING:
@@ -271,11 +274,33 @@ class JobFacts:
                 needed = max(needed, minimum)
         return max(needed, 1)
 
-    def leaving_on(self, node: str) -> list[tuple[str, float]]:
-        """Name and end (Unix seconds) of the terminating pods of a node, the last first."""
-        found = self._snapshot.state.nodes.by_name.get(node)
-        leaving = [task for task in found.tasks.values() if task.deleting] if found is not None else []
-        return [(task.key, task.ends) for task in sorted(leaving, key=lambda task: -task.ends)[:_MOST_CLASSES]]
+    def leaving(self) -> list[str]:
+        """Sentences about terminating pods that hold what the job lacks: of the refusing queues, and on its nodes."""
+        queues = {refusal.queue for refusal in (*self.refusals, *self._refusal_of.values())}
+        below = {
+            one.name
+            for name in queues
+            if (queue := self._snapshot.state.queues.get(name)) is not None
+            for one in subtree(queue, self._snapshot.state.queues)
+        }
+        nodes = {name for pods in self.pending for row in pods.nodes if row.decides for name in row.names}
+        nodes |= {pods.node for pods in self.pending if pods.outcome == "pipelined"}
+        held = [
+            task
+            for task in self._snapshot.state.tasks.values()
+            if task.deleting
+            and task.node is not None
+            and task.job is not self.job
+            and (task.node.name in nodes or (task.job is not None and task.job.queue in below))
+        ]
+        lost = stranded_of(held)
+        others = [task for task in held if task.ends and task.node is not None and not lost_word(task.node)]
+        others.sort(key=lambda task: (-task.ends, task.key))
+        return lost + [
+            f"pod {task.name} on {task.node.name} terminates until {format_timestamp(task.ends)}"
+            for task in others[:_MOST_CLASSES]
+            if task.node is not None
+        ]
 
     def placed(self) -> tuple[PlacedPods, ...]:
         """The placed pods that are on the cluster, by node, card and status."""
