@@ -237,7 +237,7 @@ class _Checker:
         )
 
     def _impossible(self, scenario: Scenario) -> None:
-        """Errors for workloads whose minimum exceeds a limit of their queue, or the nodes, under a conf of the input."""
+        """Errors for workloads whose minimum exceeds a limit of their queue, or the nodes, under a conf."""
         places: dict[tuple[str, str, str], _CheckedObject] = {}
         for obj in self.objects:
             if (key := obj.key) is not None:

@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from capcard_sched.framework.conf.registry import Registry
     from capcard_sched.framework.conf.scheduler_conf import Conf
     from capcard_sched.framework.session.action import Action
+    from capcard_sched.framework.session.session import FailureObserver
     from capcard_sched.framework.session.session_deadline import QueueCut
     from capcard_sched.model.deltas import Delta
     from capcard_sched.model.intents import Bind, ObjectRef
-    from capcard_sched.model.job import Job
     from capcard_sched.model.term_limits import TermLimits
     from capcard_sched.state.changes import Changes
 
@@ -84,9 +84,8 @@ class Core:
         self._session_deadline = session_deadline
         #: Whether the session deadline left jobs to the next session.
         self._unfinished = False
-        #: Key of the job that a trial is about, "" outside of trials; as `Session.observe_failure`.
-        self._target = ""
-        self.observe_failure: Callable[[Session, Job, PlacementEngine], None] = lambda *_: None
+        self._target = ""  # key of the job that a trial is about
+        self._observe: FailureObserver = lambda *_: None
         self._webhooks = webhooks
         self._closer = SessionCloser(timer)
         self._memory = CarryOver()
@@ -143,18 +142,20 @@ class Core:
         self._start_actions(conf)
         self._state.changes.everything = True
 
-    def try_actions(self, conf: Conf, target: str = "", *, only: str = "") -> None:
+    def try_actions(
+        self, conf: Conf, target: str = "", *, only: str = "", observe: FailureObserver | None = None
+    ) -> None:
         """Uses the actions of a scheduler-conf with the same plugins, which continue: in trials.
 
         Every waiting job counts as changed. With a `target`, the key of a job, sessions skip none, and attempt none
-        once each pod of it is placed or nominated; with `only`, they attempt this one alone.
+        once each pod of it is placed or nominated; with `only`, they attempt this one alone. `observe`: its failures.
         """
-        self._conf, self._target = conf, target
+        self._conf, self._target, self._observe = conf, target, observe or self._observe
         self._start_actions(conf)
         if target:
             self._failed_attempts.disable()
         if only:
-            self._state.attempt_only(only)
+            self.attempt_only(only)
         self._state.changes.jobs.update(self._state.active)
 
     def _start_actions(self, conf: Conf) -> None:
@@ -171,11 +172,10 @@ class Core:
 
     def _is_served(self) -> bool:
         """Whether each pod of the target of a trial is placed or nominated."""
-        job = self._state.jobs.get(self._target)
-        if job is None or job.pending or not job.tasks:
+        if (job := self._state.jobs.get(self._target)) is None or job.pending or not job.tasks:
             return False
-        nominated = self._memory.nominations
-        return all(task.status is not TaskStatus.PIPELINED or task.uid in nominated for task in job.tasks.values())
+        known, waits = self._memory.nominations, TaskStatus.PIPELINED
+        return all(task.status is not waits or task.uid in known for task in job.tasks.values())
 
     def snapshot(self) -> CoreSnapshot:
         """The state, the scheduler-conf and the last session, for readers. O(1)."""
@@ -297,6 +297,7 @@ class Core:
             failed_attempts=self._failed_attempts,
             on_commit=on_commit,
             webhooks=self._webhooks,
+            observe_failure=self._observe,
             deadline=SessionDeadline(
                 self._session_deadline,
                 self._timer,
@@ -306,7 +307,6 @@ class Core:
                 ended=self._is_served if self._target else None,
             ),
         )
-        session.observe_failure = self.observe_failure
         if self._last_session is not None:
             self._last_session.release()
         self._last_session = session

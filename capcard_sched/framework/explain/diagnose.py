@@ -12,7 +12,7 @@ from capcard_sched.model.workload import display_name, workload_of
 if TYPE_CHECKING:
     from capcard_sched.framework.core import CoreSnapshot
     from capcard_sched.framework.explain.limit_causes import QuotaClaim
-    from capcard_sched.framework.explain.rejections import FailedAttempt
+    from capcard_sched.framework.explain.rejections import ObservedAttempt
     from capcard_sched.model.job import Job
 
 
@@ -22,7 +22,7 @@ def diagnose_job(
     *,
     pod: str = "",
     now: float | None = None,
-    attempt: FailedAttempt | None = None,
+    attempt: ObservedAttempt | None = None,
     claims: list[QuotaClaim] | None = None,
 ) -> JobDiagnosis:
     """The diagnosis of a job, or of its pod `pod`, as of the last session, which must be one over the whole state.

@@ -8,7 +8,7 @@ import msgspec
 
 from capcard_sched.framework.explain.capacity import CapacityReader
 from capcard_sched.framework.explain.limits import LimitReader
-from capcard_sched.framework.explain.rejections import INSUFFICIENT, FailedAttempt, rejection_of
+from capcard_sched.framework.explain.rejections import INSUFFICIENT, ObservedAttempt, rejection_of
 from capcard_sched.model.annotations import CARD_REQUEST
 from capcard_sched.model.cards import CardSyntaxError, parse_card_request
 from capcard_sched.model.diagnosis import (
@@ -21,10 +21,13 @@ from capcard_sched.model.diagnosis import (
     QuotaCheck,
 )
 from capcard_sched.model.explanation import PodCards
+from capcard_sched.model.losses import stranded_of
+from capcard_sched.model.node_conditions import lost_word
 from capcard_sched.model.quantity import format_amount, in_units
-from capcard_sched.model.queue import ancestors
+from capcard_sched.model.queue import ancestors, subtree
 from capcard_sched.model.resources import CPU, MEMORY
 from capcard_sched.model.status import COMPLETED_STATUSES, PodGroupPhase, TaskStatus
+from capcard_sched.model.timestamps import format_timestamp
 from capcard_sched.model.workload import display_name
 
 if TYPE_CHECKING:
@@ -46,12 +49,13 @@ class JobFacts:
     """The data of one job that its stage follows from."""
 
     def __init__(
-        self, snapshot: CoreSnapshot, session: Session, job: Job, pod: str, attempt: FailedAttempt | None = None
+        self, snapshot: CoreSnapshot, session: Session, job: Job, pod: str, attempt: ObservedAttempt | None = None
     ) -> None:
         """`pod`: the name of the pod that the diagnosis is about; "" for all. `attempt`: that of the session."""
         state = snapshot.state
         self._snapshot, self._session, self.job = snapshot, session, job
-        self._attempt = attempt if attempt is not None else FailedAttempt(job.key)
+        is_of_session = attempt is not None and attempt.session is session
+        self._attempt = attempt if attempt is not None and is_of_session else ObservedAttempt(job.key)
         self._capacity = CapacityReader(snapshot)
         limits = self._limits = LimitReader(snapshot, self._capacity)
         self.tasks = [task for task in job.tasks.values() if not pod or task.name == pod]
@@ -91,10 +95,10 @@ class JobFacts:
         self.card_labels = state.card_labels
         #: Queue to `spec.capability`.
         self.capabilities = {name: one.capability or {} for name, one in state.queues.items()}
-        self.capacity = self._capacities(self.pending)
-        self.known_cards = sorted(self._capacity.cards)
         #: Why the job can never start; None when it can.
         self.exceeded = session.exceeded_limit(job)
+        self.capacity = self._capacities(self.pending)
+        self.known_cards = sorted(self._capacity.cards)
         #: The card quota of the queue in thousandths, and why the annotation is invalid.
         self.quota, self.quota_problem = limits.quota(queue), limits.quota_problem(queue)
         #: After an amount of the cluster: that it is without the guarantees of other queues, "" for none.
@@ -270,11 +274,33 @@ class JobFacts:
                 needed = max(needed, minimum)
         return max(needed, 1)
 
-    def leaving_on(self, node: str) -> list[tuple[str, float]]:
-        """Name and end (Unix seconds) of the terminating pods of a node, the last first."""
-        found = self._snapshot.state.nodes.by_name.get(node)
-        leaving = [task for task in found.tasks.values() if task.deleting] if found is not None else []
-        return [(task.key, task.ends) for task in sorted(leaving, key=lambda task: -task.ends)[:_MOST_CLASSES]]
+    def leaving(self) -> list[str]:
+        """Sentences about terminating pods that hold what the job lacks: of the refusing queues, and on its nodes."""
+        queues = {refusal.queue for refusal in (*self.refusals, *self._refusal_of.values())}
+        below = {
+            one.name
+            for name in queues
+            if (queue := self._snapshot.state.queues.get(name)) is not None
+            for one in subtree(queue, self._snapshot.state.queues)
+        }
+        nodes = {name for pods in self.pending for row in pods.nodes if row.decides for name in row.names}
+        nodes |= {pods.node for pods in self.pending if pods.outcome == "pipelined"}
+        held = [
+            task
+            for task in self._snapshot.state.tasks.values()
+            if task.deleting
+            and task.node is not None
+            and task.job is not self.job
+            and (task.node.name in nodes or (task.job is not None and task.job.queue in below))
+        ]
+        lost = stranded_of(held)
+        others = [task for task in held if task.ends and task.node is not None and not lost_word(task.node)]
+        others.sort(key=lambda task: (-task.ends, task.key))
+        return lost + [
+            f"pod {task.name} on {task.node.name} terminates until {format_timestamp(task.ends)}"
+            for task in others[:_MOST_CLASSES]
+            if task.node is not None
+        ]
 
     def placed(self) -> tuple[PlacedPods, ...]:
         """The placed pods that are on the cluster, by node, card and status."""
@@ -299,6 +325,7 @@ class JobFacts:
             for row in pods.nodes
             if row.reason.startswith(INSUFFICIENT)
         }
+        few = self.exceeded.figures.resource if self.exceeded is not None and not self.exceeded.queue else ""
         for cls, cards in list(self.cards_by_class.items())[:_MOST_CLASSES]:
             offers = [offer for card in cards.alternatives for offer in self._capacity.nodes_with(card)]
             for card in cards.alternatives:
@@ -307,11 +334,11 @@ class JobFacts:
             among = {offer.node.name for offer in offers}
             # Pods of a job that is not admitted are not tried on nodes.
             beyond = self._capacity.larger_than_nodes(cls, among=among) if offers or not cards.names else ()
-            for resource in sorted(lacking.union(beyond) - {offer.resource for offer in offers}):
+            for resource in sorted(lacking.union(beyond, filter(None, [few])) - {offer.resource for offer in offers}):
                 amount = cls.requests.get(resource, 0)
                 if amount and (resource, amount) not in found:
                     row = self._capacity.capacity(resource, cls, amount, among=among)
-                    if any(bar.free < row.per_pod for bar in row.histogram) or not row.histogram:
+                    if resource == few or any(bar.free < row.per_pod for bar in row.histogram) or not row.histogram:
                         found[resource, amount] = row
         return tuple(found.values())
 

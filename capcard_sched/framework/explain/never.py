@@ -26,10 +26,6 @@ def never_causes(data: JobFacts) -> tuple[list[str], list[str]]:
     """The causes, none of a job that may start; and further facts."""
     unusable = _unusable_cards(data)
     causes = [*unusable, *_over_every_limit(data), *_larger_than_nodes(data), *_larger_than_cluster(data)]
-    if not causes and data.exceeded is not None:
-        figures = data.exceeded.figures
-        has = f"the nodes have space for {figures.limit}"
-        causes = [f"it needs {plural(figures.requested, 'pod')} with {figures.resource}, and {has}"]
     # A card without nodes has no resource: pods that name one count as pods without cards.
     return list(dict.fromkeys(causes)), [] if unusable else _declared(data)
 

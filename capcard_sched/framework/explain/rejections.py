@@ -57,22 +57,23 @@ class PodRejection(NamedTuple):
         return [row for row in self.nodes if row.decides]
 
 
-class FailedAttempt:
+class ObservedAttempt:
     """The first failed attempt of one job in a session: its pods without a node, beside the placed members."""
 
     def __init__(self, key: str) -> None:
         self._key = key
+        #: The session of the attempt; None for no failure.
+        self.session: Session | None = None
         #: By uid, the pods that found no node, in task order.
         self.rejections: dict[str, PodRejection] = {}
         #: Names of the pods of the gang that had a node, and the nodes.
         self.placed: dict[str, str] = {}
-        self._is_observed = False
 
     def observe(self, session: Session, job: Job, engine: PlacementEngine) -> None:
         """As `Session.observe_failure`."""
-        if job.key != self._key or self._is_observed:
+        if job.key != self._key or self.session is session:
             return
-        self._is_observed = True
+        self.session, self.rejections, self.placed = session, {}, {}
         by_signature: dict[object, PodRejection] = {}
         waiting = session.pending_tasks(job)
         for task in waiting:

@@ -14,7 +14,6 @@ from capcard_sched.model.obstacles import obstacles_of
 from capcard_sched.model.quoting import brief, plural
 from capcard_sched.model.reasons import QUEUE_NOT_OPEN
 from capcard_sched.model.status import ALLOCATED_STATUSES, COMPLETED_STATUSES, PodGroupPhase, TaskStatus
-from capcard_sched.model.timestamps import format_timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -50,7 +49,7 @@ def decide(data: JobFacts) -> StageResult:
     if data.claimed_resource:
         return StageResult("Unsupported", sentences.capital(data.claimed_resource))
     found = _queue_admits_nothing(data) or _never(data) or _not_admitted(data) or _not_placed(data)
-    others = [*obstacles_of(data.job.gated.values()), *losses_of(data.tasks)]
+    others = [*obstacles_of(data.job.gated.values()), *losses_of(data.tasks), *data.leaving()]
     return found._replace(facts=list(dict.fromkeys([*found.facts, *map(sentences.capital, others)])))
 
 
@@ -91,7 +90,7 @@ def _not_placed(data: JobFacts) -> StageResult:
     fitting = sum(len(pods.names) for pods in data.pending if pods.outcome == "schedulable")
     pipelined = [pods for pods in data.pending if pods.outcome == "pipelined"]
     if pipelined:
-        return _nominated(data, pipelined)
+        return _nominated(pipelined)
     found: list[StageResult] = []
     for pods in data.pending:
         if pods.outcome == "refused" and (refusal := data.refusal_of(pods)) is not None:
@@ -120,15 +119,13 @@ def _not_placed(data: JobFacts) -> StageResult:
     return StageResult("NotTried", "The pods were not tried in the last session")
 
 
-def _nominated(data: JobFacts, pods: list[PendingPods]) -> StageResult:
-    """Pods that wait for victims, with the last of them to end."""
+def _nominated(pods: list[PendingPods]) -> StageResult:
+    """Pods that wait for victims."""
     count = sum(len(one.names) for one in pods)
     node = next((one.node for one in pods if one.node), "")
     to = f" to {node}" if node else ""
-    leaving = data.leaving_on(node)
-    facts = [f"{name} on {node} terminates until {format_timestamp(ends)}" for name, ends in leaving if ends]
     return StageResult(
-        "VictimsTerminating", f"{plural(count, 'pod')} nominated{to}; waiting for the victims to terminate", facts
+        "VictimsTerminating", f"{plural(count, 'pod')} nominated{to}; waiting for the victims to terminate"
     )
 
 

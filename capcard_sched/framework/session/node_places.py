@@ -14,8 +14,9 @@ from capcard_sched.model.status import COMPLETED_STATUSES
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from capcard_sched.framework.api.dispatch import Dispatch
     from capcard_sched.framework.api.node_view import Mask
-    from capcard_sched.framework.session.session import Session
+    from capcard_sched.framework.session.snapshot import Snapshot
     from capcard_sched.model.job import Job, Node
     from capcard_sched.model.task_class import TaskClass
 
@@ -39,7 +40,7 @@ class NodePlaces:
         #: Name of a node to its generation and its cards.
         self._cards: dict[str, tuple[int, frozenset[str]]] = {}
 
-    def shortage(self, session: Session, job: Job) -> ExceededLimit | None:
+    def shortage(self, session: Snapshot, dispatch: Dispatch, job: Job) -> ExceededLimit | None:
         """The pods of a class without which the job has not its minimum, and that no set of nodes holds; else None.
 
         Figures are numbers of pods. O(pods), and O(nodes) once per class and change of a node.
@@ -49,19 +50,19 @@ class NodePlaces:
             self._places.clear()
         for cls, needed in _needed(job):
             if cls not in self._places:
-                self._places[cls] = self._count(session, cls)
+                self._places[cls] = self._count(session, dispatch, cls)
             places = self._places[cls]
             if places is not None and places.pods < needed:
                 return ExceededLimit(Figures(places.resource, needed, needed, places.pods), "")
         return None
 
-    def _count(self, session: Session, cls: TaskClass) -> _Places | None:
+    def _count(self, session: Snapshot, dispatch: Dispatch, cls: TaskClass) -> _Places | None:
         """None without a node that could take any pod of the class."""
         table, columns = session.nodes, np.flatnonzero(cls.fit_request)
         if not len(table):
             return None
         usable: Mask = table.allocatable[:, PODS_COLUMN] > 0
-        cards = session.dispatch.first("pod_cards", cls)
+        cards = dispatch.first("pod_cards", cls)
         if cards is not None and cards.names:
             wanted = set(cards.alternatives)
             usable &= np.array([not wanted.isdisjoint(self._cards_of(session, node)) for node in table.nodes])
@@ -72,7 +73,7 @@ class NodePlaces:
         limiting = columns[int(fitting.sum(axis=0).argmin())]
         return _Places(pods, session.resources.names[limiting])
 
-    def _cards_of(self, session: Session, node: Node) -> frozenset[str]:
+    def _cards_of(self, session: Snapshot, node: Node) -> frozenset[str]:
         known = self._cards.get(node.name)
         if known is None or known[0] != node.generation:
             known = self._cards[node.name] = node.generation, frozenset(session.state.cards_of(node))
