@@ -19,9 +19,9 @@ from capcard_sched.framework.explain.never import NEVER
 from capcard_sched.framework.explain.rejections import ObservedAttempt
 from capcard_sched.framework.explain.sentences import lower
 from capcard_sched.insight.changes import Edits, remove_taint, set_card_quota, set_unschedulable
-from capcard_sched.insight.fixes.trial import pods_of_job
 from capcard_sched.insight.fixes.victims import unit_of
 from capcard_sched.insight.forked_copy import ForkedCopyError, RunningCopy, in_copy
+from capcard_sched.insight.job_pods import pods_of_job
 from capcard_sched.insight.trial import PERIOD
 from capcard_sched.model.annotations import CARD_QUOTA
 from capcard_sched.model.deltas import Delta, ObjectGone

@@ -27,12 +27,15 @@ class UnknownObjectError(ValueError):
 class Edits:
     """Changed copies of the objects of a view, which stays as it is."""
 
-    def __init__(self, view: ObjectView) -> None:
+    def __init__(self, view: ObjectView, vcjob: Json | None = None) -> None:
+        """`vcjob`: a Job that was read already."""
         self._view = view
         self._read: dict[tuple[str, str, str], Json] = {}
         #: In the order of the first change.
         self.changed: dict[tuple[str, str, str], Json] = {}
         self._gone: list[Delta] = []
+        if vcjob is not None:
+            self.know(vcjob)
 
     def know(self, obj: Json) -> None:
         """Keep an object that was read already, or that the view does not have."""

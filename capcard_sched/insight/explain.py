@@ -148,14 +148,14 @@ def explain(
     found = msgspec.structs.replace(found, facts=facts, preemption=tried.result if tried is not None else None)
     if not fix:
         return found
-    from capcard_sched.insight.fixes import suggest_fixes
+    from capcard_sched.insight.fixes.search import suggest_fixes
 
     fixes = suggest_fixes(core, objects, job, found, now, pod=subject.pod, vcjob=vcjob, progress=progress)
     return msgspec.structs.replace(found, fixes=fixes)
 
 
 def _without_search(found: JobDiagnosis, reason: str) -> FixSearch | None:
-    from capcard_sched.insight.fixes import without_search
+    from capcard_sched.insight.fixes.search import without_search
 
     return without_search(found, reason)
 

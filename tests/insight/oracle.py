@@ -40,7 +40,7 @@ from tests.insight.oracle_world import (
 #: Stages that a trial of the job alone contradicts when it starts.
 _NEVER: Final = frozenset({"CannotStart"})
 #: Stages for which no trial says anything: nothing but a change of the job or of its queue helps.
-_HELD: Final = frozenset({"NotProcessed", "Suspended", "Unsupported", "Gated", "Incomplete"})
+_HELD: Final = frozenset({"NotProcessed", "Suspended", "Unsupported", "Gated", "Incomplete", "NoPods"})
 #: Stages of a job that starts without a change.
 _COMING: Final = frozenset({"Schedulable", "VictimsTerminating", "BindBackoff", "NoPods", "NotTried"})
 _CARD: Final = r"[\w./*-]+(?:(?:\|| or )NVIDIA[\w./*-]+)*"
@@ -81,7 +81,7 @@ CAUSES: Final[tuple[tuple[str, str], ...]] = (
     (r"FIFO queue", "fifo"),
     (r"[Qq]ueue (?P<queue>\S+) does not exist", "missing-queue"),
     (r"[Qq]ueue (?P<queue>\S+) is (Closed|Closing|closed|closing)", "state"),
-    (r"defined in requests/limits for card", "own"),
+    (r"defined in requests/limits for card|has not created any pods", "own"),
     (r"no node provides card", "card"),
     (r"needs? \S+ (?P<resource>\S+?)( each)?, and parent queue (?P<queue>\S+), of \S+, has \S+ for queue", "cluster"),
     (r"needs? \S+ (?P<resource>\S+?)( each)?, and the (cluster has|share of the cluster that \w+ gives) (\S+ for )?"
@@ -101,6 +101,7 @@ NODE_CAUSES: Final[tuple[tuple[str, str], ...]] = (
     (r"needs \S+ (?P<resource>.+?), and the (largest node|cluster) has", "node"),
     (r"No node has \S+ (?P<resource>.+?) free", "node"),
     (r"needs \S+ (?P<resource>\S+?), and its nodes have space for", "node"),
+    (r"pods with (?P<resource>\S+?), and the nodes have space for", "node"),
     (r"taint|cordoned|unreachable|not ready", "taints"),
     (r"node selector|node affinity", "selector"),
     (r"anti-affinity|pod affinity|topology spread", "affinity"),

@@ -157,8 +157,13 @@ class World:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the session of the answers placed no pod: else their figures are those of the next moment."""
+        """Whether the session of the answers decided nothing: else their figures are those of the next moment."""
         assert self._core is not None
+        jobs = self._core.snapshot().state.jobs
+        for group in self.of("PodGroup"):
+            job = jobs.get(f"default/{group['metadata']['name']}")
+            if job is not None and str(job.phase) != ((group.get("status") or {}).get("phase") or "Pending"):
+                return False
         placed = {uid for uid, task in self._core.snapshot().state.tasks.items() if task.node is not None}
         held = {pod["metadata"]["uid"] for pod in self.of("Pod") if pod["spec"].get("nodeName") and not ended(pod)}
         return placed == held

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from capcard_sched.cli.main import run
 from capcard_sched.framework.core import StepResult
 from capcard_sched.framework.explain.diagnose import diagnose_job
-from capcard_sched.insight.fixes import suggest_fixes
 from capcard_sched.insight.fixes.kinds import KINDS
+from capcard_sched.insight.fixes.search import suggest_fixes
 from capcard_sched.insight.object_view import DeltaObjects
 from capcard_sched.insight.preemption import begin_trial
 from capcard_sched.model.deltas import Delta

@@ -4,6 +4,3 @@ A kind of change is one class in `kinds`: when it is proposed, which objects it 
 become commands (`commands`), which are parsed again and executed on a copy with the rules of admission and of the
 controllers (`execution`), and sessions run on the copy (`trial`). `search` orders candidates and proves minimality.
 """
-
-from capcard_sched.insight.fixes.search import suggest_fixes as suggest_fixes
-from capcard_sched.insight.fixes.search import without_search as without_search

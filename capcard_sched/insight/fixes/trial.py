@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from capcard_sched.controllers.jobs.job_spec import job_pod, job_spec
-from capcard_sched.controllers.objects import POD, PRIORITY_CLASS, annotations_of, spec
+from capcard_sched.controllers.objects import POD, annotations_of, spec
 from capcard_sched.framework.explain.diagnose import diagnose_job
 from capcard_sched.insight.fixes.candidates import candidates
 from capcard_sched.insight.fixes.change import ProposedChange
@@ -16,6 +15,7 @@ from capcard_sched.insight.fixes.execution import Execution
 from capcard_sched.insight.fixes.kinds import KINDS
 from capcard_sched.insight.fixes.scene import Scene
 from capcard_sched.insight.fixes.victims import may_end
+from capcard_sched.insight.job_pods import pods_of_job
 from capcard_sched.insight.preemption import EVICTING_ACTIONS
 from capcard_sched.insight.trial import advance
 from capcard_sched.model.deltas import ObjectChanged
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from capcard_sched.admission.review import ClusterView
     from capcard_sched.framework.core import Core
-    from capcard_sched.insight.changes import Edits
     from capcard_sched.insight.object_view import Json, ObjectView
     from capcard_sched.model.deltas import Delta
     from capcard_sched.model.intents import Intent
@@ -104,7 +103,8 @@ class FixTrialRun:
             self._execution.end_jobs([job])
         if others_end:
             jobs = core.snapshot().state.jobs.values()
-            self._execution.end_jobs(other for other in jobs if other is not job and may_end(other))
+            others = [other for other in jobs if other is not job and all(map(may_end, other.tasks.values()))]
+            self._execution.end_jobs(others)
         self._deltas = self._execution.deltas()
         self.conf = self._execution.conf
 
@@ -155,24 +155,6 @@ class FixTrialRun:
             return []
         found = self._edits.get(*scene.workload) if scene.workload is not None else None
         return pods_of_job(core, self._edits, found, job.name) if found is not None else []
-
-
-def pods_of_job(core: Core, edits: Edits, vcjob: Json, group: str) -> list[Delta]:
-    """The pods that the controller creates for a vcjob with a PodGroup; they are added to `edits`."""
-    found: list[Json] = []
-    desired = job_spec(vcjob, min(core.snapshot().state.scheduler_names))
-    for task in desired.tasks:
-        for index in range(task.replicas):
-            pod = job_pod(vcjob, desired, task, index, group)
-            pod["metadata"]["uid"] = f"trial-{pod['metadata']['name']}"
-            chosen = edits.get(PRIORITY_CLASS, "", spec(pod).get("priorityClassName") or "")
-            if chosen is not None:
-                policy = chosen.get("preemptionPolicy")
-                pod["spec"] = {**spec(pod), "priority": chosen["value"], "preemptionPolicy": policy}
-            found.append(pod)
-    for pod in found:
-        edits.put(pod)
-    return [ObjectChanged(msgspec.convert(pod, PodObject)) for pod in found]
 
 
 def _reached(subject: FixSubject, job: Job) -> bool:

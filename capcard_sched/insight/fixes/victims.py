@@ -48,8 +48,8 @@ class EndingUnit(NamedTuple):
 
 
 def unit_of(task: Task) -> EndingUnit | None:
-    """The unit of a pod; None for pods that belong to their node or to the cluster, or that are created again."""
-    if not is_endable(task):
+    """The unit of a pod; None for pods that belong to their node or to the cluster."""
+    if not may_end(task):
         return None
     job = task.job
     workload = workload_name(task)
@@ -61,15 +61,14 @@ def unit_of(task: Task) -> EndingUnit | None:
     )
 
 
-def may_end(job: Job) -> bool:
-    """Whether a job belongs neither to its nodes nor to the cluster, whatever ends it."""
-    task = next(iter(job.tasks.values()), None)
-    return task is None or (task.cls.owner_kind not in _OF_NODES and task.namespace != SYSTEM_NAMESPACE)
+def may_end(task: Task) -> bool:
+    """Whether a pod belongs neither to its node nor to the cluster."""
+    return task.cls.owner_kind not in _OF_NODES and task.namespace != SYSTEM_NAMESPACE
 
 
-def is_endable(task: Task) -> bool:
-    """Whether a command ends a pod for good, and it does not belong to the cluster."""
-    return task.cls.owner_kind in _OWNERS and task.namespace != SYSTEM_NAMESPACE
+def endable_unit(task: Task) -> EndingUnit | None:
+    """The unit of a pod that a command ends for good; None for pods whose owner creates them again, too."""
+    return unit_of(task) if task.cls.owner_kind in _OWNERS else None
 
 
 def quota_holders(core: Core, queue: Queue, job: Job, resource: str, missing: float) -> tuple[ProposedChange, ...]:
@@ -81,11 +80,11 @@ def quota_holders(core: Core, queue: Queue, job: Job, resource: str, missing: fl
         counted = core.snapshot().dispatch.first("job_cards", other)
         reserved = counted.reserved.get(resource, 0) / 1000 if counted is not None and not job.tasks else 0.0
         for task in other.tasks.values():
-            unit = unit_of(task)
+            unit = endable_unit(task)
             amount = _held(state, task, resource)
             if unit is not None and amount:
                 amounts[unit] = amounts.get(unit, 0.0) + amount
-        if reserved and other.tasks and (unit := unit_of(next(iter(other.tasks.values())))) is not None:
+        if reserved and other.tasks and (unit := endable_unit(next(iter(other.tasks.values())))) is not None:
             amounts[unit] = amounts.get(unit, 0.0) + reserved
     return tuple(unit.change for unit in fewest(amounts, missing))
 
@@ -230,14 +229,14 @@ class _NodePlan:
         return chosen
 
     def _unit_of(self, task: Task) -> EndingUnit | None:
-        """`unit_of`, computed once per job that ends as a whole."""
+        """`endable_unit`, computed once per job that ends as a whole."""
         job = task.job
-        if job is None or not is_endable(task):
-            return unit_of(task)
+        if job is None or not may_end(task):
+            return endable_unit(task)
         if job not in self._jobs:
-            unit = unit_of(task)
+            unit = endable_unit(task)
             self._jobs[job] = unit if unit is not None and unit.change.target[0] == "PodGroup" else None
-        return self._jobs[job] or unit_of(task)
+        return self._jobs[job] or endable_unit(task)
 
     def _end(self, unit: EndingUnit) -> None:
         self.ended[unit.change] = None
