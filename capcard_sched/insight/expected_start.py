@@ -137,10 +137,9 @@ class Forecast:
         """A simulation of the objects with the scheduler, before its first session. No pod ends."""
         now = round((self._state.now - EPOCH) * SECOND)
         state = self._scheduler.core.snapshot().state
-        names, retries = tuple(sorted(state.scheduler_names)), _turns(objects)
-        options = SimulationOptions(
-            names, state.default_queue, begin=now + SECOND, started=self._state.now, retries=retries
-        )
+        names, begin = tuple(sorted(state.scheduler_names)), now + SECOND
+        options = SimulationOptions(names, state.default_queue, begin=begin, started=self._state.now)
+        options = options._replace(retries=_turns(objects))
         run = SimulationRun(_scenario(objects), self._scheduler, options)
         run.cluster.kubelet.use_ends(lambda _pod, _started: None)
         run.load()
@@ -309,8 +308,9 @@ def _others(objects: Sequence[JsonObject], key: str) -> set[str]:
 
 
 def _key_of(obj: JsonObject) -> str:
-    kind = kind_of(obj)
-    return {POD: job_key, POD_GROUP: group_key, JOB: vcjob_key}.get(kind, lambda _: "")(obj)
+    if (kind := kind_of(obj)) == POD:
+        return job_key(obj)
+    return group_key(obj) if kind == POD_GROUP else vcjob_key(obj) if kind == JOB else ""
 
 
 def _turns(objects: Sequence[JsonObject]) -> int:
