@@ -107,8 +107,11 @@ class Core:
         state = self._state
         core = Core(conf, self.registry, state.scheduler_names, state.default_queue, term_limits=state.term_limits)
         if progress is not None:
-            core._memory = progress.resume(core._actions)
+            core._resume(progress)
         return core
+
+    def _resume(self, progress: SessionProgress) -> None:
+        self._memory = progress.resume(self._actions)
 
     def reconfigure(self, conf: Conf) -> None:
         """Uses another scheduler-conf from the next step on. Plugins restart and see everything as changed."""

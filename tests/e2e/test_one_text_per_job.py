@@ -64,9 +64,13 @@ async def shell(world: World, cluster: Cluster, control_plane: ControlPlane, tmp
         await process.wait()
 
 
-def plain(text: str, namespace: str) -> list[str]:
-    """A text without what differs between two clusters: namespace, ages and times."""
+def plain(world: World, text: str, namespace: str) -> list[str]:
+    """A text without what differs between two clusters: namespace, ages, times, and names made from uids of pods."""
     text = text.replace(f"{namespace}/", "default/")
+    for group in world.of("PodGroup"):
+        for owner in group["metadata"].get("ownerReferences") or ():
+            if owner["kind"] == "Pod":
+                text = text.replace(f"podgroup/{group['metadata']['name']}", f"pod/{owner['name']}")
     text = re.sub(r"(, pending for|Expected start: ).*", r"\1", text)
     return [" ".join(line.split()) for line in text.splitlines() if not line.startswith("Expected start:")]
 
@@ -79,12 +83,12 @@ async def test_each_source_gives_the_text_of_the_manifests(world: World, cluster
     assert {"job/large", "podgroup/few", "deployment/ports", "pod/unnamed"} <= names
     differences = []
     for name in sorted(names | {"pod/solo", "pod/next", "deployment/chat"}):
-        manifests = plain(world.answer(name)[1], cluster.namespace)
+        manifests = plain(world, world.answer(name)[1], cluster.namespace)
         words = f"explain {name} -n {{namespace}} --no-expected-start"
         live, cached = await shell.both(words)
         saved = await shell(f"{words} -f cluster.json")
         for source, answer in {"live": live, "cache": cached, "snapshot": saved}.items():
-            found = plain(answer.out, cluster.namespace)
+            found = plain(world, answer.out, cluster.namespace)
             if found != manifests:
                 more = [f"+ {line}" for line in found if line not in manifests]
                 less = [f"- {line}" for line in manifests if line not in found]

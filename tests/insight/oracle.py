@@ -31,7 +31,6 @@ from tests.insight.oracle_world import (
     Json,
     Waiting,
     World,
-    bound,
     ended,
     notes,
     simulated,
@@ -84,8 +83,8 @@ CAUSES: Final[tuple[tuple[str, str], ...]] = (
     (r"defined in requests/limits for card|has not created any pods", "own"),
     (r"no node provides card", "card"),
     (r"needs? \S+ (?P<resource>\S+?)( each)?, and parent queue (?P<queue>\S+), of \S+, has \S+ for queue", "cluster"),
-    (r"needs? \S+ (?P<resource>\S+?)( each)?, and the (cluster has|share of the cluster that \w+ gives) (\S+ for )?"
-     r"queue (?P<queue>\S+)", "cluster"),
+    ((r"needs? \S+ (?P<resource>\S+?)( each)?, and the (cluster has|share of the cluster that \w+ gives) (\S+ for )?"
+     r"queue (?P<queue>\S+)"), "cluster"),
     (r"(?P<amount>\S+) (?P<resource>\S+?), and the quota of queue (?P<queue>\S+) is", "queue"),
     (r"needs (?P<amount>\S+) (?P<resource>.+?), and queue (?P<queue>\S+) has", "queue"),
     (r"queue (?P<queue>\S+) has no (card )?quota", "queue"),
@@ -282,7 +281,7 @@ def _covers(factor: Factor, named: list[Factor]) -> bool:
     )
 
 
-# --- sentences about the future -----------------------------------------------------------------------------------------
+# --- sentences about the future -------------------------------------------------------------------------------------
 
 _STARTS_WHEN: Final = re.compile(
     rf"(?P<who>The gang|The next pod|It|The job|All \d+) (starts?|is admitted|start) when (?P<missing>{_N}) "
@@ -301,7 +300,7 @@ def check_starts_when(case: Case) -> Iterator[Wrong]:
             limit = _limited(match["queue"], match["resource"], match["quota"])
             if not reached(case, case.world.after(limit)):
                 yield Wrong("starts when: quota", said, f"it does not start with a quota of {match['quota']}")
-            elif re.fullmatch(r"\d+", match["quota"]) and match["resource"] not in {"memory"}:
+            elif re.fullmatch(r"\d+", match["quota"]) and match["resource"] != "memory":
                 less = _limited(match["queue"], match["resource"], str(int(match["quota"]) - 1))
                 if reached(case, case.world.after(less)):
                     yield Wrong("starts when: quota is not minimal", said, "it starts with a smaller quota")
@@ -337,9 +336,7 @@ def _freed(case: Case, queue: str, resource: str, amount: float) -> Edit | None:
     from tests.insight.oracle_figures import held_by
 
     world, freed, groups = case.world, 0.0, set()
-    below = {
-        obj["metadata"]["name"] for obj in world.of("Queue") if queue in chain(world, obj["metadata"]["name"])
-    }
+    below = {obj["metadata"]["name"] for obj in world.of("Queue") if queue in chain(world, obj["metadata"]["name"])}
     for name, (its_queue, amounts) in sorted(held_by(world).items()):
         if its_queue in below and name != case.job.group and amounts.get(resource) and freed < amount:
             freed += amounts[resource]
@@ -414,9 +411,7 @@ def check_fits(case: Case) -> Iterator[Wrong]:
     match = _FITS.search(case.found.summary)
     if match is None:
         return
-    pending = [
-        pod for pod in case.world.members(case.job.group) if not pod["spec"].get("nodeName") and not ended(pod)
-    ]
+    pending = [pod for pod in case.world.members(case.job.group) if not pod["spec"].get("nodeName") and not ended(pod)]
     if len(pending) != int(match["all"]):
         yield Wrong("fits: pending", case.found.summary, f"{len(pending)} pods are pending")
 
@@ -434,7 +429,7 @@ def check_fits(case: Case) -> Iterator[Wrong]:
         yield Wrong("fits: count", case.found.summary, f"{started} start when the gang may be smaller")
 
 
-# --- contradictions -----------------------------------------------------------------------------------------------------
+# --- contradictions -------------------------------------------------------------------------------------------------
 
 #: Pairs of patterns of one answer that exclude each other.
 CONTRADICTIONS: Final = (
@@ -452,7 +447,7 @@ CONTRADICTIONS: Final = (
 def check_contradictions(case: Case) -> Iterator[Wrong]:
     """No two sentences exclude each other."""
     for one, other in CONTRADICTIONS:
-        first, second = re.search(one, case.text, re.M), re.search(other, case.text, re.M)
+        first, second = re.search(one, case.text, re.MULTILINE), re.search(other, case.text, re.MULTILINE)
         if first and second:
             yield Wrong(f"contradiction: {one}", f"{_line(case, first)} / {_line(case, second)}", "one of them")
     for said in case.sentences:
@@ -469,7 +464,7 @@ def _line(case: Case, match: re.Match[str]) -> str:
     return case.text[start:].partition("\n")[0].strip()
 
 
-# --- objects ------------------------------------------------------------------------------------------------------------
+# --- objects --------------------------------------------------------------------------------------------------------
 
 
 def check_objects(case: Case) -> Iterator[Wrong]:

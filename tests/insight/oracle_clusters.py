@@ -131,7 +131,9 @@ class _Maker:
             words += f' annotations={{volcano.sh/node-vgpu-register: "{cards}:"}}'
         pods = f" pods={one(2, 4)}" if not one(0, 11) else ""
         spec = self._state()
-        self._lines.append(f"node {name} {words} cpu={cpu} memory={memory} labels={labels}{pods}{spec}".replace("  ", " "))
+        self._lines.append(
+            f"node {name} {words} cpu={cpu} memory={memory} labels={labels}{pods}{spec}".replace("  ", " ")
+        )
 
     def _state(self) -> str:
         match self._random.randint(0, 17):
@@ -185,7 +187,7 @@ class _Maker:
                 extra = f" + ps*1 cpu={self._any(1, 4)}" if not one(0, 5) else ""
                 minimum += bool(extra)
                 self._lines.append(
-                    f"job {name} queue={queue} min={minimum}{scheduler}{cls and cls.replace('class', 'priorityClassName')}"
+                    f"job {name} queue={queue} min={minimum}{scheduler}{cls.replace('class', 'priorityClassName')}"
                     f" + w*{pods} {template}{extra}"
                 )
             case 4 | 5 | 6:
@@ -220,7 +222,9 @@ class _Maker:
             case "mig":
                 return f"limits=nvidia.com/mig-1g.18gb:1 card={MIG}"
             case "vgpu":
-                return f"limits=volcano.sh/vgpu-number:{self._any(1, 1, 2, 3)},volcano.sh/vgpu-memory:{one(1, 9) * 1000}"
+                return (
+                    f"limits=volcano.sh/vgpu-number:{self._any(1, 1, 2, 3)},volcano.sh/vgpu-memory:{one(1, 9) * 1000}"
+                )
             case _:
                 return ""
 
@@ -311,7 +315,7 @@ class _Maker:
                         self._lines[index] += " grace=10h"
                     else:
                         self._later.append(
-                            f"4s patch Pod {name} {{status: {{phase: Failed, reason: Evicted, message: 'low on memory'}}}}"
+                            f"4s patch Pod {name} {{status: {{phase: Failed, reason: Evicted, message: low}}}}"
                         )
 
 

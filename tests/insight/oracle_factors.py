@@ -38,7 +38,7 @@ def pod_specs(objects: list[Json], job: Waiting | None = None) -> Iterator[Json]
                     yield task["template"]["spec"]
         elif kind in {"Deployment", "ReplicaSet"}:
             name = obj["metadata"]["name"]
-            if job is None or job.name.startswith("deployment/") and (name + "-").startswith(f"{wanted}-"):
+            if job is None or (job.name.startswith("deployment/") and (name + "-").startswith(f"{wanted}-")):
                 yield spec["template"]["spec"]
 
 
@@ -81,7 +81,7 @@ def unlimited(name: str) -> Edit:
         if queue is None:
             return
         names = cards_named(objects) | {"nvidia.com/gpu"}
-        queue["metadata"].setdefault("annotations", {})[QUOTA] = json.dumps({card: PLENTY for card in sorted(names)})
+        queue["metadata"].setdefault("annotations", {})[QUOTA] = json.dumps(dict.fromkeys(sorted(names), PLENTY))
         spec = queue.setdefault("spec", {})
         spec.pop("capability", None)
         spec.pop("deserved", None)

@@ -69,9 +69,7 @@ def held_by(world: World) -> dict[str, tuple[str, Counter[str]]]:
 
 def used(world: World, queue: str, resource: str) -> float:
     """What the pods of a queue and the queues below it hold."""
-    return sum(
-        amounts[resource] for its_queue, amounts in held_by(world).values() if queue in chain(world, its_queue)
-    )
+    return sum(amounts[resource] for its_queue, amounts in held_by(world).values() if queue in chain(world, its_queue))
 
 
 def quota_of(world: World, queue: str, card: str) -> float | None:
@@ -91,9 +89,7 @@ def free_on(world: World, node: Json, resource: str) -> float:
     return amount(node["status"]["allocatable"].get(resource, 0)) - sum(requests(pod["spec"])[resource] for pod in on)
 
 
-def wrong_figures(
-    world: World, job: Waiting, found: JobDiagnosis, text: str
-) -> Iterator[tuple[str, str, str]]:
+def wrong_figures(world: World, job: Waiting, found: JobDiagnosis, text: str) -> Iterator[tuple[str, str, str]]:
     """Kind, what is said, and what is right."""
     pods = world.members(job.group)
     scheduled = sum(bool(pod["spec"].get("nodeName")) and not ended(pod) for pod in pods)

@@ -64,7 +64,10 @@ def _unwanted(world: World, command: str, text: str) -> Iterator[tuple[str, str]
             pod = world.get("Pod", name)
             owners = ((pod or {}).get("metadata") or {}).get("ownerReferences") or ()
             if any(owner["kind"] in {"ReplicaSet", "Job"} for owner in owners):
-                yield "is lost with the pods", "the template keeps its value, and the next rollout or restart returns it"
+                yield (
+                    "is lost with the pods",
+                    "the template keeps its value, and the next rollout or restart returns it",
+                )
                 return
 
 
@@ -246,7 +249,9 @@ def _yaml(objects: list[Json], job: Waiting, text: str) -> None:
     raise UnknownFixError(text)
 
 
-_FIELD: Final = re.compile(r"^(?P<path>(?:spec|metadata)\S*?): (?P<value>.*?)(?P<again> \(delete and create the (?P<kind>\w+)\))?$")
+_FIELD: Final = re.compile(
+    r"^(?P<path>(?:spec|metadata)\S*?): (?P<value>.*?)(?P<again> \(delete and create the (?P<kind>\w+)\))?$"
+)
 _STEP: Final = re.compile(r'(\w+)|\[name=([^\]]+)\]|\["([^"]+)"\]|\[(\d+)\]')
 
 
@@ -276,8 +281,14 @@ def _fields(objects: list[Json], job: Waiting, text: str) -> None:
         _remove(objects, [found])
         if kind == "pod":
             found["spec"].pop("nodeName", None)
-        meta = {key: found["metadata"][key] for key in ("name", "namespace", "annotations", "labels") if key in found["metadata"]}
+        meta = {
+            key: found["metadata"][key]
+            for key in ("name", "namespace", "annotations", "labels")
+            if key in found["metadata"]
+        }
         if kind == "pod":
             for key in (GROUP,):
                 (meta.get("annotations") or {}).pop(key, None)
-        objects.append({"apiVersion": found["apiVersion"], "kind": found["kind"], "metadata": meta, "spec": found["spec"]})
+        objects.append(
+            {"apiVersion": found["apiVersion"], "kind": found["kind"], "metadata": meta, "spec": found["spec"]}
+        )

@@ -124,7 +124,9 @@ class World:
                 for pod in self.of("Pod")
                 if any(owner["name"] in sets for owner in pod["metadata"].get("ownerReferences") or ())
             ]
-        return [pod for pod in self.members(job.group) or self.of("Pod") if kind != "pod" or pod["metadata"]["name"] == name]
+        return [
+            pod for pod in self.members(job.group) or self.of("Pod") if kind != "pod" or pod["metadata"]["name"] == name
+        ]
 
     def running(self, job: Waiting) -> int:
         """Bound pods of a job."""
@@ -176,7 +178,8 @@ class World:
         from capcard_sched.insight.object_view import StoreObjects
         from capcard_sched.reports.explain import render
 
-        assert self._core is not None and self._store is not None
+        assert self._core is not None
+        assert self._store is not None
         objects = StoreObjects(self._store)
         subject = find(self._core, objects, "default", name)
         assert subject is not None, name
