@@ -304,7 +304,8 @@ class _Maker:
             case 3:
                 self._later.append(f"4s patch Queue {queue} {{status: {{state: {self._any('Closed', 'Closing')}}}}}")
             case 4:
-                self._later.append(f"4s pod late queue={queue} cpu=2 {self._device()}")
+                late = "late" if not any(" pod late " in line for line in self._later) else "later"
+                self._later.append(f"4s pod {late} queue={queue} cpu=2 {self._device()}")
             case _:
                 victims = [line.split()[1] for line in self._lines if line.startswith("pod ")]
                 if victims:
