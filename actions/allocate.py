@@ -129,6 +129,7 @@ class Allocate(Action):
             if session.job_pipelined(job):
                 statement.keep()
             else:
+                session.observe_failure(session, job, session.engine)
                 statement.discard()
                 session.note_failure(queue, job, None if allocator is None else allocator.all_shortages())
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import msgspec
 
@@ -13,6 +13,8 @@ from capcard_sched.model.refusal import Refusal
 from capcard_sched.model.status import PodGroupPhase
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job
 
@@ -29,6 +31,15 @@ class EnqueueArguments(msgspec.Struct, frozen=True, kw_only=True):
     inqueue_timeout_seconds: Annotated[float, msgspec.Meta(ge=0)] = msgspec.field(
         name="inqueueTimeoutSeconds", default=0.0
     )
+
+
+class AdmissionTimes(NamedTuple):
+    """The order of admission among jobs without progress. Unix seconds by key of a job."""
+
+    #: Queue and job to the time since which the admitted job has had no pod placed, the longest first.
+    stuck_since: Mapping[tuple[str, str], float]
+    #: The time at which the job returned to Pending.
+    requeued_at: Mapping[str, float]
 
 
 class Enqueue(Action):
@@ -54,6 +65,18 @@ class Enqueue(Action):
         self._queue_limits: dict[str, tuple[object, ...] | None] = {}
         #: Unix seconds at which a job without progress returned to Pending, by job key: others go first.
         self._requeued_at: dict[str, float] = {}
+
+    def progress(self) -> AdmissionTimes:
+        """The times of jobs without progress."""
+        stuck = {(queue, key): since for queue, jobs in self._stuck_since.items() for key, since in jobs.items()}
+        return AdmissionTimes(stuck, dict(self._requeued_at))
+
+    def resume(self, progress: AdmissionTimes) -> None:
+        """Continues with these times."""
+        self._requeued_at = dict(progress.requeued_at)
+        for (queue, key), since in progress.stuck_since.items():
+            self._stuck_since.setdefault(queue, {})[key] = since
+            self._stuck_in[key] = queue
 
     def execute(self, session: Session) -> None:
         self._requeue_impossible(session)

@@ -10,6 +10,7 @@ import numpy as np
 from capcard_sched.framework.quota.limits import UNLIMITED, scaled
 from capcard_sched.framework.quota.quota_plugin import AdmissionPlugin
 from capcard_sched.model.reasons import CLUSTER_OVERUSED
+from capcard_sched.model.refusal import Limiter
 
 if TYPE_CHECKING:
     from capcard_sched.framework.session.session import Session
@@ -34,14 +35,19 @@ class Overcommit(AdmissionPlugin):
     arguments: OvercommitArguments
     _reason = CLUSTER_OVERUSED
     _word = "overused"
-    #: total x factor - used at session open; may be negative. int64 [resource columns]
-    _free: Vector
+    #: total x factor, and what is used at session open: int64 [resource columns]
+    _most: Vector
+    _used: Vector
 
     def open(self, session: Session) -> None:
         super().open(session)
         factor, resources = self.arguments.factor, session.resources
         total = [min(scaled(amount, factor), UNLIMITED) for amount in resources.fit(session.total).tolist()]
-        self._free = np.array(total, dtype=np.int64) - resources.fit(session.nodes.total_used)
+        self._most = np.array(total, dtype=np.int64)
+        self._used = resources.fit(session.nodes.total_used)
 
-    def _admission_limits(self, queue: Queue) -> list[tuple[str, Vector, Vector]]:
-        return [(queue.name, self._inqueue.total, self._free)]
+    def _admission_limits(self, queue: Queue) -> list[tuple[str, Vector, Vector, Vector]]:
+        return [(queue.name, self._used + self._inqueue.total, self._inqueue.total, self._most)]
+
+    def _limiter(self) -> Limiter:
+        return Limiter("cluster", factor=self.arguments.factor)

@@ -245,9 +245,10 @@ class Proportion(QuotaPlugin):
         vectors = self._held(queue), releasing, attributes.limit, attributes.deserved, attributes.wanted
         return queue.state, *(vector.tobytes() for vector in vectors)
 
-    def _admission_limits(self, queue: Queue) -> list[tuple[str, Vector, Vector]]:
-        used = self._held(queue) + self._inqueue.of(queue.name) - self._elastic.of(queue.name)
-        return [(queue.name, used, self._attributes[queue.name].real_capability)]
+    def _admission_limits(self, queue: Queue) -> list[tuple[str, Vector, Vector, Vector]]:
+        reserved = self._inqueue.of(queue.name)
+        used = self._held(queue) + reserved - self._elastic.of(queue.name)
+        return [(queue.name, used, reserved, self._attributes[queue.name].real_capability)]
 
     def _capabilities(self, queue: Queue) -> list[tuple[str, Vector]]:
         return [(queue.name, self._attributes[queue.name].capability)]

@@ -8,7 +8,7 @@ from capcard_sched.framework.api.plugin import Plugin, Reads
 from capcard_sched.framework.quota.queue_sums import awaits_pods
 from capcard_sched.model.limits import format_quota_amount
 from capcard_sched.model.reasons import RESOURCE_QUOTA_INSUFFICIENT
-from capcard_sched.model.refusal import Figures, Refusal
+from capcard_sched.model.refusal import Figures, Limiter, Refusal
 from capcard_sched.model.status import COMPLETED_STATUSES, PodGroupPhase, Vote
 
 if TYPE_CHECKING:
@@ -77,12 +77,11 @@ class ResourceQuota(Plugin):
                 if amount and name in quota.hard and used[name] + pending.get(name, 0) + amount > quota.hard[name]
             )
             if over:
-                total = used[over[0]] + pending.get(over[0], 0) + need[over[0]]
-                return self._refusal(job, quota, need, used, total, over)
+                return self._refusal(job, quota, need, used, pending.get(over[0], 0), over)
         return Vote.PERMIT
 
     def _refusal(
-        self, job: Job, quota: Quota, need: Mapping[str, int], used: Mapping[str, int], total: int, over: list[str]
+        self, job: Job, quota: Quota, need: Mapping[str, int], used: Mapping[str, int], reserved: int, over: list[str]
     ) -> Refusal:
         row, first = RESOURCE_QUOTA_INSUFFICIENT, over[0]
         message = row.render(requested=_listed(need, over), used=_listed(used, over), limited=_listed(quota.hard, over))
@@ -92,7 +91,8 @@ class ResourceQuota(Plugin):
             row.code,
             message,
             queue=job.queue,
-            figures=Figures(first, need[first], total, quota.hard[first]),
+            figures=Figures(first, need[first], used[first] + reserved + need[first], quota.hard[first], reserved),
+            limiter=Limiter("ResourceQuota", quota.name),
             event=True,
             type=row.type,
         )

@@ -298,6 +298,7 @@ def ended_simulation(
 ) -> ClusterSource:
     """The cluster at the end of a simulation; flags as of `load_cluster`."""
     now, conf = EPOCH + outcome.end / SECOND, core.snapshot().conf
+    progress = core.progress()  # of the simulation: the next session is one more
     store = outcome.store
     core.apply_all(outcome.deltas)
     reader = begin_headlines(core, StoreObjects(store), watched, now) if headlines else None
@@ -306,7 +307,8 @@ def ended_simulation(
     def known_state() -> KnownState:
         from capcard_sched.insight.expected_start import KnownState
 
-        return KnownState([obj for kind in store.kinds() for obj in store.list(kind)], now, conf, ends=outcome.ends)
+        objects = [obj for kind in store.kinds() for obj in store.list(kind)]
+        return KnownState(objects, now, conf, ends=outcome.ends, progress=progress)
 
     when = "at the end of the simulation"
     return ClusterSource(core, now, watched, when, StoreObjects(store), known_state, headlines=reader)

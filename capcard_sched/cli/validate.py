@@ -237,7 +237,7 @@ class _Checker:
         )
 
     def _impossible(self, scenario: Scenario) -> None:
-        """Errors for workloads whose minimum exceeds a limit of their queue under a scheduler-conf of the input."""
+        """Errors for workloads whose minimum exceeds a limit of their queue, or the nodes, under a conf."""
         places: dict[tuple[str, str, str], _CheckedObject] = {}
         for obj in self.objects:
             if (key := obj.key) is not None:
@@ -258,7 +258,12 @@ class _Checker:
                 message = f"can never start: needs {needed}, quota is {limit} ({name} of queue {owner}{above})"
                 if not figures.limit and not above:
                     message = f"can never start: queue {owner} has no quota for {name} (needs {needed})"
-                if not figures.limit and workload.has_no_quota:
+                if not owner:
+                    pods = f"{figures.requested} pods with {name}"
+                    message = (
+                        f"can never start: needs {pods}, and the nodes of the input have space for {figures.limit}"
+                    )
+                elif not figures.limit and workload.has_no_quota:
                     message = f"can never start: {no_card_quota(owner)}, and it needs {needed} x {name}"
                 self.rows.append(places[key].row("error", _FIELDS.get(key[0], "spec"), message))
 

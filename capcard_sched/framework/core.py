@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 from capcard_sched.framework.api.dispatch import Dispatch, HookFailed
 from capcard_sched.framework.api.plugin import Reads
@@ -14,6 +14,7 @@ from capcard_sched.framework.close.session_closer import SessionCloser
 from capcard_sched.framework.eviction import nominations
 from capcard_sched.framework.placement.engine import PlacementEngine, quota_hooks
 from capcard_sched.framework.placement.signature_cache import SignatureCache
+from capcard_sched.framework.session.action import SessionProgress
 from capcard_sched.framework.session.carry_over import CarryOver
 from capcard_sched.framework.session.failed_attempts import FailedAttempts
 from capcard_sched.framework.session.half_gangs import HALF_GANG_SECONDS, HalfGangs
@@ -22,6 +23,8 @@ from capcard_sched.framework.session.results import reference
 from capcard_sched.framework.session.session import Session
 from capcard_sched.framework.session.session_deadline import SessionDeadline
 from capcard_sched.framework.session.statement import quotas_admit
+from capcard_sched.framework.step_result import CoreSnapshot as CoreSnapshot  # noqa: PLC0414 -- a re-export
+from capcard_sched.framework.step_result import StepResult as StepResult  # noqa: PLC0414 -- a re-export
 from capcard_sched.model import reasons
 from capcard_sched.model.annotations import QUEUE_NAMESPACES
 from capcard_sched.model.intents import EmitEvent, Intent
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.conf.registry import Registry
     from capcard_sched.framework.conf.scheduler_conf import Conf
     from capcard_sched.framework.session.action import Action
+    from capcard_sched.framework.session.session import FailureObserver
     from capcard_sched.framework.session.session_deadline import QueueCut
     from capcard_sched.model.deltas import Delta
     from capcard_sched.model.intents import Bind
@@ -54,32 +58,6 @@ _WATCHED = {
 }
 #: Sessions between two prunings of state about objects that are gone.
 _PRUNE_SESSIONS = 256
-
-
-class StepResult(NamedTuple):
-    """The result of one step."""
-
-    intents: list[Intent]
-    report: SessionReport
-    #: True when no session ran.
-    idle: bool
-    #: Unix seconds of the next session without a change of the cluster; None for none.
-    next_wakeup: float | None = None
-    #: True when that session only retries admitted jobs without progress (`inqueueTimeoutSeconds`).
-    only_retries: bool = False
-
-
-class CoreSnapshot(NamedTuple):
-    """What can be read between two steps. Valid until the next step or `reconfigure`; readers change nothing."""
-
-    state: ClusterState
-    conf: Conf
-    #: The plugins and their hooks.
-    dispatch: Dispatch
-    #: The waiting jobs that sessions skip.
-    failed_attempts: FailedAttempts
-    #: The last session with its refusals and outcomes, None before the first.
-    session: Session | None
 
 
 class Core:
@@ -110,6 +88,7 @@ class Core:
         self._unfinished = False
         #: Key of the job that a trial is about, "" outside of trials.
         self._target, self._is_paused = "", False
+        self._observe: FailureObserver = lambda *_: None
         self._closer, self._memory = SessionCloser(timer), CarryOver()
         self._half_gangs, self._problem_events = HalfGangs(half_gang_timeout), ProblemEvents()
         self._sessions, self._webhooks = 0, webhooks
@@ -119,10 +98,14 @@ class Core:
         self._idle_report = SessionReport("")  # of each step without a session: nothing is recorded in it
         self.reconfigure(conf)
 
-    def sibling(self, conf: Conf) -> Core:
-        """A core with the same parameters, another scheduler-conf and an empty state. It calls no webhook."""
+    def progress(self) -> SessionProgress:
+        """What sessions keep besides the state, for `sibling`."""
+        return SessionProgress(self._memory.successor(), {action.name: action.progress() for action in self._actions})
+
+    def sibling(self, conf: Conf, progress: SessionProgress | None = None) -> Core:
+        """A core with the same parameters, another scheduler-conf, an empty state and this progress; no webhooks."""
         state = self._state
-        return Core(
+        core = Core(
             conf,
             self.registry,
             scheduler_names=state.scheduler_names,
@@ -130,6 +113,12 @@ class Core:
             term_limits=state.term_limits,
             half_gang_timeout=self._half_gangs.timeout,
         )
+        if progress is not None:
+            core._resume(progress)
+        return core
+
+    def _resume(self, progress: SessionProgress) -> None:
+        self._memory = progress.resume(self._actions)
 
     def reconfigure(self, conf: Conf) -> None:
         """Uses another scheduler-conf from the next step on. Plugins restart and see everything as changed."""
@@ -151,9 +140,9 @@ class Core:
             tiers.append(resolved)
         self._dispatch = Dispatch(tiers)
         plugins = self._dispatch.plugins
-        hooks = [(one, hook, getattr(one, hook, None)) for hook in ("prepare", "open") for one in plugins]
         #: Name, hook and method of the plugins that prepare or open sessions, in order.
-        self._starts = [(plugin.name, hook, start) for plugin, hook, start in hooks if start is not None]
+        hooks = [(one.name, hook, getattr(one, hook, None)) for hook in ("prepare", "open") for one in plugins]
+        self._starts = [(name, hook, start) for name, hook, start in hooks if start is not None]
         self._queue_warnings = QueueWarnings(conf.quota_plugins)
         self._state.card_labels = conf.quota_plugins.card_labels
         self._signatures, self._quota_hooks = SignatureCache(self._dispatch), quota_hooks(self._dispatch)
@@ -163,18 +152,20 @@ class Core:
         self._start_actions(conf)
         self._state.changes.everything = True
 
-    def try_actions(self, conf: Conf, target: str = "", *, only: str = "") -> None:
+    def try_actions(
+        self, conf: Conf, target: str = "", *, only: str = "", observe: FailureObserver | None = None
+    ) -> None:
         """Uses the actions of a scheduler-conf with the same plugins, which continue: in trials.
 
         Every waiting job counts as changed. With a `target`, the key of a job, sessions skip none, and attempt none
-        once each pod of it is placed or nominated; with `only`, they attempt this one alone.
+        once each pod of it is placed or nominated; with `only`, they attempt this one alone. `observe`: its failures.
         """
-        self._conf, self._target = conf, target
+        self._conf, self._target, self._observe = conf, target, observe or self._observe
         self._start_actions(conf)
         if target:
             self._failed_attempts.disable()
         if only:
-            self._state.attempt_only(only)
+            self.attempt_only(only)
         self._state.changes.jobs.update(self._state.active)
 
     def pause_actions(self, *, paused: bool = True) -> None:
@@ -195,11 +186,10 @@ class Core:
 
     def _is_served(self) -> bool:
         """Whether each pod of the target of a trial is placed or nominated."""
-        job = self._state.jobs.get(self._target)
-        if job is None or job.pending or not job.tasks:
+        if (job := self._state.jobs.get(self._target)) is None or job.pending or not job.tasks:
             return False
-        nominated = self._memory.nominations
-        return all(task.status is not TaskStatus.PIPELINED or task.uid in nominated for task in job.tasks.values())
+        known, waits = self._memory.nominations, TaskStatus.PIPELINED
+        return all(task.status is not waits or task.uid in known for task in job.tasks.values())
 
     def snapshot(self) -> CoreSnapshot:
         """The state, the scheduler-conf and the last session, for readers. O(1)."""
@@ -325,6 +315,7 @@ class Core:
             failed_attempts=self._failed_attempts,
             on_commit=on_commit,
             webhooks=self._webhooks,
+            observe_failure=self._observe,
             deadline=SessionDeadline(
                 self._session_deadline,
                 self._timer,
@@ -348,9 +339,6 @@ class Core:
             self._time(session, "plugin", name, "OnSessionOpen", began)
         return session
 
-    def _read_timer(self) -> float:
-        return 0.0 if self._timer is None else self._timer()
-
     def _time(
         self,
         session: Session,
@@ -361,6 +349,9 @@ class Core:
     ) -> None:
         if self._timer is not None:
             session.report.add_timing(Timing(kind, name, phase, self._timer() - began))
+
+    def _read_timer(self) -> float:
+        return 0.0 if self._timer is None else self._timer()
 
     def _keep_dirty(self, changed: Changes) -> None:
         """Marks the changes of a failed session again; plugins then start from everything."""
@@ -384,11 +375,9 @@ class Core:
     def _confirm(self) -> list[Intent]:
         """`Scheduled` events of pods whose binding the watch confirmed."""
         intents: list[Intent] = []
-        for task in self._state.confirmed:
-            if task.node is None:
-                continue
+        for task, node in [(task, task.node) for task in self._state.confirmed if task.node is not None]:
             ref = reference(task)
-            message = reasons.POD_SCHEDULED.render(namespace=task.namespace, name=task.name, node=task.node.name)
+            message = reasons.POD_SCHEDULED.render(namespace=task.namespace, name=task.name, node=node.name)
             intents.append(EmitEvent(ref, reasons.POD_SCHEDULED.type, reasons.POD_SCHEDULED.code, message))
             self._closer.forget_pod(ref)
         self._state.confirmed.clear()

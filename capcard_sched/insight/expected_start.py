@@ -14,8 +14,15 @@ import msgspec
 
 from capcard_sched.controllers.objects import (
     CRON_JOB,
+    DAEMON_SET,
+    DEPLOYMENT,
     EVENT,
+    JOB,
     POD,
+    POD_GROUP,
+    QUEUE,
+    REPLICA_SET,
+    STATEFUL_SET,
     annotations_of,
     controller_key,
     has_ended,
@@ -24,10 +31,12 @@ from capcard_sched.controllers.objects import (
     spec,
     status,
 )
+from capcard_sched.framework.explain.never import NEVER
+from capcard_sched.insight.admission_times import progress_of
 from capcard_sched.insight.durations import DurationTable
 from capcard_sched.insight.estimates import RUNS, EndEstimator, UnfinishedJob, unfinished_jobs
 from capcard_sched.insight.forked_copy import ForkedCopyError, in_copy
-from capcard_sched.insight.job_runs import job_key, runs_of_state
+from capcard_sched.insight.job_runs import group_key, job_key, runs_of_state, vcjob_key
 from capcard_sched.model.annotations import SIMULATION_DURATION
 from capcard_sched.model.diagnosis import NEEDS_CHANGE, STAGES, AwaitedEnd, ExpectedStart, no_start
 from capcard_sched.model.kinds import kind_of
@@ -46,6 +55,7 @@ if TYPE_CHECKING:
     from capcard_sched.controllers.objects import JsonObject
     from capcard_sched.framework.conf.scheduler_conf import Conf
     from capcard_sched.framework.core import Core, StepResult
+    from capcard_sched.framework.session.action import SessionProgress
     from capcard_sched.insight.durations import JobRun
     from capcard_sched.model.deltas import Delta
     from capcard_sched.model.diagnosis import JobDiagnosis
@@ -56,10 +66,19 @@ _PERCENTILES: Final = (0.1, 0.5, 0.9)
 #: Seconds before a start within which an end is one that the job waited for: admission and binding take two sessions.
 _AWAITED: Final = 3.0
 _MOST_AWAITED: Final = 4
+_RETRIES_PER_TURN: Final = 3
 _MOST_NAMES: Final = 3
 #: Kinds that a forward run leaves out: events are no input, and a CronJob would add jobs.
 _LEFT_OUT: Final = frozenset({EVENT, CRON_JOB})
+_WORKLOADS: Final = frozenset({POD, POD_GROUP, JOB, DEPLOYMENT, REPLICA_SET, STATEFUL_SET, DAEMON_SET})
 _ORIGIN: Final = Origin("state", 1)
+_NOT_BY_ENDS: Final = "the end of other jobs does not start it"
+#: State of a queue in which no job of it starts, to the expected start.
+_WITHOUT_STARTS: Final = {
+    "Closed": "never, unless the queue is opened",
+    "Closing": "never, unless the queue is opened",
+    "missing": "unknown until the queue exists",
+}
 
 
 class KnownState(NamedTuple):
@@ -73,6 +92,8 @@ class KnownState(NamedTuple):
     ends: Mapping[str, int] = MappingProxyType({})
     #: Recordings that the state comes from.
     recorded: tuple[Path, ...] = ()
+    #: What the sessions of the scheduler kept; None where it is not known.
+    progress: SessionProgress | None = None
 
 
 class DrawnRun(msgspec.Struct, frozen=True):
@@ -88,6 +109,12 @@ class DrawnRun(msgspec.Struct, frozen=True):
     errors: tuple[str, ...] = ()
 
 
+class _Trial(msgspec.Struct, frozen=True):
+    """The result of a run without other jobs."""
+
+    starts: bool
+
+
 class Forecast:
     """Expected starts of the waiting jobs of one state."""
 
@@ -97,18 +124,27 @@ class Forecast:
         Cost: that of loading the state into a simulator.
         """
         self._state = state
-        now = round((state.now - EPOCH) * SECOND)
-        names = tuple(sorted(core.snapshot().state.scheduler_names))
-        options = SimulationOptions(names, core.snapshot().state.default_queue, begin=now + SECOND, started=state.now)
-        self._scheduler = _WatchedCore(core.sibling(state.conf))
-        self._run = SimulationRun(_scenario(state.objects), self._scheduler, options)
-        self._run.cluster.kubelet.use_ends(lambda _pod, _started: None)
-        self._run.load()
-        self._scheduler.core.apply_all(self._run.drain())
+        self._scheduler = _WatchedCore(
+            core.sibling(state.conf, state.progress or progress_of(state.objects, state.now))
+        )
+        self._run = self._loaded(state.objects)
         runs = {(run.key, run.start): run for run in (*history, *runs_of_state(state.objects, state.now))}
         self._estimator = EndEstimator(DurationTable(runs.values()), state.now)
         self._jobs = {job.key: job for job in unfinished_jobs(self._run.cluster.store)}
         self._calls_webhook = state.conf.option("extender") is not None
+
+    def _loaded(self, objects: Sequence[JsonObject]) -> SimulationRun:
+        """A simulation of the objects with the scheduler, before its first session. No pod ends."""
+        now = round((self._state.now - EPOCH) * SECOND)
+        state = self._scheduler.core.snapshot().state
+        names, begin = tuple(sorted(state.scheduler_names)), now + SECOND
+        options = SimulationOptions(names, state.default_queue, begin=begin, started=self._state.now)
+        options = options._replace(retries=_turns(objects))
+        run = SimulationRun(_scenario(objects), self._scheduler, options)
+        run.cluster.kubelet.use_ends(lambda _pod, _started: None)
+        run.load()
+        self._scheduler.core.apply_all(run.drain())
+        return run
 
     def waiting(self) -> list[str]:
         """Keys of the jobs that have not started: of PodGroups, or `namespace/job/name` of vcjobs. Sorted."""
@@ -168,8 +204,12 @@ class Forecast:
 
     def explain(self, found: JobDiagnosis) -> ExpectedStart | None:
         """The expected start of the job of a diagnosis, which waits; None when a pod of it started meanwhile."""
+        if found.stage == "CannotStart":
+            return self._unknown(f"never: {found.summary.removeprefix(f'{NEVER}: ')}")
         if found.stage in NEEDS_CHANGE:
             return self._unknown(STAGES[found.stage])
+        if found.queue is not None and found.queue.state in _WITHOUT_STARTS:
+            return self._unknown(_WITHOUT_STARTS[found.queue.state])
         key = self.key_of(found.namespace, found.workload, found.pod_group)
         if key not in self._jobs:
             return self._unknown("its pods do not exist yet, and the Job that they are made from is not known")
@@ -181,6 +221,8 @@ class Forecast:
             _known(starts[round(share * (len(runs) + 1)) - 1 if len(runs) > 1 else 0] - self._state.now // 1)
             for share in _PERCENTILES
         )
+        if starts[0] == float("inf") and (reason := self._without_ends(job)):
+            return self._unknown(reason)
         awaited = Counter(key for run in runs for key in run.awaited.get(job.key, ()))
         reason = ""
         if p90 is None:
@@ -197,6 +239,32 @@ class Forecast:
             reason=reason,
         )
 
+    def _without_ends(self, job: UnfinishedJob) -> str:
+        """Why no end of other jobs starts a job; "" for one that such ends may start."""
+        queue = self._run.cluster.store.get(QUEUE, "", job.shape.queue)
+        state = "missing" if queue is None else str(status(queue).get("state") or "Open")
+        if state in _WITHOUT_STARTS:
+            return _WITHOUT_STARTS[state]
+        return "" if self._starts_alone(job) else "never: with every other job ended it does not start"
+
+    def _starts_alone(self, job: UnfinishedJob) -> bool:
+        """Whether the job starts with every other job ended. In a copy of the process."""
+        others = _others(self._state.objects, job.key)
+        try:
+            return in_copy(partial(self._alone, others, job), _Trial).starts
+        except ForkedCopyError:
+            return True  # not known: no claim is made
+
+    def _alone(self, others: set[str], job: UnfinishedJob) -> _Trial:
+        objects = [obj for obj in self._state.objects if meta(obj).get("uid") not in others]
+        self._scheduler = _WatchedCore(self._scheduler.core.sibling(self._state.conf))
+        run = self._loaded(objects)
+        watch = _StartWatch({job.key: job}, run)
+        run.cluster.store.observe(watch.observe)
+        run.cluster.settle()
+        run.finish(lambda: not watch.waiting)
+        return _Trial(not watch.waiting)
+
     def _awaited(self, key: str, count: int) -> AwaitedEnd:
         found = self._estimator.estimate(self._jobs[key])
         return AwaitedEnd(
@@ -209,7 +277,7 @@ class Forecast:
         in_the_way = [other for other in others if other.shape.queue == job.shape.queue or _share_card(other, job)]
         open_end = sorted(other.key for other in in_the_way)
         if not open_end:
-            return "the end of other jobs does not start it"
+            return _NOT_BY_ENDS
         return f"no estimate of the end of {brief([self._name(key) for key in open_end], _MOST_NAMES)}"
 
     def _unknown(self, reason: str) -> ExpectedStart:
@@ -226,6 +294,29 @@ def _known(seconds: float) -> float | None:
 
 def _share_card(one: UnfinishedJob, other: UnfinishedJob) -> bool:
     return bool(one.shape.card) and bool(set(one.shape.card.split("|")) & set(other.shape.card.split("|")))
+
+
+def _others(objects: Sequence[JsonObject], key: str) -> set[str]:
+    """Uids of the objects of other jobs: pods of all schedulers, PodGroups and workloads that own none of its pods."""
+    own = {meta(obj).get("uid") for obj in objects if _key_of(obj) == key}
+    owners = {obj["metadata"].get("uid"): controller_key(obj) for obj in objects}
+    by_key = {identity(obj): meta(obj).get("uid") for obj in objects}
+    for uid in list(own):
+        while (owner := owners.get(uid)) is not None and (uid := by_key.get(owner)) is not None and uid not in own:
+            own.add(uid)
+    return {meta(obj).get("uid") or "" for obj in objects if kind_of(obj) in _WORKLOADS} - own
+
+
+def _key_of(obj: JsonObject) -> str:
+    if (kind := kind_of(obj)) == POD:
+        return job_key(obj)
+    return group_key(obj) if kind == POD_GROUP else vcjob_key(obj) if kind == JOB else ""
+
+
+def _turns(objects: Sequence[JsonObject]) -> int:
+    """Retries in which each job of each queue has its turn: two sessions per turn, beside those of other queues."""
+    queues = [spec(obj).get("queue") for obj in objects if kind_of(obj) in {POD_GROUP, JOB}]
+    return _RETRIES_PER_TURN * (len(queues) + 1) * len({*queues, None})
 
 
 def _scenario(objects: Iterable[JsonObject]) -> Scenario:

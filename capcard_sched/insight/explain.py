@@ -9,10 +9,11 @@ import msgspec
 from capcard_sched.controllers.objects import BATCH_API
 from capcard_sched.framework.explain.diagnose import diagnose_job, find_workload
 from capcard_sched.framework.quota.limits import unenforced
+from capcard_sched.insight.attempt import JobAttempt
 from capcard_sched.insight.lists import wanted_pods
 from capcard_sched.insight.object_view import StoreObjects
 from capcard_sched.insight.preemption import begin_trial
-from capcard_sched.insight.unscheduled import diagnose_by_conditions, diagnose_unscheduled
+from capcard_sched.insight.unscheduled import diagnose_by_conditions, diagnose_unscheduled, foreign_members
 from capcard_sched.model.annotations import CLOSED_BY_PARENT
 from capcard_sched.model.diagnosis import ObjectProblem
 from capcard_sched.model.queue import ROOT, ancestors
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from capcard_sched.validation.checks import Finding
 
 #: Stages in which evictions might help.
-_MAY_PREEMPT: Final = frozenset({"OverQuota", "NoNodeFits", "GangWaiting"})
+_MAY_PREEMPT: Final = frozenset({"OverQuota", "ClusterFull", "NoNodeFits", "GangWaiting"})
 #: Events: the most recent evictions that are shown.
 _SHOWN_EVENTS: Final = 5
 
@@ -116,10 +117,19 @@ def explain(
     trial = begin_trial(core, objects, job, now) if is_tried else None
     try:
         found = diagnose_job(core.snapshot(), job, pod=subject.pod, now=now)
+        vcjob = subject.object if (subject.object or {}).get("apiVersion") == BATCH_API else None
+        foreign = foreign_members(core.snapshot(), objects, job)
+        found = JobAttempt(core, objects, job, now, pod=subject.pod, vcjob=vcjob).diagnose(found)
         if trial is None and found.stage in _MAY_PREEMPT:
             trial = begin_trial(core, objects, job, now)
-        vcjob = subject.object if (subject.object or {}).get("apiVersion") == BATCH_API else None
         closed = _closed_by(objects, found)
+        if foreign and job.valid_tasks < job.min_available:
+            facts = tuple(dict.fromkeys((found.summary, *found.facts)))
+            found = msgspec.structs.replace(
+                found, stage="Incomplete", summary=f"The gang is not complete: {foreign}", facts=facts
+            )
+        elif foreign:
+            closed = [*closed, foreign]
         found = msgspec.structs.replace(
             found,
             pods=wanted_pods(job, vcjob),

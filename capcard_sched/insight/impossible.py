@@ -1,7 +1,7 @@
 """Workloads of manifests that can never start, as the plugins of a scheduler-conf find them.
 
 The simulated controllers create the PodGroups and pods of all workloads, as if every PodGroup were admitted; the
-scheduler's own check (`exceeded_limit`) then runs on them. The size of the cluster is no limit.
+scheduler's own check (`exceeded_limit`) then runs on them. Without nodes in the input, their size is no limit.
 """
 
 from __future__ import annotations
@@ -129,7 +129,12 @@ def _nodes_of_cards(entries: Sequence[Entry], plugins: QuotaPlugins | None) -> I
             labels |= {f"{WHOLE_NVIDIA}{MEMORY_SUFFIX}": str(int(memory) * 1024), GPU_REPLICAS: replicas}
         if resource:
             metadata = {"name": f"card-{number}", "labels": labels}
-            node = {"apiVersion": "v1", "kind": NODE, "metadata": metadata, "status": {"allocatable": {resource: "1"}}}
+            node = {
+                "apiVersion": "v1",
+                "kind": NODE,
+                "metadata": metadata,
+                "status": {"allocatable": {resource: "1", "pods": "0"}},
+            }
             yield Entry(NODE, node, Origin("", 0))
 
 

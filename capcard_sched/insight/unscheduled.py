@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from capcard_sched.controllers.objects import controller_of, is_owned
+from capcard_sched.controllers.objects import annotations_of, controller_of, is_owned, spec
 from capcard_sched.framework.explain.sentences import plain
 from capcard_sched.model.diagnosis import JobDiagnosis, PendingPods
 from capcard_sched.model.kinds import kind_of
-from capcard_sched.model.quoting import brief, escaped
+from capcard_sched.model.pod_facts import group_of
+from capcard_sched.model.quoting import brief, escaped, plural
 from capcard_sched.model.status import TaskStatus
 from capcard_sched.model.timestamps import parse_time
 from capcard_sched.model.workload import display_name
@@ -96,6 +97,22 @@ def _diagnose(snapshot: CoreSnapshot, objects: ObjectView, job: Job | None, obj:
     if replicas == 0:
         return _diagnosis(obj, None, "NoPods", f"{kind} {meta['name']} has 0 replicas")
     return _diagnosis(obj, None, "NoPods", f"{kind} {meta['name']} has no pods: its controller has not created any")
+
+
+def foreign_members(snapshot: CoreSnapshot, objects: ObjectView, job: Job) -> str:
+    """That members of a gang are of other schedulers, and their gates; "" for none."""
+    found: dict[str, list[str]] = {}
+    for pod in objects.pods(job.namespace) if not job.implicit else ():
+        scheduler = spec(pod).get("schedulerName") or "default-scheduler"
+        if group_of(annotations_of(pod)) == job.name and scheduler not in snapshot.state.scheduler_names:
+            gates = "".join(f" (scheduling gate {gate.get('name')})" for gate in spec(pod).get("schedulingGates") or ())
+            state = " (failed)" if (pod.get("status") or {}).get("phase") == "Failed" else ""
+            found.setdefault(scheduler, []).append(f"{pod['metadata']['name']}{gates}{state}")
+    return "; ".join(
+        f"{plural(len(names), 'member')} of the gang {'is' if len(names) == 1 else 'are'} scheduled by {scheduler}: "
+        f"{brief(sorted(names))}"
+        for scheduler, names in sorted(found.items())
+    )
 
 
 _RESUME: Final = "`capcard-sched job resume {0}` resumes it"

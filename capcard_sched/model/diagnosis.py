@@ -22,6 +22,7 @@ Stage: TypeAlias = Literal[
     "Unsupported",
     "NotAdmitted",
     "OverQuota",
+    "ClusterFull",
     "NoNodeFits",
     "GangWaiting",
     "NotTried",
@@ -29,6 +30,7 @@ Stage: TypeAlias = Literal[
     "BindBackoff",
     "Gated",
     "NoPods",
+    "Incomplete",
     "Schedulable",
     "Scheduled",
     "Degraded",
@@ -44,6 +46,7 @@ STAGES: Final[dict[Stage, str]] = {
     "Unsupported": "unsupported feature",
     "NotAdmitted": "not admitted",
     "OverQuota": "over quota",
+    "ClusterFull": "too little left in the cluster",
     "NoNodeFits": "no node fits",
     "GangWaiting": "gang waiting",
     "NotTried": "not tried in the last session",
@@ -51,6 +54,7 @@ STAGES: Final[dict[Stage, str]] = {
     "BindBackoff": "bind backoff",
     "Gated": "scheduling gates",
     "NoPods": "no pods created",
+    "Incomplete": "members of the gang are missing",
     "Schedulable": "the next session schedules it",
     "Scheduled": "scheduled",
     "Degraded": "below its minimum",
@@ -63,6 +67,7 @@ _WAITING: Final[frozenset[Stage]] = frozenset(
     {
         "NotAdmitted",
         "OverQuota",
+        "ClusterFull",
         "NoNodeFits",
         "GangWaiting",
         "NotTried",
@@ -195,6 +200,11 @@ class RejectedNodes(InsightPart, frozen=True, kw_only=True):
     nodes: int
     plugin: str
     hook: str
+    #: Whether these nodes come nearest to fitting: the others are too small, tainted or not selected.
+    decides: bool = False
+    #: The sentence about the nodes in `names`, with figures.
+    text: str = ""
+    names: tuple[str, ...] = ()
 
 
 class NearestNode(InsightPart, frozen=True, kw_only=True):
@@ -213,6 +223,8 @@ class QuotaCheck(InsightPart, frozen=True, kw_only=True):
     requested: float
     total: float
     limit: float
+    #: The part of the total that admitted jobs reserve.
+    reserved: float = 0
 
 
 class PodRefusal(InsightPart, frozen=True, kw_only=True):
@@ -222,6 +234,8 @@ class PodRefusal(InsightPart, frozen=True, kw_only=True):
     hook: str
     reason: str
     message: str
+    #: The object that has the limit: `Queue q`, `ResourceQuota team`, `cluster`; "" without one.
+    object: str = ""
     checks: tuple[QuotaCheck, ...] = ()
 
 
@@ -329,6 +343,8 @@ class JobDiagnosis(InsightPart, frozen=True, kw_only=True):
     placed: tuple[PlacedPods, ...] = ()
     capacity: tuple[CardCapacity, ...] = ()
     preemption: PreemptionTrial | None = None
+    #: False: a trial does not start it with every other job ended, because nodes are cordoned or tainted.
+    starts_alone: bool = True
     #: None for a job that has started, and where it was not computed.
     expected_start: ExpectedStart | None = None
     #: Searches for preemption victims in the last session.

@@ -56,6 +56,10 @@ CAN_NEVER_START = Reason(
     "CanNeverStart",
     "can never start: needs {needed}, quota is {limit} (<{resource}> of Queue <{queue}>); nothing is reserved for it",
 )
+TOO_FEW_PLACES = Reason(
+    "CanNeverStart",
+    "can never start: needs {needed} pods with <{resource}>, and the nodes have space for {limit}",
+)
 GET_TASK_REQUEST_RESOURCE_FAILED = Reason(
     "GetTaskRequestResourceFailed", "Get request resource failed, Queue <{queue}>, error: <{error}>"
 )

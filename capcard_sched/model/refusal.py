@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from capcard_sched.model.quantity import format_amount
-from capcard_sched.model.reasons import CAN_NEVER_START, without_numbers
+from capcard_sched.model.reasons import CAN_NEVER_START, TOO_FEW_PLACES, without_numbers
 
 
 class Code(IntEnum):
@@ -31,19 +31,33 @@ class Figures(msgspec.Struct, frozen=True):
     #: The total including the request.
     total: int
     limit: int
+    #: The part of the total that admitted jobs reserve.
+    reserved: int = 0
+
+
+class Limiter(msgspec.Struct, frozen=True):
+    """The object whose limit refuses, where it is no queue."""
+
+    #: `ResourceQuota`, or `cluster` for limits that follow from its total.
+    kind: Literal["ResourceQuota", "cluster"]
+    name: str = ""
+    #: Of `cluster`: the multiple of the total that is admitted.
+    factor: float = 1.0
 
 
 class ExceededLimit(msgspec.Struct, frozen=True):
     """A limit that the minimum of a job exceeds, whatever the usage: the job can never start."""
 
-    #: Those of the minimum alone.
+    #: Those of the minimum alone; numbers of pods where the nodes are the limit.
     figures: Figures
-    #: The queue that has the limit: that of the job, or an ancestor.
+    #: The queue that has the limit: that of the job, or an ancestor; "" for the nodes.
     queue: str
 
     def text(self, queue: str) -> str:
         """The message of `CanNeverStart` for a job of a queue."""
         name, needed, limit = self.figures.resource, self.figures.requested, self.figures.limit
+        if not self.queue:
+            return TOO_FEW_PLACES.render(needed=needed, limit=limit, resource=name)
         message = CAN_NEVER_START.render(
             needed=format_amount(name, needed), limit=format_amount(name, limit), resource=name, queue=self.queue
         )
@@ -71,6 +85,8 @@ class Refusal(msgspec.Struct, frozen=True):
     code: Code = Code.UNSCHEDULABLE
     queue: str = ""
     figures: Figures | None = None
+    #: None where a queue, or nothing, limits.
+    limiter: Limiter | None = None
     #: For a claim on several cards: the figures of every alternative.
     alternatives: tuple[Figures, ...] = ()
     #: Further events to emit with this one, as (reason, message).

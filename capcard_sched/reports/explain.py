@@ -112,7 +112,7 @@ def _head(found: JobDiagnosis) -> Table:
 def describe_start(found: ExpectedStart) -> str:
     """An expected start in one line: `in 2h (p10 1h30m, p90 3h), when default/job/a ends (12 like jobs)`."""
     if found.p50 is None:
-        return f"unknown: {found.reason}"
+        return found.reason if found.reason.startswith(("never", "unknown")) else f"unknown: {found.reason}"
     at = format_timestamp(parse_timestamp(found.computed_at) + found.p50)
     text = f"in {span(found.p50)}, at {at}"
     if found.runs > 1:
@@ -126,7 +126,8 @@ def describe_start(found: ExpectedStart) -> str:
 def start_cells(found: ExpectedStart) -> tuple[str, str, str]:
     """Median, 90th percentile and basis, as cells of a list."""
     if found.p50 is None:
-        return "unknown", "unknown", found.reason
+        never = "never" if found.reason.startswith("never") else "unknown"
+        return never, never, found.reason.removeprefix("never: ")
     late = "unknown" if found.p90 is None else span(found.p90)
     return span(found.p50), late, basis_of(found) or "free capacity"
 

@@ -117,6 +117,8 @@ class SimulationRun:
         self._cluster.store.observe(self._feed.observe)
         self._effects = IntentExecutor(self._cluster.store, self._feed, self._cluster.recorder, self._cluster.component)
         self._sessions = 0
+        #: Sessions in a row that only retried.
+        self._retries = 0
         #: Microseconds: the next wake-up that the scheduler requested, None without one.
         self._scheduler_due: int | None = None
         self._warnings = [str(problem) for problem in (*scenario.warnings, *scenario.findings)]
@@ -199,9 +201,11 @@ class SimulationRun:
         for intent in result.intents:
             self._effects.apply(intent)
         self._cluster.settle()
-        # Retries of jobs that found no nodes never end: a run without `until` does not wait for them.
-        endless = result.only_retries and self._options.until is None
-        wakeup = None if endless else result.next_wakeup
+        # Retries of jobs that found no nodes never end: a run without `until` waits for a bounded number of them alone.
+        moves = self._next_due() is not None or any(isinstance(intent, (Bind, Evict)) for intent in result.intents)
+        self._retries = 0 if moves else self._retries + (result.only_retries and not result.idle)
+        endless = result.only_retries and self._options.until is None and not moves
+        wakeup = None if endless and self._retries > self._options.retries else result.next_wakeup
         self._scheduler_due = None if wakeup is None else round((wakeup - EPOCH) * SECOND)
         return bool(deltas) or self._feed.pending, decided, result.idle
 

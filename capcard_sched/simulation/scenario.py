@@ -37,6 +37,9 @@ class SimulationOptions(NamedTuple):
     started: float | None = None
     #: Microseconds: the time at which the objects of the scenario are as given, and of the first session.
     begin: int = 0
+    #: Wake-ups in a row that only retry admitted jobs (`inqueueTimeoutSeconds`) which a run without `until` follows
+    #: once nothing else is to come.
+    retries: int = 0
 
 
 class InputError(ValueError):

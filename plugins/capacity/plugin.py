@@ -274,10 +274,11 @@ class Capacity(QuotaPlugin):
             return reclaim_bounds(branch, needs)
         return allocation_bounds(branch, needs, nominating=self._session.nominating)
 
-    def _admission_limits(self, queue: Queue) -> Iterator[tuple[str, Vector, Vector]]:
+    def _admission_limits(self, queue: Queue) -> Iterator[tuple[str, Vector, Vector, Vector]]:
         for branch in self._tree.branches[queue.name].path:
-            reserved = self._inqueue.subtree(branch.name) - self._elastic.subtree(branch.name)
-            yield branch.name, branch.held + reserved, branch.real_capability
+            reserved = self._inqueue.subtree(branch.name)
+            used = branch.held + reserved - self._elastic.subtree(branch.name)
+            yield branch.name, used, reserved, branch.real_capability
 
     def _capabilities(self, queue: Queue) -> Iterator[tuple[str, Vector]]:
         return ((branch.name, branch.ceiling) for branch in self._tree.branches[queue.name].path)

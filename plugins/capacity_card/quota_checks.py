@@ -106,6 +106,8 @@ class QuotaChecks(CardSelection):
         for one in (account.queue, *account.queue.limiting):
             found = self._usage(account, one).shortage(quantities.need, same_card=self.ledger.same_card)
             if found is not None:
+                book = one.own if one is account.queue else one.subtree
+                found = _with_reserved(found, book.inqueue, account.inqueue)
                 return self._shortage(hook, account.queue, found, pods_too=pods_too)
         return _PERMIT
 
@@ -311,6 +313,15 @@ def _mebibytes(amount: int) -> str:
     """Bytes as Mi: a plain decimal in its shortest form, never with an exponent."""
     whole, rest = divmod(amount, 1048576)
     return f"{Decimal(repr(amount / 1048576)):f}" if rest else str(whole)
+
+
+def _with_reserved(found: QuotaShortage, inqueue: ChargeSum, own: ChargeSum) -> QuotaShortage:
+    """With the part of the total that other jobs reserve: `inqueue` without their own."""
+    figures = found.figures
+    keys = dict.fromkeys((figures.resource, *figures.resource.split("|")))
+    reserved = sum(inqueue.get(key, 0) - own.get(key, 0) for key in keys)
+    reserved = max(0, min(reserved, figures.total - figures.requested))
+    return found._replace(figures=msgspec.structs.replace(figures, reserved=reserved))
 
 
 def _figures_of(found: QuotaShortage) -> Figures:

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from capcard_sched.cli.main import run
 from capcard_sched.daemon.diagnosis.recording import Recording
+from capcard_sched.framework.conf.scheduler_conf import default_text
+from capcard_sched.framework.core import Core
 from capcard_sched.insight.estimates import RUNS
 from capcard_sched.insight.expected_start import Forecast, KnownState
 from capcard_sched.insight.what_if import job_starts
@@ -21,11 +23,13 @@ from capcard_sched.model.kinds import kind_of
 from capcard_sched.model.timestamps import parse_timestamp
 from capcard_sched.simulation.clock import EPOCH, SECOND
 from capcard_sched.simulation.run import SimulationOptions, SimulationOutcome, simulate
-from capcard_sched.simulation.scenario import Entry, Origin, Scenario, in_creation_order
+from capcard_sched.simulation.scenario import Entry, Operation, Origin, Scenario, in_creation_order
+from tests.insight.oracle_clusters import CONFS
+from tests.insight.oracle_world import conf_of, registry
 from tests.insight.scenes import core_of, recorded_run, written
 from tests.insight.test_situations import explained
 from tests.insight.test_what_if import CARD, CLUSTER, job
-from tests.scenarios.notation import manifests
+from tests.scenarios.notation import manifests, operation
 
 Manifest = dict[str, Any]
 
@@ -104,6 +108,74 @@ def test_with_known_durations_the_expected_start_is_the_start(
             assert (start is None) == bool(found[key].reason)
 
 
+#: Scheduler-confs by name, with rotation after some seconds: an admitted job without a pod returns to Pending.
+_AFTER = "configurations: [{name: enqueue, arguments: {inqueueTimeoutSeconds: %s}}]"
+ROTATING = {
+    f"{name}, {seconds} s": conf + _AFTER % seconds for name, conf in CONFS.items() for seconds in (60, 300) if conf
+}
+EVERY_CONF = (
+    CONFS
+    | ROTATING
+    | {"built-in, 90 s": default_text().replace("inqueueTimeoutSeconds: 600", "inqueueTimeoutSeconds: 90")}
+)
+#: Second of the creation, seconds, pods, cards and cores of one pod, and whether one pod is enough.
+ARRIVALS = st.lists(
+    st.tuples(
+        st.integers(0, 300),
+        st.integers(5, 900),
+        st.integers(1, 3),
+        st.sampled_from([1, 2, 4]),
+        st.sampled_from([1, 4, 16, 30]),
+        st.booleans(),
+    ),
+    min_size=2,
+    max_size=8,
+)
+
+
+@given(
+    conf=st.sampled_from(sorted(EVERY_CONF)),
+    arrivals=ARRIVALS,
+    nodes=st.integers(1, 2),
+    quota=st.sampled_from([8, 12, 24]),
+    until=st.integers(300, 1500),
+)
+@settings(max_examples=settings().max_examples // 5)
+def test_without_arrivals_the_announced_start_is_the_start_under_every_scheduler_conf(
+    conf: str, arrivals: list[tuple[int, int, int, int, int, bool]], nodes: int, quota: int, until: int
+) -> None:
+    """Jobs rotate by `inqueueTimeoutSeconds`: the forecast continues with the order that the sessions keep."""
+    operations = []
+    for index, (at, seconds, pods, cards, cores, is_elastic) in enumerate(arrivals):
+        each = vcjob(f"j{index}", seconds, pods=pods, cards=cards, **({"minAvailable": 1} if is_elastic else {}))
+        each["metadata"]["namespace"] = "default"
+        resources = each["spec"]["tasks"][0]["template"]["spec"]["containers"][0]["resources"]
+        resources["requests"] = {"cpu": str(cores)}
+        operations.append(Operation(at * SECOND, "create", "Job", "default", f"j{index}", each, Origin("test", 1)))
+    operations.sort(key=lambda one: one.at)
+    team = queue(quota)
+    team["spec"]["capability"] = {"cpu": "40"}
+    given_objects = [*(node(f"n{index}") for index in range(nodes)), team]
+    entries = in_creation_order(Entry(kind_of(each), each, Origin("test", 1)) for each in given_objects)
+
+    def ran(end: int) -> tuple[Core, SimulationOutcome]:
+        core = Core(conf_of(EVERY_CONF[conf]), registry(), ("volcano",))
+        options = SimulationOptions(("volcano",), until=end * SECOND)
+        return core, simulate(Scenario(entries, tuple(operations)), core, options)
+
+    core, early = ran(until)
+    objects = [obj for kind in early.store.kinds() for obj in early.store.list(kind)]
+    state = KnownState(objects, EPOCH + until, core.snapshot().conf, early.ends, progress=core.progress())
+    made = Forecast(core, state)
+    found = made.expected_starts(made.waiting())
+    whole = job_starts(ran(until + 3 * 3600)[1].store)
+    for one in operations:
+        key, start = f"default/job/{one.name}", whole[f"default/job/{one.name}"].wait
+        actual = None if start is None else one.at // SECOND + start - until
+        if key in found and (actual is None or actual > 0):  # else it had started, and waits for its other pods
+            assert found[key].p50 == actual, (key, conf)
+
+
 def history(seconds: range, cards: int = 4) -> list[Manifest]:
     """Jobs that end one after the other, and one behind them that runs on."""
     return [vcjob(f"train-{index:02}", each, cards=cards) for index, each in enumerate(seconds)]
@@ -160,7 +232,7 @@ def test_a_job_that_starts_after_no_completion_reports_it() -> None:
     given_objects = [node("n1"), queue(4), vcjob("a", 60, cards=4), vcjob("b", None, cards=8)]
     found = forecast(snapshot_of(simulated(given_objects, 20)))["default/job/b"]
     assert found.p50 is None
-    assert found.reason == "the end of other jobs does not start it"
+    assert found.reason == "never: with every other job ended it does not start"
 
 
 def start_of(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, Any]:
@@ -186,8 +258,38 @@ def test_a_job_that_can_never_start_has_no_expected_start(tmp_path: Path, capsys
     file = tmp_path / "cluster.yaml"
     file.write_text(written(CLUSTER + job("big", 8)))
     line, document = start_of(capsys, "big", "-f", str(file), "--until", "1m")
-    assert line == "Expected start:  unknown: can never start"
+    assert line.startswith("Expected start:  never: ")
     assert document["expectedStart"]["p50"] is None
+
+
+@pytest.mark.parametrize(
+    "queue, line, cells",
+    [
+        ("closed", "never, unless the queue is opened", ["never", "never, unless the queue is opened"]),
+        ("absent", "unknown until the queue exists", ["unknown", "unknown until the queue exists"]),
+        ("small", "never: it needs 4", ["never", "with every other job ended it does not start"]),
+    ],
+)
+def test_a_start_that_no_end_causes_is_announced_as_such(
+    queue: str, line: str, cells: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "cluster.yaml"
+    queues = f" queue closed cards={CARD}:8; queue small cards={CARD}:3;"
+    pod = f" pod p queue={queue} card={CARD} gpu=4 scheduler=capcard-sched;"
+    closed = operation("0s patch Queue closed {status: {state: Closed}}")
+    scenario = {
+        "apiVersion": "simulation.capcard-sched.io/v1alpha1",
+        "kind": "Scenario",
+        "metadata": {"name": "close"},
+        "spec": {"operations": [closed]},
+    }
+    file.write_text(f"{written(CLUSTER + queues + pod)}\n---\n{json.dumps(scenario)}")
+    found, _ = start_of(capsys, "p", "-f", str(file), "--until", "1m")
+    assert found.startswith(f"Expected start:  {line}")
+    assert run(["job", "list", "-f", str(file), "--until", "1m", "--expected-start"]) == 0
+    header, row = capsys.readouterr().out.splitlines()
+    assert start_cell(row, header) == cells[0]
+    assert row.endswith(cells[1])
 
 
 def test_a_recording_is_a_history_of_like_jobs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,10 +13,10 @@
     pod p queue=q cpu=1
 
 A node may have `labels`, `annotations`, `spec` and resources by name. A pod, or the template of a job or deployment,
-has `cpu`, `memory` (requests), `gpu` (a limit), `requests`, `limits`, `card` (card.name), `runs` and `grace`
-(simulated times), `class` (priorityClassName), `labels`, `annotations`; other keys are fields of its spec. The
-scheduler is `volcano` unless `scheduler` names another one, or `none`. `operation` reads what happens later: `10s pod
-p cpu=1` creates, `10s delete Pod p` deletes, `10s patch Node n1 {spec: ...}` patches.
+has `cpu`, `memory` (requests), `gpu` (a limit), `requests`, `limits`, `port` (a host port), `card` (card.name), `runs`
+and `grace` (simulated times), `class` (priorityClassName), `labels`, `annotations`; other keys are fields of its spec.
+The scheduler is `volcano` unless `scheduler` names another one, or `none`. `operation` reads what happens later:
+`10s pod p cpu=1` creates, `10s delete Pod p` deletes, `10s patch Node n1 {spec: ...}` patches.
 """
 
 from __future__ import annotations
@@ -262,7 +262,10 @@ def _template(pairs: dict[str, str]) -> Manifest:
     if "gpu" in pairs:
         limits["nvidia.com/gpu"] = pairs.pop("gpu")
     amounts = {key: found for key, found in (("requests", requests), ("limits", limits)) if found}
-    container = {"name": "main", "image": "busybox", **({"resources": amounts} if amounts else {})}
+    container: Manifest = {"name": "main", "image": "busybox", **({"resources": amounts} if amounts else {})}
+    if "port" in pairs:
+        port = int(pairs.pop("port"))
+        container["ports"] = [{"containerPort": port, "hostPort": port}]
     return {"metadata": metadata, "spec": {"containers": [container], **_fields(pairs)}}
 
 

@@ -193,7 +193,7 @@ class Diagnosis(FilterResult):
     An entry rejected with any code but UNSCHEDULABLE takes no further reasons; an UNSCHEDULABLE one collects more.
     """
 
-    __slots__ = ("_open", "caller", "codes", "reasons", "sources")
+    __slots__ = ("_open", "caller", "codes", "entries", "reasons", "sources")
 
     def __init__(self, size: int) -> None:
         super().__init__(size)
@@ -204,6 +204,8 @@ class Diagnosis(FilterResult):
         self._open: Mask = np.ones(size, dtype=bool)
         #: Reason text to the number of entries with it.
         self.reasons: dict[str, int] = {}
+        #: Reason text to the entries with it: bool [k].
+        self.entries: dict[str, Mask] = {}
         #: int8 [k]: the most severe code per entry.
         self.codes = np.zeros(size, dtype=np.int8)
 
@@ -213,6 +215,7 @@ class Diagnosis(FilterResult):
         if not count:
             return
         self.reasons[reason] = self.reasons.get(reason, 0) + count
+        self.entries[reason] = effective | self.entries[reason] if reason in self.entries else effective
         self.sources.setdefault(reason, self.caller)
         np.maximum(self.codes, np.where(effective, np.int8(code), np.int8(0)), out=self.codes)
         super().reject(effective, code, reason)

@@ -4,35 +4,45 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from capcard_sched.framework.explain.job_facts import JobFacts, shown_refusal
 from capcard_sched.framework.explain.stages import decide
-from capcard_sched.model.diagnosis import JobDiagnosis, PendingPods
+from capcard_sched.model.diagnosis import JobDiagnosis
 from capcard_sched.model.status import PodGroupPhase
 from capcard_sched.model.workload import display_name, is_of_vcjob, workload_of
 
 if TYPE_CHECKING:
     from capcard_sched.framework.core import CoreSnapshot
+    from capcard_sched.framework.explain.limit_causes import QuotaClaim
     from capcard_sched.framework.explain.limits import LimitReader
+    from capcard_sched.framework.explain.rejections import ObservedAttempt
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job
 
 
 def diagnose_job(
-    snapshot: CoreSnapshot, job: Job, *, pod: str = "", now: float | None = None, limits: LimitReader | None = None
+    snapshot: CoreSnapshot,
+    job: Job,
+    *,
+    pod: str = "",
+    now: float | None = None,
+    limits: LimitReader | None = None,
+    attempt: ObservedAttempt | None = None,
+    claims: list[QuotaClaim] | None = None,
 ) -> JobDiagnosis:
     """The diagnosis of a job, or of its pod `pod`, as of the last session, which must be one over the whole state.
 
     `now` (Unix seconds) is the end of the waiting time; the time of the last session when absent. `limits`: the reader
-    of the diagnoses of other jobs of this state, reused.
+    of the diagnoses of other jobs of this state, reused. `attempt` observed the failed attempt of that session;
+    sentences about the future, which need a trial, are added to `claims`.
     Cost: O(nodes + pods) once, and one scan of the nodes per pending template without a node.
     """
     session = snapshot.session
     if session is None:
         raise ValueError("no session has run yet")
-    facts = JobFacts(snapshot, session, job, pod, limits)
+    facts = JobFacts(snapshot, session, job, pod, limits, attempt)
     found = decide(facts)
+    if claims is not None:
+        claims += found.claims
     return JobDiagnosis(
         namespace=job.namespace,
         workload=display_name(job).partition("/")[2],
@@ -47,7 +57,7 @@ def diagnose_job(
         waiting_seconds=max(0.0, (session.now if now is None else now) - waiting_since(job, session)),
         queue=facts.queue if job.queue else None,
         refusals=tuple(shown_refusal(refusal) for refusal in facts.refusals),
-        pending=tuple(map(_of_attempt, facts.pending)),
+        pending=facts.pending,
         placed=facts.placed(),
         capacity=facts.capacity,
         victims=tuple(found for _, found in sorted(session.preemption_reports.get(job.key, {}).items())),
@@ -77,13 +87,6 @@ def waiting_since(job: Job, session: Session) -> float:
     if pending and scheduled_pods(job, session) >= job.min_available:
         return min(task.created for task in pending)
     return created_at(job)
-
-
-def _of_attempt(pods: PendingPods) -> PendingPods:
-    """Without counts of nodes that differ from those of the attempt, in which other pods of the gang had nodes."""
-    if all(f"{row.nodes} {row.reason}" in pods.message for row in pods.nodes):
-        return pods
-    return msgspec.structs.replace(pods, nodes=())
 
 
 def find_workload(snapshot: CoreSnapshot, namespace: str, name: str) -> Job | None:

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from capcard_sched.framework.explain.capacity import CapacityReader
 from capcard_sched.framework.explain.limits import LimitReader
+from capcard_sched.framework.explain.rejections import INSUFFICIENT, ObservedAttempt, rejection_of
 from capcard_sched.model.annotations import CARD_REQUEST
 from capcard_sched.model.cards import CardSyntaxError, parse_card_request
 from capcard_sched.model.diagnosis import (
     CardCapacity,
-    NearestNode,
+    LimitUse,
     PendingPods,
     PlacedPods,
     PodRefusal,
     QueuePosition,
     QuotaCheck,
-    RejectedNodes,
 )
 from capcard_sched.model.explanation import PodCards
-from capcard_sched.model.quantity import in_units
+from capcard_sched.model.losses import stranded_of
+from capcard_sched.model.node_conditions import lost_word
+from capcard_sched.model.quantity import format_amount, in_units
+from capcard_sched.model.queue import ancestors, subtree
 from capcard_sched.model.resources import CPU, MEMORY
-from capcard_sched.model.status import PodGroupPhase, TaskStatus
+from capcard_sched.model.status import COMPLETED_STATUSES, PodGroupPhase, TaskStatus
+from capcard_sched.model.timestamps import format_timestamp
 from capcard_sched.model.workload import display_name
 
 if TYPE_CHECKING:
@@ -35,9 +40,6 @@ if TYPE_CHECKING:
 
 #: Templates of pending pods whose node capacity is read.
 _MOST_CLASSES: Final = 4
-#: Nodes per plugin whose figures are listed.
-_NEAREST_NODES: Final = 3
-_INSUFFICIENT: Final = "Insufficient "
 _PLACED: Final = frozenset(
     {TaskStatus.BINDING, TaskStatus.BOUND, TaskStatus.RUNNING, TaskStatus.RELEASING, TaskStatus.UNKNOWN}
 )
@@ -47,12 +49,23 @@ class JobFacts:
     """The data of one job that its stage follows from."""
 
     def __init__(
-        self, snapshot: CoreSnapshot, session: Session, job: Job, pod: str, limits: LimitReader | None = None
+        self,
+        snapshot: CoreSnapshot,
+        session: Session,
+        job: Job,
+        pod: str,
+        limits: LimitReader | None = None,
+        attempt: ObservedAttempt | None = None,
     ) -> None:
-        """`pod`: the name of the pod that the diagnosis is about; "" for all. `limits`: that of other jobs, reused."""
+        """`pod`: the name of the pod that the diagnosis is about; "" for all. `limits`: that of other jobs, reused.
+
+        `attempt`: that of the session.
+        """
         state = snapshot.state
         self._snapshot, self._session, self.job = snapshot, session, job
-        limits = limits or LimitReader(snapshot, CapacityReader(snapshot))
+        is_of_session = attempt is not None and attempt.session is session
+        self._attempt = attempt if attempt is not None and is_of_session else ObservedAttempt(job.key)
+        limits = self._limits = limits or LimitReader(snapshot, CapacityReader(snapshot))
         self._capacity = limits.capacity
         self.tasks = [task for task in job.tasks.values() if not pod or task.name == pod]
         #: The pod that the diagnosis is about; None for all.
@@ -63,16 +76,19 @@ class JobFacts:
         #: Admitted by the last session, not yet on the cluster.
         self.admitted_now = job.key in session.report.enqueued
         self.waiting = [task for task in session.pending_tasks(job) if not pod or task.name == pod]
-        self._cards = {task.cls: self._cards_of(task.cls) for task in self.waiting}
         #: Of each template of pending pods.
-        self.pod_cards = list(self._cards.values())
+        self.cards_by_class = {task.cls: self._cards_of(task.cls) for task in self.waiting}
+        self.pod_cards = list(self.cards_by_class.values())
+        #: Pending pod to the cards that it accepts and some node provides.
+        self.cards_of_pods = {task.name: self.cards_by_class[task.cls].alternatives for task in self.waiting}
         #: Cards that `card.request` declares, and those that the pods request; in thousandths.
         self.declared, self.counted = self._declared(), self._counted()
         self.refusals = session.refusals_of(job)
-        #: The first refusal with figures.
-        self.quota_refusal = _quota_refusal(session, self.waiting, self.refusals)
-        self.limits = limits.limits(job.queue, self._requested()) if job.queue in state.queues else ()
+        self._refusal_of: dict[str, Refusal] = {}
+        limits_of = limits.limits(job.queue, self._requested()) if job.queue in state.queues else ()
+        self.limits: tuple[LimitUse, ...] = limits_of
         self.pending = self._pending()
+        self.limits += self._limits_of_refusals()
         queue, ahead = state.queues.get(job.queue), self._ahead()
         is_waiting = bool(self.waiting) or (job.phase is PodGroupPhase.PENDING and not job.tasks)
         self.queue = QueuePosition(
@@ -83,19 +99,20 @@ class JobFacts:
             ahead=ahead if is_waiting else (),
         )
         #: Why no node offers a resource of a pending pod: only a DeviceClass does; "" for none.
-        self.claimed_resource = next(filter(None, map(session.claimed_resource, self._cards)), "")
+        self.claimed_resource = next(filter(None, map(session.claimed_resource, self.cards_by_class)), "")
         self.queues = sorted(state.queues)
         self.card_labels = state.card_labels
         #: Queue to `spec.capability`.
         self.capabilities = {name: one.capability or {} for name, one in state.queues.items()}
-        self.capacity = self._capacities(self.pending)
-        self.known_cards = sorted(self._capacity.cards)
         #: Why the job can never start; None when it can.
         self.exceeded = session.exceeded_limit(job)
+        self.capacity = self._capacities(self.pending)
+        self.known_cards = sorted(self._capacity.cards)
         #: The card quota of the queue in thousandths, and why the annotation is invalid.
         self.quota, self.quota_problem = limits.quota(queue), limits.quota_problem(queue)
-        #: Whether other queues have guarantees.
-        self.guaranteed = any(one.guarantee for name, one in state.queues.items() if name != job.queue)
+        #: After an amount of the cluster: that it is without the guarantees of other queues, "" for none.
+        guaranteed = any(one.guarantee for name, one in state.queues.items() if name != job.queue)
+        self.beside_guarantees = " beside the guarantees of other queues" if guaranteed else ""
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
@@ -113,7 +130,7 @@ class JobFacts:
                 found[key] = max(largest, amount), total + amount
 
         for task in self.waiting:
-            cards = self._cards[task.cls]
+            cards = self.cards_by_class[task.cls]
             add("|".join(cards.alternatives), cards.amount)
             for resource in (CPU, MEMORY, *sorted(self._snapshot.state.shares)):
                 add(resource, task.cls.requests.get(resource, 0))
@@ -159,21 +176,14 @@ class JobFacts:
             return PendingPods(names=names, outcome="untried", message="not tried in the last session")
         session = self._session
         fitting = {found.node for task in tasks if (found := session.outcome_of(task.uid)) is not None}
-        nodes: tuple[RejectedNodes, ...] = ()
-        nearest: tuple[NearestNode, ...] = ()
-        queue = session.queues.get(self.job.queue)
-        if outcome.kind == "unfit" and queue is not None:
-            _, diagnosis = session.engine.diagnose(session.engine.signature(queue, tasks[0]))
-            nodes = tuple(
-                RejectedNodes(reason=reason, nodes=count, plugin=source[0], hook=source[1])
-                for reason, count in sorted(diagnosis.reasons.items(), key=lambda item: (-item[1], item[0]))
-                for source in [diagnosis.sources.get(reason, ("", "fit"))]
-            )
-            nearest = tuple(
-                NearestNode(node=name, plugin=plugin, texts=tuple(texts))
-                for plugin, call in session.dispatch.entries("rejection_details")
-                for name, texts in itertools.islice(call(tasks[0], session.engine.all_rows()), _NEAREST_NODES)
-            )
+        rejection = self._attempt.rejections.get(tasks[0].uid)
+        if rejection is None and outcome.kind == "unfit" and self.job.queue in session.queues:
+            rejection = rejection_of(session, session.engine, tasks[0])
+            if outcome.message and rejection.message != outcome.message:
+                rejection = None  # the attempt had other pods of the gang on nodes
+        nodes, nearest = (rejection.nodes, rejection.nearest) if rejection is not None else ((), ())
+        if outcome.refusal is not None:
+            self._refusal_of[names[0]] = outcome.refusal
         return PendingPods(
             names=names,
             outcome=outcome.kind,
@@ -183,6 +193,123 @@ class JobFacts:
             nodes=nodes,
             nearest=nearest,
         )
+
+    # --- limits -----------------------------------------------------------------------------------------------------
+
+    def refusal_of(self, pods: PendingPods) -> Refusal | None:
+        """The refusal of pending pods as the session recorded it."""
+        return self._refusal_of.get(pods.names[0])
+
+    def limit_row(self, queue: str, resource: str) -> LimitUse | None:
+        """The usage of a limit; None for one that the queue does not set."""
+        return next((row for row in self.limits if (row.queue, row.resource) == (queue, resource)), None)
+
+    def _limits_of_refusals(self) -> tuple[LimitUse, ...]:
+        """Limits of queues that refuse and are not among those of the queue: of capacity, and of ancestors."""
+        found: dict[tuple[str, str], LimitUse] = {}
+        for refusal in (*self.refusals, *self._refusal_of.values()):
+            figures = refusal.figures
+            known = (refusal.queue or self.job.queue) in self._snapshot.state.queues
+            if figures is None or refusal.limiter is not None or "|" in figures.resource or not known:
+                continue
+            row = self.row_of(refusal, figures)
+            if self.limit_row(row.queue, row.resource) is None:
+                found.setdefault((row.queue, row.resource), row)
+        return tuple(found.values())
+
+    def row_of(self, refusal: Refusal, figures: Figures) -> LimitUse:
+        """The limit of a refusal, with the usage of the state."""
+        queue = self._snapshot.state.queues[refusal.queue or self.job.queue]
+        per_pod = figures.requested if refusal.hook != "job_enqueueable" else 0
+        row = self._limits.resource_row(queue, figures.resource, figures.limit, per_pod, figures.requested)
+        return msgspec.structs.replace(row, usable=row.free, reserved=in_units(figures.resource, figures.reserved))
+
+    def is_own_limit(self, refusal: Refusal, figures: Figures) -> bool:
+        """Whether the refusing queue sets the limit itself; otherwise it follows from the cluster."""
+        resource = figures.resource
+        if refusal.plugin == "capacity-card" and resource not in (CPU, MEMORY):
+            return True
+        if refusal.plugin == "proportion" and refusal.hook != "job_enqueueable":
+            return False
+        stated = self.capabilities.get(refusal.queue, {}).get(resource)
+        return stated is not None and stated <= figures.limit
+
+    def given_by(self, refusal: Refusal, figures: Figures) -> str:
+        """`the cluster has 8 for queue q`: what a limit follows from that the refusing queue does not set."""
+        queues, resource = self._snapshot.state.queues, figures.resource
+        queue, limit = queues.get(refusal.queue), format_amount(resource, figures.limit)
+        stated = self.capabilities.get(refusal.queue, {}).get(resource)
+        own = f", whose quota is {format_amount(resource, stated)}" if stated is not None else ""
+        above = [one for one in ancestors(queue, queues) if resource in (one.capability or {})] if queue else []
+        source = "the cluster"
+        if above and self._snapshot.conf.quota_plugins.is_tree:
+            source = (
+                f"parent queue {above[0].name}, of {format_amount(resource, (above[0].capability or {})[resource])},"
+            )
+        elif refusal.plugin == "proportion" and refusal.hook != "job_enqueueable":
+            return f"the share of the cluster that proportion gives queue {refusal.queue} is {limit}"
+        return f"{source} has {limit} for queue {refusal.queue}{own}{self.beside_guarantees}"
+
+    def named_queue(self, name: str) -> str:
+        """`queue q`, `parent queue p`, `ancestor queue root`."""
+        queues = self._snapshot.state.queues
+        own = queues.get(self.job.queue)
+        if own is None or name in ("", own.name):
+            return f"queue {self.queue.name}"
+        return f"its {'parent' if own.parent == name else 'ancestor'} queue {name}"
+
+    # --- nodes ------------------------------------------------------------------------------------------------------
+
+    def capacity_of(self, cls: TaskClass) -> list[CardCapacity]:
+        """The rows of the capacity that pods of a template request."""
+        cards = self.cards_by_class[cls]
+        found = []
+        for row in self.capacity:
+            is_card = row.card in cards.alternatives and row.per_pod == in_units(row.resource, cards.amount)
+            requested = cls.requests.get(row.resource, 0)
+            if is_card or (row.card == row.resource and requested and row.per_pod == in_units(row.resource, requested)):
+                found.append(row)
+        return found
+
+    def needed_of(self, cls: TaskClass) -> int:
+        """How many pods of a template the minimum of the job needs, placed ones included, whatever the others."""
+        job = self.job
+        tasks = [task for task in job.tasks.values() if task.status not in COMPLETED_STATUSES]
+        if job.is_ready():
+            return 1
+        needed = job.min_available - sum(task.cls is not cls for task in tasks)
+        for role, minimum in job.min_task_member.items() if job.checks_roles else ():
+            if all(task.cls is cls for task in tasks if task.role == role):
+                needed = max(needed, minimum)
+        return max(needed, 1)
+
+    def leaving(self) -> list[str]:
+        """Sentences about terminating pods that hold what the job lacks: of the refusing queues, and on its nodes."""
+        queues = {refusal.queue for refusal in (*self.refusals, *self._refusal_of.values())}
+        below = {
+            one.name
+            for name in queues
+            if (queue := self._snapshot.state.queues.get(name)) is not None
+            for one in subtree(queue, self._snapshot.state.queues)
+        }
+        nodes = {name for pods in self.pending for row in pods.nodes if row.decides for name in row.names}
+        nodes |= {pods.node for pods in self.pending if pods.outcome == "pipelined"}
+        held = [
+            task
+            for task in self._snapshot.state.tasks.values()
+            if task.deleting
+            and task.node is not None
+            and task.job is not self.job
+            and (task.node.name in nodes or (task.job is not None and task.job.queue in below))
+        ]
+        lost = stranded_of(held)
+        others = [task for task in held if task.ends and task.node is not None and not lost_word(task.node)]
+        others.sort(key=lambda task: (-task.ends, task.key))
+        return lost + [
+            f"pod {task.name} on {task.node.name} terminates until {format_timestamp(task.ends)}"
+            for task in others[:_MOST_CLASSES]
+            if task.node is not None
+        ]
 
     def placed(self) -> tuple[PlacedPods, ...]:
         """The placed pods that are on the cluster, by node, card and status."""
@@ -202,12 +329,13 @@ class JobFacts:
         """One row per card that pending pods accept, and per resource that nodes with these cards lack."""
         found: dict[tuple[str, int], CardCapacity] = {}
         lacking = {
-            row.reason.removeprefix(_INSUFFICIENT)
+            row.reason.removeprefix(INSUFFICIENT)
             for pods in pending
             for row in pods.nodes
-            if row.reason.startswith(_INSUFFICIENT)
+            if row.reason.startswith(INSUFFICIENT)
         }
-        for cls, cards in list(self._cards.items())[:_MOST_CLASSES]:
+        few = self.exceeded.figures.resource if self.exceeded is not None and not self.exceeded.queue else ""
+        for cls, cards in list(self.cards_by_class.items())[:_MOST_CLASSES]:
             offers = [offer for card in cards.alternatives for offer in self._capacity.nodes_with(card)]
             for card in cards.alternatives:
                 if cards.amount and (card, cards.amount) not in found:
@@ -215,11 +343,11 @@ class JobFacts:
             among = {offer.node.name for offer in offers}
             # Pods of a job that is not admitted are not tried on nodes.
             beyond = self._capacity.larger_than_nodes(cls, among=among) if offers or not cards.names else ()
-            for resource in sorted(lacking.union(beyond) - {offer.resource for offer in offers}):
+            for resource in sorted(lacking.union(beyond, filter(None, [few])) - {offer.resource for offer in offers}):
                 amount = cls.requests.get(resource, 0)
                 if amount and (resource, amount) not in found:
                     row = self._capacity.capacity(resource, cls, amount, among=among)
-                    if any(bar.free < row.per_pod for bar in row.histogram) or not row.histogram:
+                    if resource == few or any(bar.free < row.per_pod for bar in row.histogram) or not row.histogram:
                         found[resource, amount] = row
         return tuple(found.values())
 
@@ -237,12 +365,6 @@ class JobFacts:
         return tuple(display_name(session.jobs[key]) for _, key in keyed)
 
 
-def _quota_refusal(session: Session, waiting: list[Task], refusals: list[Refusal]) -> Refusal | None:
-    """The first refusal with figures: of the job, else of a pending pod."""
-    of_pods = (found.refusal for task in waiting if (found := session.outcome_of(task.uid)) is not None)
-    return next((found for found in (*refusals, *of_pods) if found is not None and found.figures is not None), None)
-
-
 def shown_refusal(refusal: Refusal) -> PodRefusal:
     """A refusal with its figures."""
     rows: list[Figures] = list(refusal.alternatives)
@@ -253,13 +375,21 @@ def shown_refusal(refusal: Refusal) -> PodRefusal:
         hook=refusal.hook,
         reason=refusal.reason,
         message=refusal.message,
+        object=_object_of(refusal),
         checks=tuple(
             QuotaCheck(
                 resource=row.resource,
                 requested=in_units(row.resource, row.requested),
                 total=in_units(row.resource, row.total),
                 limit=in_units(row.resource, row.limit),
+                reserved=in_units(row.resource, row.reserved),
             )
             for row in rows
         ),
     )
+
+
+def _object_of(refusal: Refusal) -> str:
+    if refusal.limiter is not None:
+        return f"{refusal.limiter.kind} {refusal.limiter.name}".strip()
+    return f"Queue {refusal.queue}" if refusal.queue else ""

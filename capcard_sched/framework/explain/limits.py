@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 _CARD_FIGURES: Final = "queue_card_"
 #: Metrics of quota plugins with the charged amount of a resource.
 _CHARGED: Final = {"queue_allocated_milli_cpu": CPU, "queue_allocated_memory_bytes": MEMORY}
+#: Metrics with the largest amount that a queue can hold.
+_REAL: Final = {"queue_real_capacity_milli_cpu": CPU, "queue_real_capacity_memory_bytes": MEMORY}
 
 
 def share_totals(snapshot: CoreSnapshot) -> dict[str, float]:
@@ -76,9 +78,15 @@ class LimitReader:
         self._jobs: dict[str, JobCards | None] = {}
         self._names: dict[str, str] = {}
         self._charged: dict[tuple[str, str], float] = {}
+        #: Queue and resource to what the queue can hold beside the guarantees of others and within its ancestors.
+        self._real: dict[tuple[str, str], float] = {}
         for sample in quota_samples(snapshot):
-            if sample.name in _CHARGED:
-                self._charged[sample.labels["queue_name"], _CHARGED[sample.name]] = sample.value
+            queue = sample.labels.get("queue_name", "")
+            if sample.name in _CHARGED and "capacity-card" in snapshot.conf.quota_plugins.names:
+                self._charged[queue, _CHARGED[sample.name]] = sample.value
+            elif sample.name in _REAL:
+                resource = _REAL[sample.name]
+                self._real[queue, resource] = in_units(resource, int(sample.value))
 
     def cards_of(self, job: Job) -> JobCards | None:
         """The amounts of a job in the accounts of its queue; None without card quotas."""
@@ -124,6 +132,8 @@ class LimitReader:
             shares = {name: limit for name, limit in (queue.capability or {}).items() if name in self._limited}
             has_cards = not depth or is_card_quota(queue.annotations.get(CARD_QUOTA))
             quota |= shares
+            if not depth or self._snapshot.conf.quota_plugins.is_tree:
+                rows += self._resource_rows(queue, requested, is_own=not depth)
             if not has_cards and not shares:
                 continue
             jobs = [job for one in subtree(queue, self._queues) for job in one.jobs.values()]
@@ -135,14 +145,20 @@ class LimitReader:
                 if (not depth or card in wanted or not wanted)
                 and (card in quota or (has_cards and card not in self._limited))
             ]
-            if not depth:
-                rows += self._resource_rows(queue, requested)
-        return tuple(self._with_usable(rows))
+        return tuple(
+            self._with_usable(
+                sorted(
+                    rows, key=lambda row: ([one.name for one in chain].index(row.queue), row.resource in (CPU, MEMORY))
+                )
+            )
+        )
 
     def _with_usable(self, rows: list[LimitUse]) -> Iterable[LimitUse]:
         """The rows; those of the queue itself with what its ancestors leave."""
         for row in rows:
             frees = [other.free for other in rows if other.resource == row.resource and other.free is not None]
+            real = self._real.get((row.queue, row.resource))
+            frees += [] if real is None else [max(0.0, real - row.used)]
             own = row.queue == rows[0].queue
             yield msgspec.structs.replace(
                 row, usable=min(frees, default=None) if own and row.free is not None else row.free
@@ -189,33 +205,51 @@ class LimitReader:
             return self._shares[card]
         return sum(offer.total for offer in self.capacity.nodes_with(card)) / 1000
 
-    def _resource_rows(self, queue: Queue, requested: Mapping[str, tuple[int, int]]) -> Iterable[LimitUse]:
-        columns = self._snapshot.state.columns
+    def _jobs_of(self, queue: Queue) -> list[Job]:
+        """The jobs that the limits of a queue cover: those below it, too, in a tree."""
+        is_tree = self._snapshot.conf.quota_plugins.is_tree
+        return [job for one in (subtree(queue, self._queues) if is_tree else (queue,)) for job in one.jobs.values()]
+
+    def used(self, queue: Queue, resource: str) -> float:
+        """The usage of a resource that a limit of the queue counts, terminating pods included."""
+        column = self._snapshot.state.columns.find(resource)
+        if column is None:
+            return 0.0
+        fit = self._snapshot.state.columns.fit
+        held = sum(int(fit(job.allocated)[column] + fit(job.releasing)[column]) for job in self._jobs_of(queue))
+        return in_units(resource, int(self._charged.get((queue.name, resource), held)))
+
+    def _resource_rows(
+        self, queue: Queue, requested: Mapping[str, tuple[int, int]], *, is_own: bool
+    ) -> Iterable[LimitUse]:
+        """Rows of the resources that the capability names; of an ancestor, those that are requested."""
         for resource, limit in sorted((queue.capability or {}).items()):
-            if resource not in (CPU, MEMORY):
-                continue
-            column = columns.column(resource)
-            charged = self._charged.get((queue.name, resource), float(queue.allocated[column]))
-            used, quota = in_units(resource, int(charged)), in_units(resource, limit)
-            per_pod, total = requested.get(resource, (0, 0))
-            users = [
-                (self._name_of(job), queue.name, in_units(resource, int(job.allocated[column])))
-                for job in queue.jobs.values()
-            ]
-            yield LimitUse(
-                queue=queue.name,
-                resource=resource,
-                quota=quota,
-                used=used,
-                reserved=0.0,
-                free=max(0.0, quota - used),
-                usable=None,
-                over=max(0.0, used - quota),
-                cluster_total=None,
-                requested_per_pod=in_units(resource, per_pod),
-                requested=in_units(resource, total),
-                users=holders(users),
-            )
+            if resource in (CPU, MEMORY) and (is_own or resource in requested or not requested):
+                per_pod, total = requested.get(resource, (0, 0))
+                yield self.resource_row(queue, resource, limit, per_pod, total)
+
+    def resource_row(self, queue: Queue, resource: str, limit: int, per_pod: int, total: int) -> LimitUse:
+        """The usage of a limit, all in base units. `per_pod` and `total`: what the job requests."""
+        used, quota = self.used(queue, resource), in_units(resource, limit)
+        column, fit = self._snapshot.state.columns.find(resource), self._snapshot.state.columns.fit
+        users = [
+            (self._name_of(job), job.queue, in_units(resource, int(fit(job.allocated)[column])))
+            for job in (self._jobs_of(queue) if column is not None else ())
+        ]
+        return LimitUse(
+            queue=queue.name,
+            resource=resource,
+            quota=quota,
+            used=used,
+            reserved=0.0,
+            free=max(0.0, quota - used),
+            usable=None,
+            over=max(0.0, used - quota),
+            cluster_total=None,
+            requested_per_pod=in_units(resource, per_pod),
+            requested=in_units(resource, total),
+            users=holders(users),
+        )
 
     def _sums(self, jobs: Iterable[Job], field: str) -> dict[str, list[tuple[str, str, float]]]:
         """Card to the amounts of each job, in cards."""

@@ -270,6 +270,8 @@ class PlacementEngine:
             for reason, count in chain.reasons.items():
                 diagnosis.reasons[reason] = diagnosis.reasons.get(reason, 0) + count
                 diagnosis.sources.setdefault(reason, chain.sources[reason])
+                entries = diagnosis.entries.setdefault(reason, np.zeros(len(everything), dtype=bool))
+                entries[rest] |= chain.entries[reason]
             diagnosis.codes[rest] = chain.codes
         text = fit_text(len(everything), diagnosis.reasons)
         self._diagnoses[signature] = (position, text, diagnosis)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.node_view import Rows
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.reasons import Reason
-    from capcard_sched.model.refusal import ExceededLimit
+    from capcard_sched.model.refusal import ExceededLimit, Limiter
     from capcard_sched.model.resources import Amounts, ResourceColumns, Vector
     from capcard_sched.validation.checks import Finding
     from capcard_sched.validation.hint_checks import QuotaPlugins
@@ -137,8 +137,10 @@ def shortage_at(bounds: Sequence[QuotaBound], before: int) -> QuotaShortage:
     return QuotaShortage([bound.resource for bound in bounds], figures, first.queue)
 
 
-def admit(need: Amounts, used: Vector, limit: Vector, resources: ResourceColumns) -> QuotaShortage | None:
-    """Whether a request fits a limit beside `used`; None when it does.
+def admit(
+    need: Amounts, used: Vector, reserved: Vector, limit: Vector, resources: ResourceColumns
+) -> QuotaShortage | None:
+    """Whether a request fits a limit beside `used`, of which `reserved` is for admitted jobs; None when it does.
 
     Only requested resources (> 0) count, `pods` never does. A name without a column has a limit of 0.
     """
@@ -154,11 +156,16 @@ def admit(need: Amounts, used: Vector, limit: Vector, resources: ResourceColumns
     names = resources.sorted_names(names)
     first = names[0]
     column = resources.find(first)
-    before, most = (0, 0) if column is None else (used.item(column), limit.item(column))
-    return QuotaShortage(names, Figures(first, need[first], need[first] + before, most))
+    before, held_back, most = 0, 0, 0
+    if column is not None:
+        before, held_back, most = used.item(column), reserved.item(column), limit.item(column)
+    held_back = max(0, min(held_back, before))
+    return QuotaShortage(names, Figures(first, need[first], need[first] + before, most, held_back))
 
 
-def refusal(plugin: str, hook: str, queue: str, row: Reason, word: str, found: QuotaShortage) -> Refusal:
+def refusal(
+    plugin: str, hook: str, queue: str, row: Reason, word: str, found: QuotaShortage, limiter: Limiter | None = None
+) -> Refusal:
     """The refusal of a plugin; `word`: that before each resource in the message. An event only at enqueue."""
     return Refusal(
         hook,
@@ -167,6 +174,7 @@ def refusal(plugin: str, hook: str, queue: str, row: Reason, word: str, found: Q
         row.render(dimensions=_listed(word, found.names)),
         queue=queue,
         figures=found.figures,
+        limiter=limiter,
         event=hook == "job_enqueueable",
         type=row.type,
     )

@@ -25,7 +25,7 @@ from capcard_sched.model.reasons import (
     QUEUE_NOT_OPEN_ALLOCATE,
     QUEUE_QUOTA_INSUFFICIENT,
 )
-from capcard_sched.model.refusal import ExceededLimit, Figures, Refusal
+from capcard_sched.model.refusal import ExceededLimit, Figures, Limiter, Refusal
 from capcard_sched.model.resources import CPU_COLUMN, MEMORY_COLUMN, PODS_COLUMN
 from capcard_sched.model.status import Vote
 
@@ -61,9 +61,13 @@ class AdmissionPlugin(Plugin):
         self._session = session
         self._inqueue.refresh(session)
 
-    def _admission_limits(self, queue: Queue) -> Iterable[tuple[str, Vector, Vector]]:
-        """Owner, amounts in use with reservations, and limit, of every limit at enqueue, nearest first."""
+    def _admission_limits(self, queue: Queue) -> Iterable[tuple[str, Vector, Vector, Vector]]:
+        """Owner, amounts in use with reservations, these, and limit, of every limit at enqueue, nearest first."""
         raise NotImplementedError
+
+    def _limiter(self) -> Limiter | None:
+        """The object of its admission limits; None for queues."""
+        return None
 
     def _barred(self, queue: Queue, hook: str) -> Refusal | None:
         """The refusal of a queue that accepts nothing, whatever the request."""
@@ -79,10 +83,10 @@ class AdmissionPlugin(Plugin):
             return Vote.PERMIT
         resources = self._session.resources
         need = unplaced_minimum(job, resources)
-        for owner, used, limit in self._admission_limits(queue):
-            found = admit(need, used, limit, resources)
+        for owner, used, reserved, limit in self._admission_limits(queue):
+            found = admit(need, used, reserved, limit, resources)
             if found is not None:
-                return refusal(self.name, "job_enqueueable", owner, self._reason, self._word, found)
+                return refusal(self.name, "job_enqueueable", owner, self._reason, self._word, found, self._limiter())
         return Vote.PERMIT
 
     def admission_version(self, job: Job) -> tuple[object, ...]:
@@ -92,7 +96,7 @@ class AdmissionPlugin(Plugin):
         if barred is not None or job.min_resources is None:
             return barred is None or barred.message, job.min_resources is None
         resources = self._session.resources
-        limits = [(owner, used.tobytes(), limit.tobytes()) for owner, used, limit in self._admission_limits(queue)]
+        limits = [(owner, used.tobytes(), limit.tobytes()) for owner, used, _, limit in self._admission_limits(queue)]
         return queue.name, len(resources), *unplaced_minimum(job, resources).items(), *limits
 
     def job_enqueued(self, job: Job) -> None:

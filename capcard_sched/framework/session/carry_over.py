@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
+from capcard_sched.framework.session.node_places import NodePlaces
+
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping, Sequence
     from collections.abc import Set as AbstractSet
@@ -81,6 +83,8 @@ class CarryOver:
         #: Key of a job to its last evicted pods, oldest first.
         self.evicted: Final[Mapping[str, Sequence[EvictedPod]]] = self._evicted
 
+        #: The pods that the nodes hold when they are empty.
+        self.node_places: Final = NodePlaces()
         #: Unix seconds at which terminating pods are overdue.
         self.overdue_moments: Sequence[float] = ()
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from capcard_sched.framework.api.node_view import Mask
     from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.placement.engine import PlacementEngine
     from capcard_sched.framework.session.session import Session
@@ -127,7 +128,7 @@ class HyperNodeSearch:
         if self._refused >= 0:
             self._visit(self._refused)
             return 0
-        return self._refuse_no_fit(highest)
+        return self._refuse_no_fit(highest, allowed)
 
     # --- trials -----------------------------------------------------------------------------------------------------
 
@@ -311,8 +312,11 @@ class HyperNodeSearch:
                 text = f"HyperNode {self._tree.names[number]}: {text}"
                 self._session.set_outcome(task, TaskOutcome("unfit", text))
 
-    def _refuse_no_fit(self, highest: int) -> int:
+    def _refuse_no_fit(self, highest: int, allowed: Mask) -> int:
         most, number = self._most
+        nearest = number if number >= 0 else int(np.argmax(allowed))
+        self._visit(nearest)
+        self._session.observe_failure(self._session, self._job, self._session.engine.restrict(nearest, by_tree=False))
         if number >= 0:
             name, tier = self._tree.names[number], self._tree.tiers[number]
             detail = f"at most {most} fit, in HyperNode {name} of tier {tier}"

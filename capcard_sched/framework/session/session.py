@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from capcard_sched.state.changes import Changes
     from capcard_sched.state.cluster import ClusterState
 
+    #: Called with a job whose attempt failed, before its placements are undone, and the engine of the attempt.
+    FailureObserver = Callable[["Session", Job, PlacementEngine], None]
+
 _T = TypeVar("_T")
 _NO_INDEX = 1 << 62
 #: Constants, as `model.status` recommends.
@@ -64,6 +67,7 @@ class Session(SessionResults):
         on_commit: Callable[[list[Bind]], None] | None = None,
         webhooks: WebhookFactory | None = None,
         deadline: SessionDeadline | None = None,
+        observe_failure: FailureObserver = lambda *_: None,
     ) -> None:
         attempts = FailedAttempts(state, dispatch) if failed_attempts is None else failed_attempts
         #: Bounds the time of each queue's attempts.
@@ -74,10 +78,8 @@ class Session(SessionResults):
         self.engine = engine
         #: The changes since the last session: `.everything`, `.jobs`, `.queues`, `.nodes` (keys and names).
         self.changed = changed
-        #: Unix seconds.
-        self.now = now
-        #: Names of the configured actions.
-        self.actions = actions
+        #: Unix seconds; names of the configured actions.
+        self.now, self.actions = now, actions
         self._refused_jobs: dict[str, tuple[Job, tuple[object, ...]]] = {}
         #: By key, jobs refused at admission with the version of their votes: the next sessions may skip them.
         self.refused_jobs: Final[Mapping[str, tuple[Job, tuple[object, ...]]]] = self._refused_jobs
@@ -86,6 +88,7 @@ class Session(SessionResults):
         self.failures: Final[Mapping[str, PlacementFailure]] = self._failures
         #: Whether quotas count releasing tasks as gone: while nominations are planned. Bindings always count them.
         self.nominating = False
+        self.observe_failure: Final = observe_failure
         #: Opens the port of a webhook; None where the environment provides none.
         self.webhooks = webhooks
         #: The eviction count of the last look at releasing tasks, and its result.
@@ -168,9 +171,9 @@ class Session(SessionResults):
         return self.once(QueueAccess).refusal(job, "job_valid") or self.dispatch.refusal("job_valid", job)
 
     def exceeded_limit(self, job: Job) -> ExceededLimit | None:
-        """The limit of its queue or of an ancestor that the minimum of a waiting job exceeds: it can never start."""
-        found: ExceededLimit | None = None if job.is_ready() else self.dispatch.first("exceeded_limit", job)
-        return found
+        """The limit of a queue that the minimum of a waiting job exceeds, or that of the nodes: it can never start."""
+        found = None if job.is_ready() else self.dispatch.first("exceeded_limit", job)
+        return found if found or job.is_ready() else self.carry_over.node_places.shortage(self, self.dispatch, job)
 
     def job_enqueueable(self, job: Job) -> tuple[bool, Refusal | None]:
         """Whether the job may leave phase Pending.

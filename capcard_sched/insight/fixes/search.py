@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from capcard_sched.framework.explain.stages import NEVER
+from capcard_sched.framework.explain.never import NEVER
 from capcard_sched.insight.changes import UnknownObjectError
 from capcard_sched.insight.fixes.candidates import candidates
 from capcard_sched.insight.fixes.change import ProposedChange

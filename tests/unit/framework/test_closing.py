@@ -70,8 +70,9 @@ def test_conditions_oppose_each_other_and_keep_the_time_of_their_last_change() -
     h = _cluster(min_member=2)
     h.do("pod p0 cpu=3; pod p1 cpu=3")
     (first,) = _updates(h.step().intents)
-    assert _conditions(first) == {"Unschedulable": ("True", "2026-01-01T00:00:01Z")}
-    (condition,) = first.conditions
+    moment = "2026-01-01T00:00:01Z"
+    assert _conditions(first) == {"Unschedulable": ("True", moment), "CanNeverStart": ("True", moment)}
+    condition = first.conditions[0]
     assert (condition.reason, condition.transition_id) == ("NotEnoughResources", "session-1")
     assert condition.message.startswith("1/2 tasks in gang unschedulable: pod group is not ready, 2 Pending, 2 minAv")
     h.node("n1", cpu="4", labels={"new": "label"})
@@ -81,6 +82,7 @@ def test_conditions_oppose_each_other_and_keep_the_time_of_their_last_change() -
     assert _conditions(third) == {
         "Unschedulable": ("False", "2026-01-01T00:00:03Z"),
         "Scheduled": ("True", "2026-01-01T00:00:03Z"),
+        "CanNeverStart": ("False", "2026-01-01T00:00:03Z"),
     }
     updates = _updates(h.step().intents)
     assert [_conditions(update) for update in updates] == [_conditions(third)] * len(updates)
@@ -143,7 +145,7 @@ def test_a_silent_core_decides_the_same_and_makes_no_texts() -> None:
     for is_silent in (False, True):
         h = VectorHarness()
         h.do("node n1 cpu=2; queue q")
-        for name, cpu in (("fits", "1"), ("waits", "4")):
+        for name, cpu in (("fits", "1"), ("waits", "2")):
             h.group(name, queue="q", min_member=1)
             h.pod(f"{name}-0", group=name, requests={"cpu": cpu})
         if is_silent:

@@ -265,11 +265,11 @@ def test_admission_names_all_insufficient_resources_in_message_order() -> None:
     taken = resources.vector({"cpu": 500, "memory": 10, "b": 5, "a": 5, "pods": 100})
     limit = resources.vector({"cpu": 1000, "memory": 10, "b": 5, "a": 5})
     need = {"b": 1, "a": 1, "memory": 1, "cpu": 500, "unknown": 1, "pods": 1, "zero": 0}
-    found = admit(need, taken, limit, resources)
+    found = admit(need, taken, resources.zeros(), limit, resources)
     assert found == QuotaShortage(["memory", "a", "b", "unknown"], Figures("memory", 1, 11, 10))
     unknown = QuotaShortage(["unknown"], Figures("unknown", 2, 2, 0))
-    assert admit({"unknown": 2}, taken, limit, resources) == unknown
-    assert admit({"cpu": 500}, taken, limit, resources) is None
+    assert admit({"unknown": 2}, taken, resources.zeros(), limit, resources) == unknown
+    assert admit({"cpu": 500}, taken, resources.zeros(), limit, resources) is None
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,243 @@
+"""Sentences about refusals by limits: of a queue, an ancestor, a ResourceQuota, or the cluster."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from capcard_sched.framework.explain import sentences
+from capcard_sched.framework.explain.sentences import amount_of, amounts, form, nearest, quantity
+from capcard_sched.model import reasons
+from capcard_sched.model.quantity import in_units
+from capcard_sched.model.quoting import brief, plural
+from capcard_sched.model.resources import CPU, MEMORY
+from capcard_sched.model.status import TaskStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from capcard_sched.framework.explain.job_facts import JobFacts
+    from capcard_sched.model.diagnosis import LimitUse, PendingPods, Stage
+    from capcard_sched.model.refusal import Figures, Refusal
+
+
+#: Of pods that do not count for the minimum of their gang.
+_NOT_VALID: Final = frozenset({TaskStatus.RELEASING, TaskStatus.FAILED, TaskStatus.UNKNOWN})
+
+
+class QuotaClaim(NamedTuple):
+    """A sentence about a larger quota, which holds where a trial with each of the quotas shows it."""
+
+    text: str
+    #: Queue, card or resource, and the new limit, in the units of the diagnosis.
+    quotas: tuple[tuple[str, str, float], ...]
+    #: Pods that start; 0: the PodGroup is admitted.
+    pods: int
+
+
+class LimitCause(NamedTuple):
+    """The sentences of a refusal."""
+
+    stage: Stage
+    summary: str
+    facts: Sequence[str] = ()
+    #: The first one that a trial shows is printed.
+    claims: Sequence[QuotaClaim] = ()
+
+
+# --- admission ------------------------------------------------------------------------------------------------------
+
+
+def not_admitted(data: JobFacts, refusal: Refusal) -> LimitCause:
+    """A PodGroup that enqueue refuses, or that is not valid."""
+    queue = data.queue.name
+    if data.queue.state == "missing":
+        close = nearest(queue, data.queues)
+        meant = f"; did you mean {close}?" if close else f"; existing queues: {brief(data.queues)}"
+        return LimitCause("NotAdmitted", f"Queue {queue} does not exist{meant}")
+    if refusal.reason == reasons.QUEUE_NOT_OPEN.code:
+        return LimitCause("NotAdmitted", f"Queue {queue} is {data.queue.state}: it admits no jobs")
+    if refusal.reason == reasons.NOT_ENOUGH_PODS_OF_TASK.code or refusal.hook == "job_valid":
+        return LimitCause("Incomplete", _missing_members(data) or sentences.capital(sentences.plain(refusal.message)))
+    figures = refusal.figures
+    if figures is None:
+        return LimitCause("NotAdmitted", f"The PodGroup is not admitted: {sentences.plain(refusal.message)}")
+    resource = figures.resource
+    needed = in_units(resource, figures.requested)
+    limit = in_units(resource, figures.limit)
+    taken = max(0.0, in_units(resource, figures.total - figures.requested))
+    split = _split(resource, taken, in_units(resource, figures.reserved))
+    left = quantity(resource, max(0.0, limit - taken))
+    needs = f"The PodGroup is not admitted: it needs {quantity(resource.replace('|', ' or '), needed)}"
+    facts: list[str] = []
+    if refusal.limiter is not None and refusal.limiter.kind == "ResourceQuota":
+        owner = f"ResourceQuota {refusal.limiter.name} of namespace {data.job.namespace}"
+        return LimitCause(
+            "NotAdmitted", f"{needs}, and {owner} has {left} left of {amount_of(resource, limit)} ({split})"
+        )
+    if refusal.limiter is not None:
+        most = f"{amount_of(resource, limit)} that {refusal.plugin} admits"
+        if refusal.limiter.factor != 1:
+            most += f" (factor {refusal.limiter.factor:g})"
+        return LimitCause("NotAdmitted", f"{needs}, and the cluster has {left} left of the {most}: {split}")
+    owner = data.named_queue(refusal.queue)
+    if not data.is_own_limit(refusal, figures):
+        return LimitCause("NotAdmitted", f"{needs}, and {data.given_by(refusal, figures)}: {split}")
+    row = data.limit_row(refusal.queue, resource)
+    facts += sentences.users(row)
+    if resource in (CPU, MEMORY):
+        facts += [
+            f"Cards are not the reason: queue {other.queue} has {amount_of(other.resource, other.free)} of "
+            f"{quantity(other.resource, other.quota)} free"
+            for other in data.limits
+            if other.quota and other.resource not in (CPU, MEMORY) and (other.free or 0) >= other.requested
+        ]
+    summary = f"{needs}, and {owner} has {left} left of its quota of {amount_of(resource, limit)} ({split})"
+    missing, quota = needed + taken - limit, taken + needed
+    released = f"{quantity(resource, missing)} of {owner} {form(missing, 'becomes', 'become')} free"
+    text = f"It is admitted when {released}, or with a quota of {amount_of(resource, quota)}"
+    claims = () if "|" in resource else (QuotaClaim(text, ((refusal.queue, resource, quota),), 0),)
+    return LimitCause("NotAdmitted", summary, facts, claims)
+
+
+def _split(resource: str, taken: float, reserved: float) -> str:
+    used = f"{amount_of(resource, taken - reserved)} used"
+    return f"{used}, {amount_of(resource, reserved)} admitted and not yet running" if reserved else used
+
+
+def _missing_members(data: JobFacts) -> str:
+    """The tasks of a gang that lack pods, and the pods that failed; "" without a number that is too small."""
+    job = data.job
+    parts = []
+    for role, minimum in job.min_task_member.items() if job.checks_roles else ():
+        pods = sum(task.role == role and task.status not in _NOT_VALID for task in job.tasks.values())
+        if pods < minimum:
+            parts.append(f"task {role} has {pods} of {plural(minimum, 'pod')}")
+    if parts:
+        return f"The gang is not complete: {', '.join(parts)}"
+    if job.valid_tasks < job.min_available:
+        verb = form(job.valid_tasks, "exists", "exist")
+        return f"The gang is not complete: {job.valid_tasks} of {plural(job.min_available, 'pod')} {verb}"
+    return ""
+
+
+# --- pods -----------------------------------------------------------------------------------------------------------
+
+
+def over_limit(data: JobFacts, refused: PendingPods, refusal: Refusal, fitting: int) -> LimitCause:
+    """Pods that a limit refuses. `fitting`: other pods of the gang have nodes, and none starts alone."""
+    figures = refusal.figures
+    if figures is None:
+        if refusal.reason == reasons.QUEUE_NOT_OPEN_ALLOCATE.code and data.queue.state not in ("Open", "missing"):
+            return LimitCause(
+                "NotAdmitted", f"Queue {data.queue.name} is {data.queue.state}: no pod of it is scheduled"
+            )
+        stage: Stage = "OverQuota" if refusal.plugin else "NotTried"
+        return LimitCause(stage, sentences.capital(sentences.plain(refusal.message)))
+    rows = _refusing_rows(data, refusal, figures)
+    count = sum(len(one.names) for one in data.pending if one.outcome == "refused" and one.refusal == refused.refusal)
+    per_pod = rows[0].requested_per_pod or in_units(figures.resource, figures.requested)
+    names = " or ".join(row.resource for row in rows)
+    each = "" if count == 1 else " each"
+    needs, starts = (
+        f"{plural(count, 'pending pod')} {form(count, 'needs', 'need')} {quantity(names, per_pod)}{each}",
+        count,
+    )
+    is_gang = fitting > 0 and len(data.pod_cards) == 1
+    if is_gang:
+        starts = max(1, data.job.min_available - data.job.ready_tasks)
+        needs = f"the gang needs {quantity(names, starts * per_pod)}"
+    first = rows[0]
+    if len(rows) == 1 and not data.is_own_limit(refusal, figures):
+        used = amount_of(first.resource, first.used)
+        return LimitCause(
+            "ClusterFull", f"{sentences.capital(needs)}, and {data.given_by(refusal, figures)}: {used} used"
+        )
+    queues = list(dict.fromkeys(row.queue for row in rows))
+    of, has = _subject(data, queues), form(len(queues), "has", "have")
+    used = " and ".join(
+        amounts(row.resource, row.used, row.quota) + (f" of queue {row.queue}" if len(queues) > 1 else "")
+        for row in rows
+    )
+    if any(row.over for row in rows):
+        over = sum(row.over for row in rows)
+        summary = f"{of} {form(len(queues), 'is', 'are')} over {form(len(queues), 'its', 'their')} quota by "
+        summary += f"{amount_of(names, over)}: {used} used; {needs}"
+    elif not any(row.free for row in rows):
+        left = f"left: {used} used" if any(row.quota for row in rows) else f"for {names}"
+        summary = f"{of} {has} no quota {left}; {needs}"
+    else:
+        summary = f"{of} {has} too little quota left: {used} used; {needs}"
+    facts = [fact for row in rows for fact in sentences.users(row)]
+    counts = dict.fromkeys((starts, 1)) if len(rows) > 1 and not is_gang else (starts if is_gang else 1,)
+    claims = [one for pods in counts if (one := _claim(data, rows, per_pod, pods, is_gang=is_gang)) is not None]
+    return LimitCause("OverQuota", summary, facts, claims)
+
+
+def _refusing_rows(data: JobFacts, refusal: Refusal, figures: Figures) -> list[LimitUse]:
+    """The limit that refuses, or that of each card that the pods accept."""
+    keys = figures.resource.split("|")
+    if len(keys) > 1:
+        return [row for key in keys if (row := _tightest(data, key)) is not None] or [data.row_of(refusal, figures)]
+    row = data.limit_row(refusal.queue, figures.resource) if data.is_own_limit(refusal, figures) else None
+    return [row or data.row_of(refusal, figures)]
+
+
+def _tightest(data: JobFacts, resource: str) -> LimitUse | None:
+    """The limit that refuses one pod: that of the queue, else of its nearest ancestor; that of the queue for none."""
+    rows = [row for row in data.limits if row.resource == resource]
+    short = [row for row in rows if row.free is not None and row.free < row.requested_per_pod]
+    return next(iter((*short, *rows)), None)
+
+
+def _subject(data: JobFacts, queues: Sequence[str]) -> str:
+    """The queues that lack quota, with their relation to the queue of the job."""
+    own, above = data.queue.name, [name for name in queues if name != data.queue.name]
+    if len(above) < len(queues):
+        more = f" and its {form(len(above), 'ancestor', 'ancestors')} {' and '.join(above)}" if above else ""
+        return f"Queue {own}{more}"
+    listed = " and ".join(above)
+    return f"Queue {listed}, an ancestor of {own}," if len(above) == 1 else f"Queues {listed}, ancestors of {own},"
+
+
+def _claim(data: JobFacts, rows: Sequence[LimitUse], per_pod: float, pods: int, *, is_gang: bool) -> QuotaClaim | None:
+    """What has to become free, or which quota is needed. `rows`: the limit of each alternative; `pods` start."""
+    if any(row.quota is None for row in rows):
+        return None
+    who = "The gang starts" if is_gang else "The next pod starts" if pods == 1 else f"All {pods} start"
+    if len(rows) == 1:
+        row = rows[0]
+        missing = row.used + pods * per_pod - (row.quota or 0.0)
+        if missing <= 0:  # pods of other templates take the rest
+            return None
+        released = f"{quantity(row.resource, missing)} of queue {row.queue} {form(missing, 'becomes', 'become')} free"
+        text = f"{who} when {released}, or with a quota of {amount_of(row.resource, row.used + pods * per_pod)}"
+        return QuotaClaim(text, ((row.queue, row.resource, row.used + pods * per_pod),), pods)
+    if len({row.queue for row in rows}) > 1:
+        return None
+    more = max(pods * per_pod + row.used - (row.quota or 0.0) for row in rows)
+    where = "" if rows[0].queue == data.queue.name else f" in queue {rows[0].queue}"
+    either = "either card" if len(rows) == 2 else f"any of the {len(rows)} cards"
+    text = f"{who} with a quota of {amount_of(rows[0].resource, more)} more of {either}{where}"
+    return QuotaClaim(text, tuple((row.queue, row.resource, (row.quota or 0.0) + more) for row in rows), pods)
+
+
+def quota_beside(data: JobFacts) -> list[str]:
+    """Whether the quotas of the queue and its ancestors cover one pod, or the rest of the gang."""
+    free: list[str] = []
+    short: list[str] = []
+    missing = 1 if data.job.is_ready() else max(1, data.job.min_available - data.job.ready_tasks)
+    for cards in dict.fromkeys(cards.alternatives for cards in data.pod_cards):
+        fits, lacks = [], []
+        for row in (row for row in data.limits if row.resource in cards and row.quota and row.requested_per_pod):
+            needed = min(row.requested, missing * row.requested_per_pod)
+            has = (
+                f"queue {row.queue} has {amount_of(row.resource, row.free)} of {quantity(row.resource, row.quota)} free"
+            )
+            if (row.free or 0) >= needed:
+                fits.append(f"Quota is not the reason: {has}")
+            else:
+                lacks.append(f"Quota too: {has}, and {amount_of(row.resource, needed)} are needed")
+        if fits and len(cards) > 1:
+            lacks = []
+        short, free = [*short, *lacks], [*free, *fits]
+    return short or free

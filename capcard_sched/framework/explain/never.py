@@ -1,0 +1,143 @@
+"""Causes for which a job can never start that follow from the limits and the totals of the nodes, without a trial."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from capcard_sched.framework.explain import sentences
+from capcard_sched.framework.explain.sentences import amount_of, nearest, quantity
+from capcard_sched.model.annotations import CARD_REQUEST
+from capcard_sched.model.cards import no_card_quota
+from capcard_sched.model.quantity import in_units
+from capcard_sched.model.quoting import brief, plural
+from capcard_sched.model.resources import CPU, MEMORY, VGPU_RESOURCES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from capcard_sched.framework.explain.job_facts import JobFacts
+    from capcard_sched.model.diagnosis import CardCapacity
+
+#: The beginning of the sentence about a job that can never start.
+NEVER: Final = "Can never start"
+
+
+def never_causes(data: JobFacts) -> tuple[list[str], list[str]]:
+    """The causes, none of a job that may start; and further facts."""
+    unusable = _unusable_cards(data)
+    causes = [*unusable, *_over_every_limit(data), *_larger_than_nodes(data), *_larger_than_cluster(data)]
+    # A card without nodes has no resource: pods that name one count as pods without cards.
+    return list(dict.fromkeys(causes)), [] if unusable else _declared(data)
+
+
+def _declared(data: JobFacts) -> list[str]:
+    """Differences between `card.request` and the pods, and which of them counts."""
+    if not data.declared or data.declared == data.counted:
+        return []
+    declared = " and ".join(quantity(card, amount / 1000) for card, amount in data.declared.items())
+    if not data.tasks:
+        return [f"volcano.sh/card.request declares {declared}; it counts until the pods are created"]
+    counted = " and ".join(quantity(card, amount / 1000) for card, amount in data.counted.items()) or "no cards"
+    return [f"volcano.sh/card.request declares {declared}, and the pods request {counted}; the pods count"]
+
+
+def _unusable_cards(data: JobFacts) -> list[str]:
+    causes = []
+    for cards in data.pod_cards:
+        if cards.names and not cards.alternatives and (cause := _without_nodes(data, cards.names)):
+            causes.append(cause)
+        elif cards.error:
+            causes.append(sentences.plain(cards.error))
+    if not data.tasks:
+        causes += [cause for card in data.declared if (cause := _without_nodes(data, card.split("|")))]
+    return list(dict.fromkeys(causes))
+
+
+def _without_nodes(data: JobFacts, cards: Sequence[str]) -> str:
+    """That no node provides any of the cards; "" if one does."""
+    if any(name in data.known_cards for name in cards):
+        return ""
+    close = [found for name in cards if (found := nearest(name, data.known_cards))]
+    meant = f"; did you mean {' or '.join(dict.fromkeys(close))}?" if close else ""
+    known = "" if close else f"; the nodes provide {brief(data.known_cards) or 'no cards'}"
+    return f"no node provides card {' or '.join(cards)}{meant}{known}"
+
+
+def _over_every_limit(data: JobFacts) -> list[str]:
+    if data.exceeded is None or not data.exceeded.queue:
+        return []
+    found, queue = data.exceeded.figures, data.exceeded.queue
+    needed, limit = in_units(found.resource, found.requested), in_units(found.resource, found.limit)
+    resource = found.resource.replace("|", " or ")
+    minimum = (
+        f"the minimum of {plural(data.job.min_available, 'pod')} needs" if data.job.min_available > 1 else "it needs"
+    )
+    if not data.tasks and found.resource in data.declared:
+        minimum = f"by {CARD_REQUEST} it needs"
+    of_card = found.resource not in (CPU, MEMORY, *VGPU_RESOURCES)
+    if of_card and not limit and queue == data.queue.name and not (data.quota or data.quota_problem):
+        return [f"{no_card_quota(queue)}; {minimum} {quantity(resource, needed)}"]
+    if of_card and not limit and queue == data.queue.name and (cause := _without_quota(data, found.resource)):
+        return [f"queue {queue} has no quota for {resource}: {cause}"]
+    return [f"{minimum} {quantity(resource, needed)}, and the quota of queue {queue} is {amount_of(resource, limit)}"]
+
+
+def _without_quota(data: JobFacts, card: str) -> str:
+    """Why the quota of a card is 0; "" for a quota that sets it to 0."""
+    if data.quota_problem:
+        return f"its card quota is invalid ({sentences.plain(data.quota_problem)}), so all its card quotas are 0"
+    if card in data.quota:
+        return ""
+    close = [name for name in data.quota if name not in data.known_cards and nearest(name, data.known_cards) == card]
+    if close:
+        return f"its quota names {close[0]}, which no node provides; did you mean {card}?"
+    cause = f"its quota names {brief(sorted(data.quota))}"
+    if data.card_labels.is_device(card):
+        cause += f"; nodes without the {data.card_labels.needed(card)} offer {card}"
+    return cause
+
+
+def _larger_than_nodes(data: JobFacts) -> list[str]:
+    """Pods that exceed the largest node, and gangs that exceed all nodes together, when these are empty."""
+    for cls, cards in data.cards_by_class.items():
+        rows = data.capacity_of(cls)
+        of_cards = [row for row in rows if row.card in cards.alternatives]
+        others = [[row] for row in rows if row.card not in cards.alternatives]
+        for own in [of_cards, *others] if of_cards else others:
+            if text := _too_large(own, data.needed_of(cls)):
+                return [text]
+    return []
+
+
+def _too_large(rows: Sequence[CardCapacity], needed: int) -> str:
+    """That the nodes with any of the cards, or with the resource, hold fewer than `needed` pods; "" if they do."""
+    names = " or ".join(row.card for row in rows)
+    if all(row.largest_node < row.per_pod for row in rows):
+        largest = max(rows, key=lambda row: row.largest_node)
+        has = amount_of(largest.card, largest.largest_node)
+        return f"each pod needs {quantity(names, largest.per_pod)}, and the largest node has {has}"
+    places = sum(row.fits_when_empty for row in rows)
+    if places >= needed:
+        return ""
+    amount, total = rows[0].per_pod * needed, sum(row.total for row in rows)
+    has = f"the cluster has {amount_of(names, total)}"
+    if amount <= total:
+        has = f"its nodes have space for {plural(places, 'pod')}"
+    return f"minAvailable {needed} needs {quantity(names, amount)}, and {has}"
+
+
+def _larger_than_cluster(data: JobFacts) -> list[str]:
+    """A minimum that exceeds a limit that the queue does not set, when nothing is used."""
+    refusal = data.refusals[0] if data.refusals and not (data.exceeded and data.exceeded.queue) else None
+    figures = refusal.figures if refusal is not None and refusal.hook == "job_enqueueable" else None
+    if refusal is None or figures is None or figures.requested <= figures.limit:
+        return []
+    resource, limiter = figures.resource, refusal.limiter
+    needed, most = in_units(resource, figures.requested), amount_of(resource, in_units(resource, figures.limit))
+    if limiter is not None and limiter.kind == "ResourceQuota":
+        has = f"ResourceQuota {limiter.name} of namespace {data.job.namespace} allows {most}"
+    elif limiter is not None:
+        has = f"{refusal.plugin} admits {most} in the cluster"
+    else:
+        has = f"the cluster has {most} for queue {refusal.queue}{data.beside_guarantees}"
+    return [f"it needs {quantity(resource.replace('|', ' or '), needed)}, and {has}"]

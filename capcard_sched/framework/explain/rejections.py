@@ -1,0 +1,266 @@
+"""Why no node fits a pod: the reasons of its filters, in the state of the attempt, with their nodes and figures."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from capcard_sched.framework.explain.capacity import holders, workload_name
+from capcard_sched.framework.explain.sentences import plain
+from capcard_sched.model.diagnosis import MOST_LISTED, NearestNode, RejectedNodes
+from capcard_sched.model.node_conditions import condition_word, conditions_of
+from capcard_sched.model.quantity import in_units, shown_amount
+from capcard_sched.model.quoting import brief, plural
+from capcard_sched.model.refusal import Code
+from capcard_sched.model.resources import PODS
+from capcard_sched.model.selectors import untolerated_taint
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from capcard_sched.framework.placement.engine import PlacementEngine
+    from capcard_sched.framework.session.session import Session
+    from capcard_sched.model.job import Job, Node, Task
+
+#: Nodes per plugin whose figures are listed.
+_NEAREST_NODES: Final = 3
+_MOST_NAMES: Final = 4
+INSUFFICIENT: Final = "Insufficient "
+CORDONED: Final = "node(s) were unschedulable"
+TAINTED: Final = "node(s) had untolerated taint"
+_PREFIX: Final = re.compile(r"^node(\(s\))? ")
+#: Filter reason to its sentence about some nodes: `{on}` are these nodes, `{has}` and `{does}` the verbs.
+_TEXTS: Final = {
+    "node(s) pod number exceeded": "{on} {has} the maximum number of pods",
+    "node(s) didn't match Pod's node affinity/selector": "{on} {does} not match the node selector{selector}",
+    "node(s) didn't match pod affinity rules": "pod affinity: no pod that it selects is in the topology of {on}",
+    "node(s) didn't match pod anti-affinity rules": "pod anti-affinity excludes {on}",
+    "node(s) didn't satisfy existing pods anti-affinity rules": "anti-affinity of pods on {on} excludes it",
+    "node(s) didn't match pod topology spread constraints": "topology spread constraint{spread} excludes {on}",
+}
+
+
+class PodRejection(NamedTuple):
+    """The filters that rejected the nodes for one pod, the causes first; and figures of devices."""
+
+    nodes: tuple[RejectedNodes, ...] = ()
+    nearest: tuple[NearestNode, ...] = ()
+    #: The text of the pod's condition.
+    message: str = ""
+
+    @property
+    def causes(self) -> list[RejectedNodes]:
+        """Of the nodes that come nearest to fitting."""
+        return [row for row in self.nodes if row.decides]
+
+
+class ObservedAttempt:
+    """The first failed attempt of one job in a session: its pods without a node, beside the placed members."""
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+        #: The session of the attempt; None for no failure.
+        self.session: Session | None = None
+        #: By uid, the pods that found no node, in task order.
+        self.rejections: dict[str, PodRejection] = {}
+        #: Names of the pods of the gang that had a node, and the nodes.
+        self.placed: dict[str, str] = {}
+
+    def observe(self, session: Session, job: Job, engine: PlacementEngine) -> None:
+        """As `Session.observe_failure`."""
+        if job.key != self._key or self.session is session:
+            return
+        self.session, self.rejections, self.placed = session, {}, {}
+        by_signature: dict[object, PodRejection] = {}
+        waiting = session.pending_tasks(job)
+        for task in waiting:
+            outcome = session.outcome_of(task.uid)
+            if outcome is None or outcome.kind == "unfit":
+                signature = engine.signature(session.queues[job.queue], task)
+                if signature not in by_signature:
+                    by_signature[signature] = rejection_of(session, engine, task)
+                self.rejections[task.uid] = by_signature[signature]
+        pending = {task.uid for task in waiting}
+        self.placed = {
+            task.name: task.node.name
+            for task in job.tasks.values()
+            if task.uid not in pending and task.node is not None and not task.bound
+        }
+
+
+def rejection_of(session: Session, engine: PlacementEngine, task: Task) -> PodRejection:
+    """The filters that reject the nodes of an engine for a pod, in the present state of the session."""
+    assert task.job is not None
+    view = engine.all_rows()
+    signature = engine.signature(session.queues[task.job.queue], task)
+    text, diagnosis = engine.diagnose(signature)
+    request = task.cls.fit_request
+    small = (view.allocatable < request).any(axis=1)
+    fixed = diagnosis.codes > Code.UNSCHEDULABLE
+    excluded = np.zeros(len(view), dtype=bool)
+    for reason, entries in diagnosis.entries.items():
+        if reason == CORDONED or reason.startswith(TAINTED):
+            excluded |= entries
+    # Nodes that another end or eviction could free; those that are cordoned or tainted; others large enough; the rest.
+    tiers = (~small & ~fixed, ~small & excluded, ~small, np.ones(len(view), dtype=bool))
+    nearest = next((tier for tier in tiers if tier.any()), tiers[-1])
+    details = tuple(
+        NearestNode(node=name, plugin=plugin, texts=tuple(texts))
+        for plugin, call in session.dispatch.entries("rejection_details")
+        for name, texts in list(itertools.islice(call(task, view), _NEAREST_NODES))
+    )
+    describe = _Description(session, engine, task)
+    nodes = session.nodes.nodes
+    found = []
+    for reason, entries in diagnosis.entries.items():
+        deciding = entries & nearest
+        shown = deciding if deciding.any() else entries
+        rows = view.rows[np.flatnonzero(shown)].tolist()
+        plugin, hook = diagnosis.sources.get(reason, ("", "fit"))
+        found.append(
+            RejectedNodes(
+                reason=reason,
+                nodes=diagnosis.reasons[reason],
+                plugin=plugin,
+                hook=hook,
+                names=tuple(sorted(nodes[row].name for row in rows)[:MOST_LISTED]),
+                decides=bool(deciding.any()),
+                text=describe.text(reason, [nodes[row] for row in rows]) + _details(details, plugin),
+            )
+        )
+    found.sort(key=lambda row: (not row.decides, -len(row.names), -row.nodes, row.reason))
+    return PodRejection(tuple(found), details, text)
+
+
+def _details(found: Sequence[NearestNode], plugin: str) -> str:
+    """` (n1: 3 cards requested, 2 registered)`: the first figures of a plugin."""
+    first = next((one for one in found if one.plugin == plugin), None)
+    return f" ({first.node}: {'; '.join(first.texts)})" if first is not None else ""
+
+
+class _Description:
+    """Sentences about the reasons for one pod."""
+
+    def __init__(self, session: Session, engine: PlacementEngine, task: Task) -> None:
+        self._session, self._engine, self._task, self._cls = session, engine, task, task.cls
+        self._special: dict[str, Callable[[Sequence[Node]], str]] = {
+            CORDONED: self._cordoned,
+            "node(s) didn't have free ports for the requested pod ports": self._ports,
+        }
+
+    def text(self, reason: str, nodes: Sequence[Node]) -> str:
+        """The sentence about the nodes of a reason."""
+        on = named(nodes)
+        if reason.startswith(INSUFFICIENT):
+            return self._insufficient(reason.removeprefix(INSUFFICIENT), nodes)
+        if reason.startswith(TAINTED):
+            return self._tainted(nodes)
+        if reason in self._special:
+            return self._special[reason](nodes)
+        one = len(nodes) == 1
+        for start, text in _TEXTS.items():
+            if reason.startswith(start):
+                fields = {
+                    "on": on,
+                    "has": "has" if one else "have",
+                    "does": "does" if one else "do",
+                    "selector": self._selector(),
+                    "spread": self._spread(),
+                }
+                return text.format(**fields) + reason.removeprefix(start)
+        return f"{on}: {plain(_PREFIX.sub('', reason))}"
+
+    def _insufficient(self, resource: str, nodes: Sequence[Node]) -> str:
+        """`n1 lacks cpu: it needs 64, and at most 32 of 96 are free (n1); held by default/job/a (64)`."""
+        amount = in_units(resource, self._cls.requests.get(resource, 0))
+        if resource == PODS:
+            return f"{named(nodes)} {'has' if len(nodes) == 1 else 'have'} the maximum number of pods"
+        name = self.resource_name(resource)
+        table, column = self._session.nodes, self._session.resources.find(resource)
+        free = {node.name: 0 for node in nodes}
+        if column is not None:
+            rows = [node.row for node in nodes]
+            amounts = table.allocatable[rows, column] - table.used[rows, column] + table.releasing[rows, column]
+            free = dict(zip(free, amounts.tolist(), strict=True))
+        most = max(free, key=lambda one: (free[one], one))
+        largest = max(node.allocatable.get(resource, 0) for node in nodes)
+        needs = f"it needs {shown_amount(resource, amount)} {name}"
+        if in_units(resource, largest) < amount:
+            has = shown_amount(resource, in_units(resource, largest))
+            return f"{needs}, and {named(nodes)} {'has' if len(nodes) == 1 else 'have at most'} {has}"
+        left = shown_amount(resource, max(0.0, in_units(resource, free[most])))
+        own = [
+            (workload_name(task), "", in_units(resource, task.cls.requests.get(resource, 0)))
+            for node in nodes
+            for task in node.tasks.values()
+        ]
+        held = holders(own, _MOST_NAMES)
+        by = ", ".join(f"{one.workload} ({shown_amount(resource, one.amount)})" for one in held)
+        text = f"{needs}, and {named(nodes)} {'has' if len(nodes) == 1 else 'have at most'} {left} free"
+        return f"{text}, held by {by}" if by else text
+
+    def resource_name(self, resource: str) -> str:
+        """The cards that the pod accepts, where the resource counts them."""
+        cards = self._session.dispatch.first("pod_cards", self._cls)
+        if cards is None or not cards.amount:
+            return resource
+        state = self._session.state
+        offers = (state.cards_of(node) for node in state.nodes.by_name.values())
+        counted = {card for found in offers for card, (_, name) in found.items() if name == resource}
+        own = [card for card in cards.alternatives if card in counted]
+        return " or ".join(own) or resource
+
+    def _ports(self, nodes: Sequence[Node]) -> str:
+        wanted = {port.port for port in self._cls.host_ports}
+        users = [
+            (task, port.port)
+            for node in nodes
+            for task in node.tasks.values()
+            for port in task.cls.host_ports
+            if port.port in wanted
+        ]
+        ports = sorted({port for _, port in users} or wanted)
+        own = [task.name for task, _ in users if task.job is self._task.job]
+        by = brief(list(dict.fromkeys(workload_name(task) for task, _ in users if task.job is not self._task.job)))
+        by = ", ".join(filter(None, [by, f"{brief(own)} of the same job" if own else ""]))
+        word = "host port" if len(ports) == 1 else "host ports"
+        verb = "is" if len(ports) == 1 else "are"
+        return f"{word} {', '.join(map(str, ports))} {verb} taken on {named(nodes)}{f' by {by}' if by else ''}"
+
+    @staticmethod
+    def _cordoned(nodes: Sequence[Node]) -> str:
+        words = {
+            node.name: " and ".join(dict.fromkeys(condition_word(one.text) for one in conditions_of(node.taints)))
+            for node in nodes
+        }
+        return brief([f"{name} is {word or 'cordoned'}" for name, word in words.items()])
+
+    def _tainted(self, nodes: Sequence[Node]) -> str:
+        found = []
+        for node in nodes:
+            condition = untolerated_taint(conditions_of(node.taints), self._cls.tolerations)
+            taint = condition or untolerated_taint(node.taints, self._cls.tolerations)
+            text = taint.text if taint is not None else ""
+            found.append(f"{node.name} is {condition_word(text)}" if condition else f"{node.name} has taint {text}")
+        tolerated = ", which the pods do not tolerate" if any(" has taint " in text for text in found) else ""
+        return brief(found) + tolerated
+
+    def _selector(self) -> str:
+        found = self._cls.node_selector
+        text = ", ".join(f"{key}={value}" for key, value in sorted(found.items()))
+        return f" {text}" if text else " or node affinity of the pod"
+
+    def _spread(self) -> str:
+        rules = [f"{one.topology_key}, maxSkew {one.max_skew}" for one in self._cls.spread]
+        return f" ({rules[0]})" if len(rules) == 1 else ""
+
+
+def named(nodes: Sequence[Node]) -> str:
+    """`n1 and n2`, `5 nodes (n1, n2, ...)`."""
+    names = sorted(node.name for node in nodes)
+    if len(names) <= 2:
+        return " and ".join(names)
+    return f"{plural(len(names), 'node')} ({brief(names)})"

@@ -1,0 +1,94 @@
+"""Gangs that no set of nodes can hold: the pods of a class that all nodes hold together when they are empty."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from capcard_sched.model.refusal import ExceededLimit, Figures
+from capcard_sched.model.resources import PODS_COLUMN
+from capcard_sched.model.status import COMPLETED_STATUSES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from capcard_sched.framework.api.dispatch import Dispatch
+    from capcard_sched.framework.api.node_view import Mask
+    from capcard_sched.framework.session.snapshot import Snapshot
+    from capcard_sched.model.job import Job, Node
+    from capcard_sched.model.task_class import TaskClass
+
+
+class _Places(NamedTuple):
+    """The pods of a class that the nodes hold, and the resource that limits them most; "" without a request."""
+
+    pods: int
+    resource: str
+
+
+class NodePlaces:
+    """An upper bound per class, whatever filters, quotas and other pods decide. Kept until a node changes.
+
+    Nodes that are cordoned, tainted or not ready count: they may come back.
+    """
+
+    def __init__(self) -> None:
+        self._generation = -1
+        self._places: dict[TaskClass, _Places | None] = {}
+        #: Name of a node to its generation and its cards.
+        self._cards: dict[str, tuple[int, frozenset[str]]] = {}
+
+    def shortage(self, session: Snapshot, dispatch: Dispatch, job: Job) -> ExceededLimit | None:
+        """The pods of a class without which the job has not its minimum, and that no set of nodes holds; else None.
+
+        Figures are numbers of pods. O(pods), and O(nodes) once per class and change of a node.
+        """
+        if session.nodes.generation != self._generation:
+            self._generation = session.nodes.generation
+            self._places.clear()
+        for cls, needed in _needed(job):
+            if cls not in self._places:
+                self._places[cls] = self._count(session, dispatch, cls)
+            places = self._places[cls]
+            if places is not None and places.pods < needed:
+                return ExceededLimit(Figures(places.resource, needed, needed, places.pods), "")
+        return None
+
+    def _count(self, session: Snapshot, dispatch: Dispatch, cls: TaskClass) -> _Places | None:
+        """None without a node that could take any pod of the class."""
+        table, columns = session.nodes, np.flatnonzero(cls.fit_request)
+        if not len(table):
+            return None
+        usable: Mask = table.allocatable[:, PODS_COLUMN] > 0
+        cards = dispatch.first("pod_cards", cls)
+        if cards is not None and cards.names:
+            wanted = set(cards.alternatives)
+            usable &= np.array([not wanted.isdisjoint(self._cards_of(session, node)) for node in table.nodes])
+        if not usable.any():
+            return None
+        fitting = table.allocatable[usable][:, columns] // cls.fit_request[columns]
+        pods = int(fitting.min(axis=1).sum())
+        limiting = columns[int(fitting.sum(axis=0).argmin())]
+        return _Places(pods, session.resources.names[limiting])
+
+    def _cards_of(self, session: Snapshot, node: Node) -> frozenset[str]:
+        known = self._cards.get(node.name)
+        if known is None or known[0] != node.generation:
+            known = self._cards[node.name] = node.generation, frozenset(session.state.cards_of(node))
+        return known[1]
+
+
+def _needed(job: Job) -> Iterator[tuple[TaskClass, int]]:
+    """Class to the number of its pods, placed ones included, that the minimum needs, whatever the others."""
+    live = [task for task in job.tasks.values() if task.status not in COMPLETED_STATUSES]
+    counts = Counter(task.cls for task in live)
+    done = len(job.tasks) - len(live)
+    for cls, count in counts.items():
+        needed = job.min_available - done - (len(live) - count)
+        for role, minimum in job.min_task_member.items() if job.checks_roles else ():
+            if all(task.cls is cls for task in live if task.role == role):
+                needed = max(needed, minimum)
+        if needed > 0:
+            yield cls, needed

@@ -1,0 +1,210 @@
+"""The attempt of one job on a copy of the state: what refuses it now, whether it can ever start, what a quota changes.
+
+The diagnosis comes from a session that attempts the job alone, with the figures of the present state. The same session
+with every other job ended decides whether the job can ever start; with a larger quota, whether that starts it.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from capcard_sched.controllers.objects import key_of
+from capcard_sched.framework.explain.diagnose import diagnose_job
+from capcard_sched.framework.explain.never import NEVER
+from capcard_sched.framework.explain.rejections import ObservedAttempt
+from capcard_sched.framework.explain.sentences import lower
+from capcard_sched.insight.changes import Edits, remove_taint, set_card_quota, set_unschedulable
+from capcard_sched.insight.fixes.victims import unit_of
+from capcard_sched.insight.forked_copy import ForkedCopyError, RunningCopy, in_copy
+from capcard_sched.insight.job_pods import pods_of_job
+from capcard_sched.insight.trial import PERIOD
+from capcard_sched.model.annotations import CARD_QUOTA
+from capcard_sched.model.deltas import Delta, ObjectGone
+from capcard_sched.model.diagnosis import JobDiagnosis
+from capcard_sched.model.intents import Evict
+from capcard_sched.model.quantity import format_amount
+from capcard_sched.model.resources import CPU, MEMORY
+from capcard_sched.model.status import PodGroupPhase
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from capcard_sched.framework.core import Core
+    from capcard_sched.framework.explain.limit_causes import QuotaClaim
+    from capcard_sched.insight.object_view import Json, ObjectView
+    from capcard_sched.model.job import Job
+
+#: Sessions of one attempt: admission, evictions, placement.
+_SESSIONS: Final = 6
+#: Pods up to which the trial without other jobs takes part in an answer: it deletes 10,000 in a second or two.
+_MOST_PODS: Final = 15_000
+#: Stages whose cause an attempt finds anew.
+ATTEMPTED: Final = frozenset({"NotAdmitted", "OverQuota", "ClusterFull", "NoNodeFits", "GangWaiting", "CannotStart"})
+#: Stages of jobs of which the trial without other jobs is worth its cost.
+_MAY_BE_IMPOSSIBLE: Final = (ATTEMPTED - {"CannotStart"}) | {"NotTried"}
+
+
+class AttemptResult(msgspec.Struct, frozen=True):
+    """The result of one attempt."""
+
+    #: Pods of the job on nodes; the PodGroup is admitted.
+    placed: int
+    is_admitted: bool
+    starts: bool
+    #: Of the state at the end; None for a job that starts.
+    diagnosis: JobDiagnosis | None = None
+
+
+class JobAttempt:
+    """Attempts of one job. `now` in Unix seconds."""
+
+    def __init__(
+        self, core: Core, objects: ObjectView, job: Job, now: float, *, pod: str = "", vcjob: Json | None = None
+    ) -> None:
+        self._core, self._objects, self._job, self._now, self._pod, self._vcjob = core, objects, job, now, pod, vcjob
+        #: Before any attempt: pods on nodes, and whether the job has its minimum.
+        self._placed, self._is_ready = job.ready_tasks, bool(job.tasks) and job.is_ready()
+
+    def diagnose(self, found: JobDiagnosis) -> JobDiagnosis:
+        """A diagnosis with the causes of the present state. `found` is that of the last session. Runs in a copy."""
+        if found.stage not in ATTEMPTED | _MAY_BE_IMPOSSIBLE or self._core.snapshot().conf.option("extender"):
+            return found
+        try:
+            return in_copy(partial(self._diagnose, found), JobDiagnosis)
+        except ForkedCopyError as error:
+            return msgspec.structs.replace(found, facts=(*found.facts, f"The attempt on a copy failed: {error}"))
+
+    def _diagnose(self, found: JobDiagnosis) -> JobDiagnosis:
+        is_small = len(self._core.snapshot().state.tasks) <= _MOST_PODS
+        may_be = is_small and not self._is_ready and found.stage in _MAY_BE_IMPOSSIBLE
+        alone = self._begin(self._without_others(repair=False)) if may_be else None
+        claims: list[QuotaClaim] = []
+        if found.stage in ATTEMPTED:
+            now = self._attempt((), claims)
+            # Another phase: alone the job is admitted, and the order of the jobs keeps it from that.
+            if now.diagnosis is not None and now.diagnosis.stage in ATTEMPTED and now.diagnosis.phase == found.phase:
+                found = now.diagnosis
+        facts = list(found.facts)
+        if alone is not None and not alone.result().starts:
+            repaired = in_copy(partial(self._attempt, self._without_others(repair=True)), AttemptResult)
+            last = repaired.diagnosis
+            if last is not None and last.stage == "NotAdmitted" and not any(one.checks for one in last.refusals):
+                return msgspec.structs.replace(found, starts_alone=False)  # its queue admits nothing
+            if not repaired.starts and last is not None and last.stage in ATTEMPTED:
+                return self._never(found, last)
+            if repaired.starts:
+                summary = f"{found.summary}; with the nodes as they are it never starts"
+                return msgspec.structs.replace(found, summary=summary, starts_alone=False)
+        facts[:0] = [claim.text for claim in islice(filter(self._holds, claims), 1)]
+        return msgspec.structs.replace(found, facts=tuple(facts))
+
+    @staticmethod
+    def _never(found: JobDiagnosis, last: JobDiagnosis) -> JobDiagnosis:
+        """The cause is that of the state without the other jobs."""
+        cause = last.summary.removeprefix(f"{NEVER}: ")
+        if last.stage != "CannotStart":
+            cause = lower(cause)
+        return msgspec.structs.replace(
+            found,
+            stage="CannotStart",
+            summary=f"{NEVER}: {cause.replace(' pending pods fit now', ' pods find a node')}",
+            facts=tuple(fact for fact in last.facts if " free" not in fact or "is not the reason" not in fact),
+            pending=last.pending,
+            refusals=last.refusals,
+        )
+
+    # --- attempts ---------------------------------------------------------------------------------------------------
+
+    def _begin(self, deltas: Sequence[Delta]) -> RunningCopy[AttemptResult]:
+        return RunningCopy(partial(self._attempt, deltas), AttemptResult)
+
+    def _attempt(self, deltas: Sequence[Delta], claims: list[QuotaClaim] | None = None) -> AttemptResult:
+        """Sessions that attempt the job alone, after some changes. On the core itself, for one of a copy."""
+        core, key, now = self._core, self._job.key, self._now
+        attempt = ObservedAttempt(key)
+        core.try_actions(core.snapshot().conf, key, only=key, observe=attempt.observe)
+        waiting = list(deltas)
+        for _ in range(_SESSIONS):
+            result = core.step(waiting, now)
+            waiting = [
+                ObjectGone("Pod", one.namespace, one.name, one.uid) for one in result.intents if isinstance(one, Evict)
+            ]
+            waiting += self._created()
+            now += PERIOD
+            if not (waiting or result.report.decided):
+                break
+        job = core.snapshot().state.jobs.get(key)
+        assert job is not None
+        is_admitted = job.phase is not PodGroupPhase.PENDING
+        without_pods = not job.tasks and self._vcjob is None and is_admitted
+        if self._pod:
+            starts = any(task.name == self._pod and task.node is not None for task in job.tasks.values())
+        else:
+            starts = without_pods or (bool(job.tasks) and job.is_ready() and job.roles_ready())
+        if starts and not (self._is_ready and job.pending):
+            return AttemptResult(job.ready_tasks, is_admitted, starts=True)
+        diagnosis = diagnose_job(core.snapshot(), job, pod=self._pod, attempt=attempt, claims=claims)
+        return AttemptResult(job.ready_tasks, is_admitted, starts, diagnosis)
+
+    def _created(self) -> list[Delta]:
+        """The pods of an admitted Job, which its controller creates after the admission."""
+        job = self._core.snapshot().state.jobs.get(self._job.key)
+        if job is None or job.tasks or self._vcjob is None or job.phase is PodGroupPhase.PENDING:
+            return []
+        return pods_of_job(self._core, Edits(self._objects), self._vcjob, job.name)
+
+    def _without_others(self, *, repair: bool) -> list[Delta]:
+        """Every other job has ended. `repair`: and no node is cordoned or tainted."""
+        state = self._core.snapshot().state
+        gone: list[Delta] = [
+            ObjectGone("Pod", task.namespace, task.name, task.uid)
+            for task in state.tasks.values()
+            if task.job is not self._job and task.ours and unit_of(task) is not None
+        ]
+        gone += [
+            ObjectGone("PodGroup", job.namespace, job.name, job.uid)
+            for job in state.jobs.values()
+            if job is not self._job and not job.implicit
+        ]
+        edits = Edits(self._objects)
+        for quota in self._objects.all_of("ResourceQuota"):
+            changed = edits.edit("ResourceQuota", *key_of(quota))
+            used = (changed.get("status") or {}).get("used") or {}
+            changed["status"] = {**(changed.get("status") or {}), "used": dict.fromkeys(used, "0")}
+        for node in state.nodes.by_name.values() if repair else ():
+            if node.known and (node.unschedulable or node.taints):
+                found = edits.edit("Node", "", node.name)
+                set_unschedulable(found, value=False)
+                remove_taint(found, "")
+        return [*gone, *edits.deltas()]
+
+    # --- claims -----------------------------------------------------------------------------------------------------
+
+    def _holds(self, claim: QuotaClaim) -> bool:
+        """Whether each of the quotas alone starts the pods, in a copy."""
+        for queue, resource, amount in claim.quotas:
+            try:
+                result = in_copy(partial(self._attempt, self._with_quota(queue, resource, amount)), AttemptResult)
+            except (ForkedCopyError, msgspec.ValidationError, ValueError):
+                return False
+            if not (result.is_admitted if not claim.pods else result.placed >= self._placed + claim.pods):
+                return False
+        return True
+
+    def _with_quota(self, name: str, resource: str, amount: float) -> list[Delta]:
+        edits = Edits(self._objects)
+        queue = edits.edit("Queue", "", name)
+        capability = dict((queue.get("spec") or {}).get("capability") or {})
+        notes = (queue.get("metadata") or {}).get("annotations") or {}
+        if resource in capability or resource in (CPU, MEMORY) or CARD_QUOTA not in notes:
+            scale = 1 if resource == MEMORY else 1000
+            capability[resource] = format_amount(resource, math.ceil(amount * scale))
+            queue["spec"] = {**(queue.get("spec") or {}), "capability": capability}
+        else:
+            set_card_quota(queue, resource, math.ceil(amount))
+        return edits.deltas()

@@ -1,0 +1,96 @@
+"""`explain` gives one text about a job: from manifests, of a live cluster, with a cache, and from a snapshot of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.controlplane.cluster import Cluster
+from tests.controlplane.controlplane import ControlPlane
+from tests.e2e.test_cache import Shell
+from tests.insight.oracle_clusters import Cluster as Statements
+from tests.insight.oracle_world import World, simulated
+from tests.insight.test_live_situations import create_as_they_are
+
+CARD = "NVIDIA-H200"
+#: Jobs of each kind, running and waiting for each other, for quotas, nodes, gates, members, queues and schedulers.
+STATEMENTS = Statements(
+    "built-in",
+    (
+        f"node n0 4*{CARD} cpu=32 memory=128Gi labels=kubernetes.io/hostname:n0,zone:x",
+        f"node n1 2*{CARD} cpu=16 memory=64Gi labels=kubernetes.io/hostname:n1,zone:y spec={{unschedulable: true}}",
+        f"queue a cards={CARD}:3",
+        f"queue b cards={CARD}:8",
+        "queue c",
+        f"pod solo queue=a cpu=1 gpu=2 card={CARD}",
+        f"pod next queue=a cpu=1 gpu=2 card={CARD}",
+        f"deployment chat*2 queue=b cpu=1 gpu=1 card={CARD}",
+        f"job train queue=b min=2 + w*2 cpu=1 gpu=1 card={CARD}",
+        f"job large queue=b min=1 + w*1 cpu=1 gpu=9 card={CARD}",
+        f"job lost queue=cc min=1 + w*1 cpu=1 gpu=1 card={CARD}",
+        "pod gated queue=b cpu=1 schedulingGates=[{name: example.com/later}]",
+        "group few queue=b min=3",
+        "pod few-0 group=few queue=b cpu=1",
+        "deployment ports*2 queue=b cpu=1 port=29500",
+        f"pod unnamed queue=c cpu=1 gpu=1 card={CARD}",
+    ),
+)
+
+
+@pytest.fixture
+async def world(cluster: Cluster) -> World:
+    """The cluster as the simulation leaves it behind, on the API server."""
+    found = simulated(STATEMENTS)
+    kinds = ("PriorityClass", "Queue", "Node", "Job", "Deployment", "ReplicaSet", "Pod", "PodGroup")
+    objects = [obj for kind in kinds for obj in found.of(kind)]
+    await create_as_they_are(cluster, json.loads(json.dumps(objects)))
+    return found
+
+
+@pytest.fixture
+async def shell(world: World, cluster: Cluster, control_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Shell]:
+    """A cache of the cluster."""
+    config = control_plane.kubeconfig_for("scheduler-b", namespace=cluster.namespace, name="one-text")
+    found = Shell(config, cluster.namespace, tmp_path)
+    process = await found.begin()
+    try:
+        yield found
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+def plain(world: World, text: str, namespace: str) -> list[str]:
+    """A text without what differs between two clusters: namespace, ages, times, and names made from uids of pods."""
+    text = text.replace(f"{namespace}/", "default/")
+    for group in world.of("PodGroup"):
+        for owner in group["metadata"].get("ownerReferences") or ():
+            if owner["kind"] == "Pod":
+                text = text.replace(f"podgroup/{group['metadata']['name']}", f"pod/{owner['name']}")
+    text = re.sub(r"(, pending for|Expected start: ).*", r"\1", text)
+    return [" ".join(line.split()) for line in text.splitlines() if not line.startswith("Expected start:")]
+
+
+@pytest.mark.campaign
+@pytest.mark.asyncio
+async def test_each_source_gives_the_text_of_the_manifests(world: World, cluster: Cluster, shell: Shell) -> None:
+    assert (await shell("snapshot -o cluster.json")).status == 0
+    names = {job.name for job in world.waiting()}
+    assert {"job/large", "podgroup/few", "deployment/ports", "pod/unnamed"} <= names
+    differences = []
+    for name in sorted(names | {"pod/solo", "pod/next", "deployment/chat"}):
+        manifests = plain(world, world.answer(name)[1], cluster.namespace)
+        words = f"explain {name} -n {{namespace}} --no-expected-start"
+        live, cached = await shell.both(words)
+        saved = await shell(f"{words} -f cluster.json")
+        for source, answer in {"live": live, "cache": cached, "snapshot": saved}.items():
+            found = plain(world, answer.out, cluster.namespace)
+            if found != manifests:
+                more = [f"+ {line}" for line in found if line not in manifests]
+                less = [f"- {line}" for line in manifests if line not in found]
+                differences.append("\n".join([f"{name}, {source}: {answer.err}", *less, *more]))
+    assert not differences, "\n\n".join(differences)

@@ -1,0 +1,110 @@
+"""Each sentence of `explain` about random clusters holds: the only wrong ones are those of `oracle_known.yaml`.
+
+That file lists, by kind of error, the seeds of the clusters with a wrong sentence. It only shrinks: a sentence that has
+become right is removed from it, and a new wrong one fails. `python -m tests.insight.test_oracle SEED` prints a cluster
+with the answers and what is wrong with them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import pytest
+import yaml
+
+from tests.insight.oracle import Case, findings, wrong_sentences
+from tests.insight.oracle_clusters import Cluster, minimized, random_cluster
+from tests.insight.oracle_world import simulated
+
+FILE: Final = Path(__file__).with_name("oracle_known.yaml")
+#: Kind of error to the seeds of clusters.
+KNOWN: Final[dict[str, list[int]]] = yaml.safe_load(FILE.read_text()) or {}
+_CHUNK: Final = 25
+_SEEDS: Final = 200
+_ALL_SEEDS: Final = 2200
+
+
+def wrong_in(first: int) -> tuple[dict[str, set[int]], dict[tuple[str, int], str]]:
+    """Kinds of errors to seeds, and the errors as texts, of one chunk of seeds."""
+    kinds: dict[str, set[int]] = defaultdict(set)
+    texts = {}
+    for seed in range(first, first + _CHUNK):
+        for name, wrong in findings(random_cluster(seed), seed):
+            kinds[wrong.kind].add(seed)
+            texts[wrong.kind, seed] = f"{name}: {wrong.said}\n    {wrong.right}"
+    return kinds, texts
+
+
+def check(first: int) -> None:
+    kinds, texts = wrong_in(first)
+    known = {
+        kind: found for kind, seeds in KNOWN.items() if (found := {s for s in seeds if first <= s < first + _CHUNK})
+    }
+    more = [
+        f"{kind}, seed {seed}: {texts[kind, seed]}"
+        for kind, seeds in kinds.items()
+        for seed in sorted(seeds - known.get(kind, set()))
+    ]
+    assert not more, "wrong sentences:\n" + "\n".join(more)
+    fixed = {kind: rest for kind, seeds in known.items() if (rest := sorted(seeds - kinds.get(kind, set())))}
+    assert not fixed, f"right now; remove them from {FILE.name}: {fixed}"
+
+
+@pytest.mark.parametrize("first", range(0, _SEEDS, _CHUNK))
+def test_each_sentence_holds(first: int) -> None:
+    check(first)
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("first", range(_SEEDS, _ALL_SEEDS, _CHUNK))
+def test_each_sentence_holds_in_many_clusters(first: int) -> None:
+    check(first)
+
+
+def test_a_wrong_sentence_is_found() -> None:
+    """The oracle itself: a false headline about a full node, under each checker that it concerns."""
+    cluster = Cluster(
+        "built-in",
+        (
+            "node n0 2*NVIDIA-H200 cpu=8 memory=64Gi labels=kubernetes.io/hostname:n0",
+            "queue a cards=NVIDIA-H200:1",
+            "pod j0 queue=a gpu=2 card=NVIDIA-H200 cpu=1",
+        ),
+    )
+    world = simulated(cluster)
+    (job,) = world.waiting()
+    found, text = world.answer(job.name)
+    assert wrong_sentences(Case(world, job, found, text)) == []
+    said = "No node has 2 NVIDIA-H200 free: none is free on 1 node"
+    false = msgspec.structs.replace(found, stage="NoNodeFits", summary=said, facts=())
+    kinds = {one.kind for one in wrong_sentences(Case(world, job, false, said))}
+    assert kinds == {"never unsaid: NoNodeFits", "cause: irrelevant, devices"}
+
+
+def test_a_minimized_cluster_fails_as_well() -> None:
+    """Statements that a finding does not need are left out."""
+    cluster = random_cluster(3)
+    smallest = minimized(cluster, lambda one: any(line.startswith("node n0") for line in one.statements))
+    assert [line[:7] for line in smallest.statements] == ["node n0"]
+    assert smallest.operations == ()
+
+
+def main(seed: int) -> None:
+    """Print a cluster with its answers and what is wrong with them."""
+    write = sys.stdout.write
+    cluster = random_cluster(seed)
+    write(f"{cluster}\n")
+    world = simulated(cluster)
+    for job in world.waiting():
+        case = Case(world, job, *world.answer(job.name, fix=True))
+        write(f"\n{case.text}\n\n")
+        for wrong in wrong_sentences(case):
+            write(f"WRONG {wrong.kind}: {wrong.said}\n  RIGHT {wrong.right}\n")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
