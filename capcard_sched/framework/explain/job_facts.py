@@ -220,9 +220,9 @@ class JobFacts:
         resource = figures.resource
         if refusal.plugin == "capacity-card" and resource not in (CPU, MEMORY):
             return True
-        if refusal.plugin == "proportion" and refusal.hook != "job_enqueueable":
-            return False
         stated = self.capabilities.get(refusal.queue, {}).get(resource)
+        if refusal.plugin == "proportion":  # a share is at most the capability
+            return stated == figures.limit
         return stated is not None and stated <= figures.limit
 
     def given_by(self, name: str, figures: Figures, refusal: Refusal | None = None) -> str:
