@@ -148,7 +148,7 @@ def test_a_saved_state_is_under_its_own_scheduler_conf(files: Files, capsys: pyt
     content["savedState"]["schedulerNames"] = ["another"]
     files.saved.write_text(json.dumps(content))
     found = document(capsys, "explain", "waits", "-f", str(files.saved))
-    assert found["stage"] == "NoPods", "the pods are those of another scheduler"
+    assert found["stage"] == "Incomplete", "the pods are those of another scheduler"
 
 
 def test_a_saved_state_has_a_line_per_object_and_is_read_in_any_layout(files: Files) -> None:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.session.report import TaskOutcome
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job, Task
-    from capcard_sched.model.refusal import Figures, Refusal
+    from capcard_sched.model.refusal import ExceededLimit, Figures, Refusal
     from capcard_sched.model.task_class import TaskClass
 
 #: Templates of pending pods whose node capacity is read.
@@ -229,16 +229,16 @@ class JobFacts:
         resource = figures.resource
         if refusal.plugin == "capacity-card" and resource not in (CPU, MEMORY):
             return True
-        if refusal.plugin == "proportion" and refusal.hook != "job_enqueueable":
-            return False
         stated = self.capabilities.get(refusal.queue, {}).get(resource)
+        if refusal.plugin == "proportion":  # a share is at most the capability
+            return stated == figures.limit
         return stated is not None and stated <= figures.limit
 
-    def given_by(self, refusal: Refusal, figures: Figures) -> str:
-        """`the cluster has 8 for queue q`: what a limit follows from that the refusing queue does not set."""
+    def given_by(self, name: str, figures: Figures, refusal: Refusal | None = None) -> str:
+        """`the cluster has 8 for queue q`: what a limit follows from that the queue `name` does not set."""
         queues, resource = self._snapshot.state.queues, figures.resource
-        queue, limit = queues.get(refusal.queue), format_amount(resource, figures.limit)
-        stated = self.capabilities.get(refusal.queue, {}).get(resource)
+        queue, limit = queues.get(name), format_amount(resource, figures.limit)
+        stated = self.capabilities.get(name, {}).get(resource)
         own = f", whose quota is {format_amount(resource, stated)}" if stated is not None else ""
         above = [one for one in ancestors(queue, queues) if resource in (one.capability or {})] if queue else []
         source = "the cluster"
@@ -246,9 +246,16 @@ class JobFacts:
             source = (
                 f"parent queue {above[0].name}, of {format_amount(resource, (above[0].capability or {})[resource])},"
             )
-        elif refusal.plugin == "proportion" and refusal.hook != "job_enqueueable":
-            return f"the share of the cluster that proportion gives queue {refusal.queue} is {limit}"
-        return f"{source} has {limit} for queue {refusal.queue}{own}{self.beside_guarantees}"
+        elif refusal is not None and refusal.plugin == "proportion" and refusal.hook != "job_enqueueable":
+            return f"the share of the cluster that proportion gives queue {name} is {limit}"
+        return f"{source} has {limit} for queue {name}{own}{self.beside_guarantees}"
+
+    def inherits(self, exceeded: ExceededLimit) -> bool:
+        """Whether a limit that a job exceeds is what the ancestors of a queue leave of theirs."""
+        resource = exceeded.figures.resource
+        stated = self.capabilities.get(exceeded.queue, {}).get(resource)
+        is_tree = self._snapshot.conf.quota_plugins.is_tree and resource not in self.known_cards
+        return is_tree and (stated is None or stated > exceeded.figures.limit)
 
     def named_queue(self, name: str) -> str:
         """`queue q`, `parent queue p`, `ancestor queue root`."""

@@ -81,7 +81,7 @@ def not_admitted(data: JobFacts, refusal: Refusal) -> LimitCause:
         return LimitCause("NotAdmitted", f"{needs}, and the cluster has {left} left of the {most}: {split}")
     owner = data.named_queue(refusal.queue)
     if not data.is_own_limit(refusal, figures):
-        return LimitCause("NotAdmitted", f"{needs}, and {data.given_by(refusal, figures)}: {split}")
+        return LimitCause("NotAdmitted", f"{needs}, and {data.given_by(refusal.queue, figures, refusal)}: {split}")
     row = data.limit_row(refusal.queue, resource)
     facts += sentences.users(row)
     if resource in (CPU, MEMORY):
@@ -150,7 +150,8 @@ def over_limit(data: JobFacts, refused: PendingPods, refusal: Refusal, fitting: 
     if len(rows) == 1 and not data.is_own_limit(refusal, figures):
         used = amount_of(first.resource, first.used)
         return LimitCause(
-            "ClusterFull", f"{sentences.capital(needs)}, and {data.given_by(refusal, figures)}: {used} used"
+            "ClusterFull",
+            f"{sentences.capital(needs)}, and {data.given_by(refusal.queue, figures, refusal)}: {used} used",
         )
     queues = list(dict.fromkeys(row.queue for row in rows))
     of, has = _subject(data, queues), form(len(queues), "has", "have")

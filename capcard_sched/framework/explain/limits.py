@@ -46,9 +46,10 @@ def share_totals(snapshot: CoreSnapshot) -> dict[str, float]:
     return {name: total.item(columns.column(name)) / 1000 for name in sorted(snapshot.state.shares)}
 
 
-def quota_samples(snapshot: CoreSnapshot) -> Iterator[Sample]:
-    """The metrics of the plugins with quotas; other plugins publish some about every job."""
+def quota_samples(snapshot: CoreSnapshot, *names: str) -> Iterator[Sample]:
+    """The metrics of the plugins with quotas, of these names alone if any; others publish some about every job."""
     quota_plugins = {plugin.name for plugin in snapshot.dispatch.plugins if hasattr(plugin, "allocatable")}
+    quota_plugins &= set(names) or quota_plugins
     for name, call in snapshot.dispatch.entries("metrics"):
         if name in quota_plugins:
             yield from call()
@@ -80,13 +81,13 @@ class LimitReader:
         self._charged: dict[tuple[str, str], float] = {}
         #: Queue and resource to what the queue can hold beside the guarantees of others and within its ancestors.
         self._real: dict[tuple[str, str], float] = {}
-        for sample in quota_samples(snapshot):
-            queue = sample.labels.get("queue_name", "")
-            if sample.name in _CHARGED and "capacity-card" in snapshot.conf.quota_plugins.names:
-                self._charged[queue, _CHARGED[sample.name]] = sample.value
-            elif sample.name in _REAL:
+        for sample in quota_samples(snapshot, "capacity-card"):
+            if sample.name in _CHARGED:
+                self._charged[sample.labels["queue_name"], _CHARGED[sample.name]] = sample.value
+        for sample in quota_samples(snapshot, "capacity"):
+            if sample.name in _REAL:
                 resource = _REAL[sample.name]
-                self._real[queue, resource] = in_units(resource, int(sample.value))
+                self._real[sample.labels["queue_name"], resource] = in_units(resource, int(sample.value))
 
     def cards_of(self, job: Job) -> JobCards | None:
         """The amounts of a job in the accounts of its queue; None without card quotas."""
@@ -208,6 +209,8 @@ class LimitReader:
     def _jobs_of(self, queue: Queue) -> list[Job]:
         """The jobs that the limits of a queue cover: those below it, too, in a tree."""
         is_tree = self._snapshot.conf.quota_plugins.is_tree
+        if is_tree and queue.name == ROOT:
+            return [job for one in self._queues.values() for job in one.jobs.values()]
         return [job for one in (subtree(queue, self._queues) if is_tree else (queue,)) for job in one.jobs.values()]
 
     def used(self, queue: Queue, resource: str) -> float:

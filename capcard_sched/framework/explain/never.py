@@ -74,6 +74,8 @@ def _over_every_limit(data: JobFacts) -> list[str]:
     )
     if not data.tasks and found.resource in data.declared:
         minimum = f"by {CARD_REQUEST} it needs"
+    if data.inherits(data.exceeded):
+        return [f"{minimum} {quantity(resource, needed)}, and {data.given_by(queue, found)}"]
     of_card = found.resource not in (CPU, MEMORY, *VGPU_RESOURCES)
     if of_card and not limit and queue == data.queue.name and not (data.quota or data.quota_problem):
         return [f"{no_card_quota(queue)}; {minimum} {quantity(resource, needed)}"]

@@ -31,6 +31,7 @@ _MOST_NAMES: Final = 4
 INSUFFICIENT: Final = "Insufficient "
 CORDONED: Final = "node(s) were unschedulable"
 TAINTED: Final = "node(s) had untolerated taint"
+_OTHER_CARD: Final = "node(s) didn't have card"
 _PREFIX: Final = re.compile(r"^node(\(s\))? ")
 #: Filter reason to its sentence about some nodes: `{on}` are these nodes, `{has}` and `{does}` the verbs.
 _TEXTS: Final = {
@@ -100,12 +101,16 @@ def rejection_of(session: Session, engine: PlacementEngine, task: Task) -> PodRe
     request = task.cls.fit_request
     small = (view.allocatable < request).any(axis=1)
     fixed = diagnosis.codes > Code.UNSCHEDULABLE
-    excluded = np.zeros(len(view), dtype=bool)
+    excluded, other_card = np.zeros((2, len(view)), dtype=bool)
     for reason, entries in diagnosis.entries.items():
         if reason == CORDONED or reason.startswith(TAINTED):
             excluded |= entries
-    # Nodes that another end or eviction could free; those that are cordoned or tainted; others large enough; the rest.
-    tiers = (~small & ~fixed, ~small & excluded, ~small, np.ones(len(view), dtype=bool))
+        elif reason.startswith(_OTHER_CARD):
+            other_card |= entries
+    # Nodes that another end or eviction could free; those that are cordoned or tainted; others large enough, then too
+    # small, with an accepted card; the rest.
+    with_card = ~small & ~other_card
+    tiers = (~small & ~fixed, with_card & excluded, with_card, ~other_card, np.ones(len(view), dtype=bool))
     nearest = next((tier for tier in tiers if tier.any()), tiers[-1])
     details = tuple(
         NearestNode(node=name, plugin=plugin, texts=tuple(texts))
