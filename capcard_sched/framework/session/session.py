@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.api.dispatch import Dispatch
     from capcard_sched.framework.api.node_view import PodSignature
+    from capcard_sched.framework.api.shared_devices import SharedDevices
     from capcard_sched.framework.api.webhook import WebhookFactory
     from capcard_sched.framework.placement.engine import PlacementEngine
     from capcard_sched.framework.placement.signature_cache import SignatureCache
@@ -86,6 +87,8 @@ class Session(SessionResults):
         self.failures: Final[Mapping[str, PlacementFailure]] = self._failures
         #: Whether quotas count releasing tasks as gone: while nominations are planned. Bindings always count them.
         self.nominating = False
+        #: The shared devices of all nodes; a plugin sets them in the hook `prepare`.
+        self.shared_devices: SharedDevices | None = None
         #: Opens the port of a webhook; None where the environment provides none.
         self.webhooks = webhooks
         #: The eviction count of the last look at releasing tasks, and its result.
