@@ -100,9 +100,8 @@ def measure_saturation(scene: str, nodes: Path, pods: Path, conf: Path, seed: in
             marks.pop(0)
     run.arrive([], gang)
     seconds = time.process_time() - began
-    stranded = next(
-        (sample.value for sample in _samples(core) if sample.name == "fragmentation_stranded_devices"), -1.0
-    )
+    samples = [sample.value for sample in _samples(core) if sample.name == "cards_stranded"]
+    stranded = sum(samples) if samples else -1.0
     return Saturation(scene, pods.stem, conf.name, seed, tuple(found), stranded, len(arrivals), seconds)
 
 

@@ -70,3 +70,7 @@ class FreeDevices:
         """The number of different devices that a pod needs."""
         pairs = zip(self._types, request, strict=True)
         return sum(kind.number(wanted) for kind, wanted in pairs if wanted is not None)
+
+    def model(self, device: _Device) -> str:
+        """The model of a device, as its registration names it."""
+        return device[1].model.type

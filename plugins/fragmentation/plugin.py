@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
@@ -10,18 +9,12 @@ import numpy as np
 
 from capcard_sched.framework.api.node_hooks import NODE_AMOUNTS, score
 from capcard_sched.framework.api.plugin import Plugin, Sample
-from capcard_sched.plugins.fragmentation.node_value import EVEN, WEIGHTS, NodeGroup, NodeValues
-from capcard_sched.plugins.fragmentation.request_mix import (
-    MixEntry,
-    entry_problem,
-    kinds_of_entries,
-    kinds_of_tasks,
-)
+from capcard_sched.plugins.fragmentation.node_groups import NodeGroups
+from capcard_sched.plugins.fragmentation.node_value import EVEN, WEIGHTS, NodeValues
+from capcard_sched.plugins.fragmentation.request_mix import MixEntry, entry_problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-    import numpy.typing as npt
 
     from capcard_sched.framework.api.arguments import ArgumentReader
     from capcard_sched.framework.api.node_view import NodeView, PodSignature, Scores
@@ -58,9 +51,7 @@ class Fragmentation(Plugin):
         self._session: Session
         self._shared: SharedDevices | None = None
         self._values: NodeValues | None = None
-        #: int64 [nodes]: number of the node's group.
-        self._groups: npt.NDArray[np.int64] = np.zeros(0, dtype=np.int64)
-        self._by_number: list[NodeGroup] = []
+        self._groups: NodeGroups
         #: Generation of the nodes, and epoch of shared devices, that groups and values are of.
         self._known: tuple[int, int, int] | None = None
         #: Pods when the mix was counted, and changed jobs since then.
@@ -84,48 +75,11 @@ class Fragmentation(Plugin):
         known = nodes.generation, len(nodes), 0 if shared is None else shared.epoch
         if known != self._known or session.changed.everything:
             self._known = known
-            self._group()
-            self._count()
-        elif self._changed * _PART > self._counted:
-            self._count()
-
-    def _group(self) -> None:
-        """Group the nodes by their cards. O(nodes)."""
-        session, shared = self._session, self._shared
-        numbers: dict[tuple[tuple[tuple[str, str], ...], int], int] = {}
-        self._by_number = []
-        of_row = []
-        for node in session.nodes.nodes:
-            offers = session.state.cards_of(node)
-            idle = -1 if shared is None else shared.idle_state(node)
-            key = tuple([(card, resource) for card, (_, resource) in offers.items()]), idle
-            number = numbers.setdefault(key, len(numbers))
-            if number == len(self._by_number):
-                models: dict[str, set[str]] = {}
-                for card, resource in key[0]:
-                    models.setdefault(resource, set()).add(card)
-                offered = {resource: frozenset(cards) for resource, cards in models.items()}
-                self._by_number.append(NodeGroup(offered, idle))
-            group = self._by_number[number]
-            group.devices += sum([amount for amount, _ in offers.values()])
-            of_row.append(number)
-        if shared is not None:
-            for number, count in Counter(of_row).items():
-                group = self._by_number[number]
-                group.devices += count * sum([shared.free_part(device) for device in shared.devices(group.idle)])
-        self._groups = np.array(of_row, dtype=np.int64)
-
-    def _count(self) -> None:
-        """Count the mix. O(pods), once a part of them changed."""
-        session, shared = self._session, self._shared
+            self._groups = NodeGroups(session)
+        elif self._changed * _PART <= self._counted:
+            return
         self._changed, self._counted = 0, len(session.tasks_by_uid)
-        resources = sorted({resource for group in self._by_number for resource in group.offers})
-        if self.arguments.mix:
-            kinds = kinds_of_entries(self.arguments.mix, resources, shared)
-        else:
-            kinds = kinds_of_tasks(session.tasks_by_uid.values(), resources, shared)
-        values = NodeValues(kinds, self._by_number, session.resources, resources, shared)
-        self._values = values or None
+        self._values = self._groups.values(session, self.arguments.mix)
 
     @score(reads=NODE_AMOUNTS)
     def score_usable_devices(self, signature: PodSignature, rows: NodeView) -> Scores | None:
@@ -134,7 +88,7 @@ class Fragmentation(Plugin):
         if values is None or not weight:
             return None
         cls, shared = signature.cls, self._shared
-        free, groups = rows.idle, rows.take(self._groups)
+        free, groups = rows.idle, rows.take(self._groups.of_row)
         after, states, states_after = free - cls.fit_request, None, None
         if shared is not None:
             states = states_after = shared.states(rows)
@@ -147,14 +101,11 @@ class Fragmentation(Plugin):
 
     def metrics(self) -> Iterator[Sample]:
         """Free devices, and those that no kind of pods can use, by card."""
-        values = self._values
-        if values is None:
+        if self._values is None:
             return
-        view = self._session.all_rows()
-        states = None if self._shared is None else self._shared.states(view)
-        total, stranded = values.stranded(view.idle, states, self._groups)
-        yield Sample("fragmentation_free_devices", {}, int(total.sum()) / 1000)
-        yield Sample("fragmentation_stranded_devices", {}, int(stranded.sum()) / 1000)
+        for each in self._groups.stranded(self._session, self._values):
+            yield Sample("cards_free", {"card": each.card}, each.free / 1000)
+            yield Sample("cards_stranded", {"card": each.card}, each.stranded / 1000)
 
 
 __all__ = ["Fragmentation", "FragmentationArguments"]

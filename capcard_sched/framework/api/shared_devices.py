@@ -45,3 +45,6 @@ class SharedDevices(Protocol):
 
     def number(self, request: Any) -> int:
         """The number of different devices that a pod needs."""
+
+    def model(self, device: Any) -> str:
+        """The model of a device, as its registration names it."""
