@@ -45,13 +45,14 @@ class AnswerCache:
         if cls not in self._by_class:
             requests = tuple(kind.request_of(cls) for kind in self._types)
             asks = any(request is not None for request in requests)
-            self._by_class[cls] = self._of_requests(requests) if asks else None
+            self._by_class[cls] = self.of_requests(requests) if asks else None
         found = self._by_class[cls]
         if found is not None:
             found.is_used = True
         return found
 
-    def _of_requests(self, requests: Requests) -> RequestAnswers:
+    def of_requests(self, requests: Requests) -> RequestAnswers:
+        """The answers to requests, one per kind of devices."""
         found = self._by_requests.get(requests)
         if found is None:
             if len(self._by_requests) % _COUNTED_EVERY == 0:

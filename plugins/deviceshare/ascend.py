@@ -116,6 +116,12 @@ class AscendDevices(DeviceType):
                 return DeviceChoice(tuple(shares), score, tuple(after))
         return NoChoice(Cause.CARDS, {}, 0, cards)
 
+    def fits(self, card: SharedCard, request: NpuRequest) -> bool:
+        return any(_fits(card, each) for each in request.templates)
+
+    def number(self, request: NpuRequest) -> int:
+        return request.chips
+
     def weighted(self, score: float) -> float:
         return node_score(score, self._weight)
 

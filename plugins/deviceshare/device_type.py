@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+
+#: One device.
+WHOLE: Final = 1000
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
@@ -14,7 +17,7 @@ if TYPE_CHECKING:
     from capcard_sched.plugins.deviceshare.card_reasons import CardReasons
     from capcard_sched.plugins.deviceshare.device_choice import DeviceChoice, NoChoice
     from capcard_sched.plugins.deviceshare.device_config import DeviceConfig
-    from capcard_sched.plugins.deviceshare.shared_card import Cause
+    from capcard_sched.plugins.deviceshare.shared_card import Cause, SharedCard
 
 
 class NodeOffer(NamedTuple):
@@ -100,6 +103,19 @@ class DeviceType(ABC):
     @abstractmethod
     def choose(self, cards: Cards, request: Any, closed: Mapping[int, Cause]) -> DeviceChoice | NoChoice:
         """The devices a pod gets. `closed`: indexes of devices that are closed to this very pod."""
+
+    @abstractmethod
+    def fits(self, card: SharedCard, request: Any) -> bool:
+        """Whether a device has one of the shares that a request wants."""
+
+    @abstractmethod
+    def number(self, request: Any) -> int:
+        """The number of different devices that a pod needs."""
+
+    def free_part(self, card: SharedCard) -> int:
+        """What no pod holds of a device, in thousandths."""
+        model = card.model
+        return max(0, model.memory - card.used_memory) * WHOLE // model.memory if model.memory else 0
 
     @abstractmethod
     def weighted(self, score: float) -> float:

@@ -9,8 +9,8 @@ from capcard_sched.model import annotations as keys
 from capcard_sched.plugins.deviceshare.card_ledger import BookedDevices, LeastShares
 from capcard_sched.plugins.deviceshare.card_reasons import CardReasons, free_text, node_reason
 from capcard_sched.plugins.deviceshare.device_choice import ChosenShare, DeviceChoice, NoChoice
-from capcard_sched.plugins.deviceshare.device_type import DeviceType, NodeOffer
-from capcard_sched.plugins.deviceshare.shared_card import Booking, CardModel, CardStates, Cause
+from capcard_sched.plugins.deviceshare.device_type import WHOLE, DeviceType, NodeOffer
+from capcard_sched.plugins.deviceshare.shared_card import Booking, CardModel, CardStates, Cause, SharedCard
 from capcard_sched.plugins.deviceshare.vgpu_request import listed_parts
 
 if TYPE_CHECKING:
@@ -73,11 +73,7 @@ class GpuShareDevices(DeviceType):
 
     def choose(self, cards: Cards, request: GpuRequest, closed: Mapping[int, Cause]) -> DeviceChoice | NoChoice:
         """The lowest indexes that do."""
-        free = [
-            index
-            for index, card in enumerate(cards)
-            if (not card.use.number if request.number else card.model.memory - card.use.memory >= request.memory)
-        ]
+        free = [index for index, card in enumerate(cards) if self.fits(card, request)]
         wanted = request.number or 1
         if len(free) < wanted:
             cause = Cause.CARDS if request.number else Cause.MEMORY
@@ -87,6 +83,15 @@ class GpuShareDevices(DeviceType):
             shares.append(ChosenShare(0, index, request.memory, booking))
             after[index] = after[index].plus(booking)
         return DeviceChoice(tuple(shares), 0.0, tuple(after))
+
+    def fits(self, card: SharedCard, request: GpuRequest) -> bool:
+        return not card.use.number if request.number else card.model.memory - card.use.memory >= request.memory
+
+    def number(self, request: GpuRequest) -> int:
+        return request.number or 1
+
+    def free_part(self, card: SharedCard) -> int:
+        return (0 if card.use.number else WHOLE) if self._by_number else super().free_part(card)
 
     def weighted(self, score: float) -> float:
         return 0.0

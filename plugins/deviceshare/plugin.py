@@ -21,6 +21,7 @@ from capcard_sched.plugins.deviceshare.device_config import DeviceSettings
 from capcard_sched.plugins.deviceshare.device_rows import DeviceRows, accounting_of, samples
 from capcard_sched.plugins.deviceshare.device_states import answer
 from capcard_sched.plugins.deviceshare.deviceshare_arguments import DeviceShareArguments, check_arguments
+from capcard_sched.plugins.deviceshare.free_devices import FreeDevices
 from capcard_sched.plugins.deviceshare.gpushare import GpuShareDevices
 from capcard_sched.plugins.deviceshare.shared_card import CardStates
 from capcard_sched.plugins.deviceshare.vgpu import VgpuDevices
@@ -77,6 +78,7 @@ class DeviceShare(Plugin):
         self.rows = DeviceRows(self.types)
         self._session: Session
         self.cache = AnswerCache(self.types, self.rows, self._cards)
+        self._free = FreeDevices(self.name, self.types, self.rows, self.cache)
         self._settings = DeviceSettings(given.config_namespace, given.config_map)
         self._warnings = AnnotationWarnings(DEVICE_REQUEST)
 
@@ -102,7 +104,9 @@ class DeviceShare(Plugin):
         renumbered = self.rows.catch_up(session, anew=changed)
         if changed or renumbered:
             self.cache.clear()
+            self._free.epoch += 1
         self.cache.shrink()
+        session.shared_devices = self._free
         session.account_devices(accounting_of(self.types, self.rows))
         self._warn(session)
 

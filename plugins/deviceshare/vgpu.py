@@ -23,7 +23,7 @@ from capcard_sched.plugins.deviceshare.card_ledger import LeastShares
 from capcard_sched.plugins.deviceshare.card_reasons import card_reasons
 from capcard_sched.plugins.deviceshare.device_choice import choose_cards, node_score
 from capcard_sched.plugins.deviceshare.device_config import DEFAULT_CONFIG
-from capcard_sched.plugins.deviceshare.device_type import DeviceType, NodeOffer
+from capcard_sched.plugins.deviceshare.device_type import WHOLE, DeviceType, NodeOffer
 from capcard_sched.plugins.deviceshare.geometry import geometry_of
 from capcard_sched.plugins.deviceshare.shared_card import ALL_CORES, CardModel, CardStates, Cause
 from capcard_sched.plugins.deviceshare.vgpu_request import vgpu_request
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from capcard_sched.plugins.deviceshare.card_reasons import CardReasons
     from capcard_sched.plugins.deviceshare.device_choice import DeviceChoice, NoChoice
     from capcard_sched.plugins.deviceshare.device_config import DeviceConfig
+    from capcard_sched.plugins.deviceshare.shared_card import SharedCard
     from capcard_sched.plugins.deviceshare.vgpu_request import VgpuRequest
 
 #: Seconds between two writes of the handshake of one node.
@@ -223,6 +224,20 @@ class VgpuDevices(DeviceType):
 
     def choose(self, cards: Cards, request: VgpuRequest, closed: Mapping[int, Cause]) -> DeviceChoice | NoChoice:
         return choose_cards(cards, request, self._policy, closed)
+
+    def fits(self, card: SharedCard, request: VgpuRequest) -> bool:
+        return any(
+            wanted is not None and not isinstance(card.try_take(wanted.share), Cause) for wanted in request.containers
+        )
+
+    def number(self, request: VgpuRequest) -> int:
+        return max([0 if wanted is None else wanted.number for wanted in request.containers], default=0)
+
+    def free_part(self, card: SharedCard) -> int:
+        model, use = card.model, card.use
+        if not model.healthy or use.number >= model.slots:
+            return 0
+        return max(0, min(super().free_part(card), (ALL_CORES - use.cores) * WHOLE // ALL_CORES))
 
     def weighted(self, score: float) -> float:
         return node_score(score, self._weight)

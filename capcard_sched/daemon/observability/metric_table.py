@@ -138,6 +138,8 @@ METRICS: Final[tuple[MetricRow, ...]] = (
         )
     ),
     MetricRow("vgpu_device_config_invalid", "gauge", (), "plugin", "1 if the ConfigMap of the device plugin is invalid"),
+    MetricRow("cards_free", "gauge", ("card",), "plugin", "Free cards, shares in parts of a card"),
+    MetricRow("cards_stranded", "gauge", ("card",), "plugin", "Free cards that no pod of the cluster's mix of requests can use"),
     MetricRow("capacity_card_internal_errors_total", "counter", (), "plugin", "Internal accounting errors detected"),
     # Extender
     MetricRow("extender_calls_total", "counter", ("verb",), "plugin", "Calls to the extender"),

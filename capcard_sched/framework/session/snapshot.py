@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from capcard_sched.devices.inventory import DeviceInventory
     from capcard_sched.devices.ledger import DeviceLedger
     from capcard_sched.framework.api.node_view import Rows
+    from capcard_sched.framework.api.shared_devices import SharedDevices
     from capcard_sched.model.device_objects import ResourceClaimTemplateSpec
     from capcard_sched.model.hyper_nodes import HyperNodeTree
     from capcard_sched.model.job import Job, Task
@@ -68,6 +69,8 @@ class Snapshot:
         self.config_maps: Mapping[str, Mapping[str, str]] = state.config_maps
         #: The classes of all tasks, possibly with some that no task has any more.
         self.classes: Iterable[TaskClass] = state.classes
+        #: The shared devices of all nodes; a plugin sets them in the hook `prepare`.
+        self.shared_devices: SharedDevices | None = None
         #: `total` where registered devices raise it.
         self._total: Vector | None = None
 

@@ -1,0 +1,233 @@
+"""GPUs allocated on a saturated cluster: the pods of a trace arrive until they request 130 % of its GPUs, none ends.
+
+| Scene | Requests | Arrivals |
+|---|---|---|
+| F1 | parts of GPUs and whole ones, as in the trace | single pods |
+| F2 | every request rounded up to whole GPUs | single pods |
+| F3 | as F1 | gangs of 8 equal pods |
+| F4 | as F2 | gangs of 8 equal pods |
+
+The method is that of Weng et al., "Beware of Fragmentation" (USENIX ATC 2023): the pods of the trace in random order,
+more of them drawn at random until the demand is reached. Prints the percentage of GPUs allocated when 100, 110, 120 and
+130 % have arrived, the free GPUs that no kind of the mix can use, and CPU seconds.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import msgspec
+from cyclopts import App, Parameter
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.measure import core_with
+from benchmarks.workloads import START, make_queue, timestamp
+from capcard_sched.model.annotations import POD_QUEUE_NAME
+from capcard_sched.model.deltas import ObjectChanged
+from capcard_sched.model.intents import Bind
+from capcard_sched.model.objects import NodeObject, PodGroupObject, PodObject
+from capcard_sched.plugins.fragmentation import Fragmentation
+from capcard_sched.simulation.openb import make_scenario
+from capcard_sched.simulation.openb_rows import read_nodes, read_pods
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from capcard_sched.framework.api.plugin import Sample
+    from capcard_sched.framework.core import Core
+    from capcard_sched.model.deltas import Delta
+    from capcard_sched.simulation.openb import Sharing
+    from capcard_sched.simulation.openb_rows import TracePod
+
+app = App(name="saturation", help="Measure GPUs allocated on a saturated cluster.")
+
+#: Scene to sharing and members of a gang.
+SCENES: Final[dict[str, tuple[Sharing, int]]] = {
+    "F1": ("vgpu", 1),
+    "F2": ("whole", 1),
+    "F3": ("vgpu", 8),
+    "F4": ("whole", 8),
+}
+MARKS: Final = (100, 110, 120, 130)
+#: Pods that arrive per second, and so per session.
+BATCH: Final = 50
+
+
+class Saturation(msgspec.Struct, frozen=True):
+    """Figures of one run."""
+
+    scene: str
+    trace: str
+    conf: str
+    seed: int
+    #: Percent of all GPUs, by mark.
+    allocated: tuple[float, ...]
+    #: Free GPUs at the end that no kind of the mix can use; -1.0 without the plugin fragmentation.
+    stranded: float
+    pods: int
+    cpu_seconds: float
+
+
+def measure_saturation(scene: str, nodes: Path, pods: Path, conf: Path, seed: int) -> Saturation:
+    """One run. Raises TraceError for an unusable trace, RuntimeError for an unusable scheduler-conf."""
+    sharing, gang = SCENES[scene]
+    machines = read_nodes(nodes)
+    total = 1000 * sum(machine.cards for machine in machines)
+    arrivals = _arrivals(read_pods(pods), total * MARKS[-1] // 100, gang, seed, whole=sharing == "whole")
+    scenario = make_scenario(machines, [pod for pod, _ in arrivals], sharing=sharing)
+    core = core_with(conf.read_text(encoding="utf-8"), str(conf))
+    for manifest in scenario.manifests:
+        if manifest["kind"] == "Node":
+            core.apply(ObjectChanged(msgspec.convert(manifest, NodeObject)))
+    core.apply(ObjectChanged(make_queue("q", {})))
+    core.step([], START)
+    by_name = {each["create"]["metadata"]["name"]: each["create"] for each in scenario.operations}
+    run = _Run(core, {pod.name: demand for pod, demand in arrivals})
+    marks, found, arrived = list(MARKS), [], 0
+    began = time.process_time()
+    for first in range(0, len(arrivals), BATCH):
+        batch = arrivals[first : first + BATCH]
+        run.arrive([by_name[pod.name] for pod, _ in batch], gang)
+        arrived += sum(demand for _, demand in batch)
+        while marks and arrived * 100 >= marks[0] * total:
+            found.append(100 * run.allocated / total)
+            marks.pop(0)
+    run.arrive([], gang)
+    seconds = time.process_time() - began
+    samples = [sample.value for sample in _samples(core) if sample.name == "cards_stranded"]
+    stranded = sum(samples) if samples else -1.0
+    return Saturation(scene, pods.stem, conf.name, seed, tuple(found), stranded, len(arrivals), seconds)
+
+
+def _samples(core: Core) -> Iterator[Sample]:
+    for plugin in core.snapshot().dispatch.plugins:
+        if isinstance(plugin, Fragmentation):
+            yield from plugin.metrics()
+
+
+def _arrivals(pods: Sequence[TracePod], most: int, gang: int, seed: int, *, whole: bool) -> list[tuple[TracePod, int]]:
+    """Pods in order of arrival, with unique names, each with thousandths of GPUs requested, until `most` are."""
+    random = Random(seed)
+    order = list(pods)
+    random.shuffle(order)
+    found: list[tuple[TracePod, int]] = []
+    requested = 0
+    while requested < most:
+        pod = order.pop() if order else random.choice(pods)
+        demand = pod.cards * (1000 if whole else pod.share_milli)
+        for _ in range(gang if pod.cards else 1):
+            number = len(found)
+            found.append((pod._replace(name=f"p-{number:06d}", created=number, scheduled=None, deleted=None), demand))
+            requested += demand
+    return found
+
+
+class _Run:
+    """A core whose bindings take effect at once."""
+
+    def __init__(self, core: Core, demands: dict[str, int]) -> None:
+        self._core = core
+        self._demands = demands
+        self._pods: dict[str, dict[str, Any]] = {}
+        self._bound: list[Delta] = []
+        self._now = START
+        self._groups = 0
+        #: Thousandths of GPUs that bound pods hold.
+        self.allocated = 0
+
+    def arrive(self, manifests: Sequence[dict[str, Any]], gang: int) -> None:
+        """Create pods, with a PodGroup for each gang, and run sessions until nothing is bound any more."""
+        deltas, self._bound = self._bound, []
+        left, name = 0, ""
+        for manifest in manifests:
+            resources = manifest["spec"]["containers"][0]["resources"]
+            is_gang = gang > 1 and bool(resources.get("limits"))
+            if not left:
+                left, name = gang if is_gang else 1, f"g-{self._groups:06d}"
+                self._groups += 1
+                deltas.append(self._group(name, left))
+            left -= 1
+            deltas.append(self._pod(manifest, name))
+        self._step(deltas)
+
+    def _step(self, deltas: list[Delta]) -> None:
+        self._now += 1
+        for intent in self._core.step(deltas, self._now).intents:
+            if isinstance(intent, Bind):
+                pod = self._pods[intent.name]
+                pod["spec"]["nodeName"] = intent.node
+                pod["metadata"]["annotations"] |= intent.pod_annotations()
+                pod["status"] = {"phase": "Running"}
+                self._bound.append(ObjectChanged(msgspec.convert(pod, PodObject)))
+                self.allocated += self._demands[intent.name]
+
+    def _group(self, name: str, members: int) -> Delta:
+        obj = {
+            "metadata": {"namespace": "default", "name": name, "uid": name, "creationTimestamp": timestamp(self._now)},
+            "spec": {"minMember": members, "queue": "q"},
+            "status": {"phase": "Inqueue"},
+        }
+        return ObjectChanged(msgspec.convert(obj, PodGroupObject))
+
+    def _pod(self, manifest: dict[str, Any], group: str) -> Delta:
+        metadata = manifest["metadata"]
+        notes = {key: text for key, text in metadata["annotations"].items() if key != POD_QUEUE_NAME}
+        pod = {
+            **manifest,
+            "metadata": {
+                **metadata,
+                "namespace": "default",
+                "uid": metadata["name"],
+                "annotations": {**notes, "scheduling.k8s.io/group-name": group},
+                "creationTimestamp": timestamp(self._now),
+            },
+            "status": {"phase": "Pending"},
+        }
+        self._pods[metadata["name"]] = pod
+        return ObjectChanged(msgspec.convert(pod, PodObject))
+
+
+@app.default
+def saturation(
+    nodes: Annotated[Path, Parameter(help="The node list of the trace, CSV.")],
+    pods: Annotated[list[Path], Parameter(help="Pod lists of the trace, CSV.")],
+    *,
+    conf: Annotated[list[Path], Parameter(help="scheduler-conf files to compare.")],
+    scenes: Annotated[str, Parameter(help=f"Comma-separated: {', '.join(SCENES)}.")] = "F1",
+    seeds: Annotated[int, Parameter(help="Runs per figure.")] = 10,
+    jobs: Annotated[int, Parameter(help="Processes.")] = 1,
+    json: Annotated[Path | None, Parameter(help="Write the figures of all runs to this file.")] = None,
+) -> int:
+    """Measure every scene with every scheduler-conf, and print means over the seeds."""
+    tasks = [
+        (scene, nodes, path, each, seed)
+        for scene in scenes.split(",")
+        for path in pods
+        for each in conf
+        for seed in range(1, seeds + 1)
+    ]
+    with ProcessPoolExecutor(max_workers=jobs) as pool:
+        runs = list(pool.map(measure_saturation, *zip(*tasks, strict=True)))
+    if json is not None:
+        json.write_bytes(msgspec.json.encode(runs))
+    table = Table("scene", "trace", "scheduler-conf", *(f"{mark} %" for mark in MARKS), "stranded", "pods/CPU s")
+    groups: dict[tuple[str, str, str], list[Saturation]] = {}
+    for run in runs:
+        groups.setdefault((run.scene, run.trace, run.conf), []).append(run)
+    for key, found in groups.items():
+        marks = [f"{statistics.mean(run.allocated[mark] for run in found):.1f}" for mark in range(len(MARKS))]
+        stranded = statistics.mean(run.stranded for run in found)
+        rate = statistics.mean(run.pods / run.cpu_seconds for run in found)
+        table.add_row(*key, *marks, "" if stranded < 0 else f"{stranded:.0f}", f"{rate:,.0f}")
+    Console().print(table)
+    return 0
+
+
+if __name__ == "__main__":
+    app()

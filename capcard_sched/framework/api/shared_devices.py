@@ -1,0 +1,50 @@
+"""What a plugin that shares devices between pods offers to others: free and usable amounts by node state."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
+    from capcard_sched.framework.api.node_view import NodeView, Rows
+    from capcard_sched.model.job import Node
+    from capcard_sched.model.task_class import TaskClass
+
+
+class SharedDevices(Protocol):
+    """Equal states of nodes are one number, and equal requests are equal; amounts are thousandths of a device.
+
+    Numbers and requests hold until `epoch` changes.
+    """
+
+    @property
+    def epoch(self) -> int:
+        """Changes when numbers or requests get another meaning."""
+
+    def request_of(self, cls: TaskClass) -> Hashable | None:
+        """The request of a class; None when its pods get no shared devices."""
+
+    def states(self, view: NodeView) -> Rows:
+        """The state of each entry: int64 [k]."""
+
+    def idle_state(self, node: Node) -> int:
+        """The state of a node without pods."""
+
+    def state_after(self, request: Any, state: int) -> int:
+        """The state after one more pod; -1 when the node does not take it."""
+
+    def devices(self, state: int) -> Sequence[Hashable]:
+        """The devices of a node; equal ones are alike."""
+
+    def free_part(self, device: Any) -> int:
+        """The smallest part, over the amounts of a device, that no pod holds; 0 for one that takes no pod at all."""
+
+    def fits(self, request: Any, device: Any) -> bool:
+        """Whether a device has a share that the request wants."""
+
+    def number(self, request: Any) -> int:
+        """The number of different devices that a pod needs."""
+
+    def model(self, device: Any) -> str:
+        """The model of a device, as its registration names it."""

@@ -1,0 +1,76 @@
+"""The free devices of nodes by state, for other plugins."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
+    from capcard_sched.framework.api.node_view import NodeView, Rows
+    from capcard_sched.model.job import Node
+    from capcard_sched.model.task_class import TaskClass
+    from capcard_sched.plugins.deviceshare.answer_cache import AnswerCache
+    from capcard_sched.plugins.deviceshare.device_rows import DeviceRows
+    from capcard_sched.plugins.deviceshare.device_states import Requests
+    from capcard_sched.plugins.deviceshare.device_type import DeviceType
+    from capcard_sched.plugins.deviceshare.shared_card import SharedCard
+
+    #: Index of the kind of devices, and state of the card.
+    _Device: TypeAlias = tuple[int, SharedCard]
+
+
+class FreeDevices:
+    """Implements `framework.api.shared_devices.SharedDevices`; a request is one request per kind of devices."""
+
+    def __init__(self, plugin: str, types: Sequence[DeviceType], rows: DeviceRows, answers: AnswerCache) -> None:
+        self._plugin = plugin
+        self._types = types
+        self._rows = rows
+        self._answers = answers
+        #: See `SharedDevices`.
+        self.epoch = 0
+
+    def request_of(self, cls: TaskClass) -> Hashable | None:
+        """The requests of a class by kind of devices; None when it has none."""
+        answers = self._answers.of(cls)
+        return None if answers is None else answers.requests
+
+    def states(self, view: NodeView) -> Rows:
+        """The state of each entry: int64 [k]."""
+        return self._rows.numbers_of(view, self._plugin)
+
+    def idle_state(self, node: Node) -> int:
+        """The state of a node without pods."""
+        devices = self._rows.at(node)
+        ledgers = [None] * len(self._types) if devices is None else devices.ledgers
+        return self._rows.states.number(tuple([None if ledger is None else ledger.idle for ledger in ledgers]))
+
+    def state_after(self, request: Requests, state: int) -> int:
+        """The state after one more pod; -1 when the node does not take it."""
+        return self._answers.of_requests(request).after(state)
+
+    def devices(self, state: int) -> list[_Device]:
+        """The devices of a node."""
+        cards = self._rows.states.cards_of(state) or ()
+        return [(kind, card) for kind, own in enumerate(cards) for card in own or ()]
+
+    def free_part(self, device: _Device) -> int:
+        """What no pod holds of a device, in thousandths."""
+        kind, card = device
+        return self._types[kind].free_part(card)
+
+    def fits(self, request: Requests, device: _Device) -> bool:
+        """Whether a device has a share that the request wants."""
+        kind, card = device
+        wanted = request[kind]
+        return wanted is not None and self._types[kind].fits(card, wanted)
+
+    def number(self, request: Requests) -> int:
+        """The number of different devices that a pod needs."""
+        pairs = zip(self._types, request, strict=True)
+        return sum(kind.number(wanted) for kind, wanted in pairs if wanted is not None)
+
+    def model(self, device: _Device) -> str:
+        """The model of a device, as its registration names it."""
+        return device[1].model.type

@@ -1,0 +1,235 @@
+"""The value of the free devices of nodes under a mix of requests, in integers.
+
+Two measures of one node, both in thousandths of a device:
+
+* *usable by kind*: the free devices that a pod of each kind could use, weighted by the kind's share of all requested
+  devices. A kind that the node does not take, for want of cpu, memory, cards or a model, can use none. The complement
+  is the fragmentation of Weng et al., "Beware of Fragmentation" (USENIX ATC 2023).
+* *usable by the mix*: the free devices for which the free cpu and memory suffice at the mix's ratio. It decreases with
+  every pod that takes more cpu than its devices leave room for, long before a kind no longer fits.
+
+Their sum is multiplied by the *demand* for the node's models: requested devices over existing ones, relative to the
+whole cluster. A pod that accepts every model then leaves the scarce ones to the pods that name them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from capcard_sched.model.resources import CPU_COLUMN, MEMORY_COLUMN
+from capcard_sched.plugins.fragmentation.request_mix import largest
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Hashable, Mapping, Sequence
+
+    import numpy.typing as npt
+
+    from capcard_sched.framework.api.node_view import Rows
+    from capcard_sched.framework.api.shared_devices import SharedDevices
+    from capcard_sched.model.resources import Matrix, ResourceColumns
+    from capcard_sched.plugins.fragmentation.request_mix import Kind
+
+    Integers = npt.NDArray[np.int64]
+
+#: The sum of the weights of all kinds, and the demand of a model that is as scarce as the cluster as a whole.
+WEIGHTS: Final = 1024
+EVEN: Final = 256
+#: Bounds of the demand: a model that a few pods name must not outweigh every other reason.
+_LEAST_DEMAND, _MOST_DEMAND = EVEN // 8, EVEN * 8
+#: Units per MiB, so that products with amounts of devices fit 64 bits.
+_MIB: Final = 1 << 20
+#: States whose usable amounts are kept.
+_MOST_STATES: Final = 65_536
+
+
+class NodeGroup:
+    """Nodes with the same cards: which kinds they accept, and how scarce they are."""
+
+    __slots__ = ("devices", "idle", "offers")
+
+    def __init__(self, offers: Mapping[str, frozenset[str]], idle: int) -> None:
+        #: Resource to card models.
+        self.offers = offers
+        #: State of shared devices without pods.
+        self.idle = idle
+        #: Of all nodes together, thousandths.
+        self.devices = 0
+
+
+class NodeValues:
+    """Values of nodes under one mix."""
+
+    def __init__(
+        self,
+        kinds: Counter[Kind],
+        groups: Sequence[NodeGroup],
+        columns: ResourceColumns,
+        resources: Sequence[str],
+        shared: SharedDevices | None,
+    ) -> None:
+        """`groups` by number of the group; `resources`: those that count whole devices."""
+        self._shared = shared
+        amounts = {kind: self._amount(kind, groups) for kind in kinds}
+        mix = largest(kinds, amounts)
+        self._kinds = [kind for kind, _ in mix]
+        requested = sum(amount for _, amount in mix)
+        self._devices: Integers = np.array([columns.column(name) for name in resources], dtype=np.int64)
+        places = {name: place for place, name in enumerate(resources)}
+        self._cpu = np.array([kind.cpu for kind in self._kinds], dtype=np.int64)
+        self._memory = np.array([kind.memory for kind in self._kinds], dtype=np.int64)
+        self._amounts = np.array([kind.amount for kind in self._kinds], dtype=np.int64)
+        self._places = np.array([places.get(kind.resource, 0) for kind in self._kinds], dtype=np.int64)
+        self._is_shared = np.array([kind.shared is not None for kind in self._kinds], dtype=bool)
+        self._weights = np.array([max(1, WEIGHTS * amount // requested) for _, amount in mix], dtype=np.int64)
+        self._set_ratios(kinds, amounts)
+        self._accepts = np.array(
+            [[self._accepted(kind, group) for kind in self._kinds] for group in groups], dtype=bool
+        ).reshape(len(groups), len(self._kinds))
+        self._demand = self._demands([amount for _, amount in mix], groups)
+        self._numbers = np.array(
+            [1 if shared is None or kind.shared is None else shared.number(kind.shared) for kind in self._kinds],
+            dtype=np.int64,
+        )
+        self._usable: dict[int, tuple[int, Integers]] = {}
+        self._by_device: dict[Hashable, tuple[int, Integers]] = {}
+        self._nothing = 0, np.zeros(len(self._kinds), dtype=np.int64)
+
+    def __bool__(self) -> bool:
+        return bool(self._kinds)
+
+    @property
+    def kinds(self) -> Sequence[Kind]:
+        """The kinds of the mix, those with the most requested devices first."""
+        return self._kinds
+
+    def _amount(self, kind: Kind, groups: Sequence[NodeGroup]) -> int:
+        """Thousandths of a device that a pod requests, on the first group that takes it."""
+        if kind.shared is None or self._shared is None:
+            return kind.amount
+        for group in groups:
+            after = self._shared.state_after(kind.shared, group.idle)
+            if after >= 0:
+                return self._free(group.idle) - self._free(after)
+        return 0
+
+    def _free(self, state: int) -> int:
+        """Free shared devices of a state, thousandths."""
+        shared = self._shared
+        return 0 if shared is None else sum([shared.free_part(device) for device in shared.devices(state)])
+
+    def _set_ratios(self, kinds: Counter[Kind], amounts: Mapping[Kind, int]) -> None:
+        """Requested devices per 1,024 milli-CPU and MiB: int; 0 when the mix requests none of either."""
+        devices = sum(count * amounts[kind] for kind, count in kinds.items())
+        cpu = sum(count * kind.cpu for kind, count in kinds.items() if amounts[kind])
+        memory = sum(count * (kind.memory // _MIB) for kind, count in kinds.items() if amounts[kind])
+        self._per_cpu = devices * 1024 // cpu if cpu else 0
+        self._per_mib = devices * 1024 // memory if memory else 0
+
+    def _accepted(self, kind: Kind, group: NodeGroup) -> bool:
+        if kind.shared is not None:
+            return self._shared is not None and self._shared.state_after(kind.shared, group.idle) >= 0
+        models = group.offers.get(kind.resource)
+        return models is not None and (not kind.cards or not models.isdisjoint(kind.cards))
+
+    def _demands(self, requested: Sequence[int], groups: Sequence[NodeGroup]) -> Integers:
+        """The demand for the models of each group: int64 [groups]."""
+        devices = np.array([group.devices for group in groups], dtype=np.int64)
+        everything, total = int(devices.sum()), sum(requested)
+        if not everything or not total:
+            return np.full(len(groups), EVEN, dtype=np.int64)
+        found = np.zeros(len(groups), dtype=np.int64)
+        for entry, amount in enumerate(requested):
+            accepted = self._accepts[:, entry]
+            found[accepted] += EVEN * amount * everything // (max(1, int(devices[accepted].sum())) * total)
+        return found.clip(_LEAST_DEMAND, _MOST_DEMAND)
+
+    def of(self, free: Matrix, states: Rows | None, groups: Integers) -> Integers:
+        """Values: int64 [k], in thousandths of a device times WEIGHTS times EVEN.
+
+        `free`: int64 [k, resources], base units; `states`: of shared devices, int64 [k], -1 for a node that does not
+        take the pod; `groups`: int64 [k].
+        """
+        cpu, memory = free[:, CPU_COLUMN], free[:, MEMORY_COLUMN]
+        devices = free.take(self._devices, axis=1).clip(0)
+        total = devices.sum(axis=1)
+        usable = np.zeros((len(free), len(self._kinds)), dtype=np.int64)
+        if len(self._devices):
+            own = devices.take(self._places, axis=1)
+            usable = np.where((own >= self._amounts) & ~self._is_shared, own, 0)
+        if states is not None:
+            numbers, places = np.unique(states, return_inverse=True)
+            known = [self._of_state(number) for number in numbers.tolist()]
+            total = total + np.array([amount for amount, _ in known], dtype=np.int64).take(places)
+            usable = usable + np.stack([amounts for _, amounts in known]).take(places, axis=0)
+        fits = (cpu[:, None] >= self._cpu) & (memory[:, None] >= self._memory) & self._accepts.take(groups, axis=0)
+        value = (usable * fits) @ self._weights
+        bound = total
+        if self._per_cpu:
+            bound = np.minimum(bound, cpu.clip(0) * self._per_cpu >> 10)
+        if self._per_mib:
+            bound = np.minimum(bound, (memory.clip(0) >> 20) * self._per_mib >> 10)
+        found: Integers = (value + WEIGHTS * bound) * self._demand.take(groups)
+        return found
+
+    def stranded(self, free: Matrix, states: Rows | None, groups: Integers) -> tuple[Integers, Integers]:
+        """Free devices, and the part of them that no kind can use: int64 [k] each, thousandths."""
+        devices = free.take(self._devices, axis=1).clip(0)
+        total, usable = devices.sum(axis=1), np.zeros(len(free), dtype=np.int64)
+        cpu, memory = free[:, CPU_COLUMN], free[:, MEMORY_COLUMN]
+        known = None if states is None else [self._of_state(number) for number in states.tolist()]
+        if known is not None:
+            total = total + np.array([amount for amount, _ in known], dtype=np.int64)
+        for entry, kind in enumerate(self._kinds):
+            if kind.shared is None:
+                own = devices[:, self._places[entry]]
+                own = np.where(own >= kind.amount, own, 0)
+            elif known is not None:
+                own = np.array([amounts[entry] for _, amounts in known], dtype=np.int64)
+            else:
+                continue
+            fits = (cpu >= kind.cpu) & (memory >= kind.memory) & self._accepts[groups, entry]
+            usable = np.maximum(usable, own * fits)
+        return total, total - usable
+
+    def _of_state(self, state: int) -> tuple[int, Integers]:
+        """Free shared devices of a state, and what each kind can use of them."""
+        found = self._usable.get(state)
+        if found is None:
+            if len(self._usable) >= _MOST_STATES:
+                self._usable.clear()
+                self._by_device.clear()
+            parts = [self._of_device(device) for device in self._shared.devices(state)] if self._shared else []
+            found = (
+                self._nothing
+                if not parts
+                else (
+                    sum([part for part, _ in parts]),
+                    _usable(np.stack([usable for _, usable in parts]), self._numbers),
+                )
+            )
+            self._usable[state] = found
+        return found
+
+    def _of_device(self, device: Hashable) -> tuple[int, Integers]:
+        """The free part of a shared device, and what each kind can use of it."""
+        found = self._by_device.get(device)
+        if found is None:
+            shared = self._shared
+            assert shared is not None
+            part = shared.free_part(device)
+            fits = [kind.shared is not None and shared.fits(kind.shared, device) for kind in self._kinds]
+            found = self._by_device[device] = part, part * np.array(fits, dtype=np.int64)
+        return found
+
+
+def _usable(parts: Matrix, numbers: Integers) -> Integers:
+    """What kinds can use of the devices of a node: int64 [kinds].
+
+    `parts`: int64 [devices, kinds], 0 for a device that does not fit; `numbers`: int64 [kinds], the different devices
+    that a pod needs.
+    """
+    found: Integers = parts.sum(axis=0) * ((parts > 0).sum(axis=0) >= numbers)
+    return found
