@@ -46,7 +46,7 @@ _PAUSE: Final = 0.5
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 
 
-class _Meta(msgspec.Struct, frozen=True):
+class _LockMeta(msgspec.Struct, frozen=True):
     name: str = ""
     namespace: str = ""
     uid: str = ""
@@ -58,7 +58,7 @@ class _Status(msgspec.Struct, frozen=True):
 
 
 class _Pod(msgspec.Struct, frozen=True):
-    metadata: _Meta = _Meta()
+    metadata: _LockMeta = _LockMeta()
     status: _Status = _Status()
 
 

@@ -106,7 +106,7 @@ class DeviceShare(Plugin):
             self.cache.clear()
             self._free.epoch += 1
         self.cache.shrink()
-        session.shared_devices = self._free
+        session.set_shared_devices(self._free)
         session.account_devices(accounting_of(self.types, self.rows))
         self._warn(session)
 

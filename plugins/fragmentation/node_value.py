@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.node_view import Rows
     from capcard_sched.framework.api.shared_devices import SharedDevices
     from capcard_sched.model.resources import Matrix, ResourceColumns
-    from capcard_sched.plugins.fragmentation.request_mix import Kind
+    from capcard_sched.plugins.fragmentation.request_mix import RequestKind
 
     Integers = npt.NDArray[np.int64]
 
@@ -45,7 +45,7 @@ _MIB: Final = 1 << 20
 _MOST_STATES: Final = 65_536
 
 
-class NodeGroup:
+class CardGroup:
     """Nodes with the same cards: which kinds they accept, and how scarce they are."""
 
     __slots__ = ("devices", "idle", "offers")
@@ -64,8 +64,8 @@ class NodeValues:
 
     def __init__(
         self,
-        kinds: Counter[Kind],
-        groups: Sequence[NodeGroup],
+        kinds: Counter[RequestKind],
+        groups: Sequence[CardGroup],
         columns: ResourceColumns,
         resources: Sequence[str],
         shared: SharedDevices | None,
@@ -101,11 +101,11 @@ class NodeValues:
         return bool(self._kinds)
 
     @property
-    def kinds(self) -> Sequence[Kind]:
+    def kinds(self) -> Sequence[RequestKind]:
         """The kinds of the mix, those with the most requested devices first."""
         return self._kinds
 
-    def _amount(self, kind: Kind, groups: Sequence[NodeGroup]) -> int:
+    def _amount(self, kind: RequestKind, groups: Sequence[CardGroup]) -> int:
         """Thousandths of a device that a pod requests, on the first group that takes it."""
         if kind.shared is None or self._shared is None:
             return kind.amount
@@ -120,7 +120,7 @@ class NodeValues:
         shared = self._shared
         return 0 if shared is None else sum([shared.free_part(device) for device in shared.devices(state)])
 
-    def _set_ratios(self, kinds: Counter[Kind], amounts: Mapping[Kind, int]) -> None:
+    def _set_ratios(self, kinds: Counter[RequestKind], amounts: Mapping[RequestKind, int]) -> None:
         """Requested devices per 1,024 milli-CPU and MiB: int; 0 when the mix requests none of either."""
         devices = sum(count * amounts[kind] for kind, count in kinds.items())
         cpu = sum(count * kind.cpu for kind, count in kinds.items() if amounts[kind])
@@ -128,13 +128,13 @@ class NodeValues:
         self._per_cpu = devices * 1024 // cpu if cpu else 0
         self._per_mib = devices * 1024 // memory if memory else 0
 
-    def _accepted(self, kind: Kind, group: NodeGroup) -> bool:
+    def _accepted(self, kind: RequestKind, group: CardGroup) -> bool:
         if kind.shared is not None:
             return self._shared is not None and self._shared.state_after(kind.shared, group.idle) >= 0
         models = group.offers.get(kind.resource)
         return models is not None and (not kind.cards or not models.isdisjoint(kind.cards))
 
-    def _demands(self, requested: Sequence[int], groups: Sequence[NodeGroup]) -> Integers:
+    def _demands(self, requested: Sequence[int], groups: Sequence[CardGroup]) -> Integers:
         """The demand for the models of each group: int64 [groups]."""
         devices = np.array([group.devices for group in groups], dtype=np.int64)
         everything, total = int(devices.sum()), sum(requested)

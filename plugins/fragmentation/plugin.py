@@ -9,7 +9,7 @@ import numpy as np
 
 from capcard_sched.framework.api.node_hooks import NODE_AMOUNTS, score
 from capcard_sched.framework.api.plugin import Plugin, Sample
-from capcard_sched.plugins.fragmentation.node_groups import NodeGroups
+from capcard_sched.plugins.fragmentation.card_groups import CardGroups
 from capcard_sched.plugins.fragmentation.node_value import EVEN, WEIGHTS, NodeValues
 from capcard_sched.plugins.fragmentation.request_mix import MixEntry, entry_problem
 
@@ -51,7 +51,7 @@ class Fragmentation(Plugin):
         self._session: Session
         self._shared: SharedDevices | None = None
         self._values: NodeValues | None = None
-        self._groups: NodeGroups
+        self._groups: CardGroups
         #: Generation of the nodes, and epoch of shared devices, that groups and values are of.
         self._known: tuple[int, int, int] | None = None
         #: Pods when the mix was counted, and changed jobs since then.
@@ -75,7 +75,7 @@ class Fragmentation(Plugin):
         known = nodes.generation, len(nodes), 0 if shared is None else shared.epoch
         if known != self._known or session.changed.everything:
             self._known = known
-            self._groups = NodeGroups(session)
+            self._groups = CardGroups(session)
         elif self._changed * _PART <= self._counted:
             return
         self._changed, self._counted = 0, len(session.tasks_by_uid)

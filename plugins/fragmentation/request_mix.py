@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 MOST_KINDS: Final = 64
 
 
-class Kind(NamedTuple):
+class RequestKind(NamedTuple):
     """What one kind of pods requests."""
 
     #: Milli-CPU and bytes.
@@ -52,12 +52,14 @@ class MixEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     weight: int = 1
 
 
-def kinds_of_tasks(tasks: Iterable[Task], resources: Collection[str], shared: SharedDevices | None) -> Counter[Kind]:
+def kinds_of_tasks(
+    tasks: Iterable[Task], resources: Collection[str], shared: SharedDevices | None
+) -> Counter[RequestKind]:
     """The kinds of all pods that request devices, with their numbers. O(pods)."""
     classes: Counter[TaskClass] = Counter()
     for task in tasks:
         classes[task.cls.unplaced or task.cls] += 1
-    found: Counter[Kind] = Counter()
+    found: Counter[RequestKind] = Counter()
     for cls, count in classes.items():
         kind = kind_of(cls, resources, shared)
         if kind is not None:
@@ -67,9 +69,9 @@ def kinds_of_tasks(tasks: Iterable[Task], resources: Collection[str], shared: Sh
 
 def kinds_of_entries(
     entries: Iterable[MixEntry], resources: Collection[str], shared: SharedDevices | None
-) -> Counter[Kind]:
+) -> Counter[RequestKind]:
     """The kinds of the argument `mix`, with their weights."""
-    found: Counter[Kind] = Counter()
+    found: Counter[RequestKind] = Counter()
     for entry in entries:
         kind = kind_of(class_of(entry), resources, shared)
         if kind is not None:
@@ -97,13 +99,13 @@ def entry_problem(entry: MixEntry) -> str:
     return "" if entry.weight > 0 else "weight is not above 0"
 
 
-def kind_of(cls: TaskClass, resources: Collection[str], shared: SharedDevices | None) -> Kind | None:
+def kind_of(cls: TaskClass, resources: Collection[str], shared: SharedDevices | None) -> RequestKind | None:
     """The kind of the pods of a class; None when they request no devices. `resources`: those that count devices."""
     requests = cls.requests
     cpu, memory = requests.get(CPU, 0), requests.get(MEMORY, 0)
     request = None if shared is None else shared.request_of(cls)
     if request is not None:
-        return Kind(cpu, memory, "", 0, (), request)
+        return RequestKind(cpu, memory, "", 0, (), request)
     amount, resource = max([(requests.get(name, 0), name) for name in resources], default=(0, ""))
     if amount <= 0:
         return None
@@ -111,10 +113,10 @@ def kind_of(cls: TaskClass, resources: Collection[str], shared: SharedDevices | 
         cards = parse_card_name(cls.annotations.get(CARD_NAME) or cls.annotations.get(CARD_NAME_ALIAS) or "")
     except CardSyntaxError:
         cards = ()
-    return Kind(cpu, memory, resource, amount, cards)
+    return RequestKind(cpu, memory, resource, amount, cards)
 
 
-def largest(kinds: Counter[Kind], amounts: Mapping[Kind, int]) -> list[tuple[Kind, int]]:
+def largest(kinds: Counter[RequestKind], amounts: Mapping[RequestKind, int]) -> list[tuple[RequestKind, int]]:
     """The kinds with the most requested devices, and those amounts, largest first.
 
     `amounts`: thousandths of a device that one pod requests.

@@ -43,7 +43,7 @@ UNAVAILABLE: Final = "resourceclaim not available on the node"
 _UNSUPPORTED: Final = "bindingConditions, which is not supported"
 
 
-class DevicesTakenError(RuntimeError):
+class ClaimedDevicesTakenError(RuntimeError):
     """A chosen node has no devices for a pod's claims."""
 
 
@@ -200,7 +200,7 @@ class ClaimRules:
             return error
 
     def place(self, placement: Placement) -> None:
-        """Assume the allocations of pods that were placed. Raises DevicesTakenError."""
+        """Assume the allocations of pods that were placed. Raises ClaimedDevicesTakenError."""
         if not placement.cls.claims:
             return
         for task, node in zip(placement.tasks, placement.nodes, strict=True):
@@ -213,7 +213,7 @@ class ClaimRules:
             return
         found = [] if claims.error or not claims.open else self._search(claims.open, node)
         if claims.error or not isinstance(found, list):
-            raise DevicesTakenError(claims.error or str(found))
+            raise ClaimedDevicesTakenError(claims.error or str(found))
         chosen = dict(zip(claims.open, found, strict=True))
         keys = dict.fromkeys(f"{task.namespace}/{each.claim}" for each in task.cls.claims)
         self._placed[task.uid] = tuple((key, chosen.get(key)) for key in keys)

@@ -57,10 +57,7 @@ class JobFacts:
         limits: LimitReader | None = None,
         attempt: ObservedAttempt | None = None,
     ) -> None:
-        """`pod`: the name of the pod that the diagnosis is about; "" for all. `limits`: that of other jobs, reused.
-
-        `attempt`: that of the session.
-        """
+        """`pod`: the name of the pod, "" for all; `limits`: that of other jobs, reused; `attempt`: of the session."""
         state = snapshot.state
         self._snapshot, self._session, self.job = snapshot, session, job
         is_of_session = attempt is not None and attempt.session is session

@@ -69,8 +69,7 @@ class Snapshot:
         self.config_maps: Mapping[str, Mapping[str, str]] = state.config_maps
         #: The classes of all tasks, possibly with some that no task has any more.
         self.classes: Iterable[TaskClass] = state.classes
-        #: The shared devices of all nodes; a plugin sets them in the hook `prepare`.
-        self.shared_devices: SharedDevices | None = None
+        self._shared_devices: SharedDevices | None = None
         #: `total` where registered devices raise it.
         self._total: Vector | None = None
 
@@ -101,6 +100,15 @@ class Snapshot:
     def _is_offered(self, resource: str) -> bool:
         column, totals = self.resources.find(resource), self.state.nodes.total_allocatable
         return column is not None and column < len(totals) and totals.item(column) > 0
+
+    @property
+    def shared_devices(self) -> SharedDevices | None:
+        """The shared devices of all nodes; None without a plugin that shares devices."""
+        return self._shared_devices
+
+    def set_shared_devices(self, devices: SharedDevices) -> None:
+        """Offer shared devices to other plugins; for the hook `prepare`."""
+        self._shared_devices = devices
 
     def set_device_totals(self, totals: Mapping[str, int]) -> None:
         """Set the registered amounts of shared devices, by resource, in thousandths."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from capcard_sched.plugins.fragmentation.node_value import NodeGroup, NodeValues
+from capcard_sched.plugins.fragmentation.node_value import CardGroup, NodeValues
 from capcard_sched.plugins.fragmentation.request_mix import kinds_of_entries, kinds_of_tasks
 
 if TYPE_CHECKING:
@@ -30,14 +30,14 @@ class StrandedDevices(NamedTuple):
     stranded: int
 
 
-class NodeGroups:
+class CardGroups:
     """Nodes with equal cards are one group; valid while the nodes and their registrations stay."""
 
     def __init__(self, session: Session) -> None:
         """O(nodes)."""
         shared = session.shared_devices
         numbers: dict[tuple[tuple[tuple[str, str], ...], int], int] = {}
-        self._groups: list[NodeGroup] = []
+        self._groups: list[CardGroup] = []
         self._names: list[str] = []
         of_row = []
         for node in session.nodes.nodes:
@@ -62,7 +62,7 @@ class NodeGroups:
         models: dict[str, set[str]] = {}
         for card, resource in offers:
             models.setdefault(resource, set()).add(card)
-        self._groups.append(NodeGroup({resource: frozenset(cards) for resource, cards in models.items()}, idle))
+        self._groups.append(CardGroup({resource: frozenset(cards) for resource, cards in models.items()}, idle))
         names = [card for card, _ in offers]
         names += [] if shared is None else [shared.model(device) for device in shared.devices(idle)]
         self._names.append(",".join(dict.fromkeys(names)))
