@@ -129,6 +129,8 @@ def _wants_nothing(job: Job) -> bool:
 def report_never_starting(session: Session) -> None:
     """Event and condition of each touched job whose minimum exceeds a limit of its queue or of an ancestor."""
     row, jobs = CAN_NEVER_START, session.jobs
+    if session.carry_over.node_places.take_change(session):  # jobs that sessions skip, too
+        session.touch(*(key for key, job in jobs.items() if job.pending and not job.is_ready()))
     for key in sorted(session.touched_jobs):
         job = jobs.get(key)
         found = None if job is None or job.is_ready() else session.guarded(job, session.exceeded_limit)

@@ -28,6 +28,9 @@ class _Places(NamedTuple):
     resource: str
 
 
+_NO_CARDS: frozenset[str] = frozenset()
+
+
 class NodePlaces:
     """An upper bound per class, whatever filters, quotas and other pods decide. Kept until a node changes.
 
@@ -36,18 +39,38 @@ class NodePlaces:
 
     def __init__(self) -> None:
         self._generation = -1
+        #: The allocatable amounts of all nodes, when places were counted.
+        self._amounts, self._is_changed = b"", True
         self._places: dict[TaskClass, _Places | None] = {}
         #: Name of a node to its generation and its cards.
         self._cards: dict[str, tuple[int, frozenset[str]]] = {}
+
+    def take_change(self, session: Snapshot) -> bool:
+        """Whether amounts or cards of nodes changed since the last call. O(nodes) where a node changed."""
+        self._refresh(session)
+        changed, self._is_changed = self._is_changed, False
+        return changed
+
+    def _refresh(self, session: Snapshot) -> None:
+        table = session.nodes
+        if table.generation == self._generation:
+            return
+        self._generation = table.generation
+        amounts, former = table.allocatable.tobytes(), self._cards
+        self._cards = {node.name: former.get(node.name, (-1, _NO_CARDS)) for node in table.nodes}
+        changed = amounts != self._amounts or self._cards.keys() != former.keys()
+        for node in table.nodes:
+            changed |= self._cards_of(session, node) != former.get(node.name, (-1, _NO_CARDS))[1]
+        if changed:
+            self._amounts, self._is_changed = amounts, True
+            self._places.clear()
 
     def shortage(self, session: Snapshot, dispatch: Dispatch, job: Job) -> ExceededLimit | None:
         """The pods of a class without which the job has not its minimum, and that no set of nodes holds; else None.
 
         Figures are numbers of pods. O(pods), and O(nodes) once per class and change of a node.
         """
-        if session.nodes.generation != self._generation:
-            self._generation = session.nodes.generation
-            self._places.clear()
+        self._refresh(session)
         for cls, needed in _needed(job):
             if cls not in self._places:
                 self._places[cls] = self._count(session, dispatch, cls)
