@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job
+    from capcard_sched.model.objects import PodGroupCondition
 
 #: Seconds before a missing PodGroup, and a gang without all its pods, are reported: controllers create one by one.
 GRACE_SECONDS: Final = 5.0
@@ -126,18 +127,31 @@ def _wants_nothing(job: Job) -> bool:
     return not job.tasks and not requested and job.phase is not _PENDING
 
 
-def report_never_starting(session: Session) -> None:
-    """Event and condition of each touched job whose minimum exceeds a limit of its queue or of an ancestor."""
+def report_never_starting(session: Session) -> list[Job]:
+    """Event and condition of each job whose minimum exceeds a limit of its queue, of an ancestor or of the nodes.
+
+    Touched jobs are checked, and every waiting job once the nodes changed. Returns those with the condition that are
+    not touched. The event repeats only with another text.
+    """
     row, jobs = CAN_NEVER_START, session.jobs
-    if session.carry_over.node_places.take_change(session):  # jobs that sessions skip, too
-        session.touch(*(key for key, job in jobs.items() if job.pending and not job.is_ready()))
-    for key in sorted(session.touched_jobs):
+    keys, others = set(session.touched_jobs), []
+    if session.carry_over.node_places.take_change(session):
+        keys |= {key for key, job in jobs.items() if job.pending and not job.is_ready()}
+    for key in sorted(keys):
         job = jobs.get(key)
         found = None if job is None or job.is_ready() else session.guarded(job, session.exceeded_limit)
         if job is not None and found is not None:
             message = found.text(job.queue)
-            session.notice(job, row, message)
+            if all(known.message != message or known.status != "True" for known in _never_starting(job)):
+                session.notice(job, row, message)
             session.set_condition(job, row.code, row.code, message)
+        if job is not None and key not in session.touched_jobs and (found is not None or _never_starting(job)):
+            others.append(job)
+    return others
+
+
+def _never_starting(job: Job) -> list[PodGroupCondition]:
+    return [condition for condition in job.conditions if condition.type == CAN_NEVER_START.code]
 
 
 def report_stranded(session: Session) -> None:

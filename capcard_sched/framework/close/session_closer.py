@@ -106,7 +106,7 @@ class SessionCloser:
                 if self._timer is not None:
                     took = self._timer() - began
                     session.report.add_timing(Timing("plugin", plugin.name, "OnSessionClose", took))
-        report_never_starting(session)
+        skipped = report_never_starting(session)
         report_stranded(session)
         intents: list[Intent] = [*session.binds, *session.evictions]
         jobs = [session.state.jobs[key] for key in sorted(session.touched_jobs) if key in session.state.jobs]
@@ -118,6 +118,8 @@ class SessionCloser:
                 self._close_job(session, job, intents, unwritten=job.key in unwritten, admitted=job.key in admitted)
             elif job.key in groupless:
                 self._close_pods(session, job, intents)
+        for job in skipped:
+            self._add_never_starting(session, job, intents)
         self._queue_statuses.close(session, intents)
         intents += [AnnotateNode(name, dict(notes)) for name, notes in sorted(session.node_annotations.items())]
         self._events.emit_refusals(session, intents)
@@ -179,6 +181,7 @@ class SessionCloser:
     def _close_job(self, session: Session, job: Job, intents: list[Intent], *, unwritten: bool, admitted: bool) -> None:
         """Phase, conditions, counts and events. `unwritten`: the PodGroup in the API server differs from the job."""
         if not unwritten and self._repeats_failure(session, job):
+            self._add_never_starting(session, job, intents)
             return
         wanted = session.conditions.get(job.key, [])
         unschedulable = any(condition.type == "Unschedulable" for condition in wanted)
@@ -218,6 +221,23 @@ class SessionCloser:
                        reasons.PODGROUP_SCHEDULED.text, slot="gang")  # fmt: skip
         if job.pending or job.gated:
             self._close_pods(session, job, intents)
+
+    def _add_never_starting(self, session: Session, job: Job, intents: list[Intent]) -> None:
+        """The condition CanNeverStart of a job whose other texts stay as they are."""
+        code, stamp = reasons.CAN_NEVER_START.code, format_timestamp(session.now)
+        wanted = [row for row in session.conditions.get(job.key, ()) if row.type == code]
+        slots = {condition.type: condition for condition in job.conditions}
+        for row in wanted:
+            self._set(slots, code, "True", row.reason, row.message, session.uid, stamp)
+        if not wanted and code in slots:
+            self._set(slots, code, "False", slots[code].reason, slots[code].message, session.uid, stamp)
+        conditions, content = tuple(slots.values()), (job.uid, job.phase, job.status_counts, *wanted)
+        if session.carry_over.is_silent or job.implicit or conditions == job.conditions:
+            return
+        if self._status_writes.may_write(job.key, content, session.now):
+            job.conditions = conditions
+            phase, counts = job.phase.value, job.status_counts
+            intents.append(UpdatePodGroup(job.namespace, job.name, job.uid, phase, *counts, conditions, False))
 
     def _conditions(
         self, session: Session, job: Job, wanted: Sequence[GroupCondition]
