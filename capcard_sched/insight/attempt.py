@@ -70,16 +70,19 @@ class JobAttempt:
         #: Before any attempt: pods on nodes, and whether the job has its minimum.
         self._placed, self._is_ready = job.ready_tasks, bool(job.tasks) and job.is_ready()
 
-    def diagnose(self, found: JobDiagnosis) -> JobDiagnosis:
-        """A diagnosis with the causes of the present state. `found` is that of the last session. Runs in a copy."""
+    def diagnose(self, found: JobDiagnosis, *, tries_claims: bool = True) -> JobDiagnosis:
+        """A diagnosis with the causes of the present state. `found` is that of the last session. Runs in a copy.
+
+        `tries_claims`: with the fact of a larger quota that starts the job.
+        """
         if found.stage not in ATTEMPTED | _MAY_BE_IMPOSSIBLE or self._core.snapshot().conf.option("extender"):
             return found
         try:
-            return in_copy(partial(self._diagnose, found), JobDiagnosis)
+            return in_copy(partial(self._diagnose, found, tries_claims=tries_claims), JobDiagnosis)
         except ForkedCopyError as error:
             return msgspec.structs.replace(found, facts=(*found.facts, f"The attempt on a copy failed: {error}"))
 
-    def _diagnose(self, found: JobDiagnosis) -> JobDiagnosis:
+    def _diagnose(self, found: JobDiagnosis, *, tries_claims: bool) -> JobDiagnosis:
         is_small = len(self._core.snapshot().state.tasks) <= _MOST_PODS
         may_be = is_small and not self._is_ready and found.stage in _MAY_BE_IMPOSSIBLE
         alone = self._begin(self._without_others(repair=False)) if may_be else None
@@ -100,7 +103,8 @@ class JobAttempt:
             if repaired.starts:
                 summary = f"{found.summary}; with the nodes as they are it never starts"
                 return msgspec.structs.replace(found, summary=summary, starts_alone=False)
-        facts[:0] = [claim.text for claim in islice(filter(self._holds, claims), 1)]
+        if tries_claims:
+            facts[:0] = [claim.text for claim in islice(filter(self._holds, claims), 1)]
         return msgspec.structs.replace(found, facts=tuple(facts))
 
     @staticmethod

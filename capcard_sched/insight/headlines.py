@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from capcard_sched.controllers.objects import BATCH_API
 from capcard_sched.framework.explain.capacity import CapacityReader
 from capcard_sched.framework.explain.diagnose import diagnose_job
 from capcard_sched.framework.explain.limits import LimitReader
+from capcard_sched.insight.attempt import JobAttempt
 from capcard_sched.insight.forked_copy import RunningCopy
 from capcard_sched.insight.object_view import DeltaObjects
 from capcard_sched.insight.unscheduled import diagnose_by_conditions, diagnose_unscheduled
@@ -30,6 +32,9 @@ _SERVED: Final = frozenset({"Scheduled", "Finished", "Terminating"})
 _BELOW_MINIMUM: Final = frozenset({PodGroupPhase.PENDING, PodGroupPhase.INQUEUE, PodGroupPhase.UNKNOWN})
 #: A diagnosis takes milliseconds with a thousand nodes; further jobs have the texts that the scheduler wrote last.
 _MOST_DIAGNOSED: Final = 1000
+#: Waiting jobs times jobs, pods and nodes of the cluster, up to which each is attempted alone as by `explain`. Beyond,
+#: that would take many seconds, and the headline is that of the session of all jobs.
+_MOST_ATTEMPTED: Final = 10_000
 
 
 class Headline(msgspec.Struct, frozen=True):
@@ -102,6 +107,8 @@ class HeadlineReader:
         snapshot = self._core.snapshot()
         limits = None if self._unreadable else LimitReader(snapshot, CapacityReader(snapshot))
         vcjobs = {(meta_of(obj)): obj for obj in objects.all_of("Job") if "tasks" in (obj.get("spec") or {})}
+        size = len(state.jobs) + len(state.tasks) + len(state.nodes)
+        is_attempted = len(waiting) * size <= _MOST_ATTEMPTED
         diagnosed = 0
         for job in jobs:
             owner = self._owner(job, vcjobs)
@@ -116,7 +123,11 @@ class HeadlineReader:
                 yield job.key, diagnose_by_conditions(objects, job, "", now, self._unreadable)
             else:
                 diagnosed += 1
-                yield job.key, diagnose_job(snapshot, job, now=now, limits=limits)
+                found = diagnose_job(snapshot, job, now=now, limits=limits)
+                if is_attempted:
+                    vcjob = owner if (owner or {}).get("apiVersion") == BATCH_API else None
+                    found = JobAttempt(self._core, objects, job, now, vcjob=vcjob).diagnose(found, tries_claims=False)
+                yield job.key, found
         for (namespace, name), obj in vcjobs.items():
             if self._namespace in {"", namespace} and _phase_of(obj) not in _ENDED:
                 other = diagnose_unscheduled(snapshot, objects, None, obj, now)
