@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -287,9 +288,8 @@ def test_a_start_that_no_end_causes_is_announced_as_such(
     found, _ = start_of(capsys, "p", "-f", str(file), "--until", "1m")
     assert found.startswith(f"Expected start:  {line}")
     assert run(["job", "list", "-f", str(file), "--until", "1m", "--expected-start"]) == 0
-    header, row = capsys.readouterr().out.splitlines()
-    assert start_cell(row, header) == cells[0]
-    assert row.endswith(cells[1])
+    row = cells_of(capsys.readouterr().out)["p"]
+    assert [row["EXPECTED START"], row["BASIS"]] == cells
 
 
 def test_a_recording_is_a_history_of_like_jobs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -331,16 +331,21 @@ def test_a_list_has_the_expected_start_of_each_kind_of_job(tmp_path: Path, capsy
     file.write_text(written(CLUSTER + pods + job("b", 4, seconds=60)))
     words = ["job", "list", "-f", str(file), "--until", "5m", "--expected-start"]
     assert run(words) == 0
-    rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
-    cells = {name: start_cell(row, rows["NAME"]) for name, row in rows.items() if name != "NAME"}
-    assert cells == {"notebook-1": "-", "b": "5m", "notebook-2": "6m"}
-    assert all(rows[name].endswith("simulated duration") for name in ("notebook-2", "b"))
+    rows = cells_of(capsys.readouterr().out)
+    starts = {name: row["EXPECTED START"] for name, row in rows.items()}
+    assert starts == {"notebook-1": "-", "b": "5m", "notebook-2": "6m"}
+    assert {name: row["BASIS"] for name, row in rows.items()} == {
+        "notebook-1": "-",
+        "b": "simulated duration",
+        "notebook-2": "simulated duration",
+    }
     assert run([*words, "-o", "json"]) == 0
-    starts = {item["name"]: item["expectedStart"] for item in json.loads(capsys.readouterr().out)["items"]}
-    assert starts["notebook-1"] is None
-    assert starts["b"]["awaited"][0]["workload"] == "default/pod/notebook-1"
+    listed = {item["name"]: item["expectedStart"] for item in json.loads(capsys.readouterr().out)["items"]}
+    assert listed["notebook-1"] is None
+    assert listed["b"]["awaited"][0]["workload"] == "default/pod/notebook-1"
 
 
-def start_cell(row: str, header: str) -> str:
-    """The cell of EXPECTED START."""
-    return row[header.index("EXPECTED START") :].partition("  ")[0].strip()
+def cells_of(text: str) -> dict[str, dict[str, str]]:
+    """The rows of a printed list by name, each as column to cell. At least two spaces separate cells."""
+    header, *rows = (re.split(" {2,}", line.strip()) for line in text.splitlines())
+    return {row[0]: dict(zip(header, row, strict=True)) for row in rows}

@@ -14,7 +14,7 @@ from capcard_sched.model.annotations import RUNNING_ESTIMATE
 from capcard_sched.model.timestamps import format_timestamp, parse_timestamp
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
-from tests.insight.test_expected_start import node, queue, simulated, vcjob
+from tests.insight.test_expected_start import cells_of, node, queue, simulated, vcjob
 from tests.insight.test_live_situations import create_as_they_are
 
 _KINDS = ("Queue", "Node", "Job", "PodGroup", "Pod")
@@ -45,16 +45,12 @@ async def test_a_list_and_a_diagnosis_have_the_start_that_follows_from_declared_
     words = ("job", "list", "--expected-start", "-n", cluster.namespace, config)
     status, text, err = await printed(capsys, *words)
     assert status == 0, err
-    rows = {line.split()[0]: line for line in text.splitlines()}
-    header, width = text.splitlines()[0], {}
-    for column in ("EXPECTED START", "P90", "BASIS"):
-        width[column] = header.index(column)
-    cells = {name: row[width["EXPECTED START"] :].split("  ") for name, row in rows.items()}
-    assert cells["a"][0] == "-"
-    assert cells["b"][0] in {"1h48m", "1h49m", "1h50m"}
-    assert rows["b"].endswith("runningEstimate")
-    assert rows["c"].endswith(RUNNING_ESTIMATE)
-    assert rows["d"].endswith(f"no estimate of the end of {cluster.namespace}/job/c")
+    rows = cells_of(text)
+    assert rows["a"]["EXPECTED START"] == "-"
+    assert rows["b"]["EXPECTED START"] in {"1h48m", "1h49m", "1h50m"}
+    assert rows["b"]["BASIS"] == "runningEstimate"
+    assert rows["c"]["BASIS"] == RUNNING_ESTIMATE
+    assert rows["d"]["BASIS"] == f"no estimate of the end of {cluster.namespace}/job/c"
 
     status, text, _ = await printed(capsys, *words, "-o", "json")
     listed = {job["name"]: job["expectedStart"] for job in json.loads(text)["items"]}

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from capcard_sched.cli.inputs import READER_HINT
 from capcard_sched.cli.main import run
 from capcard_sched.kube.kinds import KINDS
 from capcard_sched.simulation.clock import SECOND
@@ -183,7 +184,8 @@ async def test_rights_in_one_namespace_show_the_scheduler_writes_of_that_namespa
     answer, text, err = await explain(cluster, reader, capsys, "waits")
     assert answer == 0
     unreadable = "nodes, podgroups of other namespaces, pods of other namespaces, queues"
-    assert f"note: access denied: {unreadable}; no quota and no node is shown\n" in err
+    consequence = f"no quota and no node is shown; {READER_HINT}"
+    assert f"note: access denied: {unreadable}; {consequence}\n" in err
     lines = text.splitlines()
     assert lines[0] == f"{cluster.namespace}/job/waits: Pending, as the scheduler wrote last: no A left."
     assert lines[1] == f"  Not readable: {unreadable}; figures of quotas and nodes are missing."
