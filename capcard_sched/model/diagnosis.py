@@ -305,7 +305,7 @@ class ExpectedStart(InsightPart, frozen=True, kw_only=True):
     p10: float | None
     p50: float | None
     p90: float | None
-    #: Simulated runs; 1 when all ends are known.
+    #: Simulated runs; 1 when all ends are known, 0 when the start depends on no end.
     runs: int
     #: The most frequent first; none for a job that starts without an end.
     awaited: tuple[AwaitedEnd, ...] = ()
