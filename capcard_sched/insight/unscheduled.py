@@ -105,11 +105,14 @@ def foreign_members(snapshot: CoreSnapshot, objects: ObjectView, job: Job) -> st
     for pod in objects.pods(job.namespace) if not job.implicit else ():
         scheduler = spec(pod).get("schedulerName") or "default-scheduler"
         if group_of(annotations_of(pod)) == job.name and scheduler not in snapshot.state.scheduler_names:
-            gates = "".join(f" (scheduling gate {gate.get('name')})" for gate in spec(pod).get("schedulingGates") or ())
+            gates = "".join(
+                f" (scheduling gate {escaped(str(gate.get('name')))})"
+                for gate in spec(pod).get("schedulingGates") or ()
+            )
             state = " (failed)" if (pod.get("status") or {}).get("phase") == "Failed" else ""
-            found.setdefault(scheduler, []).append(f"{pod['metadata']['name']}{gates}{state}")
+            found.setdefault(scheduler, []).append(f"{escaped(pod['metadata']['name'])}{gates}{state}")
     return "; ".join(
-        f"{plural(len(names), 'member')} of the gang {'is' if len(names) == 1 else 'are'} scheduled by {scheduler}: "
+        f"{plural(len(names), 'member')} of the gang {'is' if len(names) == 1 else 'are'} scheduled by {escaped(scheduler)}: "
         f"{brief(sorted(names))}"
         for scheduler, names in sorted(found.items())
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from capcard_sched.model.quoting import escaped
 from tests.malformed.case import BOUND, Case, group, invalid, refused
 from tests.malformed.queue_cases import NO_INTEGER, NOT_JSON
 from tests.malformed.world import BAD_QUANTITIES, BIG, GPU, WarningEvent, World
@@ -63,7 +64,7 @@ SERVICES = [
         f"service type: {id}",
         BOUND,
         WarningEvent("PodGroup", "bad", "InvalidServiceType",
-             f"Invalid annotation volcano.sh/service.type: <{text}> is neither inference nor training; "
+             f"Invalid annotation volcano.sh/service.type: <{escaped(text)}> is neither inference nor training; "
              "treated as unknown"),
         annotations={"volcano.sh/service.type": text},
     )

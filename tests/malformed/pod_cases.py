@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from capcard_sched.model.quoting import escaped
 from capcard_sched.testing import Harness
 from tests.malformed.case import BOUND, UNSEEN, Case, card_pod, charge_error, invalid, pod, refused
 from tests.malformed.world import BAD_QUANTITIES, BIG, GPU, HOST, NO_NUMBER, WarningEvent, World
@@ -16,7 +17,7 @@ PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 def unknown(id: str, text: str) -> Case:
     """No card of the annotation is in the cluster."""
-    return charge_error(id, f"no resource name found for card <{text}>", card_name=text)
+    return charge_error(id, f"no resource name found for card <{escaped(text)}>", card_name=text)
 
 
 def empty(id: str, text: str, key: str = "card_name") -> Case:
@@ -91,7 +92,9 @@ ANNOTATIONS = [
     ),
     card_pod("task spec: huge", BOUND, card_name="A", task__spec="x" * 5000),
     pod("unknown annotations", BOUND, annotations={"": "", "x" * 999: "y" * 99_999, "volcano.sh/": "{"}),
-    pod("group: with a slash", UNSEEN, group="other/group"),
+    pod("group: with a slash", UNSEEN,
+        WarningEvent("Pod", "bad", "PodGroupNotFound", "PodGroup <default/other/group> does not exist"),
+        group="other/group"),
 ]  # fmt: skip
 
 # --- quantities -----------------------------------------------------------------------------------------------------

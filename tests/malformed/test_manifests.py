@@ -99,7 +99,7 @@ def test_unknown_kinds_get_one_warning_each_and_a_hint(tmp_path: Path) -> None:
     scenario = load_scenario([str(path)])
     assert len(scenario.entries) == 3
     assert len(scenario.warnings) == 1
-    assert "kind pod (v1) is not known (did you mean Pod?)" in str(scenario.warnings[0])
+    assert "pod (v1): ignored, not a kind of the scheduler; did you mean Pod?" in str(scenario.warnings[0])
 
 
 def test_a_folder_without_manifests_is_an_error(tmp_path: Path) -> None:

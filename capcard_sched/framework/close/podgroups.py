@@ -142,7 +142,9 @@ def report_never_starting(session: Session) -> list[Job]:
         found = None if job is None or job.is_ready() else session.guarded(job, session.exceeded_limit)
         if job is not None and found is not None:
             message = found.text(job.queue)
-            if all(known.message != message or known.status != "True" for known in _never_starting(job)):
+            if session.changed.everything or all(
+                known.message != message or known.status != "True" for known in _never_starting(job)
+            ):
                 session.notice(job, row, message)
             session.set_condition(job, row.code, row.code, message)
         if job is not None and key not in session.touched_jobs and (found is not None or _never_starting(job)):

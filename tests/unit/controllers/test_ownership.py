@@ -101,6 +101,7 @@ _READERS = {
     "capcard_sched/state/pod_runs.py",  # equality with the last pod
     "capcard_sched/controllers/podgroups.py",  # all direct owners: compared by identity
     "capcard_sched/simulation/store.py", "capcard_sched/simulation/cluster.py",  # the garbage collector
+    "capcard_sched/simulation/workloads/claims.py",  # claims end with the pod that they were generated for
     "capcard_sched/kube/controllers/records.py", "capcard_sched/insight/impossible.py",
 }  # fmt: skip
 
