@@ -112,8 +112,8 @@ def foreign_members(snapshot: CoreSnapshot, objects: ObjectView, job: Job) -> st
             state = " (failed)" if (pod.get("status") or {}).get("phase") == "Failed" else ""
             found.setdefault(scheduler, []).append(f"{escaped(pod['metadata']['name'])}{gates}{state}")
     return "; ".join(
-        f"{plural(len(names), 'member')} of the gang {'is' if len(names) == 1 else 'are'} scheduled by {escaped(scheduler)}: "
-        f"{brief(sorted(names))}"
+        f"{plural(len(names), 'member')} of the gang {'is' if len(names) == 1 else 'are'} scheduled by "
+        f"{escaped(scheduler)}: {brief(sorted(names))}"
         for scheduler, names in sorted(found.items())
     )
 
