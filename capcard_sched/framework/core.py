@@ -254,9 +254,10 @@ class Core:
             everything = everything or self._restricts(session.changed)
             nominations.open_nominations(session)  # first: failures depend on what is nominated
             session.skip_failed_attempts(self._signatures, quotas_admit, everything=everything)
-            self._half_gangs.complete(session, self._actions)
-            self._run_actions(session)
-            self._half_gangs.end(session, evicts=bool(self._actions))
+            actions = [] if self._is_paused else self._actions
+            self._half_gangs.complete(session, actions)
+            self._run_actions(session, actions)
+            self._half_gangs.end(session, evicts=bool(actions))
         else:
             self._half_gangs.end(session, evicts=False)
         intents.extend(self._closer.close(session))
@@ -358,8 +359,8 @@ class Core:
         self._state.changes.everything = True
         self._state.changes.jobs |= changed.jobs
 
-    def _run_actions(self, session: Session) -> None:
-        for action in () if self._is_paused else self._actions:
+    def _run_actions(self, session: Session, actions: Sequence[Action]) -> None:
+        for action in actions:
             if self._target and self._is_served():
                 return
             began = self._read_timer()

@@ -225,6 +225,11 @@ class ClusterState:
         self.terms += 1
         self._pod_table.end_term()
 
+    @property
+    def supports_claims(self) -> bool:
+        """Whether pods with ResourceClaims are scheduled."""
+        return self._pod_table.facts.claims
+
     def support_claims(self, supported: bool) -> None:
         """Schedules pods with ResourceClaims from now on, or excludes them. O(pods) if that changes."""
         if self._pod_table.facts.claims is not supported:

@@ -91,15 +91,16 @@ async def test_pending_objects_show_the_reason_with_figures(
         await cluster.create_all([item for item in [*waits, *nodes, early] if item["kind"] == "PodGroup"])
         await _until_emitted(cluster, "InsufficientScalarQuota", {"waits", "waits-0", "waits-1", "early"})
         await _until_emitted(cluster, "Unschedulable", {"nodes"})
-        await _until_emitted(cluster, "FailedScheduling", {"nodes-0", "nodes-1", "nodes-2", "odd"})
+        await _until_emitted(cluster, "FailedScheduling", {"nodes-0", "nodes-1", "nodes-2"})
+        await _until_emitted(cluster, "GetTaskRequestResourceFailed", {"odd"})
 
-        # A pod that the quota rejects: the reason twice, from Volcano's source and from ours, and in its condition.
+        # A pod that the quota rejects: the reason once, from Volcano's source, and in its condition.
         shown = await describe("pod/waits-0")
         short = (
             "Queue <q> has insufficient <A10> quota: requested <2000>, total would be <5000>, but capability is <4000>"
         )
         assert shown.messages_of("InsufficientScalarQuota") == [("volcano.capacity-card", short)]
-        assert shown.messages_of("FailedScheduling") == [("capcard-sched", short)]
+        assert shown.messages_of("FailedScheduling") == []
         assert re.search(r"PodScheduled +False", shown.head)
         condition = (await cluster.get("pods", "waits-0"))["status"]["conditions"][0]
         assert (condition["reason"], condition["message"]) == ("Unschedulable", short)

@@ -105,6 +105,12 @@ class _World(NamedTuple):
     back: bool
 
 
+def _are_together(arguments: dict[str, Any]) -> bool:
+    """Whether at most one kind of shared GPUs is on: a scheduler-conf with two of them is rejected."""
+    kinds = ("GPUSharingEnable", "GPUNumberEnable", "VGPUEnable")
+    return sum(bool(arguments.get(f"deviceshare.{kind}")) for kind in kinds) < 2
+
+
 def _bools(plugin: str) -> list[str]:
     """Names of the plugin's arguments that are yes or no."""
     found = registry().plugin(plugin)
@@ -122,7 +128,8 @@ def _options(draw: st.DrawFn, name: str) -> _Option:
     arguments = dict(draw(st.sampled_from([{}, *_ARGUMENTS.get(name, [])])))
     names = _bools(name)
     if names:
-        arguments |= draw(st.dictionaries(st.sampled_from(names), st.booleans(), max_size=2))
+        chosen = st.dictionaries(st.sampled_from(names), st.booleans(), max_size=2)
+        arguments |= draw(chosen.filter(lambda more: _are_together(arguments | more)))
     return _Option(name, switches, arguments)
 
 

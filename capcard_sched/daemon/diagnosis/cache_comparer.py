@@ -79,6 +79,7 @@ def compare(state: ClusterState, deltas: Sequence[Delta]) -> list[CacheDifferenc
 def rebuild(state: ClusterState, deltas: Iterable[Delta]) -> ClusterState:
     """A state with the same settings from a list of all objects. For any thread."""
     fresh = ClusterState(state.scheduler_names, state.default_queue, state.term_limits)
+    fresh.support_claims(state.supports_claims)
     for delta in deltas:
         fresh.apply(delta)
     fresh.account_devices(state.device_accounting)

@@ -19,9 +19,10 @@ from capcard_sched.model.annotations import CARD_ALLOCATED
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.kubelet import Kubelet
-from tests.controlplane.manifests import gang, gpu_node, pod, queue
+from tests.controlplane.manifests import gang, gpu_node, plain, pod, queue
 from tests.controlplane.preparation import CRDS, install_crds
 from tests.controlplane.proxy import Proxy
+from tests.e2e import test_claims
 from tests.e2e.daemons import Daemon
 from tests.e2e.expectations import until, until_bound
 from tests.e2e.rbac.installed import Audit, Installation, Right, install, without
@@ -79,6 +80,15 @@ async def _volumes(cluster: Cluster) -> None:
     await provisioning
 
 
+async def _devices(cluster: Cluster) -> None:
+    """A pod whose ResourceClaim the scheduler allocates and reserves."""
+    of_class = {"selectors": [{"cel": {"expression": 'device.driver == "gpu.example.com"'}}]}
+    classes = plain("DeviceClass", "gpu.example.com", test_claims.API, spec=of_class)
+    await cluster.create_all([classes, test_claims.slice_of("n1", 1), test_claims.claim("device")])
+    await cluster.create(pod("devices", resourceClaims=test_claims.claims_of("device")))
+    await until_bound(cluster, {"devices"})
+
+
 async def _work(
     installation: Installation, proxy: Proxy, folder: Path, *, between: Path | None = None
 ) -> tuple[Daemon, Daemon]:
@@ -95,6 +105,7 @@ async def _work(
         await _gangs(cluster)
         await lost.struck()
         await _volumes(cluster)
+        await _devices(cluster)
         await cluster.patch("pods", "fits-0", {"metadata": {"labels": {"test/evict": "now"}}})
         await until(cluster, "pods", "fits-0", count=0)
         first.signal(signal.SIGUSR2)
