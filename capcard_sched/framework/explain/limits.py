@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -15,7 +16,7 @@ from capcard_sched.model.explanation import CardUse, QueueUse
 from capcard_sched.model.quantity import in_units
 from capcard_sched.model.queue import ROOT, ancestors, subtree
 from capcard_sched.model.resources import CPU, MEMORY, PODS, VGPU_RESOURCES
-from capcard_sched.model.status import PodGroupPhase
+from capcard_sched.model.status import ALLOCATED_STATUSES, PodGroupPhase
 from capcard_sched.model.workload import display_name
 from capcard_sched.validation.checks import check_card_quota
 
@@ -282,13 +283,14 @@ def queue_uses(snapshot: CoreSnapshot) -> tuple[QueueUse, ...]:
     for queue in queues.values():
         for above in ancestors(queue, queues):
             usage[above.name] += queue.allocated
+    without_column = _without_column(snapshot, queues)
     plugins, parents = snapshot.conf.quota_plugins, {name: queue.parent for name, queue in queues.items()}
     with_children = {parent or ROOT for parent in parents.values()}
     found: list[QueueUse] = []
     # A deleted queue with live pods stays visible.
     for name, queue in sorted(queues.items()):
         limits = queue.capability or {}
-        allocated = columns.amounts(usage[name])
+        allocated = {**columns.amounts(usage[name]), **without_column.get(name, {})}
         cards = uses.get(name, ())
         wanted = dict.fromkeys([*limits, *allocated])
         resources = {
@@ -350,3 +352,17 @@ def card_uses(snapshot: CoreSnapshot) -> dict[str, tuple[CardUse, ...]]:
         )
         for queue, cards in figures.items()
     }
+
+
+def _without_column(snapshot: CoreSnapshot, queues: Mapping[str, Queue]) -> dict[str, Counter[str]]:
+    """By queue, the allocated amounts of resources that no node offers any more, those below it included."""
+    found: dict[str, Counter[str]] = {}
+    for key in snapshot.state.unoffered:
+        job = snapshot.state.jobs[key]
+        queue = queues.get(job.queue)
+        for task in job.tasks.values() if queue is not None else ():
+            if task.cls.unoffered and task.status in ALLOCATED_STATUSES and queue is not None:
+                amounts = {name: task.cls.requests[name] for name in task.cls.unoffered}
+                for one in (queue, *ancestors(queue, queues)):
+                    found.setdefault(one.name, Counter()).update(amounts)
+    return found
