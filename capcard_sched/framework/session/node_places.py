@@ -71,13 +71,17 @@ class NodePlaces:
         Figures are numbers of pods. O(pods), and O(nodes) once per class and change of a node.
         """
         self._refresh(session)
+        found: list[tuple[int, str, int]] = []
         for cls, needed in _needed(job):
             if cls not in self._places:
                 self._places[cls] = self._count(session, dispatch, cls)
             places = self._places[cls]
             if places is not None and places.pods < needed:
-                return ExceededLimit(Figures(places.resource, needed, needed, places.pods), "")
-        return None
+                found.append((places.pods - needed, places.resource, places.pods))
+        if not found:
+            return None
+        missing, resource, pods = min(found)  # the order of the pods must not matter
+        return ExceededLimit(Figures(resource, pods - missing, pods - missing, pods), "")
 
     def _count(self, session: Snapshot, dispatch: Dispatch, cls: TaskClass) -> _Places | None:
         """None without a node that could take any pod of the class."""
