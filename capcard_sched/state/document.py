@@ -114,6 +114,10 @@ def _placed_on(tasks: Iterable[Task], statuses: Container[TaskStatus]) -> Iterat
     return (task for task in tasks if task.node is not None and task.status in statuses)
 
 
+def _allocated(tasks: Iterable[Task]) -> Iterator[Task]:
+    return (task for task in tasks if task.status in ALLOCATED_STATUSES)
+
+
 def _job(state: ClusterState, key: str, job: Job) -> Row:
     members = job.tasks.values()
     return {
@@ -124,7 +128,7 @@ def _job(state: ClusterState, key: str, job: Job) -> Row:
         "without_group": key in state.groups_missing,
         "counts": {TaskStatus(status).title: count for status, count in enumerate(job.counts) if count},
         "roles": {role: list(counts) for role, counts in sorted(job.roles.items()) if any(counts)},
-        "allocated": _amounts(state, job.allocated, _placed_on(members, ALLOCATED_STATUSES)),
+        "allocated": _amounts(state, job.allocated, _allocated(members)),
         "releasing": _amounts(state, job.releasing, _placed_on(members, _LEAVING)),
         "total_request": _amounts(state, job.total_request, members),
         "tasks": sorted(job.tasks),
@@ -140,7 +144,7 @@ def _tasks_of(queue: Queue) -> Iterator[Task]:
 def _queue(state: ClusterState, _: str, queue: Queue) -> Row:
     return {
         **dict(zip(_QUEUE_FIELDS, _QUEUE(queue), strict=True)),
-        "allocated": _amounts(state, queue.allocated, _placed_on(_tasks_of(queue), ALLOCATED_STATUSES)),
+        "allocated": _amounts(state, queue.allocated, _allocated(_tasks_of(queue))),
         "releasing": _amounts(state, queue.releasing, _placed_on(_tasks_of(queue), _LEAVING)),
         "jobs": sorted(queue.jobs),
     }
