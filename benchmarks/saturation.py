@@ -142,7 +142,7 @@ class _Run:
         self.allocated = 0
 
     def arrive(self, manifests: Sequence[dict[str, Any]], gang: int) -> None:
-        """Create pods, with a PodGroup for each gang, and run sessions until nothing is bound any more."""
+        """Create pods, with a PodGroup for each gang, and run one session."""
         deltas, self._bound = self._bound, []
         left, name = 0, ""
         for manifest in manifests:

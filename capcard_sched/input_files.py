@@ -19,10 +19,15 @@ _SILENCE: Final = 120.0
 _PART: Final = 1 << 20
 
 
+def open_input(path: Path) -> int:
+    """The descriptor of a file, pipe or device. Raises OSError."""
+    # Non-blocking: opening a pipe would otherwise block until it has a writer.
+    return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
 def read_input(path: Path, *, silence: float = _SILENCE) -> bytes:
     """The content of a file, pipe or device. Raises OSError; its `strerror` names the limit that was passed."""
-    # Non-blocking: opening a pipe would otherwise block until it has a writer.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor = open_input(path)
     try:
         if stat.S_ISREG(os.fstat(descriptor).st_mode):
             return _read(descriptor, MOST_BYTES, path)

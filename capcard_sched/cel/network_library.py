@@ -48,10 +48,6 @@ def _cidr(_: Charge, text: str) -> Network:
     return found
 
 
-def _as_network(value: Any) -> Network | None:
-    return _network(value) if type(value) is str else value
-
-
 def _contains_ip(_: Charge, network: Network, value: Any) -> bool:
     address = _ip(_, value).value if type(value) is str else value.value
     return address in network.value

@@ -15,7 +15,6 @@ from capcard_sched.cli.exit_codes import FailureWatch, Files
 from capcard_sched.cli.inputs import CONF_IN_FILE, READER_HINT, BadInputError, build_core, options_of, settings_of
 from capcard_sched.cli.live_cluster import ClusterRequest, LiveCluster, Receiver, leave_cache, reader
 from capcard_sched.cli.output import put_error
-from capcard_sched.cli.progress import shown_simulation
 from capcard_sched.cli.sessions import begin_headlines, full_session
 from capcard_sched.controllers.objects import ROOT_QUEUE
 from capcard_sched.daemon.diagnosis.saved_state import (
@@ -27,6 +26,7 @@ from capcard_sched.daemon.diagnosis.saved_state import (
 from capcard_sched.gc import keep
 from capcard_sched.insight.object_view import DeltaObjects, StoreObjects, for_core
 from capcard_sched.model.timestamps import format_timestamp
+from capcard_sched.reports.progress import shown_progress
 from capcard_sched.simulation.clock import EPOCH, SECOND
 from capcard_sched.simulation.scenario import InputError
 
@@ -279,8 +279,8 @@ def run_scenario(
     core = _core_of(source, given.settings, given.conf_name, conf)
     watched = FailureWatch(core)
     try:
-        with shown_simulation(verb) as progress:
-            return core, watched, run(given.scenario, watched, options, progress)
+        with shown_progress(verb) as progress:
+            return core, watched, run(given.scenario, watched, options, progress.simulated)
     except InputError as error:
         raise BadInputError(str(error)) from None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import msgspec
@@ -12,7 +13,7 @@ from capcard_sched.cli.exit_codes import usage_error
 from capcard_sched.cli.expected_start import HistoryFlag, explain_start
 from capcard_sched.cli.inputs import BadInputError
 from capcard_sched.cli.lists import print_document
-from capcard_sched.cli.progress import shown_count
+from capcard_sched.reports.progress import shown_progress
 
 if TYPE_CHECKING:
     from capcard_sched.framework.core import Core
@@ -59,7 +60,7 @@ def explain(
         if subject is None:
             text = f"{namespace}/{name}: no such job or pod {cluster.when}"
             return usage_error(f"{text}; {_suggestions(cluster.core, namespace, name)}")
-        with shown_count("searching fixes", "trials") as progress:
+        with shown_progress("searching fixes") as progress:
             found = diagnose(
                 cluster.core,
                 cluster.objects,
@@ -69,7 +70,7 @@ def explain(
                 unreadable=cluster.unreadable,
                 fix=fix,
                 meanwhile=_import_report if output == "text" else lambda: None,
-                progress=progress,
+                progress=partial(progress.counted, noun="trials"),
             )
         start = explain_start(cluster, found, history, wanted=expected_start)
         found = msgspec.structs.replace(found, expected_start=start)

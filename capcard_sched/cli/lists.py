@@ -18,12 +18,12 @@ from capcard_sched.cli.live_cluster import leave_cache
 from capcard_sched.cli.output import put, put_error, put_json
 from capcard_sched.model.quoting import escaped
 from capcard_sched.model.trials import API_VERSION
-from capcard_sched.reports.tables import TextTable
 
 if TYPE_CHECKING:
     from cyclopts import App
 
     from capcard_sched.cli.cluster_source import ClusterSource
+    from capcard_sched.reports.tables import TextTable
 
 Json: TypeAlias = dict[str, Any]
 Output: TypeAlias = Literal["table", "wide", "json", "yaml", "name"]
@@ -308,6 +308,8 @@ class Printer:
         else:
             lines = [line for item in items for line in self._listing.lines(item)]
             if self._table is None:
+                from capcard_sched.reports.tables import TextTable
+
                 self._table = TextTable([column.header for column in self._columns], self._numeric(lines))
             for row in self._table.lines(map(self._texts, lines)):
                 put(row)

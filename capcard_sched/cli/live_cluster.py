@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -11,7 +12,7 @@ import msgspec
 from capcard_sched.cli.cache_client import FLAG, VARIABLE, CacheError, connect
 from capcard_sched.cli.inputs import READER_HINT, BadInputError
 from capcard_sched.cli.output import put_error
-from capcard_sched.cli.progress import shown_count
+from capcard_sched.reports.progress import shown_progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -196,7 +197,8 @@ async def _read_lists(connection: Connection, request: ClusterRequest) -> LiveCl
 
         namespace = request.namespace or connection.namespace or "default"
         jobs = [JOBS] if request.jobs else ()
-        with shown_count("reading", "objects") as count:
+        with shown_progress("reading") as progress:
+            count = partial(progress.counted, noun="objects")
             found = await list_readable(client, namespace, Notes(), jobs, begin, count=count)
     print_notes(unread, found.unreadable)
     return LiveCluster(connection, conf, found.deltas, found.unreadable, found.kinds)

@@ -10,8 +10,8 @@ from cyclopts import Parameter
 from capcard_sched.cli.exit_codes import FailureWatch, Files, usage_error
 from capcard_sched.cli.inputs import BadInputError, build_core, options_of, settings_of
 from capcard_sched.cli.output import put, put_error, put_json
-from capcard_sched.cli.progress import shown_simulation
 from capcard_sched.controllers.objects import ROOT_QUEUE
+from capcard_sched.reports.progress import shown_progress
 from capcard_sched.simulation.clock import EPOCH, SECOND
 from capcard_sched.simulation.scenario import InputError
 
@@ -69,8 +69,8 @@ def simulate(
     recorder = Recorder(scheduler.snapshot().state.card_labels) if timeline else None
     watched = FailureWatch(scheduler, recorder)
     try:
-        with shown_simulation() as progress:
-            outcome = run(scenario, watched, options, progress)
+        with shown_progress("simulating") as progress:
+            outcome = run(scenario, watched, options, progress.simulated)
     except InputError as error:
         return usage_error(str(error))
     for warning in (*outcome.warnings, *watched.warnings):
@@ -87,14 +87,7 @@ def simulate(
 
 def _show(outcome: SimulationOutcome, output: str, scheduler: Core, *, evictions: bool) -> None:
     """`evictions`: list them; the timeline has them, too."""
-    from capcard_sched.simulation.manifests import as_list, to_json, to_yaml
-
-    document = as_list(outcome.store)
-    if output == "json":
-        put_json(to_json(document), end="")
-    elif output == "yaml":
-        put(to_yaml(document), end="")
-    else:
+    if output == "table":
         from capcard_sched.cli.cluster_source import ended_simulation
         from capcard_sched.cli.overview import EvictionRow, print_overview
 
@@ -104,3 +97,11 @@ def _show(outcome: SimulationOutcome, output: str, scheduler: Core, *, evictions
         ]
         found = ended_simulation(scheduler, FailureWatch(scheduler), outcome, read_only=True, headlines=True)
         print_overview(found, outcome.elapsed, evicted)
+        return
+    from capcard_sched.simulation.manifests import as_list, to_json, to_yaml
+
+    document = as_list(outcome.store)
+    if output == "json":
+        put_json(to_json(document), end="")
+    else:
+        put(to_yaml(document), end="")

@@ -129,7 +129,7 @@ class CronJobController:
             return Result([*self._warn(cron, "InvalidSchedule", str(error)), *_status(cron, jobs, None)])
         started = parse_time(status(cron).get("lastScheduleTime") or meta(cron).get("creationTimestamp"))
         if started > now + CLOCK_SKEW:
-            # A clock stood ahead. Until its time comes, no schedule time would follow.
+            # A clock was ahead. Until its time comes, no schedule time would follow.
             text = f"the last schedule time {format_timestamp(started)} is in the future: it counts as now"
             return Result([*self._warn(cron, "ScheduleTimeReset", text), *_status(cron, jobs, now)], now)
         due, following = schedule.latest(started, now)

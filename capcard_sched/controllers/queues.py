@@ -18,7 +18,6 @@ from capcard_sched.controllers.objects import (
     status,
 )
 from capcard_sched.controllers.view import (
-    COMMANDS_AT_ONCE,
     Delete,
     Patch,
     Result,
@@ -27,6 +26,7 @@ from capcard_sched.controllers.view import (
     event_on,
     ignored_command,
     is_for,
+    rest_at,
     target_of,
     unmatched_commands,
 )
@@ -130,8 +130,9 @@ class QueueController:
                     continue
                 action, mark = OPEN_QUEUE, None if mark is None else "false"
             writes.append(delete(COMMAND, command))
-        if any(isinstance(write, Delete) for write in writes):
-            at = now if len(commands) >= COMMANDS_AT_ONCE else at
+        rest = rest_at(commands, now)
+        if rest is not None and any(isinstance(write, Delete) for write in writes):
+            at = rest
         state = next_state(state, action, groups)
         if parent is not None and not action:
             if state_of(parent) in _SHUT and state == OPEN:

@@ -47,7 +47,7 @@ class TtlController:
         ended = parse_time(status(job)["state"].get("lastTransitionTime") or meta(job).get("creationTimestamp"))
         uid, version = meta(job)["uid"], meta(job).get("resourceVersion", "")
         if ended > now + CLOCK_SKEW:
-            # A clock stood ahead: the time to live begins now, not when that time comes.
+            # A clock was ahead: the time to live begins now, not when that time comes.
             end = {"status": {"state": {"lastTransitionTime": format_timestamp(now)}}}
             return Result([Patch(key, end, uid=uid, version=version, subresource="status")])
         if now < ended + float(kept):

@@ -88,8 +88,8 @@ class Options(LeaderOptions):
     half_gang_timeout: Annotated[
         float, flag(SCHEDULING, values.duration, show_default=format_duration, metavar="DURATION")
     ] = HALF_GANG_SECONDS
-    """Time in which a gang with bound pods that never had its minimum, as a killed leader leaves it, is completed
-    before all other jobs. Then its bound pods are evicted. 0: never."""
+    """How long a gang with bound pods that never had its minimum, for example after its leader was killed, is scheduled
+    before all other jobs. Its bound pods are evicted afterwards. 0: never."""
 
     default_queue: Annotated[str, flag(SCHEDULING, values.name, metavar="NAME")] = "default"
     """Queue of PodGroups that name none; created at startup if it does not exist."""

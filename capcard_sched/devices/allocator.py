@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from capcard_sched.devices.constraints import Constraint
     from capcard_sched.devices.inventory import CounterId, DeviceId, DeviceInventory, DevicePool, PoolDevice, PoolId
     from capcard_sched.devices.ledger import DeviceLedger
-    from capcard_sched.model.device_objects import DeviceClassObject
 
 #: Trials of devices for one pod on one node.
 MAX_TRIALS: Final = 10_000
@@ -58,7 +57,6 @@ class Allocator:
         labels: Mapping[str, str],
         *,
         constraints: Sequence[Constraint] = (),
-        max_trials: int = MAX_TRIALS,
     ) -> None:
         """`constraints`: apply to the devices of all claims, beside those of the claims."""
         self._inventory = inventory
@@ -66,7 +64,6 @@ class Allocator:
         self._node = node
         self._pools = inventory.pools(node, labels)
         self._more = constraints
-        self._max_trials = max_trials
         #: Trials of devices so far.
         self.trials = 0
 
@@ -277,8 +274,8 @@ class Allocator:
     def _take(self, index: int, request: RequestPlan, pool: DevicePool, device: PoolDevice) -> bool:
         """Takes a device for a request; False, without effect, if it is not available or refused."""
         self.trials += 1
-        if self.trials > self._max_trials:
-            raise NodeError(f"gave up after {self._max_trials} trials to allocate devices")
+        if self.trials > MAX_TRIALS:
+            raise NodeError(f"gave up after {MAX_TRIALS} trials to allocate devices")
         if not self._is_available(index, request, device):
             return False
         share = self._share_of(request, device)
@@ -374,8 +371,7 @@ class Allocator:
             )
             for number, each in enumerate(chosen)
         )
-        classes: Mapping[str, DeviceClassObject] = self._inventory.classes
-        config = allocation_config(plan, tuple(self._picked[index]), classes)
+        config = allocation_config(plan, tuple(self._picked[index]), self._inventory.classes)
         return Allocation(
             AllocatedDevices(results, config or None), node_selector([each.device for each in chosen], self._node)
         )

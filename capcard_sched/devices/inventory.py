@@ -179,6 +179,7 @@ class DeviceInventory:
         #: Slices for several nodes.
         self._shared: dict[str, DeviceSlice] = {}
         self._by_pool: dict[PoolId, dict[str, DeviceSlice]] = {}
+        self._devices = 0  # in slices
         self._contents: dict[bytes, DeviceContent] = {}
         #: Node name to its pools, with the labels they were computed for.
         self._pools: dict[str, tuple[Mapping[str, str], tuple[DevicePool, ...]]] = {}
@@ -187,25 +188,27 @@ class DeviceInventory:
 
     # --- objects ----------------------------------------------------------------------------------------------------
 
-    def apply_slice(self, obj: ResourceSliceObject) -> tuple[DeviceSlice, set[str]]:
-        """Adds or replaces a slice. Returns it, and the nodes whose pools changed; "*" for all."""
+    def apply_slice(self, obj: ResourceSliceObject) -> DeviceSlice:
+        """Adds or replaces a slice."""
         name = obj.metadata.name
-        affected = self.drop_slice(name)
+        self.drop_slice(name)
         found = self._read(name, obj.spec)
         self.slices[name] = found
+        self._devices += len(found.devices)
         self._by_pool.setdefault(found.pool, {})[name] = found
         if found.node:
             self._by_node.setdefault(found.node, {})[name] = found
         else:
             self._shared[name] = found
-        return found, affected | self._changed(found.pool)
+        self._changed(found.pool)
+        return found
 
-    def drop_slice(self, name: str) -> set[str]:
-        """Removes a slice. Returns the nodes whose pools changed; "*" for all."""
-        found = self.slices.pop(name, None)
-        if found is None:
-            return set()
-        affected = self._changed(found.pool)
+    def drop_slice(self, name: str) -> None:
+        """Removes a slice."""
+        if (found := self.slices.pop(name, None)) is None:
+            return
+        self._devices -= len(found.devices)
+        self._changed(found.pool)
         del self._by_pool[found.pool][name]
         if not self._by_pool[found.pool]:
             del self._by_pool[found.pool]
@@ -215,19 +218,15 @@ class DeviceInventory:
                 del self._by_node[found.node]
         else:
             del self._shared[name]
-        return affected
 
-    def _changed(self, pool: PoolId) -> set[str]:
-        """Drops the cached pools of the nodes that see a pool, and returns these nodes; "*" for all."""
+    def _changed(self, pool: PoolId) -> None:
+        """Drops the cached pools of the nodes that see a pool."""
         self.version += 1
-        slices = self._by_pool.get(pool, {}).values()
-        nodes = {each.node for each in slices}
-        if "" in nodes:
-            self._pools.clear()
-            return {"*"}
-        for node in nodes:
-            self._pools.pop(node, None)
-        return nodes
+        for node in {each.node for each in self._by_pool.get(pool, {}).values()}:
+            if node:
+                self._pools.pop(node, None)
+            else:
+                self._pools.clear()
 
     def apply_class(self, obj: DeviceClassObject) -> None:
         """Adds or replaces a class."""
@@ -305,7 +304,7 @@ class DeviceInventory:
         key = _encode((driver, device.allow_multiple_allocations, device.attributes, device.capacity))
         found = self._contents.get(key)
         if found is None:
-            if len(self._contents) > 2 * sum(len(each.devices) for each in self.slices.values()) + _SPARE:
+            if len(self._contents) > 2 * self._devices + _SPARE:
                 self._contents.clear()
             found = self._contents[key] = DeviceContent(device, driver)
         return found

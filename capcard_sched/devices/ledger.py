@@ -14,7 +14,7 @@ from capcard_sched.model.device_objects import Allocation
 from capcard_sched.model.quantity import QuantityError, parse_quantity
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
     from fractions import Fraction
 
     from capcard_sched.devices.claims import Claim
@@ -49,8 +49,6 @@ class DeviceLedger:
         #: Number of changes of the devices in use, by pool.
         self._versions: dict[PoolId, int] = {}
         self._counters: dict[PoolId, tuple[int, dict[CounterId, Fraction]]] = {}
-        #: Increases with every change of the devices in use.
-        self.version = 0
 
     def allocation(self, key: str) -> Allocation | None:
         """The allocation of a claim, written or assumed."""
@@ -113,21 +111,9 @@ class DeviceLedger:
         if not assumed.consumers:
             self._drop_assumed(key)
 
-    def forget_consumers(self, gone: Iterable[str]) -> set[str]:
-        """Undoes `assume` for pods; returns the keys of their claims."""
-        gone = set(gone)
-        found = {key for key, assumed in self.assumed.items() if not gone.isdisjoint(assumed.consumers)}
-        for key in found:
-            for consumer in gone & self.assumed[key].consumers:
-                self.forget(key, consumer)
-        return found
-
-    # --- devices ----------------------------------------------------------------------------------------------------
-
     def _use(self, allocation: Allocation | None, sign: int) -> None:
         if allocation is None:
             return
-        self.version += 1
         for each in allocation.devices.results or ():
             if not each.admin_access:
                 self._use_device(each, sign)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from capcard_sched.controllers.objects import POD, annotations_of, key_of, meta, spec
+from capcard_sched.controllers.objects import annotations_of, key_of, meta, spec
 from capcard_sched.model.annotations import CARD_QUOTA, NODE_UNSCHEDULABLE
 from capcard_sched.model.deltas import ObjectChanged, ObjectGone
 from capcard_sched.model.kinds import KIND_BY_NAME, kind_of
@@ -17,7 +17,6 @@ from capcard_sched.model.objects import Taint
 if TYPE_CHECKING:
     from capcard_sched.insight.object_view import Json, ObjectView
     from capcard_sched.model.deltas import Delta
-    from capcard_sched.model.job import Job
 
 
 class UnknownObjectError(ValueError):
@@ -27,15 +26,12 @@ class UnknownObjectError(ValueError):
 class Edits:
     """Changed copies of the objects of a view, which stays as it is."""
 
-    def __init__(self, view: ObjectView, vcjob: Json | None = None) -> None:
-        """`vcjob`: a Job that was read already."""
+    def __init__(self, view: ObjectView) -> None:
         self._view = view
         self._read: dict[tuple[str, str, str], Json] = {}
         #: In the order of the first change.
         self.changed: dict[tuple[str, str, str], Json] = {}
         self._gone: list[Delta] = []
-        if vcjob is not None:
-            self.know(vcjob)
 
     def know(self, obj: Json) -> None:
         """Keep an object that was read already, or that the view does not have."""
@@ -76,19 +72,6 @@ class Edits:
             if rule is not None:
                 found.append(ObjectChanged(msgspec.convert({**obj, "kind": kind}, rule.type)))
         return found
-
-
-class JobObjects:
-    """The pending pods of a job, as edited copies."""
-
-    def __init__(self, edits: Edits, job: Job, vcjob: Json | None) -> None:
-        del vcjob
-        self._edits, self._job = edits, job
-
-    def allow_preemption(self) -> None:
-        """Drop `preemptionPolicy: Never` of the pods."""
-        for task in self._job.pending.values():
-            set_spec(self._edits.edit(POD, self._job.namespace, task.name), "preemptionPolicy", None)
 
 
 # --- edits of one object --------------------------------------------------------------------------------------------

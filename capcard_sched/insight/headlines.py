@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from capcard_sched.controllers.objects import BATCH_API
+from capcard_sched.controllers.jobs.phases import FINISHED
+from capcard_sched.controllers.objects import BATCH_API, job_phase
 from capcard_sched.framework.explain.capacity import CapacityReader
 from capcard_sched.framework.explain.diagnose import diagnose_job
 from capcard_sched.framework.explain.limits import LimitReader
 from capcard_sched.insight.attempt import JobAttempt
 from capcard_sched.insight.forked_copy import RunningCopy
-from capcard_sched.insight.object_view import DeltaObjects
+from capcard_sched.insight.object_view import DeltaObjects, full_name, vcjob_key, vcjobs_of
 from capcard_sched.insight.unscheduled import diagnose_by_conditions, diagnose_unscheduled
 from capcard_sched.model.losses import losses_of
 from capcard_sched.model.status import PodGroupPhase
@@ -50,11 +51,6 @@ class Headlines(msgspec.Struct, frozen=True):
     by_job: dict[str, Headline]
 
 
-def vcjob_key(namespace: str, name: str) -> str:
-    """The key of a Job without a PodGroup in `Headlines`."""
-    return f"Job {namespace}/{name}"
-
-
 class HeadlineReader:
     """Diagnoses the waiting jobs of a core in copies of the process, whose sessions change nothing here."""
 
@@ -65,16 +61,15 @@ class HeadlineReader:
         session: Callable[[float], object],
         now: float,
         *,
-        namespace: str = "",
         unreadable: Sequence[str] = (),
     ) -> None:
         """Begins with the first copy. `now` in Unix seconds.
 
-        `session` runs one at a time that attempts every job; `namespace`: "" for all; `unreadable`: required resources
-        without which no session can run.
+        `session` runs one at a time that attempts every job; `unreadable`: required resources without which no session
+        can run.
         """
         self._core, self._objects, self._session = core, objects, session
-        self._namespace, self._unreadable = namespace, unreadable
+        self._unreadable = unreadable
         self._running: RunningCopy[Headlines] | None = self._begin(now)
 
     def read(self, now: float) -> Mapping[str, Headline]:
@@ -100,20 +95,20 @@ class HeadlineReader:
         objects, state = self._objects, self._core.snapshot().state
         if isinstance(objects, DeltaObjects):
             _read_locally(objects)
-        jobs = [job for _, job in sorted(state.jobs.items()) if self._namespace in {"", job.namespace}]
+        jobs = [job for _, job in sorted(state.jobs.items())]
         waiting = {job.key for job in jobs if _waits(job)}
         if not self._unreadable:
             self._session(now)
         snapshot = self._core.snapshot()
         limits = None if self._unreadable else LimitReader(snapshot, CapacityReader(snapshot))
-        vcjobs = {(meta_of(obj)): obj for obj in objects.all_of("Job") if "tasks" in (obj.get("spec") or {})}
+        vcjobs = vcjobs_of(objects)
         size = len(state.jobs) + len(state.tasks) + len(state.nodes)
         is_attempted = len(waiting) * size <= _MOST_ATTEMPTED
         diagnosed = 0
         for job in jobs:
             owner = self._owner(job, vcjobs)
             if owner is not None and owner.get("kind") == "Job":
-                vcjobs.pop(meta_of(owner), None)
+                vcjobs.pop(full_name(owner), None)
             if job.key not in waiting:
                 continue
             other = diagnose_unscheduled(snapshot, objects, job, owner, now)
@@ -129,7 +124,7 @@ class HeadlineReader:
                     found = JobAttempt(self._core, objects, job, now, vcjob=vcjob).diagnose(found, tries_claims=False)
                 yield job.key, found
         for (namespace, name), obj in vcjobs.items():
-            if self._namespace in {"", namespace} and _phase_of(obj) not in _ENDED:
+            if job_phase(obj) not in FINISHED:
                 other = diagnose_unscheduled(snapshot, objects, None, obj, now)
                 if other is not None:
                     yield vcjob_key(namespace, name), other
@@ -147,19 +142,6 @@ class HeadlineReader:
 
 def _waits(job: Job) -> bool:
     return bool(job.pending or job.gated) or job.phase in _BELOW_MINIMUM or bool(losses_of(job.tasks.values()))
-
-
-#: States of Jobs that have ended.
-_ENDED: Final = frozenset({"Completed", "Failed", "Terminated"})
-
-
-def _phase_of(obj: Json) -> str:
-    return str((((obj.get("status") or {}).get("state")) or {}).get("phase") or "")
-
-
-def meta_of(obj: Json) -> tuple[str, str]:
-    """Namespace and name."""
-    return obj["metadata"].get("namespace") or "default", obj["metadata"]["name"]
 
 
 def _read_locally(objects: DeltaObjects) -> None:

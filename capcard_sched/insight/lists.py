@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from capcard_sched.controllers.objects import job_phase
 from capcard_sched.framework.explain.capacity import CapacityReader
 from capcard_sched.framework.explain.diagnose import created_at, phase_of, scheduled_pods, waiting_since
-from capcard_sched.insight.headlines import vcjob_key
+from capcard_sched.insight.object_view import vcjob_key, vcjobs_of
 from capcard_sched.model.status import PodGroupPhase, TaskStatus
 from capcard_sched.model.timestamps import format_timestamp, parse_time
 from capcard_sched.model.workload import is_of_vcjob, workload_of
@@ -45,7 +46,7 @@ def job_items(
     if session is None:
         raise ValueError("no session has run yet")
     causes = headlines or {}
-    vcjobs = {_key(job): job for job in objects.all_of("Job") if "tasks" in (job.get("spec") or {})}
+    vcjobs = vcjobs_of(objects)
     for job in state.jobs.values():
         kind, _, name = (workload_of(job) or f"podgroup/{job.name}").partition("/")
         own = kind == "job" and is_of_vcjob(job)
@@ -145,10 +146,6 @@ def _pod(task: Task, job: Job, pod: Mapping[str, Any], reader: CapacityReader, n
     }
 
 
-def _key(obj: Json) -> tuple[str, str]:
-    return obj["metadata"].get("namespace") or "default", obj["metadata"]["name"]
-
-
 def _ages(created: float, now: float) -> Json:
     if not created:
         return {"created": "", "ageSeconds": None}
@@ -168,7 +165,7 @@ def _of_vcjob(vcjob: Json, queue: str) -> Json:
         "retries": status.get("retryCount") or 0,
         "scheduler": spec.get("schedulerName") or "",
         "labels": vcjob["metadata"].get("labels") or {},
-        "jobPhase": (status.get("state") or {}).get("phase") or "",
+        "jobPhase": job_phase(vcjob),
     }
 
 

@@ -198,3 +198,18 @@ def for_core(found: Iterable[Delta]) -> list[Delta]:
             or (isinstance(delta, ObjectGone) and delta.kind in _PARTIAL)
         )
     ]
+
+
+def vcjob_key(namespace: str, name: str) -> str:
+    """The key of a Job without a PodGroup among headlines."""
+    return f"Job {namespace}/{name}"
+
+
+def full_name(obj: Json) -> tuple[str, str]:
+    """Namespace and name."""
+    return obj["metadata"].get("namespace") or "default", obj["metadata"]["name"]
+
+
+def vcjobs_of(objects: ObjectView) -> dict[tuple[str, str], Json]:
+    """The Jobs of `batch.volcano.sh`, by namespace and name; those of `batch` have no tasks."""
+    return {full_name(job): job for job in objects.all_of("Job") if "tasks" in (job.get("spec") or {})}

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from capcard_sched.insight.changes import Edits, JobObjects
+from capcard_sched.controllers.objects import POD
+from capcard_sched.insight.changes import Edits, set_spec
 from capcard_sched.insight.forked_copy import ForkedCopyError, RunningCopy, in_copy
 from capcard_sched.insight.trial import try_actions, with_actions
 from capcard_sched.model.quoting import brief, plural
@@ -121,7 +122,8 @@ def _try_evictions(
     """
     edits = Edits(objects)
     if lifted:
-        JobObjects(edits, job, None).allow_preemption()
+        for task in job.pending.values():
+            set_spec(edits.edit(POD, job.namespace, task.name), "preemptionPolicy", None)
     attempt = partial(try_actions, core, now, conf, job.key, edits.deltas(), max_sessions=_SESSIONS)
     found = in_copy(partial(attempt, alone=True), StateDifference)
     return attempt(alone=False) if job.key in found.started else found

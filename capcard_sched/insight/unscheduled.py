@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from capcard_sched.controllers.objects import annotations_of, controller_of, is_owned, spec
+from capcard_sched.controllers.objects import annotations_of, controller_of, is_owned, job_phase, spec
 from capcard_sched.framework.explain.sentences import plain
 from capcard_sched.model.diagnosis import JobDiagnosis, PendingPods
 from capcard_sched.model.kinds import kind_of
@@ -50,7 +50,7 @@ def diagnose_unscheduled(
 
 def _diagnose(snapshot: CoreSnapshot, objects: ObjectView, job: Job | None, obj: Json) -> JobDiagnosis | None:
     kind, meta = str(obj.get("kind")), obj["metadata"]
-    phase = str((((obj.get("status") or {}).get("state")) or {}).get("phase") or "") if kind == "Job" else ""
+    phase = job_phase(obj) if kind == "Job" else ""
     if phase in _SUSPENDED:
         return _diagnosis(
             obj, job, "Suspended", f"Job {meta['name']} is suspended (phase {phase})", _RESUME.format(meta["name"])

@@ -2,7 +2,7 @@
 
 Each scheduler decides by the pods that its watch delivered. The lock excludes other schedulers between the list of the
 pods on the node and the binding: a binding whose decision did not count a pod of that list fails, and its pod is
-decided anew. Bindings of this process share a lock, because one core decides them all.
+requeued. Bindings of this process share a lock, because one core decides them all.
 
 Two annotations are the lock: that of the device plugin, which Volcano takes too, and one of our own, because a device
 plugin releases its annotation whichever pod it serves.
@@ -14,7 +14,6 @@ import asyncio
 import time
 import uuid
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
@@ -22,6 +21,7 @@ import msgspec
 
 from capcard_sched.kube.client import ApiError, RequestError, read_object
 from capcard_sched.kube.errors import RequestWithheld, RetryClass
+from capcard_sched.kube.node_locks import ENDED, EXPIRY_SECONDS, moment_of
 from capcard_sched.kube.paths import collection_path, object_path
 from capcard_sched.kube.writes.requests import JSON_PATCH, MERGE, annotation_changes, annotation_removal
 from capcard_sched.model.annotations import BINDING_LOCK, DEVICE_ANNOTATIONS
@@ -34,16 +34,14 @@ if TYPE_CHECKING:
     from capcard_sched.kube.client import Client
     from capcard_sched.model.intents import Bind
 
-#: Seconds after which our own annotation is void, and that of the device plugin.
+#: Seconds after which our own annotation is void.
 _OWN_EXPIRY: Final = 30.0
-_PLUGIN_EXPIRY: Final = 300.0
 #: Seconds in which further bindings share a lock; others get their turn afterwards.
 _SHARED_SECONDS: Final = 5.0
 #: Seconds for which a lock is kept after its last binding: the next one of a gang is about to come.
 _LINGER: Final = 0.05
 #: Seconds before a held lock is tried again.
 _PAUSE: Final = 0.5
-_ENDED: Final = frozenset({"Succeeded", "Failed"})
 
 
 class _LockMeta(msgspec.Struct, frozen=True):
@@ -77,7 +75,7 @@ class BindingLockedError(ApiError):
 
 
 class DevicesTakenError(ApiError):
-    """A pod on the node was not counted by the decision: the pod is decided anew."""
+    """A pod on the node was not counted by the decision: the pod is requeued."""
 
     def __init__(self, bind: Bind, pod: str) -> None:
         text = f"pod {pod} got devices of node {bind.node} meanwhile, from another scheduler"
@@ -180,7 +178,7 @@ class BindingLocks:
         if not bind.node_lock:  # else the pod holds it already
             theirs = notes.get(bind.binding_lock, "")
             left_over = bool(own) and theirs == own.partition(" ")[0]
-            if theirs and not left_over and abs(now - _moment(theirs)) < _PLUGIN_EXPIRY:
+            if theirs and not left_over and abs(now - (moment_of(theirs.partition(",")[0]) or 0.0)) < EXPIRY_SECONDS:
                 raise BindingLockedError(bind, f"annotation {bind.binding_lock} of another client")
             changes[bind.binding_lock] = value
         body = annotation_changes(changes, version=node.metadata.resource_version)
@@ -232,14 +230,5 @@ async def _devices_on(client: Client, node: str) -> dict[str, str]:
     return {
         pod.metadata.uid: f"{pod.metadata.namespace}/{pod.metadata.name}"
         for pod in found
-        if pod.status.phase not in _ENDED and not DEVICE_ANNOTATIONS.isdisjoint(pod.metadata.annotations or {})
+        if pod.status.phase not in ENDED and not DEVICE_ANNOTATIONS.isdisjoint(pod.metadata.annotations or {})
     }
-
-
-def _moment(text: str) -> float:
-    """Unix seconds of the time in a lock of a device plugin, whatever follows it; 0.0 without one."""
-    try:
-        moment = datetime.fromisoformat(text.partition(",")[0])
-    except ValueError:
-        return 0.0
-    return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()

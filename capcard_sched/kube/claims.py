@@ -6,7 +6,7 @@ cleared together with all consumers. Every step carries the version that was rea
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import time
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +18,7 @@ from capcard_sched.kube.paths import object_path
 from capcard_sched.kube.writes.requests import MERGE
 from capcard_sched.model.device_objects import MAX_CONSUMERS, ResourceClaimStatus
 from capcard_sched.model.objects import ApiStruct, ObjectMeta
+from capcard_sched.model.timestamps import format_timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,7 +89,7 @@ async def _reserve(client: Client, bind: Bind, wanted: ClaimAllocation) -> None:
         if wanted.allocation is None:
             raise ClaimError(f"resourceclaim {name} is not allocated any more")
         version = await _protect(client, bind, wanted, claim)
-        stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        stamp = format_timestamp(time.time())
         body["allocation"] = {**msgspec.to_builtins(wanted.allocation), "allocationTimestamp": stamp}
     elif wanted.allocation is not None and _devices(status.allocation) != _devices(wanted.allocation):
         raise ClaimError(f"resourceclaim {name} is allocated to other devices")

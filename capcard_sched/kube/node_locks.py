@@ -36,7 +36,7 @@ _FORGOTTEN_SECONDS = 120.0
 _BINDING_SECONDS = 30.0
 #: Seconds between two attempts at a held lock: doubling.
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
-_ENDED: Final = frozenset({"Succeeded", "Failed"})
+ENDED: Final = frozenset({"Succeeded", "Failed"})
 _ALLOCATING: Final = "allocating"
 
 
@@ -152,7 +152,7 @@ class NodeLocks:
         """The holder of a lock with this value, "" when the lock is free."""
         if text is None:
             return await self._holder_without_lock(client, bind)
-        locked = _moment(text)
+        locked = moment_of(text)
         if locked is None or self._now() - locked > EXPIRY_SECONDS:
             return ""
         owner = self._owners.get(bind.node)
@@ -223,10 +223,11 @@ async def _annotate(client: Client, node: NodeObject, key: str, value: str | Non
 
 def _waits(pod: PodObject) -> bool:
     phase = (pod.metadata.annotations or {}).get(BIND_PHASE)
-    return phase == _ALLOCATING and pod.status.phase not in _ENDED
+    return phase == _ALLOCATING and pod.status.phase not in ENDED
 
 
-def _moment(text: str) -> float | None:
+def moment_of(text: str) -> float | None:
+    """Unix seconds of the time in a lock of a device plugin; None without one."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

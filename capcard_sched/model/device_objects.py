@@ -13,8 +13,6 @@ from capcard_sched.model.objects import ApiStruct, NodeSelector, ObjectMeta, Raw
 
 EXACT_COUNT: Final = "ExactCount"
 ALL: Final = "All"
-FROM_CLASS: Final = "FromClass"
-FROM_CLAIM: Final = "FromClaim"
 _Int: TypeAlias = int
 _Bool: TypeAlias = bool
 #: Devices of a claim, and consumers of a claim.

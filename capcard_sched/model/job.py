@@ -330,3 +330,12 @@ class Job:
 
     def __repr__(self) -> str:
         return f"Job({self.key}, {self.phase.value}, min={self.min_available}, tasks={len(self.tasks)})"
+
+
+def unoffered_amounts(tasks: Iterable[Task]) -> Counter[str]:
+    """What pods request of resources without a column, in base units: no node offers them."""
+    found: Counter[str] = Counter()
+    for task in tasks:
+        if task.cls.unoffered:
+            found.update({name: task.cls.requests[name] for name in task.cls.unoffered})
+    return found

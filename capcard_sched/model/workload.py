@@ -44,6 +44,11 @@ def has_no_group_of_its_own(job: Job, task: Task) -> bool:
     return job.implicit or job.name == f"{_MADE_GROUP}{task.uid}"
 
 
+def has_made_group(job: Job) -> bool:
+    """Whether a controller creates the PodGroup of a job, and deletes it with the pods."""
+    return is_of_vcjob(job) or job.name.startswith(_MADE_GROUP)
+
+
 def workload_of(job: Job) -> str:
     """`deployment/chat`, `job/train`, `pod/notebook`; "" when the PodGroup's own name applies or the pods have no clue.
 

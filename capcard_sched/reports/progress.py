@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from capcard_sched.model.timestamps import span
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import IO
 
 #: Seconds: shorter commands show nothing.
@@ -22,16 +23,22 @@ _CELLS = 20
 _AGAIN = "\r\x1b[K"
 
 
-def progress_on_terminal(verb: str) -> Progress | None:
-    """The progress of a verb, `simulating`; None where standard error is no terminal."""
-    return Progress(verb) if sys.stderr.isatty() else None
+@contextmanager
+def shown_progress(verb: str) -> Iterator[Progress]:
+    """The progress of a verb, `simulating`; it shows nothing where standard error is no terminal."""
+    progress = Progress(verb, sys.stderr if sys.stderr.isatty() else None)
+    try:
+        yield progress
+    finally:
+        progress.close()
 
 
 class Progress:
-    """One line on standard error for commands that take longer than a second."""
+    """One line for commands that take longer than a second."""
 
-    def __init__(self, verb: str, stream: IO[str] | None = None) -> None:
-        self._verb, self._stream = verb, stream or sys.stderr
+    def __init__(self, verb: str, stream: IO[str] | None) -> None:
+        """`stream`: a terminal; None shows nothing."""
+        self._verb, self._stream = verb, stream
         self._started = self._drawn = time.monotonic()
         self._is_shown = False
 
@@ -54,11 +61,13 @@ class Progress:
 
     def close(self) -> None:
         """Remove the line."""
-        if self._is_shown:
+        if self._stream is not None and self._is_shown:
             self._stream.write(_AGAIN)
             self._stream.flush()
 
     def _draw(self, done: float, total: float, text: Callable[[float], str]) -> None:
+        if self._stream is None:
+            return
         wall = time.monotonic()
         seconds = wall - self._started
         if seconds < _PATIENCE_SECONDS or wall - self._drawn < _REFRESH_SECONDS:

@@ -69,6 +69,11 @@ class ClassTable:
     def __len__(self) -> int:
         return len(self._classes) + len(self._placed)
 
+    @property
+    def has_unoffered(self) -> bool:
+        """Whether pods of some class request a resource without a column."""
+        return bool(self._unoffered)
+
     def __iter__(self) -> Iterator[TaskClass]:
         return chain(self._classes.values(), self._placed.values())
 

@@ -57,7 +57,7 @@ class DeviceTable:
         known = self.inventory.slices.get(name)
         if known is not None and known.spec == obj.spec:
             return
-        made, _ = self.inventory.apply_slice(obj)
+        made = self.inventory.apply_slice(obj)
         problem = made.problem or (
             f"uses {made.unsupported}, which is not supported: the slice is ignored" if made.unsupported else ""
         )

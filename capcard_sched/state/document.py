@@ -6,12 +6,11 @@ base units by resource name, lists of names are sorted; fields are named as in t
 
 from __future__ import annotations
 
-from collections import Counter
 from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from capcard_sched.model.job import Job, Node, Task
+from capcard_sched.model.job import Job, Node, Task, unoffered_amounts
 from capcard_sched.model.numa import format_cpus
 from capcard_sched.model.queue import Queue
 from capcard_sched.model.status import ALLOCATED_STATUSES, BOUND_STATUSES, PLACED_STATUSES, TaskStatus
@@ -103,11 +102,7 @@ def _pod(_: ClusterState, __: str, task: Task) -> Row:
 def _amounts(state: ClusterState, vector: Vector, tasks: Iterable[Task]) -> dict[str, int]:
     """A sum over tasks by name, with the resources that have no column."""
     found = state.columns.amounts(vector)
-    others: Counter[str] = Counter()
-    for task in tasks:
-        if task.cls.unoffered:
-            others.update({name: task.cls.requests[name] for name in task.cls.unoffered})
-    return {**found, **dict(sorted(others.items()))}
+    return {**found, **dict(sorted(unoffered_amounts(tasks).items()))} if state.classes.has_unoffered else found
 
 
 def _placed_on(tasks: Iterable[Task], statuses: Container[TaskStatus]) -> Iterator[Task]:

@@ -14,6 +14,7 @@ from capcard_sched.devices.constraints import attribute_value
 from capcard_sched.model.cards import CARD
 
 if TYPE_CHECKING:
+    from capcard_sched.cel.program import Program
     from capcard_sched.devices.claims import ClaimPlan, RequestPlan
     from capcard_sched.devices.inventory import PoolDevice
     from capcard_sched.framework.session.session import Session
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from capcard_sched.model.task_class import TaskClass
 
 _NVIDIA: Final = "gpu.nvidia.com"
+#: Sets of selectors whose cards are kept: tenants write them.
+_MOST_SELECTORS: Final = 4096
 
 
 class ClaimDemand(NamedTuple):
@@ -58,12 +61,16 @@ class ClaimCards:
         self._version = -1
         #: Card and whether it is shared, to the devices, for one version of the inventory.
         self._devices: list[tuple[str, PoolDevice]] = []
+        #: Selectors to the cards of the devices that they match, and whether some of them are shared: pods with
+        #: generated claims have classes of their own with equal selectors.
+        self._cards: dict[tuple[Program, ...], dict[str, bool]] = {}
 
     def open(self, session: Session) -> set[str]:
         """The keys of the jobs whose demands may have changed."""
         changed, self._session = session.changed, session
         if session.devices.version != self._version:
             self._version = session.devices.version
+            self._cards.clear()
             self._devices = [(card_of(device), device) for device in session.devices.all_devices()]
             tasks = session.tasks_by_uid.values()
             return {task.job.key for task in tasks if task.cls.claims and task.job is not None}
@@ -127,10 +134,15 @@ class ClaimCards:
 
     def _matching(self, request: RequestPlan) -> dict[str, int]:
         """Card to devices of one alternative."""
-        cards: dict[str, bool] = {}
-        for card, device in self._devices:
-            if _may_match(request, device):
-                cards[card] = cards.get(card, False) or device.is_shared
+        key = tuple([selector.program for selector in request.selectors])
+        cards = self._cards.get(key)
+        if cards is None:
+            if len(self._cards) >= _MOST_SELECTORS:
+                self._cards.clear()
+            cards = self._cards[key] = {}
+            for card, device in self._devices:
+                if _may_match(request, device):
+                    cards[card] = cards.get(card, False) or device.is_shared
         if not any(cards):
             return {}
         listed = ", ".join(card or "no card" for card in sorted(cards))

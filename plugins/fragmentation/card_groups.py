@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from capcard_sched.plugins.fragmentation.node_value import CardGroup, NodeValues
-from capcard_sched.plugins.fragmentation.request_mix import kinds_of_entries, kinds_of_tasks
+from capcard_sched.plugins.fragmentation.request_mix import classes_of_entries, classes_of_tasks, kinds_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -71,11 +71,8 @@ class CardGroups:
         """The values of nodes for the pods of the cluster, or for `entries`; None without any. O(pods)."""
         shared = session.shared_devices
         resources = sorted({resource for group in self._groups for resource in group.offers})
-        if entries:
-            kinds = kinds_of_entries(entries, resources, shared)
-        else:
-            kinds = kinds_of_tasks(session.tasks_by_uid.values(), resources, shared)
-        values = NodeValues(kinds, self._groups, session.resources, resources, shared)
+        classes = classes_of_entries(entries) if entries else classes_of_tasks(session.tasks_by_uid.values())
+        values = NodeValues(kinds_of(classes, resources, shared), self._groups, session.resources, resources, shared)
         return values or None
 
     def stranded_rows(self, session: Session, values: NodeValues) -> tuple[Sequence[str], list[int], list[int]]:

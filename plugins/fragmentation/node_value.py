@@ -6,7 +6,7 @@ Two measures of one node, both in thousandths of a device:
   devices. A kind that the node does not take, for want of cpu, memory, cards or a model, can use none. The complement
   is the fragmentation of Weng et al., "Beware of Fragmentation" (USENIX ATC 2023).
 * *usable by the mix*: the free devices for which the free cpu and memory suffice at the mix's ratio. It decreases with
-  every pod that takes more cpu than its devices leave room for, long before a kind no longer fits.
+  every pod that takes more cpu than the part of its devices, long before a kind no longer fits.
 
 Their sum is multiplied by the *demand* for the node's models: requested devices over existing ones, relative to the
 whole cluster. A pod that accepts every model then leaves the scarce ones to the pods that name them.
@@ -100,11 +100,6 @@ class NodeValues:
     def __bool__(self) -> bool:
         return bool(self._kinds)
 
-    @property
-    def kinds(self) -> Sequence[RequestKind]:
-        """The kinds of the mix, those with the most requested devices first."""
-        return self._kinds
-
     def _amount(self, kind: RequestKind, groups: Sequence[CardGroup]) -> int:
         """Thousandths of a device that a pod requests, on the first group that takes it."""
         if kind.shared is None or self._shared is None:
@@ -152,10 +147,24 @@ class NodeValues:
         `free`: int64 [k, resources], base units; `states`: of shared devices, int64 [k], -1 for a node that does not
         take the pod; `groups`: int64 [k].
         """
-        cpu, memory = free[:, CPU_COLUMN], free[:, MEMORY_COLUMN]
+        bound, usable = self._usable_by_kind(free, states, groups)
+        if self._per_cpu:
+            bound = np.minimum(bound, free[:, CPU_COLUMN].clip(0) * self._per_cpu >> 10)
+        if self._per_mib:
+            bound = np.minimum(bound, (free[:, MEMORY_COLUMN].clip(0) >> 20) * self._per_mib >> 10)
+        found: Integers = (usable @ self._weights + WEIGHTS * bound) * self._demand.take(groups)
+        return found
+
+    def stranded(self, free: Matrix, states: Rows | None, groups: Integers) -> tuple[Integers, Integers]:
+        """Free devices, and the part of them that no kind can use: int64 [k] each, thousandths."""
+        total, usable = self._usable_by_kind(free, states, groups)
+        return total, total - usable.max(axis=1, initial=0)
+
+    def _usable_by_kind(self, free: Matrix, states: Rows | None, groups: Integers) -> tuple[Integers, Matrix]:
+        """Free devices, int64 [k], and what each kind can use of them, int64 [k, kinds], thousandths."""
         devices = free.take(self._devices, axis=1).clip(0)
         total = devices.sum(axis=1)
-        usable = np.zeros((len(free), len(self._kinds)), dtype=np.int64)
+        usable: Matrix = np.zeros((len(free), len(self._kinds)), dtype=np.int64)
         if len(self._devices):
             own = devices.take(self._places, axis=1)
             usable = np.where((own >= self._amounts) & ~self._is_shared, own, 0)
@@ -164,35 +173,8 @@ class NodeValues:
             known = [self._of_state(number) for number in numbers.tolist()]
             total = total + np.array([amount for amount, _ in known], dtype=np.int64).take(places)
             usable = usable + np.stack([amounts for _, amounts in known]).take(places, axis=0)
-        fits = (cpu[:, None] >= self._cpu) & (memory[:, None] >= self._memory) & self._accepts.take(groups, axis=0)
-        value = (usable * fits) @ self._weights
-        bound = total
-        if self._per_cpu:
-            bound = np.minimum(bound, cpu.clip(0) * self._per_cpu >> 10)
-        if self._per_mib:
-            bound = np.minimum(bound, (memory.clip(0) >> 20) * self._per_mib >> 10)
-        found: Integers = (value + WEIGHTS * bound) * self._demand.take(groups)
-        return found
-
-    def stranded(self, free: Matrix, states: Rows | None, groups: Integers) -> tuple[Integers, Integers]:
-        """Free devices, and the part of them that no kind can use: int64 [k] each, thousandths."""
-        devices = free.take(self._devices, axis=1).clip(0)
-        total, usable = devices.sum(axis=1), np.zeros(len(free), dtype=np.int64)
-        cpu, memory = free[:, CPU_COLUMN], free[:, MEMORY_COLUMN]
-        known = None if states is None else [self._of_state(number) for number in states.tolist()]
-        if known is not None:
-            total = total + np.array([amount for amount, _ in known], dtype=np.int64)
-        for entry, kind in enumerate(self._kinds):
-            if kind.shared is None:
-                own = devices[:, self._places[entry]]
-                own = np.where(own >= kind.amount, own, 0)
-            elif known is not None:
-                own = np.array([amounts[entry] for _, amounts in known], dtype=np.int64)
-            else:
-                continue
-            fits = (cpu >= kind.cpu) & (memory >= kind.memory) & self._accepts[groups, entry]
-            usable = np.maximum(usable, own * fits)
-        return total, total - usable
+        fits = (free[:, CPU_COLUMN, None] >= self._cpu) & (free[:, MEMORY_COLUMN, None] >= self._memory)
+        return total, usable * (fits & self._accepts.take(groups, axis=0))
 
     def _of_state(self, state: int) -> tuple[int, Integers]:
         """Free shared devices of a state, and what each kind can use of them."""
@@ -202,14 +184,10 @@ class NodeValues:
                 self._usable.clear()
                 self._by_device.clear()
             parts = [self._of_device(device) for device in self._shared.devices(state)] if self._shared else []
-            found = (
-                self._nothing
-                if not parts
-                else (
-                    sum([part for part, _ in parts]),
-                    _usable(np.stack([usable for _, usable in parts]), self._numbers),
-                )
-            )
+            found = self._nothing
+            if parts:
+                usable = _usable(np.stack([usable for _, usable in parts]), self._numbers)
+                found = sum([part for part, _ in parts]), usable
             self._usable[state] = found
         return found
 

@@ -52,30 +52,25 @@ class MixEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     weight: int = 1
 
 
-def kinds_of_tasks(
-    tasks: Iterable[Task], resources: Collection[str], shared: SharedDevices | None
+def classes_of_tasks(tasks: Iterable[Task]) -> Counter[TaskClass]:
+    """The classes of pods, as before they were placed, with their numbers. O(pods)."""
+    return Counter(task.cls.unplaced or task.cls for task in tasks)
+
+
+def classes_of_entries(entries: Iterable[MixEntry]) -> Counter[TaskClass]:
+    """The classes of the argument `mix`, with their weights."""
+    return Counter({class_of(entry): entry.weight for entry in entries})
+
+
+def kinds_of(
+    classes: Counter[TaskClass], resources: Collection[str], shared: SharedDevices | None
 ) -> Counter[RequestKind]:
-    """The kinds of all pods that request devices, with their numbers. O(pods)."""
-    classes: Counter[TaskClass] = Counter()
-    for task in tasks:
-        classes[task.cls.unplaced or task.cls] += 1
+    """The kinds of the pods that request devices, with their numbers. `resources`: those that count devices."""
     found: Counter[RequestKind] = Counter()
     for cls, count in classes.items():
         kind = kind_of(cls, resources, shared)
         if kind is not None:
             found[kind] += count
-    return found
-
-
-def kinds_of_entries(
-    entries: Iterable[MixEntry], resources: Collection[str], shared: SharedDevices | None
-) -> Counter[RequestKind]:
-    """The kinds of the argument `mix`, with their weights."""
-    found: Counter[RequestKind] = Counter()
-    for entry in entries:
-        kind = kind_of(class_of(entry), resources, shared)
-        if kind is not None:
-            found[kind] += entry.weight
     return found
 
 

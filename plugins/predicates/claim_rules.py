@@ -85,8 +85,8 @@ class ClaimRules:
         self._verdicts: dict[
             tuple[str, tuple[bytes, ...]], tuple[tuple[int, ...], NodeError | AllocationError | None]
         ] = {}
-        #: Pod uid to the keys of its claims, with the allocation that the placement assumed.
-        self._placed: dict[str, tuple[tuple[str, Allocation | None], ...]] = {}
+        #: Pod uid to the keys of its claims whose allocations the placement assumed.
+        self._placed: dict[str, tuple[str, ...]] = {}
 
     def open(self, session: Session) -> None:
         self._inventory, self._ledger = session.devices, session.claims
@@ -215,17 +215,17 @@ class ClaimRules:
         if claims.error or not isinstance(found, list):
             raise ClaimedDevicesTakenError(claims.error or str(found))
         chosen = dict(zip(claims.open, found, strict=True))
-        keys = dict.fromkeys(f"{task.namespace}/{each.claim}" for each in task.cls.claims)
-        self._placed[task.uid] = tuple((key, chosen.get(key)) for key in keys)
-        for key, allocation in self._placed[task.uid]:
-            self._ledger.assume(key, allocation, task.uid)
+        keys = tuple(dict.fromkeys(f"{task.namespace}/{each.claim}" for each in task.cls.claims))
+        self._placed[task.uid] = keys
+        for key in keys:
+            self._ledger.assume(key, chosen.get(key), task.uid)
 
     def displace(self, placement: Placement) -> None:
         """Forget what `place` assumed."""
         if not placement.cls.claims:
             return
         for task in reversed(placement.tasks):
-            for key, _ in reversed(self._placed.pop(task.uid, ())):
+            for key in reversed(self._placed.pop(task.uid, ())):
                 self._ledger.forget(key, task.uid)
 
     def allocations(self, placement: Placement) -> dict[str, tuple[ClaimAllocation, ...]] | None:
@@ -235,13 +235,12 @@ class ClaimRules:
         claims = self._ledger.claims
         found: dict[str, tuple[ClaimAllocation, ...]] = {}
         for task in placement.tasks:
-            keys = [key for key, _ in self._placed.get(task.uid, ())]
             found[task.uid] = tuple(
                 ClaimAllocation(
                     claims[key].name,
                     claims[key].uid,
                     self._ledger.assumed[key].allocation if key in self._ledger.assumed else None,
                 )
-                for key in keys
+                for key in self._placed.get(task.uid, ())
             )
         return found

@@ -23,6 +23,7 @@ from tests.insight.oracle_factors import (
     removal,
     without_plugins,
 )
+from tests.insight.oracle_figures import amount as number_of
 from tests.insight.oracle_figures import wrong_figures
 from tests.insight.oracle_fixes import wrong_fixes
 from tests.insight.oracle_world import (
@@ -304,17 +305,9 @@ def check_starts_when(case: Case) -> Iterator[Wrong]:
                 less = _limited(match["queue"], match["resource"], str(int(match["quota"]) - 1))
                 if reached(case, case.world.after(less)):
                     yield Wrong("starts when: quota is not minimal", said, "it starts with a smaller quota")
-        freed = _freed(case, match["queue"], match["resource"], _number(match["missing"]))
+        freed = _freed(case, match["queue"], match["resource"], number_of(match["missing"]))
         if freed is not None and not reached(case, case.world.after(freed)):
             yield Wrong("starts when: freed", said, "it does not start when that much becomes free")
-
-
-def _number(text: str) -> float:
-    units = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "m": 0.001}
-    for unit, factor in units.items():
-        if text.endswith(unit):
-            return float(text.removesuffix(unit)) * factor
-    return float(text)
 
 
 def _limited(queue: str, resource: str, amount: str) -> Edit:

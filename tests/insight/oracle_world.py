@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import copy
 import io
-import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -234,9 +233,3 @@ def _run(conf: str, scenario: Scenario, options: SimulationOptions) -> World:
     store = outcome.store
     objects = [obj for kind in store.kinds() if kind != "Event" for obj in store.list(kind)]
     return World(conf, objects, outcome.end, core, store)
-
-
-def copies(objects: Iterable[Json]) -> list[Json]:
-    """Independent copies."""
-    found: list[Json] = json.loads(json.dumps(list(objects)))
-    return found

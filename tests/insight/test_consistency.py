@@ -22,6 +22,7 @@ from capcard_sched.insight.explain import explain, find
 from capcard_sched.model.diagnosis import LimitUse
 from capcard_sched.model.quantity import in_units
 from capcard_sched.model.resources import CPU, MEMORY
+from tests.insight.oracle_figures import amount
 from tests.scenarios.notation import expanded
 
 HERE = Path(__file__).parent
@@ -60,22 +61,22 @@ def _check_explanations(cluster: ClusterSource, jobs: list[dict[str, Any]], queu
         name = f"podgroup/{job['podGroup']}" if job["podGroup"] else f"{job['kind']}/{job['name']}"
         subject = find(cluster.core, cluster.objects, job["namespace"], name)
         assert subject is not None, name
-        told = explain(cluster.core, cluster.objects, subject, cluster.now, is_live=False)
+        diagnosis = explain(cluster.core, cluster.objects, subject, cluster.now, is_live=False)
         if job["stage"]:
-            assert (job["stage"], job["reason"]) == (told.stage, told.summary)
+            assert (job["stage"], job["reason"]) == (diagnosis.stage, diagnosis.summary)
         else:
-            assert told.stage in {"Scheduled", "Finished", "Terminating"}, told.summary
-        if told.queue is None:  # of a Job without a PodGroup, and of pods of other schedulers
+            assert diagnosis.stage in {"Scheduled", "Finished", "Terminating"}, diagnosis.summary
+        if diagnosis.queue is None:  # of a Job without a PodGroup, and of pods of other schedulers
             continue
-        shown = (told.phase, told.scheduled, told.pods, told.min_available)
+        shown = (diagnosis.phase, diagnosis.scheduled, diagnosis.pods, diagnosis.min_available)
         assert (job["phase"], job["scheduled"], job["pods"], job["minAvailable"]) == shown
         if job["scheduled"] < job["pods"] and job["waitSeconds"] is not None:
-            assert job["waitSeconds"] == int(told.waiting_seconds)
+            assert job["waitSeconds"] == int(diagnosis.waiting_seconds)
         session = cluster.core.snapshot().session
         assert session is not None
         if session.binds or session.report.enqueued:  # the figures of `explain` are those of the next session
             continue
-        for limit in told.queue.limits:
+        for limit in diagnosis.queue.limits:
             use = uses.get((limit.queue, limit.resource))
             if use is not None and "|" not in limit.resource:
                 expected = (limit.quota, limit.used, limit.reserved)
@@ -111,7 +112,7 @@ def _check_objects(found: ClusterSource, jobs: list[dict[str, Any]], queues: lis
         allocated = statuses[queue["name"]].get("allocated") or {}
         for resource, (_, used) in queue["resources"].items():
             if resource == "cpu":
-                assert _cores(allocated.get("cpu", "0")) == in_units("cpu", used), queue["name"]
+                assert amount(allocated.get("cpu", "0")) == in_units("cpu", used), queue["name"]
     figures = {
         (sample.labels["queue_name"], sample.labels["card"]): sample.value
         for sample in quota_samples(found.core.snapshot())
@@ -120,10 +121,6 @@ def _check_objects(found: ClusterSource, jobs: list[dict[str, Any]], queues: lis
     for queue in queues:
         for use in queue["cards"]:
             assert figures.get((queue["name"], use["card"]), 0.0) == use["allocated"]
-
-
-def _cores(text: str) -> float:
-    return float(text.removesuffix("m")) / 1000 if text.endswith("m") else float(text)
 
 
 def _check_cards(found: ClusterSource, queues: list[dict[str, Any]]) -> None:

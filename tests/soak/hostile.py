@@ -1,6 +1,6 @@
 """A second hostile tenant: all rights on vcjobs, Commands, CronJobs, PodGroups, pods and Deployments of its namespace.
 
-It attacks the controllers, which are killed meanwhile. A Job of another tenant, the victim, must not notice. Each Job
+It attacks the controllers, which are killed meanwhile. A Job of another tenant, the victim, keeps its pods. Each Job
 of the hostile tenant must end, or run, once the faults are over.
 """
 
@@ -191,13 +191,13 @@ class HostileTenant:
         return True
 
     async def heal(self) -> None:
-        """The controllers run; nothing is wanted of the tenant any more."""
+        """The controllers run; the tenant sends no further requests."""
         async with self._lock:
             with contextlib.suppress(ProcessLookupError):
                 self.processes[-1].signal(signal.SIGCONT)
 
     async def check(self) -> None:
-        """Report what the victim noticed, and Jobs that neither end nor run; then delete the objects of the tenant."""
+        """Report changes of the victim, and Jobs that neither end nor run; then delete the objects of the tenant."""
         for name in list(QUOTAS):
             state = ((await self._cluster.get("queues", name)).get("status") or {}).get("state")
             if state not in (None, "Open"):

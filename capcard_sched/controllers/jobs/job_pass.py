@@ -134,7 +134,7 @@ class JobPass:
         #: Events that are emitted once, by what they are about.
         self.news: News = {}
         #: Claims whose creation, and pods whose end the Job waits for.
-        self.awaited: tuple[Key, ...] = ()
+        self.awaited: list[Key] = []
         #: The status, when it only shows progress since `written`; None when the pass decided something.
         self.progress: JsonObject | None = None
 
@@ -216,13 +216,13 @@ class JobPass:
             if pod in running or found_answer.action == SYNC:
                 self._records.cancel(pod)
             else:
-                moment = self._plausible(pod, event.since, found_answer.delay)
-                answers.append((event, moment or self._now + found_answer.delay, found_answer))
-                self._records.delay(pod, format_timestamp(answers[-1][1]))
+                moment = self._plausible(pod, event.since, found_answer.delay) or self._now + found_answer.delay
+                answers.append((event, moment, found_answer))
+                self._records.delay(pod, format_timestamp(moment))
         return answers
 
     def _plausible(self, pod: str, moment: float, delay: float) -> float:
-        """The recorded moment of a delayed action; 0.0, without the record, if a clock that stood ahead wrote it."""
+        """The recorded moment of a delayed action; 0.0, without the record, if a clock that was ahead wrote it."""
         if moment <= self._now + delay + CLOCK_SKEW:
             return moment
         self._records.cancel(pod)
@@ -321,8 +321,10 @@ class JobPass:
         if self._phase not in ACTIVE or self._at is not None:
             return ""  # a delayed action may restart it
         stall = find_stall(self._job, self._spec, found, self._settings.scheduler_name)
-        if stall is None or stall.is_new(self._now):
-            self._at = None if stall is None else stall.due
+        if stall is None:
+            return ""
+        if stall.is_new(self._now):
+            self._at = stall.due
             return ""
         self._phase = ending(self._spec, census(found))
         self.news[CANNOT_CONTINUE] = (CANNOT_CONTINUE, stall.text, True)

@@ -76,6 +76,11 @@ class JobSpec(NamedTuple):
     by_name: Mapping[str, TaskSpec]
 
     @property
+    def checks_tasks(self) -> bool:
+        """Whether the minimums of the tasks count: together they are at most that of the Job."""
+        return self.min_available >= sum(task.min_available for task in self.tasks)
+
+    @property
     def replicas(self) -> int:
         """Pods of all tasks."""
         return sum(task.replicas for task in self.tasks)

@@ -90,7 +90,7 @@ class MemberSync:
         self.after: list[Write] = []
         self.news: News = {}
         #: Claims that do not exist yet, and pods of others that have the names of members.
-        self.awaited: tuple[Key, ...] = ()
+        self.awaited: list[Key] = []
 
     def rename_volumes(self) -> list[Write]:
         """Create the claims of volumes that have none, and write their names into the spec."""
@@ -113,7 +113,7 @@ class MemberSync:
         """What must exist before the PodGroup; False when something is missing or wrong."""
         missing = missing_claims(self._view, self._spec)
         if missing:
-            self.awaited = tuple(Key(CLAIM, self._spec.namespace, name) for name in missing)
+            self.awaited = [Key(CLAIM, self._spec.namespace, name) for name in missing]
             self._warn("PVCError", f"PersistentVolumeClaim {', '.join(missing)} not found")
             return False
         for name in created_claims(self._spec):
@@ -213,7 +213,7 @@ class MemberSync:
                     created += 1
                     self.after.append(Create(self._pod(task, index, group)))
                 else:
-                    self.awaited += (Key(POD, self._spec.namespace, name),)
+                    self.awaited.append(Key(POD, self._spec.namespace, name))
                     self._warn("FailedCreate", f"pod {name} exists and is not controlled by this Job")
         return created
 

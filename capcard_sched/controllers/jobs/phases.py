@@ -133,9 +133,7 @@ def ending(job: JobSpec, count: Census) -> str:
     """The phase of a Job of which no further pod ends."""
     if job.min_success is not None:
         return COMPLETED if count.succeeded >= job.min_success else FAILED
-    if job.min_available >= sum(task.min_available for task in job.tasks) and any(
-        count.of_task(task.name, "Succeeded") < task.min_available for task in job.tasks
-    ):
+    if job.checks_tasks and any(count.of_task(task.name, "Succeeded") < task.min_available for task in job.tasks):
         return FAILED
     return COMPLETED if count.succeeded >= job.min_available else FAILED
 

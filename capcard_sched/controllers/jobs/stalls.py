@@ -45,13 +45,13 @@ def find_stall(job: JsonObject, desired: JobSpec, members: Sequence[JobMember], 
     """
     if not any(member.phase == "Failed" for member in members) or any(map(_is_active, members)):
         return None
-    usable = _usable_pods(desired, members)
+    usable, started = _usable_pods(desired, members)
     pending = any(member.phase == "Pending" for member in members)
     present = {member.notes.name for member in members}
     missing = (
         task for task in desired.tasks for index in range(task.replicas) if desired.pod_name(task, index) not in present
     )
-    if not pending and not any(_can_start(desired, task, usable) for task in missing):
+    if not pending and not any(task.name in started for task in missing):
         cause = "tasks wait for predecessors that have failed"
     elif desired.scheduler_name == scheduler_name and _is_gang_broken(desired, usable):
         cause = f"the gang needs {desired.min_available} pods, and each task its minAvailable"
@@ -71,8 +71,8 @@ def _is_active(member: JobMember) -> bool:
     return member.phase == "Pending" and bool(spec(member.pod).get("nodeName"))
 
 
-def _usable_pods(desired: JobSpec, members: Sequence[JobMember]) -> dict[str, int]:
-    """Task to the number of its pods that have succeeded, are pending, or can be created."""
+def _usable_pods(desired: JobSpec, members: Sequence[JobMember]) -> tuple[dict[str, int], set[str]]:
+    """Task to the number of its pods that have succeeded, are pending, or can be created; the tasks that can start."""
     usable = {task.name: 0 for task in desired.tasks}
     present = dict(usable)
     for member in members:
@@ -87,39 +87,29 @@ def _usable_pods(desired: JobSpec, members: Sequence[JobMember]) -> dict[str, in
     met: set[str] = set()
     started: set[str] = set()
     candidates = list(desired.tasks)
+
+    def satisfy(task: TaskSpec) -> None:
+        """Let the dependents of a task start, once it has enough pods."""
+        if task.name in met or usable[task.name] < task.min_available:
+            return
+        met.add(task.name)
+        for other in dependents.get(task.name, ()):
+            left[other.name] -= 1
+            candidates.append(other)
+
     for task in desired.tasks:
-        if usable[task.name] >= task.min_available:
-            met.add(task.name)
-            for other in dependents.get(task.name, ()):
-                left[other.name] -= 1
+        satisfy(task)
     while candidates:
         task = candidates.pop()
         if task.name in started or (task.depends_on and left[task.name] > 0):
             continue
         started.add(task.name)
         usable[task.name] += max(0, task.replicas - present[task.name])
-        if task.name not in met and usable[task.name] >= task.min_available:
-            met.add(task.name)
-            for other in dependents.get(task.name, ()):
-                left[other.name] -= 1
-                candidates.append(other)
-    return usable
-
-
-def _can_start(desired: JobSpec, task: TaskSpec, usable: dict[str, int]) -> bool:
-    """Whether the tasks that this one depends on are ready, or may become so."""
-    if not task.depends_on:
-        return True
-    met = []
-    for name in task.depends_on:
-        needed = desired.task(name)
-        met.append(needed is not None and usable[name] >= needed.min_available)
-    return any(met) if task.depends_on_any else all(met)
+        satisfy(task)
+    return usable, started
 
 
 def _is_gang_broken(desired: JobSpec, usable: dict[str, int]) -> bool:
     if sum(usable.values()) < desired.min_available:
         return True
-    if desired.min_available < sum(task.min_available for task in desired.tasks):
-        return False
-    return any(usable[task.name] < task.min_available for task in desired.tasks)
+    return desired.checks_tasks and any(usable[task.name] < task.min_available for task in desired.tasks)

@@ -30,7 +30,7 @@ class ServingContext:
             self._context.verify_mode = ssl.CERT_REQUIRED
         self._loaded: tuple[bytes, bytes] | None = None
         #: Trusts what the API server trusts, and the host that it asks for.
-        self._client = ssl.create_default_context(cadata=None)
+        self._client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         self._host: str | None = None
 
     @property
@@ -77,7 +77,7 @@ class ServingContext:
                 except ssl.SSLWantReadError:
                     continue
                 except ssl.SSLCertVerificationError as error:
-                    # Here, only the client can refuse: a server that wants the certificate of its client asks in vain.
+                    # The client presents no certificate: only its verification of the server's certificate counts.
                     return f"a handshake fails: {error.verify_message}" if side is client else ""
                 except ssl.SSLError as error:
                     return f"a handshake fails: {error.reason}" if side is client else ""

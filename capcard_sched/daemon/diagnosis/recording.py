@@ -26,7 +26,7 @@ from capcard_sched import __version__
 from capcard_sched.framework.conf.metrics_section import without_password
 from capcard_sched.framework.session.half_gangs import HALF_GANG_SECONDS
 from capcard_sched.framework.session.session_deadline import QueueCut
-from capcard_sched.input_files import check_length
+from capcard_sched.input_files import open_input
 from capcard_sched.model.deltas import Delta
 from capcard_sched.model.intents import Intent
 from capcard_sched.model.term_limits import DEFAULT_TERM_LIMITS, TermLimits
@@ -331,20 +331,19 @@ class RecordingReader:
                 file.seek(0)
                 with gzip.open(file) if packed else file as lines:
                     while line := lines.readline(_LONGEST_LINE + 1):
-                        check_length(len(line), _LONGEST_LINE, f"line {self._number + 1}")
+                        if len(line) > _LONGEST_LINE:
+                            text = f"larger than {_LONGEST_LINE >> 20} MiB"
+                            raise RecordingError(f"{self._path}: line {self._number + 1}: {text}")
                         yield line
         except (EOFError, zlib.error, gzip.BadGzipFile):
             return  # truncated
         except OSError as error:
-            where = f"{self._path}: {error.filename}" if error.errno == errno.EFBIG else str(self._path)
-            raise RecordingError(f"{where}: {error.strerror or error}") from None
+            raise RecordingError(f"{self._path}: {error.strerror or error}") from None
 
 
 def _open_regular(path: Path) -> int:
     """Open a file that is no pipe or device. Raises OSError."""
-    descriptor = os.open(
-        path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-    )  # opening a pipe would otherwise wait for its writer
+    descriptor = open_input(path)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "not a regular file", str(path))

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job
-    from capcard_sched.model.objects import PodGroupCondition
 
 #: Seconds before a missing PodGroup, and a gang without all its pods, are reported: controllers create one by one.
 GRACE_SECONDS: Final = 5.0
@@ -139,21 +138,18 @@ def report_never_starting(session: Session) -> list[Job]:
         keys |= {key for key, job in jobs.items() if job.pending and not job.is_ready()}
     for key in sorted(keys):
         job = jobs.get(key)
-        found = None if job is None or job.is_ready() else session.guarded(job, session.exceeded_limit)
-        if job is not None and found is not None:
+        if job is None:
+            continue
+        found = None if job.is_ready() else session.guarded(job, session.exceeded_limit)
+        known = [condition for condition in job.conditions if condition.type == row.code]
+        if found is not None:
             message = found.text(job.queue)
-            if session.changed.everything or all(
-                known.message != message or known.status != "True" for known in _never_starting(job)
-            ):
+            if session.changed.everything or all((one.status, one.message) != ("True", message) for one in known):
                 session.notice(job, row, message)
             session.set_condition(job, row.code, row.code, message)
-        if job is not None and key not in session.touched_jobs and (found is not None or _never_starting(job)):
+        if key not in session.touched_jobs and (found is not None or known):
             others.append(job)
     return others
-
-
-def _never_starting(job: Job) -> list[PodGroupCondition]:
-    return [condition for condition in job.conditions if condition.type == CAN_NEVER_START.code]
 
 
 def report_stranded(session: Session) -> None:

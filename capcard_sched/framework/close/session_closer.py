@@ -224,13 +224,15 @@ class SessionCloser:
 
     def _add_never_starting(self, session: Session, job: Job, intents: list[Intent]) -> None:
         """The condition CanNeverStart of a job whose other texts stay as they are."""
-        code, stamp = reasons.CAN_NEVER_START.code, format_timestamp(session.now)
+        code = reasons.CAN_NEVER_START.code
         wanted = [row for row in session.conditions.get(job.key, ()) if row.type == code]
-        slots = {condition.type: condition for condition in job.conditions}
+        if not (wanted or any(condition.type == code for condition in job.conditions)):
+            return
+        slots, stamp = {condition.type: condition for condition in job.conditions}, format_timestamp(session.now)
         for row in wanted:
             self._set(slots, code, "True", row.reason, row.message, session.uid, stamp)
-        if not wanted and code in slots:
-            self._set(slots, code, "False", slots[code].reason, slots[code].message, session.uid, stamp)
+        if not wanted:
+            self._end(slots, code, session.uid, stamp)
         conditions, content = tuple(slots.values()), (job.uid, job.phase, job.status_counts, *wanted)
         if session.carry_over.is_silent or job.implicit or conditions == job.conditions:
             return
@@ -249,15 +251,17 @@ class SessionCloser:
         stamp = format_timestamp(session.now)
         for condition in wanted:
             self._set(slots, condition.type, "True", condition.reason, condition.message, session.uid, stamp)
-            opposite = _OPPOSITE.get(condition.type)
-            if opposite in slots:
-                old = slots[opposite]
-                self._set(slots, opposite, "False", old.reason, old.message, session.uid, stamp)
+            self._end(slots, _OPPOSITE.get(condition.type, ""), session.uid, stamp)
         for row in _PASSING:
-            known = slots.get(row.code)
-            if known is not None and all(condition.type != known.type for condition in wanted):
-                self._set(slots, known.type, "False", known.reason, known.message, session.uid, stamp)
+            if all(condition.type != row.code for condition in wanted):
+                self._end(slots, row.code, session.uid, stamp)
         return tuple(slots.values())
+
+    def _end(self, slots: dict[str, PodGroupCondition], type: str, uid: str, stamp: str) -> None:
+        """A condition that is there becomes False, with its reason and message."""
+        old = slots.get(type)
+        if old is not None:
+            self._set(slots, type, "False", old.reason, old.message, uid, stamp)
 
     @staticmethod
     def _set(

@@ -13,6 +13,7 @@ from capcard_sched.model.annotations import CARD_QUOTA
 from capcard_sched.model.cards import CardSyntaxError, is_card_quota, parse_card_quota
 from capcard_sched.model.diagnosis import LimitUse
 from capcard_sched.model.explanation import CardUse, QueueUse
+from capcard_sched.model.job import unoffered_amounts
 from capcard_sched.model.quantity import in_units
 from capcard_sched.model.queue import ROOT, ancestors, subtree
 from capcard_sched.model.resources import CPU, MEMORY, PODS, VGPU_RESOURCES
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.plugin import Sample
     from capcard_sched.framework.core import CoreSnapshot
     from capcard_sched.framework.explain.capacity import CapacityReader
+    from capcard_sched.model.diagnosis import HolderUse
     from capcard_sched.model.explanation import JobCards
     from capcard_sched.model.job import Job
     from capcard_sched.model.queue import Queue
@@ -79,6 +81,9 @@ class LimitReader:
         self._limited = self._shares.keys() or VGPU_RESOURCES
         self._jobs: dict[str, JobCards | None] = {}
         self._names: dict[str, str] = {}
+        #: By queue and resource or field: a list of jobs has many diagnoses of one state.
+        self._usages: dict[tuple[str, str], tuple[float, tuple[HolderUse, ...]]] = {}
+        self._amounts: dict[tuple[str, str], dict[str, list[tuple[str, str, float]]]] = {}
         self._charged: dict[tuple[str, str], float] = {}
         #: Queue and resource to what the queue can hold beside the guarantees of others and within its ancestors.
         self._real: dict[tuple[str, str], float] = {}
@@ -138,8 +143,7 @@ class LimitReader:
                 rows += self._resource_rows(queue, requested, is_own=not depth)
             if not has_cards and not shares:
                 continue
-            jobs = [job for one in subtree(queue, self._queues) for job in one.jobs.values()]
-            held, reserved = self._sums(jobs, "held"), self._sums(jobs, "reserved")
+            held, reserved = self._sums(queue, "held"), self._sums(queue, "reserved")
             cards = {*quota, *held, *reserved, *(card for card in wanted if card in self.capacity.cards)}
             rows += [
                 self._card_row(queue, card, quota, held, reserved, requested)
@@ -216,12 +220,15 @@ class LimitReader:
 
     def used(self, queue: Queue, resource: str) -> float:
         """The usage of a resource that a limit of the queue counts, terminating pods included."""
-        column = self._snapshot.state.columns.find(resource)
+        columns = self._snapshot.state.columns
+        column = columns.find(resource)
         if column is None:
             return 0.0
-        fit = self._snapshot.state.columns.fit
-        held = sum(int(fit(job.allocated)[column] + fit(job.releasing)[column]) for job in self._jobs_of(queue))
-        return in_units(resource, int(self._charged.get((queue.name, resource), held)))
+        used = self._charged.get((queue.name, resource))
+        if used is None:
+            fit, jobs = columns.fit, self._jobs_of(queue)
+            used = sum(int(fit(job.allocated)[column] + fit(job.releasing)[column]) for job in jobs)
+        return in_units(resource, int(used))
 
     def _resource_rows(
         self, queue: Queue, requested: Mapping[str, tuple[int, int]], *, is_own: bool
@@ -234,12 +241,8 @@ class LimitReader:
 
     def resource_row(self, queue: Queue, resource: str, limit: int, per_pod: int, total: int) -> LimitUse:
         """The usage of a limit, all in base units. `per_pod` and `total`: what the job requests."""
-        used, quota = self.used(queue, resource), in_units(resource, limit)
-        column, fit = self._snapshot.state.columns.find(resource), self._snapshot.state.columns.fit
-        users = [
-            (self._name_of(job), job.queue, in_units(resource, int(fit(job.allocated)[column])))
-            for job in (self._jobs_of(queue) if column is not None else ())
-        ]
+        quota = in_units(resource, limit)
+        used, users = self._usage(queue, resource)
         return LimitUse(
             queue=queue.name,
             resource=resource,
@@ -252,13 +255,28 @@ class LimitReader:
             cluster_total=None,
             requested_per_pod=in_units(resource, per_pod),
             requested=in_units(resource, total),
-            users=holders(users),
+            users=users,
         )
 
-    def _sums(self, jobs: Iterable[Job], field: str) -> dict[str, list[tuple[str, str, float]]]:
-        """Card to the amounts of each job, in cards."""
-        found: dict[str, list[tuple[str, str, float]]] = {}
-        for job in jobs:
+    def _usage(self, queue: Queue, resource: str) -> tuple[float, tuple[HolderUse, ...]]:
+        """As `used`, and the jobs with the largest allocated amounts."""
+        found = self._usages.get((queue.name, resource))
+        if found is None:
+            column, fit = self._snapshot.state.columns.find(resource), self._snapshot.state.columns.fit
+            users = [
+                (self._name_of(job), job.queue, in_units(resource, int(fit(job.allocated)[column])))
+                for job in (self._jobs_of(queue) if column is not None else ())
+            ]
+            found = self._usages[queue.name, resource] = self.used(queue, resource), holders(users)
+        return found
+
+    def _sums(self, queue: Queue, field: str) -> dict[str, list[tuple[str, str, float]]]:
+        """Card to the amounts of each job of a queue and those below it, in cards."""
+        found = self._amounts.get((queue.name, field))
+        if found is not None:
+            return found
+        found = self._amounts[queue.name, field] = {}
+        for job in (job for one in subtree(queue, self._queues) for job in one.jobs.values()):
             cards = self.cards_of(job)
             amounts: Mapping[str, int] = self._shares_of(job, field) if cards is None else getattr(cards, field)
             for card, amount in amounts.items():
@@ -360,9 +378,8 @@ def _without_column(snapshot: CoreSnapshot, queues: Mapping[str, Queue]) -> dict
     for key in snapshot.state.unoffered:
         job = snapshot.state.jobs[key]
         queue = queues.get(job.queue)
-        for task in job.tasks.values() if queue is not None else ():
-            if task.cls.unoffered and task.status in ALLOCATED_STATUSES and queue is not None:
-                amounts = {name: task.cls.requests[name] for name in task.cls.unoffered}
-                for one in (queue, *ancestors(queue, queues)):
-                    found.setdefault(one.name, Counter()).update(amounts)
+        if queue is not None:
+            amounts = unoffered_amounts(task for task in job.tasks.values() if task.status in ALLOCATED_STATUSES)
+            for one in (queue, *ancestors(queue, queues)):
+                found.setdefault(one.name, Counter()).update(amounts)
     return found

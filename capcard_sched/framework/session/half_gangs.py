@@ -33,17 +33,12 @@ class HalfGangs:
     """The half gangs of all sessions, with the time since which each is half."""
 
     def __init__(self, timeout: float) -> None:
-        """`timeout` in seconds; 0 evicts nothing."""
-        self._timeout = timeout
+        #: Seconds; 0 evicts nothing.
+        self.timeout: Final = timeout
         #: Job key to the uid of its PodGroup and the Unix seconds since which it is half.
         self._since: dict[str, tuple[str, float]] = {}
         #: Unix seconds of the next eviction; None for none.
         self.next_wakeup: float | None = None
-
-    @property
-    def timeout(self) -> float:
-        """Seconds; 0 for no evictions."""
-        return self._timeout
 
     def complete(self, session: Session, actions: Sequence[Action]) -> None:
         """Places the pending pods of half gangs, before the actions run. O(jobs below their minimum) and attempts."""
@@ -91,20 +86,20 @@ class HalfGangs:
         if known is None or known[0] != job.uid:
             known = job.uid, _recorded_since(job) or session.now
         since = min(known[1], session.now)  # a clock that was set back does not extend the timeout
-        bound, minimum, end = len(members), job.min_available, since + self._timeout
-        if evicts and self._timeout and end <= session.now:
+        bound, minimum, end = len(members), job.min_available, since + self.timeout
+        if evicts and self.timeout and end <= session.now:
             self._evict(session, job, members)
             return
         self._since[job.key] = job.uid, since
-        if self._timeout and end > session.now:
+        if self.timeout and end > session.now:
             self.next_wakeup = end if self.next_wakeup is None else min(self.next_wakeup, end)
-        after = f"; without them the bound pods are evicted after {self._timeout:g} s" if self._timeout else ""
+        after = f"; without them the bound pods are evicted after {self.timeout:g} s" if self.timeout else ""
         text = HALF_GANG.render(bound=bound, minimum=minimum, end=after)
         session.set_condition(job, HALF_GANG.code, HALF_GANG.code, text)
         session.notice(job, HALF_GANG, text)
 
     def _evict(self, session: Session, job: Job, members: list[Task]) -> None:
-        text = HALF_GANG_EVICTED.render(bound=len(members), minimum=job.min_available, seconds=f"{self._timeout:g}")
+        text = HALF_GANG_EVICTED.render(bound=len(members), minimum=job.min_available, seconds=f"{self.timeout:g}")
         statement = Statement(session)
         try:
             for task in sorted(members, key=session.task_key):

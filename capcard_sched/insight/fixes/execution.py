@@ -32,12 +32,13 @@ from capcard_sched.controllers.objects import (
 from capcard_sched.framework.conf.scheduler_conf import parse_conf
 from capcard_sched.insight.changes import UnknownObjectError, annotate, remove_taint, set_spec, set_unschedulable
 from capcard_sched.insight.fixes.commands import parse, set_at
-from capcard_sched.insight.fixes.scene import BATCH_JOB, has_made_group
+from capcard_sched.insight.fixes.scene import BATCH_JOB
 from capcard_sched.model.annotations import CLOSED_BY_PARENT, GROUP_MIN_MEMBER, POD_QUEUE_NAME
 from capcard_sched.model.numbers import whole_number
 from capcard_sched.model.objects import QueueObject
 from capcard_sched.model.quantity import QuantityError, base_amount, format_amount
 from capcard_sched.model.timestamps import format_timestamp
+from capcard_sched.model.workload import has_made_group
 from capcard_sched.simulation.store import merged
 from capcard_sched.validation.pod_templates import check_pod_template
 

@@ -20,9 +20,9 @@ from capcard_sched.controllers.objects import (
     spec,
 )
 from capcard_sched.insight.changes import Edits, set_spec
-from capcard_sched.model.annotations import JOB_NAME, TASK_SPEC
+from capcard_sched.model.annotations import TASK_SPEC
 from capcard_sched.model.kinds import APPS_API
-from capcard_sched.model.workload import display_name, workload_of
+from capcard_sched.model.workload import display_name, is_of_vcjob, workload_of
 
 if TYPE_CHECKING:
     from capcard_sched.framework.core import Core
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 BATCH_JOB: Final = "Job.batch/v1"
 #: Workloads with one pod template, by the word in their name.
 _ONE_TEMPLATE: Final = {"deployment": DEPLOYMENT, "statefulset": STATEFUL_SET, "replicaset": REPLICA_SET}
-#: Prefix of the PodGroups that the PodGroup controller creates and keeps in line with their pods.
-_MADE_GROUP: Final = "podgroup-"
 
 
 class Scene:
@@ -46,8 +44,7 @@ class Scene:
         self.edits = Edits(view)
         #: Commands that no edit of an object expresses, by what they are for.
         self.lines: dict[str, tuple[str, ...]] = {}
-        #: The actions, and the plugins to add.
-        self.actions, self.plugins = core.snapshot().conf.actions, list[str]()
+        self.actions = core.snapshot().conf.actions
         #: Pods that end, by workload.
         self.ended: dict[str, list[str]] = {}
         #: Objects and commands of the change that is made now.
@@ -142,16 +139,6 @@ def known_owner(view: ObjectView, job: Job, vcjob: Json | None) -> Json | None:
     return vcjob if key is None or (vcjob is not None and key.kind == JOB) else view.get(*key)
 
 
-def has_made_group(job: Job) -> bool:
-    """Whether a controller creates the PodGroup of a job, and deletes it with the pods."""
-    return is_vcjob(job) or job.name.startswith(_MADE_GROUP)
-
-
-def is_vcjob(job: Job) -> bool:
-    """Whether the pods are those of a vcjob."""
-    return bool(job.owner_job) or any(JOB_NAME in task.labels for task in job.tasks.values())
-
-
 def notes_of(template: Json) -> dict[str, str]:
     """The annotations of a pod template."""
     return (template.get("metadata") or {}).get("annotations") or {}
@@ -160,7 +147,7 @@ def notes_of(template: Json) -> dict[str, str]:
 def _workload_key(job: Job) -> Key | None:
     kind, _, name = workload_of(job).partition("/")
     if kind == "job":
-        return Key(JOB if is_vcjob(job) else BATCH_JOB, job.namespace, name)
+        return Key(JOB if is_of_vcjob(job) else BATCH_JOB, job.namespace, name)
     return Key(_ONE_TEMPLATE[kind], job.namespace, name) if kind in _ONE_TEMPLATE else None
 
 

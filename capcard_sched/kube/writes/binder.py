@@ -134,7 +134,7 @@ class Binder(CallWriter[BindCall]):
             return WriteOutcome(WriteResult.REFUSED, message=f"another pod of the gang failed: {call.gang.failure}")
         if call.needs_pre_bind and self._pre_bind is not None:
             try:
-                await self._pre_bind(cast("Client", GatedClient(self.client, self.gate, call.term)), bind)
+                await self._pre_bind(self._gated(call), bind)
             except msgspec.DecodeError as error:
                 return WriteOutcome(WriteResult.REFUSED, message=f"an object cannot be decoded: {error}")
             return WriteOutcome(WriteResult.ALLOWED)
@@ -143,7 +143,7 @@ class Binder(CallWriter[BindCall]):
         await self._quiesce(bind.uid)
         if not bind.binding_lock or self._bind_lock is None:
             return await self._send(call)
-        async with self._bind_lock(cast("Client", GatedClient(self.client, self.gate, call.term)), bind):
+        async with self._bind_lock(self._gated(call), bind):
             return await self._send(call)
 
     async def _send(self, call: BindCall) -> WriteOutcome:
@@ -215,10 +215,14 @@ class Binder(CallWriter[BindCall]):
             await self._undo(call)
         return outcome
 
+    def _gated(self, call: BindCall) -> Client:
+        """A client whose requests end with the term of the call."""
+        return cast("Client", GatedClient(self.client, self.gate, call.term))
+
     async def _undo(self, call: BindCall) -> None:
         """Give the ResourceClaims of a pod back."""
         if self._undo_pre_bind is not None and call.bind.claims:
-            await self._undo_pre_bind(cast("Client", GatedClient(self.client, self.gate, call.term)), call.bind)
+            await self._undo_pre_bind(self._gated(call), call.bind)
 
     async def _classify(self, call: BindCall, error: RequestError) -> WriteOutcome:
         """Read the pod where the response does not decide whether it is bound."""

@@ -35,7 +35,7 @@ class Authority:
         self.bundle.write_bytes(self._certificate.public_bytes(serialization.Encoding.PEM))
 
     def client(self, *, days: int = 1) -> Path:
-        """A file with certificate and key, valid for `days` from now on, or until so many days ago."""
+        """A file with certificate and key, valid for `days` from now on; below 0: expired for so long."""
         key = ec.generate_private_key(ec.SECP256R1())
         pem = self._issue(key, self._certificate.subject, days).public_bytes(serialization.Encoding.PEM)
         private = key.private_bytes(
@@ -106,7 +106,7 @@ async def test_only_clients_of_the_authority_are_served(client: str, served: boo
     try:
         async with asyncio.timeout(60):
             reply = await _reply(server.port, known.authorities, certificates[client])
-            if not served:  # the server goes on
+            if not served:  # the server accepts the next connection
                 assert (await _reply(server.port, known.authorities, certificates["own"])).endswith(b"reviewed")
     finally:
         await server.stop()

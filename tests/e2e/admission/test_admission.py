@@ -160,7 +160,7 @@ async def test_a_renewed_certificate_is_served_without_a_restart(cluster: Cluste
 
 
 async def test_a_certificate_from_the_future_is_replaced(cluster: Cluster, admission: Admission) -> None:
-    """A replica whose clock stood ahead for some seconds wrote it."""
+    """A replica whose clock was ahead for some seconds wrote it."""
     secret = await cluster.get("secrets", NAME, namespace=SYSTEM)
     data = {key: base64.b64decode(text).decode() for key, text in secret["data"].items()}
     known = ServingCertificate(data["tls.crt"], data["tls.key"], data["ca.crt"], data["ca.key"])

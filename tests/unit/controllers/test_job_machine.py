@@ -1,4 +1,4 @@
-"""A model of the Job controller: whatever happens to a Job, it does not wait for nothing.
+"""A model of the Job controller: every Job runs or ends, whatever happens to its pods.
 
 A history is arbitrary: commands, policies, ends of pods; the controller ends before any write, and loses, repeats and
 delays changes. Then faults stop, the scheduler admits and binds gangs, and programs succeed. The Job must end: a user
@@ -297,11 +297,11 @@ def _settings(steps: int, times: int) -> settings:
     return settings(settings(), stateful_step_count=steps, max_examples=times * settings().max_examples)
 
 
-def test_no_job_waits_for_nothing() -> None:
+def test_every_job_runs_or_ends() -> None:
     run_state_machine_as_test(JobMachine, settings=_settings(12, 3))
 
 
 @pytest.mark.campaign
 @pytest.mark.timeout(900)
-def test_no_job_waits_for_nothing_after_long_histories() -> None:
+def test_every_job_runs_or_ends_after_long_histories() -> None:
     run_state_machine_as_test(JobMachine, settings=_settings(25, 25))

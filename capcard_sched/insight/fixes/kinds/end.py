@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 from capcard_sched.insight.fixes.execution import DELETION_COST
 from capcard_sched.insight.fixes.kind import FixKind
-from capcard_sched.insight.fixes.scene import has_made_group, is_vcjob
 from capcard_sched.insight.fixes.victims import cheapest_on_nodes, quota_holders
 from capcard_sched.model.quoting import brief, plural
 from capcard_sched.model.status import PLACED_STATUSES
+from capcard_sched.model.workload import has_made_group, is_of_vcjob
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,7 +50,7 @@ class EndFix(FixKind):
         ended = scene.ended.setdefault(change.key, others)
         ended += [task.name for task in tasks if task.name not in ended]
         at, left = f"kubectl -n {namespace}", len(placed.difference(ended))
-        if kind == "job" and job is not None and is_vcjob(job):
+        if kind == "job" and job is not None and is_of_vcjob(job):
             lines = [f"capcard-sched job suspend {name} -n {namespace}"]
         elif kind == "job":
             lines = [f"{at} patch job {name} --type merge -p " + shlex.quote('{"spec": {"suspend": true}}')]

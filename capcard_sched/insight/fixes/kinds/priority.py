@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from capcard_sched.insight.fixes.change import CONF, Candidate, ProposedChange
 from capcard_sched.insight.fixes.kind import FixKind
+from capcard_sched.insight.preemption import EVICTING_ACTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from capcard_sched.insight.fixes.situation import Situation
 
 _MOST_CLASSES: Final = 2
-_EVICTING: Final = ("preempt", "reclaim")
 
 
 class PriorityFix(FixKind):
@@ -31,7 +31,7 @@ class PriorityFix(FixKind):
         """Ahead of others in the queue, or able to preempt."""
         job, conf, position = situation.job, situation.conf, situation.found.queue
         may = any(task.cls.may_preempt for task in situation.needed)
-        evicts = may and any(name in conf.actions for name in _EVICTING)
+        evicts = may and any(name in conf.actions for name in EVICTING_ACTIONS)
         if job.implicit or situation.found.stage in {"CannotStart", "NotAdmitted"}:
             return
         plugin = () if conf.option("priority") is not None else (ProposedChange("Plugin", CONF, "priority"),)
