@@ -20,7 +20,7 @@ SAMPLE ?= 400
 PYTEST = env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo controlplane quick test campaign soak lint format check bench bench-e2e bench-controllers docs manifests release audit lock clean
+.PHONY: help demo controlplane quick near test campaign soak lint format check bench bench-e2e bench-controllers docs manifests release audit lock clean
 
 help: ## List all targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -39,6 +39,10 @@ controlplane: $(VENV)/dev.stamp ## Build etcd and kube-apiserver for the tests, 
 quick: $(VENV)/dev.stamp ## Run the tests that need no API server: about 90 s
 	$(PYTEST) -m "not campaign" \
 		tests/unit tests/vectors tests/scenarios tests/properties tests/malformed tests/architecture
+
+near: $(VENV)/dev.stamp ## Run the tests near the changed files (BASE=main: changed since that commit)
+	@near=$$($(BIN)/python -m tests.near $(or $(BASE),HEAD)) || exit 1; \
+	if [ -n "$$near" ]; then $(PYTEST) -m "not campaign" $$near; else echo "no tests near the changed files"; fi
 
 # Every test is in one of the next two (tests/architecture/test_lanes.py).
 test: controlplane ## Run the tests but the campaign: about five minutes, 17 to 30 when it builds the control plane

@@ -1,4 +1,4 @@
-"""Generates the pages of docs/ that are derived from tables: flags, hooks, reasons, metrics, plugins, mutants.
+"""Generates the pages of docs/ that are derived from tables: flags, hooks, reasons, metrics, plugins, decisions.
 
 Run by `make docs`; tests/architecture/test_docs.py fails if a page is outdated.
 """
@@ -338,6 +338,47 @@ def _meanings(struct: type[msgspec.Struct]) -> dict[str, str]:
     return found
 
 
+def decisions_page() -> str:
+    """The index of the decision records, from the title and the status of each.
+
+    Raises:
+        ValueError: A record has no title with its number, or no status on its third line.
+    """
+    lines = [
+        GENERATED.format(source="the first three lines of the records"),
+        "",
+        "# Decisions",
+        "",
+        "A record has the context, the choice and the consequence. It is in force until its status names another one.",
+        "Numbers of records that were merged into others are not used again.",
+        "",
+        "| Number | Decision | Status |",
+        "|---|---|---|",
+    ]
+    for path in sorted((DOCS / "decisions").glob("[0-9]*.md")):
+        number = path.name[:4]
+        title, _, status = path.read_text().split("\n", 3)[:3]
+        if not title.startswith(f"# {number}: ") or not STATUS.fullmatch(status):
+            message = f"{path.name}: expected `# {number}: TITLE`, an empty line, and a line `Status: in force.`"
+            raise ValueError(message)
+        linked = re.sub(r"\b\d{4}\b", _decision_link, status.removeprefix("Status: ").removesuffix("."))
+        lines.append(f"| [{number}]({path.name}) | {title.removeprefix(f'# {number}: ')} | {linked} |")
+    return "\n".join(lines) + "\n"
+
+
+#: The third line of a decision record.
+STATUS = re.compile(
+    r"Status: (in force|superseded by \d{4})(, amended by \d{4}(( and|,) \d{4})*)?\."
+    r"( Contains the former records? \d{4}(( and|,) \d{4})*\.)?"
+)
+
+
+def _decision_link(number: re.Match[str]) -> str:
+    """A link to the record of that number; the bare number of a record that was merged into another one."""
+    records = sorted((DOCS / "decisions").glob(f"{number[0]}-*.md"))
+    return f"[{number[0]}]({records[0].name})" if records else number[0]
+
+
 def _title(rule: Combine) -> str:
     return rule.name.lower().replace("_", " ")
 
@@ -358,6 +399,7 @@ PAGES = {
     "metrics.md": metrics_page,
     "flags.md": flags_page,
     "mutants.md": mutants_page,
+    "decisions/README.md": decisions_page,
 }
 
 

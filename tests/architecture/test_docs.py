@@ -41,7 +41,16 @@ def tracked() -> list[Path]:
 
 
 SCHEMAS = ["diagnosis.schema.json", "what-if.schema.json"]
-TABLES = ["flags.md", "hooks.md", "job-plugins.md", "metrics.md", "mutants.md", "plugins.md", "reasons.md"]
+TABLES = [
+    "decisions/README.md",
+    "flags.md",
+    "hooks.md",
+    "job-plugins.md",
+    "metrics.md",
+    "mutants.md",
+    "plugins.md",
+    "reasons.md",
+]
 
 
 @pytest.mark.parametrize("page", [*SCHEMAS, *TABLES])
@@ -113,6 +122,14 @@ def test_every_verb_of_the_command_line_is_in_the_readme() -> None:
             assert f"capcard-sched {verb}" in readme
 
 
+def test_every_path_of_the_contributing_page_exists() -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    paths = set(re.findall(r"`([a-z_][\w-]*/[\w./-]*)`", page))
+    assert len(paths) > 40
+    roots = (ROOT, ROOT / "capcard_sched", ROOT / "tests")
+    assert [path for path in sorted(paths) if not any((root / path).exists() for root in roots)] == []
+
+
 def test_every_target_of_the_makefile_is_in_the_readme_or_the_contributing_page() -> None:
     pages = (ROOT / "README.md").read_text() + (ROOT / "CONTRIBUTING.md").read_text()
     targets = re.findall(r"^([a-z0-9-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE)
@@ -140,12 +157,10 @@ def test_links_between_pages_lead_somewhere() -> None:
             assert (page.parent / target).exists(), f"{page}: {target}"
 
 
-def test_decisions_have_unique_numbers_and_their_title_begins_with_it() -> None:
-    decisions = sorted((ROOT / "docs" / "decisions").glob("*.md"))
-    numbers = [path.name.partition("-")[0] for path in decisions]
-    assert len(set(numbers)) == len(numbers)
-    for path, number in zip(decisions, numbers, strict=True):
-        assert re.match(rf"# {number}:? ", path.read_text()), path
+def test_decisions_have_unique_numbers() -> None:
+    decisions = [path.name for path in (ROOT / "docs" / "decisions").glob("*.md") if path.name != "README.md"]
+    assert len({name.partition("-")[0] for name in decisions}) == len(decisions) > 50
+    assert all(re.match(r"\d{4}-[a-z]", name) for name in decisions)
 
 
 def test_no_file_names_the_host_of_a_package_registry() -> None:
