@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from capcard_sched.model.intents import EmitEvent
 
 ALLOW, FORBID, REPLACE = "Allow", "Forbid", "Replace"
-#: Finished Jobs that are kept unless the CronJob says otherwise.
+#: Finished Jobs that are kept without a limit in the CronJob.
 _SUCCESSFUL, _FAILED = 3, 1
 _MACROS: Final = {
     "@yearly": "0 0 1 1 *",
@@ -163,7 +163,7 @@ class CronJobController:
         return [event_on(CRON_JOB, cron, reason, text, warning=True)]
 
     def failed(self, view: View, key: Key, now: float, failure: Failure) -> Result:
-        """An event with the answer of the API server."""
+        """An event with the error of the API server."""
         cron = view.get(*key)
         if cron is None or not isinstance(failure.write, Create):
             return Result()

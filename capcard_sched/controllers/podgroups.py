@@ -110,7 +110,7 @@ class PodGroupController:
         return Result(self._reconcile_pod(view, obj) if key.kind == POD else self._reconcile_owner(view, obj))
 
     def failed(self, view: View, key: Key, now: float, failure: Failure) -> Result:
-        """The answer of admission as an event on the pod that waits for its PodGroup."""
+        """The rejection by admission as an event on the pod that waits for its PodGroup."""
         pod = view.get(*key) if key.kind == POD else None
         if pod is None or not isinstance(failure.write, Create):
             return Result()

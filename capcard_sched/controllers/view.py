@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 COMPONENT = "vc-controller-manager"
 #: Seconds by which the clocks of replicas may differ. A time that lies further ahead was recorded by a wrong clock.
 CLOCK_SKEW: Final = 60.0
-#: Commands for an object that one pass looks at: thousands for one object do not hold up the others.
+#: Commands for an object of one pass: thousands for one object do not delay the others.
 COMMANDS_AT_ONCE: Final = 64
 #: Kinds that commands are for, with their `target.apiVersion`.
 _TARGETS: Final = {JOB: BATCH_API, QUEUE: SCHEDULING_API}
@@ -112,7 +112,7 @@ class Failure(NamedTuple):
     """A write that failed."""
 
     write: Write
-    #: The answer of the API server.
+    #: The response of the API server.
     error: str
     #: Whether the retry limit is reached.
     last: bool

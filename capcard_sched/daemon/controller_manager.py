@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from capcard_sched.daemon.controller_options import ControllerOptions
     from capcard_sched.kube.controllers.records import RecordChanged
 
-#: Seconds: between looks at objects that the watch did not confirm; for events at the end; for the Lease.
+#: Seconds: between checks of objects that the watch did not confirm; for events at the end; for the Lease.
 _CONFIRM_SECONDS: Final = 5.0
 _DRAIN_SECONDS: Final = 1.0
 _RELEASE_SECONDS: Final = 1.0
@@ -262,7 +262,7 @@ class ControllerManager(HealthState):
         self._log.warning("reconcile failed", controller=controller, object=str(key), err=error)
 
     async def _confirm(self) -> None:
-        """Read again what only an answer showed: the watch may have missed that it is gone."""
+        """Read again what only a response showed: the watch may have missed that it is gone."""
         while True:
             await asyncio.sleep(_CONFIRM_SECONDS)
             for key in self._cache.unconfirmed():

@@ -88,7 +88,7 @@ class Core:
         self._unfinished = False
         #: Key of the job that a trial is about, "" outside of trials.
         self._target, self._is_paused = "", False
-        self._observe: FailureObserver | None = None
+        self._observe: FailureObserver = lambda *_: None
         self._closer, self._memory = SessionCloser(timer), CarryOver()
         self._half_gangs, self._problem_events = HalfGangs(half_gang_timeout), ProblemEvents()
         self._sessions, self._webhooks = 0, webhooks

@@ -109,8 +109,8 @@ async def _protect(client: Client, bind: Bind, wanted: ClaimAllocation, claim: _
     if FINALIZER in known:
         return claim.metadata.resource_version
     metadata = {"resourceVersion": claim.metadata.resource_version, "finalizers": [*known, FINALIZER]}
-    answer = await _patch(client, bind, wanted, {"metadata": metadata})
-    return msgspec.json.decode(answer, type=_Claim).metadata.resource_version
+    response = await _patch(client, bind, wanted, {"metadata": metadata})
+    return msgspec.json.decode(response, type=_Claim).metadata.resource_version
 
 
 async def _patch(

@@ -58,7 +58,7 @@ class GarbageCollector:
 
     def reconcile(self) -> bool:
         """Delete the dependents of removed objects; whether there were any."""
-        worked = bool(self._gone or self._namespaces)
+        progressed = bool(self._gone or self._namespaces)
         while self._gone:
             uid, _ = self._gone.popitem(last=False)
             for obj in self._store.dependents(uid):
@@ -71,7 +71,7 @@ class GarbageCollector:
                 for obj in list(self._store.list(kind)):
                     if meta(obj).get("namespace") == name and self._store.get(kind, *key_of(obj)) is not None:
                         self._store.delete(kind, *key_of(obj))
-        return worked
+        return progressed
 
 
 #: Rounds of reconciling. Controllers that need more undo each other's work: a bug, not an input.
@@ -146,8 +146,8 @@ class SimulatedCluster:
     def settle(self) -> None:
         """Reconcile until no component has work left."""
         for _ in range(_MAX_ROUNDS):
-            worked = [controller.reconcile() for controller in self._controllers]
-            if not any(worked):
+            progressed = [controller.reconcile() for controller in self._controllers]
+            if not any(progressed):
                 return
         raise RuntimeError("the simulated controllers do not settle")
 

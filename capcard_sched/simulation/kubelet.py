@@ -106,7 +106,7 @@ class Kubelet:
 
     def reconcile(self) -> bool:
         """Sync the queued pods and nodes; whether there were any."""
-        worked = bool(self._pods or self._nodes)
+        progressed = bool(self._pods or self._nodes)
         while self._nodes:
             name, _ = self._nodes.popitem(last=False)
             self._keep_node(name)
@@ -115,7 +115,7 @@ class Kubelet:
             pod = self._store.get(POD, *key)
             if pod is not None:
                 self._keep_pod(pod)
-        return worked
+        return progressed
 
     def _keep_pod(self, pod: JsonObject) -> None:
         uid = meta(pod)["uid"]

@@ -39,7 +39,7 @@ class LeastShares(NamedTuple):
 
 
 def raised(found: BookedDevices, cards: Cards, wanted: Iterable[LeastShares], key: str) -> BookedDevices:
-    """The devices of an annotation, each with at least what the pod asks for.
+    """The devices of an annotation, each with at least what the pod requests.
 
     Devices that the annotation leaves out are counted on the cards of `cards` with the least memory in use. `key`: of
     the annotation, for the problem of one that has no other.

@@ -141,7 +141,7 @@ def _amounts(side: Any) -> Iterator[tuple[str, int]]:
 
 
 def _container(place: _Place, config: DeviceConfig) -> Generator[Finding, None, ContainerRequest | None]:
-    """Findings of one container; returns its request, None when it asks for no vGPU or for nothing valid."""
+    """Findings of one container; returns its request, None when it requests no vGPU or for nothing valid."""
     names, amounts = config.resources, place.amounts
     given = vgpu_amounts(amounts, names)
     asks = {name for name, _ in amounts.limits} & {names.number, names.memory}

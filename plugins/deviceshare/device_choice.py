@@ -26,7 +26,7 @@ class ChosenShare(NamedTuple):
     container: int
     #: Index on the node.
     card: int
-    #: Units asked for on that card.
+    #: Requested units on that card.
     memory: int
     booking: Booking
 
@@ -45,7 +45,7 @@ class NoChoice(NamedTuple):
     """Why a node does not take a pod."""
 
     cause: Cause
-    #: Causes by card index, where single cards were looked at.
+    #: Causes by card index, where single cards were compared.
     cards: Mapping[int, Cause]
     #: Container that does not fit, -1 when the whole pod does not.
     container: int = -1

@@ -117,7 +117,7 @@ class DeviceRows:
         return self._numbers
 
     def numbers_of(self, view: NodeView, plugin: str) -> Numbers:
-        """The states that a view asks about: int64 [k]."""
+        """The states of a view: int64 [k]."""
         found = view.state(plugin, self._numbers)
         if view.future and self._futures:
             futures, pairs = self._futures, zip(view.rows.tolist(), found.tolist(), strict=True)
@@ -225,7 +225,7 @@ class DeviceRows:
                 del self._memories[index][card.model.memory]
 
     def _read_pods(self, node: Node, devices: NodeDevices) -> None:
-        """Book the pods that are on the node as their annotations say. O(pods on the node)."""
+        """Book the pods that are on the node by their annotations. O(pods on the node)."""
         tasks = node.tasks
         for ledger in devices.present:
             for uid in [uid for uid in ledger.held if uid not in tasks]:
@@ -268,7 +268,7 @@ class DeviceRows:
         devices.set_leaving(task.uid, leaving=task.status is TaskStatus.RELEASING)
 
     def _book(self, task: Task, notes: tuple[str, ...], devices: NodeDevices) -> None:
-        """Book a pod as its annotations say."""
+        """Book a pod by its annotations."""
         problems: list[str] = []
         for kind, note, ledger in zip(self.types, notes, devices.ledgers, strict=True):
             if ledger is None:

@@ -1,7 +1,7 @@
-"""States of nodes as numbers, and what every request gets on a node of a state.
+"""States of nodes as numbers, and the result of every request on a node of a state.
 
 The state of a node is the states of its cards, one tuple per kind of devices. Equal states are one number, so that a
-request is answered once for all nodes that are alike, whichever pods brought them there.
+request is evaluated once for all nodes that are alike, whichever pods brought them there.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 
     #: By kind of devices; None where the node has none of the kind.
     NodeCards: TypeAlias = tuple[Cards | None, ...]
-    #: By kind of devices; None where nothing is asked of it.
+    #: By kind of devices; None where the pod requests none.
     Requests: TypeAlias = tuple[Any | None, ...]
 
 #: The state of no node: a pod did not fit.
 NO_STATE: Final = -1
 _FIRST_ROOM = 1024
-#: Entries of scores that take as much memory as one answer.
-_SCORES_PER_ANSWER = 64
+#: Entries of scores that take as much memory as one result.
+_SCORES_PER_RESULT = 64
 _NEVER = float("-inf")
 
 
 class DeviceResult(NamedTuple):
     """What a request gets on a node of one state."""
 
-    #: Shares by kind of devices; empty where nothing is asked.
+    #: Shares by kind of devices; empty where the pod requests none.
     shares: tuple[Shares, ...]
     #: -inf when the node does not take the pod.
     score: float
@@ -71,27 +71,27 @@ class DeviceStates:
         return self._cards[number - self.first] if number >= self.first else None
 
 
-class RequestAnswers:
-    """Answers to the requests of one class of pods, by state; worked out when first asked for."""
+class RequestResults:
+    """Results of the requests of one class of pods, by state; computed on first use."""
 
     def __init__(self, types: Sequence[DeviceType], requests: Requests, states: DeviceStates) -> None:
         self._types = types
         self.requests = requests
         asked = [(kind, request) for kind, request in zip(types, requests, strict=True) if request is not None]
-        #: Whether nodes of equal cards may be answered differently, and whether other pods of the PodGroup decide.
+        #: Whether nodes of equal cards may have different results, and whether other pods of the PodGroup decide.
         self.is_bound_to_cards = any(kind.is_bound_to_cards(request) for kind, request in asked)
         self.spreads_group = any(kind.spreads_group(request) for kind, request in asked)
         self._states = states
-        self._answers: dict[int, DeviceResult] = {}
+        self._results: dict[int, DeviceResult] = {}
         #: Scores by state from `first` on, NaN where not known; the last entry is that of NO_STATE.
         self._scores: npt.NDArray[np.float64] = np.full(_FIRST_ROOM, np.nan)
         self._scores[NO_STATE] = _NEVER
-        #: Whether they were asked for since answers were dropped.
+        #: Whether they were asked for since results were dropped.
         self.is_used = True
 
     def __len__(self) -> int:
-        """What they keep, in answers."""
-        return len(self._answers) + len(self._scores) // _SCORES_PER_ANSWER
+        """What they keep, in results."""
+        return len(self._results) + len(self._scores) // _SCORES_PER_RESULT
 
     def scores(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """Scores of states, -inf where the pod does not fit: float64 [k]."""
@@ -104,32 +104,32 @@ class RequestAnswers:
         found = self._scores.take(places)
         if np.isnan(found).any():
             for place in set(places[np.isnan(found)].tolist()):
-                self._scores[place] = self.answer(place + self._states.first).score
+                self._scores[place] = self.in_state(place + self._states.first).score
             found = self._scores.take(places)
         return found
 
-    def answer(self, number: int) -> DeviceResult:
-        """The answer in a state."""
-        found = self._answers.get(number)
+    def in_state(self, number: int) -> DeviceResult:
+        """The result in a state."""
+        found = self._results.get(number)
         if found is None:
             cards = self._states.cards_of(number)
             if cards is None:
-                return _NO_ANSWER
-            found = self._answers[number] = answer(self._types, self.requests, cards)
+                return _NO_RESULT
+            found = self._results[number] = evaluate(self._types, self.requests, cards)
         return found
 
     def after(self, number: int) -> int:
         """The state after one more pod, NO_STATE when the node does not take it."""
-        cards = self.answer(number).after
+        cards = self.in_state(number).after
         return NO_STATE if cards is None else self._states.number(cards)
 
     def keep(self, numbers: Collection[int]) -> None:
-        """Drop the answers about all other states."""
-        self._answers = {number: self._answers[number] for number in numbers if number in self._answers}
+        """Drop the results about all other states."""
+        self._results = {number: self._results[number] for number in numbers if number in self._results}
         self.is_used = False
 
 
-def answer(
+def evaluate(
     types: Sequence[DeviceType],
     requests: Requests,
     cards: NodeCards,
@@ -153,4 +153,4 @@ def answer(
     return DeviceResult(tuple(shares), score, "", tuple(after))
 
 
-_NO_ANSWER: Final = DeviceResult((), _NEVER, "", None)
+_NO_RESULT: Final = DeviceResult((), _NEVER, "", None)

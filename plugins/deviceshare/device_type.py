@@ -86,7 +86,7 @@ class DeviceType(ABC):
 
     @abstractmethod
     def request_of(self, cls: TaskClass) -> Any | None:
-        """What pods of a class ask for; None when they ask for nothing."""
+        """The request of the pods of a class; None without one."""
 
     def problem_of(self, cls: TaskClass) -> str:
         """What is wrong with the request of a class, "" for nothing."""
@@ -130,11 +130,11 @@ class DeviceType(ABC):
         return None
 
     def is_bound_to_cards(self, request: Any) -> bool:
-        """Whether nodes of equal cards may be answered differently."""
+        """Whether nodes of equal cards may have different results."""
         return False
 
     def spreads_group(self, request: Any) -> bool:
-        """Whether the answer depends on where other pods of the PodGroup are."""
+        """Whether the result depends on where other pods of the PodGroup are."""
         return False
 
     def closed_cards(

@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.node_view import NodeView, Rows
     from capcard_sched.model.job import Node
     from capcard_sched.model.task_class import TaskClass
-    from capcard_sched.plugins.deviceshare.answer_cache import AnswerCache
     from capcard_sched.plugins.deviceshare.device_rows import DeviceRows
     from capcard_sched.plugins.deviceshare.device_states import Requests
     from capcard_sched.plugins.deviceshare.device_type import DeviceType
+    from capcard_sched.plugins.deviceshare.result_cache import DeviceResultCache
     from capcard_sched.plugins.deviceshare.shared_card import SharedCard
 
     #: Index of the kind of devices, and state of the card.
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 class FreeDevices:
     """Implements `framework.api.shared_devices.SharedDevices`; a request is one request per kind of devices."""
 
-    def __init__(self, plugin: str, types: Sequence[DeviceType], rows: DeviceRows, answers: AnswerCache) -> None:
+    def __init__(self, plugin: str, types: Sequence[DeviceType], rows: DeviceRows, results: DeviceResultCache) -> None:
         self._plugin = plugin
         self._types = types
         self._rows = rows
-        self._answers = answers
+        self._results = results
         #: See `SharedDevices`.
         self.epoch = 0
 
     def request_of(self, cls: TaskClass) -> Hashable | None:
         """The requests of a class by kind of devices; None when it has none."""
-        answers = self._answers.of(cls)
-        return None if answers is None else answers.requests
+        results = self._results.of(cls)
+        return None if results is None else results.requests
 
     def states(self, view: NodeView) -> Rows:
         """The state of each entry: int64 [k]."""
@@ -48,7 +48,7 @@ class FreeDevices:
 
     def state_after(self, request: Requests, state: int) -> int:
         """The state after one more pod; -1 when the node does not take it."""
-        return self._answers.of_requests(request).after(state)
+        return self._results.of_requests(request).after(state)
 
     def devices(self, state: int) -> list[_Device]:
         """The devices of a node."""

@@ -73,7 +73,7 @@ def find_slice(
 ) -> Slice | None:
     """The smallest free slice with the requested MiB, in the first group that has one.
 
-    `group`: the one in use, "" for none; `taken`: positions in use; `whole`: the whole card is asked for, which a group
+    `group`: the one in use, "" for none; `taken`: positions in use; `whole`: the whole card is requested, which a group
     of a single slice always satisfies.
     """
     groups = geometry.groups if not group else [each for each in (geometry.group(group),) if each is not None]

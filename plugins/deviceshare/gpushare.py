@@ -38,7 +38,7 @@ class GpuRequest(NamedTuple):
 
 
 class GpuShareDevices(DeviceType):
-    """See the module docstring. A card is known by its index; `by_number`: whole cards instead of memory."""
+    """See the module docstring. The index identifies a card; `by_number`: whole cards instead of memory."""
 
     name: ClassVar[str] = "GpuShare"
     lock: ClassVar[str] = "gpu"

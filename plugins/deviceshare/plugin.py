@@ -14,15 +14,15 @@ from capcard_sched.model.reasons import DEVICE_REQUEST
 from capcard_sched.model.refusal import Code
 from capcard_sched.model.status import SESSION_STATUSES, TaskStatus
 from capcard_sched.model.task_class import NO_ACCOUNTING
-from capcard_sched.plugins.deviceshare.answer_cache import AnswerCache
 from capcard_sched.plugins.deviceshare.ascend import AscendDevices
 from capcard_sched.plugins.deviceshare.device_choice import NoChoice
 from capcard_sched.plugins.deviceshare.device_config import DeviceSettings
 from capcard_sched.plugins.deviceshare.device_rows import DeviceRows, accounting_of, samples
-from capcard_sched.plugins.deviceshare.device_states import answer
+from capcard_sched.plugins.deviceshare.device_states import evaluate
 from capcard_sched.plugins.deviceshare.deviceshare_arguments import DeviceShareArguments, check_arguments
 from capcard_sched.plugins.deviceshare.free_devices import FreeDevices
 from capcard_sched.plugins.deviceshare.gpushare import GpuShareDevices
+from capcard_sched.plugins.deviceshare.result_cache import DeviceResultCache
 from capcard_sched.plugins.deviceshare.shared_card import CardStates
 from capcard_sched.plugins.deviceshare.vgpu import VgpuDevices
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from capcard_sched.model.task_class import TaskClass
     from capcard_sched.plugins.deviceshare.card_reasons import CardReasons
     from capcard_sched.plugins.deviceshare.device_rows import NodeDevices
-    from capcard_sched.plugins.deviceshare.device_states import DeviceResult, RequestAnswers
+    from capcard_sched.plugins.deviceshare.device_states import DeviceResult, RequestResults
     from capcard_sched.plugins.deviceshare.device_type import DeviceType
     from capcard_sched.plugins.deviceshare.shared_card import Cause
 
@@ -56,7 +56,7 @@ class DeviceShare(Plugin):
     """Shares GPUs between pods: finds cards for each container, and writes them on the pod with its binding.
 
     Cards are read from node annotations that a device plugin writes, and bookings from pod annotations; nothing else is
-    stored. A pod that asks for no shared device is not looked at.
+    stored. A pod that requests no shared device is skipped.
     """
 
     name = "deviceshare"
@@ -77,7 +77,7 @@ class DeviceShare(Plugin):
             self.types.append(AscendDevices(self._cards, given.weight))
         self.rows = DeviceRows(self.types)
         self._session: Session
-        self.cache = AnswerCache(self.types, self.rows, self._cards)
+        self.cache = DeviceResultCache(self.types, self.rows, self._cards)
         self._free = FreeDevices(self.name, self.types, self.rows, self.cache)
         self._settings = DeviceSettings(given.config_namespace, given.config_map)
         self._warnings = AnnotationWarnings(DEVICE_REQUEST)
@@ -142,8 +142,8 @@ class DeviceShare(Plugin):
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
-    def answers(self, cls: TaskClass) -> RequestAnswers | None:
-        """The answers to a class of pods; None when it asks for no devices."""
+    def results(self, cls: TaskClass) -> RequestResults | None:
+        """The results to a class of pods; None when it requests no devices."""
         return self.cache.of(cls)
 
     def signature(self, queue: Queue, task: Task) -> str | None:
@@ -151,36 +151,36 @@ class DeviceShare(Plugin):
 
     def _group_of(self, task: Task) -> str | None:
         """The job of a pod whose cards depend on where others of its job are."""
-        answers = self.answers(task.cls)
-        spreads = answers is not None and answers.spreads_group
+        results = self.results(task.cls)
+        spreads = results is not None and results.spreads_group
         return task.job.key if spreads and task.job is not None else None
 
-    def _own_answer(self, answers: RequestAnswers, node: Node, group: str | None, *, future: bool) -> DeviceResult:
-        """The answer of one node to a pod that knows single cards."""
+    def _own_result(self, results: RequestResults, node: Node, group: str | None, *, future: bool) -> DeviceResult:
+        """The result of one node for a pod that is bound to single cards."""
         devices = self.rows.at(node)
         if devices is None:
-            return answers.answer(int(self.rows.numbers[node.row]))
+            return results.in_state(int(self.rows.numbers[node.row]))
         cards = devices.future if future else devices.cards
-        return answer(self.types, answers.requests, cards, self._closed_cards(answers, group, devices))
+        return evaluate(self.types, results.requests, cards, self._closed_cards(results, group, devices))
 
     def _closed_cards(
-        self, answers: RequestAnswers, group: str | None, devices: NodeDevices
+        self, results: RequestResults, group: str | None, devices: NodeDevices
     ) -> list[Mapping[int, Cause]]:
         """By kind, the cards of a node that are closed to this very pod."""
         job = None if group is None else self._session.jobs.get(group)
         uids = () if job is None else job.tasks.keys()
         return [
             {} if request is None or ledger is None else kind.closed_cards(request, ledger, uids)
-            for kind, request, ledger in zip(self.types, answers.requests, devices.ledgers, strict=True)
+            for kind, request, ledger in zip(self.types, results.requests, devices.ledgers, strict=True)
         ]
 
     def _own_answers(self, signature: PodSignature, view: NodeView) -> list[DeviceResult]:
-        """The answer of every entry to a pod that knows single cards."""
-        answers = self.answers(signature.cls)
-        assert answers is not None
+        """The result of every entry for a pod that is bound to single cards."""
+        results = self.results(signature.cls)
+        assert results is not None
         group = signature.context(self.name)
         nodes = view.nodes
-        return [self._own_answer(answers, nodes[row], group, future=view.future) for row in view.rows.tolist()]
+        return [self._own_result(results, nodes[row], group, future=view.future) for row in view.rows.tolist()]
 
     # --- nodes ------------------------------------------------------------------------------------------------------
 
@@ -188,16 +188,16 @@ class DeviceShare(Plugin):
         return self.rows.numbers if self.types else None
 
     def next_node_state(self, cls: TaskClass, number: int) -> int:
-        answers = self.answers(cls)
-        return number if answers is None else answers.after(number)
+        results = self.results(cls)
+        return number if results is None else results.after(number)
 
     def _reads_state(self, signature: PodSignature) -> bool:
-        answers = self.answers(signature.cls)
-        return answers is not None and not answers.is_bound_to_cards
+        results = self.results(signature.cls)
+        return results is not None and not results.is_bound_to_cards
 
     def _reads_cards(self, signature: PodSignature) -> bool:
-        answers = self.answers(signature.cls)
-        return answers is not None and answers.is_bound_to_cards
+        results = self.results(signature.cls)
+        return results is not None and results.is_bound_to_cards
 
     def _scores_state(self, signature: PodSignature) -> bool:
         return self.arguments.weight > 0 and self._reads_state(signature)
@@ -214,10 +214,10 @@ class DeviceShare(Plugin):
 
     @filter(reads=NODE_AMOUNTS, when=_reads_state)
     def filter_by_state(self, signature: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
-        answers = self.answers(signature.cls)
-        assert answers is not None
+        results = self.results(signature.cls)
+        assert results is not None
         numbers = self.rows.numbers_of(rows, self.name)
-        refused = answers.scores(numbers) == _NEVER
+        refused = results.scores(numbers) == _NEVER
         if not refused.any():
             return
         if type(verdict) is FilterResult:  # it keeps no reasons
@@ -225,7 +225,7 @@ class DeviceShare(Plugin):
             return
         by_reason: dict[str, list[int]] = {}
         for number in sorted(set(numbers[refused].tolist())):
-            by_reason.setdefault(answers.answer(number).reason, []).append(number)
+            by_reason.setdefault(results.in_state(number).reason, []).append(number)
         for reason, group in by_reason.items():
             verdict.reject(np.isin(numbers, group), Code.UNSCHEDULABLE, reason)
 
@@ -235,28 +235,28 @@ class DeviceShare(Plugin):
 
     @score(reads=NODE_AMOUNTS, when=_scores_state)
     def score_by_state(self, signature: PodSignature, rows: NodeView) -> Scores:
-        answers = self.answers(signature.cls)
-        assert answers is not None
-        return _finite(answers.scores(self.rows.numbers_of(rows, self.name)))
+        results = self.results(signature.cls)
+        assert results is not None
+        return _finite(results.scores(self.rows.numbers_of(rows, self.name)))
 
     def rejection_details(self, task: Task, rows: NodeView) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Figures per card of the nodes that a filter rejects, the nearest to fitting first."""
-        answers = self.answers(task.cls)
-        if answers is None:
+        results = self.results(task.cls)
+        if results is None:
             return
         found = []
         for row in rows.rows.tolist():
             devices = self.rows.at(rows.nodes[row])
-            reasons = None if devices is None else self._reasons(answers, task, devices)
+            reasons = None if devices is None else self._reasons(results, task, devices)
             if reasons is not None:
                 found.append((reasons.distance, rows.nodes[row].name, reasons.texts))
         for _, name, texts in sorted(found):
             yield name, texts
 
-    def _reasons(self, answers: RequestAnswers, task: Task, devices: NodeDevices) -> CardReasons | None:
+    def _reasons(self, results: RequestResults, task: Task, devices: NodeDevices) -> CardReasons | None:
         """The figures of the first kind of devices that refuses the pod."""
-        closed = self._closed_cards(answers, self._group_of(task), devices)
-        for index, (kind, request) in enumerate(zip(self.types, answers.requests, strict=True)):
+        closed = self._closed_cards(results, self._group_of(task), devices)
+        for index, (kind, request) in enumerate(zip(self.types, results.requests, strict=True)):
             ledger = devices.ledgers[index]
             if request is None:
                 continue
@@ -271,18 +271,18 @@ class DeviceShare(Plugin):
 
     def on_allocate(self, placement: Placement) -> None:
         """Give pods their devices; a pod whose eviction is undone stays on those it has."""
-        answers = self.answers(placement.cls)
-        if answers is None:
+        results = self.results(placement.cls)
+        if results is None:
             return
         for task, node in zip(placement.tasks, placement.nodes, strict=True):
             if task.status in SESSION_STATUSES:
-                self._take(answers, task, node)
+                self._take(results, task, node)
             else:
                 self._set_leaving(task, node, leaving=False)
 
     def on_deallocate(self, placement: Placement) -> None:
         """Take devices back from pods that were placed in this session; others are on their way out."""
-        if self.answers(placement.cls) is None:
+        if self.results(placement.cls) is None:
             return
         for task, node in zip(placement.tasks, placement.nodes, strict=True):
             if task.status not in SESSION_STATUSES:
@@ -293,11 +293,11 @@ class DeviceShare(Plugin):
                 devices.release(task.uid)
                 self.rows.write(node)
 
-    def _take(self, answers: RequestAnswers, task: Task, node: Node) -> None:
+    def _take(self, results: RequestResults, task: Task, node: Node) -> None:
         devices, waits = self.rows.at(node), task.status is TaskStatus.PIPELINED
-        found = self._found(answers, task, node, future=waits)
+        found = self._found(results, task, node, future=waits)
         if found.reason and not waits:  # an eviction plan allocates on what its victims still hold
-            found = self._found(answers, task, node, future=True)
+            found = self._found(results, task, node, future=True)
         if found.reason or devices is None:
             if waits:  # it waits for the amounts of pods that leave; the cards are chosen when they are gone
                 return
@@ -307,14 +307,14 @@ class DeviceShare(Plugin):
                 ledger.book(task.uid, shares)
         self.rows.write(node)
 
-    def _found(self, answers: RequestAnswers, task: Task, node: Node, *, future: bool) -> DeviceResult:
+    def _found(self, results: RequestResults, task: Task, node: Node, *, future: bool) -> DeviceResult:
         """What a node has for one pod now, or once the pods that leave are gone."""
-        if answers.is_bound_to_cards:
-            return self._own_answer(answers, node, self._group_of(task), future=future)
+        if results.is_bound_to_cards:
+            return self._own_result(results, node, self._group_of(task), future=future)
         devices = self.rows.at(node)
         if future and devices is not None:
-            return answers.answer(self.rows.states.number(devices.future))
-        return answers.answer(int(self.rows.numbers[node.row]))
+            return results.in_state(self.rows.states.number(devices.future))
+        return results.in_state(int(self.rows.numbers[node.row]))
 
     def _set_leaving(self, task: Task, node: Node, *, leaving: bool) -> None:
         devices = self.rows.at(node)
@@ -326,16 +326,16 @@ class DeviceShare(Plugin):
         return self.binding_lock(placement) if self.arguments.node_lock else None
 
     def binding_lock(self, placement: Placement) -> dict[str, str] | None:
-        answers = self.answers(placement.cls)
-        if answers is None:
+        results = self.results(placement.cls)
+        if results is None:
             return None
-        for kind, request in zip(self.types, answers.requests, strict=True):
+        for kind, request in zip(self.types, results.requests, strict=True):
             if request is not None and kind.lock:
                 return dict.fromkeys((task.uid for task in placement.tasks), kind.lock)
         return None
 
     def bind_annotations(self, placement: Placement) -> dict[str, dict[str, str]] | None:
-        if self.answers(placement.cls) is None:
+        if self.results(placement.cls) is None:
             return None
         found: dict[str, dict[str, str]] = {}
         for task, node in zip(placement.tasks, placement.nodes, strict=True):

@@ -1,6 +1,6 @@
 """States of cards: what a card offers and what its pods hold of it, interned.
 
-Equal cards with equal use are one `SharedCard`, so that the answer to a request is worked out once for all of them,
+Equal cards with equal use are one `SharedCard`, so that the result of a request is computed once for all of them,
 and the cards of a node are a tuple that compares and hashes by identity.
 """
 
@@ -81,7 +81,7 @@ class Booking(NamedTuple):
 class Taken(NamedTuple):
     """A share that a card would give."""
 
-    #: Units asked for.
+    #: Requested units.
     memory: int
     booking: Booking
     #: The card afterwards.
@@ -91,7 +91,7 @@ class Taken(NamedTuple):
 class SharedCard:
     """One state of a card. Made by `CardStates` alone; compared by identity."""
 
-    __slots__ = ("__weakref__", "_answers", "_states", "is_overbooked", "model", "use", "used_memory")
+    __slots__ = ("__weakref__", "_results", "_states", "is_overbooked", "model", "use", "used_memory")
 
     def __init__(self, states: CardStates, model: CardModel, use: CardUsage) -> None:
         self.model = model
@@ -101,7 +101,7 @@ class SharedCard:
         #: Whether its pods hold more than it has: it shrank, or another scheduler placed some of them.
         self.is_overbooked = use.number > model.slots or self.used_memory > model.memory or use.cores > ALL_CORES
         self._states = states
-        self._answers: dict[Share, Taken | Cause] = {}
+        self._results: dict[Share, Taken | Cause] = {}
 
     @property
     def shown_use(self) -> str:
@@ -115,15 +115,15 @@ class SharedCard:
 
     def try_take(self, share: Share) -> Taken | Cause:
         """The share the card would give, or the first condition it does not meet."""
-        answer = self._answers.get(share)
-        if answer is None:
-            answer = self._answers[share] = self._take(share)
-            self._states.answers += 1
-        return answer
+        result = self._results.get(share)
+        if result is None:
+            result = self._results[share] = self._take(share)
+            self._states.results += 1
+        return result
 
-    def drop_answers(self) -> None:
+    def drop_results(self) -> None:
         """Forget what the card would give: it is worked out again."""
-        self._answers.clear()
+        self._results.clear()
 
     def _take(self, share: Share) -> Taken | Cause:
         model, use = self.model, self.use
@@ -165,7 +165,7 @@ class SharedCard:
     def booking_at(self, memory: int, cores: int, group: str, position: int) -> Booking:
         """What a share that another scheduler run gave takes: its slice where the card can have it, else the amount.
 
-        `memory`: units asked for; `group`: "" for a share without a slice.
+        `memory`: requested units; `group`: "" for a share without a slice.
         """
         geometry = self.model.geometry
         if not group or geometry is None or self._groups - {group}:
@@ -197,12 +197,12 @@ class SharedCard:
 
 
 class CardStates:
-    """The states of cards, each once. One that neither a node nor an answer holds is gone."""
+    """The states of cards, each once. One that neither a node nor a result holds is gone."""
 
     def __init__(self) -> None:
         self._known: WeakValueDictionary[tuple[CardModel, CardUsage], SharedCard] = WeakValueDictionary()
-        #: How many answers the cards keep.
-        self.answers = 0
+        #: How many results the cards keep.
+        self.results = 0
 
     def __len__(self) -> int:
         return len(self._known)
@@ -214,8 +214,8 @@ class CardStates:
             found = self._known[model, use] = SharedCard(self, model, use)
         return found
 
-    def drop_answers(self) -> None:
+    def drop_results(self) -> None:
         """Drop what all cards would give."""
         for card in list(self._known.values()):
-            card.drop_answers()
-        self.answers = 0
+            card.drop_results()
+        self.results = 0

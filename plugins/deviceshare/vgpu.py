@@ -108,7 +108,7 @@ class VgpuDevices(DeviceType):
         return {name: min(amount * _UNIT, MAX_POD_AMOUNT) for name, amount in amounts}
 
     def placed_charge(self, cls: TaskClass, notes: Mapping[str, str]) -> Mapping[str, int]:
-        """The memory on the cards that were chosen, of pods that ask for parts of cards."""
+        """The memory on the cards that were chosen, of pods that request parts of cards."""
         request = self.request_of(cls)
         if request is None or all(wanted is None or wanted.share.memory for wanted in request.containers):
             return {}
@@ -261,7 +261,7 @@ class VgpuDevices(DeviceType):
         found = ledger.shares_of(devices.containers)
         problems = [*devices.problems]
         problems += [
-            f"slice {slice} cannot be had on its card: the memory asked for counts" for slice in found.without_slice
+            f"slice {slice} cannot be had on its card: the requested memory counts" for slice in found.without_slice
         ]
         problems += [f"card {uuid} is not on the node of the pod" for uuid in found.unknown]
         named = task.device_notes.get(keys.VGPU_NODE)

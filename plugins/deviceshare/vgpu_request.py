@@ -1,4 +1,4 @@
-"""What a pod asks of vGPU cards: the amounts of each container, and the cards it accepts."""
+"""The request of a pod for vGPU cards: the amounts of each container, and the cards it accepts."""
 
 from __future__ import annotations
 
@@ -79,9 +79,9 @@ class ContainerRequest(NamedTuple):
 
 
 class VgpuRequest(msgspec.Struct, frozen=True):
-    """What all pods of one class ask for."""
+    """The request of all pods of one class."""
 
-    #: By container of the pod, sidecars last; None for one that asks for nothing.
+    #: By container of the pod, sidecars last; None for one that requests nothing.
     containers: tuple[ContainerRequest | None, ...]
     #: Sharing mode of the cards, "" for any.
     mode: str = ""
@@ -95,14 +95,14 @@ class VgpuRequest(msgspec.Struct, frozen=True):
 
     @property
     def is_bound_to_cards(self) -> bool:
-        """Whether equal cards may be answered differently: uuids or other pods of the group decide."""
+        """Whether equal cards may have different results: uuids or other pods of the group decide."""
         return bool(self.use_uuids or self.avoid_uuids or self.spreads)
 
 
 def vgpu_request(
     containers: Sequence[ContainerAmounts], annotations: Mapping[str, str], resources: VgpuResources = DEFAULT_RESOURCES
 ) -> VgpuRequest | None:
-    """The request of a pod with these containers, None for a pod that asks for no vGPU.
+    """The request of a pod with these containers, None for a pod that requests no vGPU.
 
     Other init containers than sidecars do not count.
     """

@@ -1,4 +1,4 @@
-"""The events of a Job, and the lifecycle policies that answer them.
+"""The events of a Job, and the actions of lifecycle policies for them.
 
 An event lasts as long as its cause. The action that follows outdates the cause (see `records`), so it happens once.
 """
@@ -45,7 +45,7 @@ class JobEvent(NamedTuple):
 def job_events(
     job: JobSpec, members: Sequence[JobMember], group: JsonObject | None, recorded: JsonObject
 ) -> list[JobEvent]:
-    """What is to be answered by policies. `recorded` is `status.taskStatusCount`, as last written."""
+    """The events to which policies apply. `recorded` is `status.taskStatusCount`, as last written."""
     events = list(_pod_events(member for member in members if member.current))
     by_task: dict[str, list[JobMember]] = {task.name: [] for task in job.tasks}
     for member in members:
@@ -85,7 +85,7 @@ def _is_preempted(pod: JsonObject) -> bool:
 
 def _task_events(task: TaskSpec, own: Sequence[JobMember]) -> Iterator[JobEvent]:
     # Pods that succeeded before a resume count, but are no event of their own.
-    done = [member for member in own if member.phase == "Succeeded" and not (member.doomed or member.surplus)]
+    done = [member for member in own if member.phase == "Succeeded" and not (member.to_delete or member.surplus)]
     if len(done) >= task.replicas and any(member.current for member in done):
         last = max(done, key=lambda member: (ended_at(member.pod), member.notes.ordinal))
         yield JobEvent(TASK_COMPLETED, ended_at(last.pod), task.name, last.notes.name)
@@ -151,14 +151,14 @@ def ended_at(pod: JsonObject) -> float:
     return max((parse_time(found.get("finishedAt")) for found in _terminations(pod)), default=0.0)
 
 
-class Answer(NamedTuple):
+class PolicyAction(NamedTuple):
     """An action and its delay after the event (seconds)."""
 
     action: str
     delay: float = 0.0
 
 
-def answer(job: JobSpec, event: JobEvent) -> Answer:
+def action_for(job: JobSpec, event: JobEvent) -> PolicyAction:
     """The action of the first policy that matches: those of the task, then those of the Job, then a plain sync."""
     task = job.task(event.task)
     for policy in (*(task.policies if task is not None else ()), *job.policies):
@@ -167,8 +167,8 @@ def answer(job: JobSpec, event: JobEvent) -> Answer:
         delay = policy_delay(policy)
         if delay is None or (event.name == POD_PENDING and not delay):
             continue
-        return Answer(policy.get("action") or SYNC, delay)
-    return Answer(SYNC)
+        return PolicyAction(policy.get("action") or SYNC, delay)
+    return PolicyAction(SYNC)
 
 
 def policy_delay(policy: JsonObject) -> float | None:
@@ -184,7 +184,7 @@ def policy_delay(policy: JsonObject) -> float | None:
 
 def ends_by_eviction(job: JobSpec) -> bool:
     """Whether the eviction of one pod of some task takes down or restarts the whole Job."""
-    return any(answer(job, JobEvent(POD_EVICTED, 0.0, task.name)).action in WHOLE_JOB for task in job.tasks)
+    return any(action_for(job, JobEvent(POD_EVICTED, 0.0, task.name)).action in WHOLE_JOB for task in job.tasks)
 
 
 def _matches(policy: JsonObject, event: JobEvent) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from capcard_sched.controllers.jobs.events import POD_EVICTED, Answer, JobEvent, answer, job_events
+from capcard_sched.controllers.jobs.events import POD_EVICTED, JobEvent, PolicyAction, action_for, job_events
 from capcard_sched.controllers.jobs.group import group_of, is_of_version
 from capcard_sched.controllers.jobs.job_spec import job_spec
 from capcard_sched.controllers.jobs.job_status import (
@@ -179,7 +179,7 @@ class JobPass:
         if is_last or self._phase not in (*ACTIVE, RESTARTING):
             return None
         due: list[tuple[float, Request]] = []
-        for event, moment, (action, delay) in self._answers():
+        for event, moment, (action, delay) in self._actions():
             request = Request(action, event)
             if self._target(request) is None:
                 continue
@@ -191,35 +191,34 @@ class JobPass:
                 self.news[f"{event.name} {event.pod}"] = ("ExecuteAction", text, False)
         return min(due, key=lambda entry: entry[0])[1] if due else None
 
-    def _answers(self) -> list[tuple[JobEvent, float, Answer]]:
+    def _actions(self) -> list[tuple[JobEvent, float, PolicyAction]]:
         """Events that have an action, and when it is due."""
         recorded = status(self._job).get("taskStatusCount") or {}
         found = self._members()
         delayed = self._records.evicted()
-        answers = []
+        actions = []
         for event in job_events(self._spec, found, self._group, recorded):
-            found_answer = answer(self._spec, event)
-            delay = found_answer.delay
-            if found_answer.action == SYNC:
+            if (action := action_for(self._spec, event)).action == SYNC:
                 continue
+            delay = action.delay
             moment = event.since + max(delay, self._condition_delay(event))
             if event.name == POD_EVICTED and delay:
                 # The pod may be gone before the action is due.
                 moment = self._plausible(event.pod, parse_time(delayed.pop(event.pod, "")), delay)
                 moment = moment or float(math.ceil((event.since or self._now) + delay))
                 self._records.delay(event.pod, format_timestamp(moment))
-            answers.append((event, moment, found_answer))
+            actions.append((event, moment, action))
         running = {member.notes.name for member in found if member.current and member.phase == "Running"}
         for pod, moment_text in delayed.items():
             event = JobEvent(POD_EVICTED, parse_time(moment_text), self._task_of(pod), pod)
-            found_answer = answer(self._spec, event)
-            if pod in running or found_answer.action == SYNC:
+            action = action_for(self._spec, event)
+            if pod in running or action.action == SYNC:
                 self._records.cancel(pod)
             else:
-                moment = self._plausible(pod, event.since, found_answer.delay) or self._now + found_answer.delay
-                answers.append((event, moment, found_answer))
+                moment = self._plausible(pod, event.since, action.delay) or self._now + action.delay
+                actions.append((event, moment, action))
                 self._records.delay(pod, format_timestamp(moment))
-        return answers
+        return actions
 
     def _plausible(self, pod: str, moment: float, delay: float) -> float:
         """The recorded moment of a delayed action; 0.0, without the record, if a clock that was ahead wrote it."""
@@ -345,7 +344,7 @@ class JobPass:
 
     def _delete_doomed(self, found: list[JobMember]) -> None:
         for member in found:
-            if member.doomed and not is_terminating(member.pod):
+            if member.to_delete and not is_terminating(member.pod):
                 self._writes.append(delete(POD, member.pod))
 
     def _group_deletes(self) -> list[Write]:

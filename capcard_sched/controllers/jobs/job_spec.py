@@ -28,7 +28,7 @@ from capcard_sched.model.job_tasks import default_minimum
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: Restarts of a Job, and of the containers of a task, unless they say otherwise.
+#: Restarts of a Job, and of the containers of a task, without a policy of their own.
 DEFAULT_MAX_RETRY = 3
 DEFAULT_QUEUE = "default"
 
@@ -56,7 +56,7 @@ class TaskSpec(NamedTuple):
 
 
 class JobSpec(NamedTuple):
-    """What a Job asks for."""
+    """The spec of a Job, with defaults."""
 
     namespace: str
     name: str

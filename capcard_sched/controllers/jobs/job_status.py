@@ -1,7 +1,7 @@
 """The status of a Job: records of its actions, the counts of its pods, and the status to write.
 
 An action is one write of the status: phase, `retryCount`, version and record change together. Which pods are to be
-deleted, and which events are already answered, follows from the record and from the annotations of the pods. A
+deleted, and which events were processed, follows from the record and from the annotations of the pods. A
 controller that ends between two writes resumes there.
 """
 
@@ -180,8 +180,8 @@ class JobMember(NamedTuple):
     #: `Unknown` for a phase that is none.
     phase: str
     #: To be deleted, whether or not its deletion has begun.
-    doomed: bool
-    #: Belongs to the present version and to a replica that the Job asks for: what happens to it is an event.
+    to_delete: bool
+    #: Belongs to the present version and to a replica of the spec: what happens to it is an event.
     current: bool
     #: Of the present version, but beyond the replicas of its task.
     surplus: bool
@@ -189,7 +189,7 @@ class JobMember(NamedTuple):
     @property
     def ready(self) -> bool:
         """Succeeded, or running with all containers ready."""
-        if self.doomed or is_terminating(self.pod):
+        if self.to_delete or is_terminating(self.pod):
             return False
         rows = status(self.pod).get("containerStatuses") or ()
         return self.phase == "Succeeded" or (self.phase == "Running" and all(row.get("ready", True) for row in rows))
@@ -205,16 +205,16 @@ def members(
         wanted = 0 <= notes.ordinal < last.get(notes.task, 0)
         outdated = records.outdated(notes, failed=status(pod).get("phase") == "Failed")
         if has_ended(pod):
-            doomed = (outdated and phase in _KEEPS_MEMBERS) or (phase in ACTIVE and not wanted)
+            to_delete = (outdated and phase in _KEEPS_MEMBERS) or (phase in ACTIVE and not wanted)
         elif phase in ACTIVE:
-            doomed = outdated or not wanted or notes.version < version
+            to_delete = outdated or not wanted or notes.version < version
         else:
-            doomed = phase != RESTARTING or outdated or notes.version < version
+            to_delete = phase != RESTARTING or outdated or notes.version < version
         present = not outdated and notes.version >= version
         current = wanted and present and CONTROLLER_OUT_OF_SYNC not in annotations_of(pod)
         pod_phase = status(pod).get("phase") or "Pending"
         known = pod_phase if pod_phase in _PHASES else "Unknown"
-        found.append(JobMember(pod, notes, known, doomed, current, surplus=present and not wanted))
+        found.append(JobMember(pod, notes, known, to_delete, current, surplus=present and not wanted))
     return found
 
 
@@ -223,7 +223,7 @@ def census(pods: Iterable[JobMember]) -> Census:
     counts = dict.fromkeys((*_PHASES, "Terminating"), 0)
     by_task: dict[str, dict[str, int]] = {}
     for member in pods:
-        if is_terminating(member.pod) or member.doomed:
+        if is_terminating(member.pod) or member.to_delete:
             counts["Terminating"] += 1
             continue
         counts[member.phase] += 1

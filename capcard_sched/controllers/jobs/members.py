@@ -182,7 +182,7 @@ class MemberSync:
     def sync_pods(self) -> None:
         """Create the pods that are missing once the PodGroup is admitted, and delete those that are not wanted."""
         for member in self._members:
-            if member.doomed and not is_terminating(member.pod):
+            if member.to_delete and not is_terminating(member.pod):
                 self._delete(member)
         group = self._group
         if group is None or is_terminating(group) or status(group).get("phase") in (None, "", "Pending"):

@@ -66,7 +66,7 @@ def find_stall(job: JsonObject, desired: JobSpec, members: Sequence[JobMember], 
 
 def _is_active(member: JobMember) -> bool:
     """Whether the pod changes without a scheduler: it runs, terminates, or has a node."""
-    if is_terminating(member.pod) or member.doomed or member.phase in ("Running", "Unknown"):
+    if is_terminating(member.pod) or member.to_delete or member.phase in ("Running", "Unknown"):
         return True
     return member.phase == "Pending" and bool(spec(member.pod).get("nodeName"))
 

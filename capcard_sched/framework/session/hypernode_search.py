@@ -314,11 +314,10 @@ class HyperNodeSearch:
 
     def _refuse_no_fit(self, highest: int, allowed: Mask) -> int:
         most, number = self._most
-        if self._session.is_observed:  # placed once more, for what is printed about it
-            nearest = number if number >= 0 else int(np.argmax(allowed))
-            self._visit(nearest)
-            engine = self._session.engine.restrict(nearest, by_tree=False)
-            self._session.observe_failure(self._session, self._job, engine)
+        # Placed once more: what refuses the pods in the HyperNode that takes most of them is their reason.
+        nearest = number if number >= 0 else int(np.argmax(allowed))
+        self._visit(nearest)
+        self._session.observe_failure(self._session, self._job, self._session.engine.restrict(nearest, by_tree=False))
         if number >= 0:
             name, tier = self._tree.names[number], self._tree.tiers[number]
             detail = f"at most {most} fit, in HyperNode {name} of tier {tier}"

@@ -67,7 +67,7 @@ class Session(SessionResults):
         on_commit: Callable[[list[Bind]], None] | None = None,
         webhooks: WebhookFactory | None = None,
         deadline: SessionDeadline | None = None,
-        observe_failure: FailureObserver | None = None,
+        observe_failure: FailureObserver = lambda *_: None,
     ) -> None:
         attempts = FailedAttempts(state, dispatch) if failed_attempts is None else failed_attempts
         #: Bounds the time of each queue's attempts.
@@ -88,7 +88,7 @@ class Session(SessionResults):
         self.failures: Final[Mapping[str, PlacementFailure]] = self._failures
         #: Whether quotas count releasing tasks as gone: while nominations are planned. Bindings always count them.
         self.nominating = False
-        self.observe_failure, self.is_observed = observe_failure or (lambda *_: None), observe_failure is not None
+        self.observe_failure: Final = observe_failure
         #: Opens the port of a webhook; None where the environment provides none.
         self.webhooks = webhooks
         #: The eviction count of the last look at releasing tasks, and its result.

@@ -87,7 +87,7 @@ class ProgressPace:
     A token bucket for all objects of a controller, and a pause between two writes of one object. A rate per second lets
     these writes grow with the time that a burst takes. While the controller creates and deletes objects, most of their
     number is a share of those writes. Namespaces are served in turn. A write that shows a new phase precedes those that
-    show counts: a Job without a status beside running pods looks as if no controller had seen it. Times are seconds of
+    show counts: a Job without a status beside running pods appears unprocessed. Times are seconds of
     any clock.
     """
 
@@ -131,7 +131,7 @@ class ProgressPace:
         if len(self._written) > _REMEMBERED:
             self._written = {each: at for each, at in self._written.items() if now < at + self._gap}
 
-    def worked(self, writes: int, seconds: float, now: float) -> None:
+    def note_pass(self, writes: int, seconds: float, now: float) -> None:
         """Other writes of a pass are made: how many, and how long it took."""
         self._fill(now)
         self._tokens = min(_BURST, self._tokens + writes * _SHARE)
@@ -175,7 +175,7 @@ class ProgressPace:
 _BACKOFF: Final = WriteBackoff(first=0.005, longest=180.0)
 #: Objects that are read on demand in one pass: an owner, its owner, and room for a second try of each.
 _MOST_FETCHES: Final = 8
-#: Seconds between looks at what is due.
+#: Seconds between checks of due keys.
 _TICK: Final = 0.1
 
 
@@ -342,7 +342,7 @@ class ControllerLoop:
         count = sum(isinstance(each, Create | Delete) or (isinstance(each, Patch) and not each.lazy) for each in writes)
         if count:
             now = self._steady()
-            self._pace.worked(count, now - began, now)
+            self._pace.note_pass(count, now - began, now)
 
     async def _failed(self, taken: WorkItem[Key, int], error: WriteFailedError) -> None:
         """Report to the controller, which may have writes of its own; a conflict is only repeated."""

@@ -1,7 +1,7 @@
-"""The cache from which controllers read: what the watches delivered, and what the API server answered to our writes.
+"""The cache from which controllers read: what the watches delivered, and what the API server returned to our writes.
 
-An answer is applied at once, so that a controller never reads the state before its own write; the watch event that
-follows is recognized by its resourceVersion. What only an answer showed is confirmed by the watch, or read again.
+A response is applied at once, so that a controller never reads the state before its own write; the watch event that
+follows is recognized by its resourceVersion. What only a response showed is confirmed by the watch, or read again.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
     from capcard_sched.model.ownership import Owner
 
-#: Uids of deleted objects that are remembered, so that a late answer does not bring one back.
+#: Uids of deleted objects that are remembered, so that a late response does not bring one back.
 _TOMBSTONES: Final = 20_000
 #: Seconds for which an owner that was read is believed.
 _FETCHED_SECONDS: Final = 60.0
-#: Seconds within which the watch is to show what an answer showed.
+#: Seconds within which the watch is to show what a response showed.
 _CONFIRM_SECONDS: Final = 30.0
 
 #: Kinds whose changes the cache itself reads.
@@ -122,7 +122,7 @@ class ObjectCache:
         return [kind for kind, entries in self._entries.items() if entries]
 
     def apply(self, change: RecordChanged | ObjectGone, *, confirmed: bool = True) -> None:
-        """A change from a watch, or with `confirmed=False` from an answer."""
+        """A change from a watch, or with `confirmed=False` from a response."""
         if isinstance(change, ObjectGone):
             self._remove(change)
             return

@@ -256,7 +256,7 @@ def _watched(kind: str) -> WatchedKind[Any]:
 
 
 def decode_change(kind: str, body: bytes) -> RecordChanged | None:
-    """The object in the answer to a write; None for a kind that is not watched or an answer that is no object."""
+    """The object in the response to a write; None for a kind that is not watched or a response without an object."""
     if kind not in _ROWS:
         return None
     try:

@@ -35,7 +35,7 @@ _decode = msgspec.json.Decoder(dict[str, object]).decode
 
 
 class WriteFailedError(Exception):
-    """A write that the API server refused, or did not answer."""
+    """A write that the API server refused, or to which it did not respond."""
 
     def __init__(self, write: Write, error: RequestError) -> None:
         super().__init__(str(error))
@@ -44,7 +44,7 @@ class WriteFailedError(Exception):
 
     @property
     def text(self) -> str:
-        """The answer of the API server."""
+        """The response of the API server."""
         return self.error.text
 
     @property
@@ -59,7 +59,7 @@ class WriteFailedError(Exception):
 
 
 class WriteExecutor:
-    """Sends writes while this process leads, and applies the answers to the cache."""
+    """Sends writes while this process leads, and applies the responses to the cache."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class WriteExecutor:
         self._apply(key.kind, body)
 
     async def _exists_for(self, write: Create, key: Key) -> bool:
-        """Whether what exists under the name will do: ours by an answer that was lost, or one that may be adopted."""
+        """Whether what exists under the name will do: ours by a response that was lost, or one that may be adopted."""
         found = await self._get(key)
         metadata = found.get("metadata") or {}
         self._apply(key.kind, _encode(found))
@@ -164,7 +164,7 @@ class WriteExecutor:
         path = path_of(write.key, write.subresource)
         params = {"fieldManager": COMPONENT}
         try:
-            answer = await self._gate.send(
+            response = await self._gate.send(
                 self._client, term, "PATCH", path, params=params, body=_encode(body), content_type=MERGE
             )
         except RequestError as error:
@@ -173,7 +173,7 @@ class WriteExecutor:
             if error.retry_class is RetryClass.CONFLICT:
                 await self._refresh(write.key)
             raise WriteFailedError(write, error) from error
-        self._apply(write.key.kind, answer)
+        self._apply(write.key.kind, response)
 
     async def _refresh(self, key: Key) -> None:
         """The watch may be behind what a conflict was about."""

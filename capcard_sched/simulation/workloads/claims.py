@@ -46,7 +46,7 @@ class ResourceClaimController:
 
     def reconcile(self) -> bool:
         """Generate and release claims; whether there was anything to do."""
-        worked = bool(self._pods or self._gone)
+        progressed = bool(self._pods or self._gone)
         while self._pods:
             key = next(iter(self._pods))
             del self._pods[key]
@@ -56,7 +56,7 @@ class ResourceClaimController:
         while self._gone:
             uid = next(iter(self._gone))
             self._release(uid, self._gone.pop(uid))
-        return worked
+        return progressed
 
     def _generate(self, pod: JsonObject) -> None:
         namespace, name = key_of(pod)

@@ -116,7 +116,7 @@ class ControllerRunner:
 
     def reconcile(self) -> bool:
         """Reconcile until nothing is queued; whether anything was."""
-        worked = bool(self._queue)
+        progressed = bool(self._queue)
         while self._queue:
             key, _ = self._queue.popitem(last=False)
             timer = self._timers.pop(key, None)
@@ -132,7 +132,7 @@ class ControllerRunner:
                     break
             if result.at is not None:
                 self._wake(key, result.at)
-        return worked
+        return progressed
 
     def _wake(self, key: Key, moment: float) -> None:
         delay = max(0, round((moment - EPOCH) * SECOND) - self._store.clock.now)

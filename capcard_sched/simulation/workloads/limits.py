@@ -83,7 +83,7 @@ class QuotaController:
 
     def reconcile(self) -> bool:
         """Write changed statuses; whether there were any."""
-        worked = bool(self._changed)
+        progressed = bool(self._changed)
         while self._changed:
             namespace, _ = self._changed.popitem(last=False)
             if not self._quotas.get(namespace):
@@ -97,7 +97,7 @@ class QuotaController:
                         self._count(namespace, key_of(pod)[1], pod)
             for name in sorted(self._quotas[namespace]):
                 self._write(namespace, name)
-        return worked
+        return progressed
 
     def _write(self, namespace: str, name: str) -> None:
         quota = self._store.get(RESOURCE_QUOTA, namespace, name)
@@ -150,8 +150,8 @@ class BudgetController:
 
     def reconcile(self) -> bool:
         """Write changed statuses; whether there were any. O(pods) per round with a change."""
-        worked = bool(self._changed)
-        if worked:
+        progressed = bool(self._changed)
+        if progressed:
             pods: dict[str, list[JsonObject]] = {namespace: [] for namespace in self._changed}
             for pod in self._store.list(POD):
                 namespace = key_of(pod)[0]
@@ -161,7 +161,7 @@ class BudgetController:
             for namespace, living in pods.items():
                 for name in sorted(self._budgets[namespace]):
                     self._write(namespace, name, living)
-        return worked
+        return progressed
 
     def _write(self, namespace: str, name: str, living: list[JsonObject]) -> None:
         budget = self._store.get(DISRUPTION_BUDGET, namespace, name)

@@ -71,7 +71,7 @@ class VolumeController:
 
     def reconcile(self) -> bool:
         """Provision, bind and release; whether there was anything to do."""
-        worked = bool(self._pods or self._gone or self._again)
+        progressed = bool(self._pods or self._gone or self._again)
         for key in list(self._pods):
             del self._pods[key]
             pod = self._store.get(POD, *key)
@@ -85,7 +85,7 @@ class VolumeController:
                 claim = self._store.get(CLAIM, *key)
                 if claim is None or self._bind(claim):
                     self._waiting.pop(key, None)
-        return worked
+        return progressed
 
     def _make_own_claims(self, pod: JsonObject) -> None:
         if status(pod).get("phase") in ENDED_PHASES:

@@ -39,13 +39,13 @@ class WorkloadController:
 
     def reconcile(self) -> bool:
         """Keep the queued objects, including those queued meanwhile; whether there were any."""
-        worked = bool(self._queued)
+        progressed = bool(self._queued)
         while self._queued:
             key, _ = self._queued.popitem(last=False)
             found = self._store.get(self.kind, *key)
             if found is not None:
                 self._keep(found)
-        return worked
+        return progressed
 
     def _keep(self, found: JsonObject) -> None:
         raise NotImplementedError

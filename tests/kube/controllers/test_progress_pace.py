@@ -77,7 +77,7 @@ def test_beside_other_writes_progress_is_a_twelfth_of_them_and_little_more() -> 
         pace.take(key(number), 0.0)
     written = 0
     for step in range(100):  # a pass of eight writes ends every second, each after four seconds
-        pace.worked(8, 4.0, float(step))
+        pace.note_pass(8, 4.0, float(step))
         written += len(served(pace, step, step + 0.9))
     assert 100 * 8 / 12 - 1 <= written <= 100 * 8 / 12 + 100 / 5
 
@@ -88,10 +88,10 @@ def test_beside_other_writes_every_object_is_written_within_two_minutes() -> Non
     for number in range(1000):
         early += pace.take(key(number), 0.0)
     for step in range(120):
-        pace.worked(1, 4.0, float(step))
+        pace.note_pass(1, 4.0, float(step))
         early += len(served(pace, step, step + 0.9))
     assert early < 150
-    pace.worked(1, 4.0, 120.0)
+    pace.note_pass(1, 4.0, 120.0)
     assert len(served(pace, 120.0, 120.1)) == 1000 - early
 
 
@@ -103,7 +103,7 @@ def test_a_new_phase_is_written_before_new_counts_and_within_twenty_seconds() ->
         assert not pace.take(key(number), 0.0, phase=True)
     found: list[tuple[float, Key]] = []
     for step in range(1, 40):
-        pace.worked(1, 4.0, float(step))
+        pace.note_pass(1, 4.0, float(step))
         found += served(pace, step, step + 0.9)
     phases = [(at, each) for at, each in found if int(each.name) >= 100]
     assert [each for _, each in phases] == [key(number) for number in range(100, 200)]
@@ -123,7 +123,7 @@ def test_jobs_that_follow_each_other_are_not_delayed() -> None:
     pace = ProgressPace(GAP, 0.0)
     for number in range(100):  # a Job every five seconds, whose creations take two
         now = number * 5.0
-        pace.worked(9, 2.0, now)
+        pace.note_pass(9, 2.0, now)
         assert all(pace.take(key(3 * number + step), now + step) for step in range(3))
 
 

@@ -1,4 +1,4 @@
-"""What is kept of states and answers: numbers keep their meaning, and the memory follows the nodes and the pods."""
+"""What is kept of states and results: numbers keep their meaning, and the memory follows the nodes and the pods."""
 
 from __future__ import annotations
 
