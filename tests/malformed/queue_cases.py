@@ -45,7 +45,7 @@ def without(id: str, text: str) -> Case:
     return Case(id, lambda h: h.queue("q", cards=text), held=frozenset({CARDS_HERE}), held_by=NO_CARDS)
 
 
-#: Forms of one kind each; tests/unit/model/test_card_annotations.py has them all.
+#: Forms of one kind each; tests/unit/model/test_cards.py has them all.
 QUOTAS = [
     void("cut off", "{", f"not JSON: Expecting property name enclosed in double quotes at line 1 column 2; {NOT_JSON}"),
     void("a fraction", '{"A":2.5}', f"<A>: 2.5 {NO_INTEGER}"),

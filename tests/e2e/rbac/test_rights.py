@@ -26,7 +26,7 @@ from tests.e2e import test_claims
 from tests.e2e.daemons import Daemon
 from tests.e2e.expectations import until, until_bound
 from tests.e2e.rbac.installed import Audit, Installation, Right, install, without
-from tests.kube.volumes.test_volume_binding import PROVISIONER, available, claim, provision, storage_class, volume
+from tests.kube.volumes.test_volumes import PROVISIONER, available, claim, provision, storage_class, volume
 from tests.manifests.documents import MANIFESTS, overlay
 
 _CARD = {"cpu": "1", "nvidia.com/gpu": "1"}

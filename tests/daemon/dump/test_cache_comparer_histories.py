@@ -13,7 +13,7 @@ from capcard_sched.model import deltas
 from capcard_sched.model.objects import PodGroupObject
 from capcard_sched.model.status import TaskStatus
 from tests.daemon.dump.listed import Listed
-from tests.daemon.dump.test_comparison import CARD, cluster, unexpected
+from tests.daemon.dump.test_cache_comparer import CARD, cluster, unexpected
 
 _names = st.sampled_from(["a", "b", "c", "d", "e", "f"])
 _groups = st.sampled_from(["g", "h"])

@@ -26,7 +26,7 @@ from capcard_sched.controllers.jobs.phases import FINISHED
 from capcard_sched.validation.job_stages import check_stages
 from capcard_sched.validation.job_structure import check_job_structure
 from tests.unit.controllers.bench import GRACE, ClusterBench, Manifest, task
-from tests.unit.controllers.test_job_histories import Faults, FaultyRunner
+from tests.unit.controllers.test_job_controller_histories import Faults, FaultyRunner
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
