@@ -58,7 +58,7 @@ def hooks_page() -> str:
         "",
         "## Filters and scores",
         "",
-        "`reads` declares what the method reads beside the pod signature, and so how long its results are kept.",
+        "`reads` declares what the method reads besides the pod signature, and so how long its results are kept.",
         "`when` restricts it to some signatures; its result must not change during a session. NODE_SPEC results depend",
         "on the class, the contexts and the node alone; further facts belong in the plugin's `signature`.",
         "",

@@ -78,7 +78,7 @@ def candidates(app: App, words: Sequence[str]) -> tuple[list[str], int]:
 
 
 def _names(app: App, kind: str, words: Sequence[str]) -> list[str]:
-    """The names in a list of the source and namespace of a line; none where it cannot be read."""
+    """The names in a list of the source and namespace of a line; none if it cannot be read."""
     kept = _SOURCE | _NAMESPACE if kind in {"job", "pod"} else _SOURCE
     flags = [word for word in words if word.partition("=")[0] in kept and "=" in word]
     flags += [part for pair in itertools.pairwise(words) if pair[0] in kept for part in pair]

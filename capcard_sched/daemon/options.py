@@ -1,4 +1,4 @@
-"""The flags of `capcard-sched run`, beside `common_options`: names, defaults, checks, `--help` and docs/flags.md.
+"""The flags of `capcard-sched run`, besides `common_options`: names, defaults, checks, `--help` and docs/flags.md.
 
 Names, defaults and spellings are those of Volcano's scheduler, so that arguments of existing deployments work. One
 difference: the name of the Lease follows the scheduler name (docs/rulings.md#lease-by-scheduler-name).

@@ -58,7 +58,7 @@ class Allocator:
         *,
         constraints: Sequence[Constraint] = (),
     ) -> None:
-        """`constraints`: apply to the devices of all claims, beside those of the claims."""
+        """`constraints`: apply to the devices of all claims, besides those of the claims."""
         self._inventory = inventory
         self._ledger = ledger
         self._node = node

@@ -92,7 +92,7 @@ class KnownState(NamedTuple):
     ends: Mapping[str, int] = MappingProxyType({})
     #: Recordings that the state comes from.
     recorded: tuple[Path, ...] = ()
-    #: What the sessions of the scheduler kept; None where it is not known.
+    #: What the sessions of the scheduler kept; None if it is not known.
     progress: SessionProgress | None = None
 
 
@@ -119,7 +119,7 @@ class Forecast:
     """Expected starts of the waiting jobs of one state."""
 
     def __init__(self, core: Core, state: KnownState, history: Iterable[JobRun] = ()) -> None:
-        """`core` gives the parameters and stays as it is. `history`: runs of jobs beside those of the state.
+        """`core` gives the parameters and stays as it is. `history`: runs of jobs besides those of the state.
 
         Cost: that of loading the state into a simulator.
         """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from capcard_sched.daemon.diagnosis.saved_state import as_manifest
-from capcard_sched.model.deltas import AlikePods, ObjectChanged, ObjectGone, ObjectUnreadable
+from capcard_sched.model.deltas import ObjectChanged, ObjectGone, ObjectUnreadable
 from capcard_sched.model.kinds import KIND_BY_NAME, kind_of_object
 from capcard_sched.model.objects import PodObject
 from capcard_sched.model.timestamps import parse_time
@@ -165,8 +165,6 @@ def _kind_of(delta: Delta) -> str:
     """The kind of a delta about an object; "" for others."""
     if isinstance(delta, ObjectChanged):
         return kind_of_object(delta.object)
-    if isinstance(delta, AlikePods):
-        return "Pod"
     if isinstance(delta, ObjectUnreadable):
         return delta.object.kind
     return delta.kind if isinstance(delta, ObjectGone) else ""
@@ -179,9 +177,6 @@ def _keep(kept: dict[tuple[str, str], Delta], delta: Delta) -> None:
             meta = obj.metadata
             is_namespaced = KIND_BY_NAME[kind_of_object(obj)].namespaced
             kept[meta.namespace or "default" if is_namespaced else "", meta.name] = delta
-        case AlikePods():
-            for pod in delta.objects():
-                kept[pod.metadata.namespace or "default", pod.metadata.name] = ObjectChanged(pod)
         case ObjectUnreadable(ref):
             kept.setdefault((ref.namespace, ref.name), delta)  # an earlier version stays
         case ObjectGone(_, namespace, name):

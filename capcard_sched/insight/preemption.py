@@ -102,7 +102,7 @@ class EvictionTrial:
 
 
 def begin_trial(core: Core, objects: ObjectView, job: Job, now: float) -> EvictionTrial | None:
-    """Begin the trial of a pending job; None where sessions try all of it: both actions, for pods that may preempt.
+    """Begin the trial of a pending job; None if sessions try all of it: both actions, for pods that may preempt.
 
     None with an extender, too: sessions of a trial would call its webhook.
     """

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
 from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.kinds import KubernetesObject
-from capcard_sched.model.listed_pods import AlikePod, decode_pod
-from capcard_sched.model.objects import PodObject
 from capcard_sched.model.usage import NodeUsage
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class _Delta(msgspec.Struct, frozen=True, gc=False, tag=True, tag_field="delta"):
@@ -24,17 +19,6 @@ class ObjectChanged(_Delta, frozen=True):
     """An object was added or updated. A pod with a new uid under a known name replaces the old pod."""
 
     object: KubernetesObject
-
-
-class AlikePods(_Delta, frozen=True):
-    """New or updated pods that are alike to the one of the delta before."""
-
-    first: PodObject
-    others: list[AlikePod]
-
-    def objects(self) -> Iterator[PodObject]:
-        """The pods after the first."""
-        return (decode_pod(pod.text) for pod in self.others)
 
 
 class ObjectGone(_Delta, frozen=True):
@@ -107,7 +91,6 @@ class EvictFailed(_Delta, frozen=True):
 
 Delta: TypeAlias = (
     ObjectChanged
-    | AlikePods
     | ObjectGone
     | NodeUsageChanged
     | NodeUsageGone

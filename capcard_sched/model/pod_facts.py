@@ -176,7 +176,7 @@ class FactsReader:
         annotations, labels = meta.annotations or {}, meta.labels or {}
         owners, controller = meta.owner_references or (), controller_of_meta(meta)
         self._meta = meta
-        #: None where `spec.priority` applies.
+        #: None if `spec.priority` applies.
         self._priority = _written_priority(annotations)
         self._known = PodFacts(
             group_name=group_of(annotations),

@@ -214,13 +214,6 @@ def is_settled(pod: PodObject) -> bool:
     return not _is_infeasible(pod.status) and (not rows or _are_settled(pod.spec, rows))
 
 
-def reports_resize(name: str, value: Any) -> bool:
-    """Whether a field of a pod's status, by its attribute name, may count beside the spec."""
-    if name == "conditions":
-        return any(each.type == _PENDING_RESIZE for each in value or ())
-    return name == "container_statuses" and any(map(_reports, value or ()))
-
-
 def _reports(row: ContainerStatus) -> bool:
     return row.resources is not None or row.allocated_resources is not None
 

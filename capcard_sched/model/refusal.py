@@ -85,7 +85,7 @@ class Refusal(msgspec.Struct, frozen=True):
     code: Code = Code.UNSCHEDULABLE
     queue: str = ""
     figures: Figures | None = None
-    #: None where a queue, or nothing, limits.
+    #: None if a queue, or nothing, limits.
     limiter: Limiter | None = None
     #: For a claim on several cards: the figures of every alternative.
     alternatives: tuple[Figures, ...] = ()

@@ -57,7 +57,7 @@ class TraceNode(NamedTuple):
 
 
 class TracePod(NamedTuple):
-    """One pod. Times are seconds since the start of the trace; None where the trace has no value."""
+    """One pod. Times are seconds since the start of the trace; None if the trace has no value."""
 
     name: str
     cpu_milli: int

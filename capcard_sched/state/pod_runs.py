@@ -5,20 +5,21 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from capcard_sched.model.listed_pods import OWN_SPEC, OWN_STATUS, plain_volumes
 from capcard_sched.model.objects import PodSpec, PodStatus
 from capcard_sched.model.pod_facts import name_index
 from capcard_sched.model.pod_requests import is_settled
+from capcard_sched.model.pod_template import inline_volumes
 from capcard_sched.model.timestamps import parse_time
 
 if TYPE_CHECKING:
     from capcard_sched.model.job import Node, Task
-    from capcard_sched.model.listed_pods import AlikePod
-    from capcard_sched.model.objects import ObjectMeta, PodObject
+    from capcard_sched.model.objects import ObjectMeta, PodObject, Volume
 
-# The others are compared otherwise, or of no consequence to a task.
-_spec = attrgetter(*(field for field in PodSpec.__struct_fields__ if field not in OWN_SPEC))
-_status = attrgetter(*(field for field in PodStatus.__struct_fields__ if field not in OWN_STATUS))
+# Fields in which the pods of a workload differ: compared otherwise, or of no consequence to a task.
+_OWN_SPEC = frozenset({"node_name", "volumes"})
+_OWN_STATUS = frozenset({"start_time", "conditions", "container_statuses"})
+_spec = attrgetter(*(field for field in PodSpec.__struct_fields__ if field not in _OWN_SPEC))
+_status = attrgetter(*(field for field in PodStatus.__struct_fields__ if field not in _OWN_STATUS))
 
 
 class PodRun:
@@ -53,7 +54,7 @@ class PodRun:
         return (
             volumes is not None
             and _status(status) == same_status
-            and (spec == first.spec or (_spec(spec) == same_spec and plain_volumes(spec.volumes) == volumes))
+            and (spec == first.spec or (_spec(spec) == same_spec and _plain_volumes(spec.volumes) == volumes))
             and (
                 (
                     status.container_statuses == first.status.container_statuses
@@ -63,19 +64,15 @@ class PodRun:
             )
         )
 
-    def starts_with(self, pod: PodObject) -> bool:
-        """Whether a pod is the first of the run."""
-        return pod is self._first
-
     def _compare_with(self) -> tuple[object, object, object]:
         first = self._first
         volumes = (
-            None if first.metadata.deletion_timestamp or not is_settled(first) else plain_volumes(first.spec.volumes)
+            None if first.metadata.deletion_timestamp or not is_settled(first) else _plain_volumes(first.spec.volumes)
         )
         self._compared = _status(first.status), _spec(first.spec), volumes
         return self._compared
 
-    def add(self, meta: ObjectMeta | AlikePod, node: Node | None) -> Task:
+    def add(self, meta: ObjectMeta, node: Node | None) -> Task:
         """The task of a pod after the first."""
         created = self.task.created
         if meta.creation_timestamp != self._first.metadata.creation_timestamp:
@@ -83,3 +80,12 @@ class PodRun:
         task = self.task.alike(meta.uid, meta.name, node, created=created, index=name_index(meta.name))
         self.tasks.append(task)
         return task
+
+
+def _plain_volumes(volumes: tuple[Volume, ...] | None) -> object:
+    """The volumes of a pod as its class has them; None with claims, which may contain the pod's name."""
+    if not volumes:
+        return ()
+    if any(volume.persistent_volume_claim or volume.ephemeral for volume in volumes):
+        return None
+    return inline_volumes(volumes)

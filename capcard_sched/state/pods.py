@@ -12,7 +12,6 @@ from capcard_sched.model import deltas
 from capcard_sched.model.annotations import DEVICE_ANNOTATIONS
 from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.job import Job, Node, Task
-from capcard_sched.model.listed_pods import decode_pod
 from capcard_sched.model.objects import PodObject
 from capcard_sched.model.pod_facts import FactsReader
 from capcard_sched.model.quantity import QuantityError
@@ -25,7 +24,6 @@ from capcard_sched.state.pod_runs import PodRun
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from capcard_sched.model.listed_pods import AlikePod
     from capcard_sched.model.objects import ObjectMeta
     from capcard_sched.model.pod_facts import PodFacts
     from capcard_sched.model.task_class import TaskClass
@@ -105,8 +103,6 @@ class PodTable:
                 try:
                     if isinstance(delta, deltas.ObjectChanged) and isinstance(delta.object, PodObject):
                         self._apply_next(delta.object)
-                    elif isinstance(delta, deltas.AlikePods):
-                        self._apply_alike(delta)
                     else:
                         self._end_run()
                         other(delta)
@@ -126,23 +122,12 @@ class PodTable:
         """Apply the next pod: of a run of alike ones only the first by itself."""
         run, meta = self._run, pod.metadata
         if run is not None and self._may_add(run, meta) and run.has_next(pod):
-            self._add_to(run, meta, pod.spec.node_name)
+            self._add_to(run, pod)
         else:
             self._end_run()
             self._apply(pod)
 
-    def _apply_alike(self, delta: deltas.AlikePods) -> None:
-        """Apply pods after the first one."""
-        run = self._run
-        if run is not None and not run.starts_with(delta.first):
-            run = None
-        for pod in delta.others:
-            if run is not None and self._run is run and self._may_add(run, pod):
-                self._add_to(run, pod, pod.node_name)
-            else:
-                self._apply_next(decode_pod(pod.text))
-
-    def _may_add(self, run: PodRun, pod: ObjectMeta | AlikePod) -> bool:
+    def _may_add(self, run: PodRun, pod: ObjectMeta) -> bool:
         """Whether a pod is new, and no earlier version of it closes a node: to open one may remove it."""
         namespace = run.task.namespace
         return (
@@ -151,13 +136,13 @@ class PodTable:
             and not self._nodes.is_closed_by(namespace, pod.name)
         )
 
-    def _add_to(self, run: PodRun, pod: ObjectMeta | AlikePod, node_name: str | None) -> None:
+    def _add_to(self, run: PodRun, pod: PodObject) -> None:
         """Add a new pod to a run."""
-        namespace = run.task.namespace
+        namespace, meta = run.task.namespace, pod.metadata
         if self._invalid.problems:
-            self._invalid.note(ObjectRef("Pod", namespace, pod.name, pod.uid), "")
-        task = run.add(pod, self._nodes.get(node_name or "") if run.task.node is not None else None)
-        self.tasks[pod.uid] = self._by_name[namespace][pod.name] = task
+            self._invalid.note(ObjectRef("Pod", namespace, meta.name, meta.uid), "")
+        task = run.add(meta, self._nodes.get(pod.spec.node_name or "") if run.task.node is not None else None)
+        self.tasks[meta.uid] = self._by_name[namespace][meta.name] = task
         if run.requested_queue is not None:
             self._jobs.set_requested_queue(task, run.requested_queue)
 

@@ -70,7 +70,7 @@ class Harness(ClusterObjects):
         term_limits: TermLimits = DEFAULT_TERM_LIMITS,
         session_deadline: float = 0.0,
     ) -> None:
-        """`plugins`, `actions`: classes to be found by name beside the installed ones; the rest as `Core` takes it."""
+        """`plugins`, `actions`: classes to be found by name besides the installed ones; the rest as `Core` takes it."""
         super().__init__()
         self._registry = registry().including(plugins, actions)
         self.core = Core(

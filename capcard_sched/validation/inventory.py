@@ -31,7 +31,7 @@ class Inventory:
     """Quotas and cards of all queues and nodes in the input."""
 
     def __init__(self, objects: Iterable[Json], plugins: QuotaPlugins | None = None) -> None:
-        """`plugins`: those of the scheduler-conf; None where it is unknown."""
+        """`plugins`: those of the scheduler-conf; None if it is unknown."""
         #: Queue name to its card quota in thousandths; None when the annotation is malformed.
         self.quotas: dict[str, dict[str, int] | None] = {}
         #: Queue name to `spec.parent`, and the queues with a card quota: parents among them limit their subtree.
@@ -168,7 +168,7 @@ def base_amount_of(name: str, raw: Any) -> int:
 
 
 def value_at(value: Any, *path: str) -> Any:
-    """The value at a path of keys; None where a key is missing."""
+    """The value at a path of keys; None if a key is missing."""
     for key in path:
         value = value.get(key) if isinstance(value, dict) else None
     return value

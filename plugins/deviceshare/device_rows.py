@@ -44,7 +44,7 @@ class NodeDevices:
     __slots__ = ("generation", "last_order", "ledgers", "notes", "overbooked", "problems", "warnings")
 
     def __init__(self, kinds: int) -> None:
-        #: By kind; None where the node has none.
+        #: By kind; None if the node has none.
         self.ledgers: list[CardLedger | None] = [None] * kinds
         #: Of the node, when its annotations were read.
         self.generation = -1

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from capcard_sched.plugins.deviceshare.card_ledger import Cards, Shares
     from capcard_sched.plugins.deviceshare.device_type import DeviceType
 
-    #: By kind of devices; None where the node has none of the kind.
+    #: By kind of devices; None if the node has none of the kind.
     NodeCards: TypeAlias = tuple[Cards | None, ...]
-    #: By kind of devices; None where the pod requests none.
+    #: By kind of devices; None if the pod requests none.
     Requests: TypeAlias = tuple[Any | None, ...]
 
 #: The state of no node: a pod did not fit.

@@ -353,7 +353,7 @@ def check_results(response: PredicateBatchResponse) -> None:
 
 
 def schema() -> dict[str, Any]:
-    """`verbs` names the request and the response of each verb, None where the body is ignored; `$defs` holds them."""
+    """`verbs` names the request and the response of each verb, None if the body is ignored; `$defs` holds them."""
     types = {form for forms in FORMS.values() for form in forms if form is not None}
     ordered = sorted(types, key=lambda form: form.__name__)
     _, definitions = msgspec.json.schema_components(ordered, ref_template="#/$defs/{name}")

@@ -1,7 +1,7 @@
 """Scores nodes by utilization with the pod: least requested, most requested, balanced allocation.
 
-The hottest code of the scheduler: it runs for every touched row and every lookahead score. It makes as few array calls
-as possible and computes the rest once per session or once per class.
+The hottest code of the scheduler: it runs for every touched row and every class with one more pod. It makes as few
+array calls as possible and computes the rest once per session or once per class.
 """
 
 from __future__ import annotations

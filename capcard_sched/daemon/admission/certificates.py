@@ -170,8 +170,8 @@ async def ensure_certificate(
 ) -> ServingCertificate:
     """The certificate of the Secret, renewed and written when it is due. Raises ApiError and Unreachable.
 
-    The clock of the API server, which the Secret shows, corrects a clock that stands behind it, and after a write one
-    that stands ahead: a certificate for another time would be refused.
+    The clock of the API server, which the Secret shows, corrects a clock that is behind it, and after a write one
+    that is ahead: a certificate for another time would be refused.
     """
     path = object_path("Secret", namespace, name)
     for attempt in range(_ATTEMPTS):

@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, Un
 import msgspec
 
 from capcard_sched.input_files import read_input
-from capcard_sched.model.deltas import AlikePods, ObjectChanged, ObjectGone
+from capcard_sched.model.deltas import ObjectChanged, ObjectGone
 from capcard_sched.model.kinds import KIND_BY_NAME, kind_of_object
-from capcard_sched.model.listed_pods import AlikePod, ListedPod, ListedPodReader
-from capcard_sched.model.objects import PodObject
 from capcard_sched.model.timestamps import parse_time
 
 if TYPE_CHECKING:
@@ -79,14 +77,9 @@ def _with_version(kind: Kind, read: type[Any]) -> type[msgspec.Struct]:
 
 
 _READ: Final = [kind for kind in KIND_BY_NAME.values() if kind.watch is not None]
-_LISTED_POD: Final = _with_version(KIND_BY_NAME["Pod"], ListedPod)
 #: Type in a document to type of the object.
-_PLAIN: Final = {
-    _with_version(kind, kind.watch.type): kind.watch.type
-    for kind in _READ
-    if kind.watch is not None and kind.watch.type is not PodObject
-}
-_decode_item: Final = msgspec.json.Decoder(Union[_LISTED_POD, *_PLAIN]).decode
+_PLAIN: Final = {_with_version(kind, kind.watch.type): kind.watch.type for kind in _READ if kind.watch is not None}
+_decode_item: Final = msgspec.json.Decoder(Union[(*_PLAIN,)]).decode
 
 
 def document_of(settings: SavedSettings, items: Iterable[Json]) -> Json:
@@ -152,25 +145,8 @@ def _is_saved_state(text: bytes) -> bool:
 
 def _changes(items: Iterable[msgspec.Raw]) -> list[Delta]:
     """The objects as changes. Raises msgspec.ValidationError."""
-    found: list[Delta] = []
-    reader, first = ListedPodReader(), PodObject()
-    others: list[AlikePod] | None = None
-    for text in items:
-        item = _decode_item(text)
-        if not isinstance(item, ListedPod):
-            found.append(ObjectChanged(_PLAIN[type(item)](*msgspec.structs.astuple(item)[:-1])))
-            others = None
-            continue
-        pod = reader.read(item, text)
-        if isinstance(pod, PodObject):
-            found.append(ObjectChanged(pod))
-            first, others = pod, None
-        elif others is None:
-            others = [pod]
-            found.append(AlikePods(first, others))
-        else:
-            others.append(pod)
-    return found
+    decoded = map(_decode_item, items)
+    return [ObjectChanged(_PLAIN[type(item)](*msgspec.structs.astuple(item)[:-1])) for item in decoded]
 
 
 def _decoded(path: Path) -> _SavedDocument:
@@ -198,10 +174,6 @@ def manifests_of(found: Iterable[Delta]) -> list[Json]:
                 kind = kind_of_object(obj)
                 namespace = obj.metadata.namespace or "default" if KIND_BY_NAME[kind].namespaced else ""
                 kept[kind, namespace, obj.metadata.name] = obj
-            case AlikePods():
-                kept |= {
-                    ("Pod", pod.metadata.namespace or "default", pod.metadata.name): pod for pod in delta.objects()
-                }
             case ObjectGone(kind, namespace, name):
                 kept.pop((kind, namespace, name), None)
             case _:

@@ -163,7 +163,7 @@ HOOKS: tuple[Hook, ...] = (
     Hook(
         "eviction_version",
         '("preemptable" | "reclaimable", queue, "preemptor" | "victim") -> value | None: determines what the hook '
-        "and `victim_queue_order` read of the queue in this role, beside nodes, their pods and the jobs of these: the "
+        "and `victim_queue_order` read of the queue in this role, besides nodes, their pods and the jobs of these: the "
         "same value, the same results. It may change at `next_wakeup`",
         None,
         Combine.MERGE,
@@ -201,7 +201,7 @@ HOOKS: tuple[Hook, ...] = (
     ),
     Hook(
         "node_state",
-        "() -> int64 [nodes] | None: a number for what the plugin keeps of each node beside its amounts; nodes of "
+        "() -> int64 [nodes] | None: a number for what the plugin keeps of each node besides its amounts; nodes of "
         "equal amounts and numbers are judged alike. Kept up to date in on_allocate and on_deallocate",
         None,
         Combine.MERGE,

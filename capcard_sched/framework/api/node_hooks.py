@@ -19,7 +19,7 @@ When: TypeAlias = Callable[[Any, "PodSignature"], bool]
 
 
 class NodeReads(IntEnum):
-    """The inputs of a filter or score beside the signature, from few to all."""
+    """The inputs of a filter or score besides the signature, from few to all."""
 
     NODE_SPEC = 0
     NODE_AMOUNTS = 1

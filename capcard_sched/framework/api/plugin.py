@@ -23,7 +23,7 @@ class NoArguments(msgspec.Struct, frozen=True):
 
 
 class Reads(Flag):
-    """The facts beside jobs, queues and nodes that a plugin or an action reads: their changes open sessions."""
+    """The facts besides jobs, queues and nodes that a plugin or an action reads: their changes open sessions."""
 
     #: `session.now`: sessions run on an unchanged cluster, too, and attempt every waiting job.
     CLOCK = auto()
@@ -122,7 +122,7 @@ class Plugin:
     name: ClassVar[str] = ""
     #: Arguments as a frozen struct; `msgspec.field(name=...)` gives the key in the scheduler-conf.
     Arguments: ClassVar[type[msgspec.Struct]] = NoArguments
-    #: The facts that the plugin reads beside jobs, queues and nodes; `next_wakeup` is a cheaper CLOCK.
+    #: The facts that the plugin reads besides jobs, queues and nodes; `next_wakeup` is a cheaper CLOCK.
     reads: ClassVar[Reads] = Reads(0)
     #: Whether its victims depend on the usage of the preemptor's queue or job: more usage permits no further victim.
     victims_by_usage: ClassVar[bool] = True

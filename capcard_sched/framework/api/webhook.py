@@ -1,6 +1,6 @@
 """The port through which a plugin calls a webhook. The environment of the core provides it; plugins do no I/O.
 
-`session.webhooks` is None where nothing provides it: every call then fails with kind `url`.
+`session.webhooks` is None if nothing provides it: every call then fails with kind `url`.
 """
 
 from __future__ import annotations

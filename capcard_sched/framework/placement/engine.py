@@ -109,7 +109,7 @@ class PlacementEngine:
         return cache.intern(task.cls, contexts)
 
     def contexts(self, queue: Queue, task: Task) -> dict[str, Hashable]:
-        """The contexts of one pod beside its class, by plugin; usually few."""
+        """The contexts of one pod besides its class, by plugin; usually few."""
         return self._hooks.contexts(queue, task, by_tree=self._by_tree)
 
     def reads_other_nodes(self, signature: PodSignature) -> bool:

@@ -1,4 +1,4 @@
-"""Node states of plugins: what decides, beside the amounts, on the class of a node."""
+"""Node states of plugins: what decides, besides the amounts, on the class of a node."""
 
 from __future__ import annotations
 

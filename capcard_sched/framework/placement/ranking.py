@@ -1,14 +1,11 @@
 """The node classes that fit a signature, best first, maintained at the cost of the changes.
 
 A ranking is built once per session with one vector evaluation over all classes that have rows (`node_classes`). A
-placement moves one row to another class; a ranking reads the log of these moves on its next use. Two more techniques
-keep this cheap:
+placement moves one row to another class; a ranking reads the log of these moves on its next use. The classes that the
+best ones become with one more pod are scored in one call: hooks get hypothetical rows whose `used` includes the pod.
 
-*Lookahead scores.* A node that receives several pods in turn is scored several pods ahead in one call: hooks get
-hypothetical rows whose `used` includes the pods to come.
-
-*The list.* Only the best classes are in a sorted list. Classes outside it sort behind its floor, so that neither the
-build nor a placement sorts all of them.
+Only the best classes are in a sorted list. Classes outside it sort behind its floor, so that neither the build nor a
+placement sorts all of them.
 
 Scores are plain floats; equal scores go to the lower row, which is the lower node name.
 """
@@ -24,7 +21,7 @@ import numpy as np
 from capcard_sched.framework.api.node_view import NodeView
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     import numpy.typing as npt
 
@@ -42,9 +39,8 @@ KnownLimit: TypeAlias = tuple[list[int], int, str]
 #: Number of best classes listed at a time, and the length of the list that triggers a rebuild.
 _LISTED = 64
 _LONG_LIST = 512
-#: Pods of one lookahead, and classes per lookahead call.
-_LOOKAHEAD_STEPS = 8
-_LOOKAHEAD_CLASSES = 8
+#: Classes that are scored with one more pod in one call.
+_SCORED_AHEAD = 8
 
 #: Number of changed classes up to which they are processed without arrays.
 _FEW_EVENTS = 32
@@ -54,8 +50,6 @@ _NEVER = float("-inf")
 _LOWEST = -sys.float_info.max
 #: Threshold of resources that are not requested: any node meets it.
 _ANY = np.iinfo(np.int64).min
-#: 1, 2, ... up to the lookahead steps, again for each class: int64 [classes * steps, 1].
-_STEPS = np.tile(np.arange(1, _LOOKAHEAD_STEPS + 1, dtype=np.int64), _LOOKAHEAD_CLASSES)[:, None]
 #: The floor before the first list, and the floor when every class is listed.
 _NOTHING_LISTED: _Entry = (_NEVER, -1, -1)
 _EVERYTHING_LISTED: _Entry = (float("inf"), 1 << 62, 0)
@@ -77,11 +71,11 @@ class Ranking:
         "_head",
         "_hooks",
         "_listed",
-        "_lookahead",
         "_node_classes",
         "_nodes",
         "_position",
         "_scores",
+        "_scores_after",
         "_signature",
         "_static",
         "_successors",
@@ -118,8 +112,8 @@ class Ranking:
         self._successors = classes.successors(self._signature.cls)
         #: Score by class, float64 [size]; NaN where unknown.
         self._scores: Scores = np.full(len(classes.first), np.nan)
-        #: Class to its scores with one, two, ... more pods.
-        self._lookahead: dict[int, Sequence[float]] = {}
+        #: Class to its score with one more pod.
+        self._scores_after: dict[int, float] = {}
         self._listed: list[_Entry] = []
         self._head = 0
         self._floor = _NOTHING_LISTED
@@ -164,29 +158,17 @@ class Ranking:
         scores[fits] = found
         return scores
 
-    def _look_ahead(self, numbers: list[int]) -> list[list[float]]:
-        """Scores of classes with one and more pods: `_LOOKAHEAD_STEPS` of them for each."""
-        classes = self._node_classes
-        repeated = np.array(numbers, dtype=np.intp).repeat(_LOOKAHEAD_STEPS)
-        charged = classes.charged.take(repeated, axis=0)
-        charged += _STEPS[: len(repeated)] * self._signature.cls.charge
-        allocatable, held = classes.allocatable.take(repeated, axis=0), self._held_ahead(numbers)
-        scores = self._score(classes.example.take(repeated), allocatable, charged, held)
-        lookahead: list[list[float]] = scores.reshape(len(numbers), _LOOKAHEAD_STEPS).tolist()
-        return lookahead
-
-    def _held_ahead(self, numbers: list[int]) -> Matrix | None:
-        """The plugins' node states after one and more pods, in the order of the lookahead scores."""
-        classes = self._node_classes
-        if classes.held is None:
-            return None
-        ahead = []
-        for number in numbers:
-            held = classes.held[number]
-            for _ in range(_LOOKAHEAD_STEPS):
-                held = classes.after(held, self._signature.cls)
-                ahead.append(held)
-        return np.array(ahead)
+    def _with_one_more(self, numbers: list[int]) -> list[float]:
+        """Scores of classes (at least one) with one more pod."""
+        classes, cls = self._node_classes, self._signature.cls
+        charged = classes.charged.take(numbers, axis=0) + cls.charge
+        held = None
+        if classes.held is not None:
+            held = np.array([classes.after(classes.held[number], cls) for number in numbers])
+        scores: list[float] = self._score(
+            classes.example.take(numbers), classes.allocatable.take(numbers, axis=0), charged, held
+        ).tolist()
+        return scores
 
     # --- keeping up -------------------------------------------------------------------------------------------------
 
@@ -358,18 +340,15 @@ class Ranking:
         self._node_classes.mark_synced()
 
     def _score_after(self, node_class: int, after: int, count: int) -> float:
-        """The score of a row of `node_class` with one more pod, as node class `after`; cached with the scores ahead."""
-        lookahead = self._lookahead
-        if node_class not in lookahead:
+        """The score of a row of `node_class` with one more pod, as node class `after`; scores the next classes, too."""
+        known = self._scores_after
+        if node_class not in known:
             wanted = [node_class]
-            for _, _, other in self._listed[self._head + 1 : self._head + 2 * min(count, _LOOKAHEAD_CLASSES)]:
-                if len(wanted) == _LOOKAHEAD_CLASSES:
+            for _, _, other in self._listed[self._head + 1 : self._head + 2 * min(count, _SCORED_AHEAD)]:
+                if len(wanted) == _SCORED_AHEAD:
                     break
-                if other not in lookahead and other not in wanted and self._node_classes.rows[other]:
+                if other not in known and other not in wanted and self._node_classes.rows[other]:
                     wanted.append(other)
-            lookahead.update(zip(wanted, self._look_ahead(wanted), strict=True))
-        scores_ahead = lookahead.pop(node_class)
-        score = self._scores[after] = scores_ahead[0]
-        if len(scores_ahead) > 1:
-            lookahead.setdefault(after, scores_ahead[1:])
+            known.update(zip(wanted, self._with_one_more(wanted), strict=True))
+        score = self._scores[after] = known.pop(node_class)
         return score

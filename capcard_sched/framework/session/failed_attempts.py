@@ -1,4 +1,4 @@
-"""Failed attempts that stand: waiting jobs that a session skips because nothing they depend on changed.
+"""Failed attempts that remain valid: waiting jobs that a session skips because none of their inputs changed.
 
 An attempt to place a job reads the job, the books of its queue, the static results of the nodes for its classes, and
 free resources. While all of these are unchanged, or changed only for the worse, another attempt fails in the same way.
@@ -14,7 +14,7 @@ A record is dropped, and its job attempted again, when
 Evictions for a skipped job are searched only while they may help it (`EvictionBounds`), and a failed search is not
 repeated until one of its inputs changes (`FailedSearches`).
 
-A job refused at admission has a record, too, which stands while the admission version of its group is the same
+A job refused at admission has a record, too, which remains valid while the admission version of its group is the same
 (`RefusedAdmissions`). The checks run per queue, group and class, never per job: a session costs what changed.
 """
 

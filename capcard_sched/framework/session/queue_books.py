@@ -1,6 +1,6 @@
 """Skipped jobs in groups whose failures read the same: the books of their queue, or the votes on their admission.
 
-A failure ends with another allocation version of its queue. One for want of nodes stands, too, while the quotas admit
+A failure ends with another allocation version of its queue. One for want of nodes remains valid while the quotas admit
 more pods than there is free capacity for: equal jobs have that checked once for all of them. Votes on unchanged jobs of
 one queue and namespace change together: one job of a group, the sample, has its admission version compared for all.
 """

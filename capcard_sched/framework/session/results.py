@@ -109,7 +109,7 @@ class SessionResults(Snapshot):
         #: Keys of the jobs with pipelined placements, as of the close.
         self.pipelined_jobs: frozenset[str] = frozenset()
         self._notices: list[PendingEvent] = []
-        #: Events beside those of refusals.
+        #: Events besides those of refusals.
         self.notices: Final[Sequence[PendingEvent]] = self._notices
         self._blocked_by_head: set[str] = set()
         #: Keys of jobs blocked by the head of their strict FIFO queue.

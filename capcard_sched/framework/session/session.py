@@ -89,7 +89,7 @@ class Session(SessionResults):
         #: Whether quotas count releasing tasks as gone: while nominations are planned. Bindings always count them.
         self.nominating = False
         self.observe_failure: Final = observe_failure
-        #: Opens the port of a webhook; None where the environment provides none.
+        #: Opens the port of a webhook; None if the environment provides none.
         self.webhooks = webhooks
         #: The eviction count of the last look at releasing tasks, and its result.
         self._coming: tuple[int, bool] | None = None
@@ -257,7 +257,7 @@ class Session(SessionResults):
     def skip_failed_attempts(
         self, cache: SignatureCache, admits: Callable[[Session, Job, int, int], bool], *, everything: bool
     ) -> None:
-        """Has the session skip the jobs whose failed attempt stands; `everything`: none of them. Raises nothing.
+        """Has the session skip the jobs whose failed attempt is valid; `everything`: none of them. Raises nothing.
 
         `admits` as `quotas_admit`. Call it once, with the nominations renewed.
         """
@@ -314,7 +314,7 @@ class Session(SessionResults):
     def eviction_needs(self, job: Job) -> dict[EvictionHook, dict[PodSignature, int] | None]:
         """The hooks of the evictions that a waiting job may try: its pending classes, each with the pods that it needs.
 
-        One pod of each of several classes; None where its victims have no bound. May raise HookFailed.
+        One pod of each of several classes; None if its victims have no bound. May raise HookFailed.
         """
         actions: dict[EvictionHook, str] = {}
         if "preempt" in self.actions and self.job_starving(job):

@@ -134,7 +134,7 @@ class Scene:
 
 
 def known_owner(view: ObjectView, job: Job, vcjob: Json | None) -> Json | None:
-    """The workload of the pods of a job; None where the view does not have it. `vcjob`: one that was read already."""
+    """The workload of the pods of a job; None if the view does not have it. `vcjob`: one that was read already."""
     key = _workload_key(job)
     return vcjob if key is None or (vcjob is not None and key.kind == JOB) else view.get(*key)
 

@@ -89,7 +89,7 @@ def suggest_fixes(
 
 
 def without_search(found: JobDiagnosis, reason: str = "") -> FixSearch | None:
-    """The result where no trial is possible, by default for the reason of the stage; None where no fix is needed."""
+    """The result where no trial is possible, by default for the reason of the stage; None if no fix is needed."""
     if found.stage in _DONE:
         return None
     reason = _NOT_ATTEMPTED.get(found.stage, reason)

@@ -132,34 +132,6 @@ def test_a_saved_list_gives_the_state_of_its_pods_one_by_one(
 
 
 @pytest.mark.parametrize(
-    ("pods", "alike"),
-    [
-        ([pod("a", **_RUNNING), pod("b", group="g", node="m"), pod("c", group="g", node="m", created=5)], 2),
-        ([pod("a", **_RUNNING), pod("b", group="g")], 0),
-        ([pod("a", **_RUNNING, priority=1), pod("b", **_RUNNING, priority=2)], 0),
-        ([pod("a", **_RUNNING, deleting=True), pod("b", **_RUNNING, deleting=True)], 0),
-        (
-            [
-                _with(pod("a", **_RUNNING), spec=_volume("token-a")),
-                _with(pod("b", **_RUNNING), spec=_volume("token-b")),
-            ],
-            1,
-        ),
-        ([_with(pod(name, **_RUNNING), spec=_volume("v", ephemeral={})) for name in "ab"], 0),
-        ([_with(pod(name, **_RUNNING), status=_ready(number)) for number, name in enumerate("ab")], 1),
-        ([_with(pod("a", **_RUNNING), status=_resized("1")), _with(pod("b", **_RUNNING), status=_resized("1"))], 1),
-        ([_with(pod("a", **_RUNNING), status=_resized("1")), _with(pod("b", **_RUNNING), status=_resized("2"))], 0),
-        ([_with(pod("a", **_RUNNING), status=_resized("2")), _with(pod("b", **_RUNNING), status=_resized("2"))], 0),
-    ],
-)
-def test_pods_that_make_alike_tasks_are_not_decoded_each(
-    pods: list[deltas.ObjectChanged], alike: int, tmp_path: Path
-) -> None:
-    found = _read_back(tmp_path / "saved.json", pods)
-    assert sum(len(delta.others) for delta in found if isinstance(delta, deltas.AlikePods)) == alike
-
-
-@pytest.mark.parametrize(
     ("status", "problem"),
     [
         ({"startTime": 1}, "Expected `str | null`, got `int` - at `$.status.startTime`"),
