@@ -303,11 +303,11 @@ class PlacementEngine:
         """Runs all filters over a selection."""
         if not len(selection):
             return
-        bound = signature.contexts.get(hypernode_bounds.CONTEXT)
-        if bound is not None:
-            assert isinstance(bound, hypernode_bounds.HyperNodeBound)
+        bounds = signature.contexts.get(hypernode_bounds.CONTEXT)
+        if bounds is not None:
+            assert isinstance(bounds, tuple)
             diagnosis.caller = ("", "fit")
-            allowed = hypernode_bounds.allowed_rows(self._cache.tree, bound)
+            allowed = hypernode_bounds.allowed_rows(self._cache.tree, bounds)
             diagnosis.reject(~allowed[selection.rows], Code.UNRESOLVABLE, hypernode_bounds.BEYOND)
         self._hooks.of(signature).diagnose(selection, diagnosis)
 

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from capcard_sched.framework.api.node_view import Mask, Rows
+    from capcard_sched.model.groups import SubGroup
     from capcard_sched.model.hyper_nodes import HyperNodeTree
-    from capcard_sched.model.job import Job
+    from capcard_sched.model.job import Job, Task
 
 #: Statuses of placed pods; releasing pods do not restrict the others.
 PLACED: Final = frozenset({*ALLOCATED_STATUSES, TaskStatus.UNKNOWN, TaskStatus.PIPELINED})
@@ -74,6 +75,32 @@ def placed_by_hyper_node(tree: HyperNodeTree, job: Job) -> Counter[int]:
     return found
 
 
+def bounds_of(tree: HyperNodeTree, job: Job, task: Task) -> tuple[HyperNodeBound, ...]:
+    """The bounds of a pod: that of its job, and that of its subgroup; () for an unrestricted one."""
+    own = bound_of(tree, job)
+    found = () if own is None else (own,)
+    groups = job.groups
+    group = None if groups is None or not groups.has_topology else groups.of(task)
+    if groups is None or group is None:
+        return found
+    topology = groups.policies[group.policy].topology
+    if topology is None or not topology.hard:
+        return found
+    return *found, HyperNodeBound(topology.allowed(tree), subgroup_anchor(tree, job, group), tree.version)
+
+
+def subgroup_anchor(tree: HyperNodeTree, job: Job, group: SubGroup) -> int | None:
+    """`anchor_of` for the pods of one subgroup; those on removed nodes do not count. O(tasks)."""
+    groups = job.groups
+    assert groups is not None
+    found = {
+        tree.leaf_of.get(task.node.name, -1)
+        for task in job.tasks.values()
+        if task.status in PLACED and task.node is not None and task.node.known and groups.of(task) == group
+    }
+    return tree.common(sorted(found)) if found else None
+
+
 def bound_of(tree: HyperNodeTree, job: Job) -> HyperNodeBound | None:
     """The bound of a job's pods; None for an unrestricted job."""
     topology = job.topology
@@ -94,9 +121,10 @@ def reachable(tree: HyperNodeTree, bound: HyperNodeBound) -> Mask:
     return found
 
 
-def allowed_rows(tree: HyperNodeTree, bound: HyperNodeBound) -> Mask:
-    """The allowed nodes: bool [nodes]."""
-    return tree.mask_of(reachable(tree, bound))
+def allowed_rows(tree: HyperNodeTree, bounds: tuple[HyperNodeBound, ...]) -> Mask:
+    """The nodes that some bounds allow together: bool [nodes]."""
+    found: Mask = np.logical_and.reduce([tree.mask_of(reachable(tree, bound)) for bound in bounds])
+    return found
 
 
 def annotation_changes(tree: HyperNodeTree, job: Job) -> dict[str, str | None]:

@@ -306,7 +306,7 @@ class Session(SessionResults):
 
         None, or a job that waits for its turn in a strict FIFO queue, is attempted again in the next session.
         """
-        if shortages is None or queue.strict_fifo or job.pending_best_effort or job.topology is not None:
+        if shortages is None or queue.strict_fifo or job.pending_best_effort or job.has_topology:
             self._failures.pop(job.key, None)
         else:
             self._failures[job.key] = PlacementFailure(job, shortages, self.failed_attempts.version(queue))
