@@ -7,7 +7,7 @@ ready subgroups. Pods that no policy selects are the rest: they count for the mi
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -19,7 +19,7 @@ from capcard_sched.model.status import TaskStatus
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from capcard_sched.model.job import Task
+    from capcard_sched.model.task_class import TaskClass
 
 _READY: Final = (
     *(TaskStatus.BOUND, TaskStatus.BINDING, TaskStatus.RUNNING),
@@ -64,6 +64,16 @@ class GroupPolicy(msgspec.Struct, frozen=True):
             return None
         values = tuple(labels.get(key, "") for key in self.keys)
         return values if all(values) else None
+
+
+class Member(Protocol):
+    """What counts of a task."""
+
+    uid: str
+    cls: TaskClass
+    labels: Mapping[str, str]
+    status: TaskStatus
+    gated: bool
 
 
 class SubGroup(NamedTuple):
@@ -139,7 +149,7 @@ class SubGroups:
 
     # --- changes of tasks, by the state alone -----------------------------------------------------------------------
 
-    def add(self, task: Task) -> None:
+    def add(self, task: Member) -> None:
         """Count a task, in the subgroup that its labels name now."""
         group = self._by_uid[task.uid] = subgroup_of(self.policies, task.labels)
         if group is not None:
@@ -147,7 +157,7 @@ class SubGroups:
             counts[task.status] += 1
             counts[_BEST_EFFORT] += _waits_for_nothing(task)
 
-    def subtract(self, task: Task) -> None:
+    def subtract(self, task: Member) -> None:
         """Undo `add`, before the task changes."""
         group = self._by_uid.pop(task.uid, None)
         if group is not None:
@@ -157,7 +167,7 @@ class SubGroups:
             if not any(counts):
                 del self.counts[group]
 
-    def shift(self, tasks: Iterable[Task], before: TaskStatus, after: TaskStatus) -> None:
+    def shift(self, tasks: Iterable[Member], before: TaskStatus, after: TaskStatus) -> None:
         """Count tasks in another status."""
         for task in tasks:
             group = self._by_uid[task.uid]
@@ -171,7 +181,7 @@ class SubGroups:
 
     # --- answers ----------------------------------------------------------------------------------------------------
 
-    def of(self, task: Task) -> SubGroup | None:
+    def of(self, task: Member) -> SubGroup | None:
         """The subgroup of a task of the job; None for the rest."""
         return self._by_uid.get(task.uid)
 
@@ -232,5 +242,5 @@ class SubGroups:
         return not any(self.missing(reached))
 
 
-def _waits_for_nothing(task: Task) -> bool:
+def _waits_for_nothing(task: Member) -> bool:
     return task.status is TaskStatus.PENDING and task.cls.best_effort and not task.gated
