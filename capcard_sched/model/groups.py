@@ -225,6 +225,13 @@ class SubGroups:
         """By policy, the number of subgroups whose pods exist, without those that end."""
         return self.with_size(_LIVE, best_effort=False)
 
+    def is_torn(self) -> bool:
+        """Whether a subgroup below its size has members placed and members nominated."""
+        return any(
+            counts[TaskStatus.PIPELINED] and 0 < self.bound_of(group) < self.size_of(group)
+            for group, counts in self.counts.items()
+        )
+
     def need(self, gated: Mapping[str, object]) -> bool:
         """Whether a minimum is out of reach without these tasks (by uid)."""
         without = Counter(self._by_uid.get(uid) for uid in gated)

@@ -136,9 +136,12 @@ def build(scene: Scene) -> Harness:
     for block in sorted({scene.blocks[rack] for rack in scene.racks}):
         under = sorted({rack for rack in scene.racks if scene.blocks[rack] == block})
         h.hyper_node(f"b{block}", 2, hyper_nodes=[f"r{rack}" for rack in under])
-    topology = {"topology": {"mode": "hard", "highestTierAllowed": scene.tier}} if scene.tier else {}
+    topology = {"mode": "hard", "highestTierAllowed": scene.tier} if scene.tier else None
     h.group(
-        "g", min_member=scene.minimum, policies=[policy_spec(*entry) for entry in enumerate(scene.policies)], **topology
+        "g",
+        min_member=scene.minimum,
+        policies=[policy_spec(*entry) for entry in enumerate(scene.policies)],
+        topology=topology,
     )
     for number, member in enumerate(scene.members):
         terms = [{"key": "name", "operator": "In", "values": [f"n{node}" for node in sorted(member.nodes)]}]

@@ -92,6 +92,11 @@ class PlacementEngine:
         return self._hooks.tree_followers
 
     @property
+    def confined(self) -> dict[Hashable, int]:
+        """Key of a job, or it and a subgroup, to the HyperNode that its pods are confined to for now."""
+        return self._cache.confined
+
+    @property
     def releases(self) -> int:
         """The number of evictions of the session; each one invalidates known limits."""
         return self._cache.releases

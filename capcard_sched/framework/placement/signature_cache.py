@@ -43,6 +43,8 @@ class SignatureCache:
         self._signatures: dict[Hashable, PodSignature] = {}
         #: The number of evictions of the session; each one invalidates known limits.
         self.releases = 0
+        #: Key of a job, or it and a subgroup, to a HyperNode: its pods are placed there, while a trial lasts.
+        self.confined: dict[Hashable, int] = {}
 
     def open(self, table: NodeTable, tree: HyperNodeTree = NO_TREE) -> NodeSet:
         """Starts a session over a settled node table; returns the set of all its nodes."""
@@ -70,7 +72,7 @@ class SignatureCache:
         job = task.job
         contexts = self.hooks.contexts(queue, task, by_tree=by_tree)
         if not restricted and job is not None and (job.topology is not None or job.groups is not None):
-            bounds = hypernode_bounds.bounds_of(self.tree, job, task)
+            bounds = hypernode_bounds.bounds_of(self.tree, job, task, self.confined)
             if bounds:
                 contexts[hypernode_bounds.CONTEXT] = bounds
         return contexts

@@ -14,7 +14,7 @@ from capcard_sched.framework.placement.group_plan import (
     PlanUnit,
     PodKind,
 )
-from capcard_sched.framework.placement.hypernode_bounds import anchor_of, subgroup_anchor
+from capcard_sched.framework.placement.hypernode_bounds import anchor_of, fullness, subgroup_anchor
 from capcard_sched.model import reasons
 from capcard_sched.model.refusal import Refusal
 
@@ -280,11 +280,7 @@ class _Problem:
         nodes = list(place.nodes)
         free = self._free[nodes].sum(axis=0) + [amount for amount, _ in place.closed]
         total = self._total[nodes].sum(axis=0) + [amount for _, amount in place.closed]
-        counts = (self._request > 0) & (total > 0)
-        if not counts.any() or (self._request > free).any():
-            return 0.0
-        used = (total - free + self._request)[counts]
-        return float((used / total[counts]).mean())
+        return fullness(free, total, self._request)
 
 
 def _times(free: Amounts, request: Amounts) -> Amounts:

@@ -349,7 +349,7 @@ class Session(SessionResults):
         """
         queue, refusal = self.queues[job.queue], None
         unchanged = not (self.changed.everything or job.key in self.changed.jobs or job.key in self.state.changes.jobs)
-        if not unchanged or job.allocated_tasks or queue.strict_fifo:
+        if not unchanged or job.allocated_tasks or queue.strict_fifo or job.groups is not None:
             return False
         with self.plan_nominations():
             signatures, task = self.pending_signatures(job), next(iter(job.pending.values()))
