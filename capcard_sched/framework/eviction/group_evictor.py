@@ -35,7 +35,9 @@ class GroupEvictor(Evictor):
         """As `Evictor.evict_for`; a job with subgroups has one attempt per session."""
         confined = self._session.engine.confined
         if job.groups is None:
-            return super().evict_for(queue, job, tasks)
+            done = super().evict_for(queue, job, tasks)
+            if done or self._scope.singly or not self._must_share(job.topology) or job.count(PLACED):
+                return done
         domains = self._domains(job.topology, None, tasks) if not job.count(PLACED) else [None]
         try:
             for domain in domains:
@@ -43,7 +45,8 @@ class GroupEvictor(Evictor):
                     break
                 if domain is not None:
                     confined[job.key] = domain
-                if done := self._evict_for_units(queue, job, tasks):
+                evict = super().evict_for if job.groups is None else self._evict_for_units
+                if done := evict(queue, job, tasks):
                     return done
         finally:
             confined.clear()
