@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from capcard_sched.framework.api.plugin import Plugin, Protection, Sample, VictimDecision
 from capcard_sched.framework.toolkit.gang_slack import split_slack
+from capcard_sched.model.groups import shortages_of
 from capcard_sched.model.obstacles import obstacle_refusal
 from capcard_sched.model.reasons import (
     GANG_READY,
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from capcard_sched.framework.session.session import Session
-    from capcard_sched.model.groups import SubGroups
     from capcard_sched.model.job import Job, Task
     from capcard_sched.model.queue import Queue
 
@@ -161,17 +161,6 @@ class Gang(Plugin):
         self._unready.pop(key, None)
         self._unready_since.pop(key, None)
         self._retries.pop(key, None)
-
-
-def shortages_of(groups: SubGroups, found: Sequence[int], verb: str) -> list[str]:
-    """One line per policy below its minimum. `found`: subgroups by policy."""
-    return [
-        NOT_ENOUGH_SUBGROUPS.render(
-            policy=policy.name, found=count, minimum=policy.minimum, size=policy.size, verb=verb
-        )
-        for count, policy in zip(found, groups.policies, strict=True)
-        if count < policy.minimum
-    ]
 
 
 def _labels(key: str) -> dict[str, str]:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 #: Plans of one visit whose placement fails for other reasons than amounts.
 _MOST_PLANS: Final = 32
+#: Subgroups of a waiting job that are tried alone, for their reason.
+_MOST_EXPLAINED: Final = 16
 
 
 class GroupAttempt:
@@ -281,16 +283,22 @@ class GroupAttempt:
             )  # fmt: skip
             for task in tasks:
                 session.set_outcome(task, TaskOutcome("unfit", text))
-        if self._ended:
-            outcome = TaskOutcome("unfit", reasons.SUBGROUP_SEARCH_ENDED.render())
-        for unit in self._units.groups:
+        search = GroupSearch(session, self._queue, self._job, self._units, future=False)
+        for number, unit in enumerate(self._units.groups):
+            if any(session.outcomes.get(task.uid) is not None for task in unit.tasks):
+                continue
+            assert unit.group is not None
+            alone = search.further(unit) if number < _MOST_EXPLAINED else None
+            if alone is not None:  # it waits for the other subgroups
+                for task, row in alone[0].pods:
+                    session.set_outcome(task, TaskOutcome("schedulable", "", session.nodes.nodes[row].name))
+                continue
+            text = reasons.SUBGROUP_SEARCH_ENDED.render()
+            if not self._ended:
+                text = reasons.SUBGROUP_UNPLACED.render(
+                    policy=groups.policies[unit.group.policy].name,
+                    subgroup="/".join(unit.group.values),
+                    need=unit.need,
+                )
             for task in unit.tasks:
-                if session.outcomes.get(task.uid) is None:
-                    if not self._ended:
-                        assert unit.group is not None
-                        text = reasons.SUBGROUP_UNPLACED.render(
-                            policy=groups.policies[unit.group.policy].name,
-                            subgroup="/".join(unit.group.values), need=unit.need,
-                        )  # fmt: skip
-                        outcome = TaskOutcome("unfit", text)
-                    session.set_outcome(task, outcome)
+                session.set_outcome(task, TaskOutcome("unfit", text))
