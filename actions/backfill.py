@@ -8,9 +8,13 @@ from capcard_sched.framework.session.action import Action, PlacingArguments
 from capcard_sched.framework.session.ordering import Rounds
 from capcard_sched.framework.session.report import TaskOutcome
 from capcard_sched.framework.session.statement import Statement
+from capcard_sched.model.status import TaskStatus
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from capcard_sched.framework.session.session import Session
+    from capcard_sched.model.groups import SubGroup, SubGroups
     from capcard_sched.model.job import Job, Task
     from capcard_sched.model.queue import Queue
 
@@ -43,9 +47,12 @@ class Backfill(Action):
         statement = Statement(session)
         try:
             session.touch(job.key)
-            for task in session.pending_tasks(job):
-                if task.cls.best_effort:
+            tasks = [task for task in session.pending_tasks(job) if task.cls.best_effort]
+            if job.groups is None:
+                for task in tasks:
                     place_best_effort(session, statement, queue, job, task)
+            else:
+                place_in_subgroups(session, statement, queue, job, job.groups, tasks)
             if session.job_ready(job):
                 statement.commit()
             else:
@@ -53,6 +60,25 @@ class Backfill(Action):
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
             statement.discard()
             session.record_hook_error(job, error)
+
+
+def place_in_subgroups(
+    session: Session, statement: Statement, queue: Queue, job: Job, groups: SubGroups, tasks: Sequence[Task]
+) -> None:
+    """Places tasks of a job with subgroups: those of one only if the subgroup has its size with them."""
+    members: dict[SubGroup | None, list[Task]] = {}
+    for task in tasks:
+        members.setdefault(groups.of(task), []).append(task)
+    for group, own in members.items():
+        begin = len(statement)
+        if group is not None and groups.ready_of(group) < groups.size_of(group) and not groups.bound_of(group):
+            continue  # its other pods do not run yet
+        for task in own:
+            place_best_effort(session, statement, queue, job, task)
+        if group is not None and 0 < groups.bound_of(group) < groups.size_of(group):
+            unplaced = any(task.status is TaskStatus.PENDING for task in own)
+            if unplaced and groups.bound_of(group) == len(statement) - begin:
+                statement.rollback(begin)
 
 
 def place_best_effort(session: Session, statement: Statement, queue: Queue, job: Job, task: Task) -> None:

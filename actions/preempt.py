@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
-from capcard_sched.framework.eviction.evictor import Evictor
+from capcard_sched.framework.eviction.group_evictor import GroupEvictor
 from capcard_sched.framework.eviction.scope import WithinJob, WithinQueue
 from capcard_sched.framework.session.action import Action
 from capcard_sched.framework.session.ordering import contenders
@@ -71,13 +71,13 @@ class Preempt(Action):
     def execute(self, session: Session) -> None:
         seconds = self.arguments.reservation_seconds
         lower_only = self.arguments.lower_priority_only
-        between = Evictor(session, WithinQueue(self.name, lower_only=lower_only), reservation_seconds=seconds)
+        between = GroupEvictor(session, WithinQueue(self.name, lower_only=lower_only), reservation_seconds=seconds)
         rounds = contenders(session, self.name, session.job_starving, "preemptable", between.repeat)
         visited: list[tuple[Queue, list[Job]]] = []
         while rounds:
             queue, waiting = rounds.pop_queue()
             visited.append((queue, self._drain(session, rounds, between, queue, waiting)))
-        inside = Evictor(session, WithinJob(self.name), reservation_seconds=seconds)
+        inside = GroupEvictor(session, WithinJob(self.name), reservation_seconds=seconds)
         for queue, jobs in visited:
             for job in jobs if not lower_only else ():
                 if not job.allocated_tasks:
@@ -88,7 +88,7 @@ class Preempt(Action):
         session.failed_attempts.end_evictions("preemptable", evicted=bool(session.evictions))
 
     def _drain(
-        self, session: Session, rounds: Rounds, evictor: Evictor, queue: Queue, waiting: KeyHeap[Job]
+        self, session: Session, rounds: Rounds, evictor: GroupEvictor, queue: Queue, waiting: KeyHeap[Job]
     ) -> list[Job]:
         """Attempts each job of a queue, best first. Returns the jobs in the order of their first attempt."""
         rest: dict[str, Sequence[Task]] = {}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
-from capcard_sched.framework.eviction.evictor import Evictor
+from capcard_sched.framework.eviction.group_evictor import GroupEvictor
 from capcard_sched.framework.eviction.scope import AcrossQueues
 from capcard_sched.framework.session.action import Action
 from capcard_sched.framework.session.ordering import contenders
@@ -41,7 +41,7 @@ class Reclaim(Action):
 
     def execute(self, session: Session) -> None:
         scope = AcrossQueues(self.name)
-        evictor = Evictor(session, scope, reservation_seconds=self.arguments.reservation_seconds)
+        evictor = GroupEvictor(session, scope, reservation_seconds=self.arguments.reservation_seconds)
         rounds = contenders(session, self.name, session.may_reclaim, "reclaimable", evictor.repeat)
         rest: dict[str, Sequence[Task]] = {}
         while rounds:

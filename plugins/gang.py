@@ -6,8 +6,15 @@ from typing import TYPE_CHECKING, ClassVar
 
 from capcard_sched.framework.api.plugin import Plugin, Protection, Sample, VictimDecision
 from capcard_sched.framework.toolkit.gang_slack import split_slack
+from capcard_sched.model.groups import shortages_of
 from capcard_sched.model.obstacles import obstacle_refusal
-from capcard_sched.model.reasons import GANG_READY, NOT_ENOUGH_PODS_OF_TASK, NOT_ENOUGH_RESOURCES, NOT_ENOUGH_TASKS
+from capcard_sched.model.reasons import (
+    GANG_READY,
+    NOT_ENOUGH_PODS_OF_TASK,
+    NOT_ENOUGH_RESOURCES,
+    NOT_ENOUGH_SUBGROUPS,
+    NOT_ENOUGH_TASKS,
+)
 from capcard_sched.model.refusal import Refusal
 from capcard_sched.model.status import TaskStatus, Vote
 from capcard_sched.model.workload import has_no_group_of_its_own
@@ -65,6 +72,10 @@ class Gang(Plugin):
         if valid < job.min_available:
             message = NOT_ENOUGH_TASKS.render(valid=valid, minimum=job.min_available)
             return Refusal("job_valid", self.name, NOT_ENOUGH_TASKS.code, message, queue=job.queue)
+        if job.groups is not None:
+            lines = shortages_of(job.groups, job.groups.complete(), "exist")
+            if lines:
+                return Refusal("job_valid", self.name, NOT_ENOUGH_SUBGROUPS.code, "; ".join(lines), queue=job.queue)
         return obstacle_refusal(job, "job_valid", self.name) if job.needs_gated() else None
 
     def job_order(self, job: Job) -> int:
@@ -121,10 +132,12 @@ class Gang(Plugin):
                 unready = max(0, job.min_available - schedulable)
                 self._unready[key] = unready
                 self._unready_since.setdefault(key, self._sessions - 1)
-                message = NOT_ENOUGH_RESOURCES.render(
-                    unready=unready, total=len(job.tasks), detail=session.job_fit_error(job)
-                )
-                session.set_condition(job, UNSCHEDULABLE, NOT_ENOUGH_RESOURCES.code, message)
+                detail, code = session.job_fit_error(job), NOT_ENOUGH_RESOURCES.code
+                message = NOT_ENOUGH_RESOURCES.render(unready=unready, total=len(job.tasks), detail=detail)
+                lines = [] if job.groups is None else shortages_of(job.groups, job.groups.ready(), "can start")
+                if lines:
+                    message, code = "; ".join([*lines, message]), NOT_ENOUGH_SUBGROUPS.code
+                session.set_condition(job, UNSCHEDULABLE, code, message)
 
     def metrics(self) -> Iterator[Sample]:
         """Series of a job are dropped with the job; `job_id` is the bare name, as in Volcano's dashboards."""

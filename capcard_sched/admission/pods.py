@@ -8,6 +8,7 @@ import msgspec
 
 from capcard_sched.admission.review import DEFAULT_QUEUE, ROOT_QUEUE, AdmissionResult, JsonPatch
 from capcard_sched.model import annotations as keys
+from capcard_sched.model.groups import group_policies
 from capcard_sched.model.yaml_reader import YamlError, read_document
 from capcard_sched.validation.checks import Finding
 from capcard_sched.validation.inventory import texts
@@ -37,8 +38,20 @@ def default_pod_group(obj: Json, namespace: str, view: ClusterView) -> Admission
 def check_new_pod_group(obj: Json, view: ClusterView) -> AdmissionResult:
     """What is wrong with a new PodGroup, and warnings about its cards."""
     spec = obj.get("spec")
-    queue = (spec.get("queue") if isinstance(spec, dict) else None) or DEFAULT_QUEUE
-    return AdmissionResult((*_check_queue(str(queue), view), *check_object(obj, view.inventory)))
+    body = spec if isinstance(spec, dict) else {}
+    queue = body.get("queue") or DEFAULT_QUEUE
+    return AdmissionResult(
+        (*_check_queue(str(queue), view), *_check_subgroups(body), *check_object(obj, view.inventory))
+    )
+
+
+def _check_subgroups(spec: Json) -> Iterator[Finding]:
+    """What is wrong with `subGroupPolicy`."""
+    problems: list[str] = []
+    group_policies(spec.get("subGroupPolicy"), problems)
+    for problem in problems:
+        field, _, text = problem.partition(": ")
+        yield Finding("error", field, text.partition(";")[0], "a policy with a name, a size, a selector and one tier")
 
 
 def _check_queue(name: str, view: ClusterView) -> Iterator[Finding]:

@@ -281,16 +281,16 @@ class NetworkTopology(msgspec.Struct, frozen=True):
         return tree.tier_names.get(self.highest_name) if self.highest_name else self.highest
 
 
-def network_topology(raw: NetworkTopologySpec | None, problems: list[str]) -> NetworkTopology | None:
-    """`spec.networkTopology` of a PodGroup. An invalid field adds a line to `problems` and gets the stricter value."""
+def network_topology(
+    raw: NetworkTopologySpec | None, problems: list[str], field: str = "spec.networkTopology"
+) -> NetworkTopology | None:
+    """A networkTopology of a PodGroup. An invalid field adds a line to `problems` and gets the stricter value."""
     if raw is None:
         return None
     mode, highest, name = raw.mode or "hard", raw.highest_tier_allowed, raw.highest_tier_name or ""
     if mode not in _MODES:
-        problems.append(f"spec.networkTopology.mode: {mode!r} is neither hard nor soft; taken as hard")
+        problems.append(f"{field}.mode: {mode!r} is neither hard nor soft; taken as hard")
     if highest is not None and name:
-        problems.append(
-            f"spec.networkTopology: highestTierAllowed and highestTierName exclude each other; taken as tier {highest}"
-        )
+        problems.append(f"{field}: highestTierAllowed and highestTierName exclude each other; taken as tier {highest}")
         name = ""
     return NetworkTopology(mode != "soft", DEFAULT_TIER if highest is None else highest, name)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from capcard_sched.model.cooldown import Cooldown
+    from capcard_sched.model.groups import GroupPolicy, SubGroups
     from capcard_sched.model.hyper_nodes import NetworkTopology
     from capcard_sched.model.objects import PodGroupCondition, Taint
     from capcard_sched.model.resources import Vector
@@ -215,6 +216,8 @@ class Job:
     #: Per role, the same counters plus, at index len(TaskStatus), pending tasks that request nothing.
     #: Kept only while `min_task_member` is not empty.
     roles: dict[str, list[int]] = field(default_factory=dict)
+    #: The subgroups of `spec.subGroupPolicy` with their counters; None for a job without policies.
+    groups: SubGroups | None = None
 
     def __post_init__(self) -> None:
         self.namespace, _, self.name = self.key.partition("/")
@@ -249,7 +252,9 @@ class Job:
     def is_ready(self) -> bool:
         """Enough members are placed; best-effort members count as placed."""
         c = self.counts
-        return c[1] + c[3] + c[4] + c[5] + c[7] + self.pending_best_effort >= self.min_available
+        if c[1] + c[3] + c[4] + c[5] + c[7] + self.pending_best_effort < self.min_available:
+            return False
+        return self.groups is None or self.groups.reach(_READY, best_effort=True)
 
     def note_whole(self) -> None:
         """Record that the whole minimum is bound, after tasks or the minimum changed. A PodGroup must exist."""
@@ -258,7 +263,9 @@ class Job:
         c = self.counts
         confirmed = self.bound - c[TaskStatus.BINDING] + c[TaskStatus.SUCCEEDED] + c[TaskStatus.FAILED]
         if confirmed + self.pending_best_effort >= self.min_available:
-            self.was_whole = self._roles_reach(_CONFIRMED, best_effort=True)
+            self.was_whole = self._roles_reach(_CONFIRMED, best_effort=True) and (
+                self.groups is None or self.groups.reach(_CONFIRMED, best_effort=True)
+            )
 
     def is_partial(self) -> bool:
         """Whether the job has bound tasks, and fewer than its minimum."""
@@ -266,11 +273,30 @@ class Job:
 
     def is_pipelined(self) -> bool:
         """Enough members are placed or nominated to releasing capacity."""
-        return self.waiting_tasks + self.ready_tasks + self.pending_best_effort >= self.min_available
+        if self.waiting_tasks + self.ready_tasks + self.pending_best_effort < self.min_available:
+            return False
+        return self.groups is None or self.groups.reach(_PIPELINED, best_effort=True)
 
     def is_starving(self) -> bool:
-        """Below the minimum. Best-effort members do not count, so that they can preempt."""
-        return self.waiting_tasks + self.ready_tasks < self.min_available
+        """Below the minimum. Best-effort members do not count, so that they can preempt.
+
+        Of a job with subgroups, all its minimums count.
+        """
+        if self.waiting_tasks + self.ready_tasks < self.min_available:
+            return True
+        return self.groups is not None and not (
+            self.groups.reach(_PIPELINED, best_effort=False) and self._roles_reach(_PIPELINED, best_effort=False)
+        )
+
+    @property
+    def policies(self) -> tuple[GroupPolicy, ...]:
+        """`spec.subGroupPolicy`; () for a job without subgroups."""
+        return () if self.groups is None else self.groups.policies
+
+    @property
+    def has_topology(self) -> bool:
+        """Whether the job, or one of its policies, has a network topology."""
+        return self.topology is not None or (self.groups is not None and self.groups.has_topology)
 
     @property
     def checks_roles(self) -> bool:
@@ -294,10 +320,12 @@ class Job:
         return True
 
     def needs_gated(self) -> bool:
-        """Whether the minimum, in total or of a role, is out of reach without gated tasks."""
+        """Whether the minimum, in total, of a role or of subgroups, is out of reach without gated tasks."""
         if not self.gated:
             return False
         if self.valid_tasks - len(self.gated) < self.min_available:
+            return True
+        if self.groups is not None and self.groups.need(self.gated):
             return True
         if not (self.min_task_member and self.checks_roles):
             return False
@@ -310,6 +338,18 @@ class Job:
     def needs_unsupported(self) -> bool:
         """The same, with unsupported features among the obstacles."""
         return self.needs_gated() and any(task.unsupported for task in self.gated.values())
+
+    def missing_of_roles(self) -> dict[str, int]:
+        """By role, the number of placed members below its minimum; only roles whose minimum counts and is not met."""
+        if not (self.min_task_member and self.checks_roles):
+            return {}
+        found = {}
+        for role, minimum in self.min_task_member.items():
+            counts = self.roles.get(role)
+            placed = 0 if counts is None else sum(counts[status] for status in (*_READY, len(TaskStatus)))
+            if placed < minimum:
+                found[role] = minimum - placed
+        return found
 
     def roles_valid(self) -> bool:
         """Each role has at least its minimum of live tasks."""

@@ -208,6 +208,13 @@ BEYOND_HYPER_NODES = Reason(
 )
 NO_HYPER_NODE_FITS = Reason("NoHyperNodeFits", "no HyperNode up to tier {tier} fits {needed} pods of the job: {detail}")
 
+NOT_ENOUGH_SUBGROUPS = Reason(
+    "NotEnoughSubGroups", "policy <{policy}>: {found}/{minimum} subgroups of {size} pods {verb}"
+)
+SUBGROUP_INCOMPLETE = Reason("GangPending", "policy <{policy}>: {found} of {size} pods of subgroup <{subgroup}> exist")
+SUBGROUP_UNPLACED = Reason("Unschedulable", "policy <{policy}>: subgroup <{subgroup}> waits for nodes for {need} pods")
+SUBGROUP_SEARCH_ENDED = Reason("Unschedulable", "search ended at its limit before it found nodes for the subgroups")
+
 NODE_GROUP_PARENT = Reason("InvalidQueueParent", "Queue <{queue}> inherits no node groups: {detail}")
 NODE_GROUP_LIMITS = Reason(
     "InvalidNodeGroupLimits", "Invalid annotation volcano.sh/nodegroup-resource-limits: {detail}"

@@ -146,9 +146,9 @@ class Accounting:
         job.counts[status] += count
         if status is _PENDING and cls.best_effort and not first.gated:
             job.pending_best_effort += count
-        if job.min_task_member:
+        if job.min_task_member or job.groups is not None:
             for task in tasks:
-                _count_role(job, task, sign)
+                _count_member(job, task, sign)
         # Vectors of jobs are replaced, never changed in place: jobs without usage, and jobs of one pod, share them.
         change = cls.request if count == 1 else cls.request * count
         job.total_request = change if len(job.tasks) == count else job.total_request + change
@@ -211,8 +211,8 @@ class Accounting:
         self._fill_rows(fills, target, amounts)
         if cls.best_effort:
             job.pending_best_effort -= count
-        if job.min_task_member:
-            _shift_roles(job, tasks, _PENDING, status)
+        if job.min_task_member or job.groups is not None:
+            _shift_members(job, tasks, _PENDING, status)
         if allocated:
             change = request if count == 1 else request * count
             table.total_used += change
@@ -254,8 +254,8 @@ class Accounting:
                     queue.allocated -= cls.request
             if cls.best_effort:
                 job.pending_best_effort += 1
-            if job.min_task_member:
-                _shift_roles(job, [task], status, _PENDING)
+            if job.min_task_member or job.groups is not None:
+                _shift_members(job, [task], status, _PENDING)
             task.status, task.node = _PENDING, None
             job.pending[task.uid] = task
 
@@ -265,8 +265,8 @@ class Accounting:
         job.counts[_ALLOCATED] -= count
         job.counts[_BINDING] += count
         job.bound += count
-        if job.min_task_member:
-            _shift_roles(job, tasks, _ALLOCATED, _BINDING)
+        if job.min_task_member or job.groups is not None:
+            _shift_members(job, tasks, _ALLOCATED, _BINDING)
         mark = self._changes.nodes.add
         for task in tasks:
             task.status = _BINDING
@@ -291,23 +291,32 @@ class Accounting:
         self.move(task, self._former.pop(task.uid, TaskStatus.RUNNING), task.node)
 
 
-def recount_roles(job: Job) -> None:
-    """Rebuild the per-role counters of a job after its per-role minimums changed."""
+def recount_members(job: Job) -> None:
+    """Rebuild the counters of roles and subgroups of a job after their minimums changed."""
     job.roles = {}
-    if job.min_task_member:
+    if job.min_task_member or job.groups is not None:
         for task in job.tasks.values():
-            _count_role(job, task, +1)
+            _count_member(job, task, +1)
 
 
-def _count_role(job: Job, task: Task, sign: int) -> None:
-    role = job.roles.setdefault(task.role, [0] * (_BEST_EFFORT + 1))
-    role[task.status] += sign
-    if task.status is _PENDING and task.cls.best_effort and not task.gated:
-        role[_BEST_EFFORT] += sign
+def _count_member(job: Job, task: Task, sign: int) -> None:
+    """Add (+1) a task to the counters of its role and subgroup, or subtract (-1) it."""
+    if job.min_task_member:
+        role = job.roles.setdefault(task.role, [0] * (_BEST_EFFORT + 1))
+        role[task.status] += sign
+        if task.status is _PENDING and task.cls.best_effort and not task.gated:
+            role[_BEST_EFFORT] += sign
+    if job.groups is not None:
+        if sign > 0:
+            job.groups.add(task)
+        else:
+            job.groups.subtract(task)
 
 
-def _shift_roles(job: Job, tasks: list[Task], before: TaskStatus, after: TaskStatus) -> None:
-    for task in tasks:
+def _shift_members(job: Job, tasks: list[Task], before: TaskStatus, after: TaskStatus) -> None:
+    if job.groups is not None:
+        job.groups.shift(tasks, before, after)
+    for task in tasks if job.min_task_member else ():
         role = job.roles.setdefault(task.role, [0] * (_BEST_EFFORT + 1))
         role[before] -= 1
         role[after] += 1

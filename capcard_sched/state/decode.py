@@ -9,6 +9,7 @@ from sys import intern
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from capcard_sched.model.annotations import OVERSUBSCRIPTION_CPU, OVERSUBSCRIPTION_MEMORY
+from capcard_sched.model.groups import group_policies
 from capcard_sched.model.hyper_nodes import network_topology
 from capcard_sched.model.kinds import BATCH_API
 from capcard_sched.model.limits import quota_amounts
@@ -22,6 +23,7 @@ from capcard_sched.model.timestamps import parse_time
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from capcard_sched.model.groups import GroupPolicy
     from capcard_sched.model.hyper_nodes import NetworkTopology
     from capcard_sched.model.job import Job
     from capcard_sched.model.objects import (
@@ -168,6 +170,7 @@ class GroupFacts(NamedTuple):
     annotations: Mapping[str, str]
     labels: Mapping[str, str]
     topology: NetworkTopology | None
+    policies: tuple[GroupPolicy, ...]
     #: Name of the Job that owns it, "" for others.
     owner_job: str
 
@@ -187,6 +190,7 @@ class GroupFacts(NamedTuple):
             and job.phase is self.phase
             and job.min_available == self.min_member
             and job.min_task_member == self.min_task_member
+            and job.policies == self.policies
             and job.min_resources == self.min_resources
             and _SAME_NAME(job) == _SAME_NAME(self)
         )
@@ -226,6 +230,7 @@ def group_facts(obj: PodGroupObject, default_queue: str) -> tuple[GroupFacts, st
         annotations=meta.annotations or NOTHING,
         labels=meta.labels or NOTHING,
         topology=network_topology(spec.network_topology, problems),
+        policies=group_policies(spec.sub_group_policy, problems),
         owner_job=owner.name if owner is not None and (owner.group, owner.kind) == _VCJOB else "",
     )
     return facts, "; ".join(problems)

@@ -19,6 +19,7 @@ from capcard_sched.model.task_class import TaskClass
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
+    from capcard_sched.model.groups import SubGroups
     from capcard_sched.model.intents import ObjectRef
     from capcard_sched.model.numa import NumaFacts
     from capcard_sched.model.resources import Vector
@@ -79,8 +80,8 @@ def _getter(owner: type, *computed: str) -> tuple[tuple[str, ...], Callable[[Any
 _TASK_FIELDS, _TASK = _getter(Task, "cls", "job", "name", "node", "status")
 _CLASS_FIELDS, _CLASS = _getter(TaskClass, "charge", "claims", "fit_request", "id", "request", "unoffered", "unplaced")
 _JOB_FIELDS, _JOB = _getter(
-    Job, "allocated", "counts", "gated", "key", "name", "namespace", "pending", "phase", "releasing", "roles", "tasks",
-    "total_request", "was_whole",
+    Job, "allocated", "counts", "gated", "groups", "key", "name", "namespace", "pending", "phase", "releasing", "roles",
+    "tasks", "total_request", "was_whole",
 )  # fmt: skip
 _QUEUE_FIELDS, _QUEUE = _getter(Queue, "allocated", "jobs", "name", "releasing")
 _NODE_FIELDS, _NODE = _getter(Node, "allocatable", "generation", "name", "row", "tasks", "undecodable_pods")
@@ -123,12 +124,21 @@ def _job(state: ClusterState, key: str, job: Job) -> Row:
         "without_group": key in state.groups_missing,
         "counts": {TaskStatus(status).title: count for status, count in enumerate(job.counts) if count},
         "roles": {role: list(counts) for role, counts in sorted(job.roles.items()) if any(counts)},
+        **({} if job.groups is None else {"subgroups": _subgroups(job.groups)}),
         "allocated": _amounts(state, job.allocated, _allocated(members)),
         "releasing": _amounts(state, job.releasing, _placed_on(members, _LEAVING)),
         "total_request": _amounts(state, job.total_request, members),
         "tasks": sorted(job.tasks),
         "pending": sorted(job.pending),
         "gated": sorted(job.gated),
+    }
+
+
+def _subgroups(groups: SubGroups) -> Row:
+    """The counters of each subgroup, by the name of its policy and the values of its labels."""
+    return {
+        "/".join((groups.policies[group.policy].name, *group.values)): list(counts)
+        for group, counts in sorted(groups.counts.items())
     }
 
 

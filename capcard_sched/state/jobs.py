@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from capcard_sched.model.groups import SubGroups
 from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.job import CRITICAL_CLASSES, SYSTEM_NAMESPACE, Job
 from capcard_sched.model.queue import Queue
 from capcard_sched.model.status import PodGroupPhase
-from capcard_sched.state.accounting import recount_roles
+from capcard_sched.state.accounting import recount_members
 from capcard_sched.state.decode import SAME_NAME
 from capcard_sched.state.fixed_queues import FixedQueues
 
@@ -157,7 +158,8 @@ class JobTable:
     def _reset(self, job: Job) -> None:
         """Remove what an earlier PodGroup of a job declared."""
         job.created, job.min_available = 0.0, 0
-        job.min_resources, job.min_quota, job.min_task_member, job.roles = None, None, {}, {}
+        job.min_resources, job.min_quota, job.min_task_member = None, None, {}
+        job.roles, job.groups = {}, None
         job.annotations, job.labels, job.topology, job.owner_job = {}, {}, None, ""
         job.conditions, job.status_counts = (), (0, 0, 0)
 
@@ -189,9 +191,10 @@ class JobTable:
         job.priority = self._priority_of(job)
         if not taken_over or facts.phase is not PodGroupPhase.PENDING:
             job.phase = facts.phase
-        if facts.min_task_member != job.min_task_member:
+        if facts.min_task_member != job.min_task_member or facts.policies != job.policies:
             job.min_task_member = facts.min_task_member
-            recount_roles(job)
+            job.groups = SubGroups(facts.policies) if facts.policies else None
+            recount_members(job)
         job.note_whole()
         self._set_named_queue(job, facts.queue)
         self._changes.jobs.add(key)

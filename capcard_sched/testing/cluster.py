@@ -183,8 +183,9 @@ class ClusterObjects(StorageObjects):
         conditions: Iterable[Mapping[str, Any]] = (),
         owner_kind: str = "",
         topology: Mapping[str, Any] | None = None,
+        policies: Iterable[Mapping[str, Any]] = (),
     ) -> None:
-        """Add or replace a PodGroup. `topology`: `spec.networkTopology`."""
+        """Add or replace a PodGroup. `topology`: `spec.networkTopology`; `policies`: `spec.subGroupPolicy`."""
         spec: dict[str, Any] = {"queue": queue, "minMember": min_member}
         if min_resources is not None:
             spec["minResources"] = dict(min_resources)
@@ -194,6 +195,8 @@ class ClusterObjects(StorageObjects):
             spec["priorityClassName"] = priority_class
         if topology is not None:
             spec["networkTopology"] = dict(topology)
+        if policies:
+            spec["subGroupPolicy"] = [dict(policy) for policy in policies]
         owners = [{"kind": owner_kind, "name": name, "uid": f"{name}-owner", "controller": True}] if owner_kind else []
         obj = {
             "metadata": self._meta(

@@ -95,6 +95,12 @@ def _not_both(one: str, other: str) -> Check:
     return check
 
 
+def _distinct_names(value: Any) -> str | None:
+    names = [entry.get("name") for entry in value]
+    found = next((name for number, name in enumerate(names) if name and name in names[:number]), None)
+    return None if found is None else f"two policies are named {shown(found)}: each has a name of its own"
+
+
 def _spread(value: Any) -> str | None:
     if value.get("minDomains") is not None and value.get("whenUnsatisfiable") == "ScheduleAnyway":
         return "minDomains is accepted only with whenUnsatisfiable: DoNotSchedule"
@@ -107,6 +113,7 @@ _COUNT = _between(0, 2**31 - 1)
 _INT32 = _between(-(2**31), 2**31 - 1)
 _PORT = _between(0, 65535)
 _TERM_WEIGHT = _between(1, 100)
+_ONE_TIER = _not_both("highestTierAllowed", "highestTierName")
 _LABEL_OPERATORS = _one_of("In", "NotIn", "Exists", "DoesNotExist")
 _OPERATORS = _one_of("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")
 _EFFECTS = _one_of("NoSchedule", "PreferNoSchedule", "NoExecute")
@@ -184,6 +191,13 @@ def _under(prefix: str, rules: Rules) -> Rules:
     return tuple((f"{prefix} {path}", check) for path, check in rules)
 
 
+def _topology_rules(place: str) -> Rules:
+    return (
+        (f"{place} mode", _one_of("hard", "soft")),
+        (f"{place} highestTierAllowed", _COUNT),
+    )
+
+
 _WORKLOAD_RULES: Rules = (
     ("spec replicas", _COUNT),
     ("spec podManagementPolicy", _one_of("OrderedReady", "Parallel")),
@@ -226,7 +240,8 @@ RULES: dict[str, Rules] = {
         ("spec minAvailable", _COUNT),
         ("spec maxRetry", _COUNT),
         ("spec minSuccess", _between(1)),
-        ("spec networkTopology mode", _one_of("hard", "soft")),
+        *_topology_rules("spec networkTopology"),
+        *_topology_rules("spec tasks * partitionPolicy networkTopology"),
         ("spec ttlSecondsAfterFinished", _COUNT),
         ("spec tasks * replicas", _COUNT),
         ("spec tasks * minAvailable", _COUNT),
@@ -258,7 +273,15 @@ RULES: dict[str, Rules] = {
         ("spec minMember", _COUNT),
         ("spec minTaskMember *", _COUNT),
         ("spec minResources *", quantity),
-        ("spec networkTopology mode", _one_of("hard", "soft")),
+        *_topology_rules("spec networkTopology"),
+        ("spec networkTopology", _ONE_TIER),
+        ("spec subGroupPolicy * networkTopology", _ONE_TIER),
+        ("spec subGroupPolicy", _distinct_names),
+        ("spec subGroupPolicy *", _with("name")),
+        ("spec subGroupPolicy * subGroupSize", _between(1, 2**31 - 1)),
+        ("spec subGroupPolicy * minSubGroups", _COUNT),
+        (f"spec subGroupPolicy * {_SELECTOR_OPERATORS}", _LABEL_OPERATORS),
+        *_topology_rules("spec subGroupPolicy * networkTopology"),
         ("status phase", _one_of("Pending", "Inqueue", "Running", "Unknown", "Completed", "")),
     ),
     "HyperNode": (

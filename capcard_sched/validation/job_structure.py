@@ -103,6 +103,7 @@ def check_numbers(spec: Json) -> Iterator[Finding]:
 
 
 def _check_tasks(obj: Json, spec: Json) -> Iterator[Finding]:
+    yield from _check_tier(spec.get("networkTopology"), "spec.networkTopology")
     tasks = tasks_of(spec)
     if not tasks:
         yield Finding("error", "spec.tasks", "No task specified in job spec", "a list with at least one task")
@@ -185,6 +186,12 @@ def _is_whole_quantity(value: Any) -> bool:
     return exact >= 0 and exact == int(exact)
 
 
+def _check_tier(topology: Any, field: str) -> Iterator[Finding]:
+    """A network topology has one tier, by number or by name."""
+    if isinstance(topology, dict) and None not in map(topology.get, ("highestTierAllowed", "highestTierName")):
+        yield Finding("error", field, "has both highestTierAllowed and highestTierName", "one of them")
+
+
 def check_partitions(task: Json, task_field: str) -> Iterator[Finding]:
     """Partitions have one size, the replicas fill them, and the minimums agree."""
     policy = task.get("partitionPolicy")
@@ -194,6 +201,7 @@ def check_partitions(task: Json, task_field: str) -> Iterator[Finding]:
     if not isinstance(policy, dict):
         yield Finding("error", field, f"{shown(policy)} is not accepted", "totalPartitions and partitionSize")
         return
+    yield from _check_tier(policy.get("networkTopology"), f"{field}.networkTopology")
     valid = True
     for name, least in (("totalPartitions", 1), ("partitionSize", 1), ("minPartitions", 0)):
         value = policy.get(name)
@@ -213,9 +221,6 @@ def check_partitions(task: Json, task_field: str) -> Iterator[Finding]:
     if needed is not None and given is not None and given != needed:
         message = f"{shown(given)} is not minPartitions x partitionSize"
         yield Finding("error", f"{task_field}.minAvailable", message, f"{needed}, or no value")
-    if needed is not None:
-        message = "sets minAvailable only: its pods may be of any partition"
-        yield Finding("warning", f"{field}.minPartitions", message, "no value")
 
 
 def check_dependencies(tasks: Sequence[Json]) -> Iterator[Finding]:

@@ -15,19 +15,7 @@ if TYPE_CHECKING:
 #: Kind to paths, with `*` for every entry of a list, each with the effect that is missing and the accepted form.
 _FIELDS: Final = {
     "PodGroup": (
-        (
-            "spec subGroupPolicy",
-            "subgroups are not supported: the gang is that of minMember and minTaskMember, in one HyperNode",
-            "minTaskMember, and networkTopology of the whole group",
-        ),
         ("spec topologyAffinity", "affinity between groups is not supported: groups may share a HyperNode", "no value"),
-    ),
-    "Job": (
-        (
-            "spec tasks * partitionPolicy networkTopology",
-            "partitions have no topology of their own: their pods may span HyperNodes",
-            "networkTopology of the whole job",
-        ),
     ),
     "Queue": (
         ("spec allowedNamespaces", "NamespaceQueues are not supported: none attaches to the queue", "no value"),

@@ -19,14 +19,16 @@ from capcard_sched.controllers.objects import (
     status,
 )
 from capcard_sched.controllers.quota_usage import quota_usage
-from capcard_sched.model.annotations import EVICT_SCOPE, JOB_VERSION
+from capcard_sched.model.annotations import EVICT_SCOPE, JOB_VERSION, PARTITION_ID, TASK_SPEC
 
 if TYPE_CHECKING:
-    from capcard_sched.controllers.jobs.job_spec import JobSpec
+    from capcard_sched.controllers.jobs.job_spec import JobSpec, TaskSpec
     from capcard_sched.controllers.view import View
 
 #: Fields of the spec that follow the Job; labels, annotations and the queue do not.
 _FOLLOWED = ("minMember", "minTaskMember", "minResources", "priorityClassName")
+#: The same, of a Job that has them: without, the PodGroup may have its own.
+_FOLLOWED_IF_PRESENT = ("subGroupPolicy", "networkTopology")
 
 
 def group_of(view: View, job: JsonObject, desired: JobSpec) -> JsonObject | None:
@@ -66,8 +68,6 @@ def new_group(view: View, job: JsonObject, desired: JobSpec) -> JsonObject:
     if meta(job).get("labels"):
         metadata["labels"] = dict(meta(job)["labels"])
     body = {**group_spec(view, desired), "queue": desired.queue}
-    if spec(job).get("networkTopology"):
-        body["networkTopology"] = spec(job)["networkTopology"]
     return {"apiVersion": SCHEDULING_API, "kind": POD_GROUP, "metadata": metadata, "spec": body}
 
 
@@ -80,13 +80,38 @@ def group_spec(view: View, job: JobSpec) -> JsonObject:
     }
     if job.priority_class:
         found["priorityClassName"] = job.priority_class
+    policies = [_partition_policy(task) for task in job.tasks if task.partition_size]
+    if policies:
+        found["subGroupPolicy"] = policies
+    if job.network_topology:
+        found["networkTopology"] = _topology(job.network_topology)
+    return found
+
+
+def _topology(given: JsonObject) -> JsonObject:
+    """With the default of the CRD."""
+    return {"mode": "hard", **given}
+
+
+def _partition_policy(task: TaskSpec) -> JsonObject:
+    """The partitions of a task as subgroups, with all defaults: an unchanged policy is no patch."""
+    found: JsonObject = {
+        "name": task.name,
+        "subGroupSize": task.partition_size,
+        "minSubGroups": task.min_partitions,
+        "labelSelector": {"matchLabels": {TASK_SPEC: task.name}},
+        "matchLabelKeys": [PARTITION_ID],
+    }
+    if task.partition_topology:
+        found["networkTopology"] = _topology(task.partition_topology)
     return found
 
 
 def group_patch(view: View, job: JobSpec, group: JsonObject, version: int) -> JsonObject:
     """The merge patch that brings a PodGroup in line with its Job; {} when it is."""
-    present = {field: spec(group)[field] for field in _FOLLOWED if field in spec(group)}
-    changed = merge_diff(present, group_spec(view, job))
+    wanted = group_spec(view, job)
+    fields = (*_FOLLOWED, *(field for field in _FOLLOWED_IF_PRESENT if field in wanted))
+    changed = merge_diff({field: spec(group)[field] for field in fields if field in spec(group)}, wanted)
     patch: JsonObject = {"spec": changed} if changed else {}
     if is_of_version(group, version) is None:
         patch["metadata"] = {"annotations": {JOB_VERSION: str(version)}}

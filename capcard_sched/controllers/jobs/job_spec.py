@@ -49,6 +49,9 @@ class TaskSpec(NamedTuple):
     topology_policy: str
     #: Pods of a partition; 0 for a task without partitions.
     partition_size: int = 0
+    #: Partitions that the Job needs, and their `networkTopology`; None without one.
+    min_partitions: int = 0
+    partition_topology: JsonObject | None = None
 
     def partition_of(self, index: int) -> str:
         """The partition of a pod, "" without partitions."""
@@ -72,6 +75,7 @@ class JobSpec(NamedTuple):
     #: Plugin to its arguments.
     plugins: Mapping[str, tuple[str, ...]]
     volumes: tuple[JsonObject, ...]
+    network_topology: JsonObject | None
     #: Name to task; the first of equal names.
     by_name: Mapping[str, TaskSpec]
 
@@ -117,6 +121,7 @@ def job_spec(job: JsonObject, scheduler_name: str) -> JobSpec:
         policies=tuple(body.get("policies") or ()),
         plugins={name: tuple(arguments or ()) for name, arguments in (body.get("plugins") or {}).items()},
         volumes=tuple(body.get("volumes") or ()),
+        network_topology=body.get("networkTopology"),
         by_name={task.name: task for task in reversed(tasks)},
     )
 
@@ -136,6 +141,8 @@ def _task(index: int, raw: JsonObject) -> TaskSpec:
         depends_on_any=depends.get("iteration") == "any",
         topology_policy=raw.get("topologyPolicy") or "",
         partition_size=max(0, int((partitions or {}).get("partitionSize") or 0)),
+        min_partitions=max(0, int((partitions or {}).get("minPartitions") or 0)),
+        partition_topology=(partitions or {}).get("networkTopology"),
     )
 
 

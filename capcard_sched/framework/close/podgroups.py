@@ -22,6 +22,7 @@ GRACE_SECONDS: Final = 5.0
 #: Constants, as `model.status` recommends.
 _PENDING, _INQUEUE, _COMPLETED = PodGroupPhase.PENDING, PodGroupPhase.INQUEUE, PodGroupPhase.COMPLETED
 _RUNNING, _RELEASING = TaskStatus.RUNNING, TaskStatus.RELEASING
+_SCHEDULED: Final = (*SCHEDULED_STATUSES, _RELEASING)
 
 
 class MissingGroups:
@@ -67,7 +68,7 @@ class IncompleteGangs:
 
     def is_early(self, job: Job, now: float) -> bool:
         """Whether the pods of a gang do not all exist yet, and the grace period is not over; `now` in Unix seconds."""
-        if job.valid_tasks >= job.min_available and job.roles_valid():
+        if job.valid_tasks >= job.min_available and job.roles_valid() and _has_subgroups(job):
             self._ends.pop(job.key, None)
             self._open.discard(job.key)
             return False
@@ -115,9 +116,19 @@ def next_phase(job: Job, *, unschedulable: bool) -> PodGroupPhase:
         return PodGroupPhase.UNKNOWN
     scheduled = job.count(SCHEDULED_STATUSES) + counts[_RELEASING]
     completed = job.count(COMPLETED_STATUSES)
-    if scheduled >= job.min_available and (scheduled or _wants_nothing(job)):
+    if scheduled >= job.min_available and _is_begun(job) and (scheduled or _wants_nothing(job)):
         return _COMPLETED if completed == len(job.tasks) else PodGroupPhase.RUNNING
     return _INQUEUE if job.phase is _INQUEUE else _PENDING
+
+
+def _has_subgroups(job: Job) -> bool:
+    """Whether the pods of the subgroups that the job needs exist."""
+    return job.groups is None or not any(job.groups.missing(job.groups.complete()))
+
+
+def _is_begun(job: Job) -> bool:
+    """Whether the subgroups that the job needs are scheduled, or were."""
+    return job.groups is None or job.was_whole or job.groups.reach(_SCHEDULED, best_effort=False)
 
 
 def _wants_nothing(job: Job) -> bool:

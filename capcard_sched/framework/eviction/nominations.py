@@ -125,7 +125,7 @@ def _renew(session: Session, tasks: list[Task], job: Job) -> None:
         for task in sorted(tasks, key=session.task_key):
             if not _renew_one(session, statement, job, task):
                 carry_over.expire(task.uid)
-        if session.job_ready(job):
+        if session.job_ready(job) and not (job.groups is not None and job.groups.is_torn()):
             promises = statement.pipelined
             statement.commit()
         elif len(statement) and session.job_pipelined(job):

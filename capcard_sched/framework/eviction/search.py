@@ -259,7 +259,7 @@ class VictimSearch:
         statuses, found = self._scope.statuses, []
         asks_little = task.cls.best_effort
         for job, _ in jobs:
-            if len(job.tasks) > 1 and (job.min_available > 1 or job.annotations):
+            if len(job.tasks) > 1 and (job.min_available > 1 or job.annotations or job.groups is not None):
                 found += [
                     member
                     for member in self._index.gang(job).movable

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from capcard_sched.framework.eviction.bounds import UnitTable
-from capcard_sched.framework.toolkit.gang_slack import split_slack
+from capcard_sched.framework.toolkit.gang_slack import spare_subgroups, split_slack
 from capcard_sched.model.annotations import EVICT_SCOPE
 from capcard_sched.model.job import CRITICAL_CLASSES, SYSTEM_NAMESPACE
 from capcard_sched.model.pod_facts import preemptable_of
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.api.node_view import Rows
     from capcard_sched.framework.session.session import Session
+    from capcard_sched.model.groups import SubGroups
     from capcard_sched.model.job import Job, Task
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.resources import Vector
@@ -244,6 +245,8 @@ def units_of(
     """
     scope = "member" if singly else scope
     may_go = [task for task in here if task.uid in allowed]
+    if scope == "whole" and job.groups is not None:
+        return subgroup_units(job, job.groups, may_go, allowed, kept, gang_of(job))
     if scope == "member" or (scope == "whole" and job.min_available <= 1):
         left = job.ready_tasks - job.min_available
         return [
@@ -264,6 +267,34 @@ def units_of(
     return [*units, VictimUnit(job, gang.members, gang.held[node.row], breaks=True, whole=True)]
 
 
+def subgroup_units(
+    job: Job, groups: SubGroups, may_go: list[Task], allowed: set[str], kept: dict[str, str], gang: GangMembers
+) -> list[VictimUnit]:
+    """`units_of` of a job with subgroups: single pods, whole subgroups, then the whole job."""
+    if not may_go:
+        return []
+    singles, whole, rest = spare_subgroups(job, may_go)
+    units = [VictimUnit(job, (task,), task.cls.request, breaks=False, whole=False) for task in singles]
+    for group in whole:
+        here = [task for task in may_go if groups.of(task) == group]
+        members = tuple(task for task in gang.members if groups.of(task) == group)
+        if any(task.uid not in allowed for task in members):
+            for task in here:
+                kept.setdefault(task.uid, "gang")
+            continue
+        gain = np.sum([task.cls.request for task in members if task.node is here[0].node], axis=0)
+        units.append(VictimUnit(job, members, gain, breaks=False, whole=False))
+    if not rest:
+        return units
+    if job.count(_STARTING) or any(task.uid not in allowed for task in gang.members):
+        for task in rest:
+            kept.setdefault(task.uid, "gang")
+        return units
+    node = rest[0].node
+    assert node is not None
+    return [*units, VictimUnit(job, gang.members, gang.held[node.row], breaks=True, whole=True)]
+
+
 def tasks_of(units: Iterable[VictimUnit]) -> list[Task]:
     """Every evicted pod, without duplicates."""
     return list({task.uid: task for unit in units for task in unit.tasks}.values())
@@ -272,12 +303,15 @@ def tasks_of(units: Iterable[VictimUnit]) -> list[Task]:
 def minimal_set(units: Sequence[VictimUnit], fits: Callable[[list[VictimUnit]], bool]) -> list[VictimUnit] | None:
     """The first units, in the given order, without which the pod fits; None when all together are not enough.
 
-    A unit that the others make unnecessary is left out, the last one first. A whole gang replaces its spare members.
+    A unit that the others make unnecessary is left out, the last one first. A whole gang or subgroup replaces its spare
+    members.
     """
     chosen: list[VictimUnit] = []
     for unit in units:
         if unit.whole:
             chosen = [one for one in chosen if one.job is not unit.job]
+        elif len(unit.tasks) > 1:
+            chosen = [one for one in chosen if one.tasks[0] not in unit.tasks]
         chosen.append(unit)
         if fits(chosen):
             break

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from capcard_sched.framework.explain import sentences
 from capcard_sched.framework.explain.sentences import amount_of, amounts, form, nearest, quantity
 from capcard_sched.model import reasons
+from capcard_sched.model.groups import shortages_of
 from capcard_sched.model.quantity import in_units
 from capcard_sched.model.quoting import brief, plural
 from capcard_sched.model.resources import CPU, MEMORY
@@ -117,7 +118,8 @@ def _missing_members(data: JobFacts) -> str:
     if job.valid_tasks < job.min_available:
         verb = form(job.valid_tasks, "exists", "exist")
         return f"The gang is not complete: {job.valid_tasks} of {plural(job.min_available, 'pod')} {verb}"
-    return ""
+    lines = [] if job.groups is None else shortages_of(job.groups, job.groups.complete(), "exist")
+    return f"The gang is not complete: {'; '.join(lines)}" if lines else ""
 
 
 # --- pods -----------------------------------------------------------------------------------------------------------

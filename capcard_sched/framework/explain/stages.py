@@ -9,6 +9,7 @@ from capcard_sched.framework.explain import node_causes, sentences
 from capcard_sched.framework.explain.limit_causes import not_admitted, over_limit
 from capcard_sched.framework.explain.never import NEVER, never_causes
 from capcard_sched.framework.explain.sentences import amount_of, amounts, form
+from capcard_sched.model.groups import shortages_of
 from capcard_sched.model.losses import losses_of, stranded_of
 from capcard_sched.model.obstacles import obstacles_of
 from capcard_sched.model.quoting import brief, plural
@@ -48,7 +49,8 @@ def decide(data: JobFacts) -> StageResult:
         return StageResult("NotProcessed", refusal_of(data.job).message)
     if data.claimed_resource:
         return StageResult("Unsupported", sentences.capital(data.claimed_resource))
-    found = _queue_admits_nothing(data) or _never(data) or _not_admitted(data) or _not_placed(data)
+    found = _queue_admits_nothing(data) or _never(data) or _not_admitted(data) or _without_subgroups(data)
+    found = found or _not_placed(data)
     others = [*obstacles_of(data.job.gated.values()), *losses_of(data.tasks), *data.leaving()]
     return found._replace(facts=list(dict.fromkeys([*found.facts, *map(sentences.capital, others)])))
 
@@ -83,6 +85,21 @@ def _not_admitted(data: JobFacts) -> StageResult | None:
     if first.hook not in _ADMISSION_HOOKS:  # a deadline, or the head of a FIFO queue
         return StageResult("NotTried", sentences.capital(sentences.plain(first.message)))
     return StageResult(*not_admitted(data, first))
+
+
+def _without_subgroups(data: JobFacts) -> StageResult | None:
+    """The policies of a job below their minimum, and the reason of each template of pods that no node fits."""
+    groups = data.job.groups
+    lines = [] if groups is None else shortages_of(groups, groups.ready(), "can start")
+    pods = next((pods for pods in data.pending if pods.outcome == "unfit"), None)
+    if not lines or pods is None:
+        return None
+    facts = [f"{each.names[0]}: {sentences.plain(each.message)}" for each in data.pending if each.message]
+    _, further = node_causes.no_node(data, pods)
+    # The policy of the pods that fit no node first: those of others may wait for it.
+    lines.sort(key=lambda line: line.partition(":")[0] not in pods.message)
+    first, *others = map(sentences.capital, lines)
+    return StageResult("NoNodeFits", first, [*others, *facts, *further])
 
 
 def _not_placed(data: JobFacts) -> StageResult:

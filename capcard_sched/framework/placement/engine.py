@@ -92,6 +92,11 @@ class PlacementEngine:
         return self._hooks.tree_followers
 
     @property
+    def confined(self) -> dict[Hashable, int]:
+        """Key of a job, or it and a subgroup, to the HyperNode that its pods are confined to for now."""
+        return self._cache.confined
+
+    @property
     def releases(self) -> int:
         """The number of evictions of the session; each one invalidates known limits."""
         return self._cache.releases
@@ -303,11 +308,11 @@ class PlacementEngine:
         """Runs all filters over a selection."""
         if not len(selection):
             return
-        bound = signature.contexts.get(hypernode_bounds.CONTEXT)
-        if bound is not None:
-            assert isinstance(bound, hypernode_bounds.HyperNodeBound)
+        bounds = signature.contexts.get(hypernode_bounds.CONTEXT)
+        if bounds is not None:
+            assert isinstance(bounds, tuple)
             diagnosis.caller = ("", "fit")
-            allowed = hypernode_bounds.allowed_rows(self._cache.tree, bound)
+            allowed = hypernode_bounds.allowed_rows(self._cache.tree, bounds)
             diagnosis.reject(~allowed[selection.rows], Code.UNRESOLVABLE, hypernode_bounds.BEYOND)
         self._hooks.of(signature).diagnose(selection, diagnosis)
 

@@ -11,11 +11,16 @@ from capcard_sched.model.annotations import JOB_ALLOCATED_HYPERNODE
 from capcard_sched.model.status import ALLOCATED_STATUSES, TaskStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Hashable, Mapping
+
+    import numpy.typing as npt
 
     from capcard_sched.framework.api.node_view import Mask, Rows
+    from capcard_sched.model.groups import SubGroup
     from capcard_sched.model.hyper_nodes import HyperNodeTree
-    from capcard_sched.model.job import Job
+    from capcard_sched.model.job import Job, Task
+
+    Amounts = npt.NDArray[np.int64]
 
 #: Statuses of placed pods; releasing pods do not restrict the others.
 PLACED: Final = frozenset({*ALLOCATED_STATUSES, TaskStatus.UNKNOWN, TaskStatus.PIPELINED})
@@ -47,6 +52,17 @@ class HyperNodeBound(NamedTuple):
     version: int
 
 
+def fullness(free: Amounts, total: Amounts, request: Amounts) -> float:
+    """The mean utilization of the requested resources with a request: 0 to 1; 0 where it does not fit.
+
+    Amounts are int64 [resources].
+    """
+    counts = (request > 0) & (total > 0)
+    if not counts.any() or (request > free)[request > 0].any():
+        return 0.0
+    return float(((total - free + request)[counts] / total[counts]).mean())
+
+
 def anchor_of(tree: HyperNodeTree, job: Job) -> int | None:
     """The lowest HyperNode that contains all placed pods of the job.
 
@@ -74,6 +90,40 @@ def placed_by_hyper_node(tree: HyperNodeTree, job: Job) -> Counter[int]:
     return found
 
 
+def bounds_of(
+    tree: HyperNodeTree, job: Job, task: Task, confined: Mapping[Hashable, int]
+) -> tuple[HyperNodeBound, ...]:
+    """The bounds of a pod: that of its job, and that of its subgroup; () for an unrestricted one.
+
+    `confined`: key of a job, or it and a subgroup, to a HyperNode that its pods are placed in.
+    """
+    own = bound_of(tree, job)
+    found = [] if own is None else [own]
+    group = None if job.groups is None or not job.groups.has_topology else job.groups.of(task)
+    if group is not None and job.groups is not None:
+        topology = job.groups.policies[group.policy].topology
+        if topology is not None and topology.hard:
+            anchor = subgroup_anchor(tree, job, group)
+            found.append(HyperNodeBound(topology.allowed(tree), anchor, tree.version))
+    for key in (job.key, (job.key, group)) if confined else ():
+        number = confined.get(key)
+        if number is not None:
+            found.append(HyperNodeBound(int(tree.tiers[number]), number, tree.version))
+    return tuple(found)
+
+
+def subgroup_anchor(tree: HyperNodeTree, job: Job, group: SubGroup) -> int | None:
+    """`anchor_of` for the pods of one subgroup; those on removed nodes do not count. O(tasks)."""
+    groups = job.groups
+    assert groups is not None
+    found = {
+        tree.leaf_of.get(task.node.name, -1)
+        for task in job.tasks.values()
+        if task.status in PLACED and task.node is not None and task.node.known and groups.of(task) == group
+    }
+    return tree.common(sorted(found)) if found else None
+
+
 def bound_of(tree: HyperNodeTree, job: Job) -> HyperNodeBound | None:
     """The bound of a job's pods; None for an unrestricted job."""
     topology = job.topology
@@ -94,9 +144,10 @@ def reachable(tree: HyperNodeTree, bound: HyperNodeBound) -> Mask:
     return found
 
 
-def allowed_rows(tree: HyperNodeTree, bound: HyperNodeBound) -> Mask:
-    """The allowed nodes: bool [nodes]."""
-    return tree.mask_of(reachable(tree, bound))
+def allowed_rows(tree: HyperNodeTree, bounds: tuple[HyperNodeBound, ...]) -> Mask:
+    """The nodes that some bounds allow together: bool [nodes]."""
+    found: Mask = np.logical_and.reduce([tree.mask_of(reachable(tree, bound)) for bound in bounds])
+    return found
 
 
 def annotation_changes(tree: HyperNodeTree, job: Job) -> dict[str, str | None]:

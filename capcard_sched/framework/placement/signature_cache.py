@@ -43,6 +43,8 @@ class SignatureCache:
         self._signatures: dict[Hashable, PodSignature] = {}
         #: The number of evictions of the session; each one invalidates known limits.
         self.releases = 0
+        #: Key of a job, or it and a subgroup, to a HyperNode: its pods are placed there, while a trial lasts.
+        self.confined: dict[Hashable, int] = {}
 
     def open(self, table: NodeTable, tree: HyperNodeTree = NO_TREE) -> NodeSet:
         """Starts a session over a settled node table; returns the set of all its nodes."""
@@ -69,10 +71,10 @@ class SignatureCache:
         """
         job = task.job
         contexts = self.hooks.contexts(queue, task, by_tree=by_tree)
-        if not restricted and job is not None and job.topology is not None:
-            bound = hypernode_bounds.bound_of(self.tree, job)
-            if bound is not None:
-                contexts[hypernode_bounds.CONTEXT] = bound
+        if not restricted and job is not None and (job.topology is not None or job.groups is not None):
+            bounds = hypernode_bounds.bounds_of(self.tree, job, task, self.confined)
+            if bounds:
+                contexts[hypernode_bounds.CONTEXT] = bounds
         return contexts
 
     def intern(self, cls: TaskClass, contexts: dict[str, Hashable]) -> PodSignature:
@@ -96,10 +98,10 @@ class SignatureCache:
         everything = self.nodes.view()
         result, hooks = FilterResult(len(everything)), self.hooks.of(signature)
         hooks.filter_static(everything, result)
-        bound = signature.contexts.get(hypernode_bounds.CONTEXT)
-        if bound is not None:
-            assert isinstance(bound, hypernode_bounds.HyperNodeBound)
-            result.reject(~hypernode_bounds.allowed_rows(self.tree, bound), Code.UNRESOLVABLE, hypernode_bounds.BEYOND)
+        bounds = signature.contexts.get(hypernode_bounds.CONTEXT)
+        if bounds is not None:
+            assert isinstance(bounds, tuple)
+            result.reject(~hypernode_bounds.allowed_rows(self.tree, bounds), Code.UNRESOLVABLE, hypernode_bounds.BEYOND)
         total = hooks.static_scores(everything)
         self._static[key] = (generation, self._session, result.ok, total)
         return result.ok, total

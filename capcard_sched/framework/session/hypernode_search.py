@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from capcard_sched.framework.api.node_view import NodeView
-from capcard_sched.framework.placement.hypernode_bounds import HyperNodeRows, bound_of, reachable
+from capcard_sched.framework.placement.hypernode_bounds import HyperNodeRows, bound_of, fullness, reachable
 from capcard_sched.framework.session.report import TaskOutcome
 from capcard_sched.model import reasons
 from capcard_sched.model.refusal import Refusal
@@ -249,10 +249,10 @@ class HyperNodeSearch:
             self._statement.rollback(0)
             self._held = (-1, False)
             scores = self._hook_scores(numbers)
-            known = {number: self._node_scores(number) for number in numbers if number not in self._twins}
-            for position, number in enumerate(numbers):
-                scores[position] += known[self._twins.get(number, number)]
-            best = numbers[int(np.argmax(scores))]
+            if scores is None:
+                scores = self._fullness(numbers)
+            fullest = [number for number, score in zip(numbers, scores.tolist(), strict=True) if score == scores.max()]
+            best = self._best_by_nodes(fullest)
         wanted = self._offers[self._twins.get(best, best)].grade
         if self._session.engine.tree_followers:
             self._visit(best, by_tree=True)
@@ -263,9 +263,9 @@ class HyperNodeSearch:
         self._explain_rest(best)
         return self._processed
 
-    def _hook_scores(self, numbers: list[int]) -> npt.NDArray[np.float64]:
-        """The plugins' scores of HyperNodes: float64 [k]."""
-        total = np.zeros(len(numbers))
+    def _hook_scores(self, numbers: list[int]) -> npt.NDArray[np.float64] | None:
+        """The plugins' scores of HyperNodes: float64 [k]; None when no plugin has any."""
+        total = None
         entries = self._session.dispatch.entries("hyper_node_order")
         if entries:
             tree = self._tree
@@ -276,8 +276,27 @@ class HyperNodeSearch:
             for _, call in entries:
                 part = call(self._job, candidates)
                 if part is not None:
-                    total = total + part
+                    total = part if total is None else total + part
         return total
+
+    def _fullness(self, numbers: list[int]) -> npt.NDArray[np.float64]:
+        """The utilization of each HyperNode with all pending pods of the job: float64 [k]."""
+        table, tree = self._session.nodes, self._tree
+        request = np.sum([task.cls.request for task in self._tasks], axis=0)
+        free = table.allocatable - table.used
+        sums = [(free[rows].sum(axis=0), table.allocatable[rows].sum(axis=0)) for rows in map(tree.rows_of, numbers)]
+        return np.array([fullness(idle, total, request) for idle, total in sums])
+
+    def _best_by_nodes(self, numbers: list[int]) -> int:
+        """Of HyperNodes that are equally full, the one whose nodes score highest for the pods; the first of them."""
+        if len(numbers) < 2:
+            return numbers[0]
+        known: dict[int, float] = {}
+        for number in numbers:
+            twin = self._twins.get(number, number)
+            if twin not in known:
+                known[twin] = self._node_scores(twin)
+        return max(numbers, key=lambda number: known[self._twins.get(number, number)])
 
     def _node_scores(self, number: int) -> float:
         """The sum of the node scores of the pods in a HyperNode, each evaluated after the ones before."""

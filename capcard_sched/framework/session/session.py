@@ -306,7 +306,7 @@ class Session(SessionResults):
 
         None, or a job that waits for its turn in a strict FIFO queue, is attempted again in the next session.
         """
-        if shortages is None or queue.strict_fifo or job.pending_best_effort or job.topology is not None:
+        if shortages is None or queue.strict_fifo or job.pending_best_effort or job.has_topology:
             self._failures.pop(job.key, None)
         else:
             self._failures[job.key] = PlacementFailure(job, shortages, self.failed_attempts.version(queue))
@@ -349,7 +349,7 @@ class Session(SessionResults):
         """
         queue, refusal = self.queues[job.queue], None
         unchanged = not (self.changed.everything or job.key in self.changed.jobs or job.key in self.state.changes.jobs)
-        if not unchanged or job.allocated_tasks or queue.strict_fifo:
+        if not unchanged or job.allocated_tasks or queue.strict_fifo or job.groups is not None:
             return False
         with self.plan_nominations():
             signatures, task = self.pending_signatures(job), next(iter(job.pending.values()))

@@ -92,6 +92,12 @@ class Statement:
             record for record in self._records if isinstance(record, Placement) and record.tasks[0].status is _PIPELINED
         ]
 
+    def pipelines_since(self, length: int) -> bool:
+        """Whether an operation since the statement had `length` of them uses capacity that is being released."""
+        return any(
+            isinstance(record, Placement) and record.tasks[0].status is _PIPELINED for record in self._records[length:]
+        )
+
     @property
     def placements(self) -> list[Placement]:
         """All placements so far, in order."""

@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from capcard_sched.actions.allocate import need_continue_allocating
 from capcard_sched.framework.api.node_view import PodSignature
 from capcard_sched.framework.api.plugin import Grant, Placement, Plugin
+from capcard_sched.framework.session.gang_allocator import need_continue_allocating
 from capcard_sched.model.job import Task
 from capcard_sched.model.queue import Queue
 from capcard_sched.model.refusal import Refusal

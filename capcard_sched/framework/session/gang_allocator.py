@@ -1,0 +1,296 @@
+"""Places the pending tasks of one job on a statement, in one visit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from capcard_sched.framework.session.report import TaskOutcome
+from capcard_sched.model import reasons
+from capcard_sched.model.refusal import Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from capcard_sched.framework.api.node_view import PodSignature
+    from capcard_sched.framework.placement.engine import PlacementEngine
+    from capcard_sched.framework.placement.ranking import KnownLimit, Ranking
+    from capcard_sched.framework.session.session import Session
+    from capcard_sched.framework.session.statement import Statement
+    from capcard_sched.model.job import Job, Node, Task
+    from capcard_sched.model.queue import Queue
+
+
+class GangAllocator:
+    """One visit to a job: places as many of its tasks as should be placed now.
+
+    Tasks are taken in task order, in runs of one signature. The queue's quotas admit a run, the placement engine places
+    it, and the statement records it; every task that is not placed gets an outcome with the reason. `run` returns when
+    the job has its share for now, or cannot get more.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        statement: Statement,
+        queue: Queue,
+        job: Job,
+        tasks: Sequence[Task],
+        engine: PlacementEngine | None = None,
+        *,
+        explains: bool = True,
+        count: int = 0,
+    ) -> None:
+        """`engine`: the session's own when it is None; `explains`: whether outcomes contain the reasons.
+
+        `count`: places this number of the tasks, whatever the job needs, or as many as fit; 0: what the job needs.
+        """
+        self._session = session
+        self._engine = session.engine if engine is None else engine
+        self._explains = explains
+        self._statement = statement
+        self._queue = queue
+        self._job = job
+        self._tasks = tasks
+        self._position = 0
+        self._placed = 0
+        #: Whether all results so far depend only on the amounts and static results of the nodes.
+        self.by_amounts = True
+        self._failed_roles: set[str] = set()
+        self._placed_signatures: set[PodSignature] = set()
+        #: The pods of each signature that the job needs and that did not fit, 0 where any change counts; None when the
+        #: failure depends on more than the job, the books of its queue and free resources.
+        self.shortages: dict[PodSignature, int] | None = {} if not session.pipelined_tasks else None
+        #: Tasks without which the job does not start; any further one once it is ready.
+        self._needed = count or max(1, missing(job))
+        self._count = count
+        #: The number of tasks that quotas admit, as far as they admit fewer than needed.
+        self._reachable = self._needed
+        #: Rows of this visit while it used a single signature; None once it used several.
+        self._rows: list[int] | None = None if count else []
+
+    @property
+    def placed(self) -> int:
+        """The number of placed tasks."""
+        return self._placed
+
+    def run(self, *, alone: bool) -> int:
+        """Places tasks. `alone`: no other job waits, so that an elastic job may place all its tasks in one visit.
+
+        Returns the number of processed tasks; the rest is tried again after the visits of other jobs.
+        """
+        session, job, tasks = self._session, self._job, self._tasks
+        while self._position < len(tasks) and not 0 < self._count <= self._placed:
+            ready = not self._count and session.job_ready(job)
+            if ready and self._placed and not alone:
+                break
+            if ready and self._position and session.deadline.is_over(self._queue.name):
+                break
+            if not ready and session.deadline.is_exhausted(self._queue.name):
+                self._end_unfinished()
+                break
+            signature = self._engine.signature(self._queue, tasks[self._position])
+            if ready:
+                most = len(tasks) if alone else 1
+            elif self._count:
+                most = self._count - self._placed
+            else:
+                most = max(1, missing(job)) if self._placed else self._needed
+            end = self._end_of_run(signature, most)
+            if not self._place_run(signature, tasks[self._position : end], ready):
+                break
+        return self._position
+
+    def all_shortages(self) -> dict[PodSignature, int] | None:
+        """`shortages`, with the signatures that were placed: they are a part of the failure of those behind them."""
+        found = self.shortages
+        return found if found is None else {**found, **dict.fromkeys(self._placed_signatures - found.keys(), 0)}
+
+    def _end_unfinished(self) -> None:
+        """Gives up on the rest of the gang: the attempt takes longer than the session deadline."""
+        row = reasons.ATTEMPT_TOO_LONG
+        refusal = Refusal("allocatable", "", row.code, row.render(), queue=self._queue.name)
+        self._give_up(len(self._tasks), TaskOutcome("refused", refusal.message, refusal=refusal))
+        self.by_amounts, self.shortages = False, None
+
+    def _end_of_run(self, signature: PodSignature, limit: int) -> int:
+        """The end of the run of up to `limit` tasks that share the signature."""
+        tasks, position = self._tasks, self._position
+        end, most, cls = position + 1, min(len(tasks), position + limit), signature.cls
+        if end == most:
+            return end
+        contexts, queue, first, others = self._engine.contexts, self._queue, tasks[position], tasks[end:most]
+        own: object = None
+        if not [task for task in others if task.cls is not cls or task.labels is not first.labels]:
+            return most
+        for task in others:
+            if task.cls is not cls:
+                break
+            if task.labels is not first.labels:  # else the contexts are equal, by contract
+                own = contexts(queue, first) if own is None else own
+                if contexts(queue, task) != own:
+                    break
+            end += 1
+        return end
+
+    def _place_run(self, signature: PodSignature, run: Sequence[Task], ready: bool) -> bool:
+        """Places some of a run. False when the visit is over."""
+        engine, job = self._engine, self._job
+        refusal = self._session.dispatch.refusal("pre_predicate", signature)
+        if refusal is not None:
+            self.shortages = None
+            self._fail(signature, TaskOutcome("unfit", refusal.message, refusal=refusal))
+            return False
+        grant = engine.quota_grant(self._queue, signature, run)
+        if grant.count <= 0:
+            self._refuse(signature, grant.refusal)
+            return True
+        if grant.count < len(run):  # with more capacity the quota refuses the next task
+            self._reachable = min(self._reachable, self._placed + grant.count)
+        task = run[0]
+        if task.nominated_node and self._place_nominated(signature, task):
+            return True
+        ranking = engine.ranking(signature)
+        if ranking.is_per_node or self._is_idle_capacity_nominated():
+            return self._place_one(signature, task)
+        known = None if ready or self._count else ranking.known_limit
+        if known is not None and self._is_known_unschedulable(signature, known, run, grant.count):
+            return False
+        rows = ranking.take(grant.count, grant.alternatives, grant.alternative_limits)
+        if not rows:
+            return self._pipeline_one(signature, task, ranking)
+        if grant.alternatives is not None:
+            self.by_amounts = False
+        nodes = self._session.nodes.nodes
+        self._statement.allocate(job, list(run[: len(rows)]), [nodes[row] for row in rows])
+        ranking.applied()
+        self._advance(signature, rows)
+        return True
+
+    def _advance(self, signature: PodSignature, rows: list[int]) -> None:
+        self._position += len(rows)
+        self._placed += len(rows)
+        self._placed_signatures.add(signature)
+        if len(self._placed_signatures) > 1:
+            self._rows = None
+        elif self._rows is not None:
+            self._rows += rows
+
+    def _put(self, place: Callable[[Job, list[Task], list[Node]], None], task: Task, row: int) -> bool:
+        """Places one task by a method of the statement. True."""
+        place(self._job, [task], [self._session.nodes.nodes[row]])
+        self._rows = None
+        self._position += 1
+        self._placed += 1
+        return True
+
+    def _refuse(self, signature: PodSignature, refusal: Refusal | None) -> None:
+        """Records the quota's refusal for all further tasks of the signature."""
+        end = self._end_of_run(signature, len(self._tasks))
+        if refusal is not None:
+            for task in self._tasks[self._position : end]:
+                self._session.refuse(task, refusal)
+        self._give_up(end, TaskOutcome("refused", refusal.message if refusal is not None else "", refusal=refusal))
+
+    def _place_nominated(self, signature: PodSignature, task: Task) -> bool:
+        """Tries only the nominated node of the task; the task stays pipelined there while the nomination holds."""
+        session = self._session
+        node = session.nodes.by_name.get(task.nominated_node)
+        if node is None:
+            return False
+        self.shortages = None
+        if self._engine.fits(signature, node.row, future=False):
+            place = self._statement.allocate
+        elif task.uid in session.carry_over.nominations and self._engine.fits(signature, node.row, future=True):
+            place = self._statement.pipeline
+        else:
+            return False
+        self.by_amounts = False
+        return self._put(place, task, node.row)
+
+    def _is_idle_capacity_nominated(self) -> bool:
+        """Whether pipelined tasks hold more of a node than its releasing ones: idle capacity is then not free."""
+        table = self._session.nodes
+        return bool(self._session.pipelined_tasks and (table.pipelined > table.releasing).any())
+
+    def _place_one(self, signature: PodSignature, task: Task) -> bool:
+        """Places one pod: its nodes depend on each other or on nominations, or differ in more than amounts."""
+        self.by_amounts, self.shortages = False, None
+        row = self._engine.best(signature)
+        if row < 0:
+            return self._pipeline_one(signature, task, None)
+        return self._put(self._statement.allocate, task, row)
+
+    def _pipeline_one(self, signature: PodSignature, task: Task, ranking: Ranking | None) -> bool:
+        """No idle capacity: pipelines the task on capacity that is being released, or gives up on the signature."""
+        engine = self._engine
+        if self._session.has_releasing():
+            self.by_amounts = False
+            row = engine.choose(signature, engine.candidates(signature, future=True), future=True)
+            if row >= 0:
+                return self._put(self._statement.pipeline, task, row)
+        text = engine.diagnose(signature)[0] if self._explains else ""
+        self._note_shortage(signature)
+        if ranking is not None and self._rows is not None and self._placed_signatures <= {signature}:
+            ranking.known_limit = (self._rows, engine.releases, text)
+        return self._fail(signature, TaskOutcome("unfit", text))
+
+    # --- giving up --------------------------------------------------------------------------------------------------
+
+    def _note_shortage(self, signature: PodSignature) -> None:
+        if self.shortages is not None:
+            alike = all(task.cls is signature.cls for task in self._tasks)
+            self.shortages[signature] = min(self._needed, self._reachable) if alike else 1
+
+    def _is_known_unschedulable(
+        self, run_signature: PodSignature, known: KnownLimit, run: Sequence[Task], admitted: int
+    ) -> bool:
+        """Whether an earlier job of this session proved that the gang cannot reach its minimum.
+
+        Only when all missing members have this one signature; they get the outcomes of a full attempt. Quotas admit
+        `admitted` of them: where these fit, the quota refuses the next one.
+        """
+        rows, releases, text = known
+        if self._placed or releases != self._engine.releases or self._session.has_releasing():
+            return False
+        needed = missing(self._job)
+        if len(run) < needed or len(rows) >= min(needed, admitted) or len(run) != len(self._tasks):
+            return False
+        self._note_shortage(run_signature)
+        for task, row in zip(run, rows, strict=False):
+            self._session.set_outcome(task, TaskOutcome("schedulable", "", self._session.nodes.nodes[row].name))
+        self._position += len(rows)
+        self._give_up(len(self._tasks), TaskOutcome("unfit", text))
+        return True
+
+    def _fail(self, signature: PodSignature, outcome: TaskOutcome) -> bool:
+        """Records that no node fits the next tasks of the signature. Returns whether to try the rest of the job."""
+        end = self._end_of_run(signature, len(self._tasks))
+        self._failed_roles.update(task.role for task in self._tasks[self._position : end])
+        self._give_up(end, outcome)
+        rest = self._tasks[end:]
+        if self._count:
+            return self._placed + len(rest) >= self._count
+        return bool(rest) and need_continue_allocating(self._job, self._failed_roles, rest)
+
+    def _give_up(self, end: int, outcome: TaskOutcome) -> None:
+        """Records the outcome of the tasks up to `end`, which are not placed."""
+        for task in self._tasks[self._position : end]:
+            self._session.set_outcome(task, outcome)
+        self._position = end
+
+
+def missing(job: Job) -> int:
+    """The number of tasks that the job lacks for its minimum; below 0 beyond it."""
+    return job.min_available - job.ready_tasks - job.pending_best_effort
+
+
+def need_continue_allocating(job: Job, failed_roles: set[str], rest: Sequence[Task]) -> bool:
+    """Whether the tasks behind one that does not fit are worth trying."""
+    if job.min_available == len(job.tasks):
+        return False
+    ready = job.ready_tasks
+    if job.min_task_member and not job.checks_roles:
+        return ready + sum(1 for task in rest if task.role not in failed_roles) >= job.min_available
+    if ready + job.waiting_tasks + job.pending_best_effort + len(rest) < job.min_available:
+        return False
+    return all(job.role_pipelined(role) >= job.min_task_member.get(role, 0) for role in failed_roles)
