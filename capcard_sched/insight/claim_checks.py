@@ -1,4 +1,4 @@
-"""Findings about ResourceClaims in manifests: missing objects, selectors, and claims that card quotas do not support."""
+"""Findings about ResourceClaims in manifests: missing objects, selectors, claims that card quotas do not support."""
 
 from __future__ import annotations
 
