@@ -48,8 +48,8 @@ def _lines(queue: dict[str, Any]) -> list[dict[str, Any]]:
     """
     lines: list[dict[str, Any]] = []
     for use in queue["cards"]:
-        # without a quota: reserved for pods that accept either card
-        several = "|" in use["card"] and use["quota"] is None
+        # without a quota of several cards: reserved for pods that accept either card
+        several = "|" in use["card"] and not use["quota"]
         if use["quota"] or use["allocated"] or use["inqueue"]:
             more = {"quota": None, "free": None, "total": None} if several else {"total": use["total"] or "none"}
             lines.append({**use, **more, "used": use["allocated"], "reserved": use["inqueue"]})

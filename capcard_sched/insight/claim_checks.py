@@ -9,7 +9,7 @@ import msgspec
 from capcard_sched.cel.program import Program
 from capcard_sched.devices.claims import AllocationError, Claim, plan_claim
 from capcard_sched.devices.selectors import compile_selector
-from capcard_sched.devices.totals import device_totals
+from capcard_sched.framework.toolkit.device_cards import device_offers
 from capcard_sched.model.cards import CARD, discover_cards
 from capcard_sched.model.device_objects import (
     DeviceClaim,
@@ -20,7 +20,7 @@ from capcard_sched.model.device_objects import (
 )
 from capcard_sched.model.kinds import group_of, is_native, kind_of
 from capcard_sched.model.pod_claims import PodClaim
-from capcard_sched.plugins.capacity_card.claim_cards import ClaimCards, card_of
+from capcard_sched.plugins.capacity_card.claim_cards import ClaimCards
 from capcard_sched.state.changes import Changes
 from capcard_sched.state.devices import DeviceTable
 from capcard_sched.state.invalid_objects import InvalidObjects
@@ -76,7 +76,7 @@ def device_cards(objects: Sequence[Json]) -> dict[str, int]:
     return {
         card: amount
         for card, nodes in checks.totals().items()
-        if (amount := sum(CARD * count for node, count in nodes.items() if not plugin_nodes.get(node)))
+        if (amount := sum(CARD * count for node, count in nodes.items() if card not in plugin_nodes.get(node, ())))
     }
 
 
@@ -103,7 +103,10 @@ class _Checks:
 
     def totals(self) -> dict[str, dict[str, int]]:
         """Card to node to devices."""
-        return device_totals(self._table.inventory, card_of)
+        found: dict[str, dict[str, int]] = {}
+        for offer in device_offers(self._table.inventory, self._table.ledger):
+            found.setdefault(offer.card, {})[offer.node] = offer.total
+        return found
 
     def object(self, decoded: msgspec.Struct) -> Iterator[Finding]:
         """Findings of a class, claim or template."""

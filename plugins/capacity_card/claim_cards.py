@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from capcard_sched.cel.values import EvaluationError
 from capcard_sched.devices.claims import AllocationError, Claim, plan_claim
-from capcard_sched.devices.constraints import attribute_value
+from capcard_sched.framework.toolkit.device_cards import NVIDIA_DRIVER, card_of, device_offers
 from capcard_sched.model.cards import CARD
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from capcard_sched.model.device_objects import DeviceClassObject, ResourceClaimTemplateSpec
     from capcard_sched.model.pod_claims import PodClaim
     from capcard_sched.model.task_class import TaskClass
+    from capcard_sched.plugins.capacity_card.card_inventory import CardInventory
 
-_NVIDIA: Final = "gpu.nvidia.com"
 #: Sets of selectors whose cards are kept: tenants write them.
 _MOST_SELECTORS: Final = 4096
 
@@ -40,22 +40,6 @@ class ClaimDemand(NamedTuple):
     error: str = ""
 
 
-def card_of(device: PoolDevice) -> str:
-    """The card that a device is; "" for a device that is no card."""
-    driver = device.id[0]
-    if driver != _NVIDIA:
-        return ""
-
-    def text(name: str) -> str:
-        found = attribute_value(device, f"{driver}/{name}")
-        return str(found[1]) if found is not None else ""
-
-    product = "-".join(text("productName").split())
-    names = {"gpu": product, "mig": f"{product}/mig-{text('profile')}-mixed", "vfio": f"{product}/vfio"}
-    name = names.get(text("type"), "") if product else ""
-    return f"{name}/shared" if name and device.is_shared else name
-
-
 class ClaimCards:
     """The demands of claims; `open` is called at the start of every session."""
 
@@ -64,6 +48,7 @@ class ClaimCards:
         self._claims: Mapping[str, Claim] = {}
         self._templates: Mapping[str, ResourceClaimTemplateSpec] = {}
         self._version = -1
+        self._session: Session | None = None
         #: Card and whether it is shared, to the devices, for one version of the inventory.
         self._devices: list[tuple[str, PoolDevice]] = []
         #: Selectors to the cards of the devices that they match, and whether some of them are shared: pods with
@@ -72,7 +57,7 @@ class ClaimCards:
 
     def open(self, session: Session) -> set[str]:
         """The keys of the jobs whose demands may have changed."""
-        changed = session.changed
+        changed, self._session = session.changed, session
         if self.read(session.devices, session.claims.claims, session.claim_templates):
             tasks = session.tasks_by_uid.values()
             return {task.job.key for task in tasks if task.cls.claims and task.job is not None}
@@ -99,6 +84,17 @@ class ClaimCards:
         self._devices = [(card_of(device), device) for device in inventory.all_devices()]
         return True
 
+    def totals(self, nodes: CardInventory) -> Mapping[str, int]:
+        """Thousandths of each card that ResourceSlices provide, beside those of the nodes."""
+        if self._session is None:
+            return {}
+        found: dict[str, int] = {}
+        for offer in device_offers(self._session.devices, self._session.claims):
+            node = self._session.nodes.by_name.get(offer.node)
+            if node is None or offer.card not in nodes.cards_on(node):
+                found[offer.card] = found.get(offer.card, 0) + offer.total * CARD
+        return found
+
     def of(self, cls: TaskClass) -> ClaimDemand:
         """The demand of the pods of a class."""
         return self.demand(cls.namespace, cls.claims)
@@ -124,7 +120,11 @@ class ClaimCards:
             plan = self._plan(namespace, each)
             requests = [one for alternatives in plan.requests for one in alternatives] if plan is not None else ()
             for card, device in self._devices:
-                if not card and device.id[0] == _NVIDIA and any(_may_match(request, device) for request in requests):
+                if (
+                    not card
+                    and device.id[0] == NVIDIA_DRIVER
+                    and any(_may_match(request, device) for request in requests)
+                ):
                     yield "/".join(device.id[1:])
                     break
 

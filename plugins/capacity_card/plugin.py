@@ -9,6 +9,7 @@ the accounts and reports.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from capcard_sched.framework.api.plugin import Sample
@@ -155,8 +156,10 @@ class CapacityCard(CardReclaim):
             yield from _of_queue(queues[name])
         # Cards in quotas or in use, also those no node offers: their total is exported as 0.
         limited = {card for account in queues.values() for card in account.quota.cards if account.quota.limit(card)}
-        for card in sorted(inventory.totals.keys() | limited | ledger.held_cards()):
-            yield Sample("card_total", {"card": card}, inventory.totals.get(card, 0) / CARD)
+        totals = Counter(inventory.totals)
+        totals.update(self.demands.claims.totals(inventory))
+        for card in sorted(totals.keys() | limited | ledger.held_cards()):
+            yield Sample("card_total", {"card": card}, totals[card] / CARD)
         for card, service in sorted(ledger.by_service):
             amount = ledger.by_service[card, service] / CARD
             yield Sample("card_allocated", {"card": card, "service_type": service}, amount)
