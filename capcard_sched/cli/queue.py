@@ -48,7 +48,8 @@ def _lines(queue: dict[str, Any]) -> list[dict[str, Any]]:
     """
     lines: list[dict[str, Any]] = []
     for use in queue["cards"]:
-        several = "|" in use["card"]  # reserved for pods that accept either card: quotas are per single card
+        # without a quota of several cards: reserved for pods that accept either card
+        several = "|" in use["card"] and not use["quota"]
         if use["quota"] or use["allocated"] or use["inqueue"]:
             more = {"quota": None, "free": None, "total": None} if several else {"total": use["total"] or "none"}
             lines.append({**use, **more, "used": use["allocated"], "reserved": use["inqueue"]})
@@ -118,7 +119,7 @@ LISTING: Final = Listing(
 
 def read_queues(found: ClusterSource) -> list[dict[str, Any]]:
     """The items of `queue list`."""
-    from capcard_sched.framework.explain.limits import queue_uses
+    from capcard_sched.framework.explain.queue_uses import queue_uses
 
     labels = {name: dict(queue.labels) for name, queue in found.core.snapshot().state.queues.items()}
     return [

@@ -18,6 +18,7 @@ from capcard_sched.cli.exit_codes import BAD_INPUT, Files, usage_error
 from capcard_sched.cli.output import put_json
 from capcard_sched.framework.conf.registry import Registry, RegistryError
 from capcard_sched.framework.conf.scheduler_conf import default_conf, parse_conf
+from capcard_sched.insight.claim_checks import check_claims, device_cards
 from capcard_sched.insight.impossible import AdmittedWorkloads, ImpossibleWorkload
 from capcard_sched.model.annotations import DEVICE_CONFIG_KEY
 from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS
@@ -194,12 +195,13 @@ class _Checker:
         names = self._device_config.resources
         shares = (names.number, names.memory, names.cores)
         plugins = self._quota_plugins()
-        findings = check_objects(values, plugins, shares)
+        findings = check_objects(values, plugins, shares, device_cards(values))
         # An invalid scheduler-conf has its own findings.
         is_enabled = "deviceshare" in plugins.names or bool(self.confs and not self._valid_confs)
         devices = check_devices(values, self._device_config, is_enabled=is_enabled)
         unknown = ((index, finding) for index, value in enumerate(values) for finding in unknown_fields(value))
-        for index, finding in (*unknown, *findings, *devices):
+        claims = check_claims(values, card_quotas="capacity-card" in plugins.names)
+        for index, finding in (*unknown, *findings, *devices, *claims):
             if index >= 0:
                 row = self.objects[index].row(finding.severity, finding.field, finding.message, finding.accepted)
             else:

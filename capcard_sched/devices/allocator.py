@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from capcard_sched.devices.claims import ClaimPlan, RequestPlan
     from capcard_sched.devices.constraints import Constraint
     from capcard_sched.devices.inventory import CounterId, DeviceId, DeviceInventory, DevicePool, PoolDevice, PoolId
-    from capcard_sched.devices.ledger import DeviceLedger
+    from capcard_sched.devices.usage import DeviceUsage
 
 #: Trials of devices for one pod on one node.
 MAX_TRIALS: Final = 10_000
@@ -52,7 +52,7 @@ class Allocator:
     def __init__(
         self,
         inventory: DeviceInventory,
-        ledger: DeviceLedger,
+        usage: DeviceUsage,
         node: str,
         labels: Mapping[str, str],
         *,
@@ -60,7 +60,7 @@ class Allocator:
     ) -> None:
         """`constraints`: apply to the devices of all claims, besides those of the claims."""
         self._inventory = inventory
-        self._ledger = ledger
+        self._usage = usage
         self._node = node
         self._pools = inventory.pools(node, labels)
         self._more = constraints
@@ -162,7 +162,7 @@ class Allocator:
                 matching += 1
                 if device.is_shared:
                     return ""  # serves several requests
-                free += request.admin_access or not self._ledger.is_in_use(device.id)
+                free += request.admin_access or not self._usage.is_in_use(device.id)
         if free >= request.devices or any(pool.invalid for pool in self._pools):
             return ""
         noun = "device" if request.devices == 1 else "devices"
@@ -311,17 +311,17 @@ class Allocator:
 
     def _is_available(self, index: int, request: RequestPlan, device: PoolDevice) -> bool:
         if device.is_shared:
-            return request.admin_access or not self._ledger.is_in_use(device.id)
+            return request.admin_access or not self._usage.is_in_use(device.id)
         if request.admin_access:
             return index not in self._taken.get(device.id, ())
-        return device.id not in self._taken and not self._ledger.is_in_use(device.id)
+        return device.id not in self._taken and not self._usage.is_in_use(device.id)
 
     def _has_capacity(self, device: PoolDevice, share: Mapping[str, Fraction]) -> bool:
         if not device.is_shared:
             return True
         capacities = device.content.capacities
         assert not isinstance(capacities, str)
-        used, others = self._ledger.consumed(device.id), self._shared.get(device.id, ())
+        used, others = self._usage.consumed(device.id), self._shared.get(device.id, ())
         return all(
             used.get(name, 0) + amount + sum(other.get(name, 0) for other in others) <= capacities[name].value
             for name, amount in share.items()
@@ -329,12 +329,12 @@ class Allocator:
 
     def _is_counted(self, device: PoolDevice) -> bool:
         """Whether a shared device has its counters already."""
-        return device.is_shared and (self._ledger.is_shared(device.id) or device.id in self._shared)
+        return device.is_shared and (self._usage.is_shared(device.id) or device.id in self._shared)
 
     def _has_counters(self, pool: DevicePool, device: PoolDevice) -> bool:
         if not device.counters or self._is_counted(device):
             return True
-        used, more = self._ledger.used_counters(pool.id), self._counters.get(pool.id, {})
+        used, more = self._usage.used_counters(pool.id), self._counters.get(pool.id, {})
         # a set that is overdrawn gives nothing
         sets = {name for name, _ in device.counters}
         return all(

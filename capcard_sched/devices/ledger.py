@@ -1,25 +1,25 @@
 """The ledger of devices: which of them allocations of claims use, written or assumed.
 
 An assumed allocation is one of this scheduler that the API does not show yet. It counts like a written one. `forget` is
-the exact inverse of `assume`.
+the exact inverse of `assume`, and `stay` that of `leave`.
 """
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from capcard_sched.devices.usage import DeviceUsage
 from capcard_sched.model.device_objects import Allocation
-from capcard_sched.model.quantity import QuantityError, parse_quantity
+from capcard_sched.model.selectors import NAME_FIELD
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from fractions import Fraction
+    from collections.abc import Iterable, Iterator
 
     from capcard_sched.devices.claims import Claim
-    from capcard_sched.devices.inventory import CounterId, DeviceId, DeviceInventory, PoolId
-    from capcard_sched.model.device_objects import AllocatedDevice
+    from capcard_sched.devices.inventory import DeviceInventory
 
 
 class Assumed(msgspec.Struct):
@@ -31,24 +31,20 @@ class Assumed(msgspec.Struct):
     consumers: set[str]
 
 
-class DeviceLedger:
-    """Claims and the devices in use."""
+class DeviceLedger(DeviceUsage):
+    """Claims and the devices in use now, and in the future: once leaving pods are gone."""
 
     def __init__(self, inventory: DeviceInventory) -> None:
-        self._inventory = inventory
+        super().__init__(inventory)
         #: By `namespace/name`.
         self.claims: dict[str, Claim] = {}
         self.assumed: dict[str, Assumed] = {}
-        #: Number of allocations of each device that is not shared.
-        self._dedicated: dict[DeviceId, int] = {}
-        #: Number of shares of each device, and their sums by capacity.
-        self._shares: dict[DeviceId, int] = {}
-        self._consumed: dict[DeviceId, dict[str, Fraction]] = {}
-        #: Names of the devices in use, with the number of their allocations, by pool.
-        self._in_pool: dict[PoolId, dict[str, int]] = {}
-        #: Number of changes of the devices in use, by pool.
-        self._versions: dict[PoolId, int] = {}
-        self._counters: dict[PoolId, tuple[int, dict[CounterId, Fraction]]] = {}
+        #: The devices in use without those of claims all of whose pods leave.
+        self.future = DeviceUsage(inventory)
+        #: Uids of the pods that leave, with the keys of their claims.
+        self.leaving: dict[str, tuple[str, ...]] = {}
+        #: Keys of the claims whose devices the future does not count, with their allocations.
+        self._freed: dict[str, Allocation] = {}
 
     def allocation(self, key: str) -> Allocation | None:
         """The allocation of a claim, written or assumed."""
@@ -67,6 +63,7 @@ class DeviceLedger:
 
     def apply(self, claim: Claim) -> None:
         """Adds or updates a claim. Its allocation replaces an assumed one."""
+        self._retain(claim.key)
         known, assumed = self.claims.get(claim.key), self.assumed.get(claim.key)
         if assumed is not None and known is not None and known.uid != claim.uid:
             self._drop_assumed(claim.key)
@@ -77,9 +74,11 @@ class DeviceLedger:
             assumed.allocation = None
         self.claims[claim.key] = claim
         self._use(claim.allocation, +1)
+        self._free(claim.key)
 
     def drop(self, key: str) -> None:
         """Removes a claim."""
+        self._retain(key)
         claim = self.claims.pop(key, None)
         self._drop_assumed(key)
         if claim is not None:
@@ -94,6 +93,7 @@ class DeviceLedger:
 
     def assume(self, key: str, allocation: Allocation | None, consumer: str) -> None:
         """Assumes an allocation (None: the one it has) and a consumer of a claim."""
+        self._retain(key)
         assumed = self.assumed.get(key)
         if assumed is None:
             assumed = self.assumed[key] = Assumed(None, set())
@@ -101,94 +101,70 @@ class DeviceLedger:
             assumed.allocation = allocation
             self._use(allocation, +1)
         assumed.consumers.add(consumer)
+        self._free(key)
 
     def forget(self, key: str, consumer: str) -> None:
         """Undoes `assume`; an assumed allocation ends with its last assumed consumer."""
         assumed = self.assumed.get(key)
         if assumed is None:
             return
+        self._retain(key)
         assumed.consumers.discard(consumer)
         if not assumed.consumers:
             self._drop_assumed(key)
+        self._free(key)
 
     def _use(self, allocation: Allocation | None, sign: int) -> None:
-        if allocation is None:
+        self.use(allocation, sign)
+        self.future.use(allocation, sign)
+
+    # --- pods that leave --------------------------------------------------------------------------------------------
+
+    def leave(self, pod: str, keys: Iterable[str]) -> None:
+        """A pod with these claims leaves: the future has the devices that no other pod holds."""
+        self.leaving[pod] = tuple(keys)
+        for key in self.leaving[pod]:
+            self._free(key)
+
+    def stay(self, pod: str) -> None:
+        """Undoes `leave`."""
+        for key in self.leaving.pop(pod, ()):
+            self._retain(key)
+            self._free(key)
+
+    @contextmanager
+    def retained(self, keys: Iterable[str]) -> Iterator[None]:
+        """While it is open, the future counts the devices of these claims as in use."""
+        freed = [key for key in keys if key in self._freed]
+        for key in freed:
+            self._retain(key)
+        try:
+            yield
+        finally:
+            for key in freed:
+                self._free(key)
+
+    def _free(self, key: str) -> None:
+        """Lets the future have the devices of a claim, if all its pods leave and only their node reaches them."""
+        if not self.leaving or key in self._freed:
             return
-        for each in allocation.devices.results or ():
-            if not each.admin_access:
-                self._use_device(each, sign)
+        allocation, consumers = self.allocation(key), self.consumers(key)
+        if allocation is None or not consumers or any(key not in self.leaving.get(pod, ()) for pod in consumers):
+            return
+        if is_of_one_node(allocation):
+            self._freed[key] = allocation
+            self.future.use(allocation, -1)
 
-    def _use_device(self, each: AllocatedDevice, sign: int) -> None:
-        device = each.driver, each.pool, each.device
-        shares = _shares(each) if each.share_id else None
-        if shares is None:
-            _count(self._dedicated, device, sign)
-        else:
-            _count(self._shares, device, sign)
-            consumed = self._consumed.setdefault(device, {})
-            for name, amount in shares.items():
-                consumed[name] = consumed.get(name, 0 * amount) + sign * amount
-            if device not in self._shares:
-                del self._consumed[device]
-        names = self._in_pool.setdefault(device[:2], {})
-        _count(names, each.device, sign)
-        if not names:
-            del self._in_pool[device[:2]]
-        self._counters.pop(device[:2], None)
-        self._versions[device[:2]] = self._versions.get(device[:2], 0) + 1
-
-    def pool_version(self, pool: PoolId) -> int:
-        """Another number after each change of the devices in use of a pool."""
-        return self._versions.get(pool, 0)
-
-    def is_in_use(self, device: DeviceId) -> bool:
-        """Whether an allocation has the whole device."""
-        return device in self._dedicated
-
-    def is_shared(self, device: DeviceId) -> bool:
-        """Whether allocations have shares of the device."""
-        return device in self._shares
-
-    def consumed(self, device: DeviceId) -> Mapping[str, Fraction]:
-        """The sums of the shares of a device by capacity."""
-        return self._consumed.get(device, {})
-
-    def used_counters(self, pool: PoolId) -> Mapping[CounterId, Fraction]:
-        """What the devices in use take of the counters of their pool, wherever they are."""
-        names = self._in_pool.get(pool)
-        if not names:
-            return {}
-        known = self._counters.get(pool)
-        if known is not None and known[0] == self._inventory.version:
-            return known[1]
-        found: dict[CounterId, Fraction] = {}
-        for name in names:
-            device = self._inventory.device((*pool, name))
-            for counter, amount in device.counters.items() if device is not None else ():
-                found[counter] = found.get(counter, 0 * amount) + amount
-        self._counters[pool] = self._inventory.version, found
-        return found
-
-    def snapshot(self) -> tuple[object, ...]:
-        """Everything that the allocator reads, for comparisons."""
-        consumed = {device: {name: amount for name, amount in found.items() if amount}
-                    for device, found in self._consumed.items()}  # fmt: skip
-        pools = {pool: dict(sorted(names.items())) for pool, names in sorted(self._in_pool.items())}
-        return dict(sorted(self._dedicated.items())), dict(sorted(self._shares.items())), consumed, pools
+    def _retain(self, key: str) -> None:
+        """Counts the devices of a claim as in use in the future."""
+        self.future.use(self._freed.pop(key, None), +1)
 
 
-def _count(counts: dict[object, int] | dict[str, int] | dict[DeviceId, int], key: object, sign: int) -> None:
-    counted: dict[object, int] = counts  # type: ignore[assignment]
-    now = counted.get(key, 0) + sign
-    if now:
-        counted[key] = now
-    else:
-        counted.pop(key, None)
-
-
-def _shares(each: AllocatedDevice) -> dict[str, Fraction] | None:
-    """The share of a device by capacity; None, the whole device, for an invalid one."""
-    try:
-        return {name: parse_quantity(amount) for name, amount in (each.consumed_capacity or {}).items()}
-    except QuantityError:
-        return None
+def is_of_one_node(allocation: Allocation) -> bool:
+    """Whether only one node can use the devices."""
+    selector = allocation.node_selector
+    terms = (selector.node_selector_terms or ()) if selector is not None else ()
+    return len(terms) == 1 and any(
+        each.key == NAME_FIELD and each.operator == "In" and len(each.values or ()) == 1
+        for each in terms[0].match_fields or ()
+    )

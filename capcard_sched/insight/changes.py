@@ -78,7 +78,7 @@ class Edits:
 
 
 def set_card_quota(queue: Json, card: str, quota: int) -> None:
-    """Set the quota of one card. Raises UnknownObjectError for a malformed annotation."""
+    """Set the quota of one card, or of several (`A|B`). Raises UnknownObjectError for a malformed annotation."""
     text = annotations_of(queue).get(CARD_QUOTA)
     try:
         found = json.loads(text) if text else {}
@@ -88,7 +88,8 @@ def set_card_quota(queue: Json, card: str, quota: int) -> None:
         raise UnknownObjectError(
             f"Queue {meta(queue)['name']}: metadata.annotations[{CARD_QUOTA}] is malformed: {text!r}"
         )
-    annotate(queue, CARD_QUOTA, json.dumps({**found, card: quota}))
+    same = (key for key in found if "|" in key and sorted(map(str.strip, key.split("|"))) == sorted(card.split("|")))
+    annotate(queue, CARD_QUOTA, json.dumps({**found, next(same, card): quota}))
 
 
 def set_unschedulable(node: Json, value: bool) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from capcard_sched.framework.explain.limits import card_uses
+from capcard_sched.framework.explain.queue_uses import card_uses
 from capcard_sched.model.deltas import ObjectGone
 from capcard_sched.model.intents import Evict
 from capcard_sched.model.quantity import in_units

@@ -15,7 +15,7 @@ from capcard_sched.model.card_labels import DEFAULT_CARD_LABELS, MIG_PREFIX, MPS
 from capcard_sched.model.quoting import shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from capcard_sched.model.card_labels import CardLabels
     from capcard_sched.model.resources import Amounts
@@ -130,20 +130,56 @@ def _parse(text: str | None, spelled: Callable[[str, object], str]) -> dict[str,
     return found
 
 
-def _one_card(key: str, value: object) -> str:
-    if "|" in key:
-        raise CardSyntaxError(
-            f"<{shortened(key)}>: {_written(value)} is set for alternatives; a quota names one card, without '|'"
-        )
-    return key.strip()
+class CardGroup(NamedTuple):
+    """The limit of a quota on the sum of several cards."""
+
+    #: `A|B`, in alphabetical order.
+    key: str
+    cards: frozenset[str]
+    #: Thousandths.
+    limit: int
 
 
-def parse_card_quota(text: str | None) -> dict[str, int]:
-    """`volcano.sh/card.quota`: card to milli-cards, in the order of the text. Absent, empty and null give no cards.
+class CardQuota(dict[str, int]):
+    """Thousandths by card, at most those of each group with the card; a card of a group need not be listed."""
 
-    Raises CardSyntaxError on the first malformed member.
+    def __init__(self, amounts: Mapping[str, int] = {}, groups: Iterable[CardGroup] = ()) -> None:
+        super().__init__(amounts)
+        #: Nested or disjoint, smaller ones first.
+        self.groups = tuple(groups)
+        for group in self.groups:
+            for card in sorted(group.cards):
+                self[card] = min(self.get(card, group.limit), group.limit)
+
+
+def _quota_key(key: str, value: object) -> str:
+    """A card; or several, each once, in alphabetical order."""
+    if "|" not in key:
+        return key.strip()
+    cards = [part.strip() for part in key.split("|")]
+    if "" in cards or len(set(cards)) < len(cards):
+        problem = "an empty card name" if "" in cards else "a card twice"
+        raise CardSyntaxError(f"<{shortened(key)}>: {_written(value)} has {problem}")
+    return "|".join(sorted(cards))
+
+
+def parse_card_quota(text: str | None) -> CardQuota:
+    """`volcano.sh/card.quota`: card to milli-cards, in the order of the text; `A|B` limits a sum.
+
+    Absent, empty and null give no cards. Raises CardSyntaxError on the first malformed member, and for groups of cards
+    that overlap.
     """
-    return _parse(text, _one_card)
+    found = _parse(text, _quota_key)
+    groups = [CardGroup(key, frozenset(key.split("|")), amount) for key, amount in found.items() if "|" in key]
+    if not groups:
+        return CardQuota(found)
+    groups.sort(key=lambda group: (len(group.cards), group.key))
+    for index, group in enumerate(groups):
+        for other in groups[index + 1 :]:
+            if group.cards & other.cards and not group.cards <= other.cards:
+                names = f"<{shortened(group.key)}> and <{shortened(other.key)}>"
+                raise CardSyntaxError(f"{names} overlap: one of them must have all cards of the other")
+    return CardQuota({card: amount for card, amount in found.items() if "|" not in card}, groups)
 
 
 def is_card_quota(text: str | None) -> bool:

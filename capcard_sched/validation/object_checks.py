@@ -79,13 +79,19 @@ _NATIVE_SCHEDULERS: Final = frozenset({"", "default-scheduler"})
 
 
 def check_objects(
-    objects: Sequence[Json], plugins: QuotaPlugins = BUILT_IN_PLUGINS, shares: Collection[str] = VGPU_RESOURCES
+    objects: Sequence[Json],
+    plugins: QuotaPlugins = BUILT_IN_PLUGINS,
+    shares: Collection[str] = VGPU_RESOURCES,
+    device_cards: Mapping[str, int] | None = None,
 ) -> list[tuple[int, Finding]]:
     """All findings in order, each with the index of its object; -1 for findings across objects.
 
     `plugins`: those of the scheduler-conf, of the built-in one by default. `shares`: resources of shared devices.
+    `device_cards`: thousandths of cards that ResourceSlices offer.
     """
     inventory = Inventory(objects, plugins)
+    for card, amount in (device_cards or {}).items():
+        inventory.cards[card] = inventory.cards.get(card, 0) + amount
     inventory.priority_classes = {object_name(obj) for obj in objects if obj.get("kind") == "PriorityClass"}
     found = [
         (index, finding)

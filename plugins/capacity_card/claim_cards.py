@@ -10,18 +10,21 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from capcard_sched.cel.values import EvaluationError
 from capcard_sched.devices.claims import AllocationError, Claim, plan_claim
-from capcard_sched.devices.constraints import attribute_value
+from capcard_sched.framework.toolkit.device_cards import NVIDIA_DRIVER, card_of, device_offers
 from capcard_sched.model.cards import CARD
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
     from capcard_sched.cel.program import Program
     from capcard_sched.devices.claims import ClaimPlan, RequestPlan
-    from capcard_sched.devices.inventory import PoolDevice
+    from capcard_sched.devices.inventory import DeviceInventory, PoolDevice
     from capcard_sched.framework.session.session import Session
+    from capcard_sched.model.device_objects import DeviceClassObject, ResourceClaimTemplateSpec
     from capcard_sched.model.pod_claims import PodClaim
     from capcard_sched.model.task_class import TaskClass
+    from capcard_sched.plugins.capacity_card.card_inventory import CardInventory
 
-_NVIDIA: Final = "gpu.nvidia.com"
 #: Sets of selectors whose cards are kept: tenants write them.
 _MOST_SELECTORS: Final = 4096
 
@@ -37,28 +40,15 @@ class ClaimDemand(NamedTuple):
     error: str = ""
 
 
-def card_of(device: PoolDevice) -> str:
-    """The card that a device is; "" for a device that is no card."""
-    driver = device.id[0]
-    if driver != _NVIDIA:
-        return ""
-
-    def text(name: str) -> str:
-        found = attribute_value(device, f"{driver}/{name}")
-        return str(found[1]) if found is not None else ""
-
-    product = "-".join(text("productName").split())
-    names = {"gpu": product, "mig": f"{product}/mig-{text('profile')}-mixed", "vfio": f"{product}/vfio"}
-    name = names.get(text("type"), "") if product else ""
-    return f"{name}/shared" if name and device.is_shared else name
-
-
 class ClaimCards:
     """The demands of claims; `open` is called at the start of every session."""
 
     def __init__(self) -> None:
-        self._session: Session | None = None
+        self._classes: Mapping[str, DeviceClassObject] = {}
+        self._claims: Mapping[str, Claim] = {}
+        self._templates: Mapping[str, ResourceClaimTemplateSpec] = {}
         self._version = -1
+        self._session: Session | None = None
         #: Card and whether it is shared, to the devices, for one version of the inventory.
         self._devices: list[tuple[str, PoolDevice]] = []
         #: Selectors to the cards of the devices that they match, and whether some of them are shared: pods with
@@ -68,10 +58,7 @@ class ClaimCards:
     def open(self, session: Session) -> set[str]:
         """The keys of the jobs whose demands may have changed."""
         changed, self._session = session.changed, session
-        if session.devices.version != self._version:
-            self._version = session.devices.version
-            self._cards.clear()
-            self._devices = [(card_of(device), device) for device in session.devices.all_devices()]
+        if self.read(session.devices, session.claims.claims, session.claim_templates):
             tasks = session.tasks_by_uid.values()
             return {task.job.key for task in tasks if task.cls.claims and task.job is not None}
         found: set[str] = set()
@@ -82,12 +69,42 @@ class ClaimCards:
                 found.add(task.job.key)
         return found
 
+    def read(
+        self,
+        inventory: DeviceInventory,
+        claims: Mapping[str, Claim],
+        templates: Mapping[str, ResourceClaimTemplateSpec],
+    ) -> bool:
+        """Uses these devices, claims and templates (by `namespace/name`). True if devices or classes changed."""
+        self._classes, self._claims, self._templates = inventory.classes, claims, templates
+        if inventory.version == self._version:
+            return False
+        self._version = inventory.version
+        self._cards.clear()
+        self._devices = [(card_of(device), device) for device in inventory.all_devices()]
+        return True
+
+    def totals(self, nodes: CardInventory) -> Mapping[str, int]:
+        """Thousandths of each card that ResourceSlices provide, beside those of the nodes."""
+        if self._session is None:
+            return {}
+        found: dict[str, int] = {}
+        for offer in device_offers(self._session.devices, self._session.claims):
+            node = self._session.nodes.by_name.get(offer.node)
+            if node is None or offer.card not in nodes.cards_on(node):
+                found[offer.card] = found.get(offer.card, 0) + offer.total * CARD
+        return found
+
     def of(self, cls: TaskClass) -> ClaimDemand:
         """The demand of the pods of a class."""
+        return self.demand(cls.namespace, cls.claims)
+
+    def demand(self, namespace: str, claims: Iterable[PodClaim]) -> ClaimDemand:
+        """The demand of a pod with these claims."""
         amounts: dict[str, int] = {}
         try:
-            for each in cls.claims:
-                for card, count in self._claimed(cls.namespace, each).items():
+            for each in claims:
+                for card, count in self._claimed(namespace, each).items():
                     amounts[card] = amounts.get(card, 0) + count * CARD
         except AllocationError as error:
             return ClaimDemand(error=str(error))
@@ -97,20 +114,38 @@ class ClaimCards:
             )
         return ClaimDemand(*next(iter(amounts.items()))) if amounts else ClaimDemand()
 
-    def _claimed(self, namespace: str, each: PodClaim) -> dict[str, int]:
-        """Card to devices of one claim. Raises AllocationError for a charge that is not supported."""
-        session = self._session
-        assert session is not None
-        claim = session.claims.claims.get(f"{namespace}/{each.claim}") if each.claim else None
-        template = session.claim_templates.get(f"{namespace}/{each.template}") if each.template else None
+    def nameless(self, namespace: str, claims: Iterable[PodClaim]) -> Iterator[str]:
+        """One GPU that each of these claims may get and that is no card, for want of attributes."""
+        for each in claims:
+            plan = self._plan(namespace, each)
+            requests = [one for alternatives in plan.requests for one in alternatives] if plan is not None else ()
+            for card, device in self._devices:
+                if (
+                    not card
+                    and device.id[0] == NVIDIA_DRIVER
+                    and any(_may_match(request, device) for request in requests)
+                ):
+                    yield "/".join(device.id[1:])
+                    break
+
+    def _plan(self, namespace: str, each: PodClaim) -> ClaimPlan | None:
+        """The plan of a claim; None for one that predicates refuses."""
+        claim = self._claims.get(f"{namespace}/{each.claim}") if each.claim else None
+        template = self._templates.get(f"{namespace}/{each.template}") if each.template else None
         if claim is None and template is not None:
             claim = Claim(namespace, each.template, "", None, False, template.spec.devices, None, frozenset())
         if claim is None:
-            return {}  # predicates refuses the pod
+            return None
         try:
-            plan = plan_claim(claim, session.devices.classes)
+            return plan_claim(claim, self._classes)
         except AllocationError:
-            return {}  # likewise
+            return None
+
+    def _claimed(self, namespace: str, each: PodClaim) -> dict[str, int]:
+        """Card to devices of one claim. Raises AllocationError for a charge that is not supported."""
+        plan = self._plan(namespace, each)
+        if plan is None:
+            return {}
         found: dict[str, int] = {}
         for alternatives in plan.requests:
             for card, count in self._requested(plan, alternatives).items():

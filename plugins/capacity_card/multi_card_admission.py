@@ -2,7 +2,8 @@
 
 A claim `A|B` may be met by A, by B or by a mix. One maximum flow from claims to free quota decides: all claims can be
 met together exactly when the flow meets each of them. Otherwise the cards that a claim still reaches are a minimum cut:
-the claims confined to them exceed their free quota.
+the claims confined to them exceed their free quota. Groups of cards, which are nested or disjoint, form a tree above
+the cards: the flow of a card passes the quota of each group with it.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from capcard_sched.framework.quota.limits import QuotaShortage
 from capcard_sched.model.refusal import Figures
+from capcard_sched.plugins.capacity_card.card_flow import CardFlow, reachable_sum, sum_of
 from capcard_sched.plugins.capacity_card.charge import alternatives_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from capcard_sched.model.cards import CardGroup
     from capcard_sched.plugins.capacity_card.charge import ChargeSum
 
     Cards = frozenset[str]
@@ -36,9 +39,12 @@ class MultiCardAdmission:
     `limit` returns the quota of a card. Amounts are in thousandths.
     """
 
-    def __init__(self, amounts: Iterable[tuple[str, int]], limit: Callable[[str], int]) -> None:
-        """`amounts` by key, of single cards and of claims; a key may repeat."""
+    def __init__(
+        self, amounts: Iterable[tuple[str, int]], limit: Callable[[str], int], groups: Iterable[CardGroup] = ()
+    ) -> None:
+        """`amounts` by key, of single cards and of claims; a key may repeat. `groups`: as of `reachable_sum`."""
         self._limit = limit
+        self._groups = tuple(groups)
         self._used: dict[str, int] = {}
         claims: dict[Cards, int] = {}
         for key, amount in amounts:
@@ -70,64 +76,42 @@ class MultiCardAdmission:
         # min(): a card above its quota must not reduce the free quota of other cards.
         used = sum(min(self._used.get(card, 0), self._limit(card)) for card in cards)
         claimed = sum(amount for alternatives, amount in self._claims.items() if alternatives <= cards)
-        return Overdraft(cards, used + claimed, sum(self._limit(card) for card in cards))
+        free = reachable_sum(
+            {card: self._free(card) for card in cards}, [(one, self._room(one)) for one in self._groups]
+        )
+        return Overdraft(cards, used + claimed, used + free)
+
+    def _free(self, card: str) -> int:
+        return max(0, self._limit(card) - self._used.get(card, 0))
+
+    def _room(self, group: CardGroup) -> int:
+        return max(0, group.limit - sum([self._used.get(card, 0) for card in group.cards]))
 
     def _unmet(self) -> list[Cards]:
         """A maximum flow along shortest augmenting paths; the cards that each unmet claim reaches then."""
-        cards = frozenset[str]().union(*self._claims)
-        free = {card: max(0, self._limit(card) - self._used.get(card, 0)) for card in cards}
-        #: Card to the claims that hold some of it, and how much.
-        given: dict[str, dict[Cards, int]] = {card: {} for card in cards}
+        flow = CardFlow(
+            {card: self._free(card) for card in frozenset[str]().union(*self._claims)},
+            {group: self._room(group) for group in self._groups},
+        )
         cuts = []
         for claim, amount in self._claims.items():
-            left = amount
-            while left:
-                reached = _reach(claim, given, free)
-                last = next(reversed(reached))
-                if not free[last]:
-                    cuts.append(frozenset(reached))  # later flows never leave it
-                    break
-                path = [(last, *reached[last])]
-                while (before := path[-1][2]) is not None:
-                    path.append((before, *reached[before]))
-                step = min(left, free[last], *(given[before][owner] for _, owner, before in path if before is not None))
-                for card, owner, before in path:
-                    given[card][owner] = given[card].get(owner, 0) + step
-                    if before is not None:
-                        given[before][owner] -= step
-                        if not given[before][owner]:
-                            del given[before][owner]
-                free[last] -= step
-                left -= step
+            reached = flow.send(claim, amount)
+            if reached is not None:
+                cuts.append(reached)  # later flows never leave it
         return cuts
-
-
-def _reach(
-    start: Cards, given: Mapping[str, Mapping[Cards, int]], free: Mapping[str, int]
-) -> dict[str, tuple[Cards, str | None]]:
-    """The cards to which amounts of a claim can move, up to the first with free quota, in order of distance.
-
-    To each the claim that gets it, and the card that this claim releases for it: None for `start`.
-    """
-    reached: dict[str, tuple[Cards, str | None]] = {}
-    frontier: list[tuple[Cards, str | None]] = [(start, None)]
-    for claim, through in frontier:  # grows while it is read
-        for card in sorted(claim - reached.keys()):
-            reached[card] = claim, through
-            if free[card]:
-                return reached
-            frontier += [(other, card) for other in given[card]]
-    return reached
 
 
 class QueueUsage:
     """Allocated and reserved amounts of a queue at one moment, beside its limits."""
 
-    def __init__(self, queue: str, used: ChargeSum, limit: Callable[[str], int]) -> None:
-        """`limit`: the limit of a key."""
+    def __init__(
+        self, queue: str, used: ChargeSum, limit: Callable[[str], int], groups: Sequence[CardGroup] = ()
+    ) -> None:
+        """`limit`: the limit of a key; `groups`: as of `reachable_sum`."""
         self.queue = queue
         self.used = used
         self.limit = limit
+        self.groups = groups
         self._has_claims = "|" in " ".join(used)
 
     @cached_property
@@ -140,21 +124,20 @@ class QueueUsage:
         Alternatives of a claim add up, except with `same_card`.
         """
         limit, used = self.limit, self.used
-        if not self._has_claims:  # most needs fit, key by key
-            for key, amount in need.items():
-                if "|" in key or (amount > 0 and used.get(key, 0) + amount > limit(key)):
-                    break
-            else:
-                return None
+        if self._fits_by_key(need):
+            return None
         requests = {key: amount for key, amount in need.items() if amount > 0}
         joint = self._has_claims or any("|" in key for key in requests)
         admission: MultiCardAdmission | None = None
         for key in sorted(requests):
             requested, alternatives = requests[key], alternatives_of(key)
             total = used[key] + requested
+            if len(alternatives) == 1 and total > limit(key):
+                return self._short(Figures(key, requested, total, limit(key)))
+            beyond = self._beyond_groups(alternatives, requests)
+            if beyond is not None:
+                return self._short(beyond)
             if len(alternatives) == 1:
-                if total > limit(key):
-                    return self._short(Figures(key, requested, total, limit(key)))
                 if not joint:
                     continue
             elif same_card:
@@ -162,10 +145,13 @@ class QueueUsage:
                     Figures(card, requested, used[card] + requests.get(card, 0) + requested, limit(card))
                     for card in alternatives
                 )
-                if all(option.total > option.limit for option in options):  # reported with the figures of the last one
+                if all(
+                    option.total > option.limit or self._fills_group(option.resource, key, requests)
+                    for option in options
+                ):  # reported with the figures of the last one
                     return self._short(Figures(key, requested, options[-1].total, options[-1].limit), options)
             if admission is None:
-                admission = MultiCardAdmission((*used.items(), *requests.items()), limit)
+                admission = MultiCardAdmission((*used.items(), *requests.items()), limit, self.groups)
             found = admission.overdraft(alternatives)
             if found is not None:
                 options = tuple(
@@ -174,6 +160,36 @@ class QueueUsage:
                 )
                 return self._short(Figures(key, requested, found.total, found.limit), options)
         return None
+
+    def _fits_by_key(self, need: ChargeSum) -> bool:
+        """Whether a need without claims fits beside usage without claims: most needs do."""
+        if self._has_claims:
+            return False
+        limit, used = self.limit, self.used
+        for key, amount in need.items():
+            if "|" in key or (amount > 0 and used.get(key, 0) + amount > limit(key)):
+                return False
+        return all(self._beyond(group, need) is None for group in self.groups)
+
+    def _beyond_groups(self, alternatives: Iterable[str], requests: Mapping[str, int]) -> Figures | None:
+        """`_beyond` of the first group with all of some cards."""
+        found = (self._beyond(group, requests) for group in self.groups if group.cards.issuperset(alternatives))
+        return next(filter(None, found), None)
+
+    def _beyond(self, group: CardGroup, requests: Mapping[str, int]) -> Figures | None:
+        """The figures of a group whose limit the requests that only its cards meet exceed; None within it."""
+        requested = sum_of(requests, group)
+        total = sum_of(self.used, group) + requested
+        return Figures(group.key, requested, total, group.limit) if requested > 0 and total > group.limit else None
+
+    def _fills_group(self, card: str, key: str, requests: Mapping[str, int]) -> bool:
+        """Whether a claim `key` that one card meets exceeds the limit of a group with the card."""
+        others = {other: amount for other, amount in requests.items() if other != key}
+        return any(
+            sum_of(self.used, group) + sum_of(others, group) + requests[key] > group.limit
+            for group in self.groups
+            if card in group.cards
+        )
 
     def _short(self, figures: Figures, alternatives: tuple[Figures, ...] = ()) -> QuotaShortage:
         return QuotaShortage([figures.resource], figures, self.queue, alternatives)

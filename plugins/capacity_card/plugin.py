@@ -9,6 +9,7 @@ the accounts and reports.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from capcard_sched.framework.api.plugin import Sample
@@ -26,7 +27,8 @@ from capcard_sched.model.reasons import (
 from capcard_sched.model.report_once import ReportOnce
 from capcard_sched.model.status import COMPLETED_STATUSES, TaskStatus
 from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments
-from capcard_sched.plugins.capacity_card.charge import PLAIN
+from capcard_sched.plugins.capacity_card.card_flow import sum_of
+from capcard_sched.plugins.capacity_card.charge import PLAIN, alternatives_of
 from capcard_sched.plugins.capacity_card.ledger import CHARGED_STATUSES
 from capcard_sched.plugins.capacity_card.quota_checks import POD_COMPONENT
 from capcard_sched.plugins.capacity_card.reclaim import CardReclaim
@@ -154,8 +156,10 @@ class CapacityCard(CardReclaim):
             yield from _of_queue(queues[name])
         # Cards in quotas or in use, also those no node offers: their total is exported as 0.
         limited = {card for account in queues.values() for card in account.quota.cards if account.quota.limit(card)}
-        for card in sorted(inventory.totals.keys() | limited | ledger.held_cards()):
-            yield Sample("card_total", {"card": card}, inventory.totals.get(card, 0) / CARD)
+        totals = Counter(inventory.totals)
+        totals.update(self.demands.claims.totals(inventory))
+        for card in sorted(totals.keys() | limited | ledger.held_cards()):
+            yield Sample("card_total", {"card": card}, totals[card] / CARD)
         for card, service in sorted(ledger.by_service):
             amount = ledger.by_service[card, service] / CARD
             yield Sample("card_allocated", {"card": card, "service_type": service}, amount)
@@ -256,7 +260,19 @@ def _of_queue(account: QueueAccount) -> Iterator[Sample]:
         yield Sample(f"queue_real_capacity_{unit}", queue, dimension.real_capability)
         if dimension.capability is not None:  # unset is absent, not 0
             yield Sample(f"queue_capacity_{unit}", queue, dimension.capability)
+    for group in quota.groups:
+        by_card, limit = {**queue, "card": group.key}, group.limit / CARD
+        held, more = sum_of(allocated, group) / CARD, sum_of(pending, group) / CARD
+        yield Sample("queue_card_capacity", by_card, limit)
+        yield Sample("queue_card_deserved", by_card, limit)
+        yield Sample("queue_card_allocated", by_card, held)
+        yield Sample("queue_card_request", by_card, held + more)
+        yield Sample("queue_card_inqueue", by_card, sum_of(sums.inqueue, group) / CARD)
+        yield Sample("queue_card_elastic", by_card, sum_of(sums.elastic, group) / CARD)
+    groups = [group.cards for group in quota.groups]
     for card in sorted(sums.seen - PLAIN.keys()):
+        if "|" in card and frozenset(alternatives_of(card)) in groups:
+            continue  # part of the sums of its group
         limit, held = quota.limit(card), allocated[card]
         request = held + pending[card]
         by_card = {**queue, "card": card}

@@ -12,18 +12,20 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from capcard_sched.framework.quota.limits import UNLIMITED
 from capcard_sched.framework.quota.queue_sums import awaits_pods
 from capcard_sched.model.annotations import CARD_QUOTA
-from capcard_sched.model.cards import is_card_quota, parse_card_quota
+from capcard_sched.model.cards import CardQuota, is_card_quota, parse_card_quota
 from capcard_sched.model.status import PodGroupPhase
+from capcard_sched.plugins.capacity_card.card_flow import reachable_sum, sum_of
 from capcard_sched.plugins.capacity_card.card_inventory import parsed
 from capcard_sched.plugins.capacity_card.charge import PLAIN, ChargeSum, alternatives_of
 from capcard_sched.plugins.capacity_card.multi_card_admission import QueueUsage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
     from typing import Self
 
     from capcard_sched.framework.quota.limits import QuotaShortage
     from capcard_sched.framework.quota.queue_sums import SumTree
+    from capcard_sched.model.cards import CardGroup
     from capcard_sched.model.job import Job
     from capcard_sched.model.queue import Queue
     from capcard_sched.plugins.capacity_card.arguments import ServiceType
@@ -80,6 +82,8 @@ class QueueQuota(NamedTuple):
     deserved: Mapping[str, int]
     #: The limit of cards that are not listed: 0, or none for a queue without a card quota.
     unlisted: int = 0
+    #: Limits on sums of several cards.
+    groups: tuple[CardGroup, ...] = ()
 
     def limit(self, key: str) -> int:
         """The limit of the queue's own jobs: `unlisted` for a card that is not listed, none for a share not named."""
@@ -114,6 +118,7 @@ class QueueQuota(NamedTuple):
         """The limits that do not depend on the cluster."""
         return (
             self.cards,
+            self.groups,
             self.shares,
             self.limits_subtree,
             self.unlisted,
@@ -143,10 +148,10 @@ def queue_quota(
     shares = {name: amount for name, amount in (queue.capability or {}).items() if name in known_shares}
     limits = {**cards, **shares, **{key: one.limit for key, one in plain.items()}}
     deserved = {**cards, **{key: one.deserved for key, one in plain.items()}}
-    deserved = {key: amount for key, amount in deserved.items() if amount > 0}
-    has_quota = is_card_quota(text)
+    deserved, has_quota = {key: amount for key, amount in deserved.items() if amount > 0}, is_card_quota(text)
     unlisted = UNLIMITED if without_quota == "unlimited" and not has_quota else 0
-    return QueueQuota(cards, problem, has_quota, shares, known_shares, plain, limits, deserved, unlisted)
+    groups = cards.groups if isinstance(cards, CardQuota) else ()
+    return QueueQuota(cards, problem, has_quota, shares, known_shares, plain, limits, deserved, unlisted, groups)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -189,6 +194,10 @@ class ChargeBook:
         held = self.allocated.get(key, 0)
         return held - self.releasing.get(key, 0) if nominating else held
 
+    def held_by(self, group: CardGroup, *, nominating: bool) -> int:
+        """`held` of all cards of a group."""
+        return sum_of(self.allocated, group) - (sum_of(self.releasing, group) if nominating else 0)
+
 
 class QueueAccount:
     """One queue: the sums of its own jobs, with or without any, and its place in the tree of queues.
@@ -219,25 +228,48 @@ class QueueAccount:
         self.books = tree.including(self.name)
         self.own, self.subtree = tree.own(self.name), tree.subtree(self.name)
 
-    def limits(self, key: str, *, nominating: bool, own: bool = False) -> list[tuple[str, int, int]]:
-        """Name, usage and limit of the queue, then of the ancestors that limit its jobs; `own`: of the queue alone.
+    def limits(self, key: str, *, nominating: bool, own: bool = False) -> list[tuple[str, str, int, int]]:
+        """Queue, key, usage and limit of the queue, then of the ancestors that limit its jobs; `own`: of it alone.
 
-        `nominating`: nominations are planned, pods that are being released hold no quota then.
+        After the limit of the key itself come those of groups of cards with it. `nominating`: nominations are planned,
+        pods that are being released hold no quota then.
         """
-        found = [(self.name, self.own.held(key, nominating=nominating), self.quota.limit(key))]
+        found = [(self.name, key, self.own.held(key, nominating=nominating), self.quota.limit(key))]
+        levels = [(self, self.own)]
         if self.limiting and not own and key not in PLAIN:
             for one in self.limiting:
                 held = one.subtree.held(key, nominating=nominating)
-                found.append((one.name, held, one.quota.subtree_limit(key)))
+                found.append((one.name, key, held, one.quota.subtree_limit(key)))
+                levels.append((one, one.subtree))
+        for one, book in levels:
+            found += [
+                (one.name, group.key, book.held_by(group, nominating=nominating), group.limit)
+                for group in one.quota.groups
+                if key in group.cards
+            ]
         return found
 
     def free(self, key: str, *, nominating: bool, own: bool) -> int:
         """The unused part of the limits; negative when a queue holds more than its limit."""
-        if own or not self.limiting or key in PLAIN:  # as in `limits`, for every run of pods
+        if (
+            own or not self.limiting or key in PLAIN
+        ) and not self.quota.groups:  # as in `limits`, for every run of pods
             quota, book = self.quota, self.own
             limit = quota.limits[key] if key in quota.limits else quota.limit(key)
             return limit - (book.held(key, nominating=True) if nominating else book.allocated.get(key, 0))
-        return min([limit - held for _, held, limit in self.limits(key, nominating=nominating)])
+        return min([limit - held for *_, held, limit in self.limits(key, nominating=nominating, own=own)])
+
+    def joint_pods(self, cards: Sequence[str], pods: Sequence[int], amount: int, *, nominating: bool, own: bool) -> int:
+        """How many pods with `amount` of any of some cards fit the groups of the queue and its ancestors.
+
+        `pods`: those that fit each card alone. With several levels of queues an upper bound.
+        """
+        levels = [(self.quota, self.own), *([] if own else [(one.quota, one.subtree) for one in self.limiting])]
+        alone, least = dict(zip(cards, pods, strict=True)), sum(pods)
+        for quota, book in levels:
+            free = [(one, one.limit - book.held_by(one, nominating=nominating)) for one in quota.groups]
+            least = min(least, reachable_sum(alone, [(one, max(0, left // amount)) for one, left in free]))
+        return least
 
     def is_limited(self, key: str) -> bool:
         """Whether a card or share has a limit here: a parent without a card quota has none."""
@@ -247,8 +279,8 @@ class QueueAccount:
 
     def exceeded(self, need: ChargeSum, *, same_card: bool) -> QuotaShortage | None:
         """The limit of the queue or an ancestor that a need exceeds, whatever the usage; or None."""
-        for name, limit in self._ceilings():
-            found = QueueUsage(name, ChargeSum(), limit).shortage(need, same_card=same_card)
+        for name, limit, groups in self._ceilings():
+            found = QueueUsage(name, ChargeSum(), limit, groups).shortage(need, same_card=same_card)
             if found is not None:
                 return found
         return None
@@ -257,12 +289,20 @@ class QueueAccount:
         """The least of these limits for one key alone. Its alternatives add up, except with `same_card`."""
         if not self.limiting and "|" not in key:
             return self.quota.ceiling(key)
-        cards, reach = alternatives_of(key), max if same_card else sum
-        return min([reach([limit(card) for card in cards]) for _, limit in self._ceilings()])
+        cards = alternatives_of(key)
+        if same_card:
+            return min([max([limit(card) for card in cards]) for _, limit, _ in self._ceilings()])
+        return min(
+            [
+                reachable_sum({card: limit(card) for card in cards}, [(group, group.limit) for group in groups])
+                for _, limit, groups in self._ceilings()
+            ]
+        )
 
-    def _ceilings(self) -> list[tuple[str, Callable[[str], int]]]:
+    def _ceilings(self) -> list[tuple[str, Callable[[str], int], tuple[CardGroup, ...]]]:
         """Name and limits in a cluster of any size, of the queue and of the ancestors that limit its jobs."""
-        return [(self.name, self.quota.ceiling), *[(one.name, one.quota.subtree_limit) for one in self.limiting]]
+        above = [(one.name, one.quota.subtree_limit, one.quota.groups) for one in self.limiting]
+        return [(self.name, self.quota.ceiling, self.quota.groups), *above]
 
     @property
     def share(self) -> float:

@@ -142,7 +142,7 @@ class QuotaChecks(CardSelection):
         used -= account.allocated
         used += account.elastic
         used -= account.inqueue
-        return QueueUsage(queue.name, used, shared.limit)
+        return QueueUsage(queue.name, used, shared.limit, shared.groups)
 
     def _usage_in(self, queue: QueueAccount, *, own: bool) -> QueueUsage:
         """max(0, allocated - elastic) + inqueue of a queue, or of its subtree; kept until they change."""
@@ -154,7 +154,8 @@ class QuotaChecks(CardSelection):
             for key, amount in book.elastic.items():
                 used.put(key, max(0, used[key] - amount))
             used += book.inqueue
-            usage = QueueUsage(queue.name, used, lambda key: scaled(limit(key), factor))
+            groups = [one._replace(limit=scaled(one.limit, factor)) for one in queue.quota.groups]
+            usage = QueueUsage(queue.name, used, lambda key: scaled(limit(key), factor), groups)
             kept = self._usages[queue.name, own] = book, book.version, usage
         return kept[2]
 
@@ -181,16 +182,18 @@ class QuotaChecks(CardSelection):
         if account is None:
             return self._renames, queue.is_open
         limits, held = frozenset(account.quota.limits.items()), frozenset(account.own.allocated.items())
+        groups = account.quota.groups
         above = [
             (
                 one.name,
                 one.quota.limits_subtree,
+                one.quota.groups,
                 frozenset({**one.quota.cards, **one.quota.shares}.items()),
                 frozenset(one.subtree.allocated.cards.items()),
             )
             for one in account.limiting
         ]
-        return self._renames, queue.is_open, limits, held, *above
+        return self._renames, queue.is_open, limits, groups, held, *above
 
     def _grant(self, hook: _Hook, queue: Queue, tasks: Sequence[Task]) -> Grant:
         """How many tasks of one class fit one after the other. O(alternatives x ancestors with a quota).
@@ -215,14 +218,15 @@ class QuotaChecks(CardSelection):
         ]
         if not bounds and not several:
             return Grant(wanted)
-        options, indexes = demand.alternatives, None
+        options, indexes, at_once = demand.alternatives, None, wanted
         limits: tuple[int, ...] = ()
         if several:
             choice = self._choice(account, demand, task, own=own)
             indexes = self.inventory.alternative_index(choice.alternatives, choice.usable)
             limits = self._limits(account, demand, choice, own=own)
             if not ledger.same_card:
-                fitting = sum(limits)
+                fitting = account.joint_pods(choice.alternatives, limits, demand.amount, nominating=nominating, own=own)
+                at_once = wanted if fitting == sum(limits) else 1  # the next pod may take any alternative
             else:
                 # One card for all pods of the job. Until the first pod fixes it, every alternative takes one pod only.
                 fitting = max(limits)
@@ -233,11 +237,11 @@ class QuotaChecks(CardSelection):
             bounds.append(QuotaBound(fitting, demand.claim.card, demand.amount, queue.name, 0, 0))
         count, reached = tightest(bounds, wanted)
         if not reached:
-            return Grant(wanted, None, indexes, limits)
+            return Grant(wanted, None, indexes, limits, at_once)
         found = shortage_at(reached, count)
         if demand.several and found.figures.resource == demand.claim.card:
             found = self._claim_shortage(account, demand, options, count)
-        return Grant(count, self._shortage(hook, account, found), indexes, limits)
+        return Grant(count, self._shortage(hook, account, found), indexes, limits, at_once)
 
     def _limits(self, account: QueueAccount, demand: CardDemand, choice: CardChoice, *, own: bool) -> tuple[int, ...]:
         """How many more pods fit the quota of each alternative; 0 for a closed one."""

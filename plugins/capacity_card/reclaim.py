@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from capcard_sched.framework.api.plugin import Protection, VictimDecision
 from capcard_sched.model.annotations import SERVICE_TYPE
 from capcard_sched.model.resources import CPU, MEMORY
+from capcard_sched.plugins.capacity_card.charge import alternatives_of
 from capcard_sched.plugins.capacity_card.quota_checks import QuotaChecks
 
 if TYPE_CHECKING:
@@ -130,7 +131,12 @@ class CardReclaim(QuotaChecks):
         if demand.several:
             cards = self._choice(queue, demand, reclaimer, own=True).usable
         full = {card: self.ledger.full(queue, card, demand.amount) for card in cards}
-        return _Wanted({card: next((one for one in full[card] if one != queue.name), "") for card in cards}, ())
+        found = {card: next((one for one in full[card] if one != queue.name), "") for card in cards}
+        for bound in [bound for card in cards for bound in self.ledger.bounds(queue, card, demand.amount)]:
+            if bound.fitting < 1 and bound.queue != queue.name:
+                for card in alternatives_of(bound.resource):  # of a full group: each of its cards frees quota
+                    found.setdefault(card, bound.queue)
+        return _Wanted(found, ())
 
     def _useless(self, want: _Wanted, candidate: Task, charge: Charge | None) -> str:
         """Why the eviction of the candidate does not help: it must free a card that the reclaimer can use, with quota.

@@ -2,7 +2,8 @@
 
 A pod's claims become `PodClaims`, part of its signature. Allocated claims are static checks of the node. The others are
 *open*: the allocator searches devices node by node before every pod. Placing assumes the allocations in the ledger;
-undoing a placement forgets them. Committed ones stay assumed until the API shows them.
+undoing a placement forgets them. Committed ones stay assumed until the API shows them. Pods that are nominated get
+devices of the future: victims and terminating pods count as gone.
 """
 
 from __future__ import annotations
@@ -14,17 +15,19 @@ import numpy as np
 
 from capcard_sched.devices.allocator import CANNOT_ALLOCATE, Allocator, NodeError
 from capcard_sched.devices.claims import AllocationError, plan_claim
+from capcard_sched.framework.eviction.nominations import is_late
 from capcard_sched.model.device_objects import MAX_CONSUMERS
 from capcard_sched.model.intents import ClaimAllocation
 from capcard_sched.model.kinds import CORE_API
 from capcard_sched.model.ownership import owner_of
 from capcard_sched.model.refusal import Code
 from capcard_sched.model.selectors import matches_node_selector
-from capcard_sched.model.status import SESSION_STATUSES
+from capcard_sched.model.status import COMPLETED_STATUSES, SESSION_STATUSES, TaskStatus
 
 if TYPE_CHECKING:
     from capcard_sched.devices.claims import Claim, ClaimPlan, RequestPlan
     from capcard_sched.devices.inventory import PoolDevice
+    from capcard_sched.devices.usage import DeviceUsage
     from capcard_sched.framework.api.node_view import FilterResult, NodeView
     from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.session.session import Session
@@ -54,6 +57,8 @@ class PodClaims(NamedTuple):
     allocated: tuple[NodeSelector | None, ...] = ()
     #: Keys of the claims without an allocation.
     open: tuple[str, ...] = ()
+    #: Keys of the allocated claims beside them: their devices are not those of victims.
+    held: tuple[str, ...] = ()
     #: The reason why the claims allow no node, "" without one.
     error: str = ""
 
@@ -82,17 +87,43 @@ class ClaimRules:
         #: Claim key to its plan, with the claim and the version of the inventory it was made for.
         self._plans: dict[str, tuple[Claim, int, ClaimPlan | str]] = {}
         #: Node and contents of claims to the versions of the pools of the node, and the verdict.
-        self._verdicts: dict[
-            tuple[str, tuple[bytes, ...]], tuple[tuple[int, ...], NodeError | AllocationError | None]
-        ] = {}
+        self._verdicts: dict[tuple[str, bool, tuple[bytes, ...]], tuple[tuple[int, ...], Verdict]] = {}
         #: Pod uid to the keys of its claims whose allocations the placement assumed.
         self._placed: dict[str, tuple[str, ...]] = {}
+        #: Uids of placed pods whose devices leaving pods still hold.
+        self._early: set[str] = set()
 
     def open(self, session: Session) -> None:
         self._inventory, self._ledger = session.devices, session.claims
         self._placed.clear()
+        self._early.clear()
         for key in self._plans.keys() - self._ledger.claims.keys():
             del self._plans[key]
+        if self._ledger.claims:
+            self._update_leaving(session)
+
+    def _update_leaving(self, session: Session) -> None:
+        """Which pods leave: terminating ones; and ended ones, while their claims are reserved for them."""
+        table, ledger, changed = session.nodes, self._ledger, session.changed
+        leaving: dict[str, tuple[str, ...]] = {}
+        for name in session.jobs if changed.everything else changed.jobs:
+            job = session.jobs.get(name)
+            for task in job.tasks.values() if job is not None else ():
+                if task.cls.claims and task.status in COMPLETED_STATUSES:
+                    leaving[task.uid] = _keys(task)
+        for row in np.flatnonzero(table.releasing.any(axis=1)).tolist():
+            for task in table.nodes[row].tasks.values():
+                if task.cls.claims and task.status is TaskStatus.RELEASING and not is_late(session, task):
+                    leaving[task.uid] = _keys(task)
+        for uid, keys in ledger.leaving.items():
+            known = session.tasks_by_uid.get(uid)
+            has_ended = known is None or known.status in COMPLETED_STATUSES
+            if uid not in leaving and has_ended and any(uid in ledger.consumers(key) for key in keys):
+                leaving[uid] = keys
+        for uid in [uid for uid in ledger.leaving if leaving.get(uid) != ledger.leaving[uid]]:
+            ledger.stay(uid)
+        for uid in sorted(leaving.keys() - ledger.leaving.keys()):
+            ledger.leave(uid, leaving[uid])
 
     def of(self, task: Task) -> PodClaims | None:
         """The current claims of a pod; None for a pod without claims."""
@@ -101,6 +132,7 @@ class ClaimRules:
             return None
         allocated: list[NodeSelector | None] = []
         waiting: list[str] = []
+        held: list[str] = []
         for each in wanted:
             key = f"{task.namespace}/{each.claim}"
             claim = self._ledger.claims.get(key)
@@ -110,12 +142,13 @@ class ClaimRules:
             allocation = self._ledger.allocation(key)
             if allocation is not None:
                 allocated.append(allocation.node_selector)
+                held.append(key)
             elif key not in waiting:
                 plan = self._plan(claim)
                 if isinstance(plan, str):
                     return PodClaims(error=plan)
                 waiting.append(key)
-        return PodClaims(tuple(dict.fromkeys(allocated)), tuple(waiting))
+        return PodClaims(tuple(dict.fromkeys(allocated)), tuple(waiting), tuple(held) if waiting else ())
 
     def _problem(self, task: Task, name: str, claim: Claim | None, *, generated: bool) -> str:
         """The reason why a claim allows no node, "" without one."""
@@ -158,10 +191,17 @@ class ClaimRules:
 
     def reject_without_devices(self, claims: PodClaims, rows: NodeView, result: FilterResult) -> None:
         """Reject nodes without devices for the open claims. An error of a selector rejects all nodes."""
+        if rows.future and claims.held:
+            with self._ledger.retained(claims.held):
+                self._reject_without_devices(claims, rows, result)
+        else:
+            self._reject_without_devices(claims, rows, result)
+
+    def _reject_without_devices(self, claims: PodClaims, rows: NodeView, result: FilterResult) -> None:
         texts: list[str] = []
         contents = tuple(_content(self._ledger.claims[key].spec) for key in claims.open)
         for row in rows.rows.tolist():
-            found = self._verdict(claims.open, contents, rows.nodes[row])
+            found = self._verdict(claims.open, contents, rows.nodes[row], future=rows.future)
             if isinstance(found, AllocationError):
                 result.reject_all(Code.UNRESOLVABLE, str(found))
                 return
@@ -169,27 +209,28 @@ class ClaimRules:
         for text in dict.fromkeys(texts):
             if text:
                 rejected = np.array([each == text for each in texts], dtype=bool)
-                result.reject(rejected, Code.UNRESOLVABLE, text)
+                result.reject(rejected, Code.UNSCHEDULABLE, text)
 
-    def _verdict(self, keys: tuple[str, ...], contents: tuple[bytes, ...], node: Node) -> Verdict:
+    def _verdict(self, keys: tuple[str, ...], contents: tuple[bytes, ...], node: Node, *, future: bool) -> Verdict:
         """Why claims get no devices on a node. Kept for claims of equal content while the pools of the node stay."""
         pools = self._inventory.pools(node.name, node.labels)
-        stamp = self._inventory.version, *[self._ledger.pool_version(pool.id) for pool in pools]
-        known = self._verdicts.get((node.name, contents))
+        usage = self._ledger.future if future else self._ledger
+        stamp = self._inventory.version, *[usage.pool_version(pool.id) for pool in pools]
+        known = self._verdicts.get((node.name, future, contents))
         if known is not None and known[0] == stamp:
             return known[1]
-        found = self._search(keys, node)
+        found = self._search(keys, node, usage)
         verdict = None if isinstance(found, list) else found
         if verdict is None or str(verdict).startswith(CANNOT_ALLOCATE):  # other texts name the claim
             if len(self._verdicts) > _MOST_VERDICTS:
                 self._verdicts.clear()
-            self._verdicts[node.name, contents] = stamp, verdict
+            self._verdicts[node.name, future, contents] = stamp, verdict
         return verdict
 
-    def _search(self, keys: tuple[str, ...], node: Node) -> Found:
+    def _search(self, keys: tuple[str, ...], node: Node, usage: DeviceUsage) -> Found:
         plans = [plan for key in keys if not isinstance(plan := self._plan(self._ledger.claims[key]), str)]
         prepared = _PreparedDevices()
-        allocator = Allocator(self._inventory, self._ledger, node.name, node.labels, constraints=(prepared,))
+        allocator = Allocator(self._inventory, usage, node.name, node.labels, constraints=(prepared,))
         try:
             return allocator.allocate(plans)
         except NodeError as error:
@@ -200,38 +241,55 @@ class ClaimRules:
             return error
 
     def place(self, placement: Placement) -> None:
-        """Assume the allocations of pods that were placed. Raises ClaimedDevicesTakenError."""
+        """Assume the allocations of pods that were placed, and undo evictions. Raises ClaimedDevicesTakenError."""
         if not placement.cls.claims:
             return
         for task, node in zip(placement.tasks, placement.nodes, strict=True):
             if task.status in SESSION_STATUSES:
                 self._assume(task, node)
+            else:
+                self._ledger.stay(task.uid)
 
     def _assume(self, task: Task, node: Node) -> None:
         claims = self.of(task)
         if claims is None:
             return
-        found = [] if claims.error or not claims.open else self._search(claims.open, node)
-        if claims.error or not isinstance(found, list):
-            raise ClaimedDevicesTakenError(claims.error or str(found))
+        if claims.error:
+            raise ClaimedDevicesTakenError(claims.error)
+        future = task.status is TaskStatus.PIPELINED
+        found = self._search(claims.open, node, self._ledger) if claims.open and not future else []
+        if claims.open and not (isinstance(found, list) and found):
+            if not future:
+                self._early.add(task.uid)
+            with self._ledger.retained(claims.held):
+                found = self._search(claims.open, node, self._ledger.future)
+        if not isinstance(found, list):
+            raise ClaimedDevicesTakenError(str(found))
         chosen = dict(zip(claims.open, found, strict=True))
-        keys = tuple(dict.fromkeys(f"{task.namespace}/{each.claim}" for each in task.cls.claims))
+        keys = _keys(task)
         self._placed[task.uid] = keys
         for key in keys:
             self._ledger.assume(key, chosen.get(key), task.uid)
 
     def displace(self, placement: Placement) -> None:
-        """Forget what `place` assumed."""
+        """Forget what `place` assumed. Running pods leave: they are evicted."""
         if not placement.cls.claims:
             return
         for task in reversed(placement.tasks):
-            for key in reversed(self._placed.pop(task.uid, ())):
+            if task.uid not in self._placed:
+                self._ledger.leave(task.uid, _keys(task))
+                continue
+            self._early.discard(task.uid)
+            for key in reversed(self._placed.pop(task.uid)):
                 self._ledger.forget(key, task.uid)
 
     def allocations(self, placement: Placement) -> dict[str, tuple[ClaimAllocation, ...]] | None:
-        """The allocations of pods by uid; None for pods without claims."""
+        """The allocations of pods by uid; None for pods without claims. Raises ClaimedDevicesTakenError."""
         if not placement.cls.claims:
             return None
+        for task in placement.tasks:
+            if task.uid in self._early:
+                raise ClaimedDevicesTakenError(f"pods that leave hold the devices of {task.key}")
         claims = self._ledger.claims
         found: dict[str, tuple[ClaimAllocation, ...]] = {}
         for task in placement.tasks:
@@ -244,3 +302,8 @@ class ClaimRules:
                 for key in self._placed.get(task.uid, ())
             )
         return found
+
+
+def _keys(task: Task) -> tuple[str, ...]:
+    """The keys of the claims of a pod, each once."""
+    return tuple(dict.fromkeys(f"{task.namespace}/{each.claim}" for each in task.cls.claims if each.claim))

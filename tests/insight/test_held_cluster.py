@@ -13,7 +13,7 @@ from capcard_sched.cli.held_cluster import HeldCluster, SortedDeltas
 from capcard_sched.cli.inputs import build_core, options_of
 from capcard_sched.framework.core import Core
 from capcard_sched.framework.explain.capacity import CapacityReader
-from capcard_sched.framework.explain.limits import queue_uses
+from capcard_sched.framework.explain.queue_uses import queue_uses
 from capcard_sched.insight.explain import explain, find
 from capcard_sched.insight.lists import job_items, pod_items
 from capcard_sched.insight.object_view import DeltaObjects

@@ -45,11 +45,13 @@ def without(id: str, text: str) -> Case:
     return Case(id, lambda h: h.queue("q", cards=text), held=frozenset({CARDS_HERE}), held_by=NO_CARDS)
 
 
+OVERLAP = "overlap: one of them must have all cards of the other"
 #: Forms of one kind each; tests/unit/model/test_cards.py has them all.
 QUOTAS = [
     void("cut off", "{", f"not JSON: Expecting property name enclosed in double quotes at line 1 column 2; {NOT_JSON}"),
     void("a fraction", '{"A":2.5}', f"<A>: 2.5 {NO_INTEGER}"),
-    void("alternatives", '{"A|B":1}', "<A|B>: 1 is set for alternatives; a quota names one card, without '|'"),
+    void("a group with an empty name", '{"A|":1}', "<A|>: 1 has an empty card name"),
+    void("groups that overlap", '{"A|B":1,"B|C":1}', f"<A|B> and <B|C> {OVERLAP}"),
     void("a card twice", '{"A":1,"A":1}', "<A>: 1 is a duplicate key; name each card once"),
     void("half a surrogate pair", '{"\\ud800":1}', '"\\ud800" is not valid Unicode text'),
     void("deep objects", '{"A":' * 20_000, TOO_DEEP),

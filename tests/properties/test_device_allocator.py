@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from capcard_sched.devices.allocator import NodeError
 from capcard_sched.devices.claims import claim_facts
 from capcard_sched.devices.inventory import DeviceInventory
-from capcard_sched.devices.ledger import DeviceLedger
+from capcard_sched.devices.ledger import DeviceLedger, is_of_one_node
+from capcard_sched.devices.usage import DeviceUsage
 from capcard_sched.model.device_objects import Allocation, ResourceClaimObject
 from tests.controlplane.build import needed
 from tests.oracles import device_allocator
@@ -83,6 +84,8 @@ class _History:
             "pool": self._random.choice("pq"),
             "device": self._random.choice("abc"),
         }
+        if self._random.random() < 0.8:
+            device["node"] = "n1"
         if shared:
             device |= {"shareID": f"s{self._number}", "capacity": {"memory": str(self._random.randint(1, 9))}}
         claim = claim_facts(decode(holding(self._number, device), ResourceClaimObject))
@@ -92,7 +95,7 @@ class _History:
     def step(self) -> None:
         """One change."""
         self._number += 1
-        kind = self._random.choice(["apply", "apply", "drop", "show", "forget"])
+        kind = self._random.choice(["apply", "apply", "drop", "show", "forget", "leave", "stay"])
         keys = sorted(self.ledger.claims)
         key = self._random.choice(keys) if keys else ""
         if kind == "apply" or not key:
@@ -100,7 +103,8 @@ class _History:
                 decode({"metadata": {"name": f"c{self._number}", "uid": f"u{self._number}"}}, ResourceClaimObject)
             )
             if self._random.random() < 0.5:
-                claim = msgspec.structs.replace(claim, allocation=self._allocation())
+                consumers = frozenset(self._random.sample(["pod", "other"], self._random.randint(0, 2)))
+                claim = msgspec.structs.replace(claim, allocation=self._allocation(), consumers=consumers)
             self.ledger.apply(claim)
             if claim.allocation is None:
                 self.ledger.assume(claim.key, self._allocation(), "pod")
@@ -108,6 +112,10 @@ class _History:
             self.ledger.drop(key)
         elif kind == "forget":
             self.ledger.forget(key, "pod")
+        elif kind == "leave":
+            self.ledger.leave(self._random.choice(["pod", "other"]), keys)
+        elif kind == "stay":
+            self.ledger.stay(self._random.choice(["pod", "other"]))
         else:
             shown = self.ledger.allocation(key)
             self.ledger.apply(msgspec.structs.replace(self.ledger.claims[key], allocation=shown))
@@ -118,8 +126,20 @@ class _History:
         for claim in self.ledger.claims.values():
             found.apply(claim)
         for key, assumed in self.ledger.assumed.items():
-            if assumed.allocation is not None:
-                found.assume(key, assumed.allocation, "pod")
+            for consumer in sorted(assumed.consumers):
+                found.assume(key, assumed.allocation if key not in found.assumed else None, consumer)
+        for pod, keys in self.ledger.leaving.items():
+            found.leave(pod, keys)
+        return found
+
+    def future(self) -> DeviceUsage:
+        """The devices in use once the leaving pods are gone."""
+        ledger, found = self.ledger, DeviceUsage(DeviceInventory())
+        for key in ledger.claims:
+            allocation, consumers = ledger.allocation(key), ledger.consumers(key)
+            leaves = {pod for pod, keys in ledger.leaving.items() if key in keys}
+            if not (consumers and consumers <= leaves and allocation is not None and is_of_one_node(allocation)):
+                found.use(allocation, +1)
         return found
 
 
@@ -129,6 +149,34 @@ def test_a_restart_rebuilds_the_ledger(seed: int) -> None:
     for _ in range(30):
         history.step()
         assert history.ledger.snapshot() == history.rebuilt().snapshot()
+        assert history.ledger.future.snapshot() == history.rebuilt().future.snapshot()
+
+
+@given(SEEDS)
+def test_the_future_has_the_devices_that_only_leaving_pods_hold(seed: int) -> None:
+    history = _History(seed)
+    for _ in range(30):
+        history.step()
+        assert history.ledger.future.snapshot() == history.future().snapshot()
+
+
+@given(SEEDS)
+def test_staying_restores_the_future(seed: int) -> None:
+    history = _History(seed)
+    for _ in range(15):
+        history.step()
+    ledger = history.ledger
+    for pod in list(ledger.leaving):
+        ledger.stay(pod)
+    before = ledger.future.snapshot()
+    assert before == ledger.snapshot()
+    ledger.leave("pod", ledger.claims)
+    ledger.leave("other", ledger.claims)
+    with ledger.retained(ledger.claims):
+        assert ledger.future.snapshot() == before
+    ledger.stay("other")
+    ledger.stay("pod")
+    assert ledger.future.snapshot() == before
 
 
 @given(SEEDS)

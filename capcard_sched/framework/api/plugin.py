@@ -59,6 +59,8 @@ class Grant(msgspec.Struct, frozen=True):
     refusal: Refusal | None = None
     alternatives: Rows | None = None
     alternative_limits: tuple[int, ...] = ()
+    #: Tasks that may be placed before the hook must be called again.
+    at_once: int = 2**31
 
 
 class OutsideError(Exception):

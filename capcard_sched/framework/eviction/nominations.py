@@ -167,6 +167,8 @@ def _renew_one(session: Session, statement: Statement, job: Job, task: Task) -> 
     # Releasing pods may still hold ports and the like: until they are gone only resources count.
     view = session.rows(np.array([node.row], dtype=np.intp))
     if leaving and view.has_capacity(task.cls.fit_request, future=True)[0] and feasible[node.row]:
+        if task.cls.claims and not session.engine.fits(session.engine.signature(queue, task), node.row, future=True):
+            return False  # its devices are part of the nomination
         statement.pipeline(job, [task], [node])
         return True
     return False
@@ -197,6 +199,13 @@ def exclude_late_capacity(session: Session) -> None:
             table.touch(row)
             session.once(_late_capacity).append((row, part))
     session.carry_over.expect_overdue(moments)
+
+
+def is_late(session: Session, task: Task) -> bool:
+    """Whether others do not wait for what a terminating pod holds, except its nominees."""
+    if any(task.uid in each.victims for each in session.carry_over.nominations.values()):
+        return False
+    return (task.node is not None and bool(lost_word(task.node))) or bool(task.ends and _ends_late(task, session.now))
 
 
 def _ends_late(task: Task, now: float) -> bool:

@@ -360,4 +360,5 @@ def shortfall_text(session: Session, *parts: tuple[Task, Vector]) -> str:
             if resource != PODS or len(lacking) == 1:
                 name = card if card and resource in devices else resource
                 totals[name] = resource, amount + totals.get(name, ("", 0))[1]
-    return ", ".join(f"{name}: {format_amount(*totals[name])}" for name in sorted(totals)) or "a place"
+    found = ", ".join(f"{name}: {format_amount(*totals[name])}" for name in sorted(totals))
+    return found or ("devices of ResourceClaims" if any(task.cls.claims for task, _ in parts) else "a place")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from capcard_sched.framework.toolkit.device_cards import device_offers
+from capcard_sched.model.cards import CARD
 from capcard_sched.model.diagnosis import MOST_LISTED, CardCapacity, FreeBlocks, HolderUse, NodeSummary, NodeUse
 from capcard_sched.model.node_conditions import conditions_of
 from capcard_sched.model.quantity import in_units
@@ -27,9 +29,12 @@ class NodeCard(NamedTuple):
     """A node that provides a card: amounts in base units."""
 
     node: Node
+    #: The card itself where ResourceSlices provide it.
     resource: str
     total: int
     free: int
+    #: Of devices of ResourceSlices: (workload, queue, amount in cards).
+    holders: tuple[tuple[str, str, float], ...] | None = None
 
 
 def workload_name(task: Task) -> str:
@@ -52,6 +57,7 @@ def _held_on(offers: Iterable[NodeCard]) -> Iterable[tuple[str, str, float]]:
     names: dict[Job, str] = {}
     for offer in offers:
         resource = offer.resource
+        yield from offer.holders or ()
         for task in offer.node.tasks.values():
             amount = task.cls.requests.get(resource, 0)
             if not amount:
@@ -63,6 +69,13 @@ def _held_on(offers: Iterable[NodeCard]) -> Iterable[tuple[str, str, float]]:
             if job not in names:
                 names[job] = display_name(job)
             yield names[job], job.queue, in_units(resource, amount)
+
+
+def _used(offer: NodeCard) -> float:
+    """Used cards. Those of ResourceSlices are neither used nor free where a partition of the same device is used."""
+    if offer.holders is not None:
+        return sum(amount for *_, amount in offer.holders)
+    return in_units(offer.resource, offer.total - offer.free)
 
 
 def _state_of(node: Node) -> str:
@@ -84,6 +97,22 @@ class CapacityReader:
         for node in self._nodes:
             for card, (_, resource) in self._state.cards_of(node).items():
                 self._cards.setdefault(card, []).append(self._amounts(node, resource))
+        for each in device_offers(self._state.devices, self._state.claims):
+            of_node = self._table.by_name.get(each.node)
+            if of_node is not None and each.card not in self._state.cards_of(of_node):
+                held = tuple([holder for key, count in each.claims.items() for holder in self._holders(key, count)])
+                found = NodeCard(of_node, each.card, each.total * CARD, each.free * CARD, held)
+                self._cards.setdefault(each.card, []).append(found)
+
+    def _holders(self, key: str, count: int) -> Iterator[tuple[str, str, float]]:
+        """The workloads of a claim with some devices: its first pod; the claim itself without a known one."""
+        consumers = sorted(self._state.claims.consumers(key))
+        task = next((task for uid in consumers if (task := self._state.tasks.get(uid)) is not None), None)
+        if task is not None:
+            yield workload_name(task), task.job.queue if task.job is not None else "", float(count)
+        else:
+            namespace, _, name = key.partition("/")
+            yield f"{namespace}/resourceclaim/{name}", "", float(count)
 
     @property
     def cards(self) -> Mapping[str, list[NodeCard]]:
@@ -111,7 +140,7 @@ class CapacityReader:
             cards=tuple(card for card, _ in cards),
             total=sum(in_units(offer.resource, offer.total) for _, offer in cards),
             free=sum(in_units(offer.resource, max(0, offer.free)) for _, offer in cards),
-            used=sum(in_units(offer.resource, offer.total - offer.free) for _, offer in cards),
+            used=sum(map(_used, (offer for _, offer in cards))),
             free_cpu=in_units("cpu", max(0, cpu.free)),
             free_memory=in_units("memory", max(0, memory.free)),
             pods=len(node.tasks),
@@ -201,7 +230,7 @@ class CapacityReader:
             name=offer.node.name,
             total=in_units(resource, offer.total),
             free=in_units(resource, max(0, offer.free)),
-            used=in_units(resource, offer.total - offer.free),
+            used=_used(offer),
             excluded=excluded,
             holders=holders(_held_on((offer,)), _MOST_HOLDERS),
         )

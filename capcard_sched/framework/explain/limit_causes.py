@@ -179,6 +179,10 @@ def over_limit(data: JobFacts, refused: PendingPods, refusal: Refusal, fitting: 
 def _refusing_rows(data: JobFacts, refusal: Refusal, figures: Figures) -> list[LimitUse]:
     """The limit that refuses, or that of each card that the pods accept."""
     keys = figures.resource.split("|")
+    groups = [row for row in data.limits if "|" in row.resource and set(keys) <= set(row.resource.split("|"))]
+    short = [row for row in groups if row.free is not None and row.free < row.requested_per_pod]
+    if short:  # the limit of several cards together
+        return short[:1]
     if len(keys) > 1:
         return [row for key in keys if (row := _tightest(data, key)) is not None] or [data.row_of(refusal, figures)]
     row = data.limit_row(refusal.queue, figures.resource) if data.is_own_limit(refusal, figures) else None

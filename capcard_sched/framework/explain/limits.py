@@ -8,18 +8,13 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from capcard_sched.framework.explain.capacity import holders
-from capcard_sched.framework.quota.limits import unenforced
 from capcard_sched.model.annotations import CARD_QUOTA
-from capcard_sched.model.cards import CardSyntaxError, is_card_quota, parse_card_quota
+from capcard_sched.model.cards import CardQuota, CardSyntaxError, is_card_quota, parse_card_quota
 from capcard_sched.model.diagnosis import LimitUse
-from capcard_sched.model.explanation import CardUse, QueueUse
-from capcard_sched.model.job import unoffered_amounts
 from capcard_sched.model.quantity import in_units
 from capcard_sched.model.queue import ROOT, ancestors, subtree
-from capcard_sched.model.resources import CPU, MEMORY, PODS, VGPU_RESOURCES
-from capcard_sched.model.status import ALLOCATED_STATUSES, PodGroupPhase
+from capcard_sched.model.resources import CPU, MEMORY, VGPU_RESOURCES
 from capcard_sched.model.workload import display_name
-from capcard_sched.validation.checks import check_card_quota
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -27,6 +22,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.plugin import Sample
     from capcard_sched.framework.core import CoreSnapshot
     from capcard_sched.framework.explain.capacity import CapacityReader
+    from capcard_sched.model.cards import CardGroup
     from capcard_sched.model.diagnosis import HolderUse
     from capcard_sched.model.explanation import JobCards
     from capcard_sched.model.job import Job
@@ -111,12 +107,12 @@ class LimitReader:
         queue = self._queues.get(name)
         return [] if queue is None else [queue, *ancestors(queue, self._queues)]
 
-    def quota(self, queue: Queue | None) -> dict[str, int]:
+    def quota(self, queue: Queue | None) -> CardQuota:
         """The card quota in thousandths; none of a malformed annotation."""
         try:
-            return {} if queue is None else parse_card_quota(queue.annotations.get(CARD_QUOTA))
+            return CardQuota() if queue is None else parse_card_quota(queue.annotations.get(CARD_QUOTA))
         except CardSyntaxError:
-            return {}
+            return CardQuota()
 
     def quota_problem(self, queue: Queue | None) -> str:
         """Why the card quota is malformed, "" for a valid one."""
@@ -138,18 +134,19 @@ class LimitReader:
             quota = self.quota(queue)
             shares = {name: limit for name, limit in (queue.capability or {}).items() if name in self._limited}
             has_cards = not depth or is_card_quota(queue.annotations.get(CARD_QUOTA))
-            quota |= shares
+            groups = {group.key: group for group in quota.groups}
+            limited = {**quota, **shares, **{group.key: group.limit for group in quota.groups}}
             if not depth or self._snapshot.conf.quota_plugins.is_tree:
                 rows += self._resource_rows(queue, requested, is_own=not depth)
             if not has_cards and not shares:
                 continue
             held, reserved = self._sums(queue, "held"), self._sums(queue, "reserved")
-            cards = {*quota, *held, *reserved, *(card for card in wanted if card in self.capacity.cards)}
+            cards = {*limited, *held, *reserved, *(card for card in wanted if card in self.capacity.cards)}
             rows += [
-                self._card_row(queue, card, quota, held, reserved, requested)
+                self._card_row(queue, card, limited, held, reserved, requested, groups.get(card))
                 for card in sorted(cards)
-                if (not depth or card in wanted or not wanted)
-                and (card in quota or (has_cards and card not in self._limited))
+                if (not depth or not wanted or not wanted.isdisjoint(card.split("|")))
+                and (card in limited or (has_cards and card not in self._limited))
             ]
         return tuple(
             self._with_usable(
@@ -162,7 +159,12 @@ class LimitReader:
     def _with_usable(self, rows: list[LimitUse]) -> Iterable[LimitUse]:
         """The rows; those of the queue itself with what its ancestors leave."""
         for row in rows:
-            frees = [other.free for other in rows if other.resource == row.resource and other.free is not None]
+            frees = [
+                other.free
+                for other in rows
+                if other.free is not None
+                and (other.resource == row.resource or row.resource in other.resource.split("|"))
+            ]
             real = self._real.get((row.queue, row.resource))
             frees += [] if real is None else [max(0.0, real - row.used)]
             own = row.queue == rows[0].queue
@@ -178,12 +180,18 @@ class LimitReader:
         held: Mapping[str, list[tuple[str, str, float]]],
         reserved: Mapping[str, list[tuple[str, str, float]]],
         requested: Mapping[str, tuple[int, int]],
+        group: CardGroup | None,
     ) -> LimitUse:
         users, waiting = held.get(card, []), reserved.get(card, [])
+        if group is not None:
+            users, waiting = _of_group(held, group), _of_group(reserved, group)
         used = sum(amount for *_, amount in users)
-        several = "|" in card
+        several = "|" in card and group is None
         limit = None if several or (card not in quota and self._is_unlimited(queue)) else quota.get(card, 0) / 1000
-        per_pod, total = next((amounts for key, amounts in requested.items() if card in (key, *key.split("|"))), (0, 0))
+        names = {card} if group is None else group.cards
+        per_pod, total = next(
+            (amounts for key, amounts in requested.items() if not names.isdisjoint((key, *key.split("|")))), (0, 0)
+        )
         return LimitUse(
             queue=queue.name,
             resource=card,
@@ -193,7 +201,7 @@ class LimitReader:
             free=None if limit is None else max(0.0, limit - used),
             usable=None,
             over=0.0 if limit is None else max(0.0, used - limit),
-            cluster_total=None if several else self._cluster_total(card),
+            cluster_total=None if several else sum(map(self._cluster_total, card.split("|"))),
             requested_per_pod=per_pod / 1000,
             requested=total / 1000,
             users=holders(users),
@@ -293,93 +301,10 @@ class LimitReader:
         return {name: held.item(columns.column(name)) for name in self._shares}
 
 
-def queue_uses(snapshot: CoreSnapshot) -> tuple[QueueUse, ...]:
-    """Quotas and usage of all queues, in order of name."""
-    uses = card_uses(snapshot)
-    columns, queues = snapshot.state.columns, {**snapshot.state.deleted_queues, **snapshot.state.queues}
-    usage = {name: queue.allocated.copy() for name, queue in queues.items()}
-    for queue in queues.values():
-        for above in ancestors(queue, queues):
-            usage[above.name] += queue.allocated
-    without_column = _without_column(snapshot, queues)
-    plugins, parents = snapshot.conf.quota_plugins, {name: queue.parent for name, queue in queues.items()}
-    with_children = {parent or ROOT for parent in parents.values()}
-    found: list[QueueUse] = []
-    # A deleted queue with live pods stays visible.
-    for name, queue in sorted(queues.items()):
-        limits = queue.capability or {}
-        allocated = {**columns.amounts(usage[name]), **without_column.get(name, {})}
-        cards = uses.get(name, ())
-        wanted = dict.fromkeys([*limits, *allocated])
-        resources = {
-            resource: (limits.get(resource), allocated.get(resource, 0))
-            for resource in sorted(wanted)
-            if resource != PODS and (resource in (CPU, MEMORY) or not cards)
-        }
-        jobs = queue.jobs.values()
-        waiting = sum(1 for job in jobs if job.pending or job.phase is PodGroupPhase.PENDING)
-        findings = [
-            *(
-                finding
-                for finding in check_card_quota(queue.annotations.get(CARD_QUOTA, ""))
-                if finding.severity == "error"
-            ),
-            *unenforced(queue, parents, plugins, is_parent=name in with_children, shares=snapshot.state.shares),
-        ]
-        warnings = tuple(f"{finding.field}: {finding.message}" for finding in findings)
-        state = queue.state or "Open"
-        found.append(QueueUse(name, state, len(jobs), waiting, cards, resources, warnings, queue.parent))
-    return tuple(found)
-
-
-def card_uses(snapshot: CoreSnapshot) -> dict[str, tuple[CardUse, ...]]:
-    """Per queue and card: the figures that the quota plugin publishes."""
-    samples = list(quota_samples(snapshot))
-    figures, totals = card_figures(samples), share_totals(snapshot)
-    totals |= {sample.labels["card"]: sample.value for sample in samples if sample.name == "card_total"}
-    queues = snapshot.state.queues
-    for card in {card for cards in figures.values() for card in cards} - totals.keys():
-        # A resource that no plugin registers.
-        totals[card] = sum(node.allocatable.get(card, 0) for node in snapshot.state.nodes.by_name.values()) / 1000
-    free = {
-        (queue, card): max(0.0, values["capacity"] - values.get("allocated", 0.0))
-        for queue, cards in figures.items()
-        for card, values in cards.items()
-        if "capacity" in values
-    }
-    limiting = {
-        queue: [one.name for one in ancestors(queues[queue], queues) if is_card_quota(one.annotations.get(CARD_QUOTA))]
-        for queue in figures
-        if queue in queues
-    }
-    return {
-        queue: tuple(
-            CardUse(
-                card,
-                values.get("capacity"),
-                values.get("allocated", 0.0),
-                values.get("inqueue", 0.0),
-                totals.get(card, 0.0),
-                queue,
-                min(free.get((one, card), 0.0) for one in (queue, *limiting.get(queue, ())))
-                if "capacity" in values
-                else None,
-            )
-            for card, values in sorted(cards.items())
-            if "|" not in card or any(values.values())
-        )
-        for queue, cards in figures.items()
-    }
-
-
-def _without_column(snapshot: CoreSnapshot, queues: Mapping[str, Queue]) -> dict[str, Counter[str]]:
-    """By queue, the allocated amounts of resources that no node offers any more, those below it included."""
-    found: dict[str, Counter[str]] = {}
-    for key in snapshot.state.unoffered:
-        job = snapshot.state.jobs[key]
-        queue = queues.get(job.queue)
-        if queue is not None:
-            amounts = unoffered_amounts(task for task in job.tasks.values() if task.status in ALLOCATED_STATUSES)
-            for one in (queue, *ancestors(queue, queues)):
-                found.setdefault(one.name, Counter()).update(amounts)
-    return found
+def _of_group(amounts: Mapping[str, list[tuple[str, str, float]]], group: CardGroup) -> list[tuple[str, str, float]]:
+    """The amounts of each job that only cards of a group meet."""
+    found: Counter[tuple[str, str]] = Counter()
+    for key, users in amounts.items():
+        for job, queue, amount in users if group.cards.issuperset(key.split("|")) else ():
+            found[job, queue] += amount  # type: ignore[assignment]
+    return [(job, queue, float(amount)) for (job, queue), amount in found.items()]

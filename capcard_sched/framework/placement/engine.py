@@ -130,7 +130,7 @@ class PlacementEngine:
 
     def quota_grant(self, queue: Queue, signature: PodSignature, run: Sequence[Task]) -> Grant:
         """The grant of all quota plugins together for pods of one signature. May raise HookFailed."""
-        count = len(run)
+        count = at_once = len(run)
         alternatives: Rows | None = None
         limits: tuple[int, ...] = ()
         for plugin, many, single in self._quota_hooks:
@@ -144,12 +144,12 @@ class PlacementEngine:
                 raise HookFailed(plugin, "allocatable" if many is None else "allocatable_many", error) from error
             if result.count <= 0:
                 return result
-            count = min(count, result.count)
+            count, at_once = min(count, result.count), min(at_once, result.at_once)
             if result.alternatives is not None:
                 if alternatives is not None:
                     count = 1  # two plugins with alternatives: both are called before every pod
                 alternatives, limits = result.alternatives, result.alternative_limits
-        return Grant(count, None, alternatives, limits)
+        return Grant(count, None, alternatives, limits, at_once)
 
     # --- static results ---------------------------------------------------------------------------------------------
 

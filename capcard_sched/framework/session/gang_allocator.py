@@ -155,7 +155,7 @@ class GangAllocator:
         known = None if ready or self._count else ranking.known_limit
         if known is not None and self._is_known_unschedulable(signature, known, run, grant.count):
             return False
-        rows = ranking.take(grant.count, grant.alternatives, grant.alternative_limits)
+        rows = ranking.take(min(grant.count, grant.at_once), grant.alternatives, grant.alternative_limits)
         if not rows:
             return self._pipeline_one(signature, task, ranking)
         if grant.alternatives is not None:

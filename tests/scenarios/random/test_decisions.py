@@ -19,7 +19,7 @@ import yaml
 
 from capcard_sched.framework.core import StepResult
 from capcard_sched.framework.explain.diagnose import diagnose_job
-from capcard_sched.framework.explain.limits import queue_uses
+from capcard_sched.framework.explain.queue_uses import queue_uses
 from capcard_sched.model.intents import Evict
 from capcard_sched.state.document import to_document
 from capcard_sched.testing import Harness

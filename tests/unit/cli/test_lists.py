@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from capcard_sched.cli.main import run
-from capcard_sched.framework.explain.limits import queue_uses
+from capcard_sched.framework.explain.queue_uses import queue_uses
 from capcard_sched.model.deltas import ObjectGone
 from capcard_sched.testing import Harness
 

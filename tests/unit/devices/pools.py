@@ -132,7 +132,11 @@ def holding(number: int, device: Mapping[str, Any]) -> Json:
     if device.get("shareID"):
         result |= {"shareID": device["shareID"], "consumedCapacity": device["capacity"]}
     meta = {"name": f"h{number}", "namespace": "held", "uid": f"h{number}"}
-    return {"metadata": meta, "status": {"allocation": {"devices": {"results": [result]}}}}
+    allocation: Json = {"devices": {"results": [result]}}
+    if device.get("node"):
+        here = {"key": "metadata.name", "operator": "In", "values": [device["node"]]}
+        allocation["nodeSelector"] = {"nodeSelectorTerms": [{"matchFields": [here]}]}
+    return {"metadata": meta, "status": {"allocation": allocation}}
 
 
 class Pools:

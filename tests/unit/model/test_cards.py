@@ -101,7 +101,15 @@ MALFORMED_JSON = [
 
 @pytest.mark.parametrize(
     "text, detail",
-    [*MALFORMED_VALUES, *MALFORMED_JSON, ('{"A|B":2}', "<A|B>: 2 is set for alternatives; a quota names one card")],
+    [
+        *MALFORMED_VALUES,
+        *MALFORMED_JSON,
+        ('{"A||B":1}', "<A||B>: 1 has an empty card name"),
+        ('{"A| ":1}', "<A| >: 1 has an empty card name"),
+        ('{"A|A":2}', "<A|A>: 2 has a card twice"),
+        ('{"A|B":1," B | A ":2}', "< B | A >: 2 is a duplicate key; name each card once"),
+        ('{"A|B":1,"C|B":2}', "<A|B> and <B|C> overlap: one of them must have all cards of the other"),
+    ],
     ids=lambda text: text[:32],
 )
 def test_malformed_quota_is_refused_whole_and_named(text: str, detail: str) -> None:
@@ -110,6 +118,12 @@ def test_malformed_quota_is_refused_whole_and_named(text: str, detail: str) -> N
     assert detail in str(caught.value)
     str(caught.value).encode()
     assert len(str(caught.value)) < 300
+
+
+def test_a_group_limits_its_cards() -> None:
+    quota = parse_card_quota('{"B|A": 4, "B": 1, "C": 2, "A|B|C|D": 3}')
+    assert quota == {"A": 3000, "B": 1000, "C": 2000, "D": 3000}
+    assert [(group.key, group.limit) for group in quota.groups] == [("A|B", 4000), ("A|B|C|D", 3000)]
 
 
 @pytest.mark.parametrize(

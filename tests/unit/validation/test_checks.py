@@ -34,7 +34,7 @@ QUOTAS = [
     ("no JSON", "{H200: 1}", "error", "not JSON"),
     ("a fraction", '{"H200": 2.5}', "error", "<H200>: 2.5 is not a whole number"),
     ("an empty name", '{" ": 1}', "error", "empty card name"),
-    ("alternatives", '{"A|B": 1}', "error", "is set for alternatives"),
+    ("groups that overlap", '{"A|B": 1, "B|C": 1}', "error", "overlap"),
     ("a key twice", '{"A": 1, "A": 2}', "error", "duplicate key"),
     ("white space inside a name", '{"NVIDIA H200": 1}', "warning", "contains white space"),
     ("an MPS card without its g", '{"A/mps-80*1/2": 1}', "warning", "no node can provide card"),

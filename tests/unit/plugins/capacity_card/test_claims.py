@@ -6,10 +6,12 @@ from itertools import combinations
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
+from capcard_sched.model.cards import CardGroup
 from capcard_sched.model.refusal import Figures
+from capcard_sched.plugins.capacity_card.card_flow import reachable_sum
 from capcard_sched.plugins.capacity_card.charge import ChargeSum
 from capcard_sched.plugins.capacity_card.multi_card_admission import MultiCardAdmission, Overdraft, QueueUsage
 
@@ -84,6 +86,93 @@ def test_a_request_is_refused_with_a_violated_set_around_it(
         assert cards & requested
         assert sum(count for claim, count in more if claim <= cards) > sum(free[card] for card in cards)
         assert overdraft.total > overdraft.limit
+
+
+FAMILIES = [
+    ("AB",),
+    ("CD",),
+    ("ABC",),
+    ("ABCD",),
+    ("AB", "CD"),
+    ("AB", "ABCD"),
+    ("AB", "ABC", "ABCD"),
+    ("AB", "CD", "ABCD"),
+]
+families = st.sampled_from(FAMILIES).flatmap(
+    lambda names: st.tuples(*[st.tuples(st.just(name), st.integers(0, 7)) for name in names])
+)
+
+
+def groups_of(family: Iterable[tuple[str, int]]) -> list[CardGroup]:
+    return [CardGroup("|".join(name), frozenset(name), limit) for name, limit in family]
+
+
+def are_met_within(limits: Mapping[str, int], groups: list[CardGroup], amounts: Mapping[str, int]) -> bool:
+    """By trying every way to give single cards and claims one at a time."""
+    units = [key.split("|") for key, amount in amounts.items() for _ in range(amount)]
+    states: set[tuple[int, ...]] = {(0, 0, 0, 0)}
+    for cards in units:
+        states = {
+            tuple(count + (one == card) for one, count in zip(CARDS, state, strict=True))
+            for state in states
+            for card in cards
+        }
+        states = {
+            state
+            for state in states
+            if all(count <= limits[card] for card, count in zip(CARDS, state, strict=True))
+            and all(
+                sum(count for card, count in zip(CARDS, state, strict=True) if card in one.cards) <= one.limit
+                for one in groups
+            )
+        }
+    return bool(states)
+
+
+def amounts_by_key(used: Mapping[str, int], claims: Iterable[tuple[Iterable[str], int]]) -> ChargeSum:
+    found = ChargeSum({card: amount for card, amount in used.items() if amount})
+    found.add(("|".join(sorted(cards)), amount) for cards, amount in claims)
+    return found
+
+
+@given(
+    limits=st.fixed_dictionaries(dict.fromkeys(CARDS, st.integers(0, 5))),
+    family=families,
+    used=st.fixed_dictionaries(dict.fromkeys(CARDS, st.integers(0, 2))),
+    held=st.lists(st.tuples(st.sampled_from(SETS), st.integers(0, 2)), max_size=2),
+    need=st.fixed_dictionaries(dict.fromkeys(CARDS, st.integers(0, 2))),
+    claims=st.lists(st.tuples(st.sampled_from(SETS), st.integers(0, 3)), max_size=3),
+)
+@settings(max_examples=6 * settings().max_examples, suppress_health_check=[HealthCheck.filter_too_much])
+def test_requests_pass_exactly_when_all_fit_cards_and_groups(
+    limits: dict[str, int],
+    family: tuple[tuple[str, int], ...],
+    used: dict[str, int],
+    held: list[tuple[frozenset[str], int]],
+    need: dict[str, int],
+    claims: list[tuple[frozenset[str], int]],
+) -> None:
+    groups = groups_of(family)
+    before, more = amounts_by_key(used, held), amounts_by_key(need, claims)
+    assume(are_met_within(limits, groups, before))
+    both = ChargeSum(before)
+    both += more
+    found = QueueUsage("q", before, limits.__getitem__, groups).shortage(more, same_card=False)
+    assert (found is None) == are_met_within(limits, groups, both), found
+    assert found is None or found.figures.total > found.figures.limit
+
+
+@given(
+    limits=st.fixed_dictionaries(dict.fromkeys(CARDS, st.integers(0, 5))), family=families, cards=st.sampled_from(SETS)
+)
+def test_the_reachable_sum_is_the_largest_one(
+    limits: dict[str, int], family: tuple[tuple[str, int], ...], cards: frozenset[str]
+) -> None:
+    groups = groups_of(family)
+    found = reachable_sum({card: limits[card] for card in sorted(cards)}, [(one, one.limit) for one in groups])
+    key = "|".join(sorted(cards))
+    assert are_met_within(limits, groups, {key: found})
+    assert not are_met_within(limits, groups, {key: found + 1})
 
 
 def test_the_smallest_violated_set_is_reported() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from capcard_sched.framework.explain.diagnose import diagnose_job
-from capcard_sched.framework.explain.limits import queue_uses
+from capcard_sched.framework.explain.queue_uses import queue_uses
 from tests.unit.plugins.deviceshare.cluster import CORES, MEMORY, NUMBER, VgpuHarness, conf
 
 _CARD = "  - name: capacity-card\n"

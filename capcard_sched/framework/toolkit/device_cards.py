@@ -1,0 +1,78 @@
+"""Cards of the devices of ResourceSlices: names, totals, free devices and the claims that hold the others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from capcard_sched.devices.constraints import attribute_value
+from capcard_sched.devices.totals import device_pools, fitting_devices
+
+if TYPE_CHECKING:
+    from capcard_sched.devices.inventory import DeviceId, DeviceInventory, PoolDevice
+    from capcard_sched.devices.ledger import DeviceLedger
+
+NVIDIA_DRIVER: Final = "gpu.nvidia.com"
+#: Effects of taints that keep claims without a toleration away.
+_EXCLUDING: Final = frozenset({"NoSchedule", "NoExecute"})
+
+
+def card_of(device: PoolDevice) -> str:
+    """The card that a device is; "" for a device that is no card."""
+    driver = device.id[0]
+    if driver != NVIDIA_DRIVER:
+        return ""
+
+    def text(name: str) -> str:
+        found = attribute_value(device, f"{driver}/{name}")
+        return str(found[1]) if found is not None else ""
+
+    product = "-".join(text("productName").split())
+    names = {"gpu": product, "mig": f"{product}/mig-{text('profile')}-mixed", "vfio": f"{product}/vfio"}
+    name = names.get(text("type"), "") if product else ""
+    return f"{name}/shared" if name and device.is_shared else name
+
+
+class DeviceOffer(NamedTuple):
+    """The devices of one card on one node."""
+
+    #: "" for devices that several nodes reach.
+    node: str
+    card: str
+    #: Devices that the empty pools can give; partitions exclude each other.
+    total: int
+    #: Those without a taint that the pools can still give.
+    free: int
+    #: Key of each claim with devices of the card to their number.
+    claims: dict[str, int]
+
+
+def device_offers(inventory: DeviceInventory, ledger: DeviceLedger) -> list[DeviceOffer]:
+    """Every card of every node with devices, by node and card. O(devices and claims)."""
+    holders: dict[DeviceId, list[str]] = {}
+    for key in ledger.claims:
+        allocation = ledger.allocation(key)
+        for result in (allocation.devices.results or ()) if allocation is not None else ():
+            if not result.admin_access:
+                holders.setdefault((result.driver, result.pool, result.device), []).append(key)
+    found: dict[tuple[str, str], DeviceOffer] = {}
+    for pool, slices in device_pools(inventory):
+        by_card: dict[tuple[str, str], list[PoolDevice]] = {}
+        for each in slices:
+            for device in each.devices:
+                if card := card_of(device):
+                    by_card.setdefault((each.node or device.spec.node_name or "", card), []).append(device)
+        counters = {counter: amount for each in slices for counter, amount in each.counters.items()}
+        used = ledger.used_counters(pool)
+        for place, devices in by_card.items():
+            idle = [
+                device
+                for device in devices
+                if device.id not in holders and not any(taint.effect in _EXCLUDING for taint in device.taints)
+            ]
+            before = found.get(place, DeviceOffer(*place, 0, 0, {}))
+            for device in devices:
+                for key in holders.get(device.id, ()):
+                    before.claims[key] = before.claims.get(key, 0) + 1
+            total, free = fitting_devices(devices, counters, {}), fitting_devices(idle, counters, used)
+            found[place] = before._replace(total=before.total + total, free=before.free + free)
+    return [found[place] for place in sorted(found)]

@@ -1,0 +1,194 @@
+"""Findings about ResourceClaims in manifests: missing objects, selectors, claims that card quotas do not support."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from capcard_sched.cel.program import Program
+from capcard_sched.devices.claims import AllocationError, Claim, plan_claim
+from capcard_sched.devices.selectors import compile_selector
+from capcard_sched.framework.toolkit.device_cards import device_offers
+from capcard_sched.model.cards import CARD, discover_cards
+from capcard_sched.model.device_objects import (
+    DeviceClaim,
+    DeviceClassObject,
+    ResourceClaimObject,
+    ResourceClaimTemplateObject,
+    ResourceSliceObject,
+)
+from capcard_sched.model.kinds import group_of, is_native, kind_of
+from capcard_sched.model.pod_claims import PodClaim
+from capcard_sched.plugins.capacity_card.claim_cards import ClaimCards
+from capcard_sched.state.changes import Changes
+from capcard_sched.state.devices import DeviceTable
+from capcard_sched.state.invalid_objects import InvalidObjects
+from capcard_sched.validation.checks import Finding, listed
+from capcard_sched.validation.inventory import allocatable, as_maps, object_name, texts, value_at
+from capcard_sched.validation.object_checks import OUR_SCHEDULERS
+from capcard_sched.validation.templates import JOB_TEMPLATE, job_of_cron, templates_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from capcard_sched.model.device_objects import DeviceRequest, ExactRequest
+
+    Json = dict[str, Any]
+
+_GROUP: Final = "resource.k8s.io"
+_OBJECTS: Final = {
+    "ResourceSlice": ResourceSliceObject,
+    "DeviceClass": DeviceClassObject,
+    "ResourceClaim": ResourceClaimObject,
+    "ResourceClaimTemplate": ResourceClaimTemplateObject,
+}
+_NEVER: Final = "the pod is never bound"
+
+
+def check_claims(objects: Sequence[Json], *, card_quotas: bool) -> Iterator[tuple[int, Finding]]:
+    """The findings, each with the index of its object. `card_quotas`: whether cards have quotas.
+
+    Names are checked only against input with objects of this API group: classes and templates of a cluster may be
+    elsewhere. Malformed objects are left to the checks of the structure.
+    """
+    checks = _Checks(card_quotas=card_quotas)
+    read = [checks.add(obj) for obj in objects]
+    for index, (obj, decoded) in enumerate(zip(objects, read, strict=True)):
+        if decoded is not None:
+            found = checks.object(decoded)
+        else:
+            found = checks.workload(obj) if checks.has_devices and is_native(obj) else iter(())
+        for finding in found:
+            yield index, finding
+
+
+def device_cards(objects: Sequence[Json]) -> dict[str, int]:
+    """Card to thousandths of the devices of ResourceSlices, beside those that device plugins offer on their nodes."""
+    checks = _Checks(card_quotas=False)
+    for obj in objects:
+        checks.add(obj)
+    plugin_nodes = {
+        object_name(obj): discover_cards(texts(obj, "metadata", "labels"), allocatable(obj)).cards
+        for obj in objects
+        if kind_of(obj) == "Node"
+    }
+    return {
+        card: amount
+        for card, nodes in checks.totals().items()
+        if (amount := sum(CARD * count for node, count in nodes.items() if card not in plugin_nodes.get(node, ())))
+    }
+
+
+class _Checks:
+    def __init__(self, *, card_quotas: bool) -> None:
+        self._table = DeviceTable(Changes(), InvalidObjects())
+        self._cards = ClaimCards()
+        self._card_quotas = card_quotas
+        #: Whether the input has classes, slices, claims or templates.
+        self.has_devices = False
+
+    def add(self, obj: Json) -> msgspec.Struct | None:
+        """The decoded object of the API group; None for others and malformed ones."""
+        kind = str(obj.get("kind"))
+        if kind not in _OBJECTS or group_of(str(obj.get("apiVersion") or "")) != _GROUP:
+            return None
+        self.has_devices = True
+        try:
+            decoded: msgspec.Struct = msgspec.convert(obj, _OBJECTS[kind])
+        except msgspec.ValidationError:
+            return None
+        self._table.handlers[type(decoded)](decoded)
+        return decoded
+
+    def totals(self) -> dict[str, dict[str, int]]:
+        """Card to node to devices."""
+        found: dict[str, dict[str, int]] = {}
+        for offer in device_offers(self._table.inventory, self._table.ledger):
+            found.setdefault(offer.card, {})[offer.node] = offer.total
+        return found
+
+    def object(self, decoded: msgspec.Struct) -> Iterator[Finding]:
+        """Findings of a class, claim or template."""
+        if isinstance(decoded, DeviceClassObject):
+            for index, each in enumerate(decoded.spec.selectors or ()):
+                problem = compile_selector(each.cel.expression) if each.cel is not None else None
+                if problem is not None and not isinstance(problem, Program):
+                    yield Finding("error", f"spec.selectors[{index}].cel.expression", f"CEL compile error: {problem}")
+        elif isinstance(decoded, ResourceClaimObject):
+            yield from self._requests(decoded.metadata.name, decoded.spec.devices, "spec.devices")
+        elif isinstance(decoded, ResourceClaimTemplateObject):
+            yield from self._requests(decoded.metadata.name, decoded.spec.spec.devices, "spec.spec.devices")
+
+    def _requests(self, name: str, devices: DeviceClaim, field: str) -> Iterator[Finding]:
+        classes, missing = self._table.inventory.classes, False
+        for index, request in enumerate(devices.requests or ()):
+            for path, each in _alternatives(request):
+                if each.device_class_name and each.device_class_name not in classes:
+                    missing = True
+                    message = f'DeviceClass "{each.device_class_name}" is not among the objects in the input'
+                    yield Finding(
+                        "warning",
+                        f"{field}.requests[{index}].{path}.deviceClassName",
+                        f"{message}: pods with the claim stay pending",
+                        listed(classes),
+                    )
+        if missing:
+            return
+        claim = Claim("", name, "", None, False, devices, None, frozenset())
+        try:
+            plan_claim(claim, classes)
+        except AllocationError as error:
+            text = str(error).replace(f"claim {claim.key}", f"claim {name}")
+            yield Finding("error", f"{field}.requests", f"{text}: pods with the claim are never bound")
+
+    def workload(self, obj: Json) -> Iterator[Finding]:
+        """Findings of the pods of a workload."""
+        job = job_of_cron(obj)
+        at = f"{JOB_TEMPLATE}." if job is not None else ""
+        namespace = str(value_at(obj, "metadata", "namespace") or "default")
+        for template in templates_of(job or obj) if kind_of(job or obj) != "PodGroup" else ():
+            entries = as_maps(value_at(template.body, "spec", "resourceClaims"))
+            if not entries or template.scheduler not in OUR_SCHEDULERS:
+                continue
+            field = f"{at}{template.path}.spec.resourceClaims" if template.path else f"{at}spec.resourceClaims"
+            claims: list[PodClaim] = []
+            for index, entry in enumerate(entries):
+                claim, source = entry.get("resourceClaimName"), entry.get("resourceClaimTemplateName")
+                if isinstance(claim, str) and claim:
+                    claims.append(PodClaim(object_name(entry), claim))
+                    known, kind, key = set(self._table.ledger.claims), "ResourceClaim", "resourceClaimName"
+                elif isinstance(source, str) and source:
+                    claims.append(PodClaim(object_name(entry), "", source))
+                    known, kind, key = set(self._table.templates), "ResourceClaimTemplate", "resourceClaimTemplateName"
+                else:
+                    continue
+                name = claim or source
+                if f"{namespace}/{name}" not in known:
+                    message = f'{kind} "{name}" of namespace {namespace} is not among the objects in the input'
+                    names = [each.partition("/")[2] for each in known if each.startswith(f"{namespace}/")]
+                    yield Finding(
+                        "warning", f"{field}[{index}].{key}", f"{message}: the pod stays pending", listed(names)
+                    )
+            if self._card_quotas:
+                yield from self._charges(namespace, claims, field)
+
+    def _charges(self, namespace: str, claims: Sequence[PodClaim], field: str) -> Iterator[Finding]:
+        """The claims of a pod that card quotas do not support, and those that they do not count."""
+        table = self._table
+        self._cards.read(table.inventory, table.ledger.claims, table.templates)
+        demand = self._cards.demand(namespace, claims)
+        if demand.error:
+            yield Finding("warning", field, f"{demand.error}: {_NEVER}")
+        for device in self._cards.nameless(namespace, claims):
+            message = (
+                f"claims of the pod match device {device} of driver gpu.nvidia.com, which is no card without the "
+                "attributes type and productName: it costs no card quota"
+            )
+            yield Finding("warning", field, message, "devices with the attributes that the driver publishes")
+
+
+def _alternatives(request: DeviceRequest) -> list[tuple[str, ExactRequest]]:
+    if request.exactly is not None:
+        return [("exactly", request.exactly)]
+    return [(f"firstAvailable[{index}]", each) for index, each in enumerate(request.first_available or ())]
