@@ -150,7 +150,9 @@ class PodGroupController:
         return Result([event_on(POD, pod, "PodGroupError", failure.error, warning=True)])
 
     def _is_ours(self, pod: JsonObject) -> bool:
-        return spec(pod).get("schedulerName") in self._scheduler_names and not has_ended(pod)
+        body = spec(pod)
+        named = (body.get("schedulingGroup") or {}).get("podGroupName")  # a PodGroup of scheduling.k8s.io
+        return body.get("schedulerName") in self._scheduler_names and not named and not has_ended(pod)
 
     def _reconcile_pod(self, view: View, pod: JsonObject, now: float) -> Result:
         found = self._owners.ruled(pod) if self._is_ours(pod) and not group_of(annotations_of(pod)) else None

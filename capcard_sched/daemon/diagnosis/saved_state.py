@@ -14,6 +14,7 @@ import msgspec
 from capcard_sched.input_files import read_input
 from capcard_sched.model.deltas import AlikePods, ObjectChanged, ObjectGone
 from capcard_sched.model.kinds import KIND_BY_NAME, kind_of_object
+from capcard_sched.model.kube_groups import KUBE_GROUP
 from capcard_sched.model.listed_pods import AlikePod, ListedPod, ListedPodReader
 from capcard_sched.model.objects import PodObject
 from capcard_sched.model.timestamps import parse_time
@@ -78,7 +79,8 @@ def _with_version(kind: Kind, read: type[Any]) -> type[msgspec.Struct]:
     )
 
 
-_READ: Final = [kind for kind in KIND_BY_NAME.values() if kind.watch is not None]
+#: PodGroups of `scheduling.k8s.io` are saved as translated.
+_READ: Final = [kind for kind in KIND_BY_NAME.values() if kind.watch is not None and kind.name != KUBE_GROUP]
 _LISTED_POD: Final = _with_version(KIND_BY_NAME["Pod"], ListedPod)
 #: Type in a document to type of the object.
 _PLAIN: Final = {

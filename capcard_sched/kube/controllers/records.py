@@ -110,6 +110,7 @@ class PodSpecRecord(ApiStruct, frozen=True):
     init_containers: tuple[ContainerRecord, ...] = ()
     overhead: msgspec.Raw = msgspec.Raw()
     resources: msgspec.Raw = msgspec.Raw()
+    scheduling_group: msgspec.Raw = msgspec.Raw()
 
 
 class TerminationRecord(ApiStruct, frozen=True):
