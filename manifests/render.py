@@ -43,6 +43,7 @@ TEMPLATES = {
     "podgroup-status/rbac.yaml": ".Values.custom.podgroup_status_enable",
     "controllers/serviceaccount.yaml": CONTROLLERS,
     "controllers/rbac-controllers.yaml": CONTROLLERS,
+    "controllers/rbac-owners.yaml": f"and ({CONTROLLERS}) .Values.custom.controller_owner_groups_enable",
     "controllers/rbac-ssh.yaml": f"and ({CONTROLLERS}) .Values.custom.controller_ssh_enable",
     "controllers/rbac-leader-election.yaml": CONTROLLERS,
     "controllers/service.yaml": CONTROLLERS,
@@ -125,6 +126,49 @@ def configmap() -> str:
     return GENERATED.format(source="config/scheduler.yaml") + "\n".join(lines) + "\n"
 
 
+def owner_rights() -> str:
+    """The rights on the objects from which the built-in rules of `ownerGroups` read numbers."""
+    rules = yaml.safe_load((ROOT / "config" / "owner-groups.yaml").read_text("utf-8"))["ownerGroups"]
+    kinds = sorted(
+        {(kind["apiVersion"].partition("/")[0], kind["resource"]) for each in rules for kind in each.get("owners", ())}
+    )
+    groups: dict[str, list[str]] = {}
+    for group, resource in kinds:
+        groups.setdefault(group, []).append(resource)
+    name = "capcard-sched-controllers-owners"
+    head = {"name": name, "labels": {"app": "capcard-sched-controllers"}}
+    api = "rbac.authorization.k8s.io"
+    role = {
+        "apiVersion": f"{api}/v1",
+        "kind": "ClusterRole",
+        "metadata": head,
+        "rules": [
+            {"apiGroups": [group], "resources": resources, "verbs": ["get", "list", "watch"]}
+            for group, resources in groups.items()
+        ],
+    }
+    account = {"kind": "ServiceAccount", "name": "capcard-sched-controllers", "namespace": "capcard-system"}
+    binding = {
+        "apiVersion": f"{api}/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": head,
+        "roleRef": {"apiGroup": api, "kind": "ClusterRole", "name": name},
+        "subjects": [account],
+    }
+    texts = (yaml.dump(each, Dumper=_Plain, sort_keys=False) for each in (role, binding))
+    comment = (
+        "# Of operators whose pods are gangs by a rule. Without it such a gang has the size that its labels tell.\n"
+    )
+    return GENERATED.format(source="config/owner-groups.yaml") + comment + "---\n".join(texts)
+
+
+class _Plain(yaml.SafeDumper):
+    """Without anchors."""
+
+    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - the base class names it
+        return True
+
+
 def install(rendered: dict[Path, str]) -> str:
     """Everything of manifests/kustomization.yaml in one file, comments too; `rendered` goes before what is on disk."""
     texts = [rendered.get(file) or file.read_text("utf-8") for file in resources(MANIFESTS)]
@@ -157,6 +201,7 @@ def rendered() -> dict[Path, str]:
     texts = {
         MANIFESTS / "base" / "configmap.yaml": configmap(),
         MANIFESTS / "base" / "admission-tenants.yaml": policies,
+        MANIFESTS / "controllers" / "rbac-owners.yaml": owner_rights(),
     }
     texts[MANIFESTS / "install.yaml"] = install(texts)
     for file in resources(MANIFESTS):

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, ClassVar
 from capcard_sched.framework.api.plugin import Plugin, Protection, Sample, VictimDecision
 from capcard_sched.framework.toolkit.gang_slack import split_slack
 from capcard_sched.model.groups import shortages_of
+from capcard_sched.model.kube_groups import kube_name
 from capcard_sched.model.obstacles import obstacle_refusal
 from capcard_sched.model.reasons import (
     GANG_READY,
+    KUBE_GROUP_INCOMPLETE,
     NOT_ENOUGH_PODS_OF_TASK,
     NOT_ENOUGH_RESOURCES,
     NOT_ENOUGH_SUBGROUPS,
@@ -70,7 +72,8 @@ class Gang(Plugin):
             )
         valid = job.valid_tasks
         if valid < job.min_available:
-            message = NOT_ENOUGH_TASKS.render(valid=valid, minimum=job.min_available)
+            row, name = (KUBE_GROUP_INCOMPLETE, kube_name(job.name)) if kube_name(job.name) else (NOT_ENOUGH_TASKS, "")
+            message = row.render(valid=valid, minimum=job.min_available, name=name)
             return Refusal("job_valid", self.name, NOT_ENOUGH_TASKS.code, message, queue=job.queue)
         if job.groups is not None:
             lines = shortages_of(job.groups, job.groups.complete(), "exist")

@@ -60,7 +60,7 @@ def rebuilt(state: ClusterState) -> Sums:
             "total_request": _sum(members),
             "releasing": _sum(task for task in bound[key] if task.status not in _ALLOCATED),
             "bound": len(bound[key]),
-            "schedulable": key in visible and visible[key] in state.queues,
+            "schedulable": key in visible and visible[key] in state.queues and key not in state.held,
             "without_group": not job.uid,
             "orphan": key in visible and visible[key] not in state.queues,
         }

@@ -26,6 +26,15 @@ from capcard_sched.controllers.objects import (
     spec,
     status,
 )
+from capcard_sched.controllers.owner_groups import (
+    OwnerGroups,
+    RuledPod,
+    group_fields,
+    is_of_former_leader,
+    planned,
+)
+from capcard_sched.controllers.owner_paths import Scene, name_of
+from capcard_sched.controllers.owner_rules import built_in_rules
 from capcard_sched.controllers.quota_usage import quota_usage
 from capcard_sched.controllers.view import Create, Patch, Result, Write, delete, event_on
 from capcard_sched.model.annotations import (
@@ -38,19 +47,23 @@ from capcard_sched.model.annotations import (
     JDB_MIN_AVAILABLE,
     NETWORK_TOPOLOGY_HIGHEST_TIER,
     NETWORK_TOPOLOGY_MODE,
+    OWNER_RULE,
     POD_QUEUE_NAME,
     PREEMPTABLE,
+    QUEUE_NAME,
     REVOCABLE_ZONE,
     SERVICE_TYPE,
+    TASK_SPEC,
     VOLCANO_PREFIX,
 )
 from capcard_sched.model.kinds import kind_of
 from capcard_sched.model.numbers import whole_number
-from capcard_sched.model.pod_facts import group_of
+from capcard_sched.model.pod_facts import group_of, role_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from capcard_sched.controllers.owner_rules import Gang, OwnerRule
     from capcard_sched.controllers.view import Failure, View
 
 #: Kinds of direct owners whose annotations reach the PodGroup, by apiVersion and kind, and their names in a view.
@@ -66,18 +79,29 @@ _FROM_POD: Final = (PREEMPTABLE, COOLDOWN_TIME, REVOCABLE_ZONE)
 _FROM_ANYWHERE: Final = (SERVICE_TYPE, CARD_REQUEST)
 _LABELS: Final = (PREEMPTABLE, COOLDOWN_TIME)
 _REVISION: Final = "controller-revision-hash"
+#: Fields of the spec that follow the owner of a rule.
+_RULED_FIELDS: Final[tuple[str, ...]] = ("minMember", "minResources", "minTaskMember", "subGroupPolicy")
+#: Seconds between two looks at a PodGroup that must go before its successor can be made.
+_SUCCESSION_SECONDS: Final = 1.0
 
 
 class PodGroupController:
-    """Creates `podgroup-<owner uid>` and writes its name into the pods."""
+    """Creates `podgroup-<owner uid>`, or the PodGroup of a rule, and writes its name into the pods."""
 
-    watches = frozenset({POD, POD_GROUP, REPLICA_SET, STATEFUL_SET})
-    replays = frozenset({POD, REPLICA_SET, STATEFUL_SET})
-
-    def __init__(self, scheduler_names: Iterable[str], *, inherit_owner_annotations: bool = True) -> None:
+    def __init__(
+        self,
+        scheduler_names: Iterable[str],
+        *,
+        inherit_owner_annotations: bool = True,
+        rules: Sequence[OwnerRule] | None = None,
+    ) -> None:
+        """`rules`: of `ownerGroups`, the built-in ones where there are none."""
         self._scheduler_names = frozenset(scheduler_names)
         self._inherit = inherit_owner_annotations
-        #: Uids of owners whose gang size was reported to be more than their replicas.
+        self._owners = OwnerGroups(built_in_rules() if rules is None else rules, self._scheduler_names)
+        self.watches = frozenset({POD, POD_GROUP, REPLICA_SET, STATEFUL_SET}) | self._owners.kinds
+        self.replays = frozenset({POD, REPLICA_SET, STATEFUL_SET}) | self._owners.kinds
+        #: Uids of owners whose gang size was reported to be more than their replicas, or that could not be read.
         self._reported: set[str] = set()
 
     def keys(self, kind: str, old: JsonObject | None, new: JsonObject | None) -> Iterator[Key]:
@@ -90,11 +114,15 @@ class PodGroupController:
             owner_kind = OWNER_KINDS.get((owner.get("apiVersion", ""), owner["kind"])) if owner is not None else None
             if new is not None and owner is not None and owner_kind in (REPLICA_SET, STATEFUL_SET):
                 yield Key(owner_kind, key_of(new)[0], owner["name"])
+        elif kind == POD:
+            yield from self._owners.observe(old, new)
+            if old is None and new is not None and self._is_ours(new) and not group_of(annotations_of(new)):
+                yield Key(POD, *key_of(new))
         elif new is None:
             self._reported.discard(meta(old)["uid"] if old is not None else "")
-        elif kind == POD:
-            if old is None and self._is_ours(new) and not group_of(annotations_of(new)):
-                yield Key(POD, *key_of(new))
+        elif kind in self._owners.kinds:
+            if old is None or spec(old) != spec(new) or annotations_of(old) != annotations_of(new):
+                yield Key(kind, *key_of(new))
         elif (
             old is None
             or spec(old).get("replicas") != spec(new).get("replicas")
@@ -107,7 +135,12 @@ class PodGroupController:
         obj = view.get(*key)
         if obj is None or is_terminating(obj):
             return Result()
-        return Result(self._reconcile_pod(view, obj) if key.kind == POD else self._reconcile_owner(view, obj))
+        if key.kind == POD:
+            return self._reconcile_pod(view, obj, now)
+        if key.kind in self._owners.kinds:
+            groups = self._owners.groups_of(view, key)
+            return Result([write for name, pod in groups for write in self._follow(view, name, pod)])
+        return Result(self._reconcile_owner(view, obj))
 
     def failed(self, view: View, key: Key, now: float, failure: Failure) -> Result:
         """The rejection by admission as an event on the pod that waits for its PodGroup."""
@@ -117,9 +150,77 @@ class PodGroupController:
         return Result([event_on(POD, pod, "PodGroupError", failure.error, warning=True)])
 
     def _is_ours(self, pod: JsonObject) -> bool:
-        return spec(pod).get("schedulerName") in self._scheduler_names and not has_ended(pod)
+        body = spec(pod)
+        named = (body.get("schedulingGroup") or {}).get("podGroupName")  # a PodGroup of scheduling.k8s.io
+        return body.get("schedulerName") in self._scheduler_names and not named and not has_ended(pod)
 
-    def _reconcile_pod(self, view: View, pod: JsonObject) -> list[Write]:
+    def _reconcile_pod(self, view: View, pod: JsonObject, now: float) -> Result:
+        found = self._owners.ruled(pod) if self._is_ours(pod) and not group_of(annotations_of(pod)) else None
+        if found is None or self._owners.is_plain(found):
+            return Result(self._reconcile_plain(view, pod))
+        owner = view.get(*found.owner) if found.owner is not None else None
+        gang = planned(found, owner)
+        if gang is None:
+            return Result(self._reconcile_plain(view, pod))
+        namespace, name = key_of(pod)
+        group = view.get(POD_GROUP, namespace, gang.name)
+        if group is not None and (is_terminating(group) or is_of_former_leader(view, group)):
+            return Result(at=now + _SUCCESSION_SECONDS)
+        if self._owners.must_wait(found, pod, gang.name):
+            return Result()
+        writes: list[Write] = []
+        if group is None:
+            group = self._ruled_group(view, pod, found, gang, owner)
+            writes.append(Create(group, adopt=True))
+        if found.owner is not None and owner is None and str(found.owner) not in self._reported:
+            self._reported.add(str(found.owner))
+            text = f"{found.owner} cannot be read: the gang of {name} has minMember {gang.min_member}"
+            writes.append(event_on(POD, pod, "OwnerUnreadable", text, warning=True))
+        notes = {GROUP_NAME: gang.name}
+        role = found.rule.role_of(found.notes)
+        if role and not role_of(annotations_of(pod), labels_of(pod)):
+            notes[TASK_SPEC] = role
+        patch = {"metadata": {"annotations": notes}}
+        writes.append(Patch(Key(POD, namespace, name), patch, uid=meta(pod)["uid"]))
+        return Result(writes)
+
+    def _ruled_group(
+        self, view: View, pod: JsonObject, found: RuledPod, gang: Gang, owner: JsonObject | None
+    ) -> JsonObject:
+        """The PodGroup of a rule: fields of plain ones, but numbers and owner of the rule."""
+        group = self._group(view, pod, gang.name, owner)
+        group["spec"] = {**group["spec"], **group_fields(gang, pod)}
+        metadata = group["metadata"]
+        metadata["annotations"] = {**metadata.get("annotations", {}), OWNER_RULE: found.rule.name}
+        leader = found.rule.leader and view.get(POD, key_of(pod)[0], name_of(Scene(found.notes), found.rule.leader))
+        if leader:
+            metadata["ownerReferences"] = [owner_reference({**leader, "apiVersion": "v1", "kind": POD})]
+        elif owner is not None and found.kind is not None:
+            typed = {**owner, "apiVersion": found.kind.api_version, "kind": found.kind.kind}
+            # blockOwnerDeletion takes the right to update finalizers of the operator's objects.
+            metadata["ownerReferences"] = [{**owner_reference(typed), "blockOwnerDeletion": False}]
+        return group
+
+    def _follow(self, view: View, name: str, pod: JsonObject) -> list[Write]:
+        """The patch of a PodGroup of a rule after a change of its owner; one of an operator is not changed."""
+        found, group = self._owners.ruled(pod), view.get(POD_GROUP, key_of(pod)[0], name)
+        if found is None or found.owner is None or group is None or OWNER_RULE not in annotations_of(group):
+            return []
+        owner = view.get(*found.owner)
+        gang = planned(found, owner)
+        if owner is None or gang is None or gang.name != name:
+            return []
+        present = {field: spec(group)[field] for field in _RULED_FIELDS if field in spec(group)}
+        patch: JsonObject = {}
+        changed = merge_diff(present, group_fields(gang, pod))
+        if changed:
+            patch["spec"] = changed
+        changed = self._inherited_diff(group, self._group(view, pod, name, owner))
+        if changed:
+            patch["metadata"] = {"annotations": changed}
+        return [Patch(Key(POD_GROUP, *key_of(group)), patch, uid=meta(group)["uid"])] if patch else []
+
+    def _reconcile_plain(self, view: View, pod: JsonObject) -> list[Write]:
         name = group_name(pod)
         named = group_of(annotations_of(pod))
         if not self._is_ours(pod) or (named and named != name):
@@ -144,7 +245,7 @@ class PodGroupController:
         if pod is None:
             return []
         if group is None:
-            return self._reconcile_pod(view, pod)
+            return self._reconcile_plain(view, pod)
         writes: list[Write] = []
         patch = self._group_patch(view, pod, owner, group)
         if patch:
@@ -158,7 +259,10 @@ class PodGroupController:
         return writes
 
     def _is_member(self, pod: JsonObject) -> bool:
-        return self._is_ours(pod) and not is_terminating(pod) and group_of(annotations_of(pod)) in ("", group_name(pod))
+        if not self._is_ours(pod) or is_terminating(pod):
+            return False
+        named = group_of(annotations_of(pod))
+        return named == group_name(pod) or (not named and self._owners.ruled(pod) is None)
 
     def _group_patch(self, view: View, pod: JsonObject, owner: JsonObject, group: JsonObject) -> JsonObject:
         """A three-way merge: only what this controller wrote before is changed."""
@@ -170,16 +274,22 @@ class PodGroupController:
             changed = merge_diff(present, {field: spec(wanted)[field] for field in fields})
             if changed:
                 patch["spec"] = changed
-        inherited = [INHERITED_KEYS, *annotations_of(group).get(INHERITED_KEYS, "").split(","), *annotations_of(wanted)]
-        present = {key: annotations_of(group)[key] for key in inherited if key in annotations_of(group)}
-        changed = merge_diff(present, annotations_of(wanted))
+        changed = self._inherited_diff(group, wanted)
         if changed:
             patch["metadata"] = {"annotations": changed}
         return patch
 
-    def _group(self, view: View, pod: JsonObject, name: str) -> JsonObject:
+    @staticmethod
+    def _inherited_diff(group: JsonObject, wanted: JsonObject) -> JsonObject:
+        inherited = [INHERITED_KEYS, *annotations_of(group).get(INHERITED_KEYS, "").split(","), *annotations_of(wanted)]
+        present = {key: annotations_of(group)[key] for key in inherited if key in annotations_of(group)}
+        return merge_diff(present, annotations_of(wanted))
+
+    def _group(self, view: View, pod: JsonObject, name: str, owner: JsonObject | None = None) -> JsonObject:
+        """`owner`: the object with the numbers of a rule; its annotations precede those of the direct owners."""
         typed = {"apiVersion": "v1", "kind": POD, **pod}  # items of a list come without their type
-        owners = list(_owners(view, pod)) if self._inherit else []
+        ruled = [owner] if owner is not None else []
+        owners = [*ruled, *_owners(view, pod)] if self._inherit else []
         metadata: JsonObject = {
             "name": name,
             "namespace": key_of(pod)[0],
@@ -191,11 +301,12 @@ class PodGroupController:
         labels = {key: labels_of(pod)[key] for key in _LABELS if key in labels_of(pod)}
         if labels:
             metadata["labels"] = labels
-        minimum = _min_member(owners[0]) if owners else 1
+        minimum = _min_member(owners[0]) if owners and not ruled else 1
         body: JsonObject = {"minMember": minimum, "minResources": quota_usage([({"spec": spec(pod)}, minimum)])}
         own = annotations_of(pod)
-        if own.get(POD_QUEUE_NAME):
-            body["queue"] = own[POD_QUEUE_NAME]
+        queue = own.get(POD_QUEUE_NAME) or (_written_queue(owner) if owner is not None else "")
+        if queue:
+            body["queue"] = queue
         if spec(pod).get("priorityClassName"):
             body["priorityClassName"] = spec(pod)["priorityClassName"]
         if NETWORK_TOPOLOGY_MODE in own or NETWORK_TOPOLOGY_HIGHEST_TIER in own:
@@ -239,6 +350,12 @@ def _annotations(view: View, pod: JsonObject, owners: list[JsonObject]) -> dict[
     budget = JDB_MIN_AVAILABLE if JDB_MIN_AVAILABLE in own else JDB_MAX_UNAVAILABLE
     notes.update({key: own[key] for key in (*_FROM_POD, *_FROM_ANYWHERE, budget) if key in own})
     return notes
+
+
+def _written_queue(owner: JsonObject) -> str:
+    """The queue that an object of an operator names, "" for none; KubeRay reads it from a label."""
+    notes = annotations_of(owner)
+    return notes.get(POD_QUEUE_NAME) or notes.get(QUEUE_NAME) or labels_of(owner).get(QUEUE_NAME) or ""
 
 
 def _network_topology(annotations: dict[str, str]) -> JsonObject:

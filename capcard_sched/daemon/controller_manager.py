@@ -37,7 +37,7 @@ from capcard_sched.kube.client import Client, RequestError
 from capcard_sched.kube.connection import load_connection
 from capcard_sched.kube.controllers.controller_loop import ControllerLoop, NotReadyError
 from capcard_sched.kube.controllers.object_cache import ObjectCache
-from capcard_sched.kube.controllers.records import watched_kinds
+from capcard_sched.kube.controllers.records import Records
 from capcard_sched.kube.controllers.write_executor import WriteExecutor
 from capcard_sched.kube.informers import Informers
 from capcard_sched.kube.writes.api_writer import LOW_WORKERS, ApiWriter
@@ -79,7 +79,9 @@ class ControllerManager(HealthState):
         self._log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
         self._metrics = ControllerMetrics()
         self._connection = load_connection(options.kubeconfig, options.master or None, options.context or None)
-        self._cache = ObjectCache(time.monotonic, self._changed)
+        self._rules = options.owner_rules()
+        self._records = Records(self._rules)
+        self._cache = ObjectCache(time.monotonic, self._changed, self._records)
         self._cache.observed = False
         self._loops: list[ControllerLoop] = []
         self._ended = asyncio.Event()
@@ -134,12 +136,13 @@ class ControllerManager(HealthState):
                 emit=lambda event: self._events.submit([event]),
                 count=self._metrics.count,
                 clock=time.time,
+                records=self._records,
             )
             kinds = {kind for _, controller, _ in self._controllers() for kind in controller.watches}
             # The controllers that run read these as well.
             kinds |= {"PriorityClass"} if JOB in kinds else set()
             kinds |= {POD_GROUP}
-            self._informers = Informers(self._client, self._deliver, observer, watched_kinds(kinds))
+            self._informers = Informers(self._client, self._deliver, observer, self._records.watched_kinds(kinds))
             await open_pages(stack, self._log, options, self._metrics, self, self._sample)
             await self._work()
 
@@ -149,7 +152,11 @@ class ControllerManager(HealthState):
         found: list[tuple[str, Controller, int]] = [
             (
                 "pg-controller",
-                PodGroupController(options.scheduler_name, inherit_owner_annotations=options.inherit_owner_annotations),
+                PodGroupController(
+                    options.scheduler_name,
+                    inherit_owner_annotations=options.inherit_owner_annotations,
+                    rules=self._rules,
+                ),
                 options.worker_threads_for_podgroup,
             ),
             (

@@ -1,10 +1,12 @@
 """The flags of `capcard-sched controllers`: names, defaults and spellings are those of Volcano's controller manager."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Final
 
 from cyclopts import Group, Parameter
 
+from capcard_sched.controllers.owner_rules import OwnerRule, OwnerRulesError, built_in_rules, parse_owner_rules
 from capcard_sched.daemon import flag_values as values
 from capcard_sched.daemon.common_options import (
     DIAGNOSIS,
@@ -14,10 +16,12 @@ from capcard_sched.daemon.common_options import (
     address,
     flag,
     names,
+    path,
     switch,
 )
 from capcard_sched.daemon.compat_flags import ControllerCompatFlags
 from capcard_sched.daemon.flag_values import AddressFlag
+from capcard_sched.input_files import read_input
 
 CONTROLLERS: Final = Group("Controllers", sort_key=2)
 
@@ -75,6 +79,10 @@ class ControllerOptions(LeaderOptions):
     inherit_owner_annotations: Annotated[bool, switch(CONTROLLERS)] = True
     """Copy the `volcano.sh/` annotations of a pod's owners, and the gang size they name, to its PodGroup."""
 
+    owner_groups: Annotated[Path | None, path(CONTROLLERS)] = None
+    """File with the list `ownerGroups`: rules that make gangs of the pods of operators without PodGroups. They precede
+    the built-in ones and replace those of their name. `none`: no rules, as in Volcano. Default: the built-in rules."""
+
     queue_status_counts: Annotated[bool, switch(CONTROLLERS)] = False
     """Write the number of PodGroups per phase into the status of each queue, at most every 5 seconds."""
 
@@ -119,7 +127,21 @@ class ControllerOptions(LeaderOptions):
             name = _controller(entry)
             if name not in {*NAMES, *FOREIGN_NAMES, "*"}:
                 found.append(f"--controllers: unknown controller {name!r}; accepted: *, {', '.join(NAMES)}")
+        try:
+            self.owner_rules()
+        except OSError as error:
+            found.append(f"--owner-groups: {error.strerror or error}")
+        except OwnerRulesError as error:
+            found += [f"--owner-groups: {self.owner_groups}: {problem}" for problem in error.problems]
         return found
+
+    def owner_rules(self) -> tuple[OwnerRule, ...]:
+        """The rules of `ownerGroups`. Raises OSError and OwnerRulesError."""
+        if self.owner_groups is None:
+            return built_in_rules()
+        if str(self.owner_groups) == "none":
+            return ()
+        return parse_owner_rules(read_input(self.owner_groups), built_in_rules())
 
 
 def _controller(entry: str) -> str:

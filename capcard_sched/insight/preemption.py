@@ -107,7 +107,7 @@ def begin_trial(core: Core, objects: ObjectView, job: Job, now: float) -> Evicti
     None with an extender, too: sessions of a trial would call its webhook.
     """
     missing = tuple(action for action in EVICTING_ACTIONS if action not in core.snapshot().conf.actions)
-    never = [task for task in job.pending.values() if not task.cls.may_preempt]
+    never = [task for task in job.pending.values() if not task.may_preempt]
     if not (missing or never) or core.snapshot().conf.option("extender") is not None:
         return None
     return EvictionTrial(core, objects, job, now, missing, never)

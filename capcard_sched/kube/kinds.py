@@ -10,7 +10,8 @@ from capcard_sched.kube.paths import collection_path
 from capcard_sched.model import deltas
 from capcard_sched.model import kinds as model_kinds
 from capcard_sched.model.intents import ObjectRef
-from capcard_sched.model.kinds import KIND_BY_NAME, Kind, WatchRule
+from capcard_sched.model.kinds import KIND_BY_NAME, Kind, WatchRule, group_of
+from capcard_sched.model.kube_groups import KUBE_API, KUBE_GROUP, KubePodGroup, job_name, translated
 from capcard_sched.model.objects import ObjectMeta
 
 if TYPE_CHECKING:
@@ -47,11 +48,14 @@ class WatchedKind(WatchRule, Generic[T]):
 
     @property
     def resource(self) -> str:
-        """As in RBAC and metrics: `pods`."""
-        return self.path.rpartition("/")[2]
+        """As in metrics: `pods`; with its group where another kind has the resource."""
+        resource = self.path.rpartition("/")[2]
+        return f"{resource}.{group_of(KUBE_API)}" if self.name == KUBE_GROUP else resource
 
     def gone(self, meta: ObjectMeta) -> deltas.Delta:
         """The delta of an object that is gone, from its namespace and name, and the uid where it is known."""
+        if self.name == KUBE_GROUP:
+            return deltas.ObjectGone("PodGroup", meta.namespace or "", job_name(meta.name), meta.uid)
         return deltas.ObjectGone(self.name, meta.namespace or "", meta.name, meta.uid)
 
     def read_fields(self) -> Callable[[T], object]:
@@ -69,6 +73,10 @@ class WatchedKind(WatchRule, Generic[T]):
         return deltas.ObjectUnreadable(ObjectRef(ref, meta.namespace or "", meta.name, meta.uid), problem, node)
 
 
+def _translated(group: KubePodGroup) -> deltas.ObjectChanged:
+    return deltas.ObjectChanged(translated(group))
+
+
 def _watched(kind: Kind, path: str = "", field_selector: str = "") -> WatchedKind[Any]:
     rule = kind.watch
     if rule is None:
@@ -77,6 +85,7 @@ def _watched(kind: Kind, path: str = "", field_selector: str = "") -> WatchedKin
     return WatchedKind(
         **vars(rule),
         name=kind.name,
+        changed=_translated if kind.name == KUBE_GROUP else deltas.ObjectChanged,
         path=path or kind.collection(),
         field_selector=field_selector,
     )

@@ -155,6 +155,11 @@ RUNNING_ESTIMATE: Final = "capcard-sched.io/running-estimate"
 QUEUE_NAMESPACES: Final = "capcard-sched.io/namespaces"
 #: PodGroup, written by us: the annotation keys that were copied from its pods and their owners.
 INHERITED_KEYS: Final = "capcard-sched.io/inherited-keys"
+#: Translation of a PodGroup of `scheduling.k8s.io`, never written: why its pods wait, and its preemption policy.
+HELD: Final = "capcard-sched.io/held"
+PREEMPTION_POLICY: Final = "capcard-sched.io/preemption-policy"
+#: On a PodGroup: the rule of `ownerGroups` by which the controller made it.
+OWNER_RULE: Final = "capcard-sched.io/owner-rule"
 
 # --- the simulator --------------------------------------------------------------------------------------------------
 #: Pod: duration from its start to its end.

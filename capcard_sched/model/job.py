@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from capcard_sched.model.annotations import PREEMPTION_POLICY
+from capcard_sched.model.kube_groups import kube_name
 from capcard_sched.model.status import PodGroupPhase, TaskStatus
 from capcard_sched.model.unsupported import gates_text
 
@@ -144,6 +146,12 @@ class Task:
         )  # fmt: skip
 
     @property
+    def may_preempt(self) -> bool:
+        """Whether the preemption policies of the pod and of its group allow evictions for it."""
+        of_group = self.job.annotations.get(PREEMPTION_POLICY) if self.job is not None else None
+        return self.cls.may_preempt and of_group != "Never"
+
+    @property
     def obstacle(self) -> str:
         """What excludes a gated task from scheduling: `scheduling gate a`; "" for another task."""
         if not self.gated:
@@ -221,6 +229,11 @@ class Job:
 
     def __post_init__(self) -> None:
         self.namespace, _, self.name = self.key.partition("/")
+
+    @property
+    def is_editable(self) -> bool:
+        """Whether the job is a PodGroup of Volcano: no implicit one, and no translation."""
+        return not self.implicit and not kube_name(self.name)
 
     def count(self, statuses: Iterable[TaskStatus]) -> int:
         """The number of tasks in one of `statuses`."""

@@ -15,6 +15,7 @@ from capcard_sched.model.device_objects import (
     ResourceSliceObject,
 )
 from capcard_sched.model.hyper_nodes import HyperNodeObject
+from capcard_sched.model.kube_groups import KUBE_API, KUBE_GROUP, KubePodGroup
 from capcard_sched.model.limits import PodDisruptionBudgetObject, ResourceQuotaObject
 from capcard_sched.model.numa import NumatopologyObject
 from capcard_sched.model.objects import (
@@ -240,6 +241,7 @@ KINDS: Final[tuple[Kind, ...]] = (
     Kind("StatefulSet", APPS_API, "statefulsets"),
     Kind("CronJob", BATCH_API, "cronjobs"),
     Kind("Job", BATCH_API, "jobs"),
+    Kind(KUBE_GROUP, KUBE_API, "podgroups", watch=WatchRule(KubePodGroup, written=True, explained=False)),
     Kind("PodGroup", SCHEDULING_API, "podgroups", watch=WatchRule(PodGroupObject, required=True, written=True)),
     Kind(
         "Pod",

@@ -11,6 +11,7 @@ from capcard_sched.model import annotations as keys
 from capcard_sched.model.cooldown import Cooldown, cooldown_of
 from capcard_sched.model.job import GRACE_SECONDS
 from capcard_sched.model.kinds import owner_kind
+from capcard_sched.model.kube_groups import job_name
 from capcard_sched.model.objects import ObjectMeta
 from capcard_sched.model.ownership import controller_of_meta
 from capcard_sched.model.status import TaskStatus
@@ -31,7 +32,7 @@ class PodFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The facts of one pod apart from its template."""
 
     # --- of its annotations, labels and owners
-    #: PodGroup it names, "" for none.
+    #: PodGroup it names, "" for none; one of `scheduling.k8s.io` as `kube_groups.job_name` names it.
     group_name: str
     #: Queue it requests when it names no PodGroup, "" for none.
     queue_name: str
@@ -61,6 +62,8 @@ class PodFacts(msgspec.Struct, frozen=True, kw_only=True):
     failure: str = ""
     #: Features it uses that are not supported, as a sentence; "" for none.
     unsupported: str = ""
+    #: PodGroup of `scheduling.k8s.io` that it names beside one of Volcano, which counts; "" for none.
+    other_group: str = ""
     deleting: bool = False
     #: Unix seconds of the deletion timestamp: the end of its grace period; 0.0 without one.
     ends: float = 0.0
@@ -155,6 +158,12 @@ class FactsReader:
             self._read_meta(meta)
         known, spec, status = self._known, pod.spec, pod.status
         priority = self._priority if self._priority is not None else spec.priority
+        kube_group = (spec.scheduling_group.pod_group_name or "") if spec.scheduling_group is not None else ""
+        if kube_group:
+            named = known.group_name
+            known = msgspec.structs.replace(
+                known, group_name=named or job_name(kube_group), other_group=kube_group if named else ""
+            )
         return msgspec.structs.replace(
             known,
             status=task_status(pod),

@@ -96,9 +96,7 @@ def _claims(spec: UnsupportedFields) -> Sequence[str] | None:
 
 def _group(spec: UnsupportedFields) -> Sequence[str] | None:
     group = spec.scheduling_group
-    if group is None:
-        return None
-    return [f"PodGroup {group.pod_group_name}" if group.pod_group_name else "without a name"]
+    return ["without podGroupName"] if group is not None and not group.pod_group_name else None
 
 
 def _workload(spec: UnsupportedFields) -> Sequence[str] | None:
@@ -117,7 +115,7 @@ CLAIMS: Final = PodFeature("resourceClaims", DRA, DEVICES_FORM, _claims)
 #: A further feature is a field of `UnsupportedFields` and a row here. Claims come first.
 FEATURES: Final = (
     CLAIMS,
-    PodFeature("schedulingGroup", "a PodGroup of scheduling.k8s.io", _GROUP_FORM, _group),
+    PodFeature("schedulingGroup", "a scheduling group without a PodGroup", _GROUP_FORM, _group),
     PodFeature("workloadRef", "a Workload of scheduling.k8s.io", _GROUP_FORM, _workload),
 )
 

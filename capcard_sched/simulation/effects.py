@@ -30,6 +30,13 @@ from capcard_sched.model.intents import (
     UpdatePodGroup,
     UpdateQueueStatus,
 )
+from capcard_sched.model.kube_groups import (
+    INITIALLY_SCHEDULED,
+    KUBE_GROUP,
+    kube_condition,
+    kube_name,
+    unschedulable_text,
+)
 from capcard_sched.model.pod_facts import group_of
 from capcard_sched.model.reasons import POD_SCHEDULED
 from capcard_sched.simulation.kinds import NODE
@@ -82,6 +89,8 @@ class IntentExecutor:
                     self._recorder.record(intent)
             case UpdatePodCondition():
                 self._set_condition(intent)
+            case UpdatePodGroup() if kube_name(intent.name):
+                self._condition_of_kube_group(intent)
             case UpdatePodGroup():
                 counts = {name: getattr(intent, name) or None for name in ("running", "succeeded", "failed")}
                 conditions = [msgspec.to_builtins(condition) for condition in intent.conditions] or None
@@ -95,6 +104,19 @@ class IntentExecutor:
                 self._patch(QUEUE, intent, {"metadata": {"annotations": dict(intent.annotations)}})
             case _:
                 pass  # AnnotateNode: no device plugin takes part in a handshake here.
+
+    def _condition_of_kube_group(self, intent: UpdatePodGroup) -> None:
+        group = self._store.get(KUBE_GROUP, intent.namespace, kube_name(intent.name))
+        if group is None:
+            return
+        wanted = kube_condition(intent.phase, unschedulable_text(intent.conditions))
+        rows = status(group).get("conditions") or []
+        others = [row for row in rows if row.get("type") != INITIALLY_SCHEDULED]
+        present: JsonObject = next((row for row in rows if row.get("type") == INITIALLY_SCHEDULED), {})
+        if tuple(present.get(field) for field in ("status", "reason", "message")) != wanted:
+            row = dict(zip(("type", "status", "reason", "message"), (INITIALLY_SCHEDULED, *wanted), strict=True))
+            rows = [*others, {**row, "lastTransitionTime": self._store.clock.timestamp()}]
+            self._store.patch(KUBE_GROUP, *key_of(group), {"status": {"conditions": rows}})
 
     def _meant(self, kind: str, intent: _AboutObject) -> JsonObject | None:
         """The object of an intent; None when it is gone, or another one has its name."""

@@ -203,7 +203,8 @@ class _ScenarioReader:
     def _kind(self, origin: Origin, obj: JsonObject) -> str | None:
         """The kind in the store; None for an unknown version of a known kind."""
         name, api_version = obj["kind"], obj["apiVersion"]
-        kind, known = kind_of(obj), KIND_BY_NAME.get(name)
+        kind = kind_of(obj)
+        known = KIND_BY_NAME.get(name) if kind == name else None
         if not is_known(kind):
             if kind not in self._unknown:
                 self._unknown.add(kind)

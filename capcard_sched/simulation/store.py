@@ -31,6 +31,7 @@ from capcard_sched.model import deltas
 from capcard_sched.model.annotations import DEVICE_CONFIG_KEY, NODE_VGPU_HANDSHAKE, SIMULATION_GRACE, SIMULATION_USAGE
 from capcard_sched.model.card_registration import handshake_state
 from capcard_sched.model.kinds import KINDS
+from capcard_sched.model.kube_groups import KUBE_GROUP, KubePodGroup, job_name, translated
 from capcard_sched.model.objects import NodeObject
 from capcard_sched.model.timestamps import DurationError, parse_span
 from capcard_sched.model.usage import parse_usage
@@ -324,7 +325,9 @@ class StoreWatch:
             changed.pop(key, None)
             if change.kind == NODE:
                 self._gone += self._load(key[1], "")
-            self._gone.append(deltas.ObjectGone(change.kind, *key, meta(change.object)["uid"]))
+            is_kube = change.kind == KUBE_GROUP
+            gone = ("PodGroup", key[0], job_name(key[1])) if is_kube else (change.kind, *key)
+            self._gone.append(deltas.ObjectGone(*gone, meta(change.object)["uid"]))
         else:
             changed[key] = None
 
@@ -347,6 +350,8 @@ class StoreWatch:
                 if obj is not None:
                     decoded = msgspec.convert(obj, _TYPES[kind])
                     judged = self._judged(decoded) if isinstance(decoded, NodeObject) else decoded
+                    if isinstance(judged, KubePodGroup):
+                        judged = translated(judged)
                     found.append(deltas.ObjectChanged(judged))
                     if kind == NODE:
                         found += self._load(key[1], annotations_of(obj).get(SIMULATION_USAGE, ""))

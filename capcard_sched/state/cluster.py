@@ -30,6 +30,7 @@ from capcard_sched.state.devices import DeviceTable
 from capcard_sched.state.hyper_nodes import HyperNodeTable
 from capcard_sched.state.invalid_objects import IgnoredEdits, InvalidObjects
 from capcard_sched.state.jobs import JobTable
+from capcard_sched.state.kube_groups import KubeGroups
 from capcard_sched.state.node_cache import NodeCache
 from capcard_sched.state.pods import PodTable
 from capcard_sched.state.tables import (
@@ -96,6 +97,8 @@ class ClusterState:
         self.schedulable = self._job_table.schedulable
         self.orphans = self._job_table.orphans
         self.groups_missing = self._job_table.groups_missing
+        self.held = self._job_table.held
+        self.kube_groups = KubeGroups(self._job_table, default_queue)
         #: Deleted queues with bound pods, by name.
         self.deleted_queues = self._job_table.deleted_queues
         #: PriorityClasses: value, and whether it is the default.
@@ -158,6 +161,7 @@ class ClusterState:
             classes=self.classes,
             nodes=self._node_cache,
             jobs=self._job_table,
+            kube_groups=self.kube_groups,
             accounting=self._accounting,
             changes=self.changes,
             invalid=self._invalid,
@@ -360,10 +364,11 @@ class ClusterState:
     def _apply_group(self, obj: PodGroupObject) -> None:
         facts, problem = group_facts(obj, self.default_queue)
         self._invalid.note(ObjectRef("PodGroup", facts.namespace, facts.name, facts.uid), problem)
-        self._job_table.update(facts)
+        self._job_table.update(self.kube_groups.apply(facts))
 
     def _drop_group(self, gone: deltas.ObjectGone) -> None:
         self._invalid.forget("PodGroup", gone.namespace, gone.name, gone.uid)
+        self.kube_groups.drop(gone.namespace, gone.name)
         self._job_table.drop(f"{gone.namespace}/{gone.name}", gone.uid)
 
     def _apply_priority_class(self, item: PriorityClassObject) -> None:

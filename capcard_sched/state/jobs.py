@@ -58,7 +58,10 @@ class JobTable:
         self.orphans: dict[str, Job] = {}
         #: Jobs of pods that name a missing PodGroup.
         self.groups_missing: dict[str, Job] = {}
-        #: Pods of ours that name no group, by uid: the queue each requests. They form the implicit jobs.
+        #: Key of a job that asks for what is not supported to the text: sessions do not see it.
+        self.held: dict[str, str] = {}
+        #: Pods of ours that name no group, by uid: the queue each requests. They form implicit jobs until a PodGroup
+        #: appears. The oldest one determines the attributes of a job, independent of the order of arrival.
         self._groupless: dict[str, str] = {}
         #: The oldest of them in each implicit job, by job key.
         self._oldest: dict[str, Task] = {}
@@ -83,9 +86,6 @@ class JobTable:
             self._zeros = self._columns.fit(self._zeros)
             job = self.by_key[key] = Job(key, self._zeros, self._zeros, self._zeros)
         return job
-
-    # They form an implicit job until a PodGroup appears under its key. The oldest of them determines its attributes,
-    # independent of the order of arrival. Pods that name a missing PodGroup wait.
 
     def requested_queue(self, task: Task) -> str | None:
         """The queue that a task without a group requests, "" for none; None for a task with a group."""
@@ -268,7 +268,7 @@ class JobTable:
             self._join(job, queue)
 
     def orphan(self, queue: Queue) -> None:
-        """Orphan the jobs of a deleted queue until a queue of the same name exists."""
+        """Orphan the jobs of a deleted queue until it exists again."""
         for job in queue.jobs.values():
             self.schedulable.pop(job.key, None)
             self.orphans[job.key] = job
@@ -335,7 +335,10 @@ class JobTable:
             queue.releasing += job.releasing
             self._changes.queues.add(name)
         self.orphans.pop(job.key, None)
-        self.schedulable[job.key] = job
+        if job.key in self.held:
+            self.schedulable.pop(job.key, None)
+        else:
+            self.schedulable[job.key] = job
         self._changes.jobs.add(job.key)
 
     def _detach(self, job: Job) -> None:

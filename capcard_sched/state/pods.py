@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from capcard_sched.state.decode import Facts
     from capcard_sched.state.invalid_objects import IgnoredEdits, InvalidObjects
     from capcard_sched.state.jobs import JobTable
+    from capcard_sched.state.kube_groups import KubeGroups
     from capcard_sched.state.node_cache import NodeCache
 
 #: Prefix of the PodGroups that controllers create for pods without one; a uid follows.
@@ -57,6 +58,7 @@ class PodTable:
         classes: ClassTable,
         nodes: NodeCache,
         jobs: JobTable,
+        kube_groups: KubeGroups,
         accounting: Accounting,
         changes: Changes,
         invalid: InvalidObjects,
@@ -67,6 +69,7 @@ class PodTable:
         self._classes = classes
         self._nodes = nodes
         self._jobs = jobs
+        self._kube_groups = kube_groups
         self._accounting = accounting
         self._changes = changes
         self._invalid = invalid
@@ -186,7 +189,7 @@ class PodTable:
         status, node_name = _resolve_status(known, facts, pod.spec.node_name or "")
         cls = self._classes.placed(cls, facts.device_notes if pod.spec.node_name else {})
         self._match_width()
-        bound_queue = facts.bound_queue if ours and not (known is not None and known.bound) else ""
+        bound_queue = facts.bound_queue if ours and (known is None or not known.bound) else ""
         fields: Facts = {
             "cls": cls,
             "status": status,
@@ -216,10 +219,9 @@ class PodTable:
             self._by_name.setdefault(namespace, {})[name] = task
         assign(task, fields)
         task.bound = bool(pod.spec.node_name)
-        task.grace = facts.grace
-        task.created = facts.created
-        task.index = facts.index
+        task.grace, task.created, task.index = facts.grace, facts.created, facts.index
         self._jobs.set_requested_queue(task, requested_queue)
+        self._kube_groups.note(task, facts)
         if task.bound:
             self._deferred.pop(uid, None)
         if known is None and task.cooldown is None and group != f"{_AUTOMATIC_GROUP}{uid}":
@@ -313,6 +315,7 @@ class PodTable:
         self._accounting.remove(task)
         self._deferred.pop(task.uid, None)
         self._ignored_edits.forget("Pod", task.key)
+        self._kube_groups.forget(task)
         self._jobs.set_requested_queue(task, None)
         task.job, task.node = None, None
         del self.tasks[task.uid]

@@ -20,6 +20,7 @@ from capcard_sched.model.cards import (
     parse_card_request,
 )
 from capcard_sched.model.kinds import is_native, kind_of
+from capcard_sched.model.kube_groups import KUBE_GROUP
 from capcard_sched.model.queue import ACCEPTED as NAMESPACES_FORM
 from capcard_sched.model.queue import namespace_rule
 from capcard_sched.model.resources import VGPU_RESOURCES
@@ -62,7 +63,7 @@ from capcard_sched.validation.job_stages import check_stages
 from capcard_sched.validation.misplaced import labels_for_annotations, misplaced_annotations, misspelt_annotations
 from capcard_sched.validation.priority_classes import check_priority_classes
 from capcard_sched.validation.templates import JOB_TEMPLATE, Template, job_of_cron, templates_of
-from capcard_sched.validation.unsupported_fields import unsupported_fields
+from capcard_sched.validation.unsupported_fields import check_kube_group, unsupported_fields
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -111,6 +112,8 @@ def check_object(
 ) -> list[Finding]:
     """Findings of one object, given the inventory of all. `unsupported`: the severity of unsupported features."""
     kind = kind_of(obj)
+    if kind == KUBE_GROUP:
+        return list(check_kube_group(obj))
     if not is_native(obj):
         return []
     job = job_of_cron(obj)

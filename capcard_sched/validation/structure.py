@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from capcard_sched.model.kinds import KINDS
+from capcard_sched.model.kube_groups import kube_name
 from capcard_sched.model.limits import DisruptionBudgetSpec, PodDisruptionBudgetObject
 from capcard_sched.model.objects import ApiStruct, LabelSelector, NetworkTopologySpec, ObjectMeta, PodObject, PodSpec
 from capcard_sched.model.quantity import parse_quantity
@@ -179,6 +180,11 @@ def with_text_quantities(kind: str, obj: Json) -> Json:
     return obj
 
 
+def _plain_name(obj: Json, field: str, value: str) -> str:
+    """A name; of a PodGroup of `scheduling.k8s.io` in a saved state that of the object it translates."""
+    return (kube_name(value) or value) if field == "name" and obj.get("kind") == "PodGroup" else value
+
+
 def check_name(obj: Json, namespaced: bool | None) -> Iterator[Finding]:
     """Yields problems of `metadata.name` and `metadata.namespace`: absent, not a string, or of a wrong form."""
     metadata = obj.get("metadata")
@@ -201,7 +207,7 @@ def check_name(obj: Json, namespaced: bool | None) -> Iterator[Finding]:
                 yield Finding("error", path, "is required")
         elif not isinstance(value, str):
             yield Finding("error", path, f"expected a string, got {shown(value)}")
-        elif namespaced is not None and not is_subdomain(value):
+        elif namespaced is not None and not is_subdomain(_plain_name(obj, field, value)):
             text = prefix if is_generated else value
             yield Finding("error", path, f"{shown(text)} is not a valid name: use {_NAME_FORM}")
 

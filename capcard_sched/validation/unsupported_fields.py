@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from capcard_sched.model.kinds import kind_of
+from capcard_sched.model.kube_groups import KubeGroupSpec, held_text
 from capcard_sched.validation.checks import Finding
 
 if TYPE_CHECKING:
@@ -29,6 +32,16 @@ def unsupported_fields(obj: Json) -> Iterator[Finding]:
     for path, message, accepted in _FIELDS.get(kind_of(obj), ()):
         for place in _places(obj, path.split(), ""):
             yield Finding("warning", place, f"has no effect: {message}", accepted)
+
+
+def check_kube_group(obj: Json) -> Iterator[Finding]:
+    """A warning about a PodGroup of `scheduling.k8s.io` whose pods wait, because it asks for what is not supported."""
+    try:
+        held = held_text(msgspec.convert(obj.get("spec") or {}, KubeGroupSpec))
+    except msgspec.ValidationError:
+        return  # the checks of types report it
+    if held:
+        yield Finding("warning", "spec", f"{held}: its pods wait", "schedulingPolicy with basic or gang")
 
 
 def _places(value: object, path: list[str], place: str) -> Iterator[str]:

@@ -130,6 +130,7 @@ def test_beside_volcano_the_chart_makes_the_objects_of_that_kustomization(helm: 
     [
         ({"volumes_enable": False}, "ClusterRole(Binding)? capcard-sched-volumes"),
         ({"evictions_enable": False}, "ClusterRole(Binding)? capcard-sched-evictions"),
+        ({"controller_owner_groups_enable": False}, "ClusterRole(Binding)? capcard-sched-controllers-owners"),
         ({"controller_ssh_enable": False}, "ClusterRole(Binding)? capcard-sched-controllers-ssh"),
         ({"controller_enable": False}, ".*capcard-sched-controllers.*"),
         ({"admission_enable": False}, ".*capcard-sched-admission.*"),

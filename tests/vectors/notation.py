@@ -36,6 +36,7 @@ from capcard_sched.model import annotations as keys
 from capcard_sched.model import deltas
 from capcard_sched.model.card_registration import RegisteredCard, encode_registration
 from capcard_sched.model.kinds import KINDS
+from capcard_sched.model.kube_groups import KubePodGroup, translated
 from capcard_sched.model.usage import NodeUsage
 from capcard_sched.testing import Harness
 from capcard_sched.testing.storage import on_nodes
@@ -73,6 +74,13 @@ class VectorHarness(Harness):
         """Execute statements."""
         for verb, args, kwargs in calls(text):
             getattr(self, verb)(*args, **kwargs)
+
+    def kube_group(self, name: str, *, gang: int = 0, annotations: dict[str, str] | None = None, **spec: Any) -> None:
+        """A PodGroup of `scheduling.k8s.io`; without `gang` of the policy basic."""
+        policy: dict[str, Any] = {"gang": {"minCount": gang}} if gang else {"basic": {}}
+        meta = {"name": name, "namespace": "default", "uid": f"kube-{name}", "annotations": annotations}
+        body = {"metadata": meta, "spec": {"schedulingPolicy": policy, **spec}}
+        self._deltas.append(deltas.ObjectChanged(translated(msgspec.convert(body, KubePodGroup))))
 
     def plugin(self, name: str) -> Any:
         """A plugin of the conf; `quota`: proportion or capacity, unless a plugin has this name."""

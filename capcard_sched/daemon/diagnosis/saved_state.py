@@ -14,6 +14,7 @@ import msgspec
 from capcard_sched.input_files import read_input
 from capcard_sched.model.deltas import ObjectChanged, ObjectGone
 from capcard_sched.model.kinds import KIND_BY_NAME, kind_of_object
+from capcard_sched.model.kube_groups import KUBE_GROUP
 from capcard_sched.model.timestamps import parse_time
 
 if TYPE_CHECKING:
@@ -76,7 +77,8 @@ def _with_version(kind: Kind, read: type[Any]) -> type[msgspec.Struct]:
     )
 
 
-_READ: Final = [kind for kind in KIND_BY_NAME.values() if kind.watch is not None]
+#: PodGroups of `scheduling.k8s.io` are saved as translated.
+_READ: Final = [kind for kind in KIND_BY_NAME.values() if kind.watch is not None and kind.name != KUBE_GROUP]
 #: Type in a document to type of the object.
 _PLAIN: Final = {_with_version(kind, kind.watch.type): kind.watch.type for kind in _READ if kind.watch is not None}
 _decode_item: Final = msgspec.json.Decoder(Union[(*_PLAIN,)]).decode

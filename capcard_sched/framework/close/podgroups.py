@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from capcard_sched.model import reasons
 from capcard_sched.model.annotations import CARD_REQUEST
+from capcard_sched.model.kube_groups import kube_name
 from capcard_sched.model.losses import stranded_of
 from capcard_sched.model.reasons import CAN_NEVER_START, NODE_NOT_READY
 from capcard_sched.model.refusal import Refusal
@@ -92,8 +93,10 @@ class IncompleteGangs:
 
 def refusal_of(job: Job) -> Refusal:
     """The refusal of a job whose PodGroup does not exist."""
-    row = reasons.PODGROUP_NOT_FOUND
+    row, name = reasons.PODGROUP_NOT_FOUND, kube_name(job.name)
     text = row.render(namespace=job.namespace, name=job.name)
+    if name:
+        text = reasons.KUBE_GROUP_MISSING.render(name=name)
     return Refusal("session", "", row.code, text, event=True, pods_too=True)
 
 

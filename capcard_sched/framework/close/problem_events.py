@@ -1,4 +1,4 @@
-"""Events of invalid objects and of ignored edits, once per problem."""
+"""Events of invalid objects, of ignored edits and of pods with two groups, once per problem."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ class ProblemEvents:
     def __init__(self) -> None:
         self._problems: ReportOnce[ObjectRef, str] = ReportOnce()
         self._ignored_edits: ReportOnce[ObjectRef, str] = ReportOnce()
+        self._two_groups: ReportOnce[ObjectRef, str] = ReportOnce()
 
     def new(self, state: ClusterState) -> list[EmitEvent]:
         """The events of problems since the last call, in order of their objects."""
@@ -26,6 +27,7 @@ class ProblemEvents:
         for reported, row, details in (
             (self._problems, reasons.INVALID_OBJECT, state.problems),
             (self._ignored_edits, reasons.QUOTA_EVASION_IGNORED, state.ignored_edits.details),
+            (self._two_groups, reasons.TWO_POD_GROUPS, state.kube_groups.two_groups),
         ):
             if not (details or reported):
                 continue

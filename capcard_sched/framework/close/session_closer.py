@@ -133,12 +133,17 @@ class SessionCloser:
 
     @staticmethod
     def _refuse_orphans(session: Session) -> None:
-        """Refuses jobs whose queue does not exist."""
+        """Refuses jobs whose queue does not exist, and those that ask for what is not supported."""
         for key in sorted(session.state.orphans):
             job = session.state.orphans[key]
             row = reasons.QUEUE_NOT_FOUND
             text = row.render(queue=job.queue)
             session.refuse(job, Refusal("session", "", row.code, text, queue=job.queue, event=True, pods_too=True))
+        row = reasons.UNSUPPORTED_FEATURE
+        for key, text in sorted(session.state.held.items()):
+            job = session.state.jobs[key]
+            if job.pending and key not in session.state.orphans:
+                session.refuse(job, Refusal("session", "", row.code, text, queue=job.queue, event=True, pods_too=True))
 
     def _refuse_without_group(self, session: Session) -> Container[str]:
         """Refuses the pods of overdue missing PodGroups. Returns the keys of their jobs."""

@@ -90,7 +90,7 @@ class Evictor:
                     return 0
                 done += 1
                 key = self._key(queue, job, task)
-                if key in failed or not task.cls.may_preempt:
+                if key in failed or not task.may_preempt:
                     continue
                 search = self._searches.get(key)
                 if search is not None and search.is_hopeless(self._commits, needed - placed):
@@ -158,7 +158,7 @@ class Evictor:
         try:
             with session.plan_nominations():
                 for task in session.pending_tasks(job):
-                    if not task.cls.may_preempt:
+                    if not task.may_preempt:
                         break
                     found = only._place(statement, queue, job, task, only._key(queue, job, task))
                     if not found:

@@ -175,7 +175,7 @@ class _FixFinder:
         """The pods that start if the gang may be smaller: now, and with all other jobs ended."""
         job, subject = self._job, self._subject
         smaller: Candidate = ()
-        if not job.implicit and not job.is_ready() and job.min_available > 1:
+        if job.is_editable and not job.is_ready() and job.min_available > 1:
             target = ("PodGroup", job.namespace, job.name)
             smaller = (ProposedChange("MinAvailable", target, value=1, present=job.min_available),)
         now, alone = self._try(smaller, is_bounded=False), self._with_others_ended(smaller)

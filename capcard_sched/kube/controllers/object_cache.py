@@ -15,7 +15,7 @@ import msgspec
 from capcard_sched.controllers.objects import COMMAND, POD_GROUP, JsonObject, Key, identity, key_of, meta
 from capcard_sched.controllers.queues import queue_and_phase
 from capcard_sched.controllers.view import COMMANDS_AT_ONCE, command_age, target_of
-from capcard_sched.kube.controllers.records import FETCHED, RESOURCES, RecordChanged
+from capcard_sched.kube.controllers.records import BUILT_IN, RecordChanged, Records
 from capcard_sched.model.deltas import ObjectGone
 
 if TYPE_CHECKING:
@@ -60,11 +60,15 @@ class ObjectCache:
     """Objects by kind, namespace and name. Belongs to one event loop."""
 
     def __init__(
-        self, clock: Callable[[], float], on_change: Callable[[str, JsonObject | None, JsonObject | None], None]
+        self,
+        clock: Callable[[], float],
+        on_change: Callable[[str, JsonObject | None, JsonObject | None], None],
+        records: Records = BUILT_IN,
     ) -> None:
         """`clock` in seconds. `on_change(kind, old, new)` is called after each change while `observed`."""
         self._clock = clock
         self._on_change = on_change
+        self._records = records
         #: Whether `on_change` is called: objects are decoded for it.
         self.observed = True
         self._entries: dict[str, dict[tuple[str, str], _CachedObject]] = {}
@@ -83,8 +87,8 @@ class ObjectCache:
         """The object, or None. Raises NotFetchedError for a kind that is read on demand."""
         entry = self._entries.get(kind, {}).get((namespace, name))
         if entry is not None:
-            return _object(kind, entry)
-        if kind in FETCHED:
+            return self._object(kind, entry)
+        if kind in self._records.fetched:
             key = Key(kind, namespace, name)
             found = self._fetched.get(key)
             if found is None or self._clock() - found[0] > _FETCHED_SECONDS:
@@ -96,7 +100,7 @@ class ObjectCache:
         """Objects of a kind whose controller is `owner`, in order of their appearance."""
         entries = self._entries.get(kind, {})
         return [
-            _object(kind, entries[namespace, name])
+            self._object(kind, entries[namespace, name])
             for each, namespace, name in self._owned.get(identity(owner), ())
             if each == kind
         ]
@@ -106,7 +110,7 @@ class ObjectCache:
         entries, ages = self._entries.get(COMMAND, {}), self._targets.get(key, {})
         live = (each for each in ages if not entries[each].deleted)
         oldest = heapq.nsmallest(COMMANDS_AT_ONCE, live, key=ages.__getitem__)
-        return [_object(COMMAND, entries[each]) for each in oldest]
+        return [self._object(COMMAND, entries[each]) for each in oldest]
 
     def group_phases(self, queue: str) -> Mapping[str, int]:
         """Number of PodGroups of a queue by phase."""
@@ -115,7 +119,7 @@ class ObjectCache:
     def all(self, kind: str) -> Iterator[JsonObject]:
         """All objects of a kind."""
         for entry in list(self._entries.get(kind, {}).values()):
-            yield _object(kind, entry)
+            yield self._object(kind, entry)
 
     def kinds(self) -> list[str]:
         """Kinds of which there are objects."""
@@ -211,8 +215,8 @@ class ObjectCache:
     def _changed(self, kind: str, old: _CachedObject | None, new: _CachedObject | None) -> None:
         if not self.observed and kind not in _INDEXED:
             return
-        before = _object(kind, old) if old is not None else None
-        after = _object(kind, new) if new is not None else None
+        before = self._object(kind, old) if old is not None else None
+        after = self._object(kind, new) if new is not None else None
         if kind == COMMAND:
             for command, present in ((before, False), (after, True)):
                 if command is not None:
@@ -228,6 +232,14 @@ class ObjectCache:
         if self.observed:
             self._on_change(kind, before, after)
 
+    def _object(self, kind: str, entry: _CachedObject) -> JsonObject:
+        found: JsonObject = _decode(entry.data)
+        found["apiVersion"] = self._records.resources[kind].api_version
+        found["kind"] = kind
+        if entry.deleted:
+            found["metadata"].setdefault("deletionTimestamp", entry.deleted)
+        return found
+
     def _index_command(self, command: JsonObject, *, present: bool) -> None:
         key = target_of(command)
         if key is None:
@@ -238,12 +250,3 @@ class ObjectCache:
             self._targets[key].pop(key_of(command), None)
             if not self._targets[key]:
                 del self._targets[key]
-
-
-def _object(kind: str, entry: _CachedObject) -> JsonObject:
-    found: JsonObject = _decode(entry.data)
-    found["apiVersion"] = RESOURCES[kind].api_version
-    found["kind"] = kind
-    if entry.deleted:
-        found["metadata"].setdefault("deletionTimestamp", entry.deleted)
-    return found

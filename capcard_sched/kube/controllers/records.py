@@ -5,6 +5,7 @@ Only the fields that a controller reads are kept: 50,000 pods fit into a small p
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -23,6 +24,7 @@ from capcard_sched.controllers.objects import (
     STATEFUL_SET,
     Key,
 )
+from capcard_sched.controllers.owner_rules import OwnerRule, built_in_rules
 from capcard_sched.controllers.podgroups import OWNER_KINDS
 from capcard_sched.kube.kinds import WatchedKind
 from capcard_sched.kube.paths import object_path
@@ -33,7 +35,7 @@ from capcard_sched.model.objects import ApiStruct, ObjectMeta, OwnerReference
 from capcard_sched.model.ownership import Owner, controller_of_meta
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 #: Prefixes of the pod annotations and labels that controllers read.
 _READ_PREFIXES: Final = ("volcano.sh/", "scheduling.volcano.sh/", "scheduling.k8s.io/")
@@ -108,6 +110,7 @@ class PodSpecRecord(ApiStruct, frozen=True):
     init_containers: tuple[ContainerRecord, ...] = ()
     overhead: msgspec.Raw = msgspec.Raw()
     resources: msgspec.Raw = msgspec.Raw()
+    scheduling_group: msgspec.Raw = msgspec.Raw()
 
 
 class TerminationRecord(ApiStruct, frozen=True):
@@ -170,12 +173,15 @@ def _change(kind: str, trim: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return changed
 
 
-def _trim_pod(pod: WatchedPod) -> WatchedPod:
+def _trim_pod(pod: WatchedPod, rules: Sequence[OwnerRule], keys: frozenset[str]) -> WatchedPod:
     """Requests count for the PodGroup that is still to be created, and where it follows its owner."""
-    notes = _read(pod.metadata.annotations)
+    notes, labels = _read(pod.metadata.annotations, keys), _read(pod.metadata.labels, keys)
     spec = pod.spec
     owner = controller_of_meta(pod.metadata)
     is_followed = owner is not None and (owner.group, owner.kind) in _FOLLOWED
+    if not is_followed and labels:
+        known = {**(notes or {}), **labels}
+        is_followed = any(rule.matches(known) for rule in rules)
     if notes and (GROUP_NAME in notes or GROUP_NAME_ALIAS in notes) and not is_followed:
         sidecars = tuple(
             ContainerRecord(each.name, restart_policy=each.restart_policy)
@@ -183,12 +189,12 @@ def _trim_pod(pod: WatchedPod) -> WatchedPod:
             if each.restart_policy == "Always"
         )
         spec = PodSpecRecord(scheduler_name=spec.scheduler_name, init_containers=sidecars)
-    metadata = msgspec.structs.replace(pod.metadata, annotations=notes, labels=_read(pod.metadata.labels))
+    metadata = msgspec.structs.replace(pod.metadata, annotations=notes, labels=labels)
     return msgspec.structs.replace(pod, metadata=metadata, spec=spec)
 
 
-def _read(entries: dict[str, str] | None) -> dict[str, str] | None:
-    kept = {key: value for key, value in (entries or {}).items() if key.startswith(_READ_PREFIXES) or key == _REVISION}
+def _read(entries: dict[str, str] | None, keys: frozenset[str]) -> dict[str, str] | None:
+    kept = {key: value for key, value in (entries or {}).items() if key.startswith(_READ_PREFIXES) or key in keys}
     return kept or None
 
 
@@ -198,6 +204,10 @@ def _trim_whole(record: Any) -> Any:
         return record
     kept = {key: value for key, value in notes.items() if key != _LAST_APPLIED}
     return msgspec.structs.replace(record, metadata=msgspec.structs.replace(record.metadata, annotations=kept))
+
+
+def _trim_owner(record: WatchedObject) -> WatchedObject:
+    return WatchedObject(_trim_whole(record).metadata, record.spec)
 
 
 def _trim_name(record: NameRecord) -> NameRecord:
@@ -219,7 +229,6 @@ class _TrimRule(NamedTuple):
 
 
 _ROWS: Final[Mapping[str, _TrimRule]] = {
-    POD: _TrimRule(WatchedPod, _trim_pod),
     POD_GROUP: _TrimRule(WatchedObject, _trim_whole),
     QUEUE: _TrimRule(WatchedObject, _trim_whole),
     JOB: _TrimRule(WatchedObject, _trim_whole, _VERSIONED),
@@ -230,43 +239,68 @@ _ROWS: Final[Mapping[str, _TrimRule]] = {
     PRIORITY_CLASS: _TrimRule(WatchedObject, _trim_whole, ("value",)),
     CLAIM: _TrimRule(NameRecord, _trim_name, ()),
 }
-_DECODERS: Final = {kind: msgspec.json.Decoder(row.type) for kind, row in _ROWS.items()}
 #: Kinds whose absence a controller can do without.
 _OPTIONAL: Final = frozenset({PRIORITY_CLASS, CLAIM, CRON_JOB})
 
 
-def watched_kinds(kinds: Iterable[str]) -> tuple[WatchedKind[Any], ...]:
-    """The rows for the reflectors. They deliver RecordChanged and ObjectGone."""
-    return tuple(_watched(kind) for kind in _ROWS if kind in set(kinds))
+class Records:
+    """The kinds that the controllers read under some rules of `ownerGroups`, and what is kept of their objects."""
+
+    def __init__(self, rules: Sequence[OwnerRule]) -> None:
+        keys = frozenset({_REVISION, *(key for rule in rules for key in rule.read_keys())})
+        owners = {kind.view_name: kind.api_kind for rule in rules for kind in rule.owners}
+        #: Every kind by its name in a view.
+        self.resources: Mapping[str, Kind] = {**RESOURCES, **owners}
+        #: Kinds of the objects with the numbers of gangs.
+        self.owners = frozenset(owners)
+        #: Kinds of which an object that the cache lacks is read.
+        self.fetched = FETCHED | self.owners
+        self._rows = {
+            POD: _TrimRule(WatchedPod, partial(_trim_pod, rules=rules, keys=keys)),
+            **_ROWS,
+            **dict.fromkeys(owners, _TrimRule(WatchedObject, _trim_owner, ("spec",))),
+        }
+        self._decoders = {kind: msgspec.json.Decoder(row.type) for kind, row in self._rows.items()}
+
+    def watched_kinds(self, kinds: Iterable[str]) -> tuple[WatchedKind[Any], ...]:
+        """The rows for the reflectors. They deliver RecordChanged and ObjectGone."""
+        wanted = set(kinds)
+        return tuple(self._watched(kind) for kind in self._rows if kind in wanted)
+
+    def _watched(self, kind: str) -> WatchedKind[Any]:
+        row = self._rows[kind]
+        return WatchedKind(
+            row.type,
+            name=kind,
+            path=self.resources[kind].collection(),
+            changed=_change(kind, row.trim),
+            required=kind not in _OPTIONAL and kind not in self.owners,
+            reads=row.reads,
+            written=kind not in self.owners,
+            explained=False,
+            gather=_GATHER_PODS if kind == POD else WatchedKind.gather,
+        )
+
+    def decode_change(self, kind: str, body: bytes) -> RecordChanged | None:
+        """The object in the response to a write; None for a kind that is not watched or a response without an object."""
+        if kind not in self._rows:
+            return None
+        try:
+            record = self._decoders[kind].decode(body)
+        except msgspec.DecodeError:
+            return None
+        change: RecordChanged = _change(kind, self._rows[kind].trim)(record)
+        return change if change.uid else None
+
+    def path_of(self, key: Key, sub: str = "") -> str:
+        """The path of an object."""
+        return object_path(self.resources[key.kind], key.namespace, key.name, sub)
 
 
-def _watched(kind: str) -> WatchedKind[Any]:
-    row = _ROWS[kind]
-    return WatchedKind(
-        row.type,
-        name=kind,
-        path=RESOURCES[kind].collection(),
-        changed=_change(kind, row.trim),
-        required=kind not in _OPTIONAL,
-        reads=row.reads,
-        written=True,
-        explained=False,
-        gather=_GATHER_PODS if kind == POD else WatchedKind.gather,
-    )
-
-
-def decode_change(kind: str, body: bytes) -> RecordChanged | None:
-    """The object in the response to a write; None for a kind that is not watched or a response without an object."""
-    if kind not in _ROWS:
-        return None
-    try:
-        record = _DECODERS[kind].decode(body)
-    except msgspec.DecodeError:
-        return None
-    change: RecordChanged = _change(kind, _ROWS[kind].trim)(record)
-    return change if change.uid else None
+#: Those under the built-in rules.
+BUILT_IN: Final = Records(built_in_rules())
 
 
 def path_of(key: Key, sub: str = "") -> str:
-    """The path of an object."""
+    """The path of an object of Kubernetes or Volcano."""
     return object_path(RESOURCES[key.kind], key.namespace, key.name, sub)

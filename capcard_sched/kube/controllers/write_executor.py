@@ -13,7 +13,7 @@ import msgspec
 from capcard_sched.controllers.objects import Key, key_of
 from capcard_sched.controllers.view import COMPONENT, Create, Delete, Increment, Observe, Patch, Write, is_as_good
 from capcard_sched.kube.client import ApiError, get
-from capcard_sched.kube.controllers.records import RESOURCES, decode_change, path_of
+from capcard_sched.kube.controllers.records import BUILT_IN, Records
 from capcard_sched.kube.errors import RequestError, RetryClass
 from capcard_sched.kube.writes.requests import MERGE
 from capcard_sched.model.intents import EmitEvent
@@ -70,8 +70,10 @@ class WriteExecutor:
         emit: Callable[[EmitEvent], None],
         count: Callable[[Increment | Observe], None],
         clock: Callable[[], float],
+        records: Records = BUILT_IN,
     ) -> None:
         """`clock` in unix seconds."""
+        self._records = records
         self._client = client
         self._gate = gate
         self._cache = cache
@@ -108,14 +110,15 @@ class WriteExecutor:
                 raise
             return None
         metadata = found.get("metadata") or {}
-        fields = ("name", "namespace", "uid", "annotations", "ownerReferences")
-        kind = RESOURCES[key.kind]
+        fields = ("name", "namespace", "uid", "annotations", "labels", "ownerReferences")
+        kind = self._records.resources[key.kind]
         kept = {field: metadata[field] for field in fields if field in metadata}
-        return {"apiVersion": kind.api_version, "kind": kind.name, "metadata": kept}
+        whole = {"spec": found["spec"]} if key.kind in self._records.owners and "spec" in found else {}
+        return {"apiVersion": kind.api_version, "kind": kind.name, "metadata": kept, **whole}
 
     async def read(self, key: Key) -> RecordChanged | None:
         """Read an object that is watched. Raises ApiError and Unreachable."""
-        return await get(self._client, path_of(key), partial(decode_change, key.kind))
+        return await get(self._client, self._records.path_of(key), partial(self._records.decode_change, key.kind))
 
     async def _together(self, batch: Sequence[Create | Delete], term: int) -> None:
         if len(batch) == 1:
@@ -138,7 +141,7 @@ class WriteExecutor:
     async def _create(self, write: Create, term: int) -> None:
         namespace, name = key_of(write.object)
         key = Key(write.object["kind"], namespace, name)
-        path = RESOURCES[key.kind].collection(namespace)
+        path = self._records.resources[key.kind].collection(namespace)
         try:
             body = await self._gate.send(self._client, term, "POST", path, body=_encode(write.object))
         except ApiError as error:
@@ -161,7 +164,7 @@ class WriteExecutor:
         given = _preconditions(write)
         if given:
             body["metadata"] = {**(body.get("metadata") or {}), **given}
-        path = path_of(write.key, write.subresource)
+        path = self._records.path_of(write.key, write.subresource)
         params = {"fieldManager": COMPONENT}
         try:
             response = await self._gate.send(
@@ -189,7 +192,7 @@ class WriteExecutor:
             options["preconditions"] = given
         options["propagationPolicy"] = "Foreground" if write.foreground else "Background"
         try:
-            await self._gate.send(self._client, term, "DELETE", path_of(write.key), body=_encode(options))
+            await self._gate.send(self._client, term, "DELETE", self._records.path_of(write.key), body=_encode(options))
         except ApiError as error:
             if error.status == HTTPStatus.CONFLICT and not write.version:
                 return  # another object has the name
@@ -198,11 +201,11 @@ class WriteExecutor:
         self._cache.deleted(write.key, write.uid, format_timestamp(self._clock()))
 
     async def _get(self, key: Key) -> JsonObject:
-        found: JsonObject = dict(_decode(await self._client.request("GET", path_of(key))))
+        found: JsonObject = dict(_decode(await self._client.request("GET", self._records.path_of(key))))
         return found
 
     def _apply(self, kind: str, body: bytes) -> None:
-        change = decode_change(kind, body)
+        change = self._records.decode_change(kind, body)
         if change is not None:
             self._cache.apply(change, confirmed=False)
 

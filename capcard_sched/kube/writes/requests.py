@@ -8,6 +8,7 @@ import msgspec
 
 from capcard_sched.model.annotations import FENCE
 from capcard_sched.model.kinds import KIND_BY_NAME
+from capcard_sched.model.kube_groups import INITIALLY_SCHEDULED, KUBE_API, kube_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -89,6 +90,13 @@ def group_status(update: UpdatePodGroup) -> bytes:
     return _encode({"metadata": {"uid": update.uid} if update.uid else {}, "status": status})
 
 
+def kube_group_condition(uid: str, condition: tuple[str, str, str], stamp: str) -> bytes:
+    """A strategic merge patch of the condition of a PodGroup of `scheduling.k8s.io`: status, reason, message."""
+    status, reason, message = condition
+    row = {"type": INITIALLY_SCHEDULED, "status": status, "reason": reason, "message": message}
+    return _encode({"metadata": {"uid": uid}, "status": {"conditions": [{**row, "lastTransitionTime": stamp}]}})
+
+
 def queue_status(allocated: Mapping[str, str | None]) -> bytes:
     """A merge patch of `status.allocated`; None removes a resource."""
     return _encode({"status": {"allocated": allocated}})
@@ -118,6 +126,8 @@ def event(series: Series, uid: str, first: str, last: str) -> bytes:
     """A core/v1 Event. `kubectl describe` finds it by `uid`, that of the involved object."""
     about = series.object
     involved = {"apiVersion": KIND_BY_NAME[about.kind].api_version, "kind": about.kind, "name": about.name, "uid": uid}
+    if about.kind == "PodGroup" and kube_name(about.name):
+        involved |= {"apiVersion": KUBE_API, "name": kube_name(about.name)}
     if about.namespace:
         involved["namespace"] = about.namespace
     body = {

@@ -23,6 +23,7 @@ from capcard_sched.model.intents import (
     UpdateQueueStatus,
 )
 from capcard_sched.model.kinds import KIND_BY_NAME
+from capcard_sched.model.kube_groups import KUBE_GROUP, kube_condition, kube_name, unschedulable_text
 from capcard_sched.model.objects import PodConditionObject
 
 if TYPE_CHECKING:
@@ -182,6 +183,8 @@ class Statuses(CallWriter[StatusCall]):
         self._stamp = stamp
         #: Uids of pods whose PodScheduled=False is written: the transition time changes only with the status.
         self._transitions: Lru[str, bool] = Lru(_TRANSITIONS)
+        #: The conditions of PodGroups of `scheduling.k8s.io` as written.
+        self._kube_conditions: Lru[str, tuple[str, str, str]] = Lru(_TRANSITIONS)
 
     def not_before(self, call: StatusCall) -> float | None:
         """Updates that differ in numbers only are rate-limited."""
@@ -240,10 +243,24 @@ class Statuses(CallWriter[StatusCall]):
         return DONE
 
     async def _write_group(self, intent: UpdatePodGroup, term: int) -> WriteOutcome:
+        name = kube_name(intent.name)
+        if name:
+            await self._write_kube_group(intent, name, term)
+            return DONE
         sub = "status" if await self._discovery.has_status("podgroups") else ""
         body = requests.group_status(intent)
         response = await self._patch(object_path("PodGroup", intent.namespace, intent.name, sub), body, term)
         return self._written(body, _status_in(response))
+
+    async def _write_kube_group(self, intent: UpdatePodGroup, name: str, term: int) -> None:
+        """The condition of a PodGroup of `scheduling.k8s.io`, when it changed: phase and counts are internal."""
+        condition = kube_condition(intent.phase, unschedulable_text(intent.conditions))
+        if self._kube_conditions.get(intent.uid) == condition:
+            return
+        body = requests.kube_group_condition(intent.uid, condition, self._stamp())
+        path = object_path(KUBE_GROUP, intent.namespace, name, "status")
+        await self._patch(path, body, term, requests.STRATEGIC)
+        self._kube_conditions.put(intent.uid, condition)
 
     def _written(self, body: bytes, status: dict[str, Any]) -> WriteOutcome:
         """AGAIN where `status`, that of the response, is not what the patch `body` writes.

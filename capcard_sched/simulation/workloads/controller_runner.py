@@ -22,6 +22,7 @@ from capcard_sched.controllers.view import Create, Delete, Failure, Increment, O
 from capcard_sched.model.annotations import JOB_NAME
 from capcard_sched.model.intents import EmitEvent
 from capcard_sched.model.kinds import KIND_BY_NAME, kind_of
+from capcard_sched.model.kube_groups import KUBE_API, kube_name
 from capcard_sched.simulation.clock import EPOCH, SECOND
 from capcard_sched.simulation.store import AlreadyExistsError
 
@@ -68,6 +69,8 @@ class EventRecorder:
             "name": target.name,
             "uid": uid,
         }
+        if target.kind == "PodGroup" and kube_name(target.name):
+            involved |= {"apiVersion": KUBE_API, "name": kube_name(target.name)}
         if target.namespace:
             involved["namespace"] = target.namespace
         self._names[identity] = (namespace, name)

@@ -14,6 +14,7 @@ from typing import Final
 
 import pytest
 
+from capcard_sched.controllers.owner_rules import built_in_rules
 from tests.controlplane.cluster import ALL, Cluster, RequestError
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.kubelet import Kubelet
@@ -59,6 +60,13 @@ RARE = {
         )
     ),
     Right("events", "patch"),
+    # Kinds of operators: test_owner_groups.py has one.
+    *(
+        Right(kind.resource, verb, kind.api_kind.group)
+        for rule in built_in_rules()
+        for kind in rule.owners
+        for verb in ("get", "watch")
+    ),
 }
 _SCENARIOS: Final = {**load_scenarios(), **load_scenarios(Path(__file__).parent)}
 

@@ -21,7 +21,7 @@ from capcard_sched.controllers.objects import JOB, POD, POD_GROUP, JsonObject, K
 from capcard_sched.controllers.view import Controller, Failure, Result, View
 from capcard_sched.kube.controllers.controller_loop import ControllerLoop
 from capcard_sched.kube.controllers.object_cache import ObjectCache
-from capcard_sched.kube.controllers.records import decode_change
+from capcard_sched.kube.controllers.records import BUILT_IN
 from capcard_sched.kube.controllers.write_executor import WriteExecutor
 from capcard_sched.kube.writes.leadership_gate import LeadershipGate
 from capcard_sched.model.deltas import ObjectGone
@@ -103,7 +103,7 @@ class SlowServer:
         if change.new is None:
             self.cache.apply(ObjectGone(change.kind, *change.key, meta(change.object)["uid"]))
             return
-        decoded = decode_change(change.kind, json.dumps(change.new).encode())
+        decoded = BUILT_IN.decode_change(change.kind, json.dumps(change.new).encode())
         assert decoded is not None
         self.cache.apply(decoded)
 

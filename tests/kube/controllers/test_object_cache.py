@@ -9,7 +9,7 @@ import pytest
 
 from capcard_sched.controllers.objects import JsonObject, Key
 from capcard_sched.kube.controllers.object_cache import NotFetchedError, ObjectCache
-from capcard_sched.kube.controllers.records import RecordChanged, decode_change
+from capcard_sched.kube.controllers.records import BUILT_IN, RecordChanged
 from capcard_sched.model.deltas import ObjectGone
 from tests.clock import Clock
 
@@ -47,7 +47,7 @@ def changed(version: int, *, uid: str = "u", kind: str = "Pod", name: str = "p",
         "resourceVersion": str(version),
         **body.pop("metadata", {}),
     }
-    found = decode_change(kind, json.dumps({"metadata": metadata, **body}).encode())
+    found = BUILT_IN.decode_change(kind, json.dumps({"metadata": metadata, **body}).encode())
     assert found is not None
     return found
 

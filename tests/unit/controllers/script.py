@@ -92,6 +92,18 @@ class Script:
         (name,) = self.bench.names("PodGroup")
         self.bench.patch("PodGroup", name, _body(body))
 
+    def lws_pod(self, name: str, replica: str, index: str, revision: str = "r1") -> None:
+        """A pod of the LeaderWorkerSet l with three pods per replica."""
+        own = {"name": "l", "group-index": replica, "worker-index": index, "template-revision-hash": revision}
+        labels = ",".join(f"leaderworkerset.sigs.k8s.io/{key}:{value}" for key, value in own.items())
+        self._make(["pod", name, f"labels={labels}", "annotations=leaderworkerset.sigs.k8s.io/size:3", "cpu=1"])
+
+    def jobset_pod(self, name: str, role: str, attempt: str = "0") -> None:
+        """A pod of the JobSet j."""
+        own = {"jobset-name": "j", "replicatedjob-name": role, "restart-attempt": attempt}
+        labels = ",".join(f"jobset.sigs.k8s.io/{key}:{value}" for key, value in own.items())
+        self._make(["pod", name, f"labels={labels}", "cpu=1"])
+
     def scale(self, job: str, task: str, replicas: str) -> None:
         tasks = copy.deepcopy(self.bench.get("Job", job)["spec"]["tasks"])
         for each in tasks:
@@ -223,6 +235,12 @@ class Script:
         pattern = "*" if name == "-" else name
         (found,) = (one for one in self.bench.all(kind) if fits(pattern, one["metadata"]["name"]))
         return found
+
+    def annotated(self, pod: str, group: str, role: str) -> None:
+        """PodGroup and role that a controller wrote into a pod."""
+        notes = self.bench.get("Pod", pod)["metadata"].get("annotations") or {}
+        found = [notes.get(key, "") for key in ("scheduling.k8s.io/group-name", "volcano.sh/task-spec")]
+        assert found == [_body(group) or "", _body(role) or ""], found
 
     def events(self, kind: str, reason: str, *messages: str) -> None:
         """The messages of the events of a reason; `*` stands for any text."""

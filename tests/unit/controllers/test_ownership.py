@@ -12,7 +12,7 @@ import pytest
 from capcard_sched.controllers.objects import identity, is_owned, owner_reference
 from capcard_sched.controllers.view import Create, is_as_good
 from capcard_sched.kube.controllers.object_cache import ObjectCache
-from capcard_sched.kube.controllers.records import decode_change
+from capcard_sched.kube.controllers.records import BUILT_IN
 from capcard_sched.model.objects import ObjectMeta
 from capcard_sched.model.ownership import controller_of_meta
 from tests.unit.controllers.bench import ClusterBench, task
@@ -50,7 +50,7 @@ def test_all_places_agree_on_what_a_job_owns(changes: dict[str, Any]) -> None:
     assert (controller_of_meta(meta) == identity(JOB)) is expected
 
     cache = ObjectCache(lambda: 0.0, lambda *_: None)
-    change = decode_change("Pod", msgspec.json.encode(pod))
+    change = BUILT_IN.decode_change("Pod", msgspec.json.encode(pod))
     assert change is not None
     cache.apply(change)
     assert bool(cache.owned(JOB, "Pod")) is expected

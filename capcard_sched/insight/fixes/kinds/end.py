@@ -62,7 +62,7 @@ class EndFix(FixKind):
             lines = [f"{at} scale statefulset {name} --replicas=0"]
         else:
             lines = [f"{at} delete pod {' '.join(ended)}"]
-            if job is not None and not job.implicit and not has_made_group(job):
+            if job is not None and job.is_editable and not has_made_group(job):
                 lines.append(f"{at} delete podgroup {job.name}")
         scene.write(f"end {change.key}", *lines)
 

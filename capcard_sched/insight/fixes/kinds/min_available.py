@@ -31,7 +31,7 @@ class MinAvailableFix(FixKind):
     def propose(self, situation: Situation) -> Iterator[Candidate]:
         """The size that fits now, on empty nodes, or, where pods have to end for it, of one pod."""
         job, found = situation.job, situation.found
-        if job.is_ready() or job.implicit or job.min_available <= 1:
+        if job.is_ready() or not job.is_editable or job.min_available <= 1:
             return
         fitting = situation.fitting()
         if not fitting and found.stage in {"CannotStart", "NotAdmitted"}:

@@ -30,9 +30,9 @@ class PriorityFix(FixKind):
     def propose(self, situation: Situation) -> Iterator[Candidate]:
         """Ahead of others in the queue, or able to preempt."""
         job, conf, position = situation.job, situation.conf, situation.found.queue
-        may = any(task.cls.may_preempt for task in situation.needed)
+        may = any(task.may_preempt for task in situation.needed)
         evicts = may and any(name in conf.actions for name in EVICTING_ACTIONS)
-        if job.implicit or situation.found.stage in {"CannotStart", "NotAdmitted"}:
+        if not job.is_editable or situation.found.stage in {"CannotStart", "NotAdmitted"}:
             return
         plugin = () if conf.option("priority") is not None else (ProposedChange("Plugin", CONF, "priority"),)
         if plugin and evicts:

@@ -1,0 +1,284 @@
+"""The rules of `ownerGroups`: pods whose operator makes no PodGroup, and the gang that they are.
+
+A rule is data: the labels by which it applies, the name of the PodGroup, the object that has the numbers, the minimum
+of each role. The built-in rules are `config/owner-groups.yaml`; rules of a user precede them, or replace those of their
+name.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from functools import cache
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from capcard_sched.controllers.owner_paths import Scene, count_of, holds, is_count, is_path, name_of, places
+from capcard_sched.model.kinds import Kind, group_of, qualified_kind
+from capcard_sched.model.numbers import MAX_INT32
+from capcard_sched.model.yaml_reader import YamlError, read_document
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from capcard_sched.controllers.objects import JsonObject
+
+
+class OwnerRulesError(ValueError):
+    """Rules that cannot be read: one line per problem."""
+
+    def __init__(self, problems: Iterable[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(self.problems))
+
+
+class _Part(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True, kw_only=True):
+    """A part of a rule that holds under conditions."""
+
+    #: Values that must stand at paths of the owner, and values that must not.
+    if_: dict[str, str] = msgspec.field(name="if", default_factory=dict)
+    unless: dict[str, str] = {}
+
+
+class GroupName(_Part, frozen=True):
+    """A name of the PodGroup. Of several, the first whose conditions hold applies."""
+
+    name: str
+    #: The PodGroup has the pods of one role.
+    of_role: bool = False
+
+
+class RoleMinimum(_Part, frozen=True):
+    """The pods of a role, or of one role per item of a list."""
+
+    role: str
+    #: Path in the owner to the item, or with `[]` the items, that the other paths start from.
+    at: str = ""
+    #: Number of pods.
+    count: str = "1"
+    #: Number of pods that the gang needs to start; "" for all.
+    min: str = ""
+    #: Path of the pod template; several with `|`, of which the first that exists applies.
+    template: str = ""
+
+
+class RuleSubGroups(_Part, frozen=True):
+    """Sub-groups of pods with equal labels, or one such set per item of a list."""
+
+    #: Name of the sub-group policy; with `at` also the role whose pods it has.
+    name: str
+    labels: tuple[str, ...]
+    #: Pods of a sub-group. Fewer than 2: no sub-groups.
+    size: str
+    at: str = ""
+
+
+class OwnerKind(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """A kind of objects that rules read."""
+
+    api_version: str
+    kind: str
+    #: As in RBAC: `jobsets`.
+    resource: str
+
+    @property
+    def view_name(self) -> str:
+        """Its name in a view."""
+        return qualified_kind(self.api_version, self.kind)
+
+    @property
+    def api_kind(self) -> Kind:
+        """Its row of a table of kinds."""
+        return Kind(self.kind, self.api_version, self.resource)
+
+
+class OwnerRule(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """One rule."""
+
+    name: str
+    #: Labels or annotations of a pod that must exist (`key`), or be equal (`key=value`).
+    when: tuple[str, ...] = ()
+    group: tuple[GroupName, ...] = ()
+    #: Kinds of the object with the numbers; of several, the controller of the pod decides.
+    owners: tuple[OwnerKind, ...] = ()
+    owner_name: str = ""
+    #: Name of the pod that owns the PodGroup; "" for the object with the numbers.
+    leader: str = ""
+    #: Label with the role of a pod, and names that replace its values; that of "" replaces all others.
+    role: str = ""
+    role_names: dict[str, str] = {}
+    #: A number that replaces the sum of the roles.
+    min_member: str = ""
+    min: tuple[RoleMinimum, ...] = ()
+    #: The minimum when the owner cannot be read; "" for 1.
+    fallback: str = ""
+    sub_groups: tuple[RuleSubGroups, ...] = ()
+    #: Label that differs between the pods of before and after a restart of the whole group.
+    incarnation: str = ""
+    #: False: the rule of this name does not apply.
+    enabled: bool = True
+
+    def matches(self, notes: Mapping[str, str]) -> bool:
+        """Whether a pod with these labels and annotations is of the rule."""
+        for each in self.when:
+            key, equals, value = each.partition("=")
+            if not notes.get(key) or (equals and notes[key] != value):
+                return False
+        return True
+
+    def role_of(self, notes: Mapping[str, str]) -> str:
+        """The role of a pod, "" for none."""
+        written = notes.get(self.role, "") if self.role else ""
+        return written and (self.role_names.get(written) or self.role_names.get("", written))
+
+    def read_keys(self) -> Iterator[str]:
+        """The labels and annotations of pods that the rule reads."""
+        yield from (each.partition("=")[0] for each in self.when)
+        for template in (self.owner_name, self.leader, *(each.name for each in self.group)):
+            yield from (place for place in places(template) if not place.startswith("owner:"))
+        counts = [self.min_member, self.fallback, *(count for each in self.min for count in (each.count, each.min))]
+        for count in (*counts, *(each.size for each in self.sub_groups)):
+            yield from (item[1:] for word in count.split() for item in word.split("|") if item.startswith("@"))
+        yield from filter(None, (self.role, self.incarnation))
+        yield from (key for each in self.sub_groups for key in each.labels)
+
+
+class Gang(NamedTuple):
+    """The PodGroup of pods by a rule."""
+
+    name: str
+    min_member: int
+    #: Empty: the roles have no minimum.
+    min_task_member: dict[str, int]
+    #: Pod templates, None for the pod itself, and the number of pods.
+    templates: tuple[tuple[JsonObject | None, int], ...]
+    policies: tuple[JsonObject, ...]
+
+
+def gang_of(rule: OwnerRule, notes: Mapping[str, str], owner: JsonObject | None) -> Gang | None:
+    """The gang of a pod with these labels and annotations; None when the rule gives it no name."""
+    scene = Scene(notes, owner)
+    for row in rule.group:
+        if (owner is None and (row.if_ or row.unless)) or not holds(scene, row.if_, row.unless):
+            continue
+        name = name_of(scene, row.name)
+        if name:
+            return _gang(rule, scene, name, rule.role_of(notes) if row.of_role else "")
+    return None
+
+
+def _gang(rule: OwnerRule, scene: Scene, name: str, role: str) -> Gang:
+    """`role`: the only role of the gang, "" for all."""
+    if scene.owner is None and rule.owners:
+        minimum = max(1, count_of(scene, rule.fallback) or 1) if rule.fallback else 1
+        return Gang(name, minimum, {}, ((None, minimum),), ())
+    minimums: dict[str, int] = {}
+    templates: list[tuple[JsonObject | None, int]] = []
+    for row in rule.min:
+        for part in scene.parts(row.at):
+            named = name_of(part, row.role)
+            if not named or (role and named != role) or not holds(part, row.if_, row.unless):
+                continue
+            count = count_of(part, row.count)
+            count = 1 if count is None else count
+            least = count_of(part, row.min) if row.min else count
+            minimums[named] = min(MAX_INT32, minimums.get(named, 0) + (count if least is None else least))
+            found = (each for path in row.template.split("|") for each in part.values(path) if isinstance(each, dict))
+            templates.append((next(found, None) if row.template else None, count))
+    total = max(1, min(MAX_INT32, sum(minimums.values())))
+    written = count_of(scene, rule.min_member) if rule.min_member else None
+    roles = {named: least for named, least in minimums.items() if least > 0} if rule.role else {}
+    if written is not None and written > 0:
+        total, roles = written, {}
+    return Gang(name, total, roles, tuple(templates), tuple(_policies(rule, scene, minimums)))
+
+
+def _policies(rule: OwnerRule, scene: Scene, minimums: Mapping[str, int]) -> Iterator[JsonObject]:
+    for row in rule.sub_groups:
+        for part in scene.parts(row.at):
+            name, size = name_of(part, row.name), count_of(part, row.size)
+            if not name or size is None or size < 2 or not holds(part, row.if_, row.unless):
+                continue
+            policy: JsonObject = {"name": name, "matchLabelKeys": list(row.labels), "subGroupSize": size}
+            if row.at:
+                policy["labelSelector"] = {"matchLabels": {rule.role: name}}
+                policy["minSubGroups"] = minimums.get(name, 0) // size
+            yield policy
+
+
+def parse_owner_rules(text: str | bytes, base: Iterable[OwnerRule] = ()) -> tuple[OwnerRule, ...]:
+    """The rules of a text before those of `base`, except for names that the text has. Raises OwnerRulesError.
+
+    An empty list, `ownerGroups: []`, is no rules at all.
+    """
+    try:
+        document = read_document(text).value
+    except YamlError as error:
+        raise OwnerRulesError([f"line {error.line}: {error}"]) from None
+    if not isinstance(document, dict) or set(document) != {"ownerGroups"}:
+        raise OwnerRulesError(["expected one key, ownerGroups, with a list of rules"])
+    rows = document["ownerGroups"]
+    if rows in (None, []):
+        return ()
+    if not isinstance(rows, list):
+        raise OwnerRulesError(["ownerGroups: expected a list of rules"])
+    found: list[OwnerRule] = []
+    problems: list[str] = []
+    for number, row in enumerate(rows):
+        place = f"ownerGroups[{number}]"
+        try:
+            rule = msgspec.convert(row, OwnerRule, strict=False)
+        except msgspec.ValidationError as error:
+            problems.append(f"{place}: {error}")
+            continue
+        if any(rule.name == other.name for other in found):
+            problems.append(f"{place}.name: {rule.name!r} is the name of another rule")
+        problems += [f"{place}.{problem}" for problem in _problems(rule)]
+        found.append(rule)
+    if problems:
+        raise OwnerRulesError(problems)
+    names = {rule.name for rule in found}
+    rules = (*found, *(rule for rule in base if rule.name not in names))
+    return tuple(rule for rule in rules if rule.enabled)
+
+
+def _problems(rule: OwnerRule) -> Iterator[str]:
+    if not rule.enabled:
+        return
+    if not rule.when:
+        yield "when: expected labels or annotations, as in [example.com/job-name]"
+    if not rule.group:
+        yield "group: expected a list of names, as in [{name: '{example.com/job-name}'}]"
+    if bool(rule.owners) != bool(rule.owner_name):
+        yield "ownerName: expected together with owners"
+    for number, kind in enumerate(rule.owners):
+        if not group_of(kind.api_version) or not kind.kind or not kind.resource:
+            yield f"owners[{number}]: expected apiVersion (group/version), kind and resource"
+    counts = {"minMember": rule.min_member, "fallback": rule.fallback}
+    parts: list[tuple[str, GroupName | RoleMinimum | RuleSubGroups]] = [
+        *((f"group[{number}]", each) for number, each in enumerate(rule.group)),
+        *((f"min[{number}]", each) for number, each in enumerate(rule.min)),
+        *((f"subGroups[{number}]", each) for number, each in enumerate(rule.sub_groups)),
+    ]
+    for place, part in parts:
+        paths = {f"{place}.if": [*part.if_], f"{place}.unless": [*part.unless]}
+        if isinstance(part, RoleMinimum):
+            counts |= {f"{place}.count": part.count, f"{place}.min": part.min}
+            paths |= {f"{place}.at": [part.at], f"{place}.template": part.template.split("|")}
+        elif isinstance(part, RuleSubGroups):
+            counts[f"{place}.size"] = part.size
+            paths[f"{place}.at"] = [part.at]
+        for field, texts in paths.items():
+            yield from (f"{field}: {text!r} is no path" for text in texts if text and not is_path(text))
+    for field, text in counts.items():
+        if text and not is_count(text):
+            yield f"{field}: {text!r} is no count; accepted: a number, a path or @label, joined by *, - and min"
+
+
+@cache
+def built_in_rules() -> tuple[OwnerRule, ...]:
+    """The rules of `config/owner-groups.yaml`."""
+    text: Final = pkgutil.get_data("capcard_sched.config", "owner-groups.yaml")
+    if text is None:
+        raise FileNotFoundError("capcard_sched/config/owner-groups.yaml")
+    return parse_owner_rules(text)

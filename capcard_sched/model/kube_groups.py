@@ -1,0 +1,138 @@
+"""PodGroups of `scheduling.k8s.io`, translated into those of Volcano: the scheduler knows one kind of group.
+
+The translation of `ns/x` has the name `kube:x`, which no PodGroup of Volcano can have. Its phase and its counts exist
+in the scheduler only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from capcard_sched.model.annotations import EVICT_SCOPE, HELD, POD_QUEUE_NAME, PREEMPTION_POLICY
+from capcard_sched.model.objects import ApiStruct, ObjectMeta, PodGroupObject, PodGroupSpec, PodGroupStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from capcard_sched.model.objects import PodGroupCondition
+
+KUBE_API: Final = "scheduling.k8s.io/v1beta1"
+#: As `model.kinds.qualified_kind` names it.
+KUBE_GROUP: Final = f"PodGroup.{KUBE_API}"
+#: The condition that the scheduler writes.
+INITIALLY_SCHEDULED: Final = "PodGroupInitiallyScheduled"
+_PREFIX: Final = "kube:"
+
+
+class KubeGang(ApiStruct, frozen=True):
+    min_count: int = 1
+
+
+class KubePolicy(ApiStruct, frozen=True):
+    """Exactly one of the fields is set."""
+
+    basic: dict[str, Any] | None = None
+    gang: KubeGang | None = None
+
+
+class KubeTopology(ApiStruct, frozen=True):
+    key: str = ""
+
+
+class KubeConstraints(ApiStruct, frozen=True):
+    topology: tuple[KubeTopology, ...] | None = None
+
+
+class KubeGroupSpec(ApiStruct, frozen=True):
+    scheduling_policy: KubePolicy | None = None
+    scheduling_constraints: KubeConstraints | None = None
+    resource_claims: tuple[Any, ...] | None = None
+    disruption_mode: str | dict[str, Any] | None = None
+    priority_class_name: str | None = None
+    preemption_policy: str | None = None
+    parent_composite_pod_group_name: str | None = None
+
+
+class KubeCondition(ApiStruct, frozen=True):
+    type: str = ""
+    status: str = ""
+
+
+class KubeGroupStatus(ApiStruct, frozen=True):
+    conditions: tuple[KubeCondition, ...] | None = None
+
+
+class KubePodGroup(ApiStruct, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    spec: KubeGroupSpec = KubeGroupSpec()
+    status: KubeGroupStatus = KubeGroupStatus()
+
+
+def job_name(name: str) -> str:
+    """The name of the translation of a PodGroup."""
+    return f"{_PREFIX}{name}"
+
+
+def kube_name(name: str) -> str:
+    """The name of the PodGroup of `scheduling.k8s.io` that a job translates; "" for another job."""
+    return name.removeprefix(_PREFIX) if name.startswith(_PREFIX) else ""
+
+
+def held_text(spec: KubeGroupSpec) -> str:
+    """What a PodGroup asks for that is not supported, as a sentence: its pods wait; "" for nothing."""
+    policy, constraints = spec.scheduling_policy or KubePolicy(), spec.scheduling_constraints or KubeConstraints()
+    if spec.parent_composite_pod_group_name:
+        return "composite pod groups are not supported"
+    if spec.resource_claims:
+        return "claims of a PodGroup are not supported"
+    if constraints.topology:
+        keys = ", ".join(each.key for each in constraints.topology)
+        return f"topology constraints of a PodGroup are not supported (schedulingConstraints.topology: {keys})"
+    if (policy.basic is None) is (policy.gang is None):
+        return "spec.schedulingPolicy of the PodGroup has not exactly one of basic and gang"
+    return ""
+
+
+def translated(group: KubePodGroup) -> PodGroupObject:
+    """The PodGroup of Volcano that asks for the same. Its pods are each a unit of their own under the policy basic."""
+    meta, spec = group.metadata, group.spec
+    gang = spec.scheduling_policy.gang if spec.scheduling_policy is not None else None
+    notes = {key: text for key, text in (meta.annotations or {}).items() if key not in (HELD, PREEMPTION_POLICY)}
+    held = held_text(spec)
+    if held:
+        notes[HELD] = held
+    if spec.preemption_policy:
+        notes[PREEMPTION_POLICY] = spec.preemption_policy
+    mode = spec.disruption_mode
+    if mode in ("all", "All") or (isinstance(mode, dict) and "all" in mode):
+        notes.setdefault(EVICT_SCOPE, "job")
+    started = any(row.type == INITIALLY_SCHEDULED and row.status == "True" for row in group.status.conditions or ())
+    return PodGroupObject(
+        ObjectMeta(
+            job_name(meta.name),
+            meta.namespace,
+            meta.uid,
+            meta.resource_version,
+            meta.creation_timestamp,
+            annotations=notes,
+            labels=meta.labels,
+        ),
+        PodGroupSpec(
+            min_member=max(1, gang.min_count) if gang is not None else 1,
+            queue=notes.get(POD_QUEUE_NAME),
+            priority_class_name=spec.priority_class_name,
+        ),
+        PodGroupStatus(phase="Running" if started else "Pending"),
+    )
+
+
+def unschedulable_text(conditions: Iterable[PodGroupCondition]) -> str:
+    """The message of the condition Unschedulable of a job, "" without one."""
+    return next((row.message for row in conditions if row.type == "Unschedulable" and row.status == "True"), "")
+
+
+def kube_condition(phase: str, message: str) -> tuple[str, str, str]:
+    """Status, reason and message of the condition, by the phase of the job: once a gang ran, it stays True."""
+    if phase in ("Pending", "Inqueue"):
+        return "False", "Unschedulable", message
+    return "True", "Scheduled", "the minimum of the PodGroup is bound"

@@ -1,0 +1,75 @@
+"""What the state keeps of PodGroups of `scheduling.k8s.io` beyond their translation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from capcard_sched.model.annotations import HELD
+from capcard_sched.model.intents import ObjectRef
+from capcard_sched.model.kube_groups import kube_name
+
+if TYPE_CHECKING:
+    from capcard_sched.model.job import Task
+    from capcard_sched.model.pod_facts import PodFacts
+    from capcard_sched.state.decode import GroupFacts
+    from capcard_sched.state.jobs import JobTable
+
+
+class KubeGroups:
+    """Queues that pods name for groups without one, and pods with two groups."""
+
+    def __init__(self, jobs: JobTable, default_queue: str) -> None:
+        self._jobs = jobs
+        self._default_queue = default_queue
+        #: Pods that name a PodGroup of each kind, with the text of their event.
+        self.two_groups: dict[ObjectRef, str] = {}
+        #: Job key to the facts of a group as translated.
+        self._facts: dict[str, GroupFacts] = {}
+        #: Job key to the first pod by name with a queue, and the queue.
+        self._queues: dict[str, tuple[str, str]] = {}
+
+    def apply(self, facts: GroupFacts) -> GroupFacts:
+        """The facts of a PodGroup with what only the scheduler knows, and with the queue of its pods."""
+        if not kube_name(facts.name):
+            return facts
+        key = f"{facts.namespace}/{facts.name}"
+        self._facts[key] = facts
+        job = self._jobs.by_key.get(key)
+        if HELD in facts.annotations:
+            self._jobs.held[key] = facts.annotations[HELD]
+        else:
+            self._jobs.held.pop(key, None)
+        if job is not None and job.uid == facts.uid:
+            facts = facts._replace(phase=job.phase, conditions=job.conditions, status_counts=job.status_counts)
+        if facts.queue == self._default_queue and key in self._queues:
+            facts = facts._replace(queue=self._queues[key][1])
+        return facts
+
+    def note(self, task: Task, facts: PodFacts) -> None:
+        """Take the queue and the groups of a pod that was added or changed."""
+        if facts.other_group:
+            ref = ObjectRef("Pod", task.namespace, task.name, task.uid)
+            detail = f"PodGroup {facts.group_name} of scheduling.volcano.sh counts"
+            self.two_groups[ref] = f"{detail}, not PodGroup {facts.other_group} of scheduling.k8s.io"
+        else:
+            self.forget(task)
+        if not facts.queue_name or not kube_name(facts.group_name):
+            return
+        key = f"{task.namespace}/{facts.group_name}"
+        known = self._queues.get(key)
+        if known is None or task.name <= known[0]:
+            self._queues[key] = (task.name, facts.queue_name)
+            if key in self._facts and known != self._queues[key]:
+                self._jobs.update(self.apply(self._facts[key]))
+
+    def forget(self, task: Task) -> None:
+        """Forget a pod that is gone."""
+        if self.two_groups:
+            self.two_groups.pop(ObjectRef("Pod", task.namespace, task.name, task.uid), None)
+
+    def drop(self, namespace: str, name: str) -> None:
+        """Forget a group that is gone."""
+        key = f"{namespace}/{name}"
+        self._facts.pop(key, None)
+        self._queues.pop(key, None)
+        self._jobs.held.pop(key, None)

@@ -1,0 +1,97 @@
+"""PodGroups of `scheduling.k8s.io` on an API server that serves them: feature gate and API version are switched on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from tests.controlplane.cluster import Cluster, RequestError
+from tests.controlplane.controlplane import ControlPlane
+from tests.controlplane.manifests import Manifest, node, pod, pod_group, queue
+from tests.controlplane.preparation import prepare
+from tests.e2e.daemons import Controllers, Daemon
+from tests.e2e.expectations import message, until, until_bound
+
+_GROUPS = "podgroups.scheduling.k8s.io"
+_API = "scheduling.k8s.io/v1beta1"
+
+
+@pytest.fixture(scope="module")
+def serving(programs: Path) -> Iterator[ControlPlane]:
+    """An API server with the kind; skipped on a release without it."""
+    flags = ["--feature-gates=GenericWorkload=true", f"--runtime-config={_API}=true"]
+    try:
+        with ControlPlane(programs, apiserver_flags=flags) as running:
+            yield running
+    except RuntimeError as error:
+        pytest.skip(f"this release has no PodGroups of scheduling.k8s.io: {error}")
+
+
+@pytest_asyncio.fixture
+async def cluster(serving: ControlPlane) -> AsyncIterator[Cluster]:
+    async with Cluster(serving) as client:
+        await prepare(client)
+        client.namespace = await client.make_namespace()
+        yield client
+
+
+def kube_group(name: str, count: int) -> Manifest:
+    spec = {"schedulingPolicy": {"gang": {"minCount": count}}}
+    return {"apiVersion": _API, "kind": "PodGroup", "metadata": {"name": name}, "spec": spec}
+
+
+def member(name: str, group: str, **more: Any) -> Manifest:
+    found = pod(name, requests={"cpu": "1"}, scheduler="capcard-sched", **more)
+    found["metadata"].get("annotations", {}).pop("scheduling.k8s.io/group-name", None)
+    found["spec"]["schedulingGroup"] = {"podGroupName": group}
+    return found
+
+
+async def bound(cluster: Cluster) -> set[str]:
+    return {each["metadata"]["name"] for each in await cluster.list("pods") if each["spec"].get("nodeName")}
+
+
+@pytest.mark.timeout(240)
+async def test_a_gang_starts_whole_and_its_condition_tells(
+    cluster: Cluster, serving: ControlPlane, tmp_path: Path
+) -> None:
+    config = serving.kubeconfig_for("scheduler-a")
+    async with Daemon(config, tmp_path) as daemon, Controllers(config, tmp_path):
+        await daemon.logged("caches synced")
+        await cluster.create_all([node("n1", cpu=8), node("small", cpu=1)])
+        # Pods that come before their PodGroup wait for it.
+        await cluster.create_all([member("a-0", "a"), member("a-1", "a")])
+        await daemon.settled()
+        assert await bound(cluster) == set()
+        await cluster.create(kube_group("a", 3))
+        await until(cluster, _GROUPS, "a", status=condition("False", "Unschedulable"))
+        await cluster.create(member("a-2", "a"))
+        await until_bound(cluster, 3)
+        await until(cluster, _GROUPS, "a", status=condition("True", "Scheduled"))
+        assert await cluster.list("podgroups.scheduling.volcano.sh") == []
+        # A PodGroup of each kind with one name are two jobs; a gang without room starts no pod.
+        await cluster.create_all([queue("q"), pod_group("b", members=2), kube_group("b", 9)])
+        await cluster.create_all([member(f"b-{index}", "b") for index in range(9)])
+        await until(cluster, _GROUPS, "b", status=condition("False", "Unschedulable"))
+        assert await bound(cluster) == {"a-0", "a-1", "a-2"}
+        # A lower minimum starts it.
+        await cluster.patch(_GROUPS, "b", {"spec": {"schedulingPolicy": {"gang": {"minCount": 2}}}})
+        await until(cluster, _GROUPS, "b", status=condition("True", "Scheduled"))
+        # What is not supported waits with its reason.
+        topology = kube_group("t", 1)
+        topology["spec"]["schedulingConstraints"] = {"topology": [{"key": "rack"}]}
+        try:
+            await cluster.create(topology)
+        except RequestError:
+            return
+        await cluster.create(member("t-0", "t"))
+        if (await cluster.list(_GROUPS))[-1]["spec"].get("schedulingConstraints"):
+            await until(cluster, "pods", "t-0", status=message("topology constraints of a PodGroup are not supported"))
+
+
+def condition(status: str, reason: str) -> Manifest:
+    return {"conditions": [{"type": "PodGroupInitiallyScheduled", "status": status, "reason": reason}]}

@@ -1,0 +1,87 @@
+"""Rules of `ownerGroups` that a user writes: which replace the built-in ones, and which are refused with a reason."""
+
+from __future__ import annotations
+
+import pytest
+
+from capcard_sched.controllers.owner_paths import Scene, count_of, name_of
+from capcard_sched.controllers.owner_rules import OwnerRulesError, built_in_rules, parse_owner_rules
+
+_BUILT_IN = [rule.name for rule in built_in_rules()]
+_RULE = "when: [a], group: [{name: '{a}'}]"
+
+
+@pytest.mark.parametrize(
+    "text, names",
+    [
+        (f"ownerGroups: [{{name: mine, {_RULE}}}]", ["mine", *_BUILT_IN]),
+        (f"ownerGroups: [{{name: ray, {_RULE}}}]", ["ray", *(name for name in _BUILT_IN if name != "ray")]),
+        ("ownerGroups: [{name: ray, enabled: false}]", [name for name in _BUILT_IN if name != "ray"]),
+        ("ownerGroups: []", []),
+        ("ownerGroups:", []),
+    ],
+)
+def test_rules_of_a_user_precede_and_replace_the_built_in_ones(text: str, names: list[str]) -> None:
+    assert [rule.name for rule in parse_owner_rules(text, built_in_rules())] == names
+
+
+@pytest.mark.parametrize(
+    "text, problem",
+    [
+        ("a: [", "line 1"),
+        ("rules: []", "expected one key, ownerGroups"),
+        ("ownerGroups: 5", "ownerGroups: expected a list"),
+        ("ownerGroups: [{}]", "ownerGroups[0]: Object missing required field `name`"),
+        ("ownerGroups: [{name: a, wen: [b]}]", "ownerGroups[0]: Object contains unknown field `wen`"),
+        ("ownerGroups: [{name: a}]", "ownerGroups[0].when: expected labels"),
+        (
+            f"ownerGroups: [{{name: a, {_RULE}}}, {{name: a, {_RULE}}}]",
+            "ownerGroups[1].name: 'a' is the name of another",
+        ),
+        (f"ownerGroups: [{{name: a, {_RULE}, ownerName: x}}]", "ownerGroups[0].ownerName: expected together"),
+        (
+            f"ownerGroups: [{{name: a, {_RULE}, ownerName: x, owners: [{{apiVersion: v1, kind: A, resource: as}}]}}]",
+            "ownerGroups[0].owners[0]: expected apiVersion (group/version)",
+        ),
+        (f"ownerGroups: [{{name: a, {_RULE}, minMember: a +}}]", "ownerGroups[0].minMember: 'a +' is no count"),
+        (
+            f"ownerGroups: [{{name: a, {_RULE}, min: [{{role: r, at: 'a b'}}]}}]",
+            "ownerGroups[0].min[0].at: 'a b' is no path",
+        ),
+    ],
+)
+def test_a_rule_that_cannot_be_read_is_refused_with_its_field(text: str, problem: str) -> None:
+    with pytest.raises(OwnerRulesError) as error:
+        parse_owner_rules(text)
+    assert any(each.startswith(problem) for each in error.value.problems), error.value.problems
+
+
+@pytest.mark.parametrize(
+    "text, value",
+    [
+        ("3", 3),
+        ("a", 2),
+        ("none|a", 2),
+        ("none", None),
+        ("@size - 1", 3),
+        ("@none", None),
+        ("a * b.c", 14),
+        ("a min b.c * 5", 10),
+        ("1 - 5", 0),
+        ("b.c * 2147483647", 2147483647),
+        ("list[].n", 4),
+        ("text", None),
+    ],
+)
+def test_a_count_is_read_from_left_to_right(text: str, value: int | None) -> None:
+    owner = {"a": 2, "b": {"c": 7}, "list": [{"m": 1}, {"n": 4}], "text": "x"}
+    assert count_of(Scene({"size": "4"}, owner), text) == value
+
+
+@pytest.mark.parametrize(
+    "template, name",
+    [("{a}-{b.c/d}", "x-y"), ("{a}-{none}", ""), ("r-{owner:metadata.labels[k/e.y]}", "r-z"), ("{owner:spec}", "")],
+)
+def test_a_name_needs_all_its_places(template: str, name: str) -> None:
+    scene = Scene({"a": "x", "b.c/d": "y"}, {"metadata": {"labels": {"k/e.y": "z"}}, "spec": {}})
+    assert name_of(scene, template) == name
