@@ -282,7 +282,7 @@ class Records:
         )
 
     def decode_change(self, kind: str, body: bytes) -> RecordChanged | None:
-        """The object in the response to a write; None for a kind that is not watched or a response without an object."""
+        """The object in the response to a write; None for an unwatched kind or a response without an object."""
         if kind not in self._rows:
             return None
         try:
