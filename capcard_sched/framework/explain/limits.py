@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from capcard_sched.framework.explain.capacity import holders
+from capcard_sched.framework.explain.stranded import StrandedReader
 from capcard_sched.framework.quota.limits import unenforced
 from capcard_sched.model.annotations import CARD_QUOTA
 from capcard_sched.model.cards import CardSyntaxError, is_card_quota, parse_card_quota
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.plugin import Sample
     from capcard_sched.framework.core import CoreSnapshot
     from capcard_sched.framework.explain.capacity import CapacityReader
-    from capcard_sched.model.diagnosis import HolderUse
+    from capcard_sched.model.diagnosis import HolderUse, StrandedCards
     from capcard_sched.model.explanation import JobCards
     from capcard_sched.model.job import Job
     from capcard_sched.model.queue import Queue
@@ -75,6 +76,8 @@ class LimitReader:
         self._snapshot = snapshot
         #: The capacity of the same state.
         self.capacity = capacity
+        #: The stranded cards of the same state.
+        self.stranded = StrandedReader(snapshot)
         self._queues = snapshot.state.queues
         self._shares = share_totals(snapshot)
         #: Shares of devices that the capability of a queue limits, with and without a plugin that registers them.
@@ -295,7 +298,7 @@ class LimitReader:
 
 def queue_uses(snapshot: CoreSnapshot) -> tuple[QueueUse, ...]:
     """Quotas and usage of all queues, in order of name."""
-    uses = card_uses(snapshot)
+    uses, stranded = card_uses(snapshot), StrandedReader(snapshot).by_card()
     columns, queues = snapshot.state.columns, {**snapshot.state.deleted_queues, **snapshot.state.queues}
     usage = {name: queue.allocated.copy() for name, queue in queues.items()}
     for queue in queues.values():
@@ -309,7 +312,7 @@ def queue_uses(snapshot: CoreSnapshot) -> tuple[QueueUse, ...]:
     for name, queue in sorted(queues.items()):
         limits = queue.capability or {}
         allocated = {**columns.amounts(usage[name]), **without_column.get(name, {})}
-        cards = uses.get(name, ())
+        cards = tuple(_with_stranded(use, stranded) for use in uses.get(name, ()))
         wanted = dict.fromkeys([*limits, *allocated])
         resources = {
             resource: (limits.get(resource), allocated.get(resource, 0))
@@ -330,6 +333,14 @@ def queue_uses(snapshot: CoreSnapshot) -> tuple[QueueUse, ...]:
         state = queue.state or "Open"
         found.append(QueueUse(name, state, len(jobs), waiting, cards, resources, warnings, queue.parent))
     return tuple(found)
+
+
+def _with_stranded(use: CardUse, stranded: Mapping[str, StrandedCards] | None) -> CardUse:
+    """A use of a card with the stranded ones of the cluster; 0 where none is free."""
+    if stranded is None or "|" in use.card:
+        return use
+    found = stranded.get(use.card)
+    return msgspec.structs.replace(use, stranded=0.0 if found is None else found.stranded)
 
 
 def card_uses(snapshot: CoreSnapshot) -> dict[str, tuple[CardUse, ...]]:
