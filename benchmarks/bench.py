@@ -3,7 +3,8 @@
 Everything runs in this process, without a cluster: the state is filled from JSON as by a watch, then one session places
 all pods (W1 to W3), preempts and reclaims (P1, R1, T1), places pods whose node scores depend on other nodes or on
 more than amounts (A1, Z1, N1, U1), pods that share GPUs (V1, V2, V3),
-or one pod beside a backlog (B1, B2). Times are medians over fresh cores, wall-clock
+or one pod beside a backlog (B1, B2). With the openb trace, pods arrive until they request 130 % of its GPUs (F1 to F4).
+Times are medians over fresh cores, wall-clock
 by default; `CPU` is the CPU time of this process, independent of other work on the machine.
 """
 
@@ -23,6 +24,8 @@ from benchmarks.backlog import BACKLOGS, Backlog, measure_backlog
 from benchmarks.eviction_scenes import SCENES
 from benchmarks.evictions import Taking, measure_taking
 from benchmarks.neighbours import NEIGHBOURS, Placing, measure_placing
+from benchmarks.saturation import SCENES as SATURATED
+from benchmarks.saturation import Saturation, SaturationConf, measure_all, saturation_table, traces_in
 from benchmarks.shared_cards import PLAIN_PODS, SHARED, Sharing, measure_sharing
 from benchmarks.workloads import SIZES, WORKLOADS
 
@@ -39,7 +42,7 @@ _GROWTH = ("W3", (2_000, (2_500, 5_000, 10_000, 20_000)), (5_000, (500, 1_000, 2
 _GROWTH_QUICK = ("W3", (400, (500, 1_000, 2_000, 4_000)), (1_000, (100, 200, 400, 800)))
 
 #: Workloads on free nodes, scenes of preemption, scenes with dependent scores, shared GPUs, and a backlog.
-_ALL = (*WORKLOADS, *SCENES, *NEIGHBOURS, *SHARED, *BACKLOGS)
+_ALL = (*WORKLOADS, *SCENES, *NEIGHBOURS, *SHARED, *BACKLOGS, *SATURATED)
 
 
 class Report(msgspec.Struct):
@@ -55,6 +58,7 @@ class Report(msgspec.Struct):
     placings: list[Placing] = []
     sharings: list[Sharing] = []
     backlogs: list[Backlog] = []
+    saturations: list[Saturation] = []
 
 
 @app.default
@@ -65,6 +69,7 @@ def bench(
     json: Annotated[Path | None, Parameter(help="Write the figures to this file too.")] = None,
     baseline: Annotated[Path | None, Parameter(help="Compare with an earlier file of --json.")] = None,
     repeats: Annotated[int, Parameter(help="Fresh cores per figure.")] = 3,
+    openb: Annotated[Path | None, Parameter(help="Folder of the openb trace, for F1 to F4.")] = None,
     quick: Annotated[bool, Parameter(help="Small sizes, one repeat: does it run at all?")] = False,
 ) -> int:
     """Measure sessions, growth, memory, the ratio to a plain loop over pods and nodes, preemption and reclaim.
@@ -80,6 +85,13 @@ def bench(
     if unknown or repeats < 1:
         wrong = f"unknown: {', '.join(unknown)}" if unknown else "--repeats must be at least 1"
         console.print(f"{wrong}; sizes are {', '.join(SIZES)}, workloads {', '.join(_ALL)}")
+        return 2
+    saturated = [name for name in chosen if name in SATURATED and openb is not None]
+    chosen = [name for name in chosen if name not in SATURATED]
+    try:
+        _ = None if openb is None else traces_in(openb)
+    except FileNotFoundError as error:
+        console.print(f"--openb: {error}")
         return 2
     points = {"quick": (100, 1_000)} if quick else {name: SIZES[name] for name in size_names}
     repeats = 1 if quick else repeats
@@ -112,6 +124,9 @@ def bench(
             status.update("memory")
             nodes, pods = next(iter(points.values()))
             report.memory = {name: measure.memory_per_10k_pods(name, nodes, pods) for name in placing}
+        if openb is not None and saturated:
+            status.update("a saturated cluster")
+            report.saturations = measure_all(openb, saturated, [SaturationConf("shipped")], repeats)
     old = msgspec.json.decode(baseline.read_bytes(), type=Report) if baseline is not None else None
     show(console, report, old)
     if json is not None:
@@ -137,6 +152,10 @@ def show(console: Console, report: Report, old: Report | None) -> None:
         console.print(_sharing_table(report, old))
     if report.backlogs:
         console.print(_backlog_table(report, old))
+    if report.saturations:
+        console.print(saturation_table(report.saturations))
+    else:
+        console.print("F1 to F4: not measured; --openb names the folder of the openb trace")
     for growth in report.growth:
         series = ", ".join(f"{size:,}: {_time(seconds)}" for size, seconds in growth.points)
         console.print(f"Growth in {growth.axis} at {growth.fixed} (W3): exponent {growth.exponent:.2f} (CPU {series})")

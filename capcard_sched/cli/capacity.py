@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import cyclopts
 import msgspec
 
-from capcard_sched.cli.lists import Column, Listing, add_list, field
+from capcard_sched.cli.lists import Column, Listing, add_list, cell, field
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -40,6 +40,7 @@ _CARDS = Listing(
         field("NODE", "node"),
         field("CARD", "name"),
         *_AMOUNTS,
+        Column("STRANDED", lambda card: card["stranded"] or None, lambda card: cell(card["stranded"]), "present"),
         Column("SHARED CARDS", lambda card: card["sharedCards"], shown="present"),
         _share("MEMORY", "memory"),
         _share("CORES", "cores", "%"),
@@ -72,9 +73,11 @@ _NODES = Listing(
 def read_cards(found: ClusterSource) -> list[_Row]:
     """The items of `card list`."""
     from capcard_sched.framework.explain.capacity import CapacityReader
+    from capcard_sched.framework.explain.stranded import StrandedReader
 
     state = found.core.snapshot().state
     nodes, rule = state.nodes.by_name, state.card_labels
+    stranded = StrandedReader(found.core.snapshot()).of_nodes()
     whole = [
         {
             "name": card,
@@ -91,7 +94,10 @@ def read_cards(found: ClusterSource) -> list[_Row]:
         }
         for card, use in CapacityReader(found.core.snapshot()).list_cards()
     ]
-    return sorted([*whole, *_shared_items(found)], key=lambda item: (item["node"], item["name"]))
+    items = sorted([*whole, *_shared_items(found)], key=lambda item: (item["node"], item["name"]))
+    for item in items:
+        item["stranded"] = None if stranded is None else stranded.get((item["node"], item["name"]), 0.0)
+    return items
 
 
 def read_nodes(found: ClusterSource) -> list[_Row]:
@@ -128,7 +134,9 @@ add_list(
     _CARDS,
     """List the cards of each node: total, used, free, and with -o wide the workloads that hold them.
 
-FREE is also the largest block that one pod can get on the node. Of cards that a device plugin shares, TOTAL, USED and \
+FREE is also the largest block that one pod can get on the node. STRANDED are free cards, or parts of cards, that no \
+pod of the cluster can use there: it requests more cpu or memory than is free beside them, more cards, or another \
+model. Of cards that a device plugin shares, TOTAL, USED and \
 FREE count vGPUs; memory is in units of the device plugin, cores in percent of one card. """,
     read_cards,
 )

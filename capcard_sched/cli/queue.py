@@ -106,6 +106,7 @@ LISTING: Final = Listing(
         Column("SHARE", _share, _bar),
         _column("RESERVED", "reserved"),
         _column("FREE", "free"),
+        Column("STRANDED", lambda line: line.get("stranded") or None, lambda one: _amount(one, "stranded"), "present"),
         _column("CLUSTER TOTAL", "total"),
         Column("PARENT", lambda queue: queue.get("parent"), shown="wide"),
     ),
@@ -130,5 +131,5 @@ def read_queues(found: ClusterSource) -> list[dict[str, Any]]:
 _HELP: Final = """List queues with jobs, and per card and resource used amount, quota, reserved and free amounts.
 
 PENDING jobs are not admitted, or have pending pods. RESERVED is admitted and has no node yet. FREE is what the queue \
-and its ancestors leave. """
+and its ancestors leave; stranded are free cards of the cluster that no pod can use where they are. """
 add_list(app, LISTING, _HELP, read_queues)

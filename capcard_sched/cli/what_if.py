@@ -14,6 +14,8 @@ from capcard_sched.cli.exit_codes import usage_error
 from capcard_sched.cli.inputs import BadInputError
 from capcard_sched.cli.lists import print_document
 from capcard_sched.cli.output import put_error
+from capcard_sched.cli.sessions import full_session
+from capcard_sched.simulation.clock import EPOCH, SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,7 +44,7 @@ def what_if(
     output: Annotated[Literal["text", "json"], Parameter(name=["--output", "-o"])] = "text",
     source: Source = Source(),  # noqa: B008 - frozen
 ) -> int:
-    """Show the effect of changes: jobs that start, added waiting time, evictions, usage per queue and card.
+    """Show the effect of changes: jobs that start, added waiting time, evictions, usage, stranded cards.
 
     Simulates the input twice, as it is and with all changes, and compares the two ends. The input are the manifests of
     -f, the last state of a recording, or the state of a live cluster; writes nothing to it.
@@ -106,6 +108,7 @@ def _run(
 ) -> tuple[tuple[Core, SimulationOutcome], FailureWatch]:
     core, watched, outcome = run_scenario(given, source, conf, f"simulating {which}")
     core.apply_all(outcome.deltas)
+    full_session(core, watched, EPOCH + outcome.end / SECOND, read_only=True)
     return (core, outcome), watched
 
 

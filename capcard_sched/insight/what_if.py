@@ -20,12 +20,13 @@ from capcard_sched.controllers.objects import (
     spec,
     status,
 )
+from capcard_sched.framework.explain.stranded import StrandedReader
 from capcard_sched.insight.changes import UnknownObjectError, set_card_quota, set_unschedulable
 from capcard_sched.insight.job_runs import group_key, job_key, vcjob_key
 from capcard_sched.insight.trial import changed_usage, figures_of
 from capcard_sched.model.annotations import CARD_QUOTA
 from capcard_sched.model.timestamps import parse_timestamp, span
-from capcard_sched.model.trials import JobChange, PodCounts, RestartedPods, WhatIfReport
+from capcard_sched.model.trials import ChangedStranded, JobChange, PodCounts, RestartedPods, WhatIfReport
 from capcard_sched.model.workload import display_name
 from capcard_sched.simulation.clock import EPOCH, SECOND
 from capcard_sched.simulation.kinds import NODE
@@ -191,7 +192,7 @@ def compare_runs(
     scenario: Scenario | None = None,
     drained: Collection[str] = (),
 ) -> WhatIfReport:
-    """The differences between two simulations. The cores hold the states at their ends.
+    """The differences between two simulations. The cores hold the states at their ends, and a session of them.
 
     `scenario`: the input before the changes. `drained`: nodes that the changes drain.
     """
@@ -231,7 +232,20 @@ def compare_runs(
             if evictions[job] != evictions_after[job]
         ),
         usage=changed_usage(figures_of(old_core), figures_of(new_core)),
+        stranded=_changed_stranded(old_core, new_core),
         restarts=tuple(restart for restart in restarts if restart.job not in affected),
+    )
+
+
+def _changed_stranded(old: Core, new: Core) -> tuple[ChangedStranded, ...]:
+    """By card. Without pods that request cards none is stranded."""
+    before, after = (
+        {card: one.stranded for card, one in (StrandedReader(core.snapshot()).by_card() or {}).items()}
+        for core in (old, new)
+    )
+    amounts = {card: (before.get(card, 0.0), after.get(card, 0.0)) for card in sorted(before.keys() | after.keys())}
+    return tuple(
+        ChangedStranded(card=card, before=was, after=now) for card, (was, now) in amounts.items() if was != now
     )
 
 

@@ -193,6 +193,17 @@ class CardCapacity(InsightPart, frozen=True, kw_only=True):
     holders: tuple[HolderUse, ...] = ()
 
 
+class StrandedCards(InsightPart, frozen=True, kw_only=True):
+    """Free cards of one model, and those that no pod of the mix of requests can use where they are."""
+
+    card: str
+    free: float
+    stranded: float
+    #: Cause to stranded cards: too little free `cpu`, `memory` or `cpu and memory` beside them, blocks smaller than any
+    #: request (`size`), and a model that no pod accepts (`model`).
+    causes: dict[str, float]
+
+
 class RejectedNodes(InsightPart, frozen=True, kw_only=True):
     """One filter reason and the number of nodes it applies to."""
 
@@ -342,6 +353,8 @@ class JobDiagnosis(InsightPart, frozen=True, kw_only=True):
     pending: tuple[PendingPods, ...] = ()
     placed: tuple[PlacedPods, ...] = ()
     capacity: tuple[CardCapacity, ...] = ()
+    #: Of pods that no node fits: the cards that they accept, on nodes that accept the pods.
+    stranded: tuple[StrandedCards, ...] = ()
     preemption: PreemptionTrial | None = None
     #: False: a trial does not start it with every other job ended, because nodes are cordoned or tainted.
     starts_alone: bool = True

@@ -19,6 +19,8 @@ class CardUse(msgspec.Struct, frozen=True):
     queue: str = ""
     #: The unused quota here and in every ancestor with a card quota, never below 0; None without a limit.
     free: float | None = None
+    #: Free cards of the cluster that no pod of the mix of requests can use where they are; None without such pods.
+    stranded: float | None = None
 
 
 class QueueUse(msgspec.Struct, frozen=True):

@@ -179,6 +179,14 @@ class RestartedPods(InsightPart, frozen=True, kw_only=True):
     wait: float | None = None
 
 
+class ChangedStranded(InsightPart, frozen=True, kw_only=True):
+    """The free cards of one model that no pod of the mix of requests can use where they are."""
+
+    card: str
+    before: float
+    after: float
+
+
 class WhatIfReport(InsightPart, frozen=True, kw_only=True):
     """The effect of changes. Simulations are compared at their ends."""
 
@@ -199,6 +207,8 @@ class WhatIfReport(InsightPart, frozen=True, kw_only=True):
     #: Evicted pods, where the numbers differ.
     evictions: tuple[PodCounts, ...]
     usage: tuple[ChangedUsage, ...]
+    #: Cards of which another amount is stranded.
+    stranded: tuple[ChangedStranded, ...] = ()
     #: Pods on nodes that are drained.
     restarts: tuple[RestartedPods, ...] = ()
 

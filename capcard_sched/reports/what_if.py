@@ -38,6 +38,10 @@ def print_what_if(report: WhatIfReport) -> None:
                 for row in report.usage
             ],
         ),
+        (
+            ("CARD", "STRANDED BEFORE", "STRANDED AFTER"),
+            [(row.card, f"{row.before:g}", f"{row.after:g}") for row in report.stranded],
+        ),
     ]
     for headers, rows in tables:
         if rows:

@@ -70,6 +70,14 @@ CAPACITY_CARD = Dashboard(
                   ((f"sum by (card) (volcano_queue_card_capacity{{{_CARD}}}) / sum by (card) (volcano_card_total{{{_CARD}}})",
                     "{{card}}"),), 9, "Above 100 %: the quotas exceed the cards of the cluster."),
         )),
+        Row("Fragmentation", (
+            Panel("Free and stranded cards", "timeseries", "none", (
+                (f"volcano_cards_free{{{_CARD}}}", "free {{card}}"),
+                (f"volcano_cards_stranded{{{_CARD}}}", "stranded {{card}}"),
+            ), 12, "Stranded: free, and no pod of the cluster can use it where it is. With the plugin fragmentation."),
+            Panel("Stranded, of the free cards", "timeseries", "percentunit",
+                  ((f"volcano_cards_stranded{{{_CARD}}} / (volcano_cards_free{{{_CARD}}} > 0)", "{{card}}"),), 12),
+        )),
         Row("Queues", (
             Panel("Queues and cards", "table", "none", (
                 (f"volcano_queue_card_capacity{{{_QC}}}", "Quota"),

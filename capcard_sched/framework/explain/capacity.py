@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 #: Holders listed per node.
 _MOST_HOLDERS: Final = 8
+#: State of an unschedulable node.
+CORDONED: Final = "cordoned"
 #: Effects of taints that keep pods without a toleration away.
 _EXCLUDING: Final = frozenset({"NoSchedule", "NoExecute"})
 
@@ -81,8 +83,17 @@ def _used(offer: NodeCard) -> float:
 def _state_of(node: Node) -> str:
     """`cordoned`, the taints that keep pods away, or ""."""
     taints = conditions_of(node.taints) if node.unschedulable else node.taints
-    states = ["cordoned"] if node.unschedulable else []
+    states = [CORDONED] if node.unschedulable else []
     return ",".join([*states, *(taint.text for taint in taints if taint.effect in _EXCLUDING)])
+
+
+def exclusion(node: Node, cls: TaskClass) -> str:
+    """`cordoned`, or the taint that keeps pods of a class away; "" for a candidate."""
+    condition = untolerated_taint(conditions_of(node.taints), cls.tolerations)
+    if node.unschedulable and condition is None:
+        return CORDONED
+    taint = condition or untolerated_taint(node.taints, cls.tolerations)
+    return "" if taint is None else taint.text
 
 
 class CapacityReader:
@@ -185,12 +196,11 @@ class CapacityReader:
         cordoned: list[NodeCard] = []
         tainted: list[tuple[NodeCard, str]] = []
         for offer in offers:
-            condition = untolerated_taint(conditions_of(offer.node.taints), cls.tolerations)
-            taint = condition or untolerated_taint(offer.node.taints, cls.tolerations)
-            if offer.node.unschedulable and condition is None:
+            excluded = exclusion(offer.node, cls)
+            if excluded == CORDONED:
                 cordoned.append(offer)
-            elif taint is not None:
-                tainted.append((offer, taint.text))
+            elif excluded:
+                tainted.append((offer, excluded))
             else:
                 candidates.append(offer)
         bars: dict[int, int] = {}
@@ -211,7 +221,7 @@ class CapacityReader:
             fits_when_empty=sum(offer.total // per_pod for offer in offers) if per_pod else 0,
             cordoned_nodes=len(cordoned),
             tainted_nodes=len(tainted),
-            cordoned=tuple(self._use(offer, "cordoned") for offer in cordoned[:MOST_LISTED]),
+            cordoned=tuple(self._use(offer, CORDONED) for offer in cordoned[:MOST_LISTED]),
             tainted=tuple(self._use(offer, taint) for offer, taint in tainted[:MOST_LISTED]),
             candidates=tuple(self._use(offer) for offer in ordered[:MOST_LISTED]),
             holders=holders(_held_on(candidates)),

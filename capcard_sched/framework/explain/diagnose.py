@@ -60,6 +60,7 @@ def diagnose_job(
         pending=facts.pending,
         placed=facts.placed(),
         capacity=facts.capacity,
+        stranded=facts.stranded,
         victims=tuple(found for _, found in sorted(session.preemption_reports.get(job.key, {}).items())),
         evicted=tuple(session.carry_over.evicted.get(job.key, ())),
     )

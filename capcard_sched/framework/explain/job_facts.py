@@ -82,8 +82,7 @@ class JobFacts:
         self.declared, self.counted = self._declared(), self._counted()
         self.refusals = session.refusals_of(job)
         self._refusal_of: dict[str, Refusal] = {}
-        limits_of = limits.limits(job.queue, self._requested()) if job.queue in state.queues else ()
-        self.limits: tuple[LimitUse, ...] = limits_of
+        self.limits = limits.limits(job.queue, self._requested()) if job.queue in state.queues else ()
         self.pending = self._pending()
         self.limits += self._limits_of_refusals()
         queue, ahead = state.queues.get(job.queue), self._ahead()
@@ -104,6 +103,8 @@ class JobFacts:
         #: Why the job can never start; None when it can.
         self.exceeded = session.exceeded_limit(job)
         self.capacity = self._capacities(self.pending)
+        #: The free cards that pods without a node accept, where some are stranded.
+        self.stranded = limits.stranded.of_pods(self.waiting, self.pending)
         self.known_cards = sorted(self._capacity.cards)
         #: The card quota of the queue in thousandths, and why the annotation is invalid.
         self.quota, self.quota_problem = limits.quota(queue), limits.quota_problem(queue)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from capcard_sched.framework.explain.capacity import holders
+from capcard_sched.framework.explain.stranded import StrandedReader
 from capcard_sched.model.annotations import CARD_QUOTA
 from capcard_sched.model.cards import CardQuota, CardSyntaxError, is_card_quota, parse_card_quota
 from capcard_sched.model.diagnosis import LimitUse
@@ -71,6 +72,8 @@ class LimitReader:
         self._snapshot = snapshot
         #: The capacity of the same state.
         self.capacity = capacity
+        #: The stranded cards of the same state.
+        self.stranded = StrandedReader(snapshot)
         self._queues = snapshot.state.queues
         self._shares = share_totals(snapshot)
         #: Shares of devices that the capability of a queue limits, with and without a plugin that registers them.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from capcard_sched.framework.explain.job_facts import JobFacts
-    from capcard_sched.model.diagnosis import CardCapacity, NodeUse, PendingPods
+    from capcard_sched.model.diagnosis import CardCapacity, NodeUse, PendingPods, StrandedCards
 
 #: Nodes that get a sentence each.
 _MOST_NODES: Final = 3
@@ -127,7 +127,16 @@ def _nodes(data: JobFacts, short: Sequence[CardCapacity]) -> list[str]:
             facts.append(f"{node.name} is {_excluded(node)} ({free})")
         chosen = [node for node in row.tainted if not is_condition(node.excluded)]
         facts += [f"Toleration for {node.name}: {toleration(node.excluded)}" for node in chosen[:1]]
-    return list(dict.fromkeys(facts))
+    return list(dict.fromkeys([*facts, *map(_stranded, data.stranded)]))
+
+
+def _stranded(row: StrandedCards) -> str:
+    """`NVIDIA-H200: 18 free, 11 of them stranded by cpu`, or `stranded: 8 by cpu, 3 by size` of several causes."""
+    causes = [f"by {cause}" for cause in row.causes]
+    if len(causes) > 1:
+        causes = [f"{amount:g} by {cause}" for cause, amount in row.causes.items()]
+    end = f"{':' if len(causes) > 1 else ''} {', '.join(causes)}"
+    return f"{row.card}: {row.free:g} free, {row.stranded:g} of them stranded{end}"
 
 
 def _missing(row: CardCapacity, node: NodeUse) -> str:

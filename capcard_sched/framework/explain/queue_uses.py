@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from capcard_sched.framework.explain.limits import card_figures, quota_samples, share_totals
+from capcard_sched.framework.explain.stranded import StrandedReader
 from capcard_sched.framework.quota.limits import unenforced
 from capcard_sched.model.annotations import CARD_QUOTA
 from capcard_sched.model.cards import is_card_quota
@@ -20,12 +23,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from capcard_sched.framework.core import CoreSnapshot
+    from capcard_sched.model.diagnosis import StrandedCards
     from capcard_sched.model.queue import Queue
 
 
 def queue_uses(snapshot: CoreSnapshot) -> tuple[QueueUse, ...]:
     """Quotas and usage of all queues, in order of name."""
-    uses = card_uses(snapshot)
+    uses, stranded = card_uses(snapshot), StrandedReader(snapshot).by_card()
     columns, queues = snapshot.state.columns, {**snapshot.state.deleted_queues, **snapshot.state.queues}
     usage = {name: queue.allocated.copy() for name, queue in queues.items()}
     for queue in queues.values():
@@ -39,7 +43,7 @@ def queue_uses(snapshot: CoreSnapshot) -> tuple[QueueUse, ...]:
     for name, queue in sorted(queues.items()):
         limits = queue.capability or {}
         allocated = {**columns.amounts(usage[name]), **without_column.get(name, {})}
-        cards = uses.get(name, ())
+        cards = tuple(_with_stranded(use, stranded) for use in uses.get(name, ()))
         wanted = dict.fromkeys([*limits, *allocated])
         resources = {
             resource: (limits.get(resource), allocated.get(resource, 0))
@@ -60,6 +64,14 @@ def queue_uses(snapshot: CoreSnapshot) -> tuple[QueueUse, ...]:
         state = queue.state or "Open"
         found.append(QueueUse(name, state, len(jobs), waiting, cards, resources, warnings, queue.parent))
     return tuple(found)
+
+
+def _with_stranded(use: CardUse, stranded: Mapping[str, StrandedCards] | None) -> CardUse:
+    """A use of a card with the stranded ones of the cluster; 0 where none is free."""
+    if stranded is None or "|" in use.card:
+        return use
+    found = stranded.get(use.card)
+    return msgspec.structs.replace(use, stranded=0.0 if found is None else found.stranded)
 
 
 def card_uses(snapshot: CoreSnapshot) -> dict[str, tuple[CardUse, ...]]:

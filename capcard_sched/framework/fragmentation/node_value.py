@@ -18,19 +18,21 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from capcard_sched.framework.fragmentation.kind_table import KindTable
+from capcard_sched.framework.fragmentation.request_mix import largest
 from capcard_sched.model.resources import CPU_COLUMN, MEMORY_COLUMN
-from capcard_sched.plugins.fragmentation.request_mix import largest
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Hashable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy.typing as npt
 
     from capcard_sched.framework.api.node_view import Rows
     from capcard_sched.framework.api.shared_devices import SharedDevices
+    from capcard_sched.framework.fragmentation.kind_table import CardGroup
+    from capcard_sched.framework.fragmentation.request_mix import RequestKind
     from capcard_sched.model.resources import Matrix, ResourceColumns
-    from capcard_sched.plugins.fragmentation.request_mix import RequestKind
 
     Integers = npt.NDArray[np.int64]
 
@@ -43,20 +45,6 @@ _LEAST_DEMAND, _MOST_DEMAND = EVEN // 8, EVEN * 8
 _MIB: Final = 1 << 20
 #: States whose usable amounts are kept.
 _MOST_STATES: Final = 65_536
-
-
-class CardGroup:
-    """Nodes with the same cards: which kinds they accept, and how scarce they are."""
-
-    __slots__ = ("devices", "idle", "offers")
-
-    def __init__(self, offers: Mapping[str, frozenset[str]], idle: int) -> None:
-        #: Resource to card models.
-        self.offers = offers
-        #: State of shared devices without pods.
-        self.idle = idle
-        #: Of all nodes together, thousandths.
-        self.devices = 0
 
 
 class NodeValues:
@@ -74,31 +62,16 @@ class NodeValues:
         self._shared = shared
         amounts = {kind: self._amount(kind, groups) for kind in kinds}
         mix = largest(kinds, amounts)
-        self._kinds = [kind for kind, _ in mix]
+        self._table = KindTable([kind for kind, _ in mix], groups, columns, resources, shared)
         requested = sum(amount for _, amount in mix)
-        self._devices: Integers = np.array([columns.column(name) for name in resources], dtype=np.int64)
-        places = {name: place for place, name in enumerate(resources)}
-        self._cpu = np.array([kind.cpu for kind in self._kinds], dtype=np.int64)
-        self._memory = np.array([kind.memory for kind in self._kinds], dtype=np.int64)
-        self._amounts = np.array([kind.amount for kind in self._kinds], dtype=np.int64)
-        self._places = np.array([places.get(kind.resource, 0) for kind in self._kinds], dtype=np.int64)
-        self._is_shared = np.array([kind.shared is not None for kind in self._kinds], dtype=bool)
         self._weights = np.array([max(1, WEIGHTS * amount // requested) for _, amount in mix], dtype=np.int64)
         self._set_ratios(kinds, amounts)
-        self._accepts = np.array(
-            [[self._accepted(kind, group) for kind in self._kinds] for group in groups], dtype=bool
-        ).reshape(len(groups), len(self._kinds))
         self._demand = self._demands([amount for _, amount in mix], groups)
-        self._numbers = np.array(
-            [1 if shared is None or kind.shared is None else shared.number(kind.shared) for kind in self._kinds],
-            dtype=np.int64,
-        )
         self._usable: dict[int, tuple[int, Integers]] = {}
-        self._by_device: dict[Hashable, tuple[int, Integers]] = {}
-        self._nothing = 0, np.zeros(len(self._kinds), dtype=np.int64)
+        self._nothing = 0, np.zeros(len(mix), dtype=np.int64)
 
     def __bool__(self) -> bool:
-        return bool(self._kinds)
+        return bool(self._table.kinds)
 
     def _amount(self, kind: RequestKind, groups: Sequence[CardGroup]) -> int:
         """Thousandths of a device that a pod requests, on the first group that takes it."""
@@ -123,12 +96,6 @@ class NodeValues:
         self._per_cpu = devices * 1024 // cpu if cpu else 0
         self._per_mib = devices * 1024 // memory if memory else 0
 
-    def _accepted(self, kind: RequestKind, group: CardGroup) -> bool:
-        if kind.shared is not None:
-            return self._shared is not None and self._shared.state_after(kind.shared, group.idle) >= 0
-        models = group.offers.get(kind.resource)
-        return models is not None and (not kind.cards or not models.isdisjoint(kind.cards))
-
     def _demands(self, requested: Sequence[int], groups: Sequence[CardGroup]) -> Integers:
         """The demand for the models of each group: int64 [groups]."""
         devices = np.array([group.devices for group in groups], dtype=np.int64)
@@ -137,7 +104,7 @@ class NodeValues:
             return np.full(len(groups), EVEN, dtype=np.int64)
         found = np.zeros(len(groups), dtype=np.int64)
         for entry, amount in enumerate(requested):
-            accepted = self._accepts[:, entry]
+            accepted = self._table.accepts[:, entry]
             found[accepted] += EVEN * amount * everything // (max(1, int(devices[accepted].sum())) * total)
         return found.clip(_LEAST_DEMAND, _MOST_DEMAND)
 
@@ -155,26 +122,22 @@ class NodeValues:
         found: Integers = (usable @ self._weights + WEIGHTS * bound) * self._demand.take(groups)
         return found
 
-    def stranded(self, free: Matrix, states: Rows | None, groups: Integers) -> tuple[Integers, Integers]:
-        """Free devices, and the part of them that no kind can use: int64 [k] each, thousandths."""
-        total, usable = self._usable_by_kind(free, states, groups)
-        return total, total - usable.max(axis=1, initial=0)
-
     def _usable_by_kind(self, free: Matrix, states: Rows | None, groups: Integers) -> tuple[Integers, Matrix]:
         """Free devices, int64 [k], and what each kind can use of them, int64 [k, kinds], thousandths."""
-        devices = free.take(self._devices, axis=1).clip(0)
+        table = self._table
+        devices = free.take(table.devices, axis=1).clip(0)
         total = devices.sum(axis=1)
-        usable: Matrix = np.zeros((len(free), len(self._kinds)), dtype=np.int64)
-        if len(self._devices):
-            own = devices.take(self._places, axis=1)
-            usable = np.where((own >= self._amounts) & ~self._is_shared, own, 0)
+        usable: Matrix = np.zeros((len(free), len(table.kinds)), dtype=np.int64)
+        if len(table.devices):
+            own = devices.take(table.places, axis=1)
+            usable = np.where((own >= table.amounts) & ~table.is_shared, own, 0)
         if states is not None:
             numbers, places = np.unique(states, return_inverse=True)
             known = [self._of_state(number) for number in numbers.tolist()]
             total = total + np.array([amount for amount, _ in known], dtype=np.int64).take(places)
             usable = usable + np.stack([amounts for _, amounts in known]).take(places, axis=0)
-        fits = (free[:, CPU_COLUMN, None] >= self._cpu) & (free[:, MEMORY_COLUMN, None] >= self._memory)
-        return total, usable * (fits & self._accepts.take(groups, axis=0))
+        fits = table.fit_cpu(free) & table.fit_memory(free) & table.accepts.take(groups, axis=0)
+        return total, usable * fits
 
     def _of_state(self, state: int) -> tuple[int, Integers]:
         """Free shared devices of a state, and what each kind can use of them."""
@@ -182,24 +145,13 @@ class NodeValues:
         if found is None:
             if len(self._usable) >= _MOST_STATES:
                 self._usable.clear()
-                self._by_device.clear()
-            parts = [self._of_device(device) for device in self._shared.devices(state)] if self._shared else []
+                self._table.forget_devices()
+            parts = [self._table.of_device(device) for device in self._shared.devices(state)] if self._shared else []
             found = self._nothing
             if parts:
-                usable = _usable(np.stack([usable for _, usable in parts]), self._numbers)
+                usable = _usable(np.stack([part * fits for part, fits in parts]), self._table.numbers)
                 found = sum([part for part, _ in parts]), usable
             self._usable[state] = found
-        return found
-
-    def _of_device(self, device: Hashable) -> tuple[int, Integers]:
-        """The free part of a shared device, and what each kind can use of it."""
-        found = self._by_device.get(device)
-        if found is None:
-            shared = self._shared
-            assert shared is not None
-            part = shared.free_part(device)
-            fits = [kind.shared is not None and shared.fits(kind.shared, device) for kind in self._kinds]
-            found = self._by_device[device] = part, part * np.array(fits, dtype=np.int64)
         return found
 
 

@@ -118,3 +118,13 @@ def largest(kinds: Counter[RequestKind], amounts: Mapping[RequestKind, int]) -> 
     """
     requested = [(kind, count * amounts[kind]) for kind, count in kinds.items() if count * amounts[kind] > 0]
     return sorted(requested, key=lambda each: (-each[1], each[0][:5]))[:MOST_KINDS]
+
+
+def smallest(kinds: Iterable[RequestKind]) -> list[RequestKind]:
+    """The kinds without those of which another requests the same devices and no more cpu and memory."""
+    same: dict[tuple[Any, ...], list[RequestKind]] = {}
+    for kind in sorted(kinds, key=lambda each: each[:2]):
+        others = same.setdefault(kind[2:], [])
+        if not others or kind.memory < others[-1].memory:
+            others.append(kind)
+    return [kind for found in same.values() for kind in found]

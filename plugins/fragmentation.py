@@ -1,4 +1,4 @@
-"""The hooks of fragmentation."""
+"""fragmentation: places pods where the devices that remain free stay usable."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import numpy as np
 
 from capcard_sched.framework.api.node_hooks import NODE_AMOUNTS, score
 from capcard_sched.framework.api.plugin import Plugin, Sample
-from capcard_sched.plugins.fragmentation.card_groups import CardGroups
-from capcard_sched.plugins.fragmentation.node_value import EVEN, WEIGHTS, NodeValues
-from capcard_sched.plugins.fragmentation.request_mix import MixEntry, entry_problem
+from capcard_sched.framework.fragmentation.card_groups import CardGroups
+from capcard_sched.framework.fragmentation.free_cards import free_cards, sum_by_card
+from capcard_sched.framework.fragmentation.node_value import EVEN, WEIGHTS, NodeValues
+from capcard_sched.framework.fragmentation.request_mix import MixEntry, entry_problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -103,7 +104,7 @@ class Fragmentation(Plugin):
         """Free devices, and those that no kind of pods can use, by card."""
         if self._values is None:
             return
-        for each in self._groups.stranded(self._session, self._values):
+        for each in sum_by_card(free_cards(self._session, self.arguments.mix, self._groups) or ()):
             yield Sample("cards_free", {"card": each.card}, each.free / 1000)
             yield Sample("cards_stranded", {"card": each.card}, each.stranded / 1000)
 
