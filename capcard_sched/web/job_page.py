@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from capcard_sched.insight.explain import explain, find
-from capcard_sched.insight.forked_copy import in_copy
+from capcard_sched.insight.forked_copy import ForkedCopyError, in_copy
 from capcard_sched.insight.lists import job_items, pod_items
 from capcard_sched.model.diagnosis import JobDiagnosis
 from capcard_sched.model.timestamps import parse_time
@@ -44,7 +44,7 @@ def job_view(cluster: Cluster, query: Mapping[str, str]) -> JobView:
     state = cluster.core.snapshot().state
     fix = query.get("fix", "") == "1" or len(state.tasks) + len(state.nodes) <= _SMALL
 
-    def diagnose() -> JobDiagnosis:
+    def diagnose(fix: bool) -> JobDiagnosis:
         cluster.session()  # attempts every job; of a copy
         subject = find(cluster.core, cluster.objects, namespace, f"{kind}/{name}" if kind else name)
         assert subject is not None
@@ -59,7 +59,13 @@ def job_view(cluster: Cluster, query: Mapping[str, str]) -> JobView:
         )
         return replace(found, expected_start=cluster.expected_start(found, fix))
 
-    diagnosis = in_copy(diagnose, JobDiagnosis)
+    fixes_error = ""
+    try:
+        diagnosis = in_copy(lambda: diagnose(fix), JobDiagnosis)
+    except ForkedCopyError as error:
+        if not fix:
+            raise
+        fixes_error, diagnosis = str(error), in_copy(lambda: diagnose(False), JobDiagnosis)
     if cluster.namespaces is not None:
         diagnosis = redact(diagnosis, {job.namespace for job in state.jobs.values()}, cluster.may_see)
     pods = [item for item in pod_items(cluster.core, cluster.objects, cluster.now) if _is_of(item, subject)]
@@ -82,6 +88,7 @@ def job_view(cluster: Cluster, query: Mapping[str, str]) -> JobView:
             for pod in pods
         ),
         fixes_searched=fix,
+        fixes_error=fixes_error,
         evictions=tuple(
             one
             for one in past_evictions(cluster)

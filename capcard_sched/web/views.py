@@ -276,6 +276,8 @@ class JobView(InsightPart, frozen=True, kw_only=True):
     pods: tuple[PodRow, ...]
     #: Whether fixes were searched; in a large cluster only on demand.
     fixes_searched: bool
+    #: Why a search failed; "" for none.
+    fixes_error: str = ""
     evictions: tuple[EvictionMark, ...] = ()
 
 
