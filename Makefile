@@ -20,7 +20,7 @@ SAMPLE ?= 400
 PYTEST = env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo controlplane quick near test campaign soak lint format check bench bench-e2e bench-controllers docs manifests release audit lock clean
+.PHONY: help demo controlplane quick near test campaign soak lint format check bench bench-e2e bench-controllers docs manifests pictures release audit lock clean
 
 help: ## List all targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -98,6 +98,9 @@ bench-controllers: controlplane ## Measure the controllers on a real API server:
 
 docs: $(VENV)/run.stamp ## Generate the docs pages that are derived from tables
 	$(BIN)/python docs/generate.py
+
+pictures: $(VENV)/dev.stamp ## Make the pictures of docs/web with Debian's chromium
+	@$(BIN)/python -m tests.web.pictures
 
 manifests: $(VENV)/run.stamp ## Generate manifests and dashboards
 	$(BIN)/python manifests/render.py

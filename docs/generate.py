@@ -28,6 +28,8 @@ from capcard_sched.model.card_labels import MIG_PREFIX, VENDOR_LABELS
 from capcard_sched.model.diagnosis import JobDiagnosis
 from capcard_sched.model.job_plugins import JOB_PLUGINS
 from capcard_sched.model.trials import InsightPart, WhatIfReport
+from capcard_sched.web.pages import PAGES as WEB_PAGES
+from capcard_sched.web.views import WebError
 from tests.mutants.mutant import page as mutants_page
 
 if TYPE_CHECKING:
@@ -386,6 +388,15 @@ def _title(rule: Combine) -> str:
     return rule.name.lower().replace("_", " ")
 
 
+def web_schema() -> str:
+    """The JSON schema of the documents under /api/v1, by their `kind`."""
+    kinds = [*(page.kind for page in WEB_PAGES), WebError]
+    schemas, components = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "WebDocument"}
+    document = head | {"anyOf": list(schemas), "$defs": components}
+    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
+
+
 def json_schema(document: type[InsightPart]) -> str:
     """The JSON Schema of a document that `-o json` prints."""
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": document.__name__}
@@ -395,6 +406,7 @@ def json_schema(document: type[InsightPart]) -> str:
 PAGES = {
     "what-if.schema.json": lambda: json_schema(WhatIfReport),
     "diagnosis.schema.json": lambda: json_schema(JobDiagnosis),
+    "web.schema.json": web_schema,
     "hooks.md": hooks_page,
     "reasons.md": reasons_page,
     "plugins.md": plugins_page,

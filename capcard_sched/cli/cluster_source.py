@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, TypeAlias
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from capcard_sched.insight.headlines import HeadlineReader
     from capcard_sched.insight.object_view import ObjectView
     from capcard_sched.model.deltas import Delta
+    from capcard_sched.reports.recording import Recorder
     from capcard_sched.simulation.run import SimulationOutcome
     from capcard_sched.simulation.scenario import Scenario
 
@@ -171,11 +173,11 @@ def load_cluster(source: Source, *, read_only: bool = False, namespace: str = ""
         cluster = live_cluster(source, read, core, read_only=read_only, headlines=jobs)
     else:
         leave_cache(source.cache, "-f and --recording read files")
-        state = _state_of_file(source) if source.until is None or source.recording is not None else None
+        state = state_of_file(source) if source.until is None or source.recording is not None else None
         if state is None:
             cluster = _simulated(source, read_only=read_only, headlines=jobs)
         else:
-            cluster = _of_state(source, state, read_only=read_only, headlines=jobs)
+            cluster = cluster_of_state(source, state, read_only=read_only, headlines=jobs)
     keep(cluster)
     return cluster
 
@@ -215,10 +217,13 @@ def load_state(source: Source) -> SourceState | None:
     return live_state(source, read_live(source))
 
 
-def _state_of_file(source: Source) -> SourceState | None:
-    """The state of a recording or of a single saved state; None for manifests. Raises BadInputError."""
+def state_of_file(source: Source, until: float = inf) -> SourceState | None:
+    """The state of a recording or of a single saved state; None for manifests. Raises BadInputError.
+
+    `until`: that of a recording at this time, in Unix seconds.
+    """
     if source.recording is not None:
-        return _recorded(source.recording, source)
+        return _recorded(source.recording, source, until)
     try:
         saved = read_saved_state(Path(source.file[0])) if len(source.file) == 1 else None
     except SavedStateError as error:
@@ -229,13 +234,13 @@ def _state_of_file(source: Source) -> SourceState | None:
     return SourceState(settings, saved.deltas, settings.now, CONF_IN_FILE, f"in {source.file[0]}")
 
 
-def _recorded(file: Path, source: Source) -> SourceState:
+def _recorded(file: Path, source: Source, until: float = inf) -> SourceState:
     from capcard_sched.daemon.diagnosis.recording import RecordingError, RecordingReader, read_state
 
     if source.file:
         raise BadInputError("-f and --recording: give one of them")
     try:
-        state = read_state(RecordingReader(file))
+        state = read_state(RecordingReader(file), until)
     except RecordingError as error:
         raise BadInputError(str(error)) from None
     header, time = state.header, format_timestamp(state.now)
@@ -243,7 +248,8 @@ def _recorded(file: Path, source: Source) -> SourceState:
     return SourceState(settings, state.deltas, state.now, str(file), "at the end of the recording", (file,))
 
 
-def _of_state(source: Source, state: SourceState, *, read_only: bool, headlines: bool) -> ClusterSource:
+def cluster_of_state(source: Source, state: SourceState, *, read_only: bool, headlines: bool) -> ClusterSource:
+    """The cluster of a state; flags as of `load_cluster`. Raises BadInputError."""
     core = _core_of(source, state.settings, state.conf_name, source.scheduler_conf)
     watched, conf = FailureWatch(core), core.snapshot().conf
     objects, unreadable = DeltaObjects(state.deltas), state.settings.unreadable
@@ -266,18 +272,22 @@ def _core_of(source: Source, settings: SavedSettings | None, conf_name: str, con
 
 
 def run_scenario(
-    given: SimulationInput, source: Source, conf: Path | None, verb: str = "simulating"
+    given: SimulationInput,
+    source: Source,
+    conf: Path | None,
+    verb: str = "simulating",
+    recorder: Callable[[Core], Recorder] | None = None,
 ) -> tuple[Core, FailureWatch, SimulationOutcome]:
     """Simulate under the scheduler-conf of a file; None: that of the input, else the built-in one.
 
-    `verb`: of the progress on a terminal. Raises BadInputError.
+    `verb`: of the progress on a terminal; `recorder` makes what records the run. Raises BadInputError.
     """
     from capcard_sched.simulation.run import simulate as run
 
     names, queue = source.scheduler_name, source.default_queue
     options = options_of(source.until, source.schedule_period, names, queue, given.settings)
     core = _core_of(source, given.settings, given.conf_name, conf)
-    watched = FailureWatch(core)
+    watched = FailureWatch(core, None if recorder is None else recorder(core))
     try:
         with shown_progress(verb) as progress:
             return core, watched, run(given.scenario, watched, options, progress.simulated)

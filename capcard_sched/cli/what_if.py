@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple
 
 import msgspec
 from cyclopts import Parameter
@@ -20,10 +20,11 @@ from capcard_sched.simulation.clock import EPOCH, SECOND
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from capcard_sched.cli.cluster_source import SimulationInput
+    from capcard_sched.cli.cluster_source import SimulationInput, SourceState
     from capcard_sched.cli.exit_codes import FailureWatch
     from capcard_sched.framework.core import Core
     from capcard_sched.insight.what_if import NodeCopies, QuotaChange
+    from capcard_sched.model.trials import WhatIfReport
     from capcard_sched.simulation.run import SimulationOutcome
     from capcard_sched.simulation.scenario import Scenario
 
@@ -63,44 +64,69 @@ def what_if(
         source: Flags that select the cluster.
     """
     from capcard_sched.insight.changes import UnknownObjectError
-    from capcard_sched.insight.what_if import change_scenario, compare_runs, overwritten_quotas
 
     try:
-        changes = _changes(add, quota, drain, add_nodes, conf)
+        changes = describe_changes(add, quota, drain, add_nodes, conf)
         if not changes:
             raise BadInputError("no change: pass --add, --quota, --drain, --add-nodes or --conf")
         if add and "-" in (*source.file, *add):
             raise BadInputError("--add: the base is read twice, standard input only once; save it to a file")
-        state = load_state(source)
-        given = load_input(source, state=state)
-        more = load_input(source, *add, state=state) if add else given
-        quotas = [_quota(text) for text in quota]
-        scenario = change_scenario(
-            more.scenario,
-            quotas=quotas,
-            drained=drain,
-            copies=[_copies(text) for text in add_nodes],
-        )
-        _warn_of_unknown_cards(quotas, scenario)
-        for text in overwritten_quotas(more.scenario, quotas):
-            put_error(f"warning: {text}")
-        changed, new_conf = more._replace(scenario=scenario), conf or source.scheduler_conf
-        if save is not None:
-            _save(changed, new_conf, save)
-        before, watched = _run(given, source, source.scheduler_conf, "before the changes")
-        after, also_watched = _run(changed, source, new_conf, "with the changes")
+        found = compare(source, load_state(source), changes, add, quota, drain, add_nodes, conf, save=save)
     except (BadInputError, UnknownObjectError) as error:
         return usage_error(str(error))
-    for warning in dict.fromkeys((*before[1].warnings, *after[1].warnings)):
-        put_error(f"warning: {warning}")
-    report = compare_runs(changes, before, after, scenario=more.scenario, drained=drain)
+    report = found.report
     if output == "json":
         print_document(report, "json")
     else:
         from capcard_sched.reports.what_if import print_what_if
 
         print_what_if(report)
-    return watched.report() or also_watched.report() or (WORSE if report.is_worse else 0)
+    return found.before.report() or found.after.report() or (WORSE if report.is_worse else 0)
+
+
+class Compared(NamedTuple):
+    """The differences, and what stepped the two cores."""
+
+    report: WhatIfReport
+    before: FailureWatch
+    after: FailureWatch
+
+
+def compare(
+    source: Source,
+    state: SourceState | None,
+    changes: Sequence[str],
+    add: tuple[str, ...],
+    quota: tuple[str, ...],
+    drain: tuple[str, ...],
+    add_nodes: tuple[str, ...],
+    conf: Path | None,
+    *,
+    save: Path | None = None,
+) -> Compared:
+    """Simulate a state, or the files of the source, as they are and with changes; parameters as of the flags.
+
+    `changes`: all of them in words. Prints warnings. Raises BadInputError and UnknownObjectError.
+    """
+    from capcard_sched.insight.what_if import change_scenario, compare_runs, overwritten_quotas
+
+    given = load_input(source, state=state)
+    more = load_input(source, *add, state=state) if add else given
+    quotas = [_quota(text) for text in quota]
+    copies = [_copies(text) for text in add_nodes]
+    scenario = change_scenario(more.scenario, quotas=quotas, drained=drain, copies=copies)
+    _warn_of_unknown_cards(quotas, scenario)
+    for text in overwritten_quotas(more.scenario, quotas):
+        put_error(f"warning: {text}")
+    changed, new_conf = more._replace(scenario=scenario), conf or source.scheduler_conf
+    if save is not None:
+        _save(changed, new_conf, save)
+    before, watched = _run(given, source, source.scheduler_conf, "before the changes")
+    after, also_watched = _run(changed, source, new_conf, "with the changes")
+    for warning in dict.fromkeys((*before[1].warnings, *after[1].warnings)):
+        put_error(f"warning: {warning}")
+    report = compare_runs(changes, before, after, scenario=more.scenario, drained=drain)
+    return Compared(report, watched, also_watched)
 
 
 def _run(
@@ -112,9 +138,10 @@ def _run(
     return (core, outcome), watched
 
 
-def _changes(
+def describe_changes(
     add: tuple[str, ...], quota: tuple[str, ...], drain: tuple[str, ...], add_nodes: tuple[str, ...], conf: Path | None
 ) -> list[str]:
+    """The changes as on the command line."""
     flags = (("--add", add), ("--quota", quota), ("--drain", drain), ("--add-nodes", add_nodes))
     found = [f"{flag} {value}" for flag, values in flags for value in values]
     return [*found, f"--conf {conf}"] if conf is not None else found

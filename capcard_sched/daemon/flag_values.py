@@ -80,7 +80,8 @@ def _read_period(text: str) -> float:
     return seconds
 
 
-def _read_address(text: str) -> AddressFlag:
+def read_address(text: str) -> AddressFlag:
+    """An address `host:port`. Raises ValueError."""
     match = _ADDRESS.fullmatch(text)
     if match is None or int(match[3]) > _MOST_PORT:
         raise ValueError(
@@ -127,7 +128,7 @@ def _read_rate(text: str) -> float:
 #: Seconds; `period` must be > 0.
 duration: Final = _one(_read_duration)
 period: Final = _one(_read_period)
-address: Final = _one(_read_address)
+address: Final = _one(read_address)
 #: Requests per second.
 rate: Final = _one(_read_rate)
 name: Final = _one(_read_name)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import gzip
+import math
 import os
 import stat
 import threading
@@ -360,8 +361,8 @@ class RecordedState(NamedTuple):
     now: float
 
 
-def read_state(reader: RecordingReader) -> RecordedState:
-    """Read to the end, or to the last complete line. Raises RecordingError."""
+def read_state(reader: RecordingReader, until: float = math.inf) -> RecordedState:
+    """Read to the last step at `until`, in Unix seconds, or to the last complete line. Raises RecordingError."""
     conf, now = b"", reader.header.at
     found: list[Delta] = []
     for record in reader:
@@ -370,6 +371,8 @@ def read_state(reader: RecordingReader) -> RecordedState:
         elif isinstance(record, Applied):
             found += record.deltas
         elif isinstance(record, Stepped):
+            if record.now > until:
+                break
             found += record.deltas
             now = record.now
     if not conf:

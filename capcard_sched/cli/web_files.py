@@ -1,0 +1,246 @@
+"""The clusters of `web` from files: manifests in the simulator, a recording or a saved state, at moments."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import signal
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stderr
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Final
+
+from capcard_sched.cli.cluster_source import (
+    cluster_of_state,
+    ended_simulation,
+    load_input,
+    run_scenario,
+    state_of_file,
+)
+from capcard_sched.cli.expected_start import explain_start
+from capcard_sched.cli.inputs import BadInputError, valid_conf
+from capcard_sched.cli.sessions import full_session
+from capcard_sched.cli.what_if import compare, describe_changes
+from capcard_sched.insight.changes import UnknownObjectError
+from capcard_sched.reports.recording import Recorder
+from capcard_sched.simulation.clock import EPOCH, SECOND
+from capcard_sched.web.changes import Comparison, ProposedChanges
+from capcard_sched.web.cluster import Cluster
+from capcard_sched.web.copies import begin_view, view_of
+from capcard_sched.web.history import history_of
+from capcard_sched.web.moments import parse_moment
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping
+
+    from capcard_sched.cli.cluster_source import ClusterSource, SimulationInput, Source, SourceState
+    from capcard_sched.framework.core import Core
+    from capcard_sched.insight.forked_copy import RunningCopy
+    from capcard_sched.insight.headlines import Headline
+    from capcard_sched.model.diagnosis import ExpectedStart, JobDiagnosis
+    from capcard_sched.model.trials import InsightPart
+    from capcard_sched.web.copies import PageAnswer
+    from capcard_sched.web.history import History
+    from capcard_sched.web.pages import Page
+
+#: Moments that are kept.
+_MOST_KEPT: Final = 16
+#: Seconds of a comparison.
+_MOST_SECONDS: Final = 100
+
+
+class FileClusters:
+    """Loads clusters from files, each moment once. One thread loads; views are made in copies."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._label = ", ".join(source.file) or str(source.recording)
+        self._thread = ThreadPoolExecutor(1, "clusters")
+        self._kept: OrderedDict[float | None, Cluster] = OrderedDict()
+        self._history: History | None = None
+        self._given: SimulationInput | None = None
+
+    def load(self) -> Cluster:
+        """The cluster at the end of the input, with its history. Raises BadInputError."""
+        if "-" in self._source.file:
+            raise BadInputError(
+                "-f -: the input is read again for a comparison, standard input only once; save it to a file"
+            )
+        state = state_of_file(self._source) if self._source.until is None or self._source.recording else None
+        if state is None:
+            found, recorder = self._simulate(self._source)
+            begin = recorder.begin if recorder.begin is not None else found.now
+            self._history = history_of(recorder, min(begin, found.now))
+        else:
+            found = cluster_of_state(self._source, state, read_only=True, headlines=True)
+            self._history = None if self._source.recording is None else _recorded_history(self._source.recording)
+        cluster = self._kept[None] = self._cluster(found, self._source, state)
+        return cluster
+
+    @property
+    def history(self) -> History | None:
+        """Of the input; None for a saved state."""
+        return self._history
+
+    async def view(self, page: Page, query: Mapping[str, str], namespaces: frozenset[str] | None) -> InsightPart:
+        """The view of a page at the moment of the query. Raises LookupError and ValueError."""
+        loop = asyncio.get_running_loop()
+        running = await loop.run_in_executor(self._thread, self._begin, page, query, namespaces)
+        return view_of(await asyncio.to_thread(running.result), page)
+
+    async def changes(self) -> AsyncIterator[tuple[str, str]]:
+        """No events: files do not change."""
+        while True:
+            yield "beat", ""
+            await asyncio.sleep(10.0)
+
+    def _begin(
+        self, page: Page, query: Mapping[str, str], namespaces: frozenset[str] | None
+    ) -> RunningCopy[PageAnswer]:
+        cluster = replace(self.at(query.get("at", "")), namespaces=namespaces)
+        return begin_view(lambda: cluster, page, query)
+
+    def at(self, text: str) -> Cluster:
+        """The cluster at a moment; "" for the end. Raises ValueError."""
+        moment = None
+        if text:
+            if self._history is None:
+                raise ValueError("at: the input has no past; a simulation and a recording have one")
+            moment = parse_moment(text, self._history)
+            moment = None if moment >= self._history.end else moment
+        if moment not in self._kept:
+            try:
+                self._kept[moment] = self._load_at(moment or 0.0)
+            except BadInputError as error:
+                raise ValueError(str(error)) from None
+            if len(self._kept) > _MOST_KEPT:
+                self._kept.pop(next(key for key in self._kept if key is not None))
+        if moment is not None:
+            self._kept.move_to_end(moment)
+        return self._kept[moment]
+
+    def _load_at(self, moment: float) -> Cluster:
+        assert self._history is not None
+        if self._source.recording is not None:
+            state = state_of_file(self._source, moment)
+            assert state is not None
+            found = cluster_of_state(self._source, state, read_only=True, headlines=True)
+            return self._cluster(replace(found, now=moment), self._source, state)
+        source = replace(self._source, until=f"{max(0.0, moment - self._history.begin):.0f}s")
+        return self._cluster(self._simulate(source)[0], source, None)
+
+    def _simulate(self, source: Source) -> tuple[ClusterSource, Recorder]:
+        made: list[Recorder] = []
+        given = self._given = self._given or load_input(source)
+
+        def recorder(core: Core) -> Recorder:
+            made.append(Recorder(core.snapshot().state.card_labels))
+            return made[0]
+
+        core, watched, outcome = run_scenario(given, source, source.scheduler_conf, recorder=recorder)
+        made[0].finish(EPOCH + outcome.end / SECOND)
+        found = ended_simulation(core, watched, outcome, read_only=True, headlines=True)
+        for warning in outcome.warnings:
+            watched.warnings.setdefault(warning, None)
+        return found, made[0]
+
+    def _cluster(self, found: ClusterSource, source: Source, state: SourceState | None) -> Cluster:
+        headlines = _once(lambda: found.headlines.read(found.now) if found.headlines is not None else {})
+        headlines()
+        return cluster_of(found, source, state, self._label, headlines, self._history)
+
+
+def cluster_of(
+    found: ClusterSource,
+    source: Source,
+    state: SourceState | None,
+    label: str,
+    headlines: Callable[[], Mapping[str, Headline]],
+    history: History | None = None,
+) -> Cluster:
+    """The cluster of pages. `state`: what a comparison starts from; None for the files of the source."""
+
+    def expected_start(diagnosis: JobDiagnosis, wanted: bool) -> ExpectedStart | None:
+        return explain_start(found, diagnosis, (), wanted=wanted)
+
+    return Cluster(
+        core=found.core,
+        objects=found.objects,
+        now=found.now,
+        source=label,
+        is_live=found.is_live,
+        unreadable=found.unreadable,
+        warnings=tuple(found.watched.warnings),
+        headlines=headlines,
+        session=lambda: full_session(found.core, found.watched, found.now, read_only=False),
+        expected_start=expected_start,
+        what_if=lambda changes: _compare(source, state, changes),
+        history=history,
+    )
+
+
+def _once(read: Callable[[], Mapping[str, Headline]]) -> Callable[[], Mapping[str, Headline]]:
+    kept: list[Mapping[str, Headline]] = []
+
+    def cached() -> Mapping[str, Headline]:
+        if not kept:
+            kept.append(read())
+        return kept[0]
+
+    return cached
+
+
+def _recorded_history(file: Path) -> History:
+    """The history of a recording. Raises BadInputError."""
+    from capcard_sched.daemon.diagnosis.recording import Applied, RecordingError, RecordingReader, Stepped
+
+    recorder = Recorder()
+    try:
+        reader = RecordingReader(file)
+        now = reader.header.at
+        for record in reader:
+            if isinstance(record, Applied):
+                recorder.record(record.deltas, now, (), ())
+            elif isinstance(record, Stepped):
+                now = record.now
+                recorder.record(record.deltas, now, record.intents, ())
+    except RecordingError as error:
+        raise BadInputError(str(error)) from None
+    recorder.finish(now)
+    return history_of(recorder, min(reader.header.at, now if recorder.begin is None else recorder.begin))
+
+
+def _compare(source: Source, state: SourceState | None, changes: ProposedChanges) -> Comparison:
+    """The effect of changes. Called in a copy of the process, which writes to no stream of the server."""
+    signal.alarm(_MOST_SECONDS)
+    printed = io.StringIO()
+    with TemporaryDirectory() as folder, redirect_stderr(printed):
+        conf = None
+        try:
+            if changes.conf:
+                conf = Path(folder, "scheduler-conf")
+                conf.write_text(changes.conf, "utf-8")
+                _refuse_requests(changes.conf, source)
+            words = describe_changes((), changes.quota, changes.drain, changes.add_nodes, None)
+            words += ["--conf"] if conf is not None else []
+            found = compare(source, state, words, (), changes.quota, changes.drain, changes.add_nodes, conf)
+        except (BadInputError, UnknownObjectError) as error:
+            text = str(error)
+            return Comparison(error=text.replace(f"{folder}/", ""), warnings=_lines(printed, folder))
+    return Comparison(report=found.report, warnings=_lines(printed, folder))
+
+
+def _refuse_requests(text: str, source: Source) -> None:
+    """Raises BadInputError for a scheduler-conf whose plugins send requests: the server sends none for a viewer."""
+    from capcard_sched.framework.conf.registry import Registry
+
+    conf = valid_conf(text, "scheduler-conf", Registry.load(source.plugins_dir))
+    if conf.option("extender") is not None:
+        raise BadInputError("scheduler-conf: plugin extender sends requests; a page compares without it")
+
+
+def _lines(printed: io.StringIO, folder: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(line.replace(f"{folder}/", "") for line in printed.getvalue().splitlines()))

@@ -1,0 +1,46 @@
+"""Access to the pages: who may see the jobs of which namespaces."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from aiohttp import web
+
+_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
+
+
+class DeniedError(Exception):
+    """A request without access. `status` is 401 without a valid token, else 403."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class Access(Protocol):
+    """A rule of access."""
+
+    async def namespaces(self, request: web.Request) -> frozenset[str] | None:
+        """The namespaces whose jobs the viewer may see; None for all. Raises DeniedError."""
+
+
+class LocalAccess:
+    """Shows everything to every program of this machine.
+
+    Requests for another host name are refused: a foreign site whose name resolves to this address reads nothing.
+    """
+
+    def __init__(self, hosts: Collection[str] = ()) -> None:
+        """`hosts`: further names of this server, without ports."""
+        self._hosts = _LOOPBACK.union(hosts)
+
+    async def namespaces(self, request: web.Request) -> frozenset[str] | None:
+        """All namespaces. Raises DeniedError for another host name."""
+        host = request.host
+        name = host[: host.index("]") + 1] if host.startswith("[") and "]" in host else host.partition(":")[0]
+        if name not in self._hosts:
+            raise DeniedError(403, f"host {host!r}: expected one of {', '.join(sorted(self._hosts))}")
+        return None

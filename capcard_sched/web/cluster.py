@@ -1,0 +1,48 @@
+"""The cluster of a page: a core that has run a session, its objects, and the history that leads to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from capcard_sched.framework.core import Core
+    from capcard_sched.insight.headlines import Headline
+    from capcard_sched.insight.object_view import ObjectView
+    from capcard_sched.model.diagnosis import ExpectedStart, JobDiagnosis
+    from capcard_sched.web.changes import Comparison, ProposedChanges
+    from capcard_sched.web.history import History
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """One moment of a cluster. `now` in Unix seconds."""
+
+    core: Core
+    objects: ObjectView
+    now: float
+    #: The input, for the header: "config/examples/tidal", the address of an API server.
+    source: str
+    is_live: bool
+    #: Required resources that are not readable.
+    unreadable: tuple[str, ...]
+    #: Warnings of the input, and of the scheduler about queues.
+    warnings: tuple[str, ...]
+    #: Stage and cause of each waiting job. Computed in a copy of the process.
+    headlines: Callable[[], Mapping[str, Headline]]
+    #: Runs one session that attempts every job; changes the core.
+    session: Callable[[], object]
+    #: When the job of a diagnosis starts; None for one that does not wait, and in a large cluster unless it is wanted.
+    expected_start: Callable[[JobDiagnosis, bool], ExpectedStart | None]
+    #: The effect of changes. Runs for long: called in a copy of the process.
+    what_if: Callable[[ProposedChanges], Comparison]
+    #: Usage over time; None for a source without a past.
+    history: History | None = None
+    #: Namespaces whose jobs are visible; None for all.
+    namespaces: frozenset[str] | None = None
+
+    def may_see(self, namespace: str) -> bool:
+        """Whether the viewer may see the jobs and pods of a namespace."""
+        return self.namespaces is None or namespace in self.namespaces

@@ -1,0 +1,61 @@
+"""Views are made in copies of the process: sessions and trials change nothing, and a slow page delays no other."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING, Final, Literal
+
+import msgspec
+
+from capcard_sched.insight.forked_copy import RunningCopy
+from capcard_sched.web.source import UnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from capcard_sched.model.trials import InsightPart
+    from capcard_sched.web.cluster import Cluster
+    from capcard_sched.web.pages import Page
+
+#: Seconds after which a copy ends without a result.
+_MOST_SECONDS: Final = 120
+
+
+class PageAnswer(msgspec.Struct, frozen=True):
+    """A view, or why there is none."""
+
+    #: MessagePack of the view.
+    body: bytes = b""
+    problem: Literal["", "unknown", "invalid", "unavailable"] = ""
+    text: str = ""
+
+
+def begin_view(cluster: Callable[[], Cluster], page: Page, query: Mapping[str, str]) -> RunningCopy[PageAnswer]:
+    """A copy of this process that makes the view of a page. `cluster` is called there."""
+
+    def answer() -> PageAnswer:
+        signal.set_wakeup_fd(-1)  # that of the event loop belongs to the server
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        signal.alarm(_MOST_SECONDS)
+        try:
+            return PageAnswer(msgspec.msgpack.encode(page.view(cluster(), query)))
+        except LookupError as error:
+            return PageAnswer(problem="unknown", text=str(error.args[0]))
+        except ValueError as error:
+            return PageAnswer(problem="invalid", text=str(error))
+        except UnavailableError as error:
+            return PageAnswer(problem="unavailable", text=str(error))
+
+    return RunningCopy(answer, PageAnswer)
+
+
+def view_of(answer: PageAnswer, page: Page) -> InsightPart:
+    """The view of an answer. Raises LookupError, ValueError and UnavailableError."""
+    if answer.problem == "unknown":
+        raise LookupError(answer.text)
+    if answer.problem == "invalid":
+        raise ValueError(answer.text)
+    if answer.problem == "unavailable":
+        raise UnavailableError(answer.text)
+    return msgspec.msgpack.decode(answer.body, type=page.kind)

@@ -1,0 +1,157 @@
+"""The page of one job: its life as stages, its diagnosis with proven fixes, its pods."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
+
+from capcard_sched.insight.explain import explain, find
+from capcard_sched.insight.forked_copy import ForkedCopyError, in_copy
+from capcard_sched.insight.lists import job_items, pod_items
+from capcard_sched.model.diagnosis import JobDiagnosis
+from capcard_sched.model.timestamps import parse_time
+from capcard_sched.model.workload import workload_of
+from capcard_sched.web.job_rows import job_rows
+from capcard_sched.web.moments import moment_of, past_evictions
+from capcard_sched.web.redaction import redact
+from capcard_sched.web.views import JobRow, JobView, PodRow, StagePeriod
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from capcard_sched.insight.explain import Subject
+    from capcard_sched.web.cluster import Cluster
+    from capcard_sched.web.history import History
+
+#: Pods and nodes up to which fixes are searched without a request: a search has hundreds of trials.
+_SMALL: Final = 200
+
+
+def job_view(cluster: Cluster, query: Mapping[str, str]) -> JobView:
+    """The page of the job `namespace`/`name`, of the `kind` where it is given; with `fix` fixes are searched.
+
+    Raises LookupError for an unknown job, and for one that the viewer may not see.
+    """
+    namespace, name, kind = query["namespace"], query["name"], query.get("kind", "").removeprefix("vc")
+    unknown = LookupError(f"job {namespace}/{name} does not exist")
+    if not cluster.may_see(namespace):
+        raise unknown
+    subject = find(cluster.core, cluster.objects, namespace, f"{kind}/{name}" if kind else name)
+    row = None if subject is None else _row(cluster, subject, namespace, name, kind)
+    if subject is None or row is None:
+        raise unknown
+    state = cluster.core.snapshot().state
+    fix = query.get("fix", "") == "1" or len(state.tasks) + len(state.nodes) <= _SMALL
+
+    def diagnose(fix: bool) -> JobDiagnosis:
+        cluster.session()  # attempts every job; of a copy
+        subject = find(cluster.core, cluster.objects, namespace, f"{kind}/{name}" if kind else name)
+        assert subject is not None
+        found = explain(
+            cluster.core,
+            cluster.objects,
+            subject,
+            cluster.now,
+            is_live=cluster.is_live,
+            unreadable=cluster.unreadable,
+            fix=fix and bool(row.stage),
+        )
+        return replace(found, expected_start=cluster.expected_start(found, fix))
+
+    fixes_error = ""
+    try:
+        diagnosis = in_copy(lambda: diagnose(fix), JobDiagnosis)
+    except ForkedCopyError as error:
+        if not fix:
+            raise
+        fixes_error, diagnosis = str(error), in_copy(lambda: diagnose(False), JobDiagnosis)
+    if cluster.namespaces is not None:
+        diagnosis = redact(diagnosis, {job.namespace for job in state.jobs.values()}, cluster.may_see)
+    pods = [item for item in pod_items(cluster.core, cluster.objects, cluster.now) if _is_of(item, subject)]
+    names = {f"{namespace}/{pod['name']}" for pod in pods}
+    key = subject.job.key if subject.job is not None else ""
+    return JobView(
+        moment=moment_of(cluster),
+        job=row,
+        life=_life(cluster, key, row),
+        diagnosis=diagnosis,
+        pods=tuple(
+            PodRow(
+                name=pod["name"],
+                status=pod["status"],
+                node=pod["node"],
+                card=pod["card"],
+                created=pod["created"],
+                restarts=pod["restarts"],
+            )
+            for pod in pods
+        ),
+        fixes_searched=fix,
+        fixes_error=fixes_error,
+        evictions=tuple(
+            one
+            for one in past_evictions(cluster)
+            if one.pod in names or (cluster.history is not None and cluster.history.jobs.get(one.pod) == key != "")
+        ),
+    )
+
+
+def _row(cluster: Cluster, subject: Subject, namespace: str, name: str, kind: str) -> JobRow | None:
+    job = subject.job
+    if job is not None:
+        found_kind, _, found_name = (workload_of(job) or f"podgroup/{job.name}").partition("/")
+    else:
+        found_kind, found_name = kind or "job", name
+    for item in job_items(cluster.core, cluster.objects, cluster.now, cluster.headlines()):
+        is_same = item["name"] == found_name and item["kind"].removeprefix("vc") == found_kind
+        if item["namespace"] == namespace and is_same:
+            return job_rows([item])[0]
+    return None
+
+
+def _is_of(item: Mapping[str, str], subject: Subject) -> bool:
+    """Whether a pod belongs to a job."""
+    job = subject.job
+    if job is None:
+        return False
+    return item["namespace"] == job.namespace and any(task.name == item["name"] for task in job.tasks.values())
+
+
+def _life(cluster: Cluster, key: str, row: JobRow) -> tuple[StagePeriod, ...]:
+    """The stages of a job since its creation; with a history those of its former lives, too."""
+    created, age = parse_time(row.created), float(row.age_seconds or 0)
+    if not age:
+        return ()
+    history = cluster.history
+    lives = () if history is None else history.lives.get(key, ())
+    if history is not None and lives:
+        created = min(created, history.begin + lives[0][0])  # the PodGroup of a restarted job is younger
+        return _recorded_life(history, lives, created, cluster.now, row)
+    waited = min(age, float(age if row.wait_seconds is None and row.stage else row.wait_seconds or 0))
+    rest = age - waited
+    ended = row.phase == "Completed"
+    found = [StagePeriod(stage="waiting", begin=0.0, seconds=waited)]
+    if rest > 0:
+        found.append(StagePeriod(stage="ended" if ended else "running", begin=waited, seconds=rest))
+    return tuple(one for one in found if one.seconds)
+
+
+def _recorded_life(
+    history: History, lives: tuple[tuple[float, float], ...], created: float, now: float, row: JobRow
+) -> tuple[StagePeriod, ...]:
+    """`lives`: spans since the beginning in which the job had cards; an open one ends with infinity."""
+    found: list[StagePeriod] = []
+    position, end = 0.0, now - created
+    for begun, ended in lives:
+        left, right = history.begin + begun - created, min(end, history.begin + ended - created)
+        if left >= end or right <= left:
+            continue
+        if left > position:
+            found.append(StagePeriod(stage="waiting", begin=position, seconds=left - position))
+        found.append(StagePeriod(stage="running", begin=max(0.0, left), seconds=right - max(0.0, left)))
+        position = right
+    if position < end:
+        has_ended = row.phase == "Completed" and not row.stage
+        found.append(StagePeriod(stage="ended" if has_ended else "waiting", begin=position, seconds=end - position))
+    return tuple(found)

@@ -1,0 +1,95 @@
+"""The table of jobs: rows, filter and order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from capcard_sched.insight.lists import job_items
+from capcard_sched.web.moments import moment_of
+from capcard_sched.web.paging import page_of
+from capcard_sched.web.views import JobList, JobRow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from capcard_sched.web.cluster import Cluster
+
+#: Rows of a page.
+_ROWS: Final = 100
+#: Name of an order to its key; jobs that wait come first by default, the longest wait first.
+ORDERS: Final[dict[str, Callable[[JobRow], Any]]] = {
+    "wait": lambda row: (not row.stage, -(row.wait_seconds or 0), row.namespace, row.name),
+    "name": lambda row: (row.name, row.namespace),
+    "queue": lambda row: (row.queue, row.name),
+    "age": lambda row: (-(row.age_seconds or 0), row.name),
+    "pods": lambda row: (-row.pods, row.name),
+    "phase": lambda row: (row.phase, row.name),
+}
+
+
+def job_rows(items: Iterable[dict[str, Any]]) -> list[JobRow]:
+    """Items of `job list` as rows."""
+    return [
+        JobRow(
+            namespace=item["namespace"],
+            name=item["name"],
+            kind=item["kind"],
+            queue=item["queue"],
+            phase=item["phase"],
+            stage=item["stage"],
+            scheduled=item["scheduled"],
+            pods=item["pods"],
+            min_available=item["minAvailable"],
+            running=item["running"],
+            succeeded=item["succeeded"],
+            failed=item["failed"],
+            created=item["created"],
+            age_seconds=item["ageSeconds"],
+            wait_seconds=item["waitSeconds"],
+            reason=item["reason"],
+        )
+        for item in items
+    ]
+
+
+def visible_jobs(cluster: Cluster) -> list[JobRow]:
+    """Every job that the viewer may see."""
+    items = job_items(cluster.core, cluster.objects, cluster.now, cluster.headlines())
+    return job_rows(item for item in items if cluster.may_see(item["namespace"]))
+
+
+def job_list(cluster: Cluster, query: Mapping[str, str]) -> JobList:
+    """The page of jobs: those of the filters queue, namespace, stage and text, in the order of `sort`.
+
+    Raises ValueError for an unknown order.
+    """
+    rows, sort = visible_jobs(cluster), query.get("sort") or "wait"
+    if sort not in ORDERS:
+        raise ValueError(f"sort: {sort!r}: accepted: {', '.join(ORDERS)}")
+    queue, namespace, stage, text = (query.get(name, "") for name in ("queue", "namespace", "stage", "text"))
+    wanted = text.lower()
+    found = [
+        row
+        for row in rows
+        if (not queue or row.queue == queue)
+        and (not namespace or row.namespace == namespace)
+        and (not stage or row.stage == stage)
+        and (not wanted or wanted in f"{row.namespace}/{row.name} {row.reason}".lower())
+    ]
+    shown, page, pages = page_of(sorted(found, key=ORDERS[sort]), query, _ROWS)
+    return JobList(
+        moment=moment_of(cluster),
+        queue=queue,
+        namespace=namespace,
+        stage=stage,
+        text=text,
+        sort=sort,
+        matching=len(found),
+        total=len(rows),
+        page=page,
+        pages=pages,
+        items=tuple(shown),
+        queues=tuple(sorted({row.queue for row in rows})),
+        namespaces=tuple(sorted({row.namespace for row in rows})),
+        stages=tuple(sorted({row.stage for row in rows} - {""})),
+    )

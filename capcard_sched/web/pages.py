@@ -1,0 +1,67 @@
+"""The table of pages: address, template, and the function from a cluster to the view."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from capcard_sched.web import views
+from capcard_sched.web.job_page import job_view
+from capcard_sched.web.job_rows import job_list
+from capcard_sched.web.nodes import node_list
+from capcard_sched.web.overview import overview
+from capcard_sched.web.quotas import queue_list, queue_view
+from capcard_sched.web.what_if import what_if_view
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from capcard_sched.model.trials import InsightPart
+    from capcard_sched.web.cluster import Cluster
+
+
+class Page(NamedTuple):
+    """One page. Its view is also the document under /api/v1."""
+
+    #: A route of aiohttp; its variables are added to the query.
+    address: str
+    #: The same below /api/v1.
+    document: str
+    template: str
+    #: Raises LookupError for an unknown object and ValueError for an invalid query.
+    view: Callable[[Cluster, Mapping[str, str]], InsightPart]
+    kind: type[InsightPart]
+    #: Parameters of the query beside `at`; others are refused.
+    query: frozenset[str] = frozenset()
+
+
+OVERVIEW: Final = Page("/", "/overview", "overview.html", overview, views.Overview)
+PAGES: Final = (
+    OVERVIEW,
+    Page("/queues", "/queues", "queues.html", queue_list, views.QueueList),
+    Page("/queues/{name}", "/queues/{name}", "queue.html", queue_view, views.QueueView),
+    Page(
+        "/jobs",
+        "/jobs",
+        "jobs.html",
+        job_list,
+        views.JobList,
+        frozenset({"queue", "namespace", "stage", "text", "sort", "page"}),
+    ),
+    Page(
+        "/jobs/{namespace}/{name}",
+        "/jobs/{namespace}/{name}",
+        "job.html",
+        job_view,
+        views.JobView,
+        frozenset({"kind", "fix"}),
+    ),
+    Page("/nodes", "/nodes", "nodes.html", node_list, views.NodeList, frozenset({"card", "queue", "text", "page"})),
+    Page(
+        "/what-if",
+        "/what-if",
+        "what_if.html",
+        what_if_view,
+        views.WhatIfView,
+        frozenset({"quota", "drain", "add-nodes", "conf"}),
+    ),
+)

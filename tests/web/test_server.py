@@ -1,0 +1,254 @@
+"""Requests: documents and pages, headers, access, invalid input."""
+
+import re
+from collections.abc import Callable, Iterator
+from html import unescape
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+import pytest
+
+from capcard_sched.web.pages import PAGES
+from tests.web.served import EXAMPLES, Reply, Served, serving
+
+Example = Callable[[str], Served]
+
+#: Address below /api/v1 of each kind of page in the demo.
+DOCUMENTS = {
+    "Overview": "/overview",
+    "QueueList": "/queues",
+    "Queue": "/queues/serving",
+    "JobList": "/jobs",
+    "Job": "/jobs/default/chat",
+    "NodeList": "/nodes",
+    "WhatIf": "/what-if?drain=a100-1",
+}
+
+
+def page_of(document: str) -> str:
+    return "/" if document == "/overview" else document
+
+
+def text_of(reply: Reply) -> str:
+    """What a page shows, without markup."""
+    body = re.sub(r"<(script|style).*?</\1>", "", reply.body.partition("<body>")[2], flags=re.DOTALL)
+    return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]*>", " ", body)))
+
+
+def test_every_kind_of_page_is_listed_here() -> None:
+    kinds = {field.default for page in PAGES for field in msgspec.structs.fields(page.kind) if field.name == "kind"}
+    assert kinds == set(DOCUMENTS)
+
+
+@pytest.mark.parametrize("kind", DOCUMENTS)
+def test_a_document_has_its_version_and_kind_and_its_page_answers(example: Example, kind: str) -> None:
+    served, address = example("demo"), DOCUMENTS[kind]
+    document = served.get(f"/api/v1{address}")
+    assert (document.status, document.json["kind"]) == (200, kind)
+    assert document.json["apiVersion"] == "insight.capcard-sched.io/v1alpha1"
+    assert document.headers["Content-Type"].startswith("application/json")
+    page = served.get(page_of(address))
+    assert page.status == 200
+    assert page.headers["Content-Type"].startswith("text/html")
+    assert document.json["moment"]["now"] in page.body
+
+
+def test_the_overview_shows_the_figures_of_its_document(example: Example) -> None:
+    served = example("demo")
+    found, shown = served.get("/api/v1/overview").json, text_of(served.get("/"))
+    for row in found["queues"]:
+        for cell in row["cells"]:
+            if cell["quota"] and row["queue"] != "root":
+                assert f"{cell['used']:g} of {cell['quota']:g}" in shown
+    for job in found["waiting"]:
+        assert job["name"] in shown
+        assert job["reason"] in shown
+    for alert in found["alerts"]:
+        assert alert["message"] in shown
+    used, total = (sum(card[name] for card in found["cards"]) for name in ("used", "total"))
+    assert f"Cards in use {used:g} of {total:g}" in shown
+    assert [(stage["stage"], stage["jobs"]) for stage in found["stages"]] == [("CannotStart", 1), ("OverQuota", 1)]
+
+
+def test_the_figures_are_those_of_the_command_line(example: Example, capsys: pytest.CaptureFixture[str]) -> None:
+    from capcard_sched.cli.main import run
+
+    served = example("demo")
+    source = ["-f", str(EXAMPLES / "demo"), "--until", "10m"]
+    assert run(["queue", "list", "-o", "json", *source]) == 0
+    listed = {item["name"]: item for item in msgspec.json.decode(capsys.readouterr().out)["items"]}
+    for row in served.get("/api/v1/queues").json["queues"]:
+        cells = {cell["card"]: (cell["used"], cell["quota"], cell["reserved"], cell["free"]) for cell in row["cells"]}
+        assert cells == {
+            card["card"]: (card["allocated"], card["quota"], card["inqueue"], card["free"])
+            for card in listed[row["queue"]]["cards"]
+            if "|" not in card["card"]
+        }
+    assert run(["explain", "chat", "-o", "json", *source]) == 0
+    explained = msgspec.json.decode(capsys.readouterr().out)
+    found = served.get("/api/v1/jobs/default/chat").json["diagnosis"]
+    assert {**found, "fixes": None} == {**explained, "fixes": None}
+    assert found["fixes"]["fixes"]
+    assert run(["what-if", "-o", "json", "--drain", "a100-1", *source]) == 3
+    assert served.get("/api/v1/what-if?drain=a100-1").json["report"] == msgspec.json.decode(capsys.readouterr().out)
+
+
+def test_the_time_machine_shows_each_moment_of_a_simulation(example: Example) -> None:
+    served = example("tidal")
+
+    def used(at: str) -> tuple[float, float]:
+        rows = {row["queue"]: row for row in served.get(f"/api/v1/queues?at={at}").json["queues"]}
+        return rows["serving"]["cells"][0]["used"], rows["training"]["cells"][0]["used"]
+
+    assert [used(at) for at in ("6h", "8h30m", "2026-01-01T09:30:00Z", "43200")] == [(4, 12), (8, 4), (12, 4), (14, 0)]
+    overview = served.get("/api/v1/overview?at=9h").json
+    assert [mark["pod"] for mark in overview["evictions"]] == ["default/pretrain-worker-1", "default/pretrain-worker-0"]
+    assert overview["moment"]["at"] == 9 * 3600
+    assert overview["moment"]["length"] == 24 * 3600
+    (card,) = overview["series"]
+    assert [(queue["queue"], queue["amounts"][0]) for queue in card["queues"]] == [("serving", 4), ("training", 12)]
+    job = served.get("/api/v1/jobs/default/pretrain").json
+    assert [period["stage"] for period in job["life"]] == ["waiting", "running", "waiting", "running"]
+
+
+@pytest.mark.parametrize(
+    "path, status, text",
+    [
+        ("/queues/nothing", 404, "queue nothing does not exist; existing queues: default, research"),
+        ("/jobs/default/nothing", 404, "job default/nothing does not exist"),
+        ("/nothing", 404, "/nothing: Not Found"),
+        ("/jobs?color=red", 400, "color: unknown parameter; accepted: at, namespace, page, queue, sort, stage, text"),
+        ("/jobs?sort=color", 400, "sort: 'color': accepted: wait, name"),
+        ("/jobs?page=7", 400, "page: '7': expected a number from 1 to 1"),
+        ("/jobs?queue=a&queue=b", 400, "queue: given twice"),
+        ("/?at=yesterday", 400, "at: 'yesterday': expected a time such as 2026-01-01T00:00:00Z, or "),
+        ("/overview?at=24h", 400, "at: '24h': must be between 2026-01-01T00:00:00Z and 2026-01-01T00:10:00Z"),
+    ],
+)
+def test_a_request_without_a_page_names_the_reason(example: Example, path: str, status: int, text: str) -> None:
+    served = example("demo")
+    document = served.get(f"/api/v1{path if path != '/?at=yesterday' else '/overview?at=yesterday'}")
+    assert (document.status, document.json["kind"], document.json["status"]) == (status, "Error", status)
+    page = served.get(path.replace("/overview", "/"))
+    assert page.status == status
+    if path != "/nothing":
+        assert text in document.json["message"]
+    assert text in text_of(page)
+
+
+EXTENDER = "conf=" + quote(
+    "actions: enqueue, allocate\ntiers:\n- plugins:\n  - name: extender\n"
+    '    arguments: {extender.urlPrefix: "http://127.0.0.1:1"}'
+)
+
+
+@pytest.mark.parametrize(
+    "query, text",
+    [
+        ("drain=nothing", "Node nothing does not exist; the input has a100-1"),
+        ("quota=serving", "--quota: 'serving': expected QUEUE/CARD=N"),
+        ("add-nodes=many", "--add-nodes: 'many': expected NxNODE"),
+        ("conf=actions%3A%20%22fly%22", "invalid scheduler-conf"),
+        (EXTENDER, "plugin extender sends requests"),
+    ],
+)
+def test_an_invalid_change_is_an_error_on_the_page(example: Example, query: str, text: str) -> None:
+    found = example("demo").get(f"/api/v1/what-if?{query}")
+    assert found.status == 200
+    assert text in found.json["error"]
+    assert found.json["report"] is None
+    assert "/tmp" not in found.body
+
+
+def test_responses_allow_nothing_of_other_hosts_and_keep_no_state(example: Example) -> None:
+    served = example("demo")
+    for path in ("/", "/jobs", "/api/v1/overview", "/static/page.js", "/nothing"):
+        headers = served.get(path).headers
+        policy = headers["Content-Security-Policy"]
+        assert policy.startswith("default-src 'none'")
+        assert "unsafe" not in policy
+        assert "Set-Cookie" not in headers
+        assert headers["X-Content-Type-Options"] == "nosniff"
+    for page in (served.get("/").body, served.get("/what-if").body):
+        assert not re.search(r"""(src|href|action)=["']?(https?:)?//""", page)
+        assert " style=" not in page
+
+
+def test_the_server_reads_only_and_answers_to_its_own_names_only(example: Example) -> None:
+    served = example("demo")
+    for method in ("POST", "PUT", "PATCH", "DELETE"):
+        assert served.get("/", method).status == 405
+    port = served.url.rpartition(":")[2]
+    assert served.get("/", Host=f"localhost:{port}").status == 200
+    assert served.get("/", Host="attacker.example").status == 403
+    assert served.get("/api/v1/overview", Host=f"attacker.example:{port}").json["kind"] == "Error"
+
+
+#: A name that a page must show as text.
+SCRIPT = "<script>alert(1)<img src=x onerror=alert(2)>'\"&\x1b[31m\x07\u202e"
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A saved state in which every name, label and annotation has markup and control characters."""
+    folder = tmp_path_factory.mktemp("hostile")
+    with serving("-f", str(hostile_state(folder))) as served:
+        yield served
+
+
+def hostile_state(folder: Path) -> Path:
+    """A saved state: no API server has checked its names."""
+    meta: dict[str, Any] = {"annotations": {"a": SCRIPT, "volcano.sh/card.name": SCRIPT}, "labels": {"a": SCRIPT}}
+    queue = {
+        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "kind": "Queue",
+        "metadata": {**meta, "name": f"q{SCRIPT}", "annotations": {"volcano.sh/card.quota": SCRIPT}},
+        "spec": {"weight": 1},
+    }
+    node = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": f"n{SCRIPT}", "labels": {"nvidia.com/gpu.product": f"card{SCRIPT}"}},
+        "spec": {"taints": [{"key": SCRIPT, "value": SCRIPT, "effect": "NoSchedule"}]},
+        "status": {"allocatable": {"cpu": "64", "memory": "64Gi", "pods": "110", "nvidia.com/gpu": "8"}},
+    }
+    spec = {"schedulerName": "capcard-sched", "priorityClassName": "", "containers": [
+        {"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]}  # fmt: skip
+    group = {"scheduling.k8s.io/group-name": f"g{SCRIPT}"}
+    pods = [
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {**meta, "name": f"p{number}{SCRIPT}", "namespace": f"ns{SCRIPT}", "uid": f"uid-{number}",
+                         "annotations": {**meta["annotations"], **group}},
+            "spec": {**spec, **({"nodeName": f"n{SCRIPT}"} if number else {})},
+            "status": {"phase": "Running" if number else "Pending", "message": SCRIPT},
+        }
+        for number in range(2)
+    ]  # fmt: skip
+    podgroup = {
+        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "kind": "PodGroup",
+        "metadata": {"name": f"g{SCRIPT}", "namespace": f"ns{SCRIPT}", "uid": "uid-g"},
+        "spec": {"minMember": 2, "queue": f"q{SCRIPT}"},
+        "status": {"phase": "Inqueue", "conditions": [{"type": "Unschedulable", "status": "True", "message": SCRIPT}]},
+    }
+    saved = {"time": "2026-01-01T00:00:00Z", "schedulerNames": ["capcard-sched"], "defaultQueue": "default",
+             "schedulerConf": "", "unreadable": []}  # fmt: skip
+    document = {"apiVersion": "v1", "kind": "List", "savedState": saved, "items": [queue, node, podgroup, *pods]}
+    path = folder / "state.json"
+    path.write_bytes(msgspec.json.encode(document))
+    return path
+
+
+@pytest.mark.parametrize("path", ["/", "/queues", "/jobs", "/nodes", "/what-if"])
+def test_names_are_shown_as_text_without_control_characters(hostile: Served, path: str) -> None:
+    page = hostile.get(path)
+    assert page.status == 200
+    assert "<script>alert" not in page.body
+    assert "<img" not in page.body
+    assert not set(page.body) & {"\x1b", "\x07", "\u202e"}
+    if path != "/what-if":
+        assert "&lt;script&gt;alert(1)" in page.body
