@@ -142,7 +142,7 @@ def show_list(
             from capcard_sched.cli.watch import follow
 
             assert found.live is not None
-            follow(source, found.live, printer.print_items, select)
+            follow(source, found.live, printer.print_items, select, headlines=found.headlines is not None)
         else:
             printer.print_list(items)
     except BadInputError as error:

@@ -88,12 +88,18 @@ def follow(
     read: LiveCluster,
     show: Callable[[list[Json]], None],
     select: Callable[[ClusterSource], list[Json]],
+    *,
+    headlines: bool,
 ) -> None:
-    """Show the list, then for ever the items that change. Raises BadInputError without the right to watch."""
+    """Show the list, then for ever the items that change. Raises BadInputError without the right to watch.
+
+    `headlines`: the items have the causes of waiting jobs.
+    """
     follower, refusals = _Follower(show, select), _Refusals()
 
     def begin(_: Informers) -> None:
-        follower.begin(live_cluster(source, read._replace(deltas=follower.initial), read_only=True))
+        read_now = read._replace(deltas=follower.initial)
+        follower.begin(live_cluster(source, read_now, read_only=True, headlines=headlines))
 
     run_followed(follow_objects(read.connection, read.kinds, follower.deliver, refusals, refusals.denied, begin))
 

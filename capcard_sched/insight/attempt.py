@@ -15,12 +15,13 @@ import msgspec
 
 from capcard_sched.controllers.objects import key_of
 from capcard_sched.framework.explain.diagnose import diagnose_job
+from capcard_sched.framework.explain.limit_causes import QuotaClaim
 from capcard_sched.framework.explain.never import NEVER
 from capcard_sched.framework.explain.rejections import ObservedAttempt
 from capcard_sched.framework.explain.sentences import lower
 from capcard_sched.insight.changes import Edits, remove_taint, set_card_quota, set_unschedulable
 from capcard_sched.insight.fixes.victims import unit_of
-from capcard_sched.insight.forked_copy import ForkedCopyError, RunningCopy, in_copy
+from capcard_sched.insight.forked_copy import ForkedCopyError, RunningCopy
 from capcard_sched.insight.job_pods import pods_of_job
 from capcard_sched.insight.trial import PERIOD
 from capcard_sched.model.annotations import CARD_QUOTA
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from capcard_sched.framework.core import Core
-    from capcard_sched.framework.explain.limit_causes import QuotaClaim
     from capcard_sched.insight.object_view import Json, ObjectView
     from capcard_sched.model.job import Job
 
@@ -58,6 +58,8 @@ class AttemptResult(msgspec.Struct, frozen=True):
     starts: bool
     #: Of the state at the end; None for a job that starts.
     diagnosis: JobDiagnosis | None = None
+    #: Of the diagnosis: larger quotas that may start the job.
+    claims: tuple[QuotaClaim, ...] = ()
 
 
 class JobAttempt:
@@ -78,7 +80,7 @@ class JobAttempt:
         if found.stage not in ATTEMPTED | _MAY_BE_IMPOSSIBLE or self._core.snapshot().conf.option("extender"):
             return found
         try:
-            return in_copy(partial(self._diagnose, found, tries_claims=tries_claims), JobDiagnosis)
+            return self._diagnose(found, tries_claims=tries_claims)
         except ForkedCopyError as error:
             return msgspec.structs.replace(found, facts=(*found.facts, f"The attempt on a copy failed: {error}"))
 
@@ -86,15 +88,21 @@ class JobAttempt:
         is_small = len(self._core.snapshot().state.tasks) <= _MOST_PODS
         may_be = is_small and not self._is_ready and found.stage in _MAY_BE_IMPOSSIBLE
         alone = self._begin(self._without_others(repair=False)) if may_be else None
-        claims: list[QuotaClaim] = []
+        claims: Sequence[QuotaClaim] = ()
         if found.stage in ATTEMPTED:
-            now = self._attempt((), claims)
+            try:
+                now = self._begin(()).result()
+            except ForkedCopyError:
+                if alone is not None:
+                    alone.stop()
+                raise
+            claims = now.claims
             # Another phase: alone the job is admitted, and the order of the jobs keeps it from that.
             if now.diagnosis is not None and now.diagnosis.stage in ATTEMPTED and now.diagnosis.phase == found.phase:
                 found = now.diagnosis
         facts = list(found.facts)
         if alone is not None and not alone.result().starts:
-            repaired = in_copy(partial(self._attempt, self._without_others(repair=True)), AttemptResult)
+            repaired = self._begin(self._without_others(repair=True)).result()
             last = repaired.diagnosis
             if last is not None and last.stage == "NotAdmitted" and not any(one.checks for one in last.refusals):
                 return msgspec.structs.replace(found, starts_alone=False)  # its queue admits nothing
@@ -124,14 +132,14 @@ class JobAttempt:
 
     # --- attempts ---------------------------------------------------------------------------------------------------
 
-    def _begin(self, deltas: Sequence[Delta]) -> RunningCopy[AttemptResult]:
-        return RunningCopy(partial(self._attempt, deltas), AttemptResult)
+    def _begin(self, deltas: Sequence[Delta], *, alone: bool = True) -> RunningCopy[AttemptResult]:
+        return RunningCopy(partial(self._attempt, deltas, alone=alone), AttemptResult)
 
-    def _attempt(self, deltas: Sequence[Delta], claims: list[QuotaClaim] | None = None) -> AttemptResult:
-        """Sessions that attempt the job alone, after some changes. On the core itself, for one of a copy."""
+    def _attempt(self, deltas: Sequence[Delta], *, alone: bool) -> AttemptResult:
+        """Sessions that attempt the job, or all jobs, after some changes. On the core itself, for one of a copy."""
         core, key, now = self._core, self._job.key, self._now
         attempt = ObservedAttempt(key)
-        core.try_actions(core.snapshot().conf, key, only=key, observe=attempt.observe)
+        core.try_actions(core.snapshot().conf, key, only=key if alone else "", observe=attempt.observe)
         waiting = list(deltas)
         for _ in range(_SESSIONS):
             result = core.step(waiting, now)
@@ -152,8 +160,9 @@ class JobAttempt:
             starts = without_pods or (bool(job.tasks) and job.is_ready() and job.roles_ready())
         if starts and not (self._is_ready and job.pending):
             return AttemptResult(job.ready_tasks, is_admitted, starts=True)
+        claims: list[QuotaClaim] = []
         diagnosis = diagnose_job(core.snapshot(), job, pod=self._pod, attempt=attempt, claims=claims)
-        return AttemptResult(job.ready_tasks, is_admitted, starts, diagnosis)
+        return AttemptResult(job.ready_tasks, is_admitted, starts, diagnosis, tuple(claims))
 
     def _created(self) -> list[Delta]:
         """The pods of an admitted Job, which its controller creates after the admission."""
@@ -190,10 +199,14 @@ class JobAttempt:
     # --- claims -----------------------------------------------------------------------------------------------------
 
     def _holds(self, claim: QuotaClaim) -> bool:
-        """Whether each of the quotas alone starts the pods, in a copy."""
+        """Whether each of the quotas alone starts the pods, in a copy; then also where other jobs compete for them."""
+        return all(self._starts(claim, alone=alone) for alone in (True, False))
+
+    def _starts(self, claim: QuotaClaim, *, alone: bool) -> bool:
         for queue, resource, amount in claim.quotas:
             try:
-                result = in_copy(partial(self._attempt, self._with_quota(queue, resource, amount)), AttemptResult)
+                deltas = self._with_quota(queue, resource, amount)
+                result = self._begin(deltas, alone=alone).result()
             except (ForkedCopyError, msgspec.ValidationError, ValueError):
                 return False
             if not (result.is_admitted if not claim.pods else result.placed >= self._placed + claim.pods):

@@ -148,6 +148,8 @@ def explain(
     found = msgspec.structs.replace(found, facts=facts, preemption=tried.result if tried is not None else None)
     if not fix:
         return found
+    if foreign and not job.tasks:
+        return msgspec.structs.replace(found, fixes=_without_search(found, "another scheduler has all members"))
     from capcard_sched.insight.fixes.search import suggest_fixes
 
     fixes = suggest_fixes(core, objects, job, found, now, pod=subject.pod, vcjob=vcjob, progress=progress)

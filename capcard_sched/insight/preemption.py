@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 EVICTING_ACTIONS: Final = ("preempt", "reclaim")
 #: Sessions of the trial: evictions, and the placement after them.
 _SESSIONS: Final = 8
+#: Jobs times nodes of the cluster, up to which all jobs are tried where the one alone finds no victims.
+_MOST_TOGETHER: Final = 1000
 #: Why a pod is no victim, as the search counts it, to words.
 _CAUSES: Final = {
     "not-preemptable": "not preemptable",
@@ -83,7 +85,7 @@ class EvictionTrial:
     def _result(self) -> PreemptionTrial:
         job, found = self._job, self._copy.result()
         own = {task.key for task in job.tasks.values()}
-        evicted = tuple(one for one in found.evicted if one.by in own or one.by == job.key)
+        evicted = tuple(one for one in found.evicted if one.by in own or one.by == job.key) or found.evicted
         starts = job.key in found.started and bool(evicted)
         searches = found.searches.get(job.key, ())
         return PreemptionTrial(actions=self._missing, starts=starts, evicted=evicted, searches=searches)
@@ -118,6 +120,7 @@ def _try_evictions(
 ) -> StateDifference:
     """Other jobs compete for the victims. Alone, a job finds at least as many, at the cost of one search.
 
+    Where it finds none, evictions for other jobs may free what it lacks: a few jobs are tried together.
     `lifted`: without `preemptionPolicy: Never` of the pods.
     """
     edits = Edits(objects)
@@ -126,7 +129,12 @@ def _try_evictions(
             set_spec(edits.edit(POD, job.namespace, task.name), "preemptionPolicy", None)
     attempt = partial(try_actions, core, now, conf, job.key, edits.deltas(), max_sessions=_SESSIONS)
     found = in_copy(partial(attempt, alone=True), StateDifference)
-    return attempt(alone=False) if job.key in found.started else found
+    state = core.snapshot().state
+    is_small = len(state.jobs) * len(state.nodes) <= _MOST_TOGETHER
+    if job.key not in found.started and not is_small:
+        return found
+    together = attempt(alone=False)
+    return together if {job.key} & {*found.started, *together.started} else found
 
 
 def _sentences(found: PreemptionTrial) -> list[str]:

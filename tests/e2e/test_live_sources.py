@@ -158,6 +158,7 @@ WATCHES: dict[str, tuple[Callable[[Any], object], object]] = {
     f"card list {A10}": (lambda card: card["used"], 4),
     "node list n1": (lambda node: node["used"], 4),
     "job list fits": (lambda job: job["scheduled"], 0),
+    "job list waits --sort-by REASON": (lambda job: bool(job["reason"]), True),
     "pod list fits-0": (lambda pod: pod["node"], ""),
     "queue list q": (lambda queue: queue["cards"][0]["allocated"], 4),
 }

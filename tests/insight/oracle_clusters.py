@@ -310,6 +310,8 @@ class _Maker:
                 victims = [line.split()[1] for line in self._lines if line.startswith("pod ")]
                 if victims:
                     name = self._any(*victims)
+                    if f"4s delete Pod {name}" in self._later:
+                        return
                     if one(0, 1):
                         self._later.append(f"4s delete Pod {name}")
                         index = next(i for i, line in enumerate(self._lines) if line.startswith(f"pod {name} "))

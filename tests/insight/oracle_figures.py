@@ -125,11 +125,11 @@ def wrong_figures(world: World, job: Waiting, found: JobDiagnosis, text: str) ->
 
 
 _LEFT: Final = re.compile(
-    r"queue (?P<queue>\S+) has (?P<left>[\d.]+) (?P<card>NVIDIA[\w./*-]+) left of its quota of (?P<quota>[\d.]+) "
+    r"queue (?P<queue>\S+) has (?P<left>[\d.]+) (?P<card>NVIDIA[\w./*-]+|cpu) left of its quota of (?P<quota>[\d.]+) "
     r"\((?P<used>[\d.]+) used(, (?P<reserved>[\d.]+) reserved)?"
 )
 _USED: Final = re.compile(
-    r"[Qq]ueue (?P<queue>\S+?),? .{0,60}?(?P<used>[\d.]+) of (?P<quota>[\d.]+) (?P<card>NVIDIA[\w./*-]+) used"
+    r"[Qq]ueue (?P<queue>[^\s,:]+)[,:]? .{0,60}?(?P<used>[\d.]+) of (?P<quota>[\d.]+) (?P<card>NVIDIA[\w./*-]+) used"
 )
 
 
@@ -139,7 +139,7 @@ def _of_text(world: World, text: str) -> Iterator[tuple[str, str, str]]:
             right, quota = used(world, match["queue"], match["card"]), quota_of(world, match["queue"], match["card"])
             if float(match["used"]) != right:
                 yield "used in a sentence", match[0], f"{right} used"
-            if quota is not None and float(match["quota"]) != quota:
+            if quota is not None and match["card"] != "cpu" and float(match["quota"]) != quota:
                 yield "quota in a sentence", match[0], f"quota {quota}"
     if re.search(r"\b\d+00\d of|<\d+000>", text.partition("\n")[0]):
         yield "thousandths", text.partition("\n")[0], "cards and cores"

@@ -23,8 +23,8 @@ from capcard_sched.model.diagnosis import (
 from capcard_sched.model.explanation import PodCards
 from capcard_sched.model.losses import stranded_of
 from capcard_sched.model.node_conditions import lost_word
-from capcard_sched.model.quantity import format_amount, in_units
-from capcard_sched.model.queue import ancestors, subtree
+from capcard_sched.model.quantity import in_units, shown_amount
+from capcard_sched.model.queue import ROOT, ancestors, subtree
 from capcard_sched.model.resources import CPU, MEMORY
 from capcard_sched.model.status import COMPLETED_STATUSES, PodGroupPhase, TaskStatus
 from capcard_sched.model.timestamps import format_timestamp
@@ -235,33 +235,35 @@ class JobFacts:
     def given_by(self, name: str, figures: Figures, refusal: Refusal | None = None) -> str:
         """`the cluster has 8 for queue q`: what a limit follows from that the queue `name` does not set."""
         queues, resource = self._snapshot.state.queues, figures.resource
-        queue, limit = queues.get(name), format_amount(resource, figures.limit)
+        queue, limit = queues.get(name), shown_amount(resource, in_units(resource, figures.limit))
         stated = self.capabilities.get(name, {}).get(resource)
-        own = f", whose quota is {format_amount(resource, stated)}" if stated is not None else ""
+        own = f", whose quota is {shown_amount(resource, in_units(resource, stated))}" if stated is not None else ""
         above = [one for one in ancestors(queue, queues) if resource in (one.capability or {})] if queue else []
         source = "the cluster"
         if above and self._snapshot.conf.quota_plugins.is_tree:
-            source = (
-                f"parent queue {above[0].name}, of {format_amount(resource, (above[0].capability or {})[resource])},"
-            )
+            most = in_units(resource, (above[0].capability or {})[resource])
+            source = f"parent queue {above[0].name}, of {shown_amount(resource, most)},"
         elif refusal is not None and refusal.plugin == "proportion" and refusal.hook != "job_enqueueable":
             return f"the share of the cluster that proportion gives queue {name} is {limit}"
-        return f"{source} has {limit} for queue {name}{own}{self.beside_guarantees}"
+        whose = "all queues" if name == ROOT != self.job.queue else f"queue {name}"
+        return f"{source} has {limit} for {whose}{own}{self.beside_guarantees}"
 
     def inherits(self, exceeded: ExceededLimit) -> bool:
         """Whether a limit that a job exceeds is what the ancestors of a queue leave of theirs."""
         resource = exceeded.figures.resource
         stated = self.capabilities.get(exceeded.queue, {}).get(resource)
-        is_tree = self._snapshot.conf.quota_plugins.is_tree and resource not in self.known_cards
+        is_card = not set(self.known_cards).isdisjoint(resource.split("|"))
+        is_tree = self._snapshot.conf.quota_plugins.is_tree and not is_card
         return is_tree and (stated is None or stated > exceeded.figures.limit)
 
     def named_queue(self, name: str) -> str:
-        """`queue q`, `parent queue p`, `ancestor queue root`."""
-        queues = self._snapshot.state.queues
-        own = queues.get(self.job.queue)
-        if own is None or name in ("", own.name):
-            return f"queue {self.queue.name}"
-        return f"its {'parent' if own.parent == name else 'ancestor'} queue {name}"
+        """`queue q`, `its parent queue p`, `its ancestor queue root`."""
+        return f"queue {self.queue.name}" if name in ("", self.queue.name) else f"its {self.related_queue(name)}"
+
+    def related_queue(self, name: str) -> str:
+        """`parent queue p`, `ancestor queue root`: of a queue above that of the job."""
+        own = self._snapshot.state.queues.get(self.job.queue)
+        return f"{'parent' if own is not None and own.parent == name else 'ancestor'} queue {name}"
 
     # --- nodes ------------------------------------------------------------------------------------------------------
 

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 _NOT_VALID: Final = frozenset({TaskStatus.RELEASING, TaskStatus.FAILED, TaskStatus.UNKNOWN})
 
 
+_POD_COUNTS: Final = {1: "The next pod starts", 2: "Both pods start"}
+
+
 class QuotaClaim(NamedTuple):
     """A sentence about a larger quota, which holds where a trial with each of the quotas shows it."""
 
@@ -50,13 +53,8 @@ class LimitCause(NamedTuple):
 
 def not_admitted(data: JobFacts, refusal: Refusal) -> LimitCause:
     """A PodGroup that enqueue refuses, or that is not valid."""
-    queue = data.queue.name
-    if data.queue.state == "missing":
-        close = nearest(queue, data.queues)
-        meant = f"; did you mean {close}?" if close else f"; existing queues: {brief(data.queues)}"
-        return LimitCause("NotAdmitted", f"Queue {queue} does not exist{meant}")
-    if refusal.reason == reasons.QUEUE_NOT_OPEN.code:
-        return LimitCause("NotAdmitted", f"Queue {queue} is {data.queue.state}: it admits no jobs")
+    if data.queue.state == "missing" or refusal.reason == reasons.QUEUE_NOT_OPEN.code:
+        return LimitCause("NotAdmitted", admits_nothing(data))
     if refusal.reason == reasons.NOT_ENOUGH_PODS_OF_TASK.code or refusal.hook == "job_valid":
         return LimitCause("Incomplete", _missing_members(data) or sentences.capital(sentences.plain(refusal.message)))
     figures = refusal.figures
@@ -85,6 +83,12 @@ def not_admitted(data: JobFacts, refusal: Refusal) -> LimitCause:
         return LimitCause("NotAdmitted", f"{needs}, and {data.given_by(refusal.queue, figures, refusal)}: {split}")
     row = data.limit_row(refusal.queue, resource)
     facts += sentences.users(row)
+    # Admission counts no pods above the minimum of their job; an end of such pods leaves the queue as full.
+    counted = taken - in_units(resource, figures.reserved)
+    elastic = row.used - counted if row is not None and not data.job.ready_tasks else 0.0
+    if elastic > 0:
+        split = _split(resource, taken + elastic, in_units(resource, figures.reserved))
+        split += f"; {amount_of(resource, elastic)} of pods above their minimum do not count"
     if resource in (CPU, MEMORY):
         facts += [
             f"Cards are not the reason: queue {other.queue} has {amount_of(other.resource, other.free)} of "
@@ -94,10 +98,20 @@ def not_admitted(data: JobFacts, refusal: Refusal) -> LimitCause:
         ]
     summary = f"{needs}, and {owner} has {left} left of its quota of {amount_of(resource, limit)} ({split})"
     missing, quota = needed + taken - limit, taken + needed
-    released = f"{quantity(resource, missing)} of {owner} {form(missing, 'becomes', 'become')} free"
-    text = f"It is admitted when {released}, or with a quota of {amount_of(resource, quota)}"
+    released = f"when {quantity(resource, missing)} of {owner} {form(missing, 'becomes', 'become')} free, or "
+    text = f"It is admitted {'' if elastic > 0 else released}with a quota of {amount_of(resource, quota)}"
     claims = () if "|" in resource else (QuotaClaim(text, ((refusal.queue, resource, quota),), 0),)
     return LimitCause("NotAdmitted", summary, facts, claims)
+
+
+def admits_nothing(data: JobFacts) -> str:
+    """That the queue of a job does not exist, or is not open."""
+    queue = data.queue.name
+    if data.queue.state != "missing":
+        return f"Queue {queue} is {data.queue.state}: it admits no jobs"
+    close = nearest(queue, data.queues)
+    meant = f"; did you mean {close}?" if close else f"; existing queues: {brief(data.queues)}"
+    return f"Queue {queue} does not exist{meant}"
 
 
 def _split(resource: str, taken: float, reserved: float) -> str:
@@ -198,19 +212,17 @@ def _tightest(data: JobFacts, resource: str) -> LimitUse | None:
 
 def _subject(data: JobFacts, queues: Sequence[str]) -> str:
     """The queues that lack quota, with their relation to the queue of the job."""
-    own, above = data.queue.name, [name for name in queues if name != data.queue.name]
-    if len(above) < len(queues):
-        more = f" and its {form(len(above), 'ancestor', 'ancestors')} {' and '.join(above)}" if above else ""
-        return f"Queue {own}{more}"
-    listed = " and ".join(above)
-    return f"Queue {listed}, an ancestor of {own}," if len(above) == 1 else f"Queues {listed}, ancestors of {own},"
+    own, above = data.queue.name, [data.related_queue(name) for name in queues if name != data.queue.name]
+    if len(above) == len(queues):
+        return sentences.capital(" and ".join(above))
+    return f"Queue {own}{''.join(f' and its {name}' for name in above)}"
 
 
 def _claim(data: JobFacts, rows: Sequence[LimitUse], per_pod: float, pods: int, *, is_gang: bool) -> QuotaClaim | None:
     """What has to become free, or which quota is needed. `rows`: the limit of each alternative; `pods` start."""
     if any(row.quota is None for row in rows):
         return None
-    who = "The gang starts" if is_gang else "The next pod starts" if pods == 1 else f"All {pods} start"
+    who = "The gang starts" if is_gang else _POD_COUNTS.get(pods, f"All {pods} start")
     if len(rows) == 1:
         row = rows[0]
         missing = row.used + pods * per_pod - (row.quota or 0.0)

@@ -225,7 +225,7 @@ class LimitReader:
     def _jobs_of(self, queue: Queue) -> list[Job]:
         """The jobs that the limits of a queue cover: those below it, too, in a tree."""
         is_tree = self._snapshot.conf.quota_plugins.is_tree
-        if is_tree and queue.name == ROOT:
+        if queue.name == ROOT:  # capacity counts all queues against a root of its own, without a tree, too
             return [job for one in self._queues.values() for job in one.jobs.values()]
         return [job for one in (subtree(queue, self._queues) if is_tree else (queue,)) for job in one.jobs.values()]
 

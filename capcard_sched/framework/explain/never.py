@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 #: The beginning of the sentence about a job that can never start.
 NEVER: Final = "Can never start"
+_CORRECT: Final = "correct or remove the annotation if the pods need another amount"
 
 
 def never_causes(data: JobFacts) -> tuple[list[str], list[str]]:
@@ -36,9 +37,9 @@ def _declared(data: JobFacts) -> list[str]:
         return []
     declared = " and ".join(quantity(card, amount / 1000) for card, amount in data.declared.items())
     if not data.tasks:
-        return [f"volcano.sh/card.request declares {declared}; it counts until the pods are created"]
+        return [f"{CARD_REQUEST} declares {declared}, which count until the pods are created; {_CORRECT}"]
     counted = " and ".join(quantity(card, amount / 1000) for card, amount in data.counted.items()) or "no cards"
-    return [f"volcano.sh/card.request declares {declared}, and the pods request {counted}; the pods count"]
+    return [f"{CARD_REQUEST} declares {declared}, and the pods request {counted}; the pods count; {_CORRECT}"]
 
 
 def _unusable_cards(data: JobFacts) -> list[str]:

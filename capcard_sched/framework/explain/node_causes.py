@@ -16,6 +16,7 @@ from capcard_sched.framework.explain.sentences import (
     quantity,
     toleration,
 )
+from capcard_sched.model.diagnosis import MOST_LISTED
 from capcard_sched.model.node_conditions import condition_word, is_condition
 from capcard_sched.model.quoting import brief, plural
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from capcard_sched.framework.explain.job_facts import JobFacts
-    from capcard_sched.model.diagnosis import CardCapacity, NodeUse, PendingPods, StrandedCards
+    from capcard_sched.model.diagnosis import CardCapacity, NodeUse, PendingPods, RejectedNodes, StrandedCards
 
 #: Nodes that get a sentence each.
 _MOST_NODES: Final = 3
@@ -31,30 +32,30 @@ _MOST_NODES: Final = 3
 
 def no_node(data: JobFacts, pods: PendingPods, *, restricted: bool = False) -> tuple[str, list[str]]:
     """Summary and facts of pods that no node fits. `restricted`: that no node of a HyperNode fits."""
-    causes = [row for row in pods.nodes if row.decides]
-    short = [] if restricted else _short_rows(data, pods)
+    short = [] if restricted else [row for row in _short_rows(data, pods) if row.largest_free < row.per_pod]
     facts = [*_nodes(data, short), *quota_beside(data)]
-    texts = [row.text for row in causes if not _is_of(row.reason, short)]
+    others = _others(pods, short)
+    further = list(map(_sentence, others[1:]))
     if short:
         of_cards = [row for row in short if row.card != row.resource]
         groups = [of_cards, *([row] for row in short if row not in of_cards)] if of_cards else [[row] for row in short]
         first, *more = map(_largest_block, groups)
-        return (f"{first}; {texts[0]}" if texts else first), [*more, *map(capital, texts[1:]), *facts]
-    if not causes:
+        return (f"{first}; {others[0].text}" if others else first), [*more, *further, *facts]
+    if not others:
         return f"No node fits: {plain(pods.message)}", facts
     cards = " or ".join(data.cards_of_pods.get(pods.names[0], ()))
-    excluded = all(row.reason == CORDONED or row.reason.startswith(TAINTED) for row in causes)
+    excluded = all(row.reason == CORDONED or row.reason.startswith(TAINTED) for row in others)
     head = f"No node with {cards} accepts the pods" if cards and excluded else "No node fits"
-    return f"{head}: {texts[0]}", [*map(capital, texts[1:]), *facts]
+    return f"{head}: {others[0].text}", [*further, *facts]
 
 
 def gang_waits(data: JobFacts, pods: PendingPods, fitting: int) -> tuple[str, list[str]]:
     """Summary and facts of a gang of which `fitting` pods have a node, and `pods` have none beside them."""
     short = _short_rows(data, pods)
-    texts = [_free_blocks(row, several=len(data.capacity) > 1) for row in short]
-    texts += [row.text for row in pods.nodes if row.decides and not _is_of(row.reason, short)]
-    texts = texts or [lower(plain(pods.message))]
-    return f"{partly(data, fitting)}: {texts[0]}", [*map(capital, texts[1:]), *_nodes(data, short)]
+    blocks, others = [_free_blocks(row, several=len(data.capacity) > 1) for row in short], _others(pods, short)
+    first = next(iter((*blocks, *(row.text for row in others))), lower(plain(pods.message)))
+    further = [*map(capital, blocks), *map(_sentence, others)][1:]
+    return f"{partly(data, fitting)}: {first}", [*further, *_nodes(data, short)]
 
 
 def partly(data: JobFacts, fitting: int) -> str:
@@ -66,22 +67,43 @@ def partly(data: JobFacts, fitting: int) -> str:
 
 
 def _short_rows(data: JobFacts, pods: PendingPods) -> list[CardCapacity]:
-    """The capacity of the resources that the deciding nodes lack. Of the cards that the pods accept: all."""
-    lacking = {row.reason.removeprefix(INSUFFICIENT) for row in pods.nodes if row.decides and _is_short(row.reason)}
+    """The capacity of the resources that the deciding nodes lack. Of the cards that the pods accept: all on them."""
+    lacking = {
+        row.reason.removeprefix(INSUFFICIENT): row.names for row in pods.nodes if row.decides and _is_short(row.reason)
+    }
     alternatives = data.cards_of_pods.get(pods.names[0], ())
     return [
         row
         for row in data.capacity
-        if row.resource in lacking and row.histogram and (row.card == row.resource or row.card in alternatives)
+        if row.resource in lacking
+        and row.histogram
+        and (row.card == row.resource or (row.card in alternatives and _may_be_on(row, lacking[row.resource])))
     ]
+
+
+def _may_be_on(row: CardCapacity, names: Sequence[str]) -> bool:
+    """Whether nodes with a card are among some nodes: lists of many nodes are not complete."""
+    listed = [node.name for node in (*row.candidates, *row.cordoned, *row.tainted)]
+    return len(listed) < row.nodes or len(names) == MOST_LISTED or not set(names).isdisjoint(listed)
+
+
+def _others(pods: PendingPods, short: Sequence[CardCapacity]) -> list[RejectedNodes]:
+    """The deciding reasons without those of the capacity rows."""
+    resources = {row.resource for row in short}
+    return [
+        row
+        for row in pods.nodes
+        if row.decides and not (_is_short(row.reason) and row.reason.removeprefix(INSUFFICIENT) in resources)
+    ]
+
+
+def _sentence(row: RejectedNodes) -> str:
+    """The text of a reason; the name of a node at its beginning stays as it is."""
+    return row.text if row.text.startswith(row.names) else capital(row.text)
 
 
 def _is_short(reason: str) -> bool:
     return reason.startswith(INSUFFICIENT)
-
-
-def _is_of(reason: str, short: Sequence[CardCapacity]) -> bool:
-    return _is_short(reason) and reason.removeprefix(INSUFFICIENT) in {row.resource for row in short}
 
 
 def _free_blocks(row: CardCapacity, *, several: bool) -> str:

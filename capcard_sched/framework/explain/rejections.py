@@ -21,6 +21,9 @@ from capcard_sched.model.selectors import untolerated_taint
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from numpy.typing import NDArray
+
+    from capcard_sched.framework.api.node_view import Diagnosis, NodeView, PodSignature
     from capcard_sched.framework.placement.engine import PlacementEngine
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job, Node, Task
@@ -31,7 +34,6 @@ _MOST_NAMES: Final = 4
 INSUFFICIENT: Final = "Insufficient "
 CORDONED: Final = "node(s) were unschedulable"
 TAINTED: Final = "node(s) had untolerated taint"
-_OTHER_CARD: Final = "node(s) didn't have card"
 _PREFIX: Final = re.compile(r"^node(\(s\))? ")
 #: Filter reason to its sentence about some nodes: `{on}` are these nodes, `{has}` and `{does}` the verbs.
 _TEXTS: Final = {
@@ -101,16 +103,18 @@ def rejection_of(session: Session, engine: PlacementEngine, task: Task) -> PodRe
     request = task.cls.fit_request
     small = (view.allocatable < request).any(axis=1)
     fixed = diagnosis.codes > Code.UNSCHEDULABLE
-    excluded, other_card = np.zeros((2, len(view)), dtype=bool)
+    excluded = np.zeros(len(view), dtype=bool)
     for reason, entries in diagnosis.entries.items():
         if reason == CORDONED or reason.startswith(TAINTED):
             excluded |= entries
-        elif reason.startswith(_OTHER_CARD):
-            other_card |= entries
+    # A node with other cards may lack the resource first.
+    other_card = _with_other_cards(session, task, view)
     # Nodes that another end or eviction could free; those that are cordoned or tainted; others large enough, then too
     # small, with an accepted card; the rest.
     with_card = ~small & ~other_card
-    tiers = (~small & ~fixed, with_card & excluded, with_card, ~other_card, np.ones(len(view), dtype=bool))
+    open_nodes = with_card & ~fixed
+    blocked = _rejected_besides(engine, signature, diagnosis)
+    tiers = (open_nodes & ~blocked, open_nodes, with_card & excluded, with_card, ~other_card, np.ones(len(view), bool))
     nearest = next((tier for tier in tiers if tier.any()), tiers[-1])
     details = tuple(
         NearestNode(node=name, plugin=plugin, texts=tuple(texts))
@@ -138,6 +142,26 @@ def rejection_of(session: Session, engine: PlacementEngine, task: Task) -> PodRe
         )
     found.sort(key=lambda row: (not row.decides, -len(row.names), -row.nodes, row.reason))
     return PodRejection(tuple(found), details, text)
+
+
+def _rejected_besides(engine: PlacementEngine, signature: PodSignature, diagnosis: Diagnosis) -> NDArray[np.bool_]:
+    """The nodes that lack a resource and that filters of plugins reject, too: free resources alone do not help."""
+    short = np.zeros(len(diagnosis.codes), dtype=bool)
+    for reason, entries in diagnosis.entries.items():
+        if reason.startswith(INSUFFICIENT):
+            short |= entries
+    rows = np.flatnonzero(short)
+    short[rows] = ~engine.filter_rows(signature, rows).ok
+    return short
+
+
+def _with_other_cards(session: Session, task: Task, view: NodeView) -> NDArray[np.bool_]:
+    """The nodes of a view without a card that a pod accepts; none for a pod without the name of a card."""
+    cards = session.dispatch.first("pod_cards", task.cls)
+    if cards is None or not cards.names:
+        return np.zeros(len(view), dtype=bool)
+    nodes, cards_of = session.nodes.nodes, session.state.cards_of
+    return np.array([cards_of(nodes[row]).keys().isdisjoint(cards.alternatives) for row in view.rows.tolist()], bool)
 
 
 def _details(found: Sequence[NearestNode], plugin: str) -> str:

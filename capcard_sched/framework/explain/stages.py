@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from capcard_sched.framework.close.podgroups import refusal_of
 from capcard_sched.framework.explain import node_causes, sentences
-from capcard_sched.framework.explain.limit_causes import not_admitted, over_limit
+from capcard_sched.framework.explain.limit_causes import admits_nothing, not_admitted, over_limit
 from capcard_sched.framework.explain.never import NEVER, never_causes
 from capcard_sched.framework.explain.sentences import amount_of, amounts, form
 from capcard_sched.model.groups import shortages_of
@@ -42,7 +42,8 @@ def decide(data: JobFacts) -> StageResult:
     """The stage of a job: gated pods of its minimum, then what can never start, come first."""
     gated = _gated(data)
     if gated is not None:
-        return gated
+        too = [admits_nothing(data)] if data.queue.state != "Open" else []
+        return gated._replace(facts=[*gated.facts, *too])
     if not data.waiting and (data.tasks or data.job.phase is not PodGroupPhase.PENDING):
         return _without_pending(data)
     if data.job.pending and not data.job.uid:
@@ -219,7 +220,9 @@ def _shares(data: JobFacts) -> list[str]:
     for row in data.limits:
         if row.queue != data.queue.name:
             used = amounts(row.resource, row.used, row.quota)
-            facts.append(f"Queue {row.queue}, its ancestor, uses {used}: {sentences.holders(row, row.users)}")
+            above = sentences.capital(data.related_queue(row.queue))
+            by = f" by {sentences.holders(row, row.users)}" if row.users else ""
+            facts.append(f"{above}: {used} used{by}")
         elif row.quota and row.usable is not None:
             used, more = amounts(row.resource, row.used, row.quota), amount_of(row.resource, row.usable)
             facts.append(f"Queue {row.queue} uses {used} and can use {more} more")

@@ -270,8 +270,7 @@ class PlacementEngine:
         else:
             short = self._reject_insufficient(signature, everything, diagnosis, np.ones(len(everything), dtype=bool))
             rest = np.flatnonzero(~short)
-            chain = Diagnosis(len(rest))
-            self._run_filters(signature, NodeView(self.nodes.table, everything.rows[rest]), chain)
+            chain = self.filter_rows(signature, rest)
             for reason, count in chain.reasons.items():
                 diagnosis.reasons[reason] = diagnosis.reasons.get(reason, 0) + count
                 diagnosis.sources.setdefault(reason, chain.sources[reason])
@@ -281,6 +280,12 @@ class PlacementEngine:
         text = fit_text(len(everything), diagnosis.reasons)
         self._diagnoses[signature] = (position, text, diagnosis)
         return text, diagnosis
+
+    def filter_rows(self, signature: PodSignature, selected: Rows) -> Diagnosis:
+        """The reasons of all filters for some rows of the set, whatever their free resources."""
+        found = Diagnosis(len(selected))
+        self._run_filters(signature, NodeView(self.nodes.table, self.all_rows().rows[selected]), found)
+        return found
 
     def _reject_insufficient(
         self, signature: PodSignature, everything: NodeView, diagnosis: Diagnosis, selected: Mask
