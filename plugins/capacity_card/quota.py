@@ -219,20 +219,27 @@ class QueueAccount:
         self.books = tree.including(self.name)
         self.own, self.subtree = tree.own(self.name), tree.subtree(self.name)
 
-    def limits(self, key: str, *, nominating: bool, own: bool = False) -> list[tuple[str, int, int]]:
+    def limits(
+        self, key: str, *, nominating: bool, growing: bool = False, own: bool = False
+    ) -> list[tuple[str, int, int]]:
         """Name, usage and limit of the queue, then of the ancestors that limit its jobs; `own`: of the queue alone.
 
-        `nominating`: nominations are planned, pods that are being released hold no quota then.
+        `nominating`: nominations are planned, pods that are being released hold no quota then. `growing`: limits of a
+        cluster of any size.
         """
-        found = [(self.name, self.own.held(key, nominating=nominating), self.quota.limit(key))]
+        most = self.quota.ceiling(key) if growing else self.quota.limit(key)
+        found = [(self.name, self.own.held(key, nominating=nominating), most)]
         if self.limiting and not own and key not in PLAIN:
             for one in self.limiting:
                 held = one.subtree.held(key, nominating=nominating)
                 found.append((one.name, held, one.quota.subtree_limit(key)))
         return found
 
-    def free(self, key: str, *, nominating: bool, own: bool) -> int:
+    def free(self, key: str, *, nominating: bool, growing: bool, own: bool) -> int:
         """The unused part of the limits; negative when a queue holds more than its limit."""
+        if growing:
+            limits = self.limits(key, nominating=nominating, growing=True, own=own)
+            return min([limit - held for _, held, limit in limits])
         if own or not self.limiting or key in PLAIN:  # as in `limits`, for every run of pods
             quota, book = self.quota, self.own
             limit = quota.limits[key] if key in quota.limits else quota.limit(key)
