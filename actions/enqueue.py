@@ -181,7 +181,9 @@ class Enqueue(Action):
     def _timeout_refusal(self, job: Job) -> Refusal:
         row = reasons.INQUEUE_TIMEOUT
         message = row.render(seconds=f"{self.arguments.inqueue_timeout_seconds:g}", queue=job.queue)
-        return Refusal("job_enqueueable", "", row.code, message, queue=job.queue, event=True, pods_too=True)
+        return Refusal(
+            "job_enqueueable", "", row.code, message, queue=job.queue, event=True, pods_too=True, in_order=True
+        )
 
 
 def _is_stuck(job: Job) -> bool:

@@ -47,6 +47,8 @@ class Overcommit(AdmissionPlugin):
         self._used = resources.fit(session.nodes.total_used)
 
     def _admission_limits(self, queue: Queue) -> list[tuple[str, Vector, Vector, Vector]]:
+        if self._session.growing:
+            return []
         return [(queue.name, self._used + self._inqueue.total, self._inqueue.total, self._most)]
 
     def _limiter(self) -> Limiter:

@@ -238,6 +238,8 @@ class Proportion(QuotaPlugin):
 
     def overused(self, queue: Queue) -> bool:
         """Whether the queue holds its limit of every requested resource, without `pods`."""
+        if self._session.growing:  # more nodes raise what the queue deserves
+            return False
         return self._attributes[queue.name].reaches_limit(self._held(queue))
 
     def allocation_version(self, queue: Queue) -> tuple[object, ...]:
@@ -248,7 +250,9 @@ class Proportion(QuotaPlugin):
     def _admission_limits(self, queue: Queue) -> list[tuple[str, Vector, Vector, Vector]]:
         reserved = self._inqueue.of(queue.name)
         used = self._held(queue) + reserved - self._elastic.of(queue.name)
-        return [(queue.name, used, reserved, self._attributes[queue.name].real_capability)]
+        attributes = self._attributes[queue.name]
+        limit = attributes.capability if self._session.growing else attributes.real_capability
+        return [(queue.name, used, reserved, limit)]
 
     def _capabilities(self, queue: Queue) -> list[tuple[str, Vector]]:
         return [(queue.name, self._attributes[queue.name].capability)]
@@ -262,6 +266,8 @@ class Proportion(QuotaPlugin):
         limits = attributes.deserved if hook == "preemptive" else attributes.limit
         if self._session.completing:
             limits = attributes.real_capability
+        if self._session.growing:
+            limits = attributes.capability
         if not self._session.nominating:
             held = held + self._session.resources.fit(queue.releasing)
         for name, column, amount in needs:

@@ -187,6 +187,16 @@ POD_PIPELINED = Reason(
     "Pod {namespace}/{name} can possibly be assigned to {node}, "
     "once resource is released and minAvailable is satisfied",
 )
+
+# --- reasons of PodScheduled=False: cluster autoscalers add nodes for `Unschedulable` alone (docs/autoscaling.md) ----
+POD_QUOTA_PENDING = Reason("QuotaPending", "{detail}", "Normal")
+POD_ORDER_PENDING = Reason("OrderPending", "{detail}", "Normal")
+POD_GANG_PENDING = Reason("GangPending", "{detail}", "Normal")
+POD_RELEASE_PENDING = Reason("ReleasePending", "{detail}", "Normal")
+POD_PREREQUISITE_PENDING = Reason("PrerequisitePending", "{detail}", "Normal")
+POD_SCHEDULER_ERROR = Reason("SchedulerError", "{detail}")
+GANG_LACKS_NODES = Reason("Unschedulable", "{detail}; the gang lacks nodes for {missing}")
+
 # --- preemption and reclaim -----------------------------------------------------------------------------------------
 CAPACITY_RECLAIMED = Reason(
     "Reclaimed", "{pods} pods of {jobs} jobs evicted on node {node}: {names}; waiting for {lacking}", "Normal"

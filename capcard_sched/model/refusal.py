@@ -3,12 +3,34 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
+from capcard_sched.model import reasons
 from capcard_sched.model.quantity import format_amount
-from capcard_sched.model.reasons import CAN_NEVER_START, TOO_FEW_PLACES, without_numbers
+from capcard_sched.model.reasons import CAN_NEVER_START, TOO_FEW_PLACES, Reason, without_numbers
+
+#: Reason of `PodScheduled=False` of the pods of a refused job, by reason of the refusal, and else by its hook.
+_BY_REASON: Final[dict[str, Reason]] = {
+    reasons.PODGROUP_NOT_FOUND.code: reasons.POD_GANG_PENDING,
+    reasons.SCHEDULING_GATED.code: reasons.POD_GANG_PENDING,
+    reasons.UNSUPPORTED_FEATURE.code: reasons.POD_GANG_PENDING,
+    reasons.QUEUE_NAMESPACE_DENIED.code: reasons.POD_QUOTA_PENDING,
+    reasons.QUEUE_ACCEPTS_NO_JOBS.code: reasons.POD_QUOTA_PENDING,
+    reasons.QUEUE_NOT_FOUND.code: reasons.POD_QUOTA_PENDING,
+    reasons.HYPER_NODES_NOT_READY.code: reasons.POD_PREREQUISITE_PENDING,
+    reasons.NO_SUCH_TIER.code: reasons.POD_PREREQUISITE_PENDING,
+    reasons.PLUGIN_FAILED.code: reasons.POD_SCHEDULER_ERROR,
+}
+_BY_HOOK: Final[dict[str, Reason]] = {
+    "job_valid": reasons.POD_GANG_PENDING,
+    "job_enqueueable": reasons.POD_QUOTA_PENDING,
+    "overused": reasons.POD_QUOTA_PENDING,
+    "allocatable": reasons.POD_QUOTA_PENDING,
+    "preemptive": reasons.POD_QUOTA_PENDING,
+    "pre_predicate": reasons.POD_PREREQUISITE_PENDING,
+}
 
 
 class Code(IntEnum):
@@ -99,6 +121,17 @@ class Refusal(msgspec.Struct, frozen=True):
     component: str = ""
     #: On enqueue refusals: emit the same event on the job's pending pods, too.
     pods_too: bool = False
+    #: The job waits behind others, not for quota.
+    in_order: bool = False
+
+    @property
+    def pending_reason(self) -> Reason:
+        """The reason of `PodScheduled=False` of the pods that it concerns."""
+        if self.limiter is not None and self.limiter.kind == "cluster":
+            return reasons.POD_UNSCHEDULABLE
+        if self.in_order:
+            return reasons.POD_ORDER_PENDING
+        return _BY_REASON.get(self.reason) or _BY_HOOK.get(self.hook) or reasons.POD_UNSCHEDULABLE
 
     @property
     def kind(self) -> tuple[str, str, str]:

@@ -184,7 +184,10 @@ class Accounting:
         return queue if queue is not None and job.key in queue.jobs else None
 
     def place(self, job: Job, tasks: list[Task], nodes: list[Node], status: TaskStatus) -> None:
-        """Put pending tasks of one class on known nodes, as ALLOCATED or PIPELINED. Marks no change."""
+        """Put pending tasks of one class on known nodes, as ALLOCATED or PIPELINED. Marks no change.
+
+        On a node that is not known only the amounts of the job and its queue change.
+        """
         count = len(tasks)
         counts = job.counts
         counts[_PENDING] -= count
@@ -195,7 +198,7 @@ class Accounting:
         request = cls.request
         allocated = status is _ALLOCATED
         target, amounts = (table.charged, cls.charge) if allocated else (table.pipelined, request)
-        rows = [node.row for node in nodes]
+        rows = [node.row for node in nodes if node.known]
         fills = dict.fromkeys(rows, 1)
         for row in fills if len(fills) < count else ():
             fills[row] = rows.count(row)
@@ -208,14 +211,16 @@ class Accounting:
         else:
             for task in tasks:
                 del pending[task.uid]
-        self._fill_rows(fills, target, amounts)
+        if rows:
+            self._fill_rows(fills, target, amounts)
         if cls.best_effort:
             job.pending_best_effort -= count
         if job.min_task_member or job.groups is not None:
             _shift_members(job, tasks, _PENDING, status)
         if allocated:
             change = request if count == 1 else request * count
-            table.total_used += change
+            if rows:
+                table.total_used += change
             job.allocated = job.allocated + change
             queue = self._queue_of(job)
             if queue is not None:

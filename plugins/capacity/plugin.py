@@ -30,17 +30,18 @@ if TYPE_CHECKING:
     from capcard_sched.plugins.capacity.tree import Branch
 
 
-def allocation_bounds(leaf: Branch, needs: Needs, *, nominating: bool) -> Iterator[QuotaBound]:
-    """Bounds of allocate: the real capability of the queue and of every branch above it.
+def allocation_bounds(leaf: Branch, needs: Needs, *, nominating: bool, growing: bool) -> Iterator[QuotaBound]:
+    """Bounds of allocate: the real capability of the queue and of every branch above it; `growing`: their ceilings.
 
     The unused guarantees of other queues are not available either. Pods that are being released count until they are
     gone, except when `nominating`.
     """
     for name, column, amount in needs:
         for branch in leaf.path:
-            held, limit = _held(branch, column, nominating), branch.real_capability.item(column)
+            most = branch.ceiling if growing else branch.real_capability
+            held, limit = _held(branch, column, nominating), most.item(column)
             yield QuotaBound((limit - held) // amount, name, amount, branch.name, held, limit)
-        if leaf.guarded:
+        if leaf.guarded and not growing:  # a ceiling leaves out the guarantees of other queues
             yield from _guarantee_bounds(leaf, name, column, amount, nominating)
 
 
@@ -272,13 +273,14 @@ class Capacity(QuotaPlugin):
         branch = self._tree.branches[queue.name]
         if hook == "preemptive":
             return reclaim_bounds(branch, needs)
-        return allocation_bounds(branch, needs, nominating=self._session.nominating)
+        session = self._session
+        return allocation_bounds(branch, needs, nominating=session.nominating, growing=session.growing)
 
     def _admission_limits(self, queue: Queue) -> Iterator[tuple[str, Vector, Vector, Vector]]:
         for branch in self._tree.branches[queue.name].path:
             reserved = self._inqueue.subtree(branch.name)
             used = branch.held + reserved - self._elastic.subtree(branch.name)
-            yield branch.name, used, reserved, branch.real_capability
+            yield branch.name, used, reserved, branch.ceiling if self._session.growing else branch.real_capability
 
     def _capabilities(self, queue: Queue) -> Iterator[tuple[str, Vector]]:
         return ((branch.name, branch.ceiling) for branch in self._tree.branches[queue.name].path)

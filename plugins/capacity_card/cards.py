@@ -157,7 +157,12 @@ class CardDemands:
         return found
 
     def choices_on(self, demand: CardDemand, cls: TaskClass, node: Node) -> list[str]:
-        """The alternatives that a node offers under a resource the class requests, preferred first."""
+        """The alternatives that a node offers under a resource the class requests, preferred first.
+
+        A node that does not exist yet may offer each.
+        """
+        if not node.known:
+            return list(demand.alternatives)
         cards = self._inventory.cards_on(node)
         return [card for card in demand.alternatives if card in cards and _count(cls, cards[card][1])]
 

@@ -333,7 +333,8 @@ class Ledger:
     def _moved(self, account: JobAccount) -> None:
         account.queue.invalidate()
         self._stale[account.queue.name][account.job.key] = None
-        self._touched.add(account.job.key)
+        if not self._session.growing:  # a trial leaves nothing behind
+            self._touched.add(account.job.key)
 
     def recompute(self, queue: QueueAccount | None = None) -> None:
         """Recompute pending, inqueue and elastic amounts of the jobs that changed. O(pods of these jobs).
@@ -381,18 +382,13 @@ class Ledger:
         """The current charge of a pod, None when it holds nothing."""
         return self.charges_of(task.job).get(task.uid)
 
-    @property
-    def is_nominating(self) -> bool:
-        """Whether nominations are planned: pods that are being released hold no quota then."""
-        return self._session.nominating
-
     def free(self, queue: QueueAccount, key: str, *, own: bool = False) -> int:
         """`QueueAccount.free` now."""
-        return queue.free(key, nominating=self._session.nominating, own=own)
+        return queue.free(key, nominating=self._session.nominating, growing=self._session.growing, own=own)
 
     def bounds(self, queue: QueueAccount, key: str, amount: int, *, own: bool = False) -> list[QuotaBound]:
         """The limits, as `QueueAccount.limits`, on further pods that request an amount > 0 of a key."""
-        limits = queue.limits(key, nominating=self._session.nominating, own=own)
+        limits = queue.limits(key, nominating=self._session.nominating, growing=self._session.growing, own=own)
         return [
             QuotaBound((limit - held) // amount, name, amount, one, held, limit) for one, name, held, limit in limits
         ]

@@ -228,13 +228,16 @@ class QueueAccount:
         self.books = tree.including(self.name)
         self.own, self.subtree = tree.own(self.name), tree.subtree(self.name)
 
-    def limits(self, key: str, *, nominating: bool, own: bool = False) -> list[tuple[str, str, int, int]]:
+    def limits(
+        self, key: str, *, nominating: bool, growing: bool = False, own: bool = False
+    ) -> list[tuple[str, str, int, int]]:
         """Queue, key, usage and limit of the queue, then of the ancestors that limit its jobs; `own`: of it alone.
 
         After the limit of the key itself come those of groups of cards with it. `nominating`: nominations are planned,
-        pods that are being released hold no quota then.
+        pods that are being released hold no quota then. `growing`: limits of a cluster of any size.
         """
-        found = [(self.name, key, self.own.held(key, nominating=nominating), self.quota.limit(key))]
+        most = self.quota.ceiling(key) if growing else self.quota.limit(key)
+        found = [(self.name, key, self.own.held(key, nominating=nominating), most)]
         levels = [(self, self.own)]
         if self.limiting and not own and key not in PLAIN:
             for one in self.limiting:
@@ -249,8 +252,11 @@ class QueueAccount:
             ]
         return found
 
-    def free(self, key: str, *, nominating: bool, own: bool) -> int:
+    def free(self, key: str, *, nominating: bool, growing: bool, own: bool) -> int:
         """The unused part of the limits; negative when a queue holds more than its limit."""
+        if growing:
+            limits = self.limits(key, nominating=nominating, growing=True, own=own)
+            return min([limit - held for _, _, held, limit in limits])
         if (
             own or not self.limiting or key in PLAIN
         ) and not self.quota.groups:  # as in `limits`, for every run of pods

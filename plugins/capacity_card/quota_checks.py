@@ -69,6 +69,7 @@ class QuotaChecks(CardSelection):
 
     def setup(self) -> None:
         super().setup()
+        self._session: Session
         self._queues: Mapping[str, Queue] = {}
         #: The refusals of the session and of earlier ones that still hold.
         self._refusal_of: Callable[[Task, str], Refusal | None] = lambda *_: None
@@ -80,7 +81,7 @@ class QuotaChecks(CardSelection):
         self._usages: dict[tuple[str, bool], tuple[ChargeBook, int, QueueUsage]] = {}
 
     def open(self, session: Session) -> None:
-        self._queues, self._refusal_of = session.queues, session.refusal_of
+        self._session, self._queues, self._refusal_of = session, session.queues, session.refusal_of
 
     # --- admission of jobs ------------------------------------------------------------------------------------------
 
@@ -147,15 +148,20 @@ class QuotaChecks(CardSelection):
     def _usage_in(self, queue: QueueAccount, *, own: bool) -> QueueUsage:
         """max(0, allocated - elastic) + inqueue of a queue, or of its subtree; kept until they change."""
         book = queue.own if own else queue.subtree
-        kept = self._usages.get((queue.name, own))
+        if self._session.growing:
+            own_limit, kept = queue.quota.ceiling, None
+        else:
+            own_limit, kept = queue.quota.limit, self._usages.get((queue.name, own))
         if kept is None or kept[:2] != (book, book.version):
-            limit, factor = queue.quota.limit if own else queue.quota.subtree_limit, self.arguments.over_commit_factor
+            limit, factor = own_limit if own else queue.quota.subtree_limit, self.arguments.over_commit_factor
             used = ChargeSum(book.allocated)
             for key, amount in book.elastic.items():
                 used.put(key, max(0, used[key] - amount))
             used += book.inqueue
             groups = [one._replace(limit=scaled(one.limit, factor)) for one in queue.quota.groups]
             usage = QueueUsage(queue.name, used, lambda key: scaled(limit(key), factor), groups)
+            if self._session.growing:
+                return usage
             kept = self._usages[queue.name, own] = book, book.version, usage
         return kept[2]
 
@@ -209,11 +215,11 @@ class QuotaChecks(CardSelection):
         demand = self.demands.of(task.cls)
         if demand.error:
             return Grant(0, self._no_charge(hook, queue.name, demand.error))
-        several, nominating = demand.several and demand.amount > 0, ledger.is_nominating
+        several = demand.several and demand.amount > 0
         bounds = [
             bound
             for key, amount in (demand.claim.amounts[:-1] if several else demand.claim.amounts)
-            if account.free(key, nominating=nominating, own=own) < amount * wanted
+            if ledger.free(account, key, own=own) < amount * wanted
             for bound in ledger.bounds(account, key, amount, own=own)
         ]
         if not bounds and not several:
@@ -306,7 +312,7 @@ class QuotaChecks(CardSelection):
         self, hook: _Hook, queue: str, row: Reason, message: str, *, event: bool = True, pods_too: bool = False
     ) -> Refusal:
         key = queue, hook, row.code
-        self.refusals[key] = self.refusals.get(key, 0) + 1
+        self.refusals[key] = self.refusals.get(key, 0) + (not self._session.growing)
         component = "" if hook == "job_enqueueable" else POD_COMPONENT
         return Refusal(
             hook, self.name, row.code, message, queue=queue, event=event, component=component, pods_too=pods_too

@@ -13,7 +13,7 @@ from capcard_sched.model.refusal import Refusal
 from capcard_sched.model.status import Vote
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
     from capcard_sched.framework.api.node_hooks import NodeReads
     from capcard_sched.framework.api.node_view import PodSignature
@@ -221,11 +221,16 @@ class Dispatch:
             raise HookFailed(plugin, method, error) from error
         return False
 
-    def votes(self, method: str, subject: object) -> tuple[bool, Refusal | None]:
-        """Combine.VOTES: the result, and the refusal of the plugin that rejected where it returned one."""
+    def votes(self, method: str, subject: object, among: Container[str] | None = None) -> tuple[bool, Refusal | None]:
+        """Combine.VOTES: the result, and the refusal of the plugin that rejected where it returned one.
+
+        `among`: names of the plugins that vote, None for all.
+        """
         permitted = False
         for tier in self._tiers[method]:
-            for _, call in tier:
+            for name, call in tier:
+                if among is not None and name not in among:
+                    continue
                 result = call(subject)
                 if isinstance(result, Refusal):
                     return False, result

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from capcard_sched.framework.close.pod_conditions import PodConditions
 from capcard_sched.framework.close.podgroups import (
     IncompleteGangs,
     MissingGroups,
@@ -20,7 +21,6 @@ from capcard_sched.framework.close.write_conflict_backoff import WriteConflictBa
 from capcard_sched.framework.eviction.nominations import release_idle_capacity
 from capcard_sched.framework.placement.hypernode_bounds import annotation_changes, merged
 from capcard_sched.framework.session.carry_over import REFRESH_SECONDS
-from capcard_sched.framework.session.pending_reasons import task_scheduling_reason
 from capcard_sched.framework.session.report import TaskOutcome, Timing
 from capcard_sched.framework.session.results import reference
 from capcard_sched.model import reasons
@@ -29,7 +29,6 @@ from capcard_sched.model.intents import (
     AnnotatePodGroup,
     Intent,
     ObjectRef,
-    UpdatePodCondition,
     UpdatePodGroup,
 )
 from capcard_sched.model.objects import PodGroupCondition
@@ -58,12 +57,13 @@ _RUNNING, _SUCCEEDED, _FAILED = TaskStatus.RUNNING, TaskStatus.SUCCEEDED, TaskSt
 class SessionCloser:
     """Converts the decisions of a session to intents. One per core: it remembers the last writes."""
 
-    def __init__(self, timer: Callable[[], float] | None = None) -> None:
+    def __init__(self, timer: Callable[[], float] | None = None, *, precise: bool = True) -> None:
+        """`precise` as `PodConditions`."""
         self._timer = timer
         self._events = SessionEvents()
         #: Job key to the last failure whose texts were written, and the Unix seconds of their next refresh.
         self._failures: dict[str, tuple[FailureKinds, float]] = {}
-        self._pod_conditions: dict[str, tuple[str, str]] = {}
+        self._pod_conditions = PodConditions(precise=precise)
         #: The leader term of the last writes: unsent writes of an earlier term are lost.
         self._term = 0
         self._missing_groups, self._incomplete_gangs = MissingGroups(), IncompleteGangs()
@@ -75,7 +75,7 @@ class SessionCloser:
     def next_wakeup(self) -> float | None:
         """Unix seconds of the next write without a change of the cluster; None for none."""
         parts = (self._missing_groups, self._incomplete_gangs, self._status_writes, self._annotation_writes,
-                 self._queue_statuses)  # fmt: skip
+                 self._queue_statuses, self._pod_conditions)  # fmt: skip
         return min((part.next_wakeup for part in parts if part.next_wakeup is not None), default=None)
 
     def close(self, session: Session) -> list[Intent]:
@@ -86,13 +86,17 @@ class SessionCloser:
                 writes.clear()
         again = self._status_writes.pop_expired(session.now)
         session.touch(*again, *self._annotation_writes.pop_expired(session.now))
-        overdue = self._incomplete_gangs.pop_expired(session.now)
+        overdue = [*self._incomplete_gangs.pop_expired(session.now), *self._pod_conditions.pop_expired(session.now)]
         session.touch(*overdue)
         for key in overdue:
             self._failures.pop(key, None)
         self._refuse_orphans(session)
         groupless = self._refuse_without_group(session)
         release_idle_capacity(session)
+        claimed = self._pod_conditions.update_claims(session)
+        session.touch(*claimed)
+        for key in claimed:
+            self._failures.pop(key, None)
         self._undo_pipelines(session)
         self._explain_enqueue_refusals(session)
         for plugin in session.dispatch.plugins:
@@ -116,8 +120,8 @@ class SessionCloser:
         for job in jobs:
             if job.uid:
                 self._close_job(session, job, intents, unwritten=job.key in unwritten, admitted=job.key in admitted)
-            elif job.key in groupless:
-                self._close_pods(session, job, intents)
+            elif job.key in groupless or job.pending:
+                self._close_pods(session, job, intents, is_early=job.key not in groupless)
         for job in skipped:
             self._add_never_starting(session, job, intents)
         self._queue_statuses.close(session, intents)
@@ -278,35 +282,9 @@ class SessionCloser:
         changed = old.last_transition_time if old is not None and old.status == status else stamp
         slots[type] = PodGroupCondition(type, status, uid, changed, reason, message)
 
-    def _close_pods(self, session: Session, job: Job, intents: list[Intent]) -> None:
-        """`PodScheduled=False` and `FailedScheduling` for every pending task whose reason changed.
-
-        A pod whose refusal is an event of its own gets no second one with the same text. A gang without all its pods is
-        reported after a grace period. The API server writes the condition of pods with scheduling gates.
-        """
-        if self._incomplete_gangs.is_early(job, session.now):
-            return
-        job_text: str | None = None
-        written = self._pod_conditions
-        gated = [task for task in job.gated.values() if task.unsupported and not task.gates]
-        for task in sorted((*job.pending.values(), *gated), key=lambda task: task.name):
-            outcome = session.outcomes.get(task.uid)
-            if outcome is None or (outcome.kind == "refused" and not outcome.message):
-                if task.uid in written and job.key not in session.changed.jobs:
-                    continue
-                if job_text is None:
-                    job_text = session.job_fit_error(job)
-            reason, message, nominated = task_scheduling_reason(task, outcome, job_text or "")
-            expired_nominations = task.uid in session.carry_over.expired_nominations and task.nominated_node != ""
-            session.carry_over.clear_expired_nomination(task.uid)
-            if written.get(task.uid) == (reason, message) and not expired_nominations:
-                continue
-            written[task.uid] = (reason, message)
-            node = nominated or ("" if expired_nominations else None)
-            intents.append(UpdatePodCondition(task.namespace, task.name, task.uid, reason, message, node))
-            if not self._events.has_own_event(job, task, message):
-                self._events.emit(session, intents, reference(task), "Warning", reasons.FAILED_SCHEDULING.code, message,
-                           slot="pod", normalise=True)  # fmt: skip
+    def _close_pods(self, session: Session, job: Job, intents: list[Intent], *, is_early: bool = False) -> None:
+        is_early = self._incomplete_gangs.is_early(job, session.now) or is_early
+        self._pod_conditions.close(session, job, self._events, intents, is_early=is_early)
 
     # --- failures ----------------------------------------------------------------------------------------------------
 
@@ -360,7 +338,7 @@ class SessionCloser:
 
     def forget_pod(self, ref: ObjectRef) -> None:
         """Drops the last writes about a pod that is gone or bound."""
-        self._pod_conditions.pop(ref.uid, None)
+        self._pod_conditions.forget(ref.uid)
 
     def prune(self, alive: Container[str], jobs: Container[str], now: float) -> None:
         """Drops conditions of pods that are gone, and events that would be written again anyway.
@@ -368,7 +346,7 @@ class SessionCloser:
         `alive`: uids of pods; `jobs`: keys of jobs; `now` in Unix seconds.
         """
         self._incomplete_gangs.keep(jobs)
-        self._pod_conditions = {uid: value for uid, value in self._pod_conditions.items() if uid in alive}
+        self._pod_conditions.prune(alive)
         self._events.prune(now)
         self._failures = {key: value for key, value in self._failures.items() if value[1] > now}
         for writes in (self._status_writes, self._annotation_writes, self._queue_statuses):

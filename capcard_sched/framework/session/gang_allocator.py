@@ -108,7 +108,7 @@ class GangAllocator:
     def _end_unfinished(self) -> None:
         """Gives up on the rest of the gang: the attempt takes longer than the session deadline."""
         row = reasons.ATTEMPT_TOO_LONG
-        refusal = Refusal("allocatable", "", row.code, row.render(), queue=self._queue.name)
+        refusal = Refusal("allocatable", "", row.code, row.render(), queue=self._queue.name, in_order=True)
         self._give_up(len(self._tasks), TaskOutcome("refused", refusal.message, refusal=refusal))
         self.by_amounts, self.shortages = False, None
 

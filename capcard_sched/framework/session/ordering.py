@@ -187,7 +187,8 @@ class Rounds:
             order[key] = None
         if known is None:
             row = reasons.SESSION_DEADLINE
-            refusal = Refusal(self._hook, "", row.code, row.render(queue=queue.name), queue=queue.name)
+            message = row.render(queue=queue.name)
+            refusal = Refusal(self._hook, "", row.code, message, queue=queue.name, in_order=True)
         else:
             refusal = known.refusal
         since_change = frozenset(attempted)

@@ -67,14 +67,17 @@ def job_fit_text(job: Job, outcomes: Mapping[str, TaskOutcome], task_key: Callab
     return text
 
 
-def task_scheduling_reason(task: Task, outcome: TaskOutcome | None, job_text: str) -> tuple[str, str, str]:
-    """(condition reason, message, nominated node) of a pending task."""
+def task_scheduling_reason(task: Task, outcome: TaskOutcome | None, job_text: object) -> tuple[str, str, str]:
+    """(condition reason as of Volcano, message, nominated node) of a pending task.
+
+    `job_text`: the text of a task without an outcome of its own is its `str`, computed if it is needed.
+    """
     if task.unsupported:
         return reasons.UNSUPPORTED_FEATURE.code, task.unsupported, ""
     if outcome is None:
-        return reasons.POD_UNSCHEDULABLE.code, job_text, ""
+        return reasons.POD_UNSCHEDULABLE.code, str(job_text), ""
     if outcome.kind in ("schedulable", "pipelined"):
         row = reasons.POD_SCHEDULABLE if outcome.kind == "schedulable" else reasons.POD_PIPELINED
         nominated = outcome.node if outcome.nominated else ""
         return row.code, row.render(namespace=task.namespace, name=task.name, node=outcome.node), nominated
-    return reasons.POD_UNSCHEDULABLE.code, outcome.message, ""
+    return reasons.POD_UNSCHEDULABLE.code, outcome.message or str(job_text), ""

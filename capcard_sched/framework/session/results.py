@@ -103,6 +103,8 @@ class SessionResults(Snapshot):
         self._on_commit = on_commit
         #: Whether half gangs are completed: limits apply, fair shares do not.
         self.completing = False
+        #: Whether limits that follow from the size of the cluster do not apply: more nodes would lift them.
+        self.growing = False
         #: The number of pipelined tasks, and the placements to be undone at close.
         self._pipelined_tasks = 0
         self._pipelines: list[Placement] = []
@@ -176,6 +178,15 @@ class SessionResults(Snapshot):
             yield
         finally:
             self.completing = False
+
+    @contextmanager
+    def assume_growth(self) -> Iterator[None]:
+        """While it is open, only limits of objects apply, none that follow from the size of the cluster."""
+        before, self.growing = self.growing, True
+        try:
+            yield
+        finally:
+            self.growing = before
 
     # --- decisions --------------------------------------------------------------------------------------------------
 
@@ -270,7 +281,7 @@ class SessionResults(Snapshot):
         message = row.render(queue=queue.name, job=first.key)
         jobs = list(waiting)
         self._blocked_by_head.update(job.key for job in jobs)
-        self.refuse_all(jobs, Refusal(hook, "", row.code, message, queue=queue.name))
+        self.refuse_all(jobs, Refusal(hook, "", row.code, message, queue=queue.name, in_order=True))
 
     def notice(self, subject: Subject, reason: reasons.Reason, message: str, component: str = "") -> None:
         """Adds an event about an object; the core writes it once."""

@@ -94,14 +94,14 @@ def test_memories_are_dropped_once_they_decide_nothing() -> None:
     h.do("group nowhere/lost; pod p0 cpu=1000; pod -/lone cpu=1000; group few min=2; pod few/f0")
     h.step(now=1000.0)
     closer = h.core._closer
-    assert closer._pod_conditions.keys() == {h.task("p0").uid, h.task("lone").uid}
+    assert closer._pod_conditions._written.keys() == {h.task(name).uid for name in ("p0", "lone", "f0")}
     assert {ref.kind for ref, _ in closer._events._last} >= {"Pod", "PodGroup"}
     assert closer._events._repeat_at
     assert closer._incomplete_gangs._ends.keys() == {"default/few"}
     h.do("delete_pod p0; delete_pod lone; delete_pod f0; delete_group g; delete_group few")
     h.step(now=1001.0)
     closer.prune(h.state.tasks, h.state.jobs, 1001.0)
-    assert closer._pod_conditions == {}
+    assert closer._pod_conditions._written == {}
     assert closer._events._last, "the same event within five minutes is still one too many"
     closer.prune(h.state.tasks, h.state.jobs, 1301.0)
     assert (closer._events._last, closer._events._repeat_at) == ({}, {})

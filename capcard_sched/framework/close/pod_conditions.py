@@ -1,0 +1,222 @@
+"""`PodScheduled=False` of pending pods: the reason, which cluster autoscalers read, and the message."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from capcard_sched.framework.close.podgroups import refusal_of
+from capcard_sched.framework.close.quota_claims import QuotaClaims
+from capcard_sched.framework.session.pending_reasons import task_scheduling_reason
+from capcard_sched.framework.session.results import reference
+from capcard_sched.model import reasons
+from capcard_sched.model.intents import Intent, UpdatePodCondition
+from capcard_sched.model.job import GRACE_SECONDS
+from capcard_sched.model.quantity import format_amount
+from capcard_sched.model.resources import PODS
+from capcard_sched.model.status import TaskStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Mapping
+    from collections.abc import Set as AbstractSet
+
+    from capcard_sched.framework.close.session_events import SessionEvents
+    from capcard_sched.framework.session.report import TaskOutcome
+    from capcard_sched.framework.session.session import Session
+    from capcard_sched.model.job import Job, Task
+    from capcard_sched.model.task_class import TaskClass
+
+#: Seconds after the grace period of releasing pods for which a pod waits for them before it needs a new node.
+RELEASE_SECONDS: Final = 60.0
+_UNSCHEDULABLE: Final = reasons.POD_UNSCHEDULABLE.code
+_QUOTA, _ORDER = reasons.POD_QUOTA_PENDING.code, reasons.POD_ORDER_PENDING.code
+_GANG, _RELEASE = reasons.POD_GANG_PENDING.code, reasons.POD_RELEASE_PENDING.code
+#: The reasons that the claims of pods decide on.
+_BY_CLAIM: Final = frozenset({_UNSCHEDULABLE, _QUOTA})
+
+
+class _Written(NamedTuple):
+    reason: str
+    message: str
+    #: `status.nominatedNodeName` as written; None where it was left as it is.
+    node: str | None
+    #: Whether an event reported it.
+    reported: bool
+
+
+class PodConditions:
+    """Writes the conditions of pending pods whose reason or message changed. One per core."""
+
+    def __init__(self, *, precise: bool = True) -> None:
+        """`precise`: a reason per cause, and `Unschedulable` for pods that lack only nodes; else those of Volcano."""
+        self._is_precise = precise
+        self._claims = QuotaClaims()
+        self._written: dict[str, _Written] = {}
+        #: Uid of a pod that waits for releasing pods to its job's key and the Unix seconds until which it does.
+        self._releasing: dict[str, tuple[str, float]] = {}
+
+    @property
+    def next_wakeup(self) -> float | None:
+        """Unix seconds of the next write without a change of the cluster; None for none."""
+        return min((end for _, end in self._releasing.values()), default=None)
+
+    def clear(self) -> None:
+        """Drops the last writes: those of an earlier leader term may be lost."""
+        self._written.clear()
+        self._claims.clear()
+
+    def forget(self, uid: str) -> None:
+        """Drops the last write about a pod that is gone or bound."""
+        self._written.pop(uid, None)
+        self._releasing.pop(uid, None)
+
+    def prune(self, alive: Container[str]) -> None:
+        """Drops pods that are gone. `alive`: uids."""
+        self._written = {uid: value for uid, value in self._written.items() if uid in alive}
+        self._releasing = {uid: value for uid, value in self._releasing.items() if uid in alive}
+
+    def pop_expired(self, now: float) -> list[str]:
+        """Keys of the jobs whose conditions are due, once each; `now` in Unix seconds."""
+        due = {uid: key for uid, (key, end) in self._releasing.items() if end <= now}
+        waiting = {uid for uid in due if (known := self._written.get(uid)) is not None and known.reason == _RELEASE}
+        return sorted({due[uid] for uid in waiting})
+
+    def update_claims(self, session: Session) -> AbstractSet[str]:
+        """Finds the pods that have quota, while pipelined pods hold theirs; returns the jobs whose reasons changed."""
+        if not self._is_precise or session.carry_over.is_silent:
+            return frozenset()
+        return self._claims.update(session)
+
+    def close(
+        self, session: Session, job: Job, events: SessionEvents, intents: list[Intent], *, is_early: bool
+    ) -> None:
+        """`PodScheduled=False` and `FailedScheduling` for every pending task whose reason changed.
+
+        A pod whose refusal is an event of its own gets no second one with the same text. A gang without all its pods is
+        reported after a grace period (`is_early`); its conditions are written at once. The API server writes those of
+        pods with scheduling gates.
+        """
+        if is_early and not self._is_precise:
+            return
+        texts = _Texts(session, job, self._claims.of(job.key))
+        gated = [task for task in job.gated.values() if task.unsupported and not task.gates]
+        for task in sorted((*job.pending.values(), *gated), key=lambda task: task.name):
+            outcome, known = session.outcome_of(task.uid), self._written.get(task.uid)
+            reason = self._reason(session, job, task) if self._is_precise else ""
+            if outcome is None or (outcome.kind == "refused" and not outcome.message):
+                repeats = known is not None and known.reported and reason in (known.reason, "")
+                if repeats and job.key not in session.changed.jobs:
+                    continue
+            code, message, nominated = task_scheduling_reason(task, outcome, texts)
+            if reason == _RELEASE:
+                nominated = outcome.node if outcome is not None and outcome.kind == "pipelined" else ""
+            elif reason:
+                nominated = ""
+            text = texts.with_missing_nodes(message) if reason == _UNSCHEDULABLE else message
+            has_expired = self._has_expired_node(session, task, nominated)
+            node = nominated or ("" if has_expired or (known is not None and known.node) else None)
+            content = reason or code, text, node or None
+            if known is None or known[:3] != content or has_expired:
+                intents.append(UpdatePodCondition(task.namespace, task.name, task.uid, content[0], text, node))
+            elif known.reported or is_early:
+                continue
+            self._written[task.uid] = _Written(*content, reported=not is_early)
+            if not is_early and not events.has_own_event(job, task, message):
+                events.emit(session, intents, reference(task), "Warning", reasons.FAILED_SCHEDULING.code, message,
+                            slot="pod", normalise=True)  # fmt: skip
+
+    def _has_expired_node(self, session: Session, task: Task, nominated: str) -> bool:
+        """Whether `status.nominatedNodeName` of the pod is to be cleared."""
+        carry_over, uid = session.carry_over, task.uid
+        has_expired = uid in carry_over.expired_nominations and task.nominated_node != ""
+        carry_over.clear_expired_nomination(uid)
+        # A nomination of an earlier leader, or of another scheduler: autoscalers leave such a pod out.
+        is_unknown = self._is_precise and uid not in self._written and uid not in carry_over.nominations
+        return has_expired or (is_unknown and not nominated and task.nominated_node != "")
+
+    # --- reasons ----------------------------------------------------------------------------------------------------
+
+    def _reason(self, session: Session, job: Job, task: Task) -> str:
+        """The reason of a pending pod: by group, quota, order and nodes, in this order."""
+        outcome = session.outcome_of(task.uid)
+        if task.unsupported:
+            return reasons.UNSUPPORTED_FEATURE.code
+        if outcome is not None and outcome.kind in ("schedulable", "pipelined") and job.key in session.pipelined_jobs:
+            return self._release_reason(session, job, task, outcome)
+        self._releasing.pop(task.uid, None)
+        if outcome is not None and outcome.refusal is not None:
+            reason = outcome.refusal.pending_reason.code
+            return self._claims.of(job.key).get(task.uid, reason) if reason in _BY_CLAIM else reason
+        if not job.uid or job.valid_tasks < job.min_available or not job.roles_valid() or job.needs_gated():
+            return _GANG
+        if outcome is not None and outcome.kind == "refused":
+            return self._claims.of(job.key).get(task.uid, _QUOTA)
+        if outcome is None and not self._was_attempted(session, job):
+            return _ORDER
+        return self._claims.of(job.key).get(task.uid, _ORDER)
+
+    @staticmethod
+    def _was_attempted(session: Session, job: Job) -> bool:
+        return any(session.outcome_of(uid) is not None for uid in job.pending)
+
+    def _release_reason(self, session: Session, job: Job, task: Task, outcome: TaskOutcome) -> str:
+        """`ReleasePending` until the releasing pods should be gone, then `Unschedulable`."""
+        known = self._releasing.get(task.uid)
+        if known is None:
+            node = session.nodes.by_name.get(outcome.node)
+            leaving = [] if node is None else [t.grace for t in node.tasks.values() if t.status is TaskStatus.RELEASING]
+            end = session.now + max(leaving, default=GRACE_SECONDS) + RELEASE_SECONDS
+            known = self._releasing[task.uid] = job.key, end
+        return _RELEASE if session.now < known[1] else _UNSCHEDULABLE
+
+
+class _Texts:
+    """The texts that pending pods of one job share, computed on demand."""
+
+    def __init__(self, session: Session, job: Job, claims: Mapping[str, str]) -> None:
+        """`claims`: the reasons of the pending pods, by uid."""
+        self._session, self._job, self._claims = session, job, claims
+        self._job_text: str | None = None
+        self._missing: str | None = None
+
+    def __str__(self) -> str:
+        """The text of a pod without an outcome of its own."""
+        if self._job_text is None:
+            job = self._job
+            self._job_text = self._session.job_fit_error(job) if job.uid else refusal_of(job).message
+        return self._job_text
+
+    def with_missing_nodes(self, message: str) -> str:
+        """The message, and for a gang below its minimum the pods that have quota and no node."""
+        if self._job.min_available <= 1 or self._job.is_ready():
+            return message
+        if self._missing is None:
+            self._missing = self._describe()
+        return reasons.GANG_LACKS_NODES.render(detail=message, missing=self._missing) if self._missing else message
+
+    def _describe(self) -> str:
+        """`2 pods (NVIDIA-H200, cpu 4, nvidia.com/gpu 8)`."""
+        session = self._session
+        counts: Counter[TaskClass] = Counter(
+            task.cls
+            for uid, task in self._job.pending.items()
+            if self._claims.get(uid) == _UNSCHEDULABLE and _lacks_node(session.outcome_of(uid))
+        )
+        shapes: Counter[str] = Counter()
+        for cls, count in counts.items():
+            shapes[_shape(session, cls)] += count
+        return ", ".join(f"{n} pod{'s' if n > 1 else ''} ({shape})" for shape, n in sorted(shapes.items()))
+
+
+def _lacks_node(outcome: TaskOutcome | None) -> bool:
+    return outcome is None or outcome.kind not in ("schedulable", "pipelined")
+
+
+def _shape(session: Session, cls: TaskClass) -> str:
+    """`NVIDIA-H200, cpu 4, nvidia.com/gpu 8`: the cards that a pod of the class accepts, and its requests."""
+    cards = session.dispatch.first("pod_cards", cls)
+    amounts = sorted((name, amount) for name, amount in cls.requests.items() if amount > 0 and name != PODS)
+    found = [f"{name} {format_amount(name, amount)}" for name, amount in amounts]
+    if cards is not None and cards.names:
+        found.insert(0, "|".join(cards.names))
+    return ", ".join(found) or "no request"

@@ -1,0 +1,240 @@
+"""The pending pods that have quota and lack only nodes, and the reason of each other one.
+
+Pods are counted against quotas as if nodes were added: limits that follow from the size of the cluster do not apply.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from capcard_sched.framework.api.plugin import Placement
+from capcard_sched.framework.placement.engine import quota_hooks
+from capcard_sched.framework.session.ordering import KeyHeap
+from capcard_sched.framework.session.results import reference
+from capcard_sched.model import reasons
+from capcard_sched.model.job import Node
+from capcard_sched.model.status import TaskStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
+
+    from capcard_sched.framework.api.node_view import PodSignature
+    from capcard_sched.framework.session.session import Session
+    from capcard_sched.model.job import Job, Task
+    from capcard_sched.model.queue import Queue
+    from capcard_sched.model.refusal import Refusal
+
+#: Constants, as `model.status` recommends.
+_ALLOCATED = TaskStatus.ALLOCATED
+_ENQUEUE = "job_enqueueable"
+_UNSCHEDULABLE = reasons.POD_UNSCHEDULABLE.code
+_QUOTA, _GANG = reasons.POD_QUOTA_PENDING.code, reasons.POD_GANG_PENDING.code
+_PREREQUISITE = reasons.POD_PREREQUISITE_PENDING.code
+_NOTHING: Mapping[str, str] = {}
+
+
+class QuotaClaims:
+    """Reasons of pending pods by job and uid: `Unschedulable` for those with quota. One per core.
+
+    A pod with quota holds it against the pods behind it, in the order of allocate: two pods never claim the same quota.
+    """
+
+    def __init__(self) -> None:
+        self._reasons: dict[str, dict[str, str]] = {}
+
+    def clear(self) -> None:
+        """Drops all claims: the next session finds them anew."""
+        self._reasons.clear()
+
+    def of(self, key: str) -> Mapping[str, str]:
+        """The reasons of the pending pods of a job, by uid; empty for a job that was not attempted."""
+        return self._reasons.get(key, _NOTHING)
+
+    def update(self, session: Session) -> AbstractSet[str]:
+        """Finds the claims of all waiting jobs; returns the keys of the jobs whose claims changed.
+
+        Call it while pipelined pods hold their quota. O(pending pods within quota + jobs), nothing without changes.
+        """
+        changed = session.changed
+        if not (session.touched_jobs or changed.queues or changed.everything or session.report.decided):
+            return frozenset()
+        found = _Trial(session, self._reasons).run()
+        before, self._reasons = self._reasons, found
+        return {key for key in before.keys() | found.keys() if before.get(key) != found.get(key)}
+
+
+class _Trial:
+    """One pass over the waiting jobs: pods with quota are held on a node that does not exist, and released at last."""
+
+    def __init__(self, session: Session, known: Container[str]) -> None:
+        """`known`: keys of the jobs with claims in the last session."""
+        self._session, self._known, dispatch = session, known, session.dispatch
+        queues = list(session.queues.values())
+        versions = dispatch.plain_entries("allocation_version") if queues else []
+        #: Plugins whose quotas follow from the state alone. A webhook is not called.
+        self._names = {name for name, call in versions if call(queues[0]) is not None}
+        self._hooks = [hook for hook in quota_hooks(dispatch) if hook[0] in self._names]
+        self._voters = {name for name, _ in dispatch.plain_entries("admission_version")}
+        orders = (*dispatch.plain_entries("job_order"), *dispatch.plain_entries("queue_order"))
+        counting = self._names | {name for name, _ in orders}
+        self._counts, self._discounts = (
+            [call for name, call in dispatch.plain_entries(hook) if name in counting]
+            for hook in ("on_allocate", "on_deallocate")
+        )
+        self._node = Node("")
+        self._held: list[Placement] = []
+        #: A job of each queue whose sums changed.
+        self._moved: dict[str, Job] = {}
+        #: Signatures without quota left, by queue.
+        self._full: set[tuple[str, PodSignature]] = set()
+        self._found: dict[str, dict[str, str]] = {}
+
+    def run(self) -> dict[str, dict[str, str]]:
+        """The reasons of pending pods by job and uid."""
+        session = self._session
+        queues: KeyHeap[Queue] = KeyHeap(session.queue_key)
+        jobs: dict[str, KeyHeap[Job]] = {}
+        with session.assume_growth():
+            try:
+                for job in session.with_pending_tasks():
+                    if job.key in session.jobs and self._is_attempted(job):
+                        waiting = jobs.setdefault(job.queue, KeyHeap(session.job_key))
+                        session.guarded(job, waiting.push)
+                for name in jobs:
+                    session.guarded(session.queues[name], queues.push)
+                tasks: dict[str, Sequence[Task]] = {}
+                while queues:
+                    queue = queues.pop()
+                    if waiting := jobs[queue.name]:
+                        job = waiting.pop()
+                        alone = not waiting and not queues
+                        rest = session.guarded(job, partial(self._visit, queue, tasks.get(job.key), alone=alone))
+                        if rest:
+                            tasks[job.key] = rest
+                            session.guarded(job, waiting.push)
+                        session.guarded(queue, queues.push)
+            finally:
+                self._release(0)
+        for job in self._moved.values():
+            session.guarded(job, session.admission_version)  # sums follow at the next read: not later, for other phases
+        return self._found
+
+    def _is_attempted(self, job: Job) -> bool:
+        """Whether the job is admitted, or would be in a larger cluster, and its turn has come.
+
+        A job keeps its claims while the session deadline defers it.
+        """
+        session = self._session
+        if job.key in session.blocked_by_head:
+            return False
+        outcomes = [] if job.key in self._known else [session.outcome_of(uid) for uid in job.pending]
+        if any(one is not None and one.refusal is not None and one.refusal.in_order for one in outcomes):
+            return False
+        if not session.is_pending_phase(job):
+            return session.guarded(job, lambda job: session.job_valid(job) is None) or False
+        refusal = self._refusal_at_admission(job)
+        if refusal is None or refusal.in_order or refusal.figures is None:
+            return False
+        return refusal.limiter is None or refusal.limiter.kind == "cluster"
+
+    def _refusal_at_admission(self, job: Job) -> Refusal | None:
+        session, key = self._session, (reference(job), _ENQUEUE)
+        refusal = session.refusals.get(key)
+        if refusal is None and (record := session.failed_attempts.get(job.key)) is not None:
+            refusal = record.refusals.get(key)
+        return refusal
+
+    def _visit(self, queue: Queue, rest: Sequence[Task] | None, job: Job, *, alone: bool) -> Sequence[Task]:
+        """Holds the minimum of the job, or one further pod, all of them if it is `alone`. Returns the tasks left."""
+        session = self._session
+        tasks = session.pending_tasks(job) if rest is None else rest
+        own, barred = self._found.setdefault(job.key, {}), self._barred(job)
+        if rest is None and session.is_pending_phase(job):
+            admitted, _ = session.dispatch.votes(_ENQUEUE, job, self._voters)
+            if not admitted:
+                own.update(dict.fromkeys(job.pending, _QUOTA))
+                return ()
+        start, full, position, why = len(self._held), set(self._full), 0, _QUOTA
+        while position < len(tasks):
+            ready = session.job_ready(job)
+            if ready and position and len(self._held) > start and not alone:
+                break
+            missing = max(1, job.min_available - job.ready_tasks - job.pending_best_effort)
+            run = _run_of(tasks, position, (len(tasks) if alone else 1) if ready else missing)
+            position += len(run)
+            own.update(dict.fromkeys((task.uid for task in run), _QUOTA))
+            run = [task for task in run if task.uid not in barred]
+            if not run:
+                continue
+            signature = session.engine.signature(queue, run[0])
+            if session.dispatch.refusal("pre_predicate", signature) is not None:
+                why = _GANG
+                own.update(dict.fromkeys((task.uid for task in run), _PREREQUISITE))
+                continue
+            count = self._grant(queue, signature, run)
+            if count:
+                self._hold(job, run[:count])
+                own.update(dict.fromkeys((task.uid for task in run[:count]), _UNSCHEDULABLE))
+        if session.job_ready(job):
+            return tasks[position:]
+        self._release(start)
+        self._full = full
+        others = [task.uid for task in tasks if own.get(task.uid) != _PREREQUISITE]
+        own.update(dict.fromkeys(others, why))
+        return ()
+
+    def _barred(self, job: Job) -> AbstractSet[str]:
+        """The uids of the pods that a plugin refused whose quota follows from more than the state."""
+        found = ((uid, self._session.outcome_of(uid)) for uid in job.pending)
+        return {
+            uid
+            for uid, outcome in found
+            if outcome is not None
+            and (refusal := outcome.refusal) is not None
+            and refusal.pending_reason.code == _QUOTA
+            and refusal.plugin not in ("", *self._names, *self._voters)
+        }
+
+    def _grant(self, queue: Queue, signature: PodSignature, run: Sequence[Task]) -> int:
+        """The number of pods of a run that quotas admit, as `PlacementEngine.quota_grant`."""
+        if (queue.name, signature) in self._full:
+            return 0
+        count = len(run)
+        for _, many, single in self._hooks:
+            if many is None:
+                count = 0 if single(queue, run[0]) is not None else min(count, 1)
+            else:
+                count = min(count, many(queue, signature, run[:count]).count)
+            if count <= 0:
+                break
+        if count < len(run) and all(many is not None for _, many, _ in self._hooks):
+            self._full.add((queue.name, signature))
+        return max(0, count)
+
+    def _hold(self, job: Job, tasks: Sequence[Task]) -> None:
+        placement = Placement(job, tasks[0].cls, list(tasks), [self._node] * len(tasks))
+        self._session.state.place(job, placement.tasks, placement.nodes, _ALLOCATED)
+        self._held.append(placement)
+        self._moved[job.queue] = job
+        for call in self._counts:
+            call(placement)
+
+    def _release(self, length: int) -> None:
+        """Releases what was held since there were `length` placements, last first."""
+        while len(self._held) > length:
+            placement = self._held.pop()
+            for call in self._discounts:
+                call(placement)
+            self._session.state.unplace(placement.job, placement.tasks)
+
+
+def _run_of(tasks: Sequence[Task], start: int, most: int) -> Sequence[Task]:
+    """The tasks from `start` on, at most `most`, with the class and labels of the first."""
+    first, end = tasks[start], start + 1
+    while end < min(len(tasks), start + most):
+        if tasks[end].cls is not first.cls or tasks[end].labels is not first.labels:
+            break
+        end += 1
+    return tasks[start:end]
