@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from capcard_sched.framework.explain.limits import queue_uses
+from capcard_sched.framework.explain.queue_uses import queue_uses
 from capcard_sched.insight.lists import job_items
 from capcard_sched.model.quantity import in_units
 from capcard_sched.model.queue import ROOT
