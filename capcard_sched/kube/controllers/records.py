@@ -275,6 +275,7 @@ class Records:
             path=self.resources[kind].collection(),
             changed=_change(kind, row.trim),
             required=kind not in _OPTIONAL and kind not in self.owners,
+            expected=kind not in self.owners,
             reads=row.reads,
             written=kind not in self.owners,
             explained=False,
