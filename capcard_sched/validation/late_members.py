@@ -22,7 +22,7 @@ LATE_KINDS: Final = ("JobSet.jobset.x-k8s.io/v1alpha2", "MPIJob.kubeflow.org/v2b
 class FirstPods(NamedTuple):
     """The pods of a gang that exist before any of it runs, and the sentence about the others."""
 
-    count: int
+    pods: int
     others: str
 
 
@@ -75,6 +75,6 @@ def _of_job_set(
 def check_first_pods(group: Mapping[str, Any], first: FirstPods | None) -> Iterator[Finding]:
     """An error for a PodGroup with a minimum that the first pods do not reach: it waits for ever."""
     minimum = _number(_map(group.get("spec")).get("minMember"), 0)
-    if first is not None and first.count < minimum:
-        message = f"minMember {minimum}, {first.count} pods exist; {first.others}"
-        yield Finding("error", "spec.minMember", message, f"minMember (of an operator: minAvailable) {first.count}")
+    if first is not None and first.pods < minimum:
+        message = f"minMember {minimum}, {first.pods} pods exist; {first.others}"
+        yield Finding("error", "spec.minMember", message, f"minMember (of an operator: minAvailable) {first.pods}")
