@@ -65,7 +65,9 @@ def _of_job_set(
         groups.add(str(notes.get(keys.GROUP_NAME) or name))
         steps = row.get("dependsOn")
         after += [str(_map(step).get("name")) for step in steps] if isinstance(steps, list) else []
-    owners = [_map(owner) for owner in meta.get("ownerReferences") or () if _map(owner).get("controller")]
+    written = meta.get("ownerReferences")
+    references = [_map(each) for each in written] if isinstance(written, list) else []
+    owners = [each for each in references if each.get("controller")]
     shown = f"{owners[0].get('kind')} {owners[0].get('name')}" if owners else f"JobSet {name}"
     step = ", ".join(dict.fromkeys(after)) or str(first[0].get("name") if first else "")
     for group in groups:
