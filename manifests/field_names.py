@@ -24,6 +24,7 @@ OUTPUT: Final = ROOT.parent / "capcard_sched" / "validation" / "field_names.json
 _MODELS: Final = {
     "Event": "CoreV1Event",
     "ResourceClaim": "ResourceV1ResourceClaim",
+    "PodGroup.scheduling.k8s.io/v1beta1": "V1beta1PodGroup",
     "DaemonSet.apps/v1": "V1DaemonSet",
     "Job.batch/v1": "V1Job",
     "CronJob.batch/v1": "V1CronJob",

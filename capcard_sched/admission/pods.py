@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from capcard_sched.admission.queue_references import check_namespace_queue
 from capcard_sched.admission.review import DEFAULT_QUEUE, ROOT_QUEUE, AdmissionResult, JsonPatch
 from capcard_sched.model import annotations as keys
 from capcard_sched.model.groups import group_policies
@@ -56,7 +57,9 @@ def _check_subgroups(spec: Json) -> Iterator[Finding]:
 
 def _check_queue(name: str, view: ClusterView) -> Iterator[Finding]:
     queue = view.queue(name)
-    if queue is None:
+    if "/" in name:
+        yield check_namespace_queue(name, "spec.queue")
+    elif queue is None:
         known = ", ".join(sorted(entry.name for entry in view.queues() if entry.name != ROOT_QUEUE)[:10])
         yield Finding("error", "spec.queue", f"unable to find queue: {name}", known or "an existing queue")
     elif queue.state not in {"", "Open"}:

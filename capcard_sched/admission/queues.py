@@ -92,6 +92,10 @@ def check_queue_object(
     quota = annotations.get(keys.CARD_QUOTA)
     if quota is not None:
         findings += check_card_quota(quota, "the queue is rejected" if old is None else "the change is rejected")
+    known = texts(old or {}, "metadata", "annotations")
+    if keys.OVERCOMMIT_FACTOR in annotations and keys.OVERCOMMIT_FACTOR not in known:
+        message = "the feature gate QueueScopedOvercommit is not supported: overcommit is not limited per queue"
+        findings.append(Finding("error", annotation_field(keys.OVERCOMMIT_FACTOR), message, "no annotation"))
     findings += _check_lowered(obj, old)
     findings += check_spelling(annotations)
     return AdmissionResult(tuple(findings))

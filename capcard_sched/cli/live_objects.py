@@ -66,6 +66,14 @@ class LiveObjects:
         found, _ = await self._list(kind, "", {})
         return found
 
+    async def list_unknown(self, path: str) -> Batch:
+        """The objects of a collection; none where it is not served or not readable."""
+        try:
+            page = await self._request("GET", path)
+        except RequestFailedError:
+            return []
+        return [*(page.get("items") or ())]
+
     async def watch_one(self, kind: str, name: str) -> AsyncIterator[Batch]:
         """An object, and again whenever it changes or changes were missed, for ever."""
         import msgspec

@@ -123,7 +123,7 @@ def validate(
     if not file and scheduler_conf is None:
         return usage_error("nothing to check: pass -f FILE or --scheduler-conf FILE")
     try:
-        checker = _Checker(Registry.load(plugins_dir))
+        checker = Checker(Registry.load(plugins_dir))
     except RegistryError as error:
         return usage_error(str(error))
     for name in file:
@@ -141,7 +141,7 @@ def validate(
     return BAD_INPUT if counts["error"] else 0
 
 
-class _Checker:
+class Checker:
     """Reads all input first, then checks it: some checks compare objects with each other."""
 
     def __init__(self, registry: Registry) -> None:
@@ -170,6 +170,11 @@ class _Checker:
             self._conf(text, FindingRow("error", "", file=source, document=1))
         documents = [document for document in documents if document.source not in confs]
         self._documents += documents
+
+    def read_objects(self, objects: Sequence[dict[str, Any]], source: str) -> None:
+        """Read objects of a cluster."""
+        value = {"apiVersion": "v1", "kind": "List", "items": list(objects)}
+        self._documents.append(ManifestDocument(source, 1, value))
 
     def read_conf(self, path: Path) -> None:
         """Read the file of `--scheduler-conf`."""
@@ -358,7 +363,7 @@ def _inside(place: str, step: str) -> str:
     return f"{place}.{step}" if place else step
 
 
-def _print_table(checker: _Checker, counts: Counter[Severity]) -> None:
+def _print_table(checker: Checker, counts: Counter[Severity]) -> None:
     from rich.text import Text
 
     from capcard_sched.reports.terminal import EscapingConsole

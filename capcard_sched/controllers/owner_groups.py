@@ -20,8 +20,8 @@ from capcard_sched.controllers.objects import (
     meta,
     spec,
 )
-from capcard_sched.controllers.owner_paths import Scene, name_of
-from capcard_sched.controllers.owner_rules import Gang, OwnerKind, OwnerRule, gang_of
+from capcard_sched.controllers.owner_paths import RuleScene, name_of
+from capcard_sched.controllers.owner_rules import OwnerGang, OwnerKind, OwnerRule, gang_of
 from capcard_sched.controllers.quota_usage import quota_usage
 from capcard_sched.model.annotations import GROUP_MIN_MEMBER
 from capcard_sched.model.kinds import group_of as api_group
@@ -87,12 +87,12 @@ class OwnerGroups:
             if not rule.matches(notes):
                 continue
             namespace = key_of(pod)[0]
-            name = name_of(Scene(notes), rule.owner_name) if rule.owner_name else ""
+            name = name_of(RuleScene(notes), rule.owner_name) if rule.owner_name else ""
             kind = _owner_kind(rule, pod)
             if rule.owners and (kind is None or not name):
                 continue
             owner = Key(kind.view_name, namespace, name) if kind is not None else None
-            family = (rule.name, namespace, name or name_of(Scene(notes), rule.group[0].name))
+            family = (rule.name, namespace, name or name_of(RuleScene(notes), rule.group[0].name))
             incarnation = notes.get(rule.incarnation, "") if rule.incarnation else ""
             return RuledPod(rule, notes, owner, kind, family, incarnation)
         return None
@@ -171,7 +171,7 @@ def _owner_kind(rule: OwnerRule, pod: JsonObject) -> OwnerKind | None:
     return rule.owners[0] if len(rule.owners) == 1 else None
 
 
-def planned(found: RuledPod, owner: JsonObject | None) -> Gang | None:
+def planned(found: RuledPod, owner: JsonObject | None) -> OwnerGang | None:
     """The gang of a pod; the annotated minimum of the pod or its owner replaces that of the rule."""
     gang = gang_of(found.rule, found.notes, owner)
     if gang is None:
@@ -183,7 +183,7 @@ def planned(found: RuledPod, owner: JsonObject | None) -> Gang | None:
     return gang._replace(min_member=minimum, min_task_member={}, templates=((None, minimum),), policies=())
 
 
-def group_fields(gang: Gang, pod: JsonObject) -> JsonObject:
+def group_fields(gang: OwnerGang, pod: JsonObject) -> JsonObject:
     """The fields of `spec` that follow the owner."""
     own = {"spec": spec(pod)}
     templates = [(template if template is not None else own, count) for template, count in gang.templates]

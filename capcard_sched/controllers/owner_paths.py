@@ -25,7 +25,7 @@ _MOST_ITEMS: Final = 1024
 _ROOT: Final = "owner."
 
 
-class Scene(NamedTuple):
+class RuleScene(NamedTuple):
     """What a rule reads: labels and annotations of a pod, the object of the owner, and a part of it."""
 
     notes: Mapping[str, str]
@@ -41,7 +41,7 @@ class Scene(NamedTuple):
         start = self.owner if path.startswith(_ROOT) or self.item is None else self.item
         yield from (value for value, _ in visit(start, path.removeprefix(_ROOT)))
 
-    def parts(self, path: str) -> Iterator[Scene]:
+    def parts(self, path: str) -> Iterator[RuleScene]:
         """The scenes of the values at a path; this one without a path."""
         if not path:
             yield self
@@ -78,7 +78,7 @@ def _step(value: Any, step: str, key: str) -> Iterator[tuple[Any, str]]:
         yield from ((each, key) for each in value)
 
 
-def holds(scene: Scene, wanted: Mapping[str, str], unwanted: Mapping[str, str]) -> bool:
+def holds(scene: RuleScene, wanted: Mapping[str, str], unwanted: Mapping[str, str]) -> bool:
     """Whether all values of `wanted`, and none of `unwanted`, stand at their paths. `*` is any value."""
 
     def stands(path: str, value: str) -> bool:
@@ -94,7 +94,7 @@ def as_text(value: Any) -> str:
     return str(value) if isinstance(value, str | int) else ""
 
 
-def name_of(scene: Scene, template: str) -> str:
+def name_of(scene: RuleScene, template: str) -> str:
     """A template with its places filled; "" when one of them is empty.
 
     `{a}` is the label or annotation `a` of the pod, or the field `a` of the part of the owner; `{owner:path}` a value
@@ -114,7 +114,7 @@ def places(template: str) -> list[str]:
     return _PLACE.findall(template)
 
 
-def _place(scene: Scene, place: str) -> str:
+def _place(scene: RuleScene, place: str) -> str:
     if place.startswith("owner:"):
         return next((as_text(value) for value, _ in visit(scene.owner, place.removeprefix("owner:"))), "")
     if scene.item is not None:
@@ -122,7 +122,7 @@ def _place(scene: Scene, place: str) -> str:
     return scene.notes.get(place, "")
 
 
-def count_of(scene: Scene, text: str) -> int | None:
+def count_of(scene: RuleScene, text: str) -> int | None:
     """The value of a count, from 0 to 2^31-1; None when an item of it is absent.
 
     Items are numbers, paths and `@key` for a label or annotation of the pod; `a|b` is the first that is present.
@@ -144,7 +144,7 @@ def count_of(scene: Scene, text: str) -> int | None:
     return max(0, min(total, MAX_INT32))
 
 
-def _number(scene: Scene, item: str) -> int | None:
+def _number(scene: RuleScene, item: str) -> int | None:
     if item.startswith("@"):
         return whole_number(scene.notes.get(item[1:]))
     literal = whole_number(item)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from capcard_sched.controllers.owner_paths import Scene, count_of, holds, is_count, is_path, name_of, places
+from capcard_sched.controllers.owner_paths import RuleScene, count_of, holds, is_count, is_path, name_of, places
 from capcard_sched.model.kinds import Kind, group_of, qualified_kind
 from capcard_sched.model.numbers import MAX_INT32
 from capcard_sched.model.yaml_reader import YamlError, read_document
@@ -143,7 +143,7 @@ class OwnerRule(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fiel
         yield from (key for each in self.sub_groups for key in each.labels)
 
 
-class Gang(NamedTuple):
+class OwnerGang(NamedTuple):
     """The PodGroup of pods by a rule."""
 
     name: str
@@ -155,9 +155,9 @@ class Gang(NamedTuple):
     policies: tuple[JsonObject, ...]
 
 
-def gang_of(rule: OwnerRule, notes: Mapping[str, str], owner: JsonObject | None) -> Gang | None:
+def gang_of(rule: OwnerRule, notes: Mapping[str, str], owner: JsonObject | None) -> OwnerGang | None:
     """The gang of a pod with these labels and annotations; None when the rule gives it no name."""
-    scene = Scene(notes, owner)
+    scene = RuleScene(notes, owner)
     for row in rule.group:
         if (owner is None and (row.if_ or row.unless)) or not holds(scene, row.if_, row.unless):
             continue
@@ -167,11 +167,11 @@ def gang_of(rule: OwnerRule, notes: Mapping[str, str], owner: JsonObject | None)
     return None
 
 
-def _gang(rule: OwnerRule, scene: Scene, name: str, role: str) -> Gang:
+def _gang(rule: OwnerRule, scene: RuleScene, name: str, role: str) -> OwnerGang:
     """`role`: the only role of the gang, "" for all."""
     if scene.owner is None and rule.owners:
         minimum = max(1, count_of(scene, rule.fallback) or 1) if rule.fallback else 1
-        return Gang(name, minimum, {}, ((None, minimum),), ())
+        return OwnerGang(name, minimum, {}, ((None, minimum),), ())
     minimums: dict[str, int] = {}
     templates: list[tuple[JsonObject | None, int]] = []
     for row in rule.min:
@@ -190,10 +190,10 @@ def _gang(rule: OwnerRule, scene: Scene, name: str, role: str) -> Gang:
     roles = {named: least for named, least in minimums.items() if least > 0} if rule.role else {}
     if written is not None and written > 0:
         total, roles = written, {}
-    return Gang(name, total, roles, tuple(templates), tuple(_policies(rule, scene, minimums)))
+    return OwnerGang(name, total, roles, tuple(templates), tuple(_policies(rule, scene, minimums)))
 
 
-def _policies(rule: OwnerRule, scene: Scene, minimums: Mapping[str, int]) -> Iterator[JsonObject]:
+def _policies(rule: OwnerRule, scene: RuleScene, minimums: Mapping[str, int]) -> Iterator[JsonObject]:
     for row in rule.sub_groups:
         for part in scene.parts(row.at):
             name, size = name_of(part, row.name), count_of(part, row.size)

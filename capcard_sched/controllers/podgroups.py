@@ -33,7 +33,7 @@ from capcard_sched.controllers.owner_groups import (
     is_of_former_leader,
     planned,
 )
-from capcard_sched.controllers.owner_paths import Scene, name_of
+from capcard_sched.controllers.owner_paths import RuleScene, name_of
 from capcard_sched.controllers.owner_rules import built_in_rules
 from capcard_sched.controllers.quota_usage import quota_usage
 from capcard_sched.controllers.view import Create, Patch, Result, Write, delete, event_on
@@ -63,7 +63,7 @@ from capcard_sched.model.pod_facts import group_of, role_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from capcard_sched.controllers.owner_rules import Gang, OwnerRule
+    from capcard_sched.controllers.owner_rules import OwnerGang, OwnerRule
     from capcard_sched.controllers.view import Failure, View
 
 #: Kinds of direct owners whose annotations reach the PodGroup, by apiVersion and kind, and their names in a view.
@@ -185,14 +185,14 @@ class PodGroupController:
         return Result(writes)
 
     def _ruled_group(
-        self, view: View, pod: JsonObject, found: RuledPod, gang: Gang, owner: JsonObject | None
+        self, view: View, pod: JsonObject, found: RuledPod, gang: OwnerGang, owner: JsonObject | None
     ) -> JsonObject:
         """The PodGroup of a rule: fields of plain ones, but numbers and owner of the rule."""
         group = self._group(view, pod, gang.name, owner)
         group["spec"] = {**group["spec"], **group_fields(gang, pod)}
         metadata = group["metadata"]
         metadata["annotations"] = {**metadata.get("annotations", {}), OWNER_RULE: found.rule.name}
-        leader = found.rule.leader and view.get(POD, key_of(pod)[0], name_of(Scene(found.notes), found.rule.leader))
+        leader = found.rule.leader and view.get(POD, key_of(pod)[0], name_of(RuleScene(found.notes), found.rule.leader))
         if leader:
             metadata["ownerReferences"] = [owner_reference({**leader, "apiVersion": "v1", "kind": POD})]
         elif owner is not None and found.kind is not None:

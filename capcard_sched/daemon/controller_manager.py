@@ -37,7 +37,7 @@ from capcard_sched.kube.client import Client, RequestError
 from capcard_sched.kube.connection import load_connection
 from capcard_sched.kube.controllers.controller_loop import ControllerLoop, NotReadyError
 from capcard_sched.kube.controllers.object_cache import ObjectCache
-from capcard_sched.kube.controllers.records import Records
+from capcard_sched.kube.controllers.records import WatchedRecords
 from capcard_sched.kube.controllers.write_executor import WriteExecutor
 from capcard_sched.kube.informers import Informers
 from capcard_sched.kube.writes.api_writer import LOW_WORKERS, ApiWriter
@@ -80,7 +80,7 @@ class ControllerManager(HealthState):
         self._metrics = ControllerMetrics()
         self._connection = load_connection(options.kubeconfig, options.master or None, options.context or None)
         self._rules = options.owner_rules()
-        self._records = Records(self._rules)
+        self._records = WatchedRecords(self._rules)
         self._cache = ObjectCache(time.monotonic, self._changed, self._records)
         self._cache.observed = False
         self._loops: list[ControllerLoop] = []

@@ -22,6 +22,7 @@ from capcard_sched.model.status import PodGroupPhase
 from capcard_sched.model.workload import WORKLOAD_KINDS, is_of_vcjob, workload_of
 from capcard_sched.validation.inventory import Inventory, as_map
 from capcard_sched.validation.job_structure import check_dependencies, tasks_of
+from capcard_sched.validation.late_members import LATE_KINDS, check_first_pods, first_pods
 from capcard_sched.validation.object_checks import check_object
 
 if TYPE_CHECKING:
@@ -215,6 +216,8 @@ def problems_of(
         if obj is not None
         for finding in (*check_object(obj, inventory, plugins, shares), *_dependencies(obj))
     ]
+    if job is not None and not job.is_ready():
+        found += _late_members(job, objects)
     if job is not None and job.queue in snapshot.state.queues:
         queues = snapshot.state.queues
         own, parents = queues[job.queue], {name: queue.parent for name, queue in queues.items()}
@@ -225,6 +228,16 @@ def problems_of(
             for finding in unenforced(queue, parents, plugins, is_parent=queue.name in above, shares=shares)
         ]
     return tuple(dict.fromkeys(found))
+
+
+def _late_members(job: Job, objects: ObjectView) -> Iterator[ObjectProblem]:
+    """The problem of a gang whose operator creates some pods only after others; its object has the name of the gang."""
+    group = objects.get("PodGroup", job.namespace, job.name)
+    for kind in LATE_KINDS if group is not None else ():
+        owner = objects.get(kind, job.namespace, job.name)
+        for namespace, name, first in first_pods(owner) if owner is not None else ():
+            if group is not None and (namespace, name) == (job.namespace, job.name):
+                yield from (_problem(f"PodGroup {name}", finding) for finding in check_first_pods(group, first))
 
 
 def _dependencies(obj: Json) -> Iterator[Finding]:

@@ -12,7 +12,7 @@ import msgspec
 
 from capcard_sched.controllers.objects import JOB, Key
 from capcard_sched.kube.client import ApiError, Client, RequestError
-from capcard_sched.kube.controllers.records import RESOURCES, path_of
+from capcard_sched.kube.controllers.records import BUILT_IN, RESOURCES
 from capcard_sched.kube.decode import PAGE, ReadAhead
 from capcard_sched.kube.informers import initial_deltas, list_all
 from capcard_sched.kube.kinds import KINDS, WatchedKind
@@ -89,14 +89,15 @@ class _Listed(msgspec.Struct):
 
 def fetch_object(connection: Connection, kind: str, namespace: str, name: str) -> Json | None:
     """An object; None when it is missing, its kind is not served, or it is not readable."""
-    if kind not in RESOURCES:
+    if kind not in BUILT_IN.resources:
         return None
     try:
-        body = asyncio.run(_get(connection, path_of(Key(kind, namespace, name))))
+        body = asyncio.run(_get(connection, BUILT_IN.path_of(Key(kind, namespace, name))))
     except (RequestError, ValueError):
         return None
     found: Json = msgspec.json.decode(body)
-    return {"apiVersion": RESOURCES[kind].api_version, "kind": kind, **found}
+    known = BUILT_IN.resources[kind]
+    return {"apiVersion": known.api_version, "kind": known.name, **found}
 
 
 def fetch_jobs(connection: Connection) -> list[Json]:
@@ -192,7 +193,7 @@ async def list_readable(
                     if kind.required:
                         text = f"kind {kind.name} is not served by the API server: {CRD_HINT}"
                         raise MissingKindError(text) from None
-                    observer.watch(kind.resource, "missing", error.message)
+                    observer.watch(kind.resource, kind.unavailable(error.status), error.message)
                     continue
                 if error.status != HTTPStatus.FORBIDDEN or (kind.required and not namespace):
                     raise

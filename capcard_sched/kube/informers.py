@@ -122,7 +122,7 @@ async def list_all(
         except ApiError as error:
             if kind.required or error.status not in UNAVAILABLE:
                 raise
-            watch_observer.watch(kind.resource, UNAVAILABLE[error.status], error.message)
+            watch_observer.watch(kind.resource, kind.unavailable(error.status), error.message)
     return out
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
+from capcard_sched.kube.instrumentation import UNAVAILABLE
 from capcard_sched.kube.paths import collection_path
 from capcard_sched.model import deltas
 from capcard_sched.model import kinds as model_kinds
@@ -51,6 +52,11 @@ class WatchedKind(WatchRule, Generic[T]):
         """As in metrics: `pods`; with its group where another kind has the resource."""
         resource = self.path.rpartition("/")[2]
         return f"{resource}.{group_of(KUBE_API)}" if self.name == KUBE_GROUP else resource
+
+    def unavailable(self, status: int) -> str:
+        """The event of a list with the status of a missing or forbidden kind."""
+        event = UNAVAILABLE[status]
+        return "absent" if event == "missing" and not self.expected else event
 
     def gone(self, meta: ObjectMeta) -> deltas.Delta:
         """The delta of an object that is gone, from its namespace and name, and the uid where it is known."""

@@ -267,7 +267,7 @@ class Reflector(Generic[T]):
             self._version = ""
             self._observer.watch(resource, "expired", error.message)
         elif error.status in UNAVAILABLE:
-            self._observer.watch(resource, UNAVAILABLE[error.status], error.message)
+            self._observer.watch(resource, self.kind.unavailable(error.status), error.message)
             if not self.kind.required:
                 self._mark_synced()
         else:

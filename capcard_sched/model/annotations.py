@@ -151,6 +151,8 @@ ALLOW_RESIZE: Final = "capcard-sched.io/allow-resize"
 RUNNING_ESTIMATE: Final = "capcard-sched.io/running-estimate"
 
 # --- controllers ----------------------------------------------------------------------------------------------------
+#: Queue, of Volcano's gate QueueScopedOvercommit: without effect.
+OVERCOMMIT_FACTOR: Final = "volcano.sh/overcommit-factor"
 #: The namespaces whose jobs a Queue accepts (`model.queue_access`); absent: all.
 QUEUE_NAMESPACES: Final = "capcard-sched.io/namespaces"
 #: PodGroup, written by us: the annotation keys that were copied from its pods and their owners.

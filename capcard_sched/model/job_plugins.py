@@ -99,7 +99,7 @@ JOB_PLUGINS: Final[Mapping[str, JobPluginRow]] = {
         needs=("svc",),
     ),
     "mpi": JobPluginRow(
-        "Adds MPI_HOST, the hosts of the workers, to the master.",
+        "Adds MPI_HOST, the hosts of the workers, to the master; it is empty without a worker task.",
         {"master": _role("master"), "worker": _role("worker"), "port": _port(22, "port of the SSH servers")},
         needs=("svc", "ssh"),
     ),

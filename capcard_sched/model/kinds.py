@@ -90,6 +90,8 @@ class WatchRule:
     _: KW_ONLY
     #: Sessions need its initial list. An optional kind may also be missing or forbidden.
     required: bool = False
+    #: Clusters without the kind are common: its absence is no warning.
+    expected: bool = True
     #: Attributes, besides the metadata, whose change is delivered. None: all fields. Omitted are fields that a live
     #: cluster rewrites constantly and no plugin reads.
     reads: tuple[str, ...] | None = None
@@ -241,7 +243,9 @@ KINDS: Final[tuple[Kind, ...]] = (
     Kind("StatefulSet", APPS_API, "statefulsets"),
     Kind("CronJob", BATCH_API, "cronjobs"),
     Kind("Job", BATCH_API, "jobs"),
-    Kind(KUBE_GROUP, KUBE_API, "podgroups", watch=WatchRule(KubePodGroup, written=True, explained=False)),
+    Kind(
+        KUBE_GROUP, KUBE_API, "podgroups", watch=WatchRule(KubePodGroup, expected=False, written=True, explained=False)
+    ),
     Kind("PodGroup", SCHEDULING_API, "podgroups", watch=WatchRule(PodGroupObject, required=True, written=True)),
     Kind(
         "Pod",

@@ -27,6 +27,17 @@ if TYPE_CHECKING:
 ROOT: Final = "root"
 
 
+#: A NamespaceQueue of the namespace of the workload, the only reference with a slash.
+_NAMESPACE_QUEUE: Final = re.compile(r"namespace/[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+NAMESPACE_QUEUES: Final = "NamespaceQueues are not supported"
+QUEUE_FORM: Final = "NAME, or namespace/NAME for a NamespaceQueue"
+
+
+def names_namespace_queue(queue: str) -> bool:
+    """Whether a reference names a NamespaceQueue."""
+    return _NAMESPACE_QUEUE.fullmatch(queue) is not None
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class Queue:
     """One Queue object, its jobs and their usage. Owned by the state."""

@@ -1,7 +1,9 @@
 """The kinds of the simulated API server: names, scope and the order of creation."""
 
+from functools import cache
 from typing import Final
 
+from capcard_sched.controllers.owner_rules import built_in_rules
 from capcard_sched.model.kinds import KIND_BY_NAME, KINDS
 
 NODE: Final = "Node"
@@ -19,15 +21,23 @@ SCENARIO: Final = "Scenario"
 _RANK = {kind.name: rank for rank, kind in enumerate(KINDS)}
 
 
+@cache
+def _owners() -> frozenset[str]:
+    """The kinds of operators that the PodGroup controller reads."""
+    return frozenset(kind.view_name for rule in built_in_rules() for kind in rule.owners)
+
+
 def is_known(kind: str) -> bool:
-    """Whether the kind is in the table."""
-    return kind in KIND_BY_NAME
+    """Whether the scheduler or a controller reads the kind."""
+    return kind in KIND_BY_NAME or kind in _owners()
 
 
 def is_namespaced(kind: str) -> bool | None:
     """None when the kind is unknown, and so is its scope."""
     known = KIND_BY_NAME.get(kind)
-    return None if known is None else known.namespaced
+    if known is None:
+        return True if kind in _owners() else None
+    return known.namespaced
 
 
 def creation_rank(kind: str) -> int:

@@ -16,6 +16,7 @@ from capcard_sched.model.quantity import QuantityError, base_amount
 from capcard_sched.model.queue import ROOT
 from capcard_sched.validation.checks import Finding, annotation_field
 from capcard_sched.validation.hint_checks import parent_problem
+from capcard_sched.validation.late_members import FirstPods, first_pods
 from capcard_sched.validation.queue_tree import NO_AMOUNTS, QueueAmounts, QueueTree, amounts_of
 
 if TYPE_CHECKING:
@@ -60,7 +61,10 @@ class Inventory:
         self.offered: set[str] = set()
         #: Extended resource to the DeviceClass that offers it.
         self.device_classes: dict[str, str] = {}
+        #: Namespace and name of a PodGroup to the pods of it that exist first.
+        self.first_pods: dict[tuple[str, str], FirstPods] = {}
         for obj in objects:
+            self.first_pods.update({(namespace, name): first for namespace, name, first in first_pods(obj)})
             if kind_of(obj) == "Queue":
                 text = texts(obj, "metadata", "annotations").get(keys.CARD_QUOTA, "")
                 amounts = amounts_of(as_map(obj.get("spec")))

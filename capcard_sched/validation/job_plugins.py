@@ -33,8 +33,10 @@ def check_job_plugins(spec: Json) -> Iterator[Finding]:
 
 
 def _check_mpi(spec: Json, values: Mapping[str, Any]) -> Iterator[Finding]:
+    """A job without workers runs in its master; a worker task that is named must exist."""
     names = {task_name(task, index) for index, task in enumerate(tasks_of(spec))}
     for role in ("master", "worker"):
-        if values[role] not in names:
+        is_default = role == "worker" and values[role] == JOB_PLUGINS["mpi"].arguments[role].default
+        if values[role] not in names and not is_default:
             message = f"The specified mpi {role} task was not found"
             yield Finding("error", "spec.plugins.mpi", message, f"--{role}= with one of {', '.join(sorted(names))}")

@@ -60,6 +60,7 @@ from capcard_sched.validation.inventory import (
 )
 from capcard_sched.validation.job_plugins import check_job_plugins
 from capcard_sched.validation.job_stages import check_stages
+from capcard_sched.validation.late_members import check_first_pods
 from capcard_sched.validation.misplaced import labels_for_annotations, misplaced_annotations, misspelt_annotations
 from capcard_sched.validation.priority_classes import check_priority_classes
 from capcard_sched.validation.templates import JOB_TEMPLATE, Template, job_of_cron, templates_of
@@ -155,6 +156,9 @@ def check_object(
         templates = list(templates_of(obj))
         charged = [_cards(template, obj, inventory, spelling) for template in templates]
         findings = [*_workload(obj, templates, charged, inventory)]
+        if kind == "PodGroup":
+            key = str(value_at(obj, "metadata", "namespace") or "default"), object_name(obj)
+            findings += check_first_pods(obj, inventory.first_pods.get(key))
         if kind == "Job":
             findings += [*check_job_plugins(as_map(obj.get("spec"))), *check_stages(as_map(obj.get("spec")))]
         if inventory.priority_classes is not None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from capcard_sched.model.annotations import OVERCOMMIT_FACTOR
 from capcard_sched.model.kinds import kind_of
 from capcard_sched.model.kube_groups import KubeGroupSpec, held_text
 from capcard_sched.validation.checks import Finding
@@ -22,6 +23,7 @@ _FIELDS: Final = {
     ),
     "Queue": (
         ("spec allowedNamespaces", "NamespaceQueues are not supported: none attaches to the queue", "no value"),
+        (f"metadata annotations {OVERCOMMIT_FACTOR}", "overcommit is not limited per queue", "no annotation"),
         ("spec extendClusters", "jobs are not dispatched to other clusters", "no value"),
     ),
 }
@@ -53,4 +55,5 @@ def _places(value: object, path: list[str], place: str) -> Iterator[str]:
         for index, entry in enumerate(value):
             yield from _places(entry, path[1:], f"{place}[{index}]")
     elif isinstance(value, dict):
-        yield from _places(value.get(path[0]), path[1:], f"{place}.{path[0]}".lstrip("."))
+        step = f'["{path[0]}"]' if "/" in path[0] else f".{path[0]}"
+        yield from _places(value.get(path[0]), path[1:], f"{place}{step}".lstrip("."))

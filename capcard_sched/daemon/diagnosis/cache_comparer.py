@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from capcard_sched.model.kube_groups import kube_name
 from capcard_sched.model.quoting import brief
 from capcard_sched.model.status import TaskStatus
 from capcard_sched.state.cluster import ClusterState
@@ -36,7 +37,7 @@ _UNDESCRIBED_FIELDS: Final = frozenset(
         "schedulable", "tasks", "total_request", "uid", "without_group",
     }
 )  # fmt: skip
-#: Fields of a job without a PodGroup that no object has.
+#: Fields of a job without a PodGroup, or with one of `scheduling.k8s.io`, that no object has.
 _OWN_FIELDS: Final = frozenset({"conditions", "phase", "status_counts"})
 #: Fields of a job that a list cannot have: what this process saw of it.
 _SEEN: Final = frozenset({"had_tasks"})
@@ -180,7 +181,7 @@ def _compare(kind: str, key: str, mine: Row | None, theirs: Row | None) -> Itera
     fields: AbstractSet[str] = mine.keys()
     if kind == "PodGroup" and not mine["uid"] and not theirs["uid"]:
         fields = _UNDESCRIBED_FIELDS
-    elif kind == "PodGroup" and mine["implicit"] and theirs["implicit"]:
+    elif kind == "PodGroup" and ((mine["implicit"] and theirs["implicit"]) or kube_name(key.rpartition("/")[2])):
         fields = fields - _OWN_FIELDS
     elif kind == "HyperNode":
         fields = fields - _OF_TREE

@@ -15,7 +15,7 @@ import msgspec
 from capcard_sched.controllers.objects import COMMAND, POD_GROUP, JsonObject, Key, identity, key_of, meta
 from capcard_sched.controllers.queues import queue_and_phase
 from capcard_sched.controllers.view import COMMANDS_AT_ONCE, command_age, target_of
-from capcard_sched.kube.controllers.records import BUILT_IN, RecordChanged, Records
+from capcard_sched.kube.controllers.records import BUILT_IN, RecordChanged, WatchedRecords
 from capcard_sched.model.deltas import ObjectGone
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class ObjectCache:
         self,
         clock: Callable[[], float],
         on_change: Callable[[str, JsonObject | None, JsonObject | None], None],
-        records: Records = BUILT_IN,
+        records: WatchedRecords = BUILT_IN,
     ) -> None:
         """`clock` in seconds. `on_change(kind, old, new)` is called after each change while `observed`."""
         self._clock = clock

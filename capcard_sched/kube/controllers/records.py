@@ -243,7 +243,7 @@ _ROWS: Final[Mapping[str, _TrimRule]] = {
 _OPTIONAL: Final = frozenset({PRIORITY_CLASS, CLAIM, CRON_JOB})
 
 
-class Records:
+class WatchedRecords:
     """The kinds that the controllers read under some rules of `ownerGroups`, and what is kept of their objects."""
 
     def __init__(self, rules: Sequence[OwnerRule]) -> None:
@@ -275,6 +275,7 @@ class Records:
             path=self.resources[kind].collection(),
             changed=_change(kind, row.trim),
             required=kind not in _OPTIONAL and kind not in self.owners,
+            expected=kind not in self.owners,
             reads=row.reads,
             written=kind not in self.owners,
             explained=False,
@@ -298,7 +299,7 @@ class Records:
 
 
 #: Those under the built-in rules.
-BUILT_IN: Final = Records(built_in_rules())
+BUILT_IN: Final = WatchedRecords(built_in_rules())
 
 
 def path_of(key: Key, sub: str = "") -> str:

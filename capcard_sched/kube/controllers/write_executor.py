@@ -13,7 +13,7 @@ import msgspec
 from capcard_sched.controllers.objects import Key, key_of
 from capcard_sched.controllers.view import COMPONENT, Create, Delete, Increment, Observe, Patch, Write, is_as_good
 from capcard_sched.kube.client import ApiError, get
-from capcard_sched.kube.controllers.records import BUILT_IN, Records
+from capcard_sched.kube.controllers.records import BUILT_IN, WatchedRecords
 from capcard_sched.kube.errors import RequestError, RetryClass
 from capcard_sched.kube.writes.requests import MERGE
 from capcard_sched.model.intents import EmitEvent
@@ -70,7 +70,7 @@ class WriteExecutor:
         emit: Callable[[EmitEvent], None],
         count: Callable[[Increment | Observe], None],
         clock: Callable[[], float],
-        records: Records = BUILT_IN,
+        records: WatchedRecords = BUILT_IN,
     ) -> None:
         """`clock` in unix seconds."""
         self._records = records

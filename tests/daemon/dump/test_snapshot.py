@@ -222,6 +222,8 @@ def test_every_table_of_the_state_stands_in_the_snapshot() -> None:
         "schedulable": "PodGroup",
         "orphans": "PodGroup",
         "groups_missing": "PodGroup",
+        "held": "PodGroup",  # as `schedulable`
+        "kube_groups": "PodGroup",
         "partial": "PodGroup",
         "unoffered": "PodGroup",
         "queues": "Queue",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from capcard_sched.controllers.owner_paths import Scene, count_of, name_of
+from capcard_sched.controllers.owner_paths import RuleScene, count_of, name_of
 from capcard_sched.controllers.owner_rules import OwnerRulesError, built_in_rules, parse_owner_rules
 
 _BUILT_IN = [rule.name for rule in built_in_rules()]
@@ -75,7 +75,7 @@ def test_a_rule_that_cannot_be_read_is_refused_with_its_field(text: str, problem
 )
 def test_a_count_is_read_from_left_to_right(text: str, value: int | None) -> None:
     owner = {"a": 2, "b": {"c": 7}, "list": [{"m": 1}, {"n": 4}], "text": "x"}
-    assert count_of(Scene({"size": "4"}, owner), text) == value
+    assert count_of(RuleScene({"size": "4"}, owner), text) == value
 
 
 @pytest.mark.parametrize(
@@ -83,5 +83,5 @@ def test_a_count_is_read_from_left_to_right(text: str, value: int | None) -> Non
     [("{a}-{b.c/d}", "x-y"), ("{a}-{none}", ""), ("r-{owner:metadata.labels[k/e.y]}", "r-z"), ("{owner:spec}", "")],
 )
 def test_a_name_needs_all_its_places(template: str, name: str) -> None:
-    scene = Scene({"a": "x", "b.c/d": "y"}, {"metadata": {"labels": {"k/e.y": "z"}}, "spec": {}})
+    scene = RuleScene({"a": "x", "b.c/d": "y"}, {"metadata": {"labels": {"k/e.y": "z"}}, "spec": {}})
     assert name_of(scene, template) == name

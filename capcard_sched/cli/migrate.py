@@ -1,0 +1,201 @@
+"""`capcard-sched migrate`: what changes for the objects of a cluster with Volcano."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, TypeAlias
+
+import cyclopts
+import msgspec
+from cyclopts import Parameter
+
+from capcard_sched.cli.exit_codes import Files, usage_error
+from capcard_sched.cli.live_objects import Live, LiveObjects, RequestFailedError, with_objects
+from capcard_sched.cli.output import put, put_json
+from capcard_sched.cli.validate import Checker, FindingRow
+from capcard_sched.framework.conf.registry import Registry, RegistryError
+from capcard_sched.model.kinds import group_of
+from capcard_sched.model.quoting import escaped, plural
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+#: Exit status: an object behaves in another way than under Volcano.
+DIFFERS: Final = 3
+#: same: as under Volcano; ignored: a field has no effect; differs: the object behaves in another way.
+Verdict: TypeAlias = Literal["same", "ignored", "differs"]
+_RANK: Final[dict[Verdict, int]] = {"same": 0, "ignored": 1, "differs": 2}
+
+app = cyclopts.App(name="migrate", help="Compare with Volcano.", result_action="return_value")
+
+#: Findings of `validate` by their text: the verdict, and the ruling (an anchor of docs/rulings.md). The first that
+#: matches counts; an error without a row differs, and another finding is no difference.
+_RULES: Final[tuple[tuple[str, Verdict, str], ...]] = (
+    (r"no card quota", "differs", "queues-without-card-quota"),
+    (r"has no quota for|quota of .* has no effect", "differs", "unlisted-card-is-zero"),
+    (r"card quotas of the queue are 0", "differs", "malformed-quota-is-zero"),
+    (r"can never start: needs .* pods|can never start: needs .* nodes", "differs", "larger-than-the-nodes"),
+    (r"can never start", "differs", "impossible-reserves-nothing"),
+    (r"which this scheduler does not remove", "differs", "queue-allocation-gate"),
+    (r"never bound|its pods wait", "differs", "unsupported-features"),
+    (r"job plugin|argument .*--", "differs", "job-plugin-arguments"),
+    (r"the job waits with QueueNotFound", "differs", "missing-queue-or-group"),
+    (r"plugin .* is not supported", "differs", ""),
+    (r"unknown (plugin|action)", "differs", "unknown-keys-warn"),
+    (r"unknown field|unknown key", "ignored", "unknown-fields-are-named"),
+    (r"no effect|is ignored|not supported|not enforced", "ignored", ""),
+    (r"is not among|does not exist", "same", "missing-queue-or-group"),
+)
+_NO_CONTROLLER: Final = "no controller of capcard-sched serves this kind: its objects stay as they are"
+#: Kinds of Volcano without a counterpart, by API group and kind, with their resource.
+_FOREIGN: Final = {
+    ("flow.volcano.sh", "JobFlow"): "flow.volcano.sh/v1alpha1/jobflows",
+    ("flow.volcano.sh", "JobTemplate"): "flow.volcano.sh/v1alpha1/jobtemplates",
+    ("training.volcano.sh", "HyperJob"): "training.volcano.sh/v1alpha1/hyperjobs",
+    ("scheduling.volcano.sh", "NamespaceQueue"): "scheduling.volcano.sh/v1beta1/namespacequeues",
+    ("shard.volcano.sh", "NodeShard"): "shard.volcano.sh/v1alpha1/nodeshards",
+    ("config.volcano.sh", "ColocationConfiguration"): "config.volcano.sh/v1alpha1/colocationconfigurations",
+}
+#: Kinds that `check` reads of a live cluster.
+_READ: Final = ("Queue", "PriorityClass", "Node", "HyperNode", "Numatopology", "PodGroup", "Job", "CronJob")
+
+
+class MigrationReason(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Why an object has its verdict."""
+
+    verdict: Verdict
+    message: str
+    field: str = ""
+    #: An anchor of docs/rulings.md.
+    ruling: str = ""
+
+
+class MigrationRow(NamedTuple):
+    """One object."""
+
+    verdict: Verdict
+    object: str
+    place: str
+    reasons: tuple[MigrationReason, ...]
+
+
+@app.command
+def check(
+    *,
+    file: Files = (),
+    scheduler_conf: Path | None = None,
+    output: Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"])] = "table",
+    live: Live = Live(),  # noqa: B008 - frozen
+) -> int:
+    """Compare each object of a cluster with its behavior under Volcano: same, ignored or differs, with the ruling.
+
+    Reads files, or else the cluster: queues, PodGroups, Jobs, CronJobs, HyperNodes and the kinds of Volcano that
+    capcard-sched has not. The findings are those of `validate`. Exit status: 3 when an object differs, 2 for invalid
+    input, else 0.
+
+    Args:
+        file: File, folder or `-` for standard input, YAML or JSON. Repeatable. Without it a live cluster is read.
+        scheduler_conf: Scheduler-conf file of Volcano to compare.
+        output: Output format.
+        live: The cluster.
+    """
+    try:
+        checker = Checker(Registry.load(None))
+    except RegistryError as error:
+        return usage_error(str(error))
+    for name in file:
+        checker.read(name)
+    if not file:
+        found = with_objects(live, _live_objects)
+        if isinstance(found, int):
+            return found
+        checker.read_objects(found, "cluster")
+    if scheduler_conf is not None:
+        checker.read_conf(scheduler_conf)
+    unread = [row for row in checker.rows if row.severity == "error" and not row.object]
+    if unread:
+        return usage_error("\n".join(f"{row.file}: {row.message}" for row in unread))
+    checker.check()
+    rows = _rows(checker)
+    if output == "json":
+        put_json(json.dumps({"objects": [_as_json(row) for row in rows]}, indent=2, ensure_ascii=False))
+    else:
+        _print(rows)
+    return DIFFERS if any(row.verdict == "differs" for row in rows) else 0
+
+
+async def _live_objects(objects: LiveObjects) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for kind in _READ:
+        try:
+            found += await objects.list(kind)
+        except RequestFailedError as error:
+            if kind in ("Queue", "PodGroup") or "not served" not in str(error):
+                raise
+    for (group, kind), resource in _FOREIGN.items():
+        version = resource.split("/")[1]
+        typed = {"apiVersion": f"{group}/{version}", "kind": kind}
+        found += [{**typed, **item} for item in await objects.list_unknown(f"/apis/{resource}")]
+    return found
+
+
+def _rows(checker: Checker) -> list[MigrationRow]:
+    """One row per object, and one for the scheduler-conf and for findings about several objects where there are any."""
+    reasons: dict[tuple[str, str], list[MigrationReason]] = {}
+    for obj in checker.objects:
+        row = obj.row("note", "", "")
+        head = group_of(str(obj.value.get("apiVersion") or "")), str(obj.value.get("kind") or "")
+        of = reasons.setdefault((row.object, _place(row)), [])
+        if head in _FOREIGN:
+            of.append(MigrationReason("differs", _NO_CONTROLLER))
+    for row in checker.rows:
+        if not row.object and "not a kind of the scheduler" in row.message:
+            continue
+        of = reasons.setdefault((row.object or "all objects together", _place(row)), [])
+        reason = _reason(row)
+        if reason not in of:
+            of.append(reason)
+    if checker.confs and not any(name == "scheduler-conf" for name, _ in reasons):
+        reasons["scheduler-conf", ""] = []
+    found = [
+        MigrationRow(max((one.verdict for one in of), key=_rank, default="same"), name, place, tuple(of))
+        for (name, place), of in reasons.items()
+    ]
+    return sorted(found, key=lambda row: -_RANK[row.verdict])
+
+
+def _rank(verdict: Verdict) -> int:
+    return _RANK[verdict]
+
+
+def _place(row: FindingRow) -> str:
+    document = f", document {row.document}" if row.document else ""
+    return f"{row.file}{document}" if row.file not in ("", "cluster") else ""
+
+
+def _reason(row: FindingRow) -> MigrationReason:
+    for pattern, verdict, ruling in _RULES:
+        if re.search(pattern, row.message):
+            return MigrationReason(verdict, row.message, row.field, ruling)
+    return MigrationReason("differs" if row.severity == "error" else "same", row.message, row.field)
+
+
+def _as_json(row: MigrationRow) -> dict[str, Any]:
+    reasons = [msgspec.to_builtins(reason) for reason in row.reasons]
+    return {"verdict": row.verdict, "object": row.object, "place": row.place, "reasons": reasons}
+
+
+def _print(rows: Iterable[MigrationRow]) -> None:
+    counts = Counter[str]()
+    for row in rows:
+        counts[row.verdict] += 1
+        if row.reasons:
+            put(f"{row.verdict:<8} {escaped(': '.join(filter(None, (row.place, row.object))))}")
+        for reason in row.reasons:
+            ruling = f" [docs/rulings.md#{reason.ruling}]" if reason.ruling else ""
+            put(f"{'':9}{escaped(': '.join(filter(None, (reason.field, reason.message))))}{ruling}")
+    total = ", ".join(f"{counts[verdict]} {verdict}" for verdict in ("same", "ignored", "differs"))
+    put(f"compared {plural(sum(counts.values()), 'object')}: {total}")
