@@ -83,6 +83,10 @@ class GroupSearch:
             return self._refused(reasons.BEYOND_HYPER_NODES, reasons.BEYOND_HYPER_NODES.text)
         return None
 
+    def is_beyond(self, unit: GroupUnit) -> bool:
+        """Whether the placed pods of a subgroup share no HyperNode of its tier."""
+        return unit.is_begun and not any(self._domains_of(unit, domain) for domain in self._domains())
+
     def _refused(self, row: reasons.Reason, message: str) -> Refusal:
         return Refusal("hyper_node_order", "", row.code, message, queue=self._queue.name)
 
