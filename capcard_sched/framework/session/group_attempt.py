@@ -281,8 +281,7 @@ class GroupAttempt:
         groups, session = self._job.groups, self._session
         assert groups is not None
         for group, tasks in self._units.incomplete.items():
-            row = reasons.SUBGROUP_INCOMPLETE
-            text = row.render(
+            text = reasons.SUBGROUP_INCOMPLETE.render(
                 policy=groups.policies[group.policy].name, found=groups.ready_of(group) + len(tasks),
                 size=groups.size_of(group), subgroup="/".join(group.values),
             )  # fmt: skip
