@@ -6,14 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from capcard_sched.framework.placement.group_plan import (
-    GroupPlan,
-    PlanGoal,
-    PlanPlace,
-    PlanPod,
-    PlanUnit,
-    PodKind,
-)
+from capcard_sched.framework.placement.group_plan import GroupPlan
+from capcard_sched.framework.placement.group_problem import PlanGoal, PlanPlace, PlanPod, PlanUnit, PodKind
 from capcard_sched.framework.placement.hypernode_bounds import anchor_of, fullness, subgroup_anchor
 from capcard_sched.model import reasons
 from capcard_sched.model.refusal import Refusal
@@ -24,7 +18,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from capcard_sched.framework.api.node_view import PodSignature
-    from capcard_sched.framework.placement.group_plan import PlanChoice
+    from capcard_sched.framework.placement.group_problem import PlanChoice
     from capcard_sched.framework.session.group_units import GroupUnit, GroupUnits
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.hyper_nodes import HyperNodeTree, NetworkTopology
@@ -185,8 +179,6 @@ class GroupSearch:
         """The same, per tier the fuller first."""
         found, problem = self._domains(), self._problem
         assert problem is not None
-        if len(found) < 2:
-            return found
         places = {number: problem.place(self._tree, number) for number in found}
         found = [number for number in found if problem.most_pods(places[number]) >= pods]
         return sorted(found, key=lambda n: (places[n].tier, -problem.fullness(places[n]), n))
