@@ -31,18 +31,18 @@ class GroupPlan:
         self,
         free: Sequence[Sequence[int]],
         total: Sequence[Sequence[int]],
-        leaves: Sequence[int],
         kinds: Sequence[PodKind],
         units: Sequence[PlanUnit],
         goal: PlanGoal,
     ) -> None:
-        """`free` and `total`: amounts by node and resource; `leaves`: by node, its lowest HyperNode."""
+        """`free` and `total`: amounts by node and resource."""
         self._free = [list(amounts) for amounts in free]
         self._total = total
-        self._leaves = leaves
         self._kinds = kinds
         self._units = {unit.number: unit for unit in units}
         self._order = list(units)
+        #: Nodes of equal classes are in the same places and accept the same pods.
+        self._classes: dict[int, int] = {}
         self._subgroups, self._pods, self._roles = list(goal.subgroups), goal.pods, dict(goal.roles)
         #: Units that others follow: their choice of pods matters.
         self._leaders = {unit.follows for unit in units}
@@ -62,10 +62,19 @@ class GroupPlan:
         nodes = {node for unit in self._order for place in unit.places for node in place.nodes}
         pods = sum(len(unit.pods) for unit in self._order if unit.follows < 0)
         if len(nodes) <= _MOST_NODES and len(self._order) <= _MOST_UNITS and pods <= _MOST_PODS:
+            self._classify(nodes)
             found = self._solve(0, frozenset())
         else:
             found = self._try_orders()
         return list(self._chosen.values()) if found else None
+
+    def _classify(self, nodes: set[int]) -> None:
+        places = {place.number: place for unit in self._order for place in unit.places}
+        known: dict[object, int] = {}
+        for node in sorted(nodes):
+            within = tuple(number for number, place in places.items() if node in place.nodes)
+            accepts = tuple(kind.nodes[node] for kind in self._kinds)
+            self._classes[node] = known.setdefault((within, accepts), len(known))
 
     # --- progress ---------------------------------------------------------------------------------------------------
 
@@ -112,6 +121,20 @@ class GroupPlan:
         return min(
             (free // amount for free, amount in zip(self._free[node], request, strict=True) if amount), default=0
         )
+
+    def _have_volume(self, at: int) -> bool:
+        """Whether all nodes together have the amounts of the smallest pods that are lacking."""
+        if self._pods <= 0:
+            return True
+        pods = [pod for unit in self._order[at:] if unit.follows < 0 for pod in unit.pods]
+        for leader in self._chosen.keys() & self._leaders:
+            pods += self._left(leader)
+        requests = [self._kinds[pod.kind].request for pod in pods]
+        if len(requests) < self._pods:
+            return False
+        free = [sum(column) for column in zip(*(self._free[node] for node in self._classes), strict=True)]
+        smallest = (sum(sorted(column)[: self._pods]) for column in zip(*requests, strict=True))
+        return all(map(int.__le__, smallest, free))
 
     def _choose(self, unit: PlanUnit, place: PlanPlace, pods: tuple[tuple[PlanPod, int], ...], sign: int) -> None:
         """Counts a placed unit (+1), or undoes that (-1)."""
@@ -204,7 +227,7 @@ class GroupPlan:
         """Whether the units from `at` on meet the goal. `dead`: those like these have no nodes any more."""
         if self._is_met():
             return True
-        if self._is_over() or at == len(self._order) or not self._can_meet(at, dead):
+        if self._is_over() or at == len(self._order) or not self._can_meet(at, dead) or not self._have_volume(at):
             return False
         state = self._state(at)
         if state in self._failed:
@@ -235,7 +258,8 @@ class GroupPlan:
             if choice.unit in self._leaders
         )
         goal = (*self._subgroups, self._pods, *self._roles.values())
-        return at, tuple(map(tuple, self._free)), goal, leaders
+        free = tuple(sorted((number, *self._free[node]) for node, number in self._classes.items()))
+        return at, free, goal, leaders
 
     def _left(self, leader: int) -> list[PlanPod]:
         """The pods of a unit that neither it nor one that follows it has placed."""
@@ -276,7 +300,7 @@ class GroupPlan:
             node = nodes[position]
             if not self._has_room(node, kind):
                 continue
-            twin = (tuple(self._free[node]), self._leaves[node], tuple(one.nodes[node] for one in self._kinds))
+            twin = (self._classes[node], *self._free[node])
             if twin in seen:
                 continue
             seen.add(twin)

@@ -116,7 +116,7 @@ class GroupSearch:
         problem = self._problem
         for domain in self._ordered_domains(goal.pods):
             planned, sources = self._units_in(domain, units, goal, extras=extras)
-            plan = GroupPlan(problem.free, problem.total, problem.leaves, problem.kinds, planned, goal)
+            plan = GroupPlan(problem.free, problem.total, problem.kinds, planned, goal)
             found = plan.search()
             self.ended = self.ended or (found is None and plan.ended)
             if found is not None:
@@ -249,8 +249,6 @@ class _Problem:
         ]
         self.free: list[list[int]] = free.tolist()
         self.total: list[list[int]] = self._total.tolist()
-        leaf = session.tree.leaf if session.tree.ready else np.full(len(table), -1)
-        self.leaves: list[int] = leaf.tolist()
         self._places: dict[int, PlanPlace] = {}
 
     def place(self, tree: HyperNodeTree, number: int) -> PlanPlace:
