@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from capcard_sched.framework.eviction.victim_index import protection
 from capcard_sched.framework.session.action import Action
 from capcard_sched.framework.session.statement import Statement
+from capcard_sched.framework.toolkit.gang_slack import spare_subgroups
 from capcard_sched.model.status import TaskStatus
 
 if TYPE_CHECKING:
@@ -43,7 +44,9 @@ class Shuffle(Action):
         try:
             tasks = session.dispatch.passed("victim_filter", tasks)
             live = job.ready_tasks - job.counts[TaskStatus.SUCCEEDED]
-            if len(tasks) < live:
+            if len(tasks) < live and job.groups is not None:
+                tasks = spare_subgroups(job, tasks)[0]
+            elif len(tasks) < live:
                 tasks = tasks[: max(0, job.ready_tasks - job.min_available)] if job.min_available > 1 else tasks
             for task in tasks:
                 statement.evict(task, self.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from capcard_sched.controllers.objects import job_phase
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.session.session import Session
     from capcard_sched.insight.headlines import Headline
     from capcard_sched.insight.object_view import Json, ObjectView
+    from capcard_sched.model.groups import SubGroups
     from capcard_sched.model.job import Job, Task
 
 #: Kind of a workload to its resource, as kubectl takes it.
@@ -63,6 +65,7 @@ def job_items(
             "scheduled": scheduled_pods(job, session),
             "pods": wanted_pods(job, vcjob),
             "minAvailable": job.min_available,
+            **({} if job.groups is None else {"subGroups": _subgroups(job.groups)}),
             **_ages(created_at(job), now),
             "waitSeconds": _waited(job, session, objects, now),
             "podGroup": job.name if job.uid and not job.implicit else "",
@@ -95,6 +98,15 @@ def job_items(
         }
         found.append(item | _of_vcjob(vcjob, state.default_queue) | _without_group(vcjob, now))
     return sorted(found, key=lambda item: (item["namespace"], item["name"], item["kind"]))
+
+
+def _subgroups(groups: SubGroups) -> list[Json]:
+    """By policy its ready subgroups, those that have pods, and its minimum."""
+    total = Counter(group.policy for group in groups.counts)
+    return [
+        {"policy": policy.name, "ready": ready, "total": total[number], "minSubGroups": policy.minimum}
+        for number, (policy, ready) in enumerate(zip(groups.policies, groups.ready(), strict=True))
+    ]
 
 
 def _waited(job: Job, session: Session, objects: ObjectView, now: float) -> int | None:

@@ -67,7 +67,7 @@ class GroupPolicy(msgspec.Struct, frozen=True):
         return values if all(values) else None
 
 
-class Member(Protocol):
+class CountedPod(Protocol):
     """What counts of a task."""
 
     uid: str
@@ -150,7 +150,7 @@ class SubGroups:
 
     # --- changes of tasks, by the state alone -----------------------------------------------------------------------
 
-    def add(self, task: Member) -> None:
+    def add(self, task: CountedPod) -> None:
         """Count a task, in the subgroup that its labels name now."""
         group = self._by_uid[task.uid] = subgroup_of(self.policies, task.labels)
         if group is not None:
@@ -158,7 +158,7 @@ class SubGroups:
             counts[task.status] += 1
             counts[_BEST_EFFORT] += _waits_for_nothing(task)
 
-    def subtract(self, task: Member) -> None:
+    def subtract(self, task: CountedPod) -> None:
         """Undo `add`, before the task changes."""
         group = self._by_uid.pop(task.uid, None)
         if group is not None:
@@ -168,7 +168,7 @@ class SubGroups:
             if not any(counts):
                 del self.counts[group]
 
-    def shift(self, tasks: Iterable[Member], before: TaskStatus, after: TaskStatus) -> None:
+    def shift(self, tasks: Iterable[CountedPod], before: TaskStatus, after: TaskStatus) -> None:
         """Count tasks in another status."""
         for task in tasks:
             group = self._by_uid[task.uid]
@@ -182,7 +182,7 @@ class SubGroups:
 
     # --- answers ----------------------------------------------------------------------------------------------------
 
-    def of(self, task: Member) -> SubGroup | None:
+    def of(self, task: CountedPod) -> SubGroup | None:
         """The subgroup of a task of the job; None for the rest."""
         return self._by_uid.get(task.uid)
 
@@ -250,7 +250,7 @@ class SubGroups:
         return not any(self.missing(reached))
 
 
-def _waits_for_nothing(task: Member) -> bool:
+def _waits_for_nothing(task: CountedPod) -> bool:
     return task.status is TaskStatus.PENDING and task.cls.best_effort and not task.gated
 
 

@@ -5,13 +5,19 @@ The enumeration shares no code with the product: it knows free cpus, the nodes t
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import product
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from capcard_sched.model.status import TaskStatus
 from capcard_sched.testing import Harness
+from tests.accounting import rebuilt, recorded
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
 
 CONF = """
 actions: "enqueue, allocate, backfill"
@@ -183,3 +189,109 @@ def test_a_job_with_subgroups_starts_if_and_only_if_a_legal_placement_exists(sce
         at = placement(h, scene)
         assert not broken_rules(scene, at), (at, broken_rules(scene, at))
     assert (max(at) >= 0) == can_start(scene)
+
+
+COMPETING = """
+actions: "enqueue, allocate, backfill, preempt"
+tiers:
+- plugins: [{name: priority}, {name: gang, enablePreemptable: %s}]
+- plugins: [{name: predicates}, {name: nodeorder}]
+"""
+
+
+class Rivals(NamedTuple):
+    """Two jobs of other priorities on the same nodes."""
+
+    cpus: tuple[int, ...]
+    #: Per job: policies, minMember, and its pods.
+    jobs: tuple[tuple[tuple[Policy, ...], int, tuple[Member, ...]], ...]
+    votes: bool
+
+
+@st.composite
+def rivals(draw: st.DrawFn) -> Rivals:
+    """Jobs without topology; about a half of them fits."""
+    cpus = tuple(draw(st.lists(st.integers(1, 4), min_size=1, max_size=3)))
+    jobs = []
+    for _ in range(2):
+        policies = tuple(
+            draw(st.lists(st.builds(Policy, st.integers(1, 3), st.integers(0, 2), st.just(0)), min_size=1, max_size=2))
+        )
+        member = st.builds(
+            Member, st.integers(-1, len(policies) - 1), st.integers(0, 2), st.sampled_from([0, 1, 1, 2]), st.just(-1),
+            st.just(frozenset[int]()),
+        )  # fmt: skip
+        jobs.append((policies, draw(st.integers(1, 3)), tuple(draw(st.lists(member, min_size=1, max_size=7)))))
+    return Rivals(cpus, tuple(jobs), draw(st.booleans()))
+
+
+def bound_members(h: Harness, number: int, members: tuple[Member, ...]) -> dict[int, Member]:
+    """The placed pods of a job that are not ending, by position."""
+    tasks = {task.name: task for task in h.job(f"g{number}").tasks.values()}
+    found = {}
+    for position, member in enumerate(members):
+        task = tasks.get(f"p{number}-{position}")
+        if task is not None and task.node is not None and task.status is not TaskStatus.RELEASING:
+            found[position] = member
+    return found
+
+
+def by_subgroup(members: Iterable[Member]) -> Counter[tuple[int, int]]:
+    return Counter((member.policy, member.id) for member in members if member.policy >= 0)
+
+
+def holds(policies: tuple[Policy, ...], minimum: int, members: Collection[Member]) -> bool:
+    """Whether pods meet every minimum of a job."""
+    ready = Counter(policy for (policy, _), count in by_subgroup(members).items() if count >= policies[policy].size)
+    return len(members) >= minimum and all(ready[index] >= one.minimum for index, one in enumerate(policies))
+
+
+def add_member(h: Harness, number: int, position: int, member: Member) -> None:
+    h.pod(
+        f"p{number}-{position}", group=f"g{number}", labels={"role": f"r{member.policy}", "id": str(member.id)},
+        requests={"cpu": str(member.cpu)} if member.cpu else {}, priority=number,
+    )  # fmt: skip
+
+
+@given(scene=rivals(), data=st.data())
+def test_no_session_tears_a_subgroup_or_starts_a_job_below_a_minimum(scene: Rivals, data: st.DataObject) -> None:
+    h = Harness(COMPETING % str(scene.votes).lower(), run=True)
+    h.queue("q")
+    for node, cpu in enumerate(scene.cpus):
+        h.node(f"n{node}", cpu=str(cpu))
+    for number, (policies, minimum, members) in enumerate(scene.jobs):
+        h.priority_class(f"c{number}", number)
+        h.group(
+            f"g{number}", min_member=minimum, priority_class=f"c{number}",
+            policies=[policy_spec(*entry) for entry in enumerate(policies)],
+        )  # fmt: skip
+        for position, member in enumerate(members):
+            add_member(h, number, position, member)
+    before: list[dict[int, Member]] = [{}, {}]
+    for _ in range(8):
+        assert not h.step().report.errors
+        assert recorded(h.state) == rebuilt(h.state)
+        for number, (policies, minimum, members) in enumerate(scene.jobs):
+            after = bound_members(h, number, members)
+            fresh = after.keys() - before[number].keys()
+            if not fresh:
+                continue
+            # Pending pods that request nothing count as placed: backfill follows.
+            counted = {**after, **{at: one for at, one in enumerate(members) if not one.cpu}}
+            assert holds(policies, minimum, counted.values()), (number, after)
+            had, has = by_subgroup(before[number].values()), by_subgroup(counted.values())
+            for position in fresh:
+                group = members[position].policy, members[position].id
+                if group[0] >= 0 and not had[group]:
+                    assert has[group] >= policies[group[0]].size, (group, after)
+        before = [{}, {}]
+        for number, job in enumerate(scene.jobs):
+            placed = bound_members(h, number, job[2])
+            leaving = {task.name for task in h.job(f"g{number}").tasks.values() if task.status is TaskStatus.RELEASING}
+            for position, member in enumerate(job[2]):
+                name = f"p{number}-{position}"
+                if name in leaving or (position in placed and data.draw(st.integers(0, 5)) == 0):
+                    h.delete_pod(name)
+                    add_member(h, number, position, member)
+                elif position in placed:
+                    before[number][position] = member

@@ -7,10 +7,14 @@ of larger ones a few orders are tried, each without going back.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
+
+from capcard_sched.framework.placement.group_problem import PlanChoice
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
+
+    from capcard_sched.framework.placement.group_problem import PlanGoal, PlanPlace, PlanPod, PlanUnit, PodKind
 
 #: Largest problem that is searched exhaustively: nodes, units, and pods of them.
 _MOST_NODES: Final = 16
@@ -20,68 +24,6 @@ _MOST_PODS: Final = 32
 MOST_STEPS: Final = 40_000
 
 
-class PodKind(NamedTuple):
-    """Pods with one request and one set of nodes."""
-
-    #: Base units, by resource.
-    request: tuple[int, ...]
-    #: Whether each node passes the static filters.
-    nodes: tuple[bool, ...]
-
-
-class PlanPod(NamedTuple):
-    """A pod to be placed."""
-
-    number: int
-    kind: int
-    #: Its role as far as roles have minimums, else "".
-    role: str
-
-
-class PlanPlace(NamedTuple):
-    """A domain: a HyperNode, or the whole cluster."""
-
-    #: Of the HyperNode; -1 for the whole cluster.
-    number: int
-    tier: int
-    #: The nodes with space for a pod, by number.
-    nodes: tuple[int, ...]
-    #: Free and allocatable amounts of its other nodes, by resource.
-    closed: tuple[tuple[int, int], ...]
-
-
-class PlanUnit(NamedTuple):
-    """Pods that are placed together: those that a subgroup lacks, or a single pod."""
-
-    number: int
-    #: The policy whose minimum the unit helps to meet; -1 for a single pod.
-    policy: int
-    pods: tuple[PlanPod, ...]
-    #: The number of pods that are placed.
-    need: int
-    places: tuple[PlanPlace, ...]
-    #: The number of the unit whose remaining pods these are: they follow it, to its place; -1 for none.
-    follows: int = -1
-
-
-class PlanGoal(NamedTuple):
-    """What is lacking for a start; a negative number is none."""
-
-    #: Subgroups by policy, pods, and pods by role.
-    subgroups: tuple[int, ...]
-    pods: int
-    roles: Mapping[str, int]
-
-
-class PlanChoice(NamedTuple):
-    """One unit of a plan."""
-
-    unit: int
-    place: PlanPlace
-    #: Numbers of pods and of their nodes.
-    pods: tuple[tuple[int, int], ...]
-
-
 class GroupPlan:
     """One search in one domain of the job. `search` returns the units of a start, None without one."""
 
@@ -89,22 +31,25 @@ class GroupPlan:
         self,
         free: Sequence[Sequence[int]],
         total: Sequence[Sequence[int]],
-        leaves: Sequence[int],
         kinds: Sequence[PodKind],
         units: Sequence[PlanUnit],
         goal: PlanGoal,
     ) -> None:
-        """`free` and `total`: amounts by node and resource; `leaves`: by node, its lowest HyperNode."""
+        """`free` and `total`: amounts by node and resource."""
         self._free = [list(amounts) for amounts in free]
         self._total = total
-        self._leaves = leaves
         self._kinds = kinds
         self._units = {unit.number: unit for unit in units}
         self._order = list(units)
+        #: Nodes of equal classes are in the same places and accept the same pods.
+        self._classes: dict[int, int] = {}
         self._subgroups, self._pods, self._roles = list(goal.subgroups), goal.pods, dict(goal.roles)
         #: Units that others follow: their choice of pods matters.
         self._leaders = {unit.follows for unit in units}
         self._chosen: dict[int, PlanChoice] = {}
+        #: Free and total amounts of places by number, and by node the numbers of the places that count it.
+        self._sums: dict[int, tuple[list[int], list[int]]] = {}
+        self._within: dict[int, list[int]] = {}
         self._failed: set[object] = set()
         self._steps = 0
         #: Whether the search ended at its limit, so that no answer is proven.
@@ -112,15 +57,24 @@ class GroupPlan:
 
     def search(self) -> list[PlanChoice] | None:
         """The units to be placed, in order."""
-        if not self._can_meet(0, frozenset()):
+        if not self._can_meet(0, frozenset()) or self._is_out_of_reach():
             return None
         nodes = {node for unit in self._order for place in unit.places for node in place.nodes}
         pods = sum(len(unit.pods) for unit in self._order if unit.follows < 0)
         if len(nodes) <= _MOST_NODES and len(self._order) <= _MOST_UNITS and pods <= _MOST_PODS:
+            self._classify(nodes)
             found = self._solve(0, frozenset())
         else:
             found = self._try_orders()
         return list(self._chosen.values()) if found else None
+
+    def _classify(self, nodes: set[int]) -> None:
+        places = {place.number: place for unit in self._order for place in unit.places}
+        known: dict[object, int] = {}
+        for node in sorted(nodes):
+            within = tuple(number for number, place in places.items() if node in place.nodes)
+            accepts = tuple(kind.nodes[node] for kind in self._kinds)
+            self._classes[node] = known.setdefault((within, accepts), len(known))
 
     # --- progress ---------------------------------------------------------------------------------------------------
 
@@ -143,6 +97,45 @@ class GroupPlan:
                     roles[pod.role] -= 1
         return pods <= 0 and max(subgroups, default=0) <= 0 and max(roles.values(), default=0) <= 0
 
+    def _is_out_of_reach(self) -> bool:
+        """Whether the widest places fit too few of the equal units of a policy, even without all others."""
+        for policy, missing in enumerate(self._subgroups):
+            units = [unit for unit in self._order if unit.policy == policy] if missing > 0 else []
+            kinds = {(pod.kind, unit.need, unit.places) for unit in units for pod in unit.pods}
+            if len(kinds) != 1:
+                continue
+            ((kind, need, places),) = kinds
+            request, fits, covered = self._kinds[kind].request, 0, set[int]()
+            for place in sorted(places, key=lambda place: -len(place.nodes)):
+                if covered.isdisjoint(place.nodes[:1]):  # places contain each other, or share no node
+                    covered.update(place.nodes)
+                    fits += (
+                        sum(self._times(node, request) for node in place.nodes if self._kinds[kind].nodes[node]) // need
+                    )
+            if fits < missing:
+                return True
+        return False
+
+    def _times(self, node: int, request: tuple[int, ...]) -> int:
+        """How often a request fits a node."""
+        return min(
+            (free // amount for free, amount in zip(self._free[node], request, strict=True) if amount), default=0
+        )
+
+    def _have_volume(self, at: int) -> bool:
+        """Whether all nodes together have the amounts of the smallest pods that are lacking."""
+        if self._pods <= 0:
+            return True
+        pods = [pod for unit in self._order[at:] if unit.follows < 0 for pod in unit.pods]
+        for leader in self._chosen.keys() & self._leaders:
+            pods += self._left(leader)
+        requests = [self._kinds[pod.kind].request for pod in pods]
+        if len(requests) < self._pods:
+            return False
+        free = [sum(column) for column in zip(*(self._free[node] for node in self._classes), strict=True)]
+        smallest = (sum(sorted(column)[: self._pods]) for column in zip(*requests, strict=True))
+        return all(map(int.__le__, smallest, free))
+
     def _choose(self, unit: PlanUnit, place: PlanPlace, pods: tuple[tuple[PlanPod, int], ...], sign: int) -> None:
         """Counts a placed unit (+1), or undoes that (-1)."""
         if unit.policy >= 0:
@@ -158,9 +151,10 @@ class GroupPlan:
             del self._chosen[unit.number]
 
     def _take(self, node: int, kind: PodKind, sign: int) -> None:
-        free = self._free[node]
-        for column, amount in enumerate(kind.request):
-            free[column] -= sign * amount
+        counted = [self._free[node], *(self._sums[number][0] for number in self._within.get(node, ()))]
+        for free in counted:
+            for column, amount in enumerate(kind.request):
+                free[column] -= sign * amount
 
     def _has_room(self, node: int, kind: PodKind) -> bool:
         return kind.nodes[node] and all(map(int.__ge__, self._free[node], kind.request))
@@ -179,16 +173,27 @@ class GroupPlan:
 
     def _fullness(self, place: PlanPlace, wanted: Sequence[int]) -> float:
         """The mean utilization of the requested resources in a place with requests, 0 to 1; 0 where they do not fit."""
+        free, total = self._amounts_of(place)
         shares = []
         for column, amount in enumerate(wanted):
-            free, total = place.closed[column]
-            total += sum(self._total[node][column] for node in place.nodes)
-            if amount > 0 and total > 0:
-                free += sum(self._free[node][column] for node in place.nodes)
-                if amount > free:
-                    return 0.0
-                shares.append((total - free + amount) / total)
+            if amount > free[column]:
+                return 0.0
+            if amount > 0:
+                shares.append((total[column] - free[column] + amount) / total[column])
         return sum(shares) / len(shares) if shares else 0.0
+
+    def _amounts_of(self, place: PlanPlace) -> tuple[list[int], list[int]]:
+        """Free and total amounts of a place, kept up to date from the first call on."""
+        known = self._sums.get(place.number)
+        if known is None:
+            free, total = [amount for amount, _ in place.closed], [amount for _, amount in place.closed]
+            for node in place.nodes:
+                self._within.setdefault(node, []).append(place.number)
+                for column, amount in enumerate(self._free[node]):
+                    free[column] += amount
+                    total[column] += self._total[node][column]
+            known = self._sums[place.number] = free, total
+        return known
 
     def _pods_of(self, unit: PlanUnit) -> list[PlanPod]:
         """The pods of a unit that are not placed yet, equal ones behind each other, the largest first."""
@@ -222,7 +227,7 @@ class GroupPlan:
         """Whether the units from `at` on meet the goal. `dead`: those like these have no nodes any more."""
         if self._is_met():
             return True
-        if self._is_over() or at == len(self._order) or not self._can_meet(at, dead):
+        if self._is_over() or at == len(self._order) or not self._can_meet(at, dead) or not self._have_volume(at):
             return False
         state = self._state(at)
         if state in self._failed:
@@ -253,7 +258,8 @@ class GroupPlan:
             if choice.unit in self._leaders
         )
         goal = (*self._subgroups, self._pods, *self._roles.values())
-        return at, tuple(map(tuple, self._free)), goal, leaders
+        free = tuple(sorted((number, *self._free[node]) for node, number in self._classes.items()))
+        return at, free, goal, leaders
 
     def _left(self, leader: int) -> list[PlanPod]:
         """The pods of a unit that neither it nor one that follows it has placed."""
@@ -294,7 +300,7 @@ class GroupPlan:
             node = nodes[position]
             if not self._has_room(node, kind):
                 continue
-            twin = (tuple(self._free[node]), self._leaves[node], tuple(one.nodes[node] for one in self._kinds))
+            twin = (self._classes[node], *self._free[node])
             if twin in seen:
                 continue
             seen.add(twin)
@@ -325,6 +331,7 @@ class GroupPlan:
 
     def _place_in_order(self, order: Sequence[PlanUnit], *, tightest: bool) -> bool:
         free = [list(amounts) for amounts in self._free]
+        self._sums, self._within = {}, {}
         goal = list(self._subgroups), self._pods, dict(self._roles)
         self._chosen = {}
         dead: set[object] = set()
@@ -335,7 +342,7 @@ class GroupPlan:
                 continue
             places = self._places_of(unit)
             if tightest:
-                places.sort(key=lambda place: (sum(map(sum, (self._free[node] for node in place.nodes))), place.number))
+                places.sort(key=lambda place: (sum(self._amounts_of(place)[0]), place.number))
             for place in places:
                 pods = self._fill_once(unit, place)
                 if pods is not None:

@@ -59,8 +59,7 @@ class GroupAttempt:
             placed = self._grow(alone=alone, later=later) if self._was_ready else self._start(later=later)
             if placed:
                 return not later
-        if not self._was_ready:
-            self._explain()
+        self._explain()
         return False
 
     def rest(self) -> list[Task]:
@@ -145,27 +144,33 @@ class GroupAttempt:
     # --- growing ----------------------------------------------------------------------------------------------------
 
     def _grow(self, *, alone: bool, later: bool) -> bool:
-        """Places the first unit that fits, or all that do (`alone`)."""
+        """Places the first unit that fits, or all that do (`alone`): subgroups, then single pods."""
         found = False
-        for unit in (*self._units.groups, *self._units.singles):
-            if unit in self._tried and not later:
-                continue
+        for unit in self._units.groups:
             if found and (not alone or self._session.deadline.is_over(self._queue.name)):
-                break
+                return True
             self._tried.add(unit)
-            if self._place_further(unit, later=later):
-                found = True
+            found = self._place_further(unit, later=later) or found
+        if not later and (alone or not found):
+            found = self._place_singles(alone=alone) or found
         return found
+
+    def _place_singles(self, *, alone: bool) -> bool:
+        """Places single pods as those of a job without subgroups, one or all of them (`alone`)."""
+        singles, begin = self._units.singles, len(self._statement)
+        if not singles:
+            return False
+        tasks = [unit.tasks[0] for unit in singles]
+        trial = GangAllocator(self._session, self._statement, self._queue, self._job, tasks)
+        self._tried.update(singles[: trial.run(alone=alone)])
+        if trial.shortages is None:
+            self._is_repeatable = False
+        return len(self._statement) > begin
 
     def _place_further(self, unit: GroupUnit, *, later: bool) -> bool:
         """Places one unit of a ready job."""
-        groups, engine = self._job.groups, self._session.engine
-        assert groups is not None
-        is_free = not self._job.has_topology or (unit.need == 1 and unit.is_begun)
-        if is_free and self._place(engine, unit, unit.tasks, later=later):
+        if not self._job.has_topology and self._place(self._session.engine, unit, unit.tasks, later=later):
             return True
-        if unit.need == 1 and is_free:
-            return False
         search = GroupSearch(self._session, self._queue, self._job, self._units, future=later)
         refusal = search.refusal()
         if refusal is not None:
@@ -276,8 +281,7 @@ class GroupAttempt:
         groups, session = self._job.groups, self._session
         assert groups is not None
         for group, tasks in self._units.incomplete.items():
-            row = reasons.SUBGROUP_INCOMPLETE
-            text = row.render(
+            text = reasons.SUBGROUP_INCOMPLETE.render(
                 policy=groups.policies[group.policy].name, found=groups.ready_of(group) + len(tasks),
                 size=groups.size_of(group), subgroup="/".join(group.values),
             )  # fmt: skip
@@ -287,18 +291,24 @@ class GroupAttempt:
         for number, unit in enumerate(self._units.groups):
             if any(session.outcomes.get(task.uid) is not None for task in unit.tasks):
                 continue
-            assert unit.group is not None
-            alone = search.further(unit) if number < _MOST_EXPLAINED else None
+            is_tried = not self._was_ready and number < _MOST_EXPLAINED
+            alone = search.further(unit) if is_tried else None
             if alone is not None:  # it waits for the other subgroups
                 for task, row in alone[0].pods:
                     session.set_outcome(task, TaskOutcome("schedulable", "", session.nodes.nodes[row].name))
                 continue
-            text = reasons.SUBGROUP_SEARCH_ENDED.render()
-            if not self._ended:
-                text = reasons.SUBGROUP_UNPLACED.render(
-                    policy=groups.policies[unit.group.policy].name,
-                    subgroup="/".join(unit.group.values),
-                    need=unit.need,
-                )
+            text = self._text_of(unit, search)
             for task in unit.tasks:
                 session.set_outcome(task, TaskOutcome("unfit", text))
+
+    def _text_of(self, unit: GroupUnit, search: GroupSearch) -> str:
+        """The reason of a subgroup without nodes."""
+        groups, group = self._job.groups, unit.group
+        assert groups is not None
+        assert group is not None
+        if search.is_beyond(unit):
+            return reasons.BEYOND_HYPER_NODES.text
+        if self._ended:
+            return reasons.SUBGROUP_SEARCH_ENDED.render()
+        policy, name = groups.policies[group.policy].name, "/".join(group.values)
+        return reasons.SUBGROUP_UNPLACED.render(policy=policy, subgroup=name, need=unit.need)

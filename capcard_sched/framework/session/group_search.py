@@ -6,14 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from capcard_sched.framework.placement.group_plan import (
-    GroupPlan,
-    PlanGoal,
-    PlanPlace,
-    PlanPod,
-    PlanUnit,
-    PodKind,
-)
+from capcard_sched.framework.placement.group_plan import GroupPlan
+from capcard_sched.framework.placement.group_problem import PlanGoal, PlanPlace, PlanPod, PlanUnit, PodKind
 from capcard_sched.framework.placement.hypernode_bounds import anchor_of, fullness, subgroup_anchor
 from capcard_sched.model import reasons
 from capcard_sched.model.refusal import Refusal
@@ -24,7 +18,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from capcard_sched.framework.api.node_view import PodSignature
-    from capcard_sched.framework.placement.group_plan import PlanChoice
+    from capcard_sched.framework.placement.group_problem import PlanChoice
     from capcard_sched.framework.session.group_units import GroupUnit, GroupUnits
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.hyper_nodes import HyperNodeTree, NetworkTopology
@@ -83,6 +77,10 @@ class GroupSearch:
             return self._refused(reasons.BEYOND_HYPER_NODES, reasons.BEYOND_HYPER_NODES.text)
         return None
 
+    def is_beyond(self, unit: GroupUnit) -> bool:
+        """Whether the placed pods of a subgroup share no HyperNode of its tier."""
+        return unit.is_begun and not any(self._domains_of(unit, domain) for domain in self._domains())
+
     def _refused(self, row: reasons.Reason, message: str) -> Refusal:
         return Refusal("hyper_node_order", "", row.code, message, queue=self._queue.name)
 
@@ -118,7 +116,7 @@ class GroupSearch:
         problem = self._problem
         for domain in self._ordered_domains(goal.pods):
             planned, sources = self._units_in(domain, units, goal, extras=extras)
-            plan = GroupPlan(problem.free, problem.total, problem.leaves, problem.kinds, planned, goal)
+            plan = GroupPlan(problem.free, problem.total, problem.kinds, planned, goal)
             found = plan.search()
             self.ended = self.ended or (found is None and plan.ended)
             if found is not None:
@@ -181,8 +179,6 @@ class GroupSearch:
         """The same, per tier the fuller first."""
         found, problem = self._domains(), self._problem
         assert problem is not None
-        if len(found) < 2:
-            return found
         places = {number: problem.place(self._tree, number) for number in found}
         found = [number for number in found if problem.most_pods(places[number]) >= pods]
         return sorted(found, key=lambda n: (places[n].tier, -problem.fullness(places[n]), n))
@@ -253,8 +249,6 @@ class _Problem:
         ]
         self.free: list[list[int]] = free.tolist()
         self.total: list[list[int]] = self._total.tolist()
-        leaf = session.tree.leaf if session.tree.ready else np.full(len(table), -1)
-        self.leaves: list[int] = leaf.tolist()
         self._places: dict[int, PlanPlace] = {}
 
     def place(self, tree: HyperNodeTree, number: int) -> PlanPlace:

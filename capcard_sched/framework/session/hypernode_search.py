@@ -291,12 +291,9 @@ class HyperNodeSearch:
         """Of HyperNodes that are equally full, the one whose nodes score highest for the pods; the first of them."""
         if len(numbers) < 2:
             return numbers[0]
-        known: dict[int, float] = {}
-        for number in numbers:
-            twin = self._twins.get(number, number)
-            if twin not in known:
-                known[twin] = self._node_scores(twin)
-        return max(numbers, key=lambda number: known[self._twins.get(number, number)])
+        twins = [self._twins.get(number, number) for number in numbers]
+        scores = {twin: self._node_scores(twin) for twin in dict.fromkeys(twins)}
+        return max(zip(numbers, twins, strict=True), key=lambda pair: scores[pair[1]])[0]
 
     def _node_scores(self, number: int) -> float:
         """The sum of the node scores of the pods in a HyperNode, each evaluated after the ones before."""
