@@ -90,15 +90,16 @@ class Fragmentation(Plugin):
             return None
         cls, shared = signature.cls, self._shared
         free, groups = rows.idle, rows.take(self._groups.of_row)
-        after, states, states_after = free - cls.fit_request, None, None
+        states = None
         if shared is not None:
-            states = states_after = shared.states(rows)
+            before = after = shared.states(rows)
             request = shared.request_of(cls)
             if request is not None:
-                following = {state: shared.state_after(request, state) for state in set(states.tolist())}
-                states_after = np.array([following[state] for state in states.tolist()], dtype=np.int64)
-        loss = values.of(after, states_after, groups) - values.of(free, states, groups)
-        return loss.astype(np.float64) * (weight / _PER_POINT)
+                following = {state: shared.state_after(request, state) for state in set(before.tolist())}
+                after = np.array([following[state] for state in before.tolist()], dtype=np.int64)
+            states = before, after
+        gains = -values.losses(free, cls.fit_request, states, groups)
+        return gains.astype(np.float64) * (weight / _PER_POINT)
 
     def metrics(self) -> Iterator[Sample]:
         """Free devices, and those that no kind of pods can use, by card."""
