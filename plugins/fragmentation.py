@@ -38,10 +38,11 @@ class FragmentationArguments(msgspec.Struct, frozen=True):
 
 
 class Fragmentation(Plugin):
-    """Scores a placement by the devices that remain usable for the pods of the cluster.
+    """Scores a placement by the devices that remain usable ([for which clusters](performance.md#scores-by-cluster)).
 
     The mix of requests are the pods that wait and those that are bound. Whole devices and shares count alike, in parts
-    of a device; cpu and memory count as they make devices unusable.
+    of a device; cpu and memory count as they make devices unusable. Of the models of `A|B` with quota, a pod gets the
+    one that loses fewer usable devices. Nodes without devices get no points.
     """
 
     name = "fragmentation"
