@@ -11,7 +11,7 @@ from capcard_sched.framework.api.node_hooks import NODE_AMOUNTS, score
 from capcard_sched.framework.api.plugin import Plugin, Sample
 from capcard_sched.framework.fragmentation.card_groups import CardGroups
 from capcard_sched.framework.fragmentation.free_cards import free_cards, sum_by_card
-from capcard_sched.framework.fragmentation.node_value import EVEN, WEIGHTS, NodeValues
+from capcard_sched.framework.fragmentation.node_value import UNITS, NodeValues
 from capcard_sched.framework.fragmentation.request_mix import MixEntry, entry_problem
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.session.session import Session
 
 #: Thousandths of a device per point: the loss of one device's use scores -100 under each of the two measures.
-_PER_POINT: Final = 10 * WEIGHTS * EVEN
+_PER_POINT: Final = 10 * UNITS
 #: The mix is counted anew when this part of the pods changed, so that a change costs the same in any cluster.
 _PART: Final = 16
 
@@ -42,7 +42,8 @@ class Fragmentation(Plugin):
 
     The mix of requests are the pods that wait and those that are bound. Whole devices and shares count alike, in parts
     of a device; cpu and memory count as they make devices unusable. Of the models of `A|B` with quota, a pod gets the
-    one that loses fewer usable devices. Nodes without devices get no points.
+    one that loses fewer usable devices; of nodes that lose equally many, the one that keeps more space for the largest
+    waiting gang. Nodes without devices get no points.
     """
 
     name = "fragmentation"

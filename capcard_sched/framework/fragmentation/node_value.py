@@ -43,6 +43,10 @@ EVEN: Final = 256
 _LEAST_DEMAND, _MOST_DEMAND = EVEN // 8, EVEN * 8
 #: Units per MiB, so that products with amounts of devices fit 64 bits.
 _MIB: Final = 1 << 20
+#: Units of losses per unit of values, so that the space for a gang decides between equal losses only.
+_TIES: Final = 64
+#: Units of losses of one thousandth of a device under one measure.
+UNITS: Final = WEIGHTS * EVEN * _TIES
 #: Columns before those of devices, and an amount that no node has.
 _DEVICES: Final = 2
 _NEVER: Final = 1 << 62
@@ -60,9 +64,12 @@ class NodeValues:
         columns: ResourceColumns,
         resources: Sequence[str],
         shared: SharedDevices | None,
+        gang: RequestKind | None = None,
     ) -> None:
-        """`groups` by number of the group; `resources`: those that count whole devices."""
+        """`groups` by number of the group; `resources`: those that count whole devices; `gang`: see `largest_gang`."""
         self._shared = shared
+        #: The largest waiting gang alone, with the groups that accept it.
+        self._gang = KindTable([] if gang is None else [gang], groups, columns, resources, shared)
         amounts = {kind: self._amount(kind, groups) for kind in kinds}
         mix = largest(kinds, amounts)
         self._table = KindTable([kind for kind, _ in mix], groups, columns, resources, shared)
@@ -116,7 +123,9 @@ class NodeValues:
         return found.clip(_LEAST_DEMAND, _MOST_DEMAND)
 
     def losses(self, free: Matrix, request: Vector, states: tuple[Rows, Rows] | None, groups: Integers) -> Integers:
-        """What nodes lose of their values to one pod: int64 [k], in thousandths of a device times WEIGHTS times EVEN.
+        """What nodes lose of their values to one pod: int64 [k], in thousandths of a device times UNITS.
+
+        Of equal losses, the one is less that leaves space for more pods of the largest waiting gang.
 
         `free`: int64 [k, resources], base units; `request`: of the pod, int64 [resources]; `states`: of shared devices,
         before and after the pod, int64 [k] each, -1 for a node that does not take it; `groups`: int64 [k].
@@ -126,8 +135,20 @@ class NodeValues:
         both[:count] = free.take(self._columns, axis=1)
         both[count:] = both[:count] - request.take(self._columns)
         values = self._values_of(both, None if states is None else np.concatenate(states), np.tile(groups, 2))
-        found: Integers = (values[:count] - values[count:]) * self._demand.take(groups)
+        found: Integers = (values[:count] - values[count:]) * self._demand.take(groups) * _TIES
+        if self._gang.kinds:
+            space = self._space(both, np.tile(groups, 2))
+            found += (space[:count] - space[count:]).clip(0, _TIES - 1)
         return found
+
+    def _space(self, free: Matrix, groups: Integers) -> Integers:
+        """How many pods of the largest waiting gang fit: int64 [k]. `free`: int64 [k, columns]."""
+        gang, positive = self._gang.kinds[0], np.maximum(free, 0)
+        found: Integers = positive[:, _DEVICES + int(self._gang.places[0])] // gang.amount
+        for column, amount in ((CPU_COLUMN, gang.cpu), (MEMORY_COLUMN, gang.memory)):
+            if amount:
+                found = np.minimum(found, positive[:, column] // amount)
+        return found * self._gang.accepts[:, 0].take(groups)
 
     def _values_of(self, free: Matrix, states: Rows | None, groups: Integers) -> Integers:
         """Values without the demand: int64 [k]. `free`: int64 [k, columns]."""
