@@ -87,8 +87,8 @@ format: $(VENV)/dev.stamp ## Format the code and apply automatic fixes
 
 check: lint test campaign ## Run lint and all tests
 
-bench: $(VENV)/dev.stamp ## Measure the scheduler; prints figures
-	$(BIN)/python -m benchmarks.bench
+bench: $(VENV)/dev.stamp ## Measure the scheduler; prints figures (BENCH="--openb FOLDER" adds F1 to F4)
+	$(BIN)/python -m benchmarks.bench $(BENCH)
 
 bench-e2e: controlplane ## Measure the daemon on a real API server: ten minutes on an idle machine
 	$(BIN)/python -m benchmarks.e2e

@@ -11,7 +11,7 @@ from capcard_sched.framework.api.node_hooks import NODE_AMOUNTS, score
 from capcard_sched.framework.api.plugin import Plugin, Sample
 from capcard_sched.framework.fragmentation.card_groups import CardGroups
 from capcard_sched.framework.fragmentation.free_cards import free_cards, sum_by_card
-from capcard_sched.framework.fragmentation.node_value import EVEN, WEIGHTS, NodeValues
+from capcard_sched.framework.fragmentation.node_value import UNITS, NodeValues
 from capcard_sched.framework.fragmentation.request_mix import MixEntry, entry_problem
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.session.session import Session
 
 #: Thousandths of a device per point: the loss of one device's use scores -100 under each of the two measures.
-_PER_POINT: Final = 10 * WEIGHTS * EVEN
+_PER_POINT: Final = 10 * UNITS
 #: The mix is counted anew when this part of the pods changed, so that a change costs the same in any cluster.
 _PART: Final = 16
 
@@ -38,10 +38,12 @@ class FragmentationArguments(msgspec.Struct, frozen=True):
 
 
 class Fragmentation(Plugin):
-    """Scores a placement by the devices that remain usable for the pods of the cluster.
+    """Scores a placement by the devices that remain usable ([for which clusters](performance.md#scores-by-cluster)).
 
     The mix of requests are the pods that wait and those that are bound. Whole devices and shares count alike, in parts
-    of a device; cpu and memory count as they make devices unusable.
+    of a device; cpu and memory count as they make devices unusable. Of the models of `A|B` with quota, a pod gets the
+    one that loses fewer usable devices; of nodes that lose equally many, the one that keeps more space for the largest
+    waiting gang. Nodes without devices get no points.
     """
 
     name = "fragmentation"
@@ -90,15 +92,16 @@ class Fragmentation(Plugin):
             return None
         cls, shared = signature.cls, self._shared
         free, groups = rows.idle, rows.take(self._groups.of_row)
-        after, states, states_after = free - cls.fit_request, None, None
+        states = None
         if shared is not None:
-            states = states_after = shared.states(rows)
+            before = after = shared.states(rows)
             request = shared.request_of(cls)
             if request is not None:
-                following = {state: shared.state_after(request, state) for state in set(states.tolist())}
-                states_after = np.array([following[state] for state in states.tolist()], dtype=np.int64)
-        loss = values.of(after, states_after, groups) - values.of(free, states, groups)
-        return loss.astype(np.float64) * (weight / _PER_POINT)
+                following = {state: shared.state_after(request, state) for state in set(before.tolist())}
+                after = np.array([following[state] for state in before.tolist()], dtype=np.int64)
+            states = before, after
+        gains = -values.losses(free, cls.fit_request, states, groups)
+        return gains.astype(np.float64) * (weight / _PER_POINT)
 
     def metrics(self) -> Iterator[Sample]:
         """Free devices, and those that no kind of pods can use, by card."""

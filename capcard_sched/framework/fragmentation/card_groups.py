@@ -9,7 +9,13 @@ import numpy as np
 
 from capcard_sched.framework.fragmentation.kind_table import CardGroup, KindTable
 from capcard_sched.framework.fragmentation.node_value import NodeValues
-from capcard_sched.framework.fragmentation.request_mix import classes_of_entries, classes_of_tasks, kinds_of, smallest
+from capcard_sched.framework.fragmentation.request_mix import (
+    classes_of_entries,
+    classes_of_tasks,
+    kinds_of,
+    largest_gang,
+    smallest,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -51,7 +57,9 @@ class CardGroups:
     def values(self, session: Session, entries: Sequence[MixEntry] = ()) -> NodeValues | None:
         """The values of nodes for the pods of the cluster, or for `entries`; None without any. O(pods)."""
         shared, resources = session.shared_devices, self.resources
-        return NodeValues(_kinds(self, session, entries), self.groups, session.resources, resources, shared) or None
+        gang = largest_gang(session.jobs.values(), resources, shared)
+        kinds = _kinds(self, session, entries)
+        return NodeValues(kinds, self.groups, session.resources, resources, shared, gang) or None
 
     def kinds(self, session: Session, entries: Sequence[MixEntry] = ()) -> KindTable:
         """The smallest kinds of the pods of the cluster, or of `entries`. O(pods)."""

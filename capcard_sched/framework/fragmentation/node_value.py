@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.shared_devices import SharedDevices
     from capcard_sched.framework.fragmentation.kind_table import CardGroup
     from capcard_sched.framework.fragmentation.request_mix import RequestKind
-    from capcard_sched.model.resources import Matrix, ResourceColumns
+    from capcard_sched.model.resources import Matrix, ResourceColumns, Vector
 
     Integers = npt.NDArray[np.int64]
 
@@ -43,6 +43,13 @@ EVEN: Final = 256
 _LEAST_DEMAND, _MOST_DEMAND = EVEN // 8, EVEN * 8
 #: Units per MiB, so that products with amounts of devices fit 64 bits.
 _MIB: Final = 1 << 20
+#: Units of losses per unit of values, so that the space for a gang decides between equal losses only.
+_TIES: Final = 64
+#: Units of losses of one thousandth of a device under one measure.
+UNITS: Final = WEIGHTS * EVEN * _TIES
+#: Columns before those of devices, and an amount that no node has.
+_DEVICES: Final = 2
+_NEVER: Final = 1 << 62
 #: States whose usable amounts are kept.
 _MOST_STATES: Final = 65_536
 
@@ -57,12 +64,19 @@ class NodeValues:
         columns: ResourceColumns,
         resources: Sequence[str],
         shared: SharedDevices | None,
+        gang: RequestKind | None = None,
     ) -> None:
-        """`groups` by number of the group; `resources`: those that count whole devices."""
+        """`groups` by number of the group; `resources`: those that count whole devices; `gang`: see `largest_gang`."""
         self._shared = shared
+        #: The largest waiting gang alone, with the groups that accept it.
+        self._gang = KindTable([] if gang is None else [gang], groups, columns, resources, shared)
         amounts = {kind: self._amount(kind, groups) for kind in kinds}
         mix = largest(kinds, amounts)
         self._table = KindTable([kind for kind, _ in mix], groups, columns, resources, shared)
+        #: Those of `KindTable.devices` after cpu and memory.
+        self._columns: Integers = np.array([CPU_COLUMN, MEMORY_COLUMN, *self._table.devices], dtype=np.int64)
+        #: Whole devices that a kind needs of a node, thousandths; more than any has for one of shared devices.
+        self._least = np.where(self._table.is_shared, _NEVER, self._table.amounts)
         requested = sum(amount for _, amount in mix)
         self._weights = np.array([max(1, WEIGHTS * amount // requested) for _, amount in mix], dtype=np.int64)
         self._set_ratios(kinds, amounts)
@@ -108,35 +122,63 @@ class NodeValues:
             found[accepted] += EVEN * amount * everything // (max(1, int(devices[accepted].sum())) * total)
         return found.clip(_LEAST_DEMAND, _MOST_DEMAND)
 
-    def of(self, free: Matrix, states: Rows | None, groups: Integers) -> Integers:
-        """Values: int64 [k], in thousandths of a device times WEIGHTS times EVEN.
+    def losses(self, free: Matrix, request: Vector, states: tuple[Rows, Rows] | None, groups: Integers) -> Integers:
+        """What nodes lose of their values to one pod: int64 [k], in thousandths of a device times UNITS.
 
-        `free`: int64 [k, resources], base units; `states`: of shared devices, int64 [k], -1 for a node that does not
-        take the pod; `groups`: int64 [k].
+        Of equal losses, the one is less that leaves space for more pods of the largest waiting gang.
+
+        `free`: int64 [k, resources], base units; `request`: of the pod, int64 [resources]; `states`: of shared devices,
+        before and after the pod, int64 [k] each, -1 for a node that does not take it; `groups`: int64 [k].
         """
-        bound, usable = self._usable_by_kind(free, states, groups)
-        if self._per_cpu:
-            bound = np.minimum(bound, free[:, CPU_COLUMN].clip(0) * self._per_cpu >> 10)
-        if self._per_mib:
-            bound = np.minimum(bound, (free[:, MEMORY_COLUMN].clip(0) >> 20) * self._per_mib >> 10)
-        found: Integers = (usable @ self._weights + WEIGHTS * bound) * self._demand.take(groups)
+        count = len(free)
+        both: Matrix = np.empty((2 * count, len(self._columns)), dtype=np.int64)
+        both[:count] = free.take(self._columns, axis=1)
+        both[count:] = both[:count] - request.take(self._columns)
+        values = self._values_of(both, None if states is None else np.concatenate(states), np.tile(groups, 2))
+        found: Integers = (values[:count] - values[count:]) * self._demand.take(groups) * _TIES
+        if self._gang.kinds:
+            space = self._space(both, np.tile(groups, 2))
+            found += (space[:count] - space[count:]).clip(0, _TIES - 1)
         return found
 
-    def _usable_by_kind(self, free: Matrix, states: Rows | None, groups: Integers) -> tuple[Integers, Matrix]:
+    def _space(self, free: Matrix, groups: Integers) -> Integers:
+        """How many pods of the largest waiting gang fit: int64 [k]. `free`: int64 [k, columns]."""
+        gang, positive = self._gang.kinds[0], np.maximum(free, 0)
+        found: Integers = positive[:, _DEVICES + int(self._gang.places[0])] // gang.amount
+        for column, amount in ((CPU_COLUMN, gang.cpu), (MEMORY_COLUMN, gang.memory)):
+            if amount:
+                found = np.minimum(found, positive[:, column] // amount)
+        return found * self._gang.accepts[:, 0].take(groups)
+
+    def _values_of(self, free: Matrix, states: Rows | None, groups: Integers) -> Integers:
+        """Values without the demand: int64 [k]. `free`: int64 [k, columns]."""
+        positive = np.maximum(free, 0)
+        bound, usable = self._usable_by_kind(free, positive[:, _DEVICES:], states, groups)
+        if self._per_cpu:
+            bound = np.minimum(bound, positive[:, CPU_COLUMN] * self._per_cpu >> 10)
+        if self._per_mib:
+            bound = np.minimum(bound, (positive[:, MEMORY_COLUMN] >> 20) * self._per_mib >> 10)
+        found: Integers = usable @ self._weights + WEIGHTS * bound
+        return found
+
+    def _usable_by_kind(
+        self, free: Matrix, devices: Matrix, states: Rows | None, groups: Integers
+    ) -> tuple[Integers, Matrix]:
         """Free devices, int64 [k], and what each kind can use of them, int64 [k, kinds], thousandths."""
         table = self._table
-        devices = free.take(table.devices, axis=1).clip(0)
         total = devices.sum(axis=1)
         usable: Matrix = np.zeros((len(free), len(table.kinds)), dtype=np.int64)
         if len(table.devices):
             own = devices.take(table.places, axis=1)
-            usable = np.where((own >= table.amounts) & ~table.is_shared, own, 0)
+            usable = own * (own >= self._least)
         if states is not None:
             numbers, places = np.unique(states, return_inverse=True)
             known = [self._of_state(number) for number in numbers.tolist()]
             total = total + np.array([amount for amount, _ in known], dtype=np.int64).take(places)
             usable = usable + np.stack([amounts for _, amounts in known]).take(places, axis=0)
-        fits = table.fit_cpu(free) & table.fit_memory(free) & table.accepts.take(groups, axis=0)
+        fits = table.fit_cpu(free)
+        fits &= table.fit_memory(free)
+        fits &= table.accepts.take(groups, axis=0)
         return total, usable * fits
 
     def _of_state(self, state: int) -> tuple[int, Integers]:

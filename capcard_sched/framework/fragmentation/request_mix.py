@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Iterable, Mapping
 
     from capcard_sched.framework.api.shared_devices import SharedDevices
-    from capcard_sched.model.job import Task
+    from capcard_sched.model.job import Job, Task
 
 #: Kinds of a mix: the others request few devices. With 16 the saturated trace allocates as many GPUs within 0.1 %.
 MOST_KINDS: Final = 64
@@ -118,6 +118,22 @@ def largest(kinds: Counter[RequestKind], amounts: Mapping[RequestKind, int]) -> 
     """
     requested = [(kind, count * amounts[kind]) for kind, count in kinds.items() if count * amounts[kind] > 0]
     return sorted(requested, key=lambda each: (-each[1], each[0][:5]))[:MOST_KINDS]
+
+
+def largest_gang(jobs: Iterable[Job], resources: Collection[str], shared: SharedDevices | None) -> RequestKind | None:
+    """The kind of most pods of the gang that waits for the most whole devices; None without one. O(waiting pods).
+
+    Of gangs that wait for equally many, the first by key.
+    """
+    found: list[tuple[int, str, RequestKind]] = []
+    for job in jobs:
+        if max(1, job.ready_tasks) < job.min_available <= job.ready_tasks + len(job.pending):
+            kinds = kinds_of(classes_of_tasks(job.pending.values()), resources, shared)
+            amounts = {kind: count * kind.amount for kind, count in kinds.items() if kind.amount}
+            if amounts:
+                kind = min(amounts, key=lambda each: (-amounts[each], each[:5]))
+                found.append((-sum(amounts.values()), job.key, kind))
+    return min(found)[2] if found else None
 
 
 def smallest(kinds: Iterable[RequestKind]) -> list[RequestKind]:

@@ -37,10 +37,10 @@ def test_stranded_cards_are_those_that_no_pod_can_use(
 ) -> None:
     harness = Harness(CONF)
     harness.queue("q")
-    free = {}
+    free: dict[str, tuple[str, int, int]] = {}
     for number, (model, cards, cpu) in enumerate(nodes):
         harness.gpu_node(f"n{number}", model, cards, cpu=str(cpu), memory="1Ti")
-        free[f"n{number}"] = [model, cards, cpu]
+        free[f"n{number}"] = (model, cards, cpu)
     for number, (cards, cpu, name) in enumerate(pods):
         harness.group(f"g{number}", queue="q", min_member=1, phase="Inqueue")
         notes = {"volcano.sh/card.name": name} if name else {}
@@ -49,8 +49,8 @@ def test_stranded_cards_are_those_that_no_pod_can_use(
     for number, (cards, cpu, _) in enumerate(pods):
         node = harness.binds.get(f"p{number}")
         if node is not None:
-            free[node][1] -= cards
-            free[node][2] -= cpu
+            model, left, rest = free[node]
+            free[node] = model, left - cards, rest - cpu
     mix = [each for each in pods if each[0]]
     session = harness.session()
     found = free_cards(session, ())

@@ -5,11 +5,16 @@ from __future__ import annotations
 from fractions import Fraction
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from capcard_sched.model.annotations import VGPU_IDS
+from capcard_sched.model.card_registration import RegisteredCard
+from capcard_sched.model.pod_devices import decode_devices
 from capcard_sched.plugins.fragmentation import Fragmentation
 from capcard_sched.testing import Harness
+from tests.unit.plugins.deviceshare.cluster import VgpuHarness, conf
+from tests.unit.plugins.deviceshare.worlds import L40S
 
 CONF = """
 actions: allocate
@@ -101,3 +106,33 @@ def test_every_pod_that_some_node_fits_is_placed(
     for number, (cards, cpu, _) in enumerate(pods):
         if f"p{number}" not in harness.binds:
             assert not any(cards <= left and cpu <= rest for left, rest in free.values())
+
+
+SHARED_NODES = st.lists(st.lists(st.integers(1, 8), min_size=1, max_size=3), min_size=1, max_size=3)
+SHARES = st.lists(st.tuples(st.integers(1, 8), st.integers(1, 2)), min_size=1, max_size=8)
+
+
+@settings(max_examples=settings().max_examples // 2)
+@given(SHARED_NODES, SHARES)
+def test_every_share_that_some_node_fits_is_placed(nodes: list[list[int]], shares: list[tuple[int, int]]) -> None:
+    harness = VgpuHarness(conf(plugins="  - name: fragmentation", SchedulePolicy="binpack", ScheduleWeight=1), run=True)
+    for number, cards in enumerate(nodes):
+        registered = [RegisteredCard("", 9, 1000 * size, L40S, healthy=True, mode="hami-core") for size in cards]
+        names = [card._replace(uuid=f"n{number}-{place}") for place, card in enumerate(registered)]
+        harness.cards(f"n{number}", *names)
+    for number, (size, count) in enumerate(shares):
+        harness.group(f"g{number}", min_member=1)
+        harness.share(f"p{number}", 1000 * size, number=count, group=f"g{number}")
+    for _ in range(3):
+        harness.step()
+    free = {f"n{number}-{place}": size for number, cards in enumerate(nodes) for place, size in enumerate(cards)}
+    for number, (size, _) in enumerate(shares):
+        notes = harness._pods[f"default/p{number}"]["metadata"].get("annotations") or {}
+        for devices in decode_devices(notes.get(VGPU_IDS, "")).containers:
+            for device in devices:
+                free[device.uuid] -= size
+    assert min(free.values()) >= 0
+    for number, (size, count) in enumerate(shares):
+        if f"p{number}" not in harness.binds:
+            for node, cards in enumerate(nodes):
+                assert sum(free[f"n{node}-{place}"] >= size for place in range(len(cards))) < count
