@@ -148,7 +148,7 @@ class FileClusters:
         return found, made[0]
 
     def _cluster(self, found: ClusterSource, source: Source, state: SourceState | None) -> Cluster:
-        headlines = _once(lambda: found.headlines.read(found.now) if found.headlines is not None else {})
+        headlines = once(lambda: found.headlines.read(found.now) if found.headlines is not None else {})
         headlines()
         return cluster_of(found, source, state, self._label, headlines, self._history)
 
@@ -182,7 +182,8 @@ def cluster_of(
     )
 
 
-def _once(read: Callable[[], Mapping[str, Headline]]) -> Callable[[], Mapping[str, Headline]]:
+def once(read: Callable[[], Mapping[str, Headline]]) -> Callable[[], Mapping[str, Headline]]:
+    """A function that reads with its first call."""
     kept: list[Mapping[str, Headline]] = []
 
     def cached() -> Mapping[str, Headline]:

@@ -14,7 +14,7 @@ from capcard_sched.model.timestamps import parse_time
 from capcard_sched.model.workload import workload_of
 from capcard_sched.web.job_rows import job_rows
 from capcard_sched.web.moments import moment_of, past_evictions
-from capcard_sched.web.redaction import redact
+from capcard_sched.web.redaction import redactor_of
 from capcard_sched.web.views import JobRow, JobView, PodRow, StagePeriod
 
 if TYPE_CHECKING:
@@ -66,8 +66,7 @@ def job_view(cluster: Cluster, query: Mapping[str, str]) -> JobView:
         if not fix:
             raise
         fixes_error, diagnosis = str(error), in_copy(lambda: diagnose(False), JobDiagnosis)
-    if cluster.namespaces is not None:
-        diagnosis = redact(diagnosis, {job.namespace for job in state.jobs.values()}, cluster.may_see)
+    diagnosis = redactor_of(cluster).diagnosis(diagnosis)
     pods = [item for item in pod_items(cluster.core, cluster.objects, cluster.now) if _is_of(item, subject)]
     names = {f"{namespace}/{pod['name']}" for pod in pods}
     key = subject.job.key if subject.job is not None else ""
@@ -106,7 +105,7 @@ def _row(cluster: Cluster, subject: Subject, namespace: str, name: str, kind: st
     for item in job_items(cluster.core, cluster.objects, cluster.now, cluster.headlines()):
         is_same = item["name"] == found_name and item["kind"].removeprefix("vc") == found_kind
         if item["namespace"] == namespace and is_same:
-            return job_rows([item])[0]
+            return job_rows(cluster, [item])[0]
     return None
 
 
