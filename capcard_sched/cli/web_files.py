@@ -76,7 +76,7 @@ class FileClusters:
             self._history = history_of(recorder, min(begin, found.now))
         else:
             found = cluster_of_state(self._source, state, read_only=True, headlines=True)
-            self._history = None if self._source.recording is None else _recorded_history(self._source.recording)
+            self._history = None if self._source.recording is None else recorded_history(self._source.recording)
         cluster = self._kept[None] = self._cluster(found, self._source, state)
         return cluster
 
@@ -194,7 +194,7 @@ def once(read: Callable[[], Mapping[str, Headline]]) -> Callable[[], Mapping[str
     return cached
 
 
-def _recorded_history(file: Path) -> History:
+def recorded_history(file: Path) -> History:
     """The history of a recording. Raises BadInputError."""
     from capcard_sched.daemon.diagnosis.recording import Applied, RecordingError, RecordingReader, Stepped
 
