@@ -32,4 +32,4 @@ def test_each_step_of_a_recording_is_a_moment(tmp_path: Path, capsys: pytest.Cap
     report = tmp_path / "report.html"
     capsys.readouterr()
     assert run(["replay", str(path), "--report", str(report)]) == 0
-    assert "Queues × cards" in report.read_text("utf-8")
+    assert "Largest free block" in report.read_text("utf-8")
