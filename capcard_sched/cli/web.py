@@ -69,7 +69,7 @@ def _by_token(authentication: Literal["none", "token"] | None, address: AddressF
     """Whether viewers need a token. Raises BadInputError."""
     if authentication is None and not _is_loopback(address) and not source.is_live:
         raise BadInputError(
-            f"--listen-address: {address}: not a loopback address; --authentication none shows the input to everyone"
+            f"--listen-address: {address}: not a loopback address; --authentication none shows the input to all clients"
         )
     if authentication == "token" and not source.is_live:
         raise BadInputError("--authentication token: needs a live cluster, which reviews the tokens")

@@ -1,4 +1,4 @@
-"""Access to the pages: who may see the jobs of which namespaces."""
+"""Access to the pages: the namespaces whose jobs a viewer sees."""
 
 from __future__ import annotations
 

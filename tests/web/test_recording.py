@@ -22,7 +22,7 @@ def test_each_step_of_a_recording_is_a_moment(tmp_path: Path, capsys: pytest.Cap
         def used(at: float) -> float:
             rows = served.get(f"/api/v1/queues?at={at:g}").json["queues"]
             cells = [cell for row in rows for cell in row["resources"] if row["queue"] == "q"]
-            return sum(cell["used"] for cell in cells if cell["card"] == "cpu")
+            return float(sum(cell["used"] for cell in cells if cell["card"] == "cpu"))
 
         amounts = [used(at) for at in range(int(length) + 1)]
         assert amounts[0] == 0
