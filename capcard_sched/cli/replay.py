@@ -29,6 +29,7 @@ def replay(
     plugins_dir: Path | None = None,
     most: Annotated[int, Parameter(metavar="N")] = 20,
     output: Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"])] = "table",
+    report: Annotated[Path | None, Parameter(show_default=False, metavar="FILE")] = None,
 ) -> int:
     """Replay a recording (`run --record`) offline and show where the decisions differ. Connects to nothing.
 
@@ -48,6 +49,7 @@ def replay(
         plugins_dir: Folder with additional plugins and actions.
         most: Maximum number of differences to show.
         output: Output format.
+        report: Write the page of the recorded end, with cards in use over time, to this HTML file (docs/web.md).
     """
     from capcard_sched.daemon.diagnosis.recording import RecordingError, RecordingReader
     from capcard_sched.daemon.diagnosis.replay import replay as replay_recording
@@ -62,6 +64,8 @@ def replay(
         conf = None if path is None else valid_conf(conf_text(path), str(path), registry)
         settle_memory()
         found = replay_recording(RecordingReader(file), registry, conf, most=most)
+        if report is not None:
+            _write_report(file, plugins_dir, report)
     except (BadInputError, RegistryError, RecordingError) as error:
         return usage_error(str(error))
     if output == "json":
@@ -77,6 +81,19 @@ def replay(
         for part in _rendered(found, other=conf is not None):
             console.print(part, highlight=False, soft_wrap=isinstance(part, str), markup=False)
     return _CHANGED if conf is None and not found.same else 0
+
+
+def _write_report(file: Path, plugins_dir: Path | None, report: Path) -> None:
+    """Write the page of the end of a recording. Raises BadInputError."""
+    from capcard_sched.cli.cluster_source import Source, cluster_of_state, state_of_file
+    from capcard_sched.cli.report import write_report
+    from capcard_sched.cli.web_files import recorded_history
+
+    source = Source(recording=file, plugins_dir=plugins_dir)
+    state = state_of_file(source)
+    assert state is not None
+    found = cluster_of_state(source, state, read_only=True, headlines=True)
+    write_report(report, found, source, state, str(file), recorded_history(file))
 
 
 def _rendered(found: Replayed, *, other: bool) -> list[RenderableType]:

@@ -16,7 +16,7 @@ from capcard_sched.simulation.clock import EPOCH, SECOND
 from capcard_sched.simulation.scenario import InputError
 
 if TYPE_CHECKING:
-    from capcard_sched.framework.core import Core
+    from capcard_sched.cli.cluster_source import ClusterSource
     from capcard_sched.simulation.run import SimulationOutcome
 
 
@@ -31,6 +31,7 @@ def simulate(
     default_queue: Annotated[str, Parameter(metavar="NAME")] = "default",
     plugins_dir: Path | None = None,
     timeline: Annotated[bool, Parameter(negative=())] = False,
+    report: Annotated[Path | None, Parameter(show_default=False, metavar="FILE")] = None,
 ) -> int:
     """Run manifests through the scheduler on an in-memory cluster, in virtual time.
 
@@ -49,6 +50,7 @@ def simulate(
         plugins_dir: Folder with additional plugins and actions.
         timeline: Also show cards in use over time, waiting times, and jobs blocked by quota; on standard error with
             -o json and -o yaml.
+        report: Write the page of the end, with cards in use over time, to this HTML file (docs/web.md).
     """
     from capcard_sched.simulation.scenario_reader import load_scenario
 
@@ -66,7 +68,7 @@ def simulate(
     from capcard_sched.simulation.run import simulate as run
 
     settle_memory()
-    recorder = Recorder(scheduler.snapshot().state.card_labels) if timeline else None
+    recorder = Recorder(scheduler.snapshot().state.card_labels) if timeline or report is not None else None
     watched = FailureWatch(scheduler, recorder)
     try:
         with shown_progress("simulating") as progress:
@@ -75,27 +77,43 @@ def simulate(
         return usage_error(str(error))
     for warning in (*outcome.warnings, *watched.warnings):
         put_error(f"warning: {warning}")
-    _show(outcome, output, scheduler, evictions=recorder is None)
+    found = None
+    if output == "table" or report is not None:
+        from capcard_sched.cli.cluster_source import ended_simulation
+
+        found = ended_simulation(scheduler, FailureWatch(scheduler), outcome, read_only=True, headlines=True)
+        found.watched.warnings.update(dict.fromkeys((*outcome.warnings, *watched.warnings)))
+    _show(outcome, output, found, evictions=not timeline)
     if recorder is not None:
+        recorder.finish(EPOCH + outcome.end / SECOND)
+    if recorder is not None and timeline:
         from capcard_sched.reports.timeline import timeline_lines, timeline_of
 
-        recorder.finish(EPOCH + outcome.end / SECOND)
         for line in timeline_lines(timeline_of(recorder)):
             (put if output == "table" else put_error)(line)
+    if report is not None and recorder is not None and found is not None:
+        from capcard_sched.cli.cluster_source import Source
+        from capcard_sched.cli.report import write_report
+        from capcard_sched.web.history import history_of
+
+        try:
+            history = history_of(recorder, EPOCH + outcome.begin / SECOND)
+            write_report(report, found, Source(file=file), None, ", ".join(file), history)
+        except BadInputError as error:
+            return usage_error(str(error))
     return watched.report()
 
 
-def _show(outcome: SimulationOutcome, output: str, scheduler: Core, *, evictions: bool) -> None:
-    """`evictions`: list them; the timeline has them, too."""
+def _show(outcome: SimulationOutcome, output: str, found: ClusterSource | None, *, evictions: bool) -> None:
+    """`found`: the cluster at the end, for a table. `evictions`: list them; the timeline has them, too."""
     if output == "table":
-        from capcard_sched.cli.cluster_source import ended_simulation
+        assert found is not None
         from capcard_sched.cli.overview import EvictionRow, print_overview
 
         evicted = [
             EvictionRow((one.at - outcome.begin) / SECOND, f"{one.namespace}/{one.pod}", one.node, one.message)
             for one in (outcome.evictions if evictions else ())
         ]
-        found = ended_simulation(scheduler, FailureWatch(scheduler), outcome, read_only=True, headlines=True)
         print_overview(found, outcome.elapsed, evicted)
         return
     from capcard_sched.simulation.manifests import as_list, to_json, to_yaml

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from typing import TYPE_CHECKING, Annotated
+from contextlib import AsyncExitStack
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
 from capcard_sched.cli.cluster_source import Source
 from capcard_sched.cli.exit_codes import usage_error
 from capcard_sched.cli.inputs import BadInputError
+from capcard_sched.cli.live_cluster import leave_cache
 from capcard_sched.cli.output import put
 from capcard_sched.daemon.flag_values import AddressFlag, read_address
 
 if TYPE_CHECKING:
+    from capcard_sched.cli.web_live import FollowedCluster
     from capcard_sched.web.access import Access
     from capcard_sched.web.source import PageSource
 
@@ -24,17 +28,20 @@ _DEFAULT_ADDRESS = "127.0.0.1:8090"
 def web(
     *,
     listen_address: Annotated[str, Parameter(metavar="HOST:PORT")] = _DEFAULT_ADDRESS,
+    authentication: Annotated[Literal["none", "token"] | None, Parameter(show_default=False)] = None,
     source: Source = Source(),  # noqa: B008 - frozen
 ) -> int:
     """Serve pages about queues, jobs and nodes, with diagnoses, what-if and a time machine; writes nothing.
 
     With -f, runs the manifests through the simulator; with --recording, shows a recording: every page at any moment.
-    The same as JSON is under /api/v1 (docs/web.md). Sends no request to another host, and ends on SIGTERM and SIGINT.
+    Without either, follows a live cluster. The same as JSON is under /api/v1 (docs/web.md). Ends on SIGTERM and SIGINT.
 
     Exit status: 0 when it is ended; 2 on bad input; 1 on an internal error.
 
     Args:
         listen_address: Address of the server.
+        authentication: `none`: every client sees everything. `token`: a bearer token of the live cluster; a viewer sees
+            the jobs of namespaces in which the user may get pods. Default: none on a loopback address, else token.
         source: Flags that select the cluster.
     """
     try:
@@ -42,17 +49,85 @@ def web(
     except ValueError as error:
         return usage_error(f"--listen-address: {error}")
     try:
+        by_token = _by_token(authentication, address, source)
         if source.is_live:
-            raise BadInputError("-f or --recording is required")
-        from capcard_sched.cli.web_files import FileClusters
-        from capcard_sched.web.access import LocalAccess
+            _serve_live(source, address, by_token=by_token)
+        else:
+            from capcard_sched.cli.web_files import FileClusters
 
-        clusters = FileClusters(source)
-        clusters.load()
-        asyncio.run(_serve(clusters, LocalAccess((address.host,)), address))
+            clusters = FileClusters(source)
+            clusters.load()
+            asyncio.run(_serve(clusters, _local_access(address), address))
     except BadInputError as error:
         return usage_error(str(error))
+    except asyncio.CancelledError:
+        return 0
     return 0
+
+
+def _by_token(authentication: Literal["none", "token"] | None, address: AddressFlag, source: Source) -> bool:
+    """Whether viewers need a token. Raises BadInputError."""
+    if authentication is None and not _is_loopback(address) and not source.is_live:
+        raise BadInputError(
+            f"--listen-address: {address}: not a loopback address; --authentication none shows the input to all clients"
+        )
+    if authentication == "token" and not source.is_live:
+        raise BadInputError("--authentication token: needs a live cluster, which reviews the tokens")
+    return authentication == "token" or (authentication is None and not _is_loopback(address))
+
+
+def _is_loopback(address: AddressFlag) -> bool:
+    try:
+        return address.host == "localhost" or ip_address(address.host).is_loopback
+    except ValueError:
+        return False
+
+
+def _local_access(address: AddressFlag) -> Access:
+    from capcard_sched.web.access import LocalAccess
+
+    return LocalAccess((address.host,) if _is_loopback(address) else None)
+
+
+def _serve_live(source: Source, address: AddressFlag, *, by_token: bool) -> None:
+    """Follow a live cluster and serve. Raises BadInputError and CancelledError."""
+    from capcard_sched.cli.inputs import build_core, options_of
+    from capcard_sched.cli.live_cluster import connection_of
+    from capcard_sched.cli.watch import run_followed
+    from capcard_sched.cli.web_live import FollowedCluster
+    from capcard_sched.gc import keep_all
+
+    if source.cache:
+        leave_cache(source.cache, "web follows the cluster itself")
+    connection = connection_of(source.kubeconfig, source.context)
+    core = build_core(None, None, options_of(None, "1s", source.scheduler_name, source.default_queue))
+    keep_all()  # until the lists are complete
+
+    async def serve() -> None:
+        held = FollowedCluster(core, connection, connection.namespace or "default")
+        await _follow(source, held, address, by_token=by_token)
+
+    run_followed(serve())
+
+
+async def _follow(source: Source, held: FollowedCluster, address: AddressFlag, *, by_token: bool) -> None:
+    """Serve while the cluster is followed, until a signal. Raises groups of BadInputError."""
+    from capcard_sched.cli.web_live import LiveClusters
+    from capcard_sched.kube.client import Client
+    from capcard_sched.web.token_access import TokenAccess
+
+    task = asyncio.current_task()
+    assert task is not None
+    async with AsyncExitStack() as stack:
+        access = _local_access(address)
+        if by_token:
+            client = await stack.enter_async_context(Client(held.connection))
+            access = TokenAccess(client, held.namespaces)
+        follow = held.follow(await held.find_kinds())
+        async with asyncio.TaskGroup() as group:
+            followed = group.create_task(follow)
+            await _serve(LiveClusters(source, held), access, address)
+            followed.cancel()
 
 
 async def _serve(source: PageSource, access: Access, address: AddressFlag) -> None:

@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 
 #: Moments that are kept.
 _MOST_KEPT: Final = 16
+#: Views that are kept.
+_MOST_VIEWS: Final = 256
 #: Seconds of a comparison.
 _MOST_SECONDS: Final = 100
 
@@ -62,6 +64,8 @@ class FileClusters:
         self._kept: OrderedDict[float | None, Cluster] = OrderedDict()
         self._history: History | None = None
         self._given: SimulationInput | None = None
+        #: Address and query of a page to its view: files do not change.
+        self._views: OrderedDict[tuple[object, ...], InsightPart] = OrderedDict()
 
     def load(self) -> Cluster:
         """The cluster at the end of the input, with its history. Raises BadInputError."""
@@ -76,7 +80,7 @@ class FileClusters:
             self._history = history_of(recorder, min(begin, found.now))
         else:
             found = cluster_of_state(self._source, state, read_only=True, headlines=True)
-            self._history = None if self._source.recording is None else _recorded_history(self._source.recording)
+            self._history = None if self._source.recording is None else recorded_history(self._source.recording)
         cluster = self._kept[None] = self._cluster(found, self._source, state)
         return cluster
 
@@ -87,9 +91,18 @@ class FileClusters:
 
     async def view(self, page: Page, query: Mapping[str, str], namespaces: frozenset[str] | None) -> InsightPart:
         """The view of a page at the moment of the query. Raises LookupError and ValueError."""
+        key = page.address, *sorted(query.items())
+        if namespaces is None and key in self._views:
+            self._views.move_to_end(key)
+            return self._views[key]
         loop = asyncio.get_running_loop()
         running = await loop.run_in_executor(self._thread, self._begin, page, query, namespaces)
-        return view_of(await asyncio.to_thread(running.result), page)
+        view = view_of(await asyncio.to_thread(running.result), page)
+        if namespaces is None:
+            self._views[key] = view
+            if len(self._views) > _MOST_VIEWS:
+                self._views.popitem(last=False)
+        return view
 
     async def changes(self) -> AsyncIterator[tuple[str, str]]:
         """No events: files do not change."""
@@ -148,7 +161,7 @@ class FileClusters:
         return found, made[0]
 
     def _cluster(self, found: ClusterSource, source: Source, state: SourceState | None) -> Cluster:
-        headlines = _once(lambda: found.headlines.read(found.now) if found.headlines is not None else {})
+        headlines = once(lambda: found.headlines.read(found.now) if found.headlines is not None else {})
         headlines()
         return cluster_of(found, source, state, self._label, headlines, self._history)
 
@@ -182,7 +195,8 @@ def cluster_of(
     )
 
 
-def _once(read: Callable[[], Mapping[str, Headline]]) -> Callable[[], Mapping[str, Headline]]:
+def once(read: Callable[[], Mapping[str, Headline]]) -> Callable[[], Mapping[str, Headline]]:
+    """A function that reads with its first call."""
     kept: list[Mapping[str, Headline]] = []
 
     def cached() -> Mapping[str, Headline]:
@@ -193,7 +207,7 @@ def _once(read: Callable[[], Mapping[str, Headline]]) -> Callable[[], Mapping[st
     return cached
 
 
-def _recorded_history(file: Path) -> History:
+def recorded_history(file: Path) -> History:
     """The history of a recording. Raises BadInputError."""
     from capcard_sched.daemon.diagnosis.recording import Applied, RecordingError, RecordingReader, Stepped
 

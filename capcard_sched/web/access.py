@@ -1,4 +1,4 @@
-"""Access to the pages: who may see the jobs of which namespaces."""
+"""Access to the pages: the namespaces whose jobs a viewer sees."""
 
 from __future__ import annotations
 
@@ -33,12 +33,14 @@ class LocalAccess:
     Requests for another host name are refused: a foreign site whose name resolves to this address reads nothing.
     """
 
-    def __init__(self, hosts: Collection[str] = ()) -> None:
-        """`hosts`: further names of this server, without ports."""
-        self._hosts = _LOOPBACK.union(hosts)
+    def __init__(self, hosts: Collection[str] | None = ()) -> None:
+        """`hosts`: further names of this server, without ports; None: every name."""
+        self._hosts = None if hosts is None else _LOOPBACK.union(hosts)
 
     async def namespaces(self, request: web.Request) -> frozenset[str] | None:
         """All namespaces. Raises DeniedError for another host name."""
+        if self._hosts is None:
+            return None
         host = request.host
         name = host[: host.index("]") + 1] if host.startswith("[") and "]" in host else host.partition(":")[0]
         if name not in self._hosts:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from capcard_sched.framework.explain.capacity import CapacityReader
 from capcard_sched.model.quantity import in_units
-from capcard_sched.reports.shared_cards import shared_cards
+from capcard_sched.web.shared_rows import shared_rows
 from capcard_sched.web.views import CardSum
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def card_sums(cluster: Cluster) -> tuple[CardSum, ...]:
         ]
         found.append(_card_sum(cluster, card, rows, states))
     shared: dict[str, dict[str, tuple[int, int]]] = {}
-    for row in shared_cards(cluster.objects.all_of("Node"), cluster.objects.all_of("Pod"), snapshot.state.shares):
+    for row in shared_rows(cluster):
         nodes = shared.setdefault(row.card.type, {})
         total, used = nodes.get(row.node, (0, 0))
         nodes[row.node] = total + 1, used + bool(row.tenants)

@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from capcard_sched.framework.explain.capacity import CapacityReader
 from capcard_sched.insight.explain import explain, find
 from capcard_sched.insight.forked_copy import ForkedCopyError, in_copy
-from capcard_sched.insight.lists import job_items, pod_items
+from capcard_sched.insight.lists import job_items
 from capcard_sched.model.diagnosis import JobDiagnosis
-from capcard_sched.model.timestamps import parse_time
+from capcard_sched.model.timestamps import format_timestamp, parse_time
 from capcard_sched.model.workload import workload_of
 from capcard_sched.web.job_rows import job_rows
 from capcard_sched.web.moments import moment_of, past_evictions
-from capcard_sched.web.redaction import redact
+from capcard_sched.web.redaction import redactor_of
 from capcard_sched.web.views import JobRow, JobView, PodRow, StagePeriod
 
 if TYPE_CHECKING:
@@ -66,27 +67,16 @@ def job_view(cluster: Cluster, query: Mapping[str, str]) -> JobView:
         if not fix:
             raise
         fixes_error, diagnosis = str(error), in_copy(lambda: diagnose(False), JobDiagnosis)
-    if cluster.namespaces is not None:
-        diagnosis = redact(diagnosis, {job.namespace for job in state.jobs.values()}, cluster.may_see)
-    pods = [item for item in pod_items(cluster.core, cluster.objects, cluster.now) if _is_of(item, subject)]
-    names = {f"{namespace}/{pod['name']}" for pod in pods}
+    diagnosis = redactor_of(cluster).diagnosis(diagnosis)
+    pods = _pods(cluster, subject)
+    names = {f"{namespace}/{pod.name}" for pod in pods}
     key = subject.job.key if subject.job is not None else ""
     return JobView(
         moment=moment_of(cluster),
         job=row,
         life=_life(cluster, key, row),
         diagnosis=diagnosis,
-        pods=tuple(
-            PodRow(
-                name=pod["name"],
-                status=pod["status"],
-                node=pod["node"],
-                card=pod["card"],
-                created=pod["created"],
-                restarts=pod["restarts"],
-            )
-            for pod in pods
-        ),
+        pods=pods,
         fixes_searched=fix,
         fixes_error=fixes_error,
         evictions=tuple(
@@ -106,16 +96,28 @@ def _row(cluster: Cluster, subject: Subject, namespace: str, name: str, kind: st
     for item in job_items(cluster.core, cluster.objects, cluster.now, cluster.headlines()):
         is_same = item["name"] == found_name and item["kind"].removeprefix("vc") == found_kind
         if item["namespace"] == namespace and is_same:
-            return job_rows([item])[0]
+            return job_rows(cluster, [item])[0]
     return None
 
 
-def _is_of(item: Mapping[str, str], subject: Subject) -> bool:
-    """Whether a pod belongs to a job."""
-    job = subject.job
-    if job is None:
-        return False
-    return item["namespace"] == job.namespace and any(task.name == item["name"] for task in job.tasks.values())
+def _pods(cluster: Cluster, subject: Subject) -> tuple[PodRow, ...]:
+    """The pods of a job, by name."""
+    if subject.job is None:
+        return ()
+    reader, found = CapacityReader(cluster.core.snapshot()), []
+    for task in sorted(subject.job.tasks.values(), key=lambda task: task.name):
+        status = (cluster.objects.get("Pod", task.namespace, task.name) or {}).get("status") or {}
+        found.append(
+            PodRow(
+                name=task.name,
+                status="Terminating" if task.deleting else status.get("phase") or task.status.title,
+                node=task.node.name if task.node is not None else "",
+                card=reader.card_on(task.node, task.cls) if task.node is not None else "",
+                created=format_timestamp(task.created) if task.created else "",
+                restarts=sum(row.get("restartCount") or 0 for row in status.get("containerStatuses") or ()),
+            )
+        )
+    return tuple(found)
 
 
 def _life(cluster: Cluster, key: str, row: JobRow) -> tuple[StagePeriod, ...]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from capcard_sched.insight.lists import job_items
 from capcard_sched.web.moments import moment_of
 from capcard_sched.web.paging import page_of
+from capcard_sched.web.redaction import redactor_of
 from capcard_sched.web.views import JobList, JobRow
 
 if TYPE_CHECKING:
@@ -27,8 +28,9 @@ ORDERS: Final[dict[str, Callable[[JobRow], Any]]] = {
 }
 
 
-def job_rows(items: Iterable[dict[str, Any]]) -> list[JobRow]:
-    """Items of `job list` as rows."""
+def job_rows(cluster: Cluster, items: Iterable[dict[str, Any]]) -> list[JobRow]:
+    """Those items of `job list` that the viewer may see, as rows."""
+    redactor = redactor_of(cluster)
     return [
         JobRow(
             namespace=item["namespace"],
@@ -46,16 +48,16 @@ def job_rows(items: Iterable[dict[str, Any]]) -> list[JobRow]:
             created=item["created"],
             age_seconds=item["ageSeconds"],
             wait_seconds=item["waitSeconds"],
-            reason=item["reason"],
+            reason=redactor.text(item["reason"]),
         )
         for item in items
+        if cluster.may_see(item["namespace"])
     ]
 
 
 def visible_jobs(cluster: Cluster) -> list[JobRow]:
     """Every job that the viewer may see."""
-    items = job_items(cluster.core, cluster.objects, cluster.now, cluster.headlines())
-    return job_rows(item for item in items if cluster.may_see(item["namespace"]))
+    return job_rows(cluster, job_items(cluster.core, cluster.objects, cluster.now, cluster.headlines()))
 
 
 def job_list(cluster: Cluster, query: Mapping[str, str]) -> JobList:

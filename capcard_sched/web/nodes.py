@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final, Literal
 from capcard_sched.framework.explain.capacity import CapacityReader, workload_name
 from capcard_sched.model.node_conditions import lost_word
 from capcard_sched.model.quantity import in_units
-from capcard_sched.reports.shared_cards import shared_cards
 from capcard_sched.web.card_sums import card_sums
 from capcard_sched.web.moments import moment_of
 from capcard_sched.web.paging import page_of
+from capcard_sched.web.shared_rows import shared_rows
 from capcard_sched.web.views import (
     CardBox,
     CardFragmentation,
@@ -104,8 +104,7 @@ class NodeBoxes:
             for offer in offers:
                 self._whole.setdefault(offer.node.name, {})[card] = offer
         self._shared: dict[str, dict[str, list[SharedCardRow]]] = {}
-        objects = cluster.objects
-        for row in shared_cards(objects.all_of("Node"), objects.all_of("Pod"), self._state.shares):
+        for row in shared_rows(cluster):
             self._shared.setdefault(row.node, {}).setdefault(row.card.type, []).append(row)
         self._tasks = {f"{task.namespace}/{task.name}": task for task in self._state.tasks.values()}
 

@@ -78,7 +78,7 @@ def _alerts(cluster: Cluster, rows: Sequence[QuotaRow], jobs: Sequence[JobRow]) 
     snapshot = cluster.core.snapshot()
     for resource in cluster.unreadable:
         yield Alert(severity="error", object=resource, message="access denied: figures are incomplete")
-    for text in cluster.warnings:
+    for text in cluster.warnings if cluster.namespaces is None else ():  # they name objects of all namespaces
         object, _, message = text.partition(": ")
         yield Alert(severity="warning", object=object, message=message or text)
     for row in rows:

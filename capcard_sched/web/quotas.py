@@ -110,7 +110,7 @@ def queue_view(cluster: Cluster, query: Mapping[str, str]) -> QueueView:
             within.add(row.queue)
     every = job_items(cluster.core, cluster.objects, cluster.now, cluster.headlines())
     items = [item for item in every if item["queue"] in within]
-    shown = job_rows(item for item in items if cluster.may_see(item["namespace"]))
+    shown = job_rows(cluster, items)
     return QueueView(
         moment=moment_of(cluster),
         queue=own,
